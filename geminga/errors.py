@@ -1,0 +1,193 @@
+"""What can go wrong, and by whose fault.
+
+Two roots. A `PeerError` is the fault of whoever sent the request: they are told, nobody else notices.
+A `StorageError` is the fault of a disk below us: whoever waits is told, and the process stops rather than guess.
+Anything else (an `AssertionError`, a `KeyError`) is our own bug and is not caught below the connection boundary.
+
+Each class carries the `ServerError` number that the binary protocol uses for it and the HTTP status that the
+admin API answers with. The numbers are Pulsar's (`ServerError` in protocol version 20).
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import ClassVar
+
+
+class ServerError(enum.IntEnum):
+    """The error numbers of the binary protocol; clients branch on them."""
+
+    UNKNOWN = 0
+    METADATA = 1
+    PERSISTENCE = 2
+    AUTHENTICATION = 3
+    AUTHORIZATION = 4
+    CONSUMER_BUSY = 5
+    SERVICE_NOT_READY = 6
+    PRODUCER_BLOCKED_QUOTA_EXCEEDED_ERROR = 7
+    PRODUCER_BLOCKED_QUOTA_EXCEEDED_EXCEPTION = 8
+    CHECKSUM = 9
+    UNSUPPORTED_VERSION = 10
+    TOPIC_NOT_FOUND = 11
+    SUBSCRIPTION_NOT_FOUND = 12
+    CONSUMER_NOT_FOUND = 13
+    TOO_MANY_REQUESTS = 14
+    TOPIC_TERMINATED = 15
+    PRODUCER_BUSY = 16
+    INVALID_TOPIC_NAME = 17
+    INCOMPATIBLE_SCHEMA = 18
+    CONSUMER_ASSIGN = 19
+    TRANSACTION_COORDINATOR_NOT_FOUND = 20
+    INVALID_TXN_STATUS = 21
+    NOT_ALLOWED = 22
+    TRANSACTION_CONFLICT = 23
+    TRANSACTION_NOT_FOUND = 24
+    PRODUCER_FENCED = 25
+
+
+class GemingaError(Exception):
+    """Root of everything that the product raises on purpose."""
+
+    server_error: ClassVar[ServerError] = ServerError.UNKNOWN
+    http_status: ClassVar[int] = 500
+
+
+class PeerError(GemingaError):
+    """The peer asked for something that it may not have, or asked badly."""
+
+    server_error = ServerError.NOT_ALLOWED
+    http_status = 400
+
+
+class ProtocolError(PeerError):
+    """The peer's bytes do not follow the protocol; its connection is closed, nobody else is disturbed."""
+
+    server_error = ServerError.UNKNOWN
+
+
+class NotAllowed(PeerError):
+    server_error = ServerError.NOT_ALLOWED
+    http_status = 405
+
+
+class UnsupportedCommand(PeerError):
+    """A command of the protocol that this broker does not serve (yet)."""
+
+    server_error = ServerError.NOT_ALLOWED
+    http_status = 501
+
+
+class UnsupportedVersion(PeerError):
+    server_error = ServerError.UNSUPPORTED_VERSION
+
+
+class InvalidName(PeerError):
+    """A topic, namespace, tenant or subscription name that Pulsar would refuse too."""
+
+    server_error = ServerError.INVALID_TOPIC_NAME
+    http_status = 412
+
+
+class TopicNotFound(PeerError):
+    server_error = ServerError.TOPIC_NOT_FOUND
+    http_status = 404
+
+
+class NamespaceNotFound(PeerError):
+    server_error = ServerError.TOPIC_NOT_FOUND
+    http_status = 404
+
+
+class SubscriptionNotFound(PeerError):
+    server_error = ServerError.SUBSCRIPTION_NOT_FOUND
+    http_status = 404
+
+
+class ConsumerNotFound(PeerError):
+    server_error = ServerError.CONSUMER_NOT_FOUND
+    http_status = 404
+
+
+class ConsumerBusy(PeerError):
+    server_error = ServerError.CONSUMER_BUSY
+    http_status = 412
+
+
+class ConsumerAssign(PeerError):
+    server_error = ServerError.CONSUMER_ASSIGN
+
+
+class ProducerBusy(PeerError):
+    server_error = ServerError.PRODUCER_BUSY
+    http_status = 409
+
+
+class ProducerFenced(PeerError):
+    server_error = ServerError.PRODUCER_FENCED
+    http_status = 409
+
+
+class TopicTerminated(PeerError):
+    server_error = ServerError.TOPIC_TERMINATED
+    http_status = 412
+
+
+class ChecksumMismatch(PeerError):
+    server_error = ServerError.CHECKSUM
+
+
+class TooManyRequests(PeerError):
+    server_error = ServerError.TOO_MANY_REQUESTS
+    http_status = 429
+
+
+class IncompatibleSchema(PeerError):
+    server_error = ServerError.INCOMPATIBLE_SCHEMA
+    http_status = 409
+
+
+class Conflict(PeerError):
+    """It exists already, or changed since it was read."""
+
+    server_error = ServerError.METADATA
+    http_status = 409
+
+
+class ServiceNotReady(PeerError):
+    """Try again: the topic is closing, loading or fenced. Clients look the topic up anew and retry."""
+
+    server_error = ServerError.SERVICE_NOT_READY
+    http_status = 503
+
+
+class StorageError(GemingaError):
+    """A disk below us failed; nothing that waits on it may be acknowledged."""
+
+    server_error = ServerError.PERSISTENCE
+    http_status = 503
+
+
+class CorruptData(StorageError):
+    """Bytes on disk that do not match their checksum or their place. The message names file and offset."""
+
+
+class LedgerNotFound(StorageError):
+    """No such ledger or entry on this bookie: deleted, or never written."""
+
+
+class LedgerFenced(StorageError):
+    """An add to a ledger that was fenced, closed or deleted."""
+
+
+class BadVersion(GemingaError):
+    """A versioned write named a version that is no longer the current one; read again and decide anew."""
+
+    server_error = ServerError.METADATA
+    http_status = 409
+
+
+class KeyMissing(GemingaError):
+    """A versioned delete or update named a key that is not there."""
+
+    server_error = ServerError.METADATA
+    http_status = 404

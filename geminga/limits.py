@@ -1,0 +1,44 @@
+"""Every fixed bound in the product, and how the bounds relate. What a user may change is in config.py.
+
+A bound that is broken by a peer is a `PeerError`; one that is broken by us is an assertion.
+"""
+
+from __future__ import annotations
+
+KIB = 1024
+MIB = 1024 * KIB
+
+# wire: Pulsar's frame is u32 total size, then u32 command size, then the command, then headers and payload.
+MESSAGE_BYTES_MAX = 5 * MIB
+"""Largest message (Pulsar `maxMessageSize` default): metadata and payload of one entry."""
+FRAME_PADDING_BYTES = 10 * KIB
+"""What a frame may hold beside the message (Pulsar's `MESSAGE_SIZE_FRAME_PADDING`)."""
+FRAME_BYTES_MAX = MESSAGE_BYTES_MAX + FRAME_PADDING_BYTES
+RECEIVE_BYTES = 256 * KIB
+"""How much one receive call may take from a socket."""
+PROTOCOL_VERSION = 20
+"""Highest version of the binary protocol that this broker speaks."""
+
+# connections
+HANDSHAKE_SECONDS = 10
+OUTBOX_BYTES_HIGH = 4 * MIB
+"""Above this a connection's unsent bytes stop dispatch to its consumers..."""
+OUTBOX_BYTES_LOW = 1 * MIB
+"""...until they have fallen below this."""
+PRODUCERS_PER_CONNECTION_MAX = 10_000
+CONSUMERS_PER_CONNECTION_MAX = 10_000
+
+# bookie
+ENTRY_BYTES_MAX = FRAME_BYTES_MAX + KIB
+"""Largest entry on disk: a whole message and the broker's own stamp before it."""
+JOURNAL_GROUP_BYTES_MAX = 16 * MIB
+JOURNAL_GROUP_ENTRIES_MAX = 16_384
+
+# broker
+PERMITS_MAX = 2**31 - 1
+NAME_BYTES_MAX = 8 * KIB
+
+assert OUTBOX_BYTES_LOW < OUTBOX_BYTES_HIGH
+assert FRAME_BYTES_MAX < 2**31
+assert ENTRY_BYTES_MAX > FRAME_BYTES_MAX, "the broker's stamp must fit beside the largest message"
+assert JOURNAL_GROUP_BYTES_MAX >= ENTRY_BYTES_MAX, "the largest entry must fit into one journal group"

@@ -1,0 +1,26 @@
+"""Where an entry stands in a topic: the pair (ledger id, entry id), ordered as it is written."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Position(NamedTuple):
+    """One entry's place. Compares like a tuple, which is the order of the topic.
+
+    `entry_id` -1 means "before the first entry of that ledger": a cursor's mark-delete position may be there.
+    """
+
+    ledger_id: int
+    entry_id: int
+
+    def next(self) -> Position:
+        """The place after this one in the same ledger; it may not exist yet."""
+        return Position(self.ledger_id, self.entry_id + 1)
+
+    def __str__(self) -> str:
+        return f"{self.ledger_id}:{self.entry_id}"
+
+
+EARLIEST = Position(-1, -1)
+LATEST = Position(2**63 - 1, 2**63 - 1)
