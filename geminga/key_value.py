@@ -1,0 +1,293 @@
+"""The only door to RocksDB: an ordered map from bytes to bytes with atomic batches.
+
+Facts about `rocksdict` that the shape of this file comes from, each held by a test:
+
+- A block that fails its checksum makes an iterator *end*, without an exception. Only `status()` tells. So
+  every scan asks for the status after its last row, and nobody else may touch an iterator.
+- `write()` keeps the interpreter lock while it syncs; `flush_wal()` gives it up. So a synced write is an
+  unsynced write followed by `flush_wal()`, and a slow disk does not stop the event loop.
+- A live iterator keeps the database, and with it the directory's lock, open after `close()`. So iterators are
+  let go by `close()` even if a half-used scan is still referenced.
+- All errors are plain `Exception`s that carry RocksDB's text.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Final, Protocol
+
+import rocksdict
+
+from geminga.errors import CorruptData, StorageError
+from geminga.limits import KIB, MIB
+
+OPEN_FILES_MAX = 64
+WAL_BYTES_MAX_FACTOR = 4
+"""The write-ahead log may grow to this many write buffers before RocksDB flushes the oldest."""
+
+
+class KeyValue(Protocol):
+    """An ordered map. Keys compare as unsigned bytes. One writer thread at a time; readers on any thread."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value, or None. Sees every earlier `write`, synced or not. CorruptData if its block is damaged."""
+        ...
+
+    def write(
+        self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = (), *, sync: bool
+    ) -> None:
+        """Apply all or nothing, puts first. With `sync` this and all earlier writes survive a power cut on
+        return.
+
+        Without it a crash may forget the write, but never an earlier one without this one. After a failure
+        the map refuses every further write with StorageError: what the failed one left on disk is unknown.
+        """
+        ...
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Rows of [start, end) in key order, as of the call to the first `next`.
+
+        Raises CorruptData (or StorageError) where a row cannot be read: a scan that ends by itself is
+        complete.
+        """
+        ...
+
+    def last_before(self, end: bytes, start: bytes) -> tuple[bytes, bytes] | None:
+        """The row with the greatest key in [start, end), or None."""
+        ...
+
+    def flush(self) -> None:
+        """All earlier writes survive a power cut on return."""
+        ...
+
+    def memory_bytes(self) -> int: ...
+
+    def close(self) -> None:
+        """Make all earlier writes durable and let the directory go. Scans still open raise StorageError."""
+        ...
+
+
+class BlockCache:
+    """Memory for blocks read from disk, bounded, to be shared by all databases of a process."""
+
+    def __init__(self, capacity_bytes: int) -> None:
+        self._cache = rocksdict.Cache(capacity_bytes)
+
+    def usage_bytes(self) -> int:
+        return self._cache.get_usage()
+
+
+class _Cursor:
+    """Holds a RocksDB iterator so that `close()` can take it away from a scan that nobody finished."""
+
+    __slots__ = ("__weakref__", "iterator")
+
+    def __init__(self, iterator: rocksdict.RdictIter) -> None:
+        self.iterator: rocksdict.RdictIter | None = iterator
+
+
+class RocksKeyValue:
+    """A RocksDB directory. Created if absent; its parent must exist and is for the caller to sync (`Disk`).
+
+    Raises StorageError if another process has the directory open, CorruptData if its write-ahead log or
+    manifest is damaged (a torn last record is no damage: it was never acknowledged). `get` and short scans
+    may read from disk; `write(sync=True)`, `flush` and `close` wait for it and belong on a thread. `write`
+    and `flush` let other threads run while they sync.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        block_cache: BlockCache | None = None,
+        block_cache_bytes: int = 8 * MIB,
+        write_buffer_bytes: int = 4 * MIB,
+    ) -> None:
+        self.path: Final = path
+        self._cache = block_cache or BlockCache(block_cache_bytes)
+        self._cursors: weakref.WeakSet[_Cursor] = weakref.WeakSet()
+        self._failed: StorageError | None = None
+        self._closed = False
+        self._no_sync = rocksdict.WriteOptions()
+        try:
+            self._db = rocksdict.Rdict(path, _options(self._cache._cache, write_buffer_bytes))
+        except Exception as error:
+            raise self._translate(error, "open") from None
+
+    def get(self, key: bytes) -> bytes | None:
+        try:
+            value: bytes | None = self._db.get(key)
+        except Exception as error:
+            raise self._translate(error, "read") from None
+        return value
+
+    def write(
+        self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = (), *, sync: bool
+    ) -> None:
+        self._check_writable()
+        batch = rocksdict.WriteBatch(raw_mode=True)
+        for key, value in puts:
+            batch.put(key, value)
+        for key in deletes:
+            batch.delete(key)
+        try:
+            if len(batch):
+                self._db.write(batch, self._no_sync)
+            if sync:
+                self._db.flush_wal(True)
+        except Exception as error:
+            raise self._fail(error, "write") from None
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        cursor = self._open_cursor()
+        try:
+            assert cursor.iterator is not None
+            cursor.iterator.seek(start)
+            while (iterator := cursor.iterator) is not None and iterator.valid():
+                key: bytes = iterator.key()
+                if key >= end:
+                    break
+                row = key, iterator.value()
+                # No reference may outlive the yield: close() must be able to free the iterator.
+                del iterator
+                yield row
+                if cursor.iterator is None:
+                    raise StorageError(f"{self.path}: closed during a scan")
+                cursor.iterator.next()
+            if cursor.iterator is not None:
+                cursor.iterator.status()
+        except Exception as error:
+            raise self._translate(error, "scan") from None
+        finally:
+            cursor.iterator = None
+
+    def last_before(self, end: bytes, start: bytes) -> tuple[bytes, bytes] | None:
+        cursor = self._open_cursor()
+        try:
+            iterator = cursor.iterator
+            assert iterator is not None
+            iterator.seek_for_prev(end)
+            if iterator.valid() and iterator.key() >= end:
+                iterator.prev()
+            iterator.status()
+            if not iterator.valid():
+                return None
+            key: bytes = iterator.key()
+            return (key, iterator.value()) if key >= start else None
+        except Exception as error:
+            raise self._translate(error, "read") from None
+        finally:
+            cursor.iterator = None
+
+    def flush(self) -> None:
+        self._check_writable()
+        try:
+            self._db.flush_wal(True)
+        except Exception as error:
+            raise self._fail(error, "sync") from None
+
+    def compact_log(self) -> None:
+        """Move everything from the write-ahead log into tables, where each block has a checksum; waits for
+        the disk.
+        """
+        self._check_writable()
+        try:
+            self._db.flush(True)
+        except Exception as error:
+            raise self._fail(error, "flush") from None
+
+    def memory_bytes(self) -> int:
+        """Write buffers, table readers and this database's whole block cache (shared or not), as RocksDB
+        counts.
+        """
+        names = ("rocksdb.cur-size-all-mem-tables", "rocksdb.estimate-table-readers-mem")
+        return sum(self._db.property_int_value(name) or 0 for name in names) + self._cache.usage_bytes()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for cursor in list(self._cursors):
+            cursor.iterator = None
+        try:
+            if self._failed is None:
+                # Tables are checksummed block by block, the log's tail is not: leave no log behind.
+                self._db.flush(True)
+        except Exception as error:
+            raise self._fail(error, "flush") from None
+        finally:
+            self._db.close()
+            if self._cursors:
+                gc.collect()
+
+    def _open_cursor(self) -> _Cursor:
+        try:
+            cursor = _Cursor(self._db.iter())
+        except Exception as error:
+            raise self._translate(error, "read") from None
+        self._cursors.add(cursor)
+        return cursor
+
+    def _check_writable(self) -> None:
+        if self._failed is not None:
+            raise StorageError(
+                f"{self.path}: refused after an earlier failure: {self._failed}"
+            ) from self._failed
+        if self._closed:
+            raise StorageError(f"{self.path}: closed")
+
+    def _fail(self, error: Exception, doing: str) -> Exception:
+        translated = self._translate(error, doing)
+        if isinstance(translated, StorageError):
+            self._failed = translated
+        return translated
+
+    def _translate(self, error: Exception, doing: str) -> Exception:
+        """Ours for RocksDB's. Anything that RocksDB did not raise (a TypeError, say) is a bug and stays as it
+        is.
+        """
+        if isinstance(error, rocksdict.DbClosedError):
+            return StorageError(f"{self.path}: closed")
+        if type(error) is not Exception:
+            return error
+        text = str(error)
+        if "/LOCK" in text and "lock" in text:
+            return StorageError(
+                f"{self.path}: in use by another process, or opened twice in this one ({text})"
+            )
+        if text.startswith("Corruption"):
+            return CorruptData(f"{self.path}: damaged, cannot {doing}: {text}")
+        return StorageError(f"{self.path}: cannot {doing}: {text}")
+
+
+def _options(cache: rocksdict.Cache, write_buffer_bytes: int) -> rocksdict.Options:
+    options = rocksdict.Options(raw_mode=True)
+    options.create_if_missing(True)
+    # A damaged record in the middle of the log is refused; the default would forget all that was synced after
+    # it.
+    options.set_wal_recovery_mode(rocksdict.DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_paranoid_checks(True)
+    options.set_write_buffer_size(write_buffer_bytes)
+    options.set_max_write_buffer_number(2)
+    options.set_max_total_wal_size(WAL_BYTES_MAX_FACTOR * write_buffer_bytes)
+    options.set_max_open_files(OPEN_FILES_MAX)
+    options.set_max_file_opening_threads(1)
+    options.set_table_cache_num_shard_bits(2)
+    options.set_max_background_jobs(2)
+    options.set_compression_type(rocksdict.DBCompressionType.none())
+    # RocksDB's own diary: one small file, no periodic statistics.
+    options.set_keep_log_file_num(1)
+    options.set_max_log_file_size(MIB)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    table = rocksdict.BlockBasedOptions()
+    table.set_block_cache(cache)
+    table.set_block_size(8 * KIB)
+    table.set_bloom_filter(10, False)
+    # Indexes and filters live in the bounded cache too, so that memory does not grow with the data.
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    options.set_block_based_table_factory(table)
+    return options
