@@ -32,7 +32,7 @@ class KeyValue(Protocol):
     """An ordered map. Keys compare as unsigned bytes. One writer thread at a time; readers on any thread."""
 
     def get(self, key: bytes) -> bytes | None:
-        """The value, or None. Sees every earlier `write`, synced or not. CorruptData if its block is damaged."""
+        """The value or None. Sees each earlier `write`, synced or not. CorruptData: its block is damaged."""
         ...
 
     def write(
