@@ -1,0 +1,286 @@
+"""What a user may set: one frozen struct, read from the names of Pulsar's `broker.conf`.
+
+Four sources, the later one wins: the default here, a file in Java properties syntax, the environment (a key
+as it stands, or with `PULSAR_PREFIX_` before it, as Pulsar's container images do it), and flags. What none of
+them may be is silently wrong: a value that does not fit and a key that nobody knows are errors that name
+their place and say what is allowed; a key that Pulsar knows and this broker does not serve is accepted and
+reported once.
+
+An empty value means "not set", as in Pulsar.
+"""
+
+# No `from __future__ import annotations` here: the annotations below are read at run time, and as objects
+# they are free.
+
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta, Struct
+
+from geminga import limits
+from geminga.config_file import ConfigFile, Property
+from geminga.errors import GemingaError
+
+ENVIRONMENT_PREFIX = "PULSAR_PREFIX_"
+
+_INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Count = Annotated[int, Meta(ge=0, le=_INT32_MAX)]
+Positive = Annotated[int, Meta(ge=1, le=_INT32_MAX)]
+Long = Annotated[int, Meta(ge=0, le=_INT64_MAX)]
+MessageBytes = Annotated[int, Meta(ge=1, le=limits.MESSAGE_BYTES_MAX)]
+TopicKind = Literal["non-partitioned", "partitioned"]
+TrackerFactory = Literal[
+    "org.apache.pulsar.broker.delayed.InMemoryDelayedDeliveryTrackerFactory",
+    "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory",
+]
+IN_MEMORY_TRACKER: TrackerFactory = "org.apache.pulsar.broker.delayed.InMemoryDelayedDeliveryTrackerFactory"
+BUCKET_TRACKER: TrackerFactory = "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory"
+SubscriptionKind = Literal["Exclusive", "Shared", "Failover", "Key_Shared"]
+
+
+class ConfigError(GemingaError):
+    """The configuration as given cannot be used; `problems` has one line for each thing that is wrong."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = list(problems)
+
+
+class Config(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Every setting that is served, with Pulsar's default unless a comment says why not.
+
+    The encoded name of a field is Pulsar's key. Building one in Python checks nothing: bounds are checked by
+    `load`.
+    """
+
+    # Where it listens, and as what it is known.
+    broker_service_port: Port = 6650
+    web_service_port: Port = 8080
+    bind_address: str = (
+        "127.0.0.1"  # Pulsar: 0.0.0.0. Without authentication the machine itself is the border.
+    )
+    advertised_address: str = (
+        ""  # empty: what clients were bound to, or this host's name when bound to all addresses
+    )
+    cluster_name: str = "standalone"
+    keep_alive_interval_seconds: Positive = 30
+    max_message_size: MessageBytes = limits.MESSAGE_BYTES_MAX
+
+    # Topics
+    allow_auto_topic_creation: bool = True
+    allow_auto_topic_creation_type: TopicKind = "non-partitioned"
+    default_num_partitions: Positive = 1
+    max_num_partitions_per_partitioned_topic: Count = 0  # 0: no limit
+    allow_auto_subscription_creation: bool = True
+    exposing_broker_entry_metadata_to_client_enabled: bool = False
+    retention_check_interval_in_seconds: Positive = 120
+    stats_update_frequency_in_secs: Positive = 60
+
+    # Subscriptions and dispatch
+    subscription_types_enabled: frozenset[SubscriptionKind] = frozenset(
+        {"Exclusive", "Shared", "Failover", "Key_Shared"}
+    )
+    max_unacked_messages_per_consumer: Count = 50_000  # 0: no limit
+    max_unacked_messages_per_subscription: Count = 200_000  # 0: no limit
+    acknowledgment_at_batch_index_level_enabled: bool = False
+    active_consumer_failover_delay_time_millis: Count = 1000
+    subscription_key_shared_use_consistent_hashing: bool = True
+    subscription_key_shared_consistent_hashing_replica_points: Positive = 100
+    dispatcher_max_read_batch_size: Positive = 100
+    dispatcher_max_read_size_bytes: Positive = 5 * limits.MIB
+
+    # Delayed delivery
+    delayed_delivery_enabled: bool = True
+    delayed_delivery_tracker_factory_class_name: TrackerFactory = IN_MEMORY_TRACKER
+    delayed_delivery_tick_time_millis: Annotated[int, Meta(ge=1, le=_INT64_MAX)] = 1000
+    is_delayed_delivery_deliver_at_time_strict: bool = False
+    delayed_delivery_fixed_delay_detection_lookahead: Long = 50_000  # 0: off
+    delayed_delivery_max_delay_in_millis: Long = 0  # 0: no limit
+
+    # Managed ledgers and cursors
+    managed_ledger_max_entries_per_ledger: Positive = 50_000
+    managed_ledger_min_ledger_rollover_time_minutes: Count = 10
+    managed_ledger_max_ledger_rollover_time_minutes: Positive = 240
+    managed_ledger_max_size_per_ledger_mbytes: Positive = 2048
+    managed_ledger_cache_size_mb: Count = msgspec.field(default=32, name="managedLedgerCacheSizeMB")
+    managed_ledger_cursor_max_entries_per_ledger: Positive = 50_000
+    managed_ledger_cursor_rollover_time_in_seconds: Positive = 14_400
+    managed_ledger_max_unacked_ranges_to_persist: Positive = 10_000
+
+    # Bookie
+    journal_max_size_mb: Positive = msgspec.field(default=256, name="journalMaxSizeMB")
+
+    # Metrics
+    expose_topic_level_metrics_in_prometheus: bool = True
+    split_topic_and_partition_label_in_prometheus: bool = False
+
+
+class Loaded(NamedTuple):
+    config: Config
+    notices: list[str]
+    """What the user should know and need not change, each to be logged once."""
+
+
+class Setting(NamedTuple):
+    """How one key is read."""
+
+    key: str
+    attribute: str
+    type: Any
+    low: int | None
+    high: int | None
+
+
+def settings() -> dict[str, Setting]:
+    """Every served setting by Pulsar's key, in the order of `Config`."""
+    found: dict[str, Setting] = {}
+    for key, attribute in zip(Config.__struct_encode_fields__, Config.__struct_fields__, strict=True):
+        annotation: Any = Config.__annotations__[attribute]
+        low = high = None
+        if typing.get_origin(annotation) is Annotated:
+            annotation, meta = typing.get_args(annotation)
+            low, high = meta.ge, meta.le
+        found[key] = Setting(key, attribute, annotation, low, high)
+    return found
+
+
+def load(
+    *, file: ConfigFile | None = None, environment: Mapping[str, str], flags: Iterable[Property] = ()
+) -> Loaded:
+    """Read and check everything. Raises `ConfigError` with all that is wrong, not only the first.
+
+    `flags` are given as properties whose `source` is the flag's own spelling.
+    """
+    known = settings()
+    problems: list[str] = []
+    notices: list[str] = []
+    unserved: list[str] = []
+    values: dict[str, Any] = {}
+
+    strict = [*(file.properties if file else ()), *flags]
+    ordered = [*(file.properties if file else ()), *_from_environment(environment, known), *flags]
+    for given in ordered:
+        setting = known.get(given.key)
+        if setting is None:
+            if _is_pulsar_key(given.key):
+                unserved.append(given.key)
+            elif given in strict:
+                problems.append(_unknown(given, known))
+            else:
+                notices.append(f"{_unknown(given, known)} It is ignored.")
+        elif given.value == "":
+            values.pop(setting.attribute, None)
+        else:
+            try:
+                values[setting.attribute] = _parse(setting, given.value)
+            except ValueError as error:
+                problems.append(f"{given.source}: {given.key} = {given.value!r} is not allowed: {error}")
+    config = Config(**values)
+    if not problems:
+        problems = _broken_relations(config)
+    if problems:
+        raise ConfigError(problems)
+    if unserved:
+        names = ", ".join(dict.fromkeys(unserved))
+        notices.append(f"Known to Pulsar, not served here, without effect: {names}")
+    if config.delayed_delivery_tracker_factory_class_name == BUCKET_TRACKER:
+        notices.append("The bucket tracker is not served yet: delayed messages are tracked in memory.")
+    return Loaded(config, notices)
+
+
+def _from_environment(environment: Mapping[str, str], known: Mapping[str, Setting]) -> list[Property]:
+    """Keys as they stand first, prefixed ones after them: in Pulsar's images the prefix wins too."""
+    plain: list[Property] = []
+    prefixed: list[Property] = []
+    for name, value in environment.items():
+        source = f"environment variable {name}"
+        if name.startswith(ENVIRONMENT_PREFIX):
+            prefixed.append(Property(name.removeprefix(ENVIRONMENT_PREFIX), value.strip(), source))
+        elif name in known or (name[:1].islower() and not name.islower() and _is_pulsar_key(name)):
+            plain.append(Property(name, value.strip(), source))
+    return plain + prefixed
+
+
+def _is_pulsar_key(key: str) -> bool:
+    from geminga.config_keys import PULSAR_KEYS  # 870 names that a start without foreign keys never needs
+
+    return key in PULSAR_KEYS
+
+
+def _unknown(given: Property, known: Mapping[str, Setting]) -> str:
+    import difflib
+
+    from geminga.config_keys import PULSAR_KEYS
+
+    lower = {key.lower(): key for key in (*PULSAR_KEYS, *known)}
+    near = difflib.get_close_matches(given.key.lower(), lower, n=1, cutoff=0.6)
+    hint = f" Did you mean {lower[near[0]]}?" if near else ""
+    return f"{given.source}: unknown key {given.key!r}.{hint}"
+
+
+def _parse(setting: Setting, text: str) -> Any:
+    """The value that `text` stands for; `ValueError` says what would have been allowed."""
+    if setting.type is bool:
+        return _parse_bool(text)
+    if setting.type is int:
+        return _parse_int(setting, text)
+    if setting.type is str:
+        if any(character.isspace() or not character.isprintable() for character in text):
+            raise ValueError("expected a text without spaces")
+        return text
+    origin, arguments = typing.get_origin(setting.type), typing.get_args(setting.type)
+    if origin is Literal:
+        return _parse_choice(arguments, text)
+    assert origin is frozenset, setting
+    choices = typing.get_args(arguments[0])
+    return frozenset(_parse_choice(choices, part.strip()) for part in text.split(",") if part.strip())
+
+
+def _parse_bool(text: str) -> bool:
+    lower = text.lower()
+    if lower not in ("true", "false"):
+        raise ValueError("expected true or false")
+    return lower == "true"
+
+
+def _parse_int(setting: Setting, text: str) -> int:
+    assert setting.low is not None, f"{setting.key} has no lower bound"
+    assert setting.high is not None, f"{setting.key} has no upper bound"
+    expected = f"expected a whole number from {setting.low} to {setting.high}"
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
+        raise ValueError(expected)
+    value = int(text)
+    if not setting.low <= value <= setting.high:
+        raise ValueError(expected)
+    return value
+
+
+def _parse_choice(choices: Sequence[str], text: str) -> str:
+    for choice in choices:
+        if choice.lower() == text.lower():
+            return choice
+    raise ValueError(f"expected one of {', '.join(choices)}")
+
+
+def _broken_relations(config: Config) -> list[str]:
+    problems = []
+    shortest = config.managed_ledger_min_ledger_rollover_time_minutes
+    longest = config.managed_ledger_max_ledger_rollover_time_minutes
+    if shortest > longest:
+        problems.append(
+            f"managedLedgerMinLedgerRolloverTimeMinutes ({shortest}) must not exceed "
+            f"managedLedgerMaxLedgerRolloverTimeMinutes ({longest})"
+        )
+    if config.broker_service_port == config.web_service_port != 0:
+        problems.append(
+            f"brokerServicePort and webServicePort are both {config.web_service_port}; they must differ"
+        )
+    if not config.subscription_types_enabled:
+        problems.append("subscriptionTypesEnabled names no type; leave the key out to allow all of them")
+    return problems

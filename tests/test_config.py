@@ -1,0 +1,182 @@
+"""Configuration: four sources, one winner, and no value or key that is silently wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from geminga import config, config_file
+from geminga.config import Config, ConfigError, load
+from geminga.config_file import Property
+
+
+def conf(text: str) -> config_file.ConfigFile:
+    return config_file.parse("broker.conf", text.encode())
+
+
+def problems(**arguments: object) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load(environment={}, **arguments)  # type: ignore[arg-type]
+    return caught.value.problems
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        ("a=b", "a", "b"),
+        ("  a = b  ", "a", "b"),
+        ("a: b", "a", "b"),
+        ("a b c", "a", "b c"),
+        ("a\t=\tb", "a", "b"),
+        ("a", "a", ""),
+        ("a=", "a", ""),
+        ("a==b", "a", "=b"),
+        ("a=b#c", "a", "b#c"),
+        ("a=b\\\n   c", "a", "bc"),
+        ("a=b\\\\\n", "a", "b\\"),
+        ("a\\ b=c", "a b", "c"),
+        ("a\\=b=c", "a=b", "c"),
+        ("a=\\u00e9\\tx", "a", "é\tx"),
+        ("a=b\r\n", "a", "b"),
+    ],
+)
+def test_properties_syntax(text: str, key: str, value: str) -> None:
+    assert [(p.key, p.value) for p in conf(text).properties] == [(key, value)]
+
+
+def test_comments_and_blank_lines_are_no_properties_and_lines_are_counted() -> None:
+    found = conf("# one\n! two\n\n  # three\na=1\nb=2\\\n3\nc=4").properties
+    assert found == [
+        Property("a", "1", "broker.conf:5"),
+        Property("b", "23", "broker.conf:6"),
+        Property("c", "4", "broker.conf:8"),
+    ]
+
+
+@pytest.mark.parametrize("data", [b"a=1\nb=\xff", b"a=1\nb=\\u12", b"a=1\n=2"])
+def test_what_is_no_properties_file_names_its_line(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"^broker\.conf:2: "):
+        config_file.parse("broker.conf", data)
+
+
+def test_defaults_are_pulsars_names_and_need_no_source() -> None:
+    loaded = load(environment={"PATH": "/bin", "HOME": "/", "lowercase": "1", "camelCase": "2"})
+    assert loaded.config == Config()
+    assert loaded.notices == []
+    assert {"brokerServicePort", "managedLedgerCacheSizeMB", "journalMaxSizeMB"} <= set(config.settings())
+
+
+def test_flag_beats_environment_beats_file_beats_default() -> None:
+    file = conf("brokerServicePort=1\nwebServicePort=2\nkeepAliveIntervalSeconds=3")
+    environment = {"webServicePort": "20", "PULSAR_PREFIX_keepAliveIntervalSeconds": "30"}
+    flags = [Property("keepAliveIntervalSeconds", "300", "--set")]
+    loaded = load(file=file, environment=environment, flags=flags).config
+    assert loaded.broker_service_port == 1
+    assert loaded.web_service_port == 20
+    assert loaded.keep_alive_interval_seconds == 300
+    assert loaded.default_num_partitions == 1
+
+
+def test_prefix_beats_the_plain_name_in_the_environment() -> None:
+    environment = {"PULSAR_PREFIX_clusterName": "prefixed", "clusterName": "plain"}
+    assert load(environment=environment).config.cluster_name == "prefixed"
+
+
+def test_every_type_of_value() -> None:
+    given = conf(
+        "delayedDeliveryEnabled=FALSE\nallowAutoTopicCreationType=partitioned\n"
+        "subscriptionTypesEnabled=Shared, key_shared\nbindAddress=0.0.0.0\n"
+        "delayedDeliveryMaxDelayInMillis=5000000000"
+    )
+    loaded = load(file=given, environment={}).config
+    assert loaded.delayed_delivery_enabled is False
+    assert loaded.allow_auto_topic_creation_type == "partitioned"
+    assert loaded.subscription_types_enabled == {"Shared", "Key_Shared"}
+    assert loaded.bind_address == "0.0.0.0"
+    assert loaded.delayed_delivery_max_delay_in_millis == 5_000_000_000
+
+
+def test_an_empty_value_is_no_value() -> None:
+    loaded = load(file=conf("brokerServicePort=\nclusterName="), environment={"clusterName": ""})
+    assert loaded.config == Config()
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("brokerServicePort=65536", "a whole number from 0 to 65535"),
+        ("brokerServicePort=-1", "a whole number from 0 to 65535"),
+        ("brokerServicePort=6650x", "a whole number from 0 to 65535"),
+        ("brokerServicePort=٦٦٥٠", "a whole number from 0 to 65535"),
+        ("maxMessageSize=0", "a whole number from 1 to 5242880"),
+        ("delayedDeliveryTickTimeMillis=" + "9" * 5000, "a whole number from 1 to"),
+        ("delayedDeliveryEnabled=yes", "true or false"),
+        ("allowAutoTopicCreationType=both", "one of non-partitioned, partitioned"),
+        ("subscriptionTypesEnabled=Shared,Sharde", "one of Exclusive, Shared, Failover, Key_Shared"),
+        ("clusterName=two words", "a text without spaces"),
+    ],
+)
+def test_a_value_out_of_bounds_names_key_place_and_bounds(line: str, expected: str) -> None:
+    [problem] = problems(file=conf("# a comment\n" + line))
+    key = line.split("=")[0]
+    assert problem.startswith(f"broker.conf:2: {key} = ")
+    assert f"expected {expected}" in problem
+
+
+def test_an_unknown_key_in_a_file_or_a_flag_is_an_error_with_a_suggestion() -> None:
+    flags = [Property("delayedDeliveryTickTimeMilis", "5", "--set delayedDeliveryTickTimeMilis=5")]
+    assert problems(file=conf("brokerservicePort=1\nzzz=1"), flags=flags) == [
+        "broker.conf:1: unknown key 'brokerservicePort'. Did you mean brokerServicePort?",
+        "broker.conf:2: unknown key 'zzz'.",
+        "--set delayedDeliveryTickTimeMilis=5: unknown key 'delayedDeliveryTickTimeMilis'."
+        " Did you mean delayedDeliveryTickTimeMillis?",
+    ]
+
+
+def test_an_unknown_prefixed_name_in_the_environment_is_only_reported() -> None:
+    [notice] = load(environment={"PULSAR_PREFIX_clustrName": "x"}).notices
+    assert "unknown key 'clustrName'. Did you mean clusterName?" in notice
+    assert "ignored" in notice
+
+
+def test_keys_that_pulsar_knows_and_that_are_not_served_are_reported_once() -> None:
+    file = conf("zookeeperServers=\ntlsEnabled=false\njournalSyncData=false\ntlsEnabled=true")
+    loaded = load(file=file, environment={"loadBalancerEnabled": "false"})
+    assert loaded.config == Config()
+    [notice] = loaded.notices
+    assert notice.endswith(
+        "without effect: zookeeperServers, tlsEnabled, journalSyncData, loadBalancerEnabled"
+    )
+
+
+def test_settings_that_exclude_each_other() -> None:
+    assert len(problems(file=conf("brokerServicePort=7000\nwebServicePort=7000"))) == 1
+    assert len(problems(file=conf("managedLedgerMinLedgerRolloverTimeMinutes=241"))) == 1
+    assert len(problems(file=conf("subscriptionTypesEnabled=,"))) == 1
+    assert load(file=conf("brokerServicePort=0\nwebServicePort=0"), environment={}).notices == []
+
+
+def test_the_bucket_tracker_is_accepted_with_a_notice() -> None:
+    key = "delayedDeliveryTrackerFactoryClassName"
+    [notice] = load(file=conf(f"{key}={config.BUCKET_TRACKER}"), environment={}).notices
+    assert "in memory" in notice
+
+
+def test_every_bounded_setting_has_a_default_within_its_bounds() -> None:
+    for setting in config.settings().values():
+        default = getattr(Config(), setting.attribute)
+        if setting.type is int:
+            assert setting.low is not None
+            assert setting.high is not None
+            assert setting.low <= default <= setting.high, setting.key
+
+
+def test_loading_without_foreign_keys_imports_no_list_of_them() -> None:
+    program = (
+        "import sys; from geminga import config; config.load(environment={'PATH': ''});"
+        "print([m for m in ('geminga.config_keys', 'difflib') if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout == "[]\n"
