@@ -1,0 +1,84 @@
+"""What a dispatcher may ask of a delayed-delivery tracker.
+
+A tracker is an index from delivery time to positions, and nothing more: it neither holds message bodies nor
+acknowledges, so losing one costs a re-read of the backlog, never a message. One tracker serves one
+subscription of type Shared or Key_Shared, on one event loop. Pulsar's counterpart is `DelayedDeliveryTracker`
+(PIP-26, PIP-195).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from geminga.position import Position
+
+NOT_DELAYED_MS = -1
+"""What to pass for an entry that carries no delivery time; `add` refuses it, and learns that not all are
+delayed.
+"""
+
+
+class DelayedDeliveryTracker(Protocol):
+    """Positions of a subscription that must wait, by the time for which they wait."""
+
+    def add(self, position: Position, deliver_at_ms: int) -> bool:
+        """True: the tracker keeps the position, do not dispatch it. False: dispatch it now.
+
+        Refused (False) are `NOT_DELAYED_MS` and any time up to now, or up to now + tick when not strict.
+        Adding a position that is tracked already is harmless and counted once; refusing one that is
+        tracked forgets it, as it is dispatched now. Hot: called for each entry that is read.
+        """
+        ...
+
+    def has_due(self) -> bool:
+        """Whether `take_due` would return anything now."""
+        ...
+
+    def take_due(self, count_max: int) -> list[Position]:
+        """Forget and return at most `count_max` positions that are due, those of the earliest time first.
+
+        Positions whose times the index does not tell apart come in the order of the topic: ledger, then
+        entry.
+        """
+        ...
+
+    def next_due_ms(self) -> int | None:
+        """When to ask again, in message time; None if nothing is tracked.
+
+        Computed from what is tracked at each call, so there is no armed timer to go stale. After now unless
+        something is due: a dispatcher that cannot take that yet (no permits) must wait for permits, not for
+        the time.
+        """
+        ...
+
+    def should_pause(self) -> bool:
+        """Whether reading further ahead is useless: the backlog is one fixed delay and enough of it is
+        tracked.
+        """
+        ...
+
+    def set_tick(self, tick_ms: int) -> None:
+        """Change the allowed earliness, as a policy does. Cheap when nothing changes."""
+        ...
+
+    def contains(self, position: Position) -> bool: ...
+
+    def __len__(self) -> int:
+        """How many positions are tracked, exactly; O(1)."""
+        ...
+
+    def memory_bytes(self) -> int:
+        """About how much memory the index takes, in bounded time."""
+        ...
+
+    async def clear(self) -> None:
+        """Forget everything, as after a seek or a cleared backlog; the tracker stays usable."""
+        ...
+
+    async def close(self) -> None:
+        """Release memory; nothing may be added afterwards. What a durable tracker has written stays."""
+        ...
+
+
+TrackerFactory = Callable[[], DelayedDeliveryTracker]
