@@ -25,7 +25,7 @@ FIXED_DELAY_LOOKAHEAD = 50_000
 RUN_ENTRIES_MIN = 64
 """A bitmap that got at least this many adds in a row is worth compressing once another one takes over."""
 
-BITMAP_BYTES = 320
+BITMAP_BYTES = 270
 """Measured: an empty bitmap with its object, its first container's header and its slot in a dictionary."""
 BUCKET_BYTES = 330
 """Measured: a dictionary for a bucket's ledgers, its slot and its key."""
@@ -57,7 +57,6 @@ class TimeBucketTracker:
         "_highest_ms",
         "_keys",
         "_last_bitmap",
-        "_last_entry_id",
         "_last_key",
         "_last_ledger_id",
         "_lookahead",
@@ -110,7 +109,6 @@ class TimeBucketTracker:
     def _forget_last(self) -> None:
         self._last_key = -1
         self._last_ledger_id = -1
-        self._last_entry_id = -1
         self._last_bitmap: Any = None
         self._run_start_count = self._count
 
@@ -128,22 +126,16 @@ class TimeBucketTracker:
         ledger_id, entry_id = position
         if key == self._last_key and ledger_id == self._last_ledger_id:
             bitmap = self._last_bitmap
-            # Entries mostly rise, and above the highest one of a bitmap none can be a duplicate.
-            if entry_id > self._last_entry_id:
-                self._last_entry_id = entry_id
-                bitmap.add(entry_id)
-                self._count += 1
-                return True
         else:
-            bitmap = self._switch_to(key, ledger_id)
-        if entry_id not in bitmap:
-            bitmap.add(entry_id)
-            self._count += 1
-            if entry_id > self._last_entry_id:
-                self._last_entry_id = entry_id
+            bitmap = self._bitmap_of(key, ledger_id)
+        try:
+            bitmap.add_checked(entry_id)
+        except KeyError:  # it is there already
+            return True
+        self._count += 1
         return True
 
-    def _switch_to(self, key: int, ledger_id: int) -> Any:
+    def _bitmap_of(self, key: int, ledger_id: int) -> Any:
         """The bitmap of (bucket, ledger), which the next add probably wants too."""
         if self._count - self._run_start_count >= RUN_ENTRIES_MIN:
             self._last_bitmap.run_optimize()
@@ -155,9 +147,6 @@ class TimeBucketTracker:
         bitmap = ledgers.get(ledger_id)
         if bitmap is None:
             bitmap = ledgers[ledger_id] = BitMap()
-            self._last_entry_id = -1
-        else:
-            self._last_entry_id = bitmap.max()
         self._last_key = key
         self._last_ledger_id = ledger_id
         self._last_bitmap = bitmap

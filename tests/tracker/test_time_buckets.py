@@ -213,6 +213,17 @@ def test_adding_after_a_split_goes_to_the_rest_of_that_bucket() -> None:
     assert [position.entry_id for position in tracker.take_due(99)] == [0, *range(60, 101)]
 
 
+def test_a_bucket_that_was_emptied_is_filled_anew() -> None:
+    clock = HandClock(3000)
+    tracker = TimeBucketTracker(clock, tick_ms=1024, strict=True)
+    add_all(tracker, [(0, 3072), (1, 9000), (2, 3072)])
+    clock.ms = 3072
+    assert len(tracker.take_due(9)) == 2
+    clock.ms = 3000  # a wall clock may step back
+    add_all(tracker, [(3, 3072)])
+    assert (len(tracker), tracker.next_due_ms()) == (2, 3072)
+
+
 def test_the_same_position_counts_once() -> None:
     clock = HandClock()
     tracker = TimeBucketTracker(clock, tick_ms=1000)
