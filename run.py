@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""Set up `.venv` unless it is current, then run something in it. Needs Python 3.11 or newer and nothing more.
+
+    python3 run.py standalone           start the broker (any other command of `geminga` works too)
+    python3 run.py test                 install the test tools; lint, type check and test
+    python3 run.py test tests/cli -x    only pytest, with its own arguments
+
+What is installed is pinned with hashes in `locks/`. A second run installs nothing: a stamp in `.venv`
+remembers the locks that were installed.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.abspath(__file__))
+VENV = os.path.join(ROOT, ".venv")
+WINDOWS = os.name == "nt"
+VENV_PYTHON = os.path.join(VENV, "Scripts", "python.exe") if WINDOWS else os.path.join(VENV, "bin", "python")
+OLDEST = (3, 11)
+CHECKS = (
+    ("format", ("-m", "ruff", "format", "--quiet", "--check", "--diff", ".")),
+    ("lint", ("-m", "ruff", "check", "--quiet", ".")),
+    ("types", ("-m", "mypy")),
+)
+
+
+def main(arguments):
+    if sys.version_info < OLDEST:
+        return run_with_newer_python(arguments)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(__doc__.strip())
+        return 0
+    if arguments[0] == "test":
+        set_up("test")
+        return test(arguments[1:])
+    set_up("run")
+    # -P: the directory that the user happens to be in is no place to import from.
+    command = [VENV_PYTHON, "-P", "-m", "geminga", *arguments]
+    if WINDOWS:
+        return subprocess.call(command)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return os.execv(VENV_PYTHON, command)
+
+
+def run_with_newer_python(arguments):
+    for minor in range(20, OLDEST[1] - 1, -1):
+        python = shutil.which(f"python3.{minor}")
+        if python:
+            return subprocess.call([python, os.path.abspath(__file__), *arguments])
+    say(f"Python 3.11 or newer is needed; this is {sys.version.split()[0]}.")
+    return 2
+
+
+def set_up(which):
+    """Make `.venv` hold what `locks/<which>.txt` says; at once if it does already."""
+    # The test lock contains the other one, so its stamp stands for both.
+    wanted = stamp(which)
+    if os.path.exists(VENV_PYTHON) and any(read_stamp(name) == stamp(name) for name in {which, "test"}):
+        return
+    started = time.monotonic()
+    if not works(VENV_PYTHON):
+        say(f"Creating .venv with Python {sys.version.split()[0]} ...")
+        create_venv()
+    say(f"Installing what locks/{which}.txt names ...")
+    install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes"]
+    code = subprocess.call([VENV_PYTHON, *install, "-r", os.path.join(ROOT, "locks", which + ".txt")])
+    if code:
+        say("pip could not install the packages (its message is above). Nothing else was changed; try again.")
+        sys.exit(1)
+    link_package()
+    with open(stamp_path(which), "w") as file:
+        file.write(wanted)
+    say("Ready in %.1f s; from now on this step is skipped." % (time.monotonic() - started))
+
+
+def create_venv():
+    command = [sys.executable, "-m", "venv", "--clear", VENV]
+    if subprocess.call(command):
+        say("This Python cannot create virtual environments (Debian needs the package python3-venv).")
+        sys.exit(1)
+
+
+def link_package():
+    """Put this directory on the environment's path, and a `geminga` command beside its Python.
+
+    A plain path file costs nothing at start-up; the import hook of an editable install does.
+    """
+    query = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    packages = subprocess.check_output([VENV_PYTHON, "-c", query], text=True).strip()
+    with open(os.path.join(packages, "geminga.pth"), "w", encoding="utf-8") as file:
+        file.write(ROOT + "\n")
+    subprocess.call([VENV_PYTHON, "-m", "compileall", "-q", os.path.join(ROOT, "geminga")])
+    if not WINDOWS:
+        script = os.path.join(VENV, "bin", "geminga")
+        with open(script, "w", encoding="utf-8") as file:
+            file.write(f'#!/bin/sh\nexec "{VENV_PYTHON}" -P -m geminga "$@"\n')
+        os.chmod(script, 0o755)
+
+
+def test(arguments):
+    if arguments:
+        return subprocess.call([VENV_PYTHON, "-m", "pytest", *arguments], cwd=ROOT)
+    failed = []
+    for name, command in CHECKS:
+        started = time.monotonic()
+        if subprocess.call([VENV_PYTHON, *list(command)], cwd=ROOT):
+            failed.append(name)
+        say("{}: {}, {:.1f} s".format(name, "FAILED" if name in failed else "ok", time.monotonic() - started))
+    if subprocess.call([VENV_PYTHON, "-m", "pytest", "-q"], cwd=ROOT):
+        failed.append("tests")
+    if failed:
+        say("failed: " + ", ".join(failed))
+    return 1 if failed else 0
+
+
+def works(python):
+    try:
+        query = f"import sys, pip; sys.exit(sys.version_info < {OLDEST!r})"
+        return subprocess.call([python, "-c", query], stderr=subprocess.DEVNULL) == 0
+    except OSError:
+        return False
+
+
+def stamp(which):
+    digest = hashlib.sha256(ROOT.encode())
+    for name in ("pyproject.toml", os.path.join("locks", which + ".txt"), "run.py"):
+        with open(os.path.join(ROOT, name), "rb") as file:
+            digest.update(file.read())
+    return digest.hexdigest()
+
+
+def stamp_path(which):
+    return os.path.join(VENV, f"installed-{which}.stamp")
+
+
+def read_stamp(which):
+    try:
+        with open(stamp_path(which)) as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
