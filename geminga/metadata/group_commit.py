@@ -1,0 +1,188 @@
+"""The writer of the metadata tree: all that is queued while one sync runs goes into the next batch, synced
+once.
+
+Knows rows and requests, not versions: `store.py` decides what may be written.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+import trio
+
+from geminga.errors import StorageError
+from geminga.key_value import KeyValue
+from geminga.limits import KIB, MIB
+from geminga.metadata.node import VALUE_BYTES_MAX, Stored, encode_row
+
+GROUP_BYTES_MAX = 4 * MIB
+"""What one synced batch may hold; a single larger transaction is a batch of its own."""
+QUEUE_BYTES_MAX = 16 * MIB
+"""Above this, counted with `REQUEST_OVERHEAD_BYTES`, puts wait before they are queued."""
+REQUEST_OVERHEAD_BYTES = KIB
+
+assert VALUE_BYTES_MAX < GROUP_BYTES_MAX < QUEUE_BYTES_MAX
+
+
+class Write(NamedTuple):
+    """One node's change: `before` is what it replaces, `after` is None for a delete."""
+
+    path: str
+    key: bytes
+    before: Stored | None
+    after: Stored | None
+
+
+class Request:
+    """What one call asked for, applied as a whole. `wait` returns once it is durable."""
+
+    __slots__ = ("_done", "_error", "size_bytes", "writes")
+
+    def __init__(self, writes: list[Write]) -> None:
+        self.writes = writes
+        self.size_bytes = REQUEST_OVERHEAD_BYTES + sum(
+            len(write.key) + (len(write.after.value) if write.after else 0) for write in writes
+        )
+        self._done = trio.Event()
+        self._error: StorageError | None = None
+
+    async def wait(self) -> None:
+        """Raises StorageError if the write failed; whether it is on disk is then unknown."""
+        await self._done.wait()
+        if self._error is not None:
+            raise StorageError(str(self._error)) from self._error
+
+    def finish(self, error: StorageError | None) -> None:
+        self._error = error
+        self._done.set()
+
+
+class GroupCommit:
+    """A bounded queue of requests and the loop that commits them. Belongs to one trio loop.
+
+    `on_durable` is called on the loop for each request, in order, once its batch is synced and before its
+    waiter wakes.
+    """
+
+    def __init__(
+        self, key_value: KeyValue, on_durable: Callable[[list[Write]], None], *, threaded: bool
+    ) -> None:
+        self._key_value = key_value
+        self._on_durable = on_durable
+        self._threaded = threaded
+        self._limiter = trio.CapacityLimiter(1)
+        self._queue: deque[Request] = deque()
+        self._committing: list[Request] = []
+        self._bytes = 0
+        self._wake = trio.Event()
+        self._room = trio.lowlevel.ParkingLot()
+        self._started = False
+        self._stopped: StorageError | None = None
+        # The newest state of each node that is queued or being committed, and the request that brings it.
+        self._newest: dict[bytes, tuple[Request, Stored | None]] = {}
+        # The durable state of each node of the group being committed: a batch is readable before it is
+        # synced.
+        self.durable: dict[bytes, Stored | None] = {}
+        self.requests = 0
+        self.groups = 0
+        self.largest_group = 0
+
+    def newest(self, key: bytes) -> tuple[Request, Stored | None] | None:
+        """The state that the last unfinished request for `key` brings, and that request."""
+        return self._newest.get(key)
+
+    @property
+    def queued(self) -> int:
+        return len(self._queue)
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes of all unfinished requests, overhead included."""
+        return self._bytes
+
+    async def wait_room(self, size_bytes: int) -> None:
+        """Return when a request of that size fits into the queue. StorageError if the writer stopped."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._check_accepting()
+        while self._bytes and self._bytes + size_bytes + REQUEST_OVERHEAD_BYTES > QUEUE_BYTES_MAX:
+            await self._room.park()
+            self._check_accepting()
+
+    def enqueue(self, writes: list[Write]) -> Request:
+        """Queue a request; it will be tried whatever happens to the caller."""
+        self._check_accepting()
+        request = Request(writes)
+        for write in writes:
+            self._newest[write.key] = request, write.after
+        self._queue.append(request)
+        self._bytes += request.size_bytes
+        self.requests += 1
+        self._wake.set()
+        return request
+
+    async def run(self, task_status: trio.TaskStatus[None]) -> None:
+        """Commit until cancelled; see `MetadataStore.run`."""
+        assert not self._started, "a store runs once"
+        self._started = True
+        reason = StorageError("the metadata store has stopped")
+        try:
+            task_status.started()
+            while True:
+                await self._wake.wait()
+                self._wake = trio.Event()
+                while self._queue:
+                    self._take_group()
+                    if self._threaded:
+                        await trio.to_thread.run_sync(self._commit, limiter=self._limiter)
+                    else:
+                        await trio.lowlevel.checkpoint()
+                        self._commit()
+                    self._complete_group()
+        except StorageError as error:
+            reason = error
+            raise
+        finally:
+            self._stop(reason)
+
+    def _take_group(self) -> None:
+        size_bytes = 0
+        group = self._committing
+        while self._queue and (not group or size_bytes + self._queue[0].size_bytes <= GROUP_BYTES_MAX):
+            request = self._queue.popleft()
+            size_bytes += request.size_bytes
+            group.append(request)
+            for write in request.writes:
+                self.durable.setdefault(write.key, write.before)
+
+    def _commit(self) -> None:
+        """On the writer's thread: one batch, one sync. The loop does not touch the group meanwhile."""
+        rows = {write.key: write.after for request in self._committing for write in request.writes}
+        puts = [(key, encode_row(after)) for key, after in rows.items() if after is not None]
+        self._key_value.write(puts, [key for key, after in rows.items() if after is None], sync=True)
+
+    def _complete_group(self) -> None:
+        self.durable.clear()
+        self.groups += 1
+        self.largest_group = max(self.largest_group, len(self._committing))
+        for request in self._committing:
+            self._bytes -= request.size_bytes
+            for write in request.writes:
+                if self._newest[write.key][0] is request:
+                    del self._newest[write.key]
+            self._on_durable(request.writes)
+            request.finish(None)
+        self._committing.clear()
+        self._room.unpark_all()
+
+    def _stop(self, reason: StorageError) -> None:
+        self._stopped = reason
+        for request in (*self._committing, *self._queue):
+            request.finish(reason)
+        self._queue.clear()
+        self._room.unpark_all()
+
+    def _check_accepting(self) -> None:
+        if self._stopped is not None:
+            raise StorageError(str(self._stopped)) from self._stopped

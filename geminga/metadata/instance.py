@@ -1,0 +1,67 @@
+"""Whose data directory is it, and may this program write there? Asked before anything else is read."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Literal
+
+from geminga.errors import StorageError
+from geminga.metadata.node import MUST_NOT_EXIST
+from geminga.metadata.records import InstanceRecord, decode, encode
+from geminga.metadata.store import MetadataStore
+
+DIRECTORY_FORMAT_VERSION = 1
+"""Of the whole data directory. Raised when an older program would damage or misread what a newer one wrote.
+"""
+
+
+class ForeignDirectory(StorageError):
+    """The data directory is somebody else's: a newer version, another cluster, another kind of clock."""
+
+
+async def check_instance(
+    store: MetadataStore,
+    *,
+    cluster: str,
+    clock: Literal["real", "virtual"],
+    now_ms: int,
+    new_id: str | None = None,
+) -> InstanceRecord:
+    """The directory's record, made (durably) if the store is empty. `store.run` must be running.
+
+    Raises ForeignDirectory, with a text for the operator, if the directory is not ours to open. `new_id` is
+    for tests.
+    """
+    path = InstanceRecord.path
+    stored = store.get(path)
+    if stored is None:
+        if not store.is_empty():
+            raise ForeignDirectory(
+                "the metadata directory holds data but no instance record: it was not written by this "
+                "program, or it is damaged. Point the broker at another directory, or restore this one."
+            )
+        record = InstanceRecord(
+            format_version=DIRECTORY_FORMAT_VERSION,
+            instance_id=new_id or uuid.uuid4().hex,
+            cluster=cluster,
+            clock=clock,
+            created_ms=now_ms,
+        )
+        await store.put(path, encode(record), MUST_NOT_EXIST)
+        return record
+    record = decode(InstanceRecord, stored.value, path)
+    if record.format_version > DIRECTORY_FORMAT_VERSION:
+        raise ForeignDirectory(
+            f"the data directory has format {record.format_version}, written by a newer version of this "
+            f"program; this version reads up to format {DIRECTORY_FORMAT_VERSION}"
+        )
+    if record.cluster != cluster:
+        raise ForeignDirectory(
+            f"the data directory belongs to cluster {record.cluster!r}, "
+            f"but the broker is configured for {cluster!r}"
+        )
+    if record.clock != clock:
+        raise ForeignDirectory(
+            f"the data directory was made for a {record.clock} clock and cannot be used with a {clock} one"
+        )
+    return record

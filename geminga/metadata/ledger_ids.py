@@ -1,0 +1,54 @@
+"""Ledger ids that are never given twice, not even across crashes: taken from metadata in synced blocks."""
+
+from __future__ import annotations
+
+import trio
+
+from geminga.errors import BadVersion
+from geminga.metadata.node import MUST_NOT_EXIST
+from geminga.metadata.records import LedgerIdsRecord, decode, encode
+from geminga.metadata.store import MetadataStore
+
+FIRST_LEDGER_ID = 1
+BLOCK_SIZE = 100
+
+
+class LedgerIds:
+    """Hands out rising ledger ids. A crash loses the rest of a block: ids have gaps, never repeats."""
+
+    def __init__(self, store: MetadataStore, *, block_size: int = BLOCK_SIZE) -> None:
+        assert block_size > 0
+        self._store = store
+        self._block_size = block_size
+        self._next = self._end = FIRST_LEDGER_ID
+        self._taking_block = trio.Lock()
+
+    async def next(self) -> int:
+        """An id that nobody got before and nobody gets again. Waits for the disk once in `block_size` calls.
+
+        Raises StorageError. Cancelling loses at most the ids of one block.
+        """
+        while self._next == self._end:
+            async with self._taking_block:
+                if self._next == self._end:
+                    await self._take_block()
+        ledger_id = self._next
+        self._next += 1
+        return ledger_id
+
+    async def _take_block(self) -> None:
+        """Get the next block durably; only then are its ids ours to give."""
+        path = LedgerIdsRecord.path
+        while True:
+            stored = self._store.get(path)
+            first, version = FIRST_LEDGER_ID, MUST_NOT_EXIST
+            if stored is not None:
+                first, version = decode(LedgerIdsRecord, stored.value, path).next_id, stored.version
+            end = first + self._block_size
+            try:
+                await self._store.put(path, encode(LedgerIdsRecord(next_id=end)), version)
+            except BadVersion:
+                # A cancelled call of ours took the block after all, and nobody uses it. Take the next.
+                continue
+            self._next, self._end = first, end
+            return

@@ -1,0 +1,196 @@
+"""What the metadata tree holds: one struct for each kind of node, its JSON, and where it lives.
+
+Each value is JSON with the kind of the record and the version of its format in front:
+`{"record":"tenant","format":1,...}`. A reader ignores fields that it does not know, fills absent ones with
+their defaults, and refuses a format version above its own. The table of paths is in docs/formats/metadata.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, TypeVar
+
+import msgspec
+
+from geminga.errors import CorruptData
+from geminga.names import NamespaceName, TopicName, decode_name, encode_name
+
+FORMAT_VERSION = 1
+"""Raised when an older reader would misunderstand a record; a new field with a default does not need it."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"):
+    """Every record's base. `format` is the version that the record was written with."""
+
+    format: int = FORMAT_VERSION
+
+
+class InstanceRecord(Record, frozen=True, tag="instance"):
+    """Whose data directory this is. Written once, when the directory is made."""
+
+    path: ClassVar[str] = "/instance"
+
+    format_version: int
+    """Of the whole directory: keys, rows, and what the bookie keeps beside it."""
+    instance_id: str
+    cluster: str
+    clock: Literal["real", "virtual"]
+    """Fixed for good: under a virtual clock due times are kept relative to the broker's stamps."""
+    created_ms: int
+
+
+class LedgerIdsRecord(Record, frozen=True, tag="ledger-ids"):
+    """All ledger ids below `next_id` may be in use."""
+
+    path: ClassVar[str] = "/ledger-ids"
+
+    next_id: int
+
+
+class TenantRecord(Record, frozen=True, tag="tenant"):
+    admin_roles: list[str] = []
+    allowed_clusters: list[str] = []
+
+
+class NamespaceRecord(Record, frozen=True, tag="namespace"):
+    """`policies` is kept as the admin API's JSON object, unknown keys included."""
+
+    created_ms: int
+    bundles: int = 4
+    policies: dict[str, Any] = {}
+
+
+class PartitionedTopicRecord(Record, frozen=True, tag="partitioned-topic"):
+    partitions: int
+    properties: dict[str, str] = {}
+    created_ms: int = 0
+
+
+class LedgerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One ledger of a topic. Of the newest, still open one `closed_ms` is 0 and the counts are not kept."""
+
+    ledger_id: int
+    entries: int = 0
+    size_bytes: int = 0
+    closed_ms: int = 0
+
+
+class ManagedLedgerRecord(Record, frozen=True, tag="managed-ledger"):
+    """A topic's chain of ledgers, oldest first. `terminated` is the last position of a terminated topic."""
+
+    ledgers: list[LedgerInfo] = []
+    terminated: tuple[int, int] | None = None
+    properties: dict[str, str] = {}
+    created_ms: int = 0
+
+
+class CursorRecord(Record, frozen=True, tag="cursor"):
+    """A subscription's cursor. Its newest state is the last entry of `cursor_ledger_id`; -1: `mark_delete` is
+    all.
+
+    `mark_delete` is a (ledger, entry) pair as of the last write of this record.
+    """
+
+    mark_delete: tuple[int, int]
+    cursor_ledger_id: int = -1
+    properties: dict[str, int] = {}
+    subscription_properties: dict[str, str] = {}
+    created_ms: int = 0
+
+
+class LedgerRecord(Record, frozen=True, tag="ledger"):
+    """Who a ledger on the bookie belongs to. Synced before the ledger's first entry; gone only after the
+    ledger.
+    """
+
+    topic: str
+    purpose: Literal["data", "cursor", "bucket", "schema"]
+    created_ms: int
+    state: Literal["open", "closed", "deleting"] = "open"
+
+
+R = TypeVar("R", bound=Record)
+
+
+def encode(record: Record) -> bytes:
+    return msgspec.json.encode(record)
+
+
+def decode(kind: type[R], value: bytes, path: str) -> R:
+    """The record in a value. CorruptData, naming `path`, if it is another kind, newer, or no record."""
+    try:
+        record = msgspec.json.decode(value, type=kind)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise CorruptData(f"metadata node {path!r}: not a readable {kind.__name__}: {error}") from error
+    if record.format > FORMAT_VERSION:
+        raise CorruptData(
+            f"metadata node {path!r}: written in format {record.format} by a newer version; "
+            f"this one reads up to {FORMAT_VERSION}"
+        )
+    return record
+
+
+# --- paths ---
+
+TENANTS = "/tenants"
+NAMESPACES = "/namespaces"
+PARTITIONED_TOPICS = "/partitioned-topics"
+MANAGED_LEDGERS = "/managed-ledgers"
+LEDGERS = "/ledgers"
+
+
+def tenant_path(tenant: str) -> str:
+    return f"{TENANTS}/{encode_name(tenant)}"
+
+
+def namespaces_path(tenant: str) -> str:
+    """Its children are a tenant's namespaces (`decode_name` each)."""
+    return f"{NAMESPACES}/{encode_name(tenant)}"
+
+
+def namespace_path(name: NamespaceName) -> str:
+    return f"{NAMESPACES}/{encode_name(name.tenant)}/{encode_name(name.local)}"
+
+
+def partitioned_topic_path(name: TopicName) -> str:
+    return f"{PARTITIONED_TOPICS}/{name.path}"
+
+
+def managed_ledger_path(name: TopicName) -> str:
+    """A topic's node; its children are the cursors."""
+    return f"{MANAGED_LEDGERS}/{name.path}"
+
+
+def topics_path(root: str, name: NamespaceName, domain: str) -> str:
+    """Under MANAGED_LEDGERS or PARTITIONED_TOPICS: the children are a namespace's topics (`decode_name`
+    each).
+    """
+    return f"{root}/{encode_name(name.tenant)}/{encode_name(name.local)}/{domain}"
+
+
+def cursor_path(managed_ledger: str, cursor: str) -> str:
+    """`managed_ledger` is the topic's path, `cursor` the subscription's name as it is."""
+    return f"{managed_ledger}/{encode_name(cursor)}"
+
+
+def ledger_path(ledger_id: int) -> str:
+    """Padded so that the children of `/ledgers` are in the order of their ids."""
+    assert ledger_id >= 0
+    return f"{LEDGERS}/{ledger_id:020d}"
+
+
+def ledger_id_of(component: str) -> int:
+    """The id in a child's name under `/ledgers`."""
+    return int(component)
+
+
+def topic_of(path: str) -> TopicName:
+    """The topic of a node under MANAGED_LEDGERS or PARTITIONED_TOPICS."""
+    for root in (MANAGED_LEDGERS, PARTITIONED_TOPICS):
+        if path.startswith(f"{root}/"):
+            return TopicName.from_path(path[len(root) + 1 :])
+    raise AssertionError(f"not the path of a topic: {path!r}")
+
+
+def cursor_of(component: str) -> str:
+    """The subscription's name in a child's name under a topic's node."""
+    return decode_name(component)

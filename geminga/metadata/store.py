@@ -1,0 +1,222 @@
+"""The metadata tree: versioned values under slash-separated paths, committed in groups, durable when
+acknowledged.
+
+A node needs no parent: `/a/b` may exist without `/a`, and deleting `/a` leaves `/a/b`. Reads answer from what
+is durable and never wait for the writer. The format on disk is described in docs/formats/metadata.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import trio
+
+from geminga.errors import BadVersion, GemingaError, KeyMissing
+from geminga.key_value import KeyValue
+from geminga.metadata.group_commit import GroupCommit, Request, Write
+from geminga.metadata.keys import children_range, everything, key_of
+from geminga.metadata.node import (
+    ANY_VERSION,
+    MUST_NOT_EXIST,
+    VALUE_BYTES_MAX,
+    Delete,
+    Put,
+    Stored,
+    ValueTooLarge,
+    decode_row,
+)
+from geminga.metadata.watch import Change, ChangeKind, Watchers
+
+__all__ = [
+    "ANY_VERSION",
+    "MUST_NOT_EXIST",
+    "Change",
+    "ChangeKind",
+    "Delete",
+    "MetadataStore",
+    "Put",
+    "StoreStatistics",
+    "Stored",
+    "ValueTooLarge",
+]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoreStatistics:
+    """Counts since the store was made. `groups` is the number of synced batches; `queued` waits for one."""
+
+    requests: int
+    groups: int
+    largest_group: int
+    conflicts: int
+    queued: int
+    queued_bytes: int
+    watchers: int
+
+
+class _ConflictError(Exception):
+    """What to tell the caller, and the unfinished request (if any) that must be durable before it is told."""
+
+    def __init__(self, error: GemingaError, queued: Request | None) -> None:
+        self.error = error
+        self.queued = queued
+
+
+class MetadataStore:
+    """Versioned puts and deletes on a `KeyValue`. Belongs to one trio loop; writes end only while `run` runs.
+
+    `threaded=False` commits on the loop itself, for tests that must be deterministic.
+    """
+
+    def __init__(self, key_value: KeyValue, *, threaded: bool = True) -> None:
+        self._key_value = key_value
+        self._writer = GroupCommit(key_value, self._publish, threaded=threaded)
+        self._watchers = Watchers()
+        self._conflicts = 0
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Commit what is queued, until cancelled. A failed write raises StorageError here and to every
+        waiter.
+
+        Cancelling lets the group that is being committed finish; what is still queued then is refused with
+        StorageError, as is every later write.
+        """
+        try:
+            await self._writer.run(task_status)
+        finally:
+            self._watchers.close()
+
+    # --- reading: what is durable, without waiting ---
+
+    def get(self, path: str) -> Stored | None:
+        """The node's durable state. CorruptData if it cannot be read."""
+        return self._get(key_of(path))
+
+    def children(self, path: str) -> list[str]:
+        """Last path components of the durable direct children of `path` ("/" is the root), sorted.
+
+        Costs one row read for each child, whatever lies below. CorruptData, never a list cut short.
+        """
+        start, end = children_range(path)
+        keys = {key for key, _ in self._key_value.scan(start, end)}
+        for key, stored in self._writer.durable.items():
+            if start <= key < end:
+                (keys.discard if stored is None else keys.add)(key)
+        skip = len(start)
+        return [key[skip:].decode() for key in sorted(keys)]
+
+    def is_empty(self) -> bool:
+        """Whether no node is durable."""
+        start, end = everything()
+        for key, _ in self._key_value.scan(start, end):
+            if self._writer.durable.get(key, True) is not None:
+                return False
+        return all(stored is None for stored in self._writer.durable.values())
+
+    @contextmanager
+    def watch(self, prefix: str) -> Iterator[trio.MemoryReceiveChannel[Change]]:
+        """A channel of the durable changes of the node `prefix` and below, in order, while the context is
+        open.
+
+        Bounded: a watcher that falls behind gets one RESYNC instead of what it missed, and must read anew.
+        The channel ends when the store stops.
+        """
+        with self._watchers.watch(prefix) as receive:
+            yield receive
+
+    def statistics(self) -> StoreStatistics:
+        writer = self._writer
+        return StoreStatistics(
+            requests=writer.requests,
+            groups=writer.groups,
+            largest_group=writer.largest_group,
+            conflicts=self._conflicts,
+            queued=writer.queued,
+            queued_bytes=writer.queued_bytes,
+            watchers=len(self._watchers),
+        )
+
+    # --- writing: durable on return ---
+
+    async def put(self, path: str, value: bytes, expected_version: int | None = ANY_VERSION) -> int:
+        """Write the node and return its new version; durable on return.
+
+        BadVersion unless the node has `expected_version` (MUST_NOT_EXIST: is absent; ANY_VERSION: always
+        written). The write that came first is durable by then: whoever reads again sees it. ValueTooLarge,
+        StorageError. Cancelled while it waits for room: nothing happens. Cancelled later: written all the
+        same.
+        """
+        return (await self.transact([Put(path, value, expected_version)]))[0]
+
+    async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
+        """Remove the node; durable on return. KeyMissing, BadVersion, else as `put`. Its children stay."""
+        await self.transact([], [Delete(path, expected_version)])
+
+    async def transact(self, puts: Sequence[Put], deletes: Sequence[Delete] = ()) -> list[int]:
+        """Do all or nothing with one synced write; returns the new versions of the puts. Each path at most
+        once.
+
+        Errors and cancelling as `put` and `delete`.
+        """
+        size_bytes = 0
+        for put in puts:
+            if len(put.value) > VALUE_BYTES_MAX:
+                raise ValueTooLarge(f"{put.path[:200]}: {len(put.value)} bytes, at most {VALUE_BYTES_MAX}")
+            size_bytes += len(put.value)
+        await self._writer.wait_room(size_bytes)
+        try:
+            writes = self._plan(puts, deletes)
+        except _ConflictError as conflict:
+            self._conflicts += 1
+            if conflict.queued is not None:
+                await conflict.queued.wait()
+            raise conflict.error from None
+        await self._writer.enqueue(writes).wait()
+        return [write.after.version for write in writes if write.after is not None]
+
+    def _plan(self, puts: Sequence[Put], deletes: Sequence[Delete]) -> list[Write]:
+        """The writes, versions checked against the newest state, unfinished requests included."""
+        writes = []
+        for path, value, expected in puts:
+            key = key_of(path)
+            queued, current = self._writer.newest(key) or (None, self._get(key))
+            version = MUST_NOT_EXIST if current is None else current.version
+            if expected is not None and expected != version:
+                raise _ConflictError(_bad_version(path, expected, version), queued)
+            writes.append(Write(path, key, current, Stored(bytes(value), version + 1)))
+        for path, expected in deletes:
+            key = key_of(path)
+            queued, current = self._writer.newest(key) or (None, self._get(key))
+            if current is None:
+                raise _ConflictError(KeyMissing(f"{path}: there is no such node"), queued)
+            if expected is not None and expected != current.version:
+                raise _ConflictError(_bad_version(path, expected, current.version), queued)
+            writes.append(Write(path, key, current, None))
+        assert len({write.key for write in writes}) == len(writes), "one path twice in a transaction"
+        return writes
+
+    def _get(self, key: bytes) -> Stored | None:
+        durable = self._writer.durable
+        if key in durable:
+            return durable[key]
+        row = self._key_value.get(key)
+        return None if row is None else decode_row(key, row)
+
+    def _publish(self, writes: list[Write]) -> None:
+        for path, _, before, after in writes:
+            if after is None:
+                assert before is not None
+                change = Change(path, ChangeKind.DELETED, before.version)
+            else:
+                kind = ChangeKind.CREATED if before is None else ChangeKind.MODIFIED
+                change = Change(path, kind, after.version)
+            self._watchers.publish(change)
+
+
+def _bad_version(path: str, expected: int, version: int) -> BadVersion:
+    def shown(number: int) -> str:
+        return "absent" if number == MUST_NOT_EXIST else f"version {number}"
+
+    return BadVersion(f"{path}: expected {shown(expected)}, found {shown(version)}")

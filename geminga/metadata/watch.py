@@ -1,0 +1,100 @@
+"""Who wants to know what changed in the metadata tree: they are told, and never waited for."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import trio
+
+from geminga.metadata.keys import is_within
+
+WATCH_CHANGES_MAX = 256
+"""How many changes a watcher may be behind before they are folded into one RESYNC."""
+
+
+class ChangeKind(enum.Enum):
+    CREATED = "created"
+    MODIFIED = "modified"
+    DELETED = "deleted"
+    RESYNC = "resync"
+    """More changed than the watcher kept up with: read everything below the watched prefix again."""
+
+
+class Change(NamedTuple):
+    """One durable change. `version` is the node's new version; of a deleted node the last one; of RESYNC -1.
+
+    `path` of a RESYNC is the watched prefix.
+    """
+
+    path: str
+    kind: ChangeKind
+    version: int
+
+
+class _Watcher:
+    __slots__ = ("changes_max", "prefix", "resync_sent", "send")
+
+    def __init__(self, prefix: str, send: trio.MemorySendChannel[Change], changes_max: int) -> None:
+        self.prefix = prefix
+        self.send = send
+        self.changes_max = changes_max
+        self.resync_sent = False
+
+    def offer(self, change: Change) -> None:
+        buffered = self.send.statistics().current_buffer_used
+        if self.resync_sent:
+            # The RESYNC is the newest item, so it is unread as long as anything is; it covers this change
+            # too.
+            if buffered:
+                return
+            self.resync_sent = False
+        if buffered >= self.changes_max:
+            change = Change(self.prefix, ChangeKind.RESYNC, -1)
+            self.resync_sent = True
+        try:
+            self.send.send_nowait(change)
+        except trio.BrokenResourceError:
+            pass  # The receiver closed its end early and leaves soon.
+
+
+class Watchers:
+    """The open watches of one store. Everything here runs on the trio loop and never waits."""
+
+    def __init__(self, changes_max: int = WATCH_CHANGES_MAX) -> None:
+        self._changes_max = changes_max
+        self._watchers: set[_Watcher] = set()
+        self._closed = False
+
+    @contextmanager
+    def watch(self, prefix: str) -> Iterator[trio.MemoryReceiveChannel[Change]]:
+        """Changes of the node `prefix` and all below it that become durable while the context is open, in
+        order.
+        """
+        # One place more than changes: the last is for RESYNC.
+        send, receive = trio.open_memory_channel[Change](self._changes_max + 1)
+        watcher = _Watcher(prefix, send, self._changes_max)
+        self._watchers.add(watcher)
+        if self._closed:
+            send.close()
+        try:
+            with send, receive:
+                yield receive
+        finally:
+            self._watchers.discard(watcher)
+
+    def publish(self, change: Change) -> None:
+        for watcher in self._watchers:
+            if is_within(change.path, watcher.prefix):
+                watcher.offer(change)
+
+    def close(self) -> None:
+        """End every channel after what it holds; later watches get an ended channel too."""
+        self._closed = True
+        for watcher in self._watchers:
+            watcher.send.close()
+
+    def __len__(self) -> int:
+        return len(self._watchers)
