@@ -1,0 +1,18 @@
+"""Where the data goes when nobody says where."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def default_data_dir() -> str:
+    """The user's data folder, by the custom of the system."""
+    home = os.path.expanduser("~")
+    if sys.platform == "darwin":
+        return os.path.join(home, "Library", "Application Support", "geminga")
+    if sys.platform == "win32":
+        return os.path.join(os.environ.get("LOCALAPPDATA") or home, "geminga")
+    given = os.environ.get("XDG_DATA_HOME", "")
+    # The specification says to ignore a relative path.
+    return os.path.join(given if os.path.isabs(given) else os.path.join(home, ".local", "share"), "geminga")

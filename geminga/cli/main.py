@@ -1,0 +1,104 @@
+"""The `geminga` command. A subcommand's module is imported when it is asked for, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import time
+from collections.abc import Sequence
+from typing import NoReturn
+
+STARTED_S = time.monotonic()
+"""When the program's own code began; start-up is counted from here."""
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+COMMANDS = {
+    "standalone": "run a broker",
+    "produce": "publish messages to a topic",
+    "consume": "receive messages from a subscription",
+    "perf": "measure rates and latencies of a broker",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """No abbreviations, errors in one line, and for an unknown flag the one that was probably meant."""
+
+    def __init__(self, prog: str, description: str) -> None:
+        super().__init__(prog=prog, description=description, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message}\nTry '{self.prog} --help'.", file=sys.stderr)
+        raise SystemExit(EXIT_USAGE)
+
+    def parse_strictly(self, arguments: Sequence[str]) -> argparse.Namespace:
+        parsed, unknown = self.parse_known_args(arguments)
+        if unknown:
+            self.error(self._explain(unknown))
+        return parsed
+
+    def _explain(self, unknown: Sequence[str]) -> str:
+        import difflib
+
+        flags = [flag for flag in self._option_string_actions if flag.startswith("--")]
+        texts = []
+        for given in unknown:
+            near = difflib.get_close_matches(given.partition("=")[0], flags, n=1)
+            if given.startswith("-"):
+                texts.append(f"unknown flag {given}" + (f" (did you mean {near[0]}?)" if near else ""))
+            else:
+                texts.append(f"unexpected argument {given!r}")
+        return ", ".join(texts)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0] in ("-h", "--help", "help"):
+        print(usage())
+        return EXIT_OK if given else EXIT_USAGE
+    if given[0] in ("-V", "--version"):
+        from geminga import __version__
+
+        print(f"geminga {__version__}")
+        return EXIT_OK
+    if given[0] not in COMMANDS:
+        print(_unknown_command(given[0]), file=sys.stderr)
+        return EXIT_USAGE
+    try:
+        command = importlib.import_module(f"geminga.cli.{given[0]}")
+        code: int = command.run(Parser, given[1:])
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output went away: nothing more to say, and nobody to say it to.
+        sys.stderr.close()
+        return EXIT_FAILED
+    return code
+
+
+def usage() -> str:
+    lines = [f"  {name:12}{text}" for name, text in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: geminga COMMAND [FLAGS]",
+            "",
+            "A message broker that speaks Apache Pulsar's protocol.",
+            "",
+            *lines,
+            "",
+            "'geminga COMMAND --help' lists the flags of a command.",
+        ]
+    )
+
+
+def _unknown_command(given: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(given, COMMANDS, n=1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    return f"geminga: unknown command {given!r}.{hint} Try 'geminga --help'."

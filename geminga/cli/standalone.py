@@ -1,0 +1,231 @@
+"""`geminga standalone`: read the configuration, run the broker, say when it is ready, stop it on a signal.
+
+Exit codes: 0 stopped when told to, 1 the storage failed while it ran, 2 wrong usage or configuration, 3 a
+port is taken, 4 the data directory cannot be used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import functools
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
+
+import trio
+
+from geminga import __version__
+from geminga.cli.data_directory import default_data_dir
+from geminga.cli.main import EXIT_FAILED, EXIT_OK, EXIT_USAGE, STARTED_S, Parser
+from geminga.config import Config, ConfigError, Loaded, load
+from geminga.config_file import ConfigFile, Property, parse
+from geminga.errors import StorageError
+
+if TYPE_CHECKING:
+    from geminga.server import Addresses
+
+EXIT_PORT_TAKEN = 3
+EXIT_DATA_DIRECTORY = 4
+
+FLAG_KEYS = {
+    "port": "brokerServicePort",
+    "web_port": "webServicePort",
+    "bind_address": "bindAddress",
+    "advertised_address": "advertisedAddress",
+}
+
+log = logging.getLogger("geminga.standalone")
+
+
+def parser(kind: type[Parser]) -> Parser:
+    made = kind(prog="geminga standalone", description="Run a broker until it is told to stop.")
+    add = made.add_argument
+    add("--data-dir", metavar="DIR", help=f"where everything is kept (default: {default_data_dir()})")
+    add("--port", metavar="N", help="port of the binary protocol (default: 6650; 0: any free one)")
+    add("--web-port", metavar="N", help="port of the admin API and metrics (default: 8080; 0: any free one)")
+    add("--conf", "-c", "--config", metavar="FILE", help="a broker.conf or standalone.conf")
+    add("--bind-address", metavar="HOST", help="address to listen on (default: 127.0.0.1)")
+    add("--advertised-address", metavar="HOST", help="address that clients are told to connect to")
+    add(
+        "--set",
+        "-D",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="any key of broker.conf; may be repeated, and wins over the file and the environment",
+    )
+    add(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="info",
+        help="what is written to standard error (default: info)",
+    )
+    # Flags of Pulsar's own launcher that switch off what is not here anyway.
+    for flags in (("-nfw", "--no-functions-worker"), ("-nss", "--no-stream-storage")):
+        add(*flags, action="store_true", help=argparse.SUPPRESS)
+    return made
+
+
+def run(kind: type[Parser], arguments: Sequence[str]) -> int:
+    """The whole command; returns its exit code."""
+    flags = parser(kind).parse_strictly(arguments)
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=flags.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    try:
+        loaded = read_configuration(flags)
+    except ConfigError as error:
+        for problem in error.problems:
+            print(f"geminga standalone: {problem}", file=sys.stderr)
+        return EXIT_USAGE
+    for notice in loaded.notices:
+        log.warning("%s", notice)
+    data_dir = os.path.abspath(flags.data_dir or default_data_dir())
+    broker = _Broker(loaded.config, data_dir)
+    try:
+        trio.run(broker.run)
+    except BaseExceptionGroup as group:
+        return broker.explain(group)
+    except (StorageError, OSError) as error:
+        return broker.explain(error)
+    return EXIT_OK
+
+
+def read_configuration(flags: argparse.Namespace) -> Loaded:
+    """File, environment and flags together. Raises `ConfigError`."""
+    given = []
+    for assignment in flags.set:
+        key, separator, value = assignment.partition("=")
+        if not separator:
+            raise ConfigError([f"--set {assignment}: expected KEY=VALUE"])
+        given.append(Property(key.strip(), value.strip(), f"--set {assignment}"))
+    for attribute, key in FLAG_KEYS.items():
+        value = getattr(flags, attribute)
+        if value is not None:
+            given.append(Property(key, value.strip(), f"--{attribute.replace('_', '-')} {value}"))
+    file = _read_file(flags.conf) if flags.conf else None
+    return load(file=file, environment=os.environ, flags=given)
+
+
+def _read_file(name: str) -> ConfigFile:
+    from geminga.disk import RealDisk
+
+    try:
+        return parse(name, RealDisk().read_file(name))
+    except StorageError as error:
+        raise ConfigError([f"--conf {name}: {error}"]) from None
+    except ValueError as error:
+        raise ConfigError([str(error)]) from None
+
+
+class _Broker:
+    """One run of the server, and what is said about it."""
+
+    def __init__(self, config: Config, data_dir: str) -> None:
+        self._config = config
+        self._data_dir = data_dir
+        self._ready = False
+
+    async def run(self) -> None:
+        from geminga.server import serve
+
+        start = functools.partial(serve, self._config, data_dir=self._data_dir)
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with trio.open_nursery() as listening:
+                serving = trio.CancelScope()
+                listening.start_soon(_stop_on, signals, serving)
+                with serving:
+                    async with trio.open_nursery() as nursery:
+                        self._announce(await nursery.start(start))
+                listening.cancel_scope.cancel()
+
+    def _announce(self, addresses: Addresses) -> None:
+        self._ready = True
+        startup_ms = round((time.monotonic() - STARTED_S) * 1000)
+        host = self._config.advertised_address or _reachable(self._config.bind_address)
+        host = f"[{host}]" if ":" in host else host
+        binary = f"pulsar://{host}:{addresses.binary_port}"
+        web = f"http://{host}:{addresses.web_port}"
+        print(
+            f"\n  Geminga {__version__} is ready ({startup_ms} ms)\n"
+            f"    clients   {binary}\n"
+            f"    admin     {web}\n"
+            f"    data      {self._data_dir}\n"
+            f"  Ctrl-C stops it.\n",
+            file=sys.stderr,
+            flush=True,
+        )
+        event = {
+            "event": "ready",
+            "binary": binary,
+            "web": web,
+            "pid": os.getpid(),
+            "data_dir": self._data_dir,
+            "startup_ms": startup_ms,
+        }
+        try:
+            print(json.dumps(event), flush=True)
+        except OSError as error:
+            log.warning("nobody reads standard output: %s", error)
+
+    def explain(self, failure: BaseException) -> int:
+        """Say what ended the run, and with which exit code. Raises what is a bug of ours."""
+        causes = list(_leaves(failure))
+        for cause in causes:
+            if isinstance(cause, StorageError):
+                print(f"geminga standalone: {cause}", file=sys.stderr)
+                if self._ready:
+                    return EXIT_FAILED
+                print("Choose another data directory with --data-dir, or free this one.", file=sys.stderr)
+                return EXIT_DATA_DIRECTORY
+        for cause in causes:
+            if isinstance(cause, OSError) and not self._ready:
+                return self._explain_listen(cause)
+        raise failure
+
+    def _explain_listen(self, error: OSError) -> int:
+        config = self._config
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            print(
+                f"geminga standalone: bindAddress {config.bind_address}: not an address of this machine ({error})",
+                file=sys.stderr,
+            )
+            return EXIT_USAGE
+        from geminga.cli.ports import describe_refusal
+
+        wanted = (("--port", config.broker_service_port), ("--web-port", config.web_service_port))
+        for text in describe_refusal(config.bind_address, wanted) or [f"cannot listen: {error}"]:
+            print(f"geminga standalone: {text}", file=sys.stderr)
+        return EXIT_PORT_TAKEN
+
+
+async def _stop_on(signals: AsyncIterator[int], serving: trio.CancelScope) -> None:
+    """The first signal stops in order, a second one at once."""
+    async for number in signals:
+        name = signal.Signals(number).name
+        if serving.cancel_called:
+            log.warning("%s again: ending at once; the next start recovers what was not closed", name)
+            logging.shutdown()
+            os._exit(EXIT_FAILED)
+        log.info("%s: stopping", name)
+        serving.cancel()
+
+
+def _leaves(failure: BaseException) -> list[BaseException]:
+    if isinstance(failure, BaseExceptionGroup):
+        return [leaf for inner in failure.exceptions for leaf in _leaves(inner)]
+    return [failure]
+
+
+def _reachable(bind_address: str) -> str:
+    """Where a client on this machine connects to."""
+    return "localhost" if bind_address in ("0.0.0.0", "::", "") else bind_address
