@@ -13,7 +13,6 @@ Facts about `rocksdict` that the shape of this file comes from, each held by a t
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Final, Protocol
@@ -89,7 +88,8 @@ class _Cursor:
 
 
 class RocksKeyValue:
-    """A RocksDB directory. Created if absent; its parent must exist and is for the caller to sync (`Disk`).
+    """A RocksDB directory, created if absent. RocksDB syncs what is inside it; the directory's own entry in
+    its parent is for the caller to sync (`Disk.make_directory`).
 
     Raises StorageError if another process has the directory open, CorruptData if its write-ahead log or
     manifest is damaged (a torn last record is no damage: it was never acknowledged). `get` and short scans
@@ -142,31 +142,33 @@ class RocksKeyValue:
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         cursor = self._open_cursor()
+        iterator = cursor.iterator
         try:
-            assert cursor.iterator is not None
-            cursor.iterator.seek(start)
-            while (iterator := cursor.iterator) is not None and iterator.valid():
+            assert iterator is not None
+            iterator.seek(start)
+            while iterator.valid():
                 key: bytes = iterator.key()
                 if key >= end:
                     break
                 row = key, iterator.value()
-                # No reference may outlive the yield: close() must be able to free the iterator.
-                del iterator
+                # While the consumer works, close() must be able to free the iterator.
+                iterator = None
                 yield row
-                if cursor.iterator is None:
+                iterator = cursor.iterator
+                if iterator is None:
                     raise StorageError(f"{self.path}: closed during a scan")
-                cursor.iterator.next()
-            if cursor.iterator is not None:
-                cursor.iterator.status()
+                iterator.next()
+            iterator.status()
         except Exception as error:
             raise self._translate(error, "scan") from None
         finally:
-            cursor.iterator = None
+            # Also for the sake of a traceback that keeps this frame.
+            cursor.iterator = iterator = None
 
     def last_before(self, end: bytes, start: bytes) -> tuple[bytes, bytes] | None:
         cursor = self._open_cursor()
+        iterator = cursor.iterator
         try:
-            iterator = cursor.iterator
             assert iterator is not None
             iterator.seek_for_prev(end)
             if iterator.valid() and iterator.key() >= end:
@@ -179,7 +181,7 @@ class RocksKeyValue:
         except Exception as error:
             raise self._translate(error, "read") from None
         finally:
-            cursor.iterator = None
+            cursor.iterator = iterator = None
 
     def flush(self) -> None:
         self._check_writable()
@@ -187,16 +189,6 @@ class RocksKeyValue:
             self._db.flush_wal(True)
         except Exception as error:
             raise self._fail(error, "sync") from None
-
-    def compact_log(self) -> None:
-        """Move everything from the write-ahead log into tables, where each block has a checksum; waits for
-        the disk.
-        """
-        self._check_writable()
-        try:
-            self._db.flush(True)
-        except Exception as error:
-            raise self._fail(error, "flush") from None
 
     def memory_bytes(self) -> int:
         """Write buffers, table readers and this database's whole block cache (shared or not), as RocksDB
@@ -218,9 +210,15 @@ class RocksKeyValue:
         except Exception as error:
             raise self._fail(error, "flush") from None
         finally:
+            self._close_database()
+
+    def _close_database(self) -> None:
+        try:
             self._db.close()
-            if self._cursors:
-                gc.collect()
+        except Exception as error:
+            # After a failed write RocksDB reports it here once more; whoever waited was told already.
+            if self._failed is None:
+                raise self._translate(error, "close") from None
 
     def _open_cursor(self) -> _Cursor:
         try:
