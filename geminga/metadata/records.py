@@ -1,7 +1,7 @@
 """What the metadata tree holds: one struct for each kind of node, its JSON, and where it lives.
 
-Each value is JSON with the kind of the record and the version of its format in front:
-`{"record":"tenant","format":1,...}`. A reader ignores fields that it does not know, fills absent ones with
+Each value is JSON that names the kind of the record and the version of its format:
+`{"record":"tenant",...,"format":1}`. A reader ignores fields that it does not know, fills absent ones with
 their defaults, and refuses a format version above its own. The table of paths is in docs/formats/metadata.md.
 """
 
