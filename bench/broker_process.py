@@ -33,6 +33,8 @@ READY_SECONDS = 120
 STOP_SECONDS = 20
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 PR_SET_PDEATHSIG = 1
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWNET = 0x40000000
 SIOCSIFFLAGS = 0x8914
 IFF_UP_RUNNING = 0x41
 
@@ -46,20 +48,21 @@ def die_with_parent(signal_number: int = signal.SIGTERM) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal_number)
 
 
-def bring_loopback_up() -> None:
-    """A new network namespace has a loopback interface that is down."""
+def enter_own_network() -> bool:
+    """Move this process into a network namespace of its own, where all ports are free; False if not allowed.
+
+    To be called before any thread is started.
+    """
+    uid, gid = os.getuid(), os.getgid()
+    if ctypes.CDLL(None).unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
+        return False
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
+    Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
+    # The loopback interface of a new namespace is down.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP_RUNNING))
-
-
-def own_network(command: list[str]) -> list[str]:
-    """The command in a network namespace of its own, where it may take any port; unchanged if that is not
-    allowed.
-    """
-    unshare = shutil.which("unshare")
-    if unshare is None or subprocess.run([unshare, "-rn", "true"], capture_output=True).returncode != 0:
-        return command
-    return [unshare, "-rn", *command]
+    return True
 
 
 def answers(port: int) -> bool:

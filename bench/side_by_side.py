@@ -45,9 +45,8 @@ from broker_process import (
     BrokerFailed,
     BrokerProcess,
     Ports,
-    bring_loopback_up,
     die_with_parent,
-    own_network,
+    enter_own_network,
 )
 
 MIB = 1024 * 1024
@@ -145,8 +144,8 @@ def inner_main(options: argparse.Namespace) -> None:
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     die_with_parent()
-    if options.own_network:
-        bring_loopback_up()
+    if not options.same_network:
+        enter_own_network()
     side = options.inner
     command = options.ours if side == "ours" else options.other
     pid_command = options.ours_pid if side == "ours" else options.other_pid
@@ -164,9 +163,6 @@ def run_once(
     inner = [sys.executable, os.path.abspath(__file__), *sys.argv[1:]]
     inner += ["--inner", side, "--json", str(result_path), "--client-command", json.dumps(client_command)]
     inner += ["--work-dir", directory]
-    if not options.same_network:
-        separate = own_network([*inner, "--own-network"])
-        inner = separate if separate[0] != sys.executable else inner
     with subprocess.Popen(inner) as process:
         try:
             process.wait(RUN_SECONDS_MAX)
@@ -232,7 +228,6 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--json", help="write all rounds to this file")
     for internal in ("--inner", "--client-command"):
         parser.add_argument(internal, help=argparse.SUPPRESS)
-    parser.add_argument("--own-network", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if not options.other and options.only != "ours":
         parser.error("--other COMMAND is needed, or --only ours")
