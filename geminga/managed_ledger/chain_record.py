@@ -1,0 +1,81 @@
+"""A managed ledger's metadata record: its ledgers, written before the chain in memory changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import trio
+
+from geminga.managed_ledger.cursor_ledger import Storage
+from geminga.managed_ledger.ledger_chain import LedgerChain
+from geminga.metadata import records
+from geminga.metadata.records import LedgerInfo, ManagedLedgerRecord
+from geminga.metadata.store import Delete, Put
+
+
+class ChainRecord:
+    """The one writer of `/managed-ledgers/...` for this topic. Each save is one synced transaction."""
+
+    def __init__(
+        self, storage: Storage, path: str, chain: LedgerChain, record: ManagedLedgerRecord, version: int
+    ) -> None:
+        self.path = path
+        self._storage = storage
+        self._chain = chain
+        self._version = version
+        self._saving = trio.Lock()
+        self.properties: Mapping[str, str] = record.properties
+        self.terminated: tuple[int, int] | None = record.terminated
+        self.created_ms = record.created_ms
+
+    def ledgers(self) -> list[LedgerInfo]:
+        """The chain as it is written; of a ledger that is still open the counts are not kept."""
+        return [
+            LedgerInfo(
+                ledger_id=ledger.ledger_id,
+                entries=ledger.entries if ledger.closed_ms else 0,
+                size_bytes=ledger.size_bytes if ledger.closed_ms else 0,
+                closed_ms=ledger.closed_ms,
+            )
+            for ledger in self._chain
+        ]
+
+    async def save(
+        self,
+        *,
+        new_ledger_id: int | None = None,
+        dropped: int = 0,
+        terminated: tuple[int, int] | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """Write the chain, as it is but for what the arguments change; durable on return.
+
+        With `new_ledger_id` that ledger's own record is written in the same transaction: neither is ever on
+        disk without the other. Cannot be cancelled half-way. BadVersion: somebody else writes our record.
+        StorageError.
+        """
+        async with self._saving:
+            ledgers = self.ledgers()[dropped:]
+            puts: list[Put] = []
+            if new_ledger_id is not None:
+                ledgers.append(LedgerInfo(ledger_id=new_ledger_id))
+                puts.append(self._storage.ledger_record(new_ledger_id, "data"))
+            new_terminated = self.terminated if terminated is None else (terminated[0], terminated[1])
+            new_properties = self.properties if properties is None else dict(properties)
+            record = ManagedLedgerRecord(
+                ledgers=ledgers,
+                terminated=new_terminated,
+                properties=dict(new_properties),
+                created_ms=self.created_ms,
+            )
+            puts.append(Put(self.path, records.encode(record), self._version))
+            with trio.CancelScope(shield=True):
+                self._version = (await self._storage.metadata.transact(puts))[-1]
+            self.terminated = new_terminated
+            self.properties = new_properties
+
+    async def delete(self, cursors: Sequence[Delete]) -> None:
+        """Remove the record and those of the topic's cursors, all at once. Errors as `save`."""
+        async with self._saving:
+            with trio.CancelScope(shield=True):
+                await self._storage.metadata.transact([], [*cursors, Delete(self.path, self._version)])

@@ -1,0 +1,218 @@
+"""A subscription's cursor: its acknowledgments, its properties, and when they reach the disk."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+import trio
+
+from geminga.errors import ServiceNotReady
+from geminga.managed_ledger.acknowledgments import Acknowledgments
+from geminga.managed_ledger.cursor_ledger import CursorLedger
+from geminga.managed_ledger.ledger_chain import LedgerChain
+from geminga.managed_ledger.statistics import CursorStatistics
+from geminga.position import Position
+
+log = logging.getLogger("geminga.managed_ledger")
+
+
+class Cursor(Acknowledgments):
+    """One reader's place in a managed ledger.
+
+    Acknowledging is synchronous and in memory; a durable cursor's state is written at most every
+    `cursor_persist_interval_ms`, at close, and by `persist`. A crash takes acknowledgments back to the last
+    written state, never forward. `read_position` belongs to whoever dispatches; this room only sets it when
+    the cursor opens and when it is reset.
+    """
+
+    __slots__ = (
+        "_closed",
+        "_dirty",
+        "_ledger",
+        "_on_dirty",
+        "_persisting",
+        "left_out",
+        "name",
+        "opened_backlog_entries",
+        "read_position",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        chain: LedgerChain,
+        mark_delete: tuple[int, int],
+        *,
+        ledger: CursorLedger | None,
+        on_dirty: Callable[[], None],
+    ) -> None:
+        super().__init__(chain, mark_delete)
+        self.name = name
+        self.read_position = self.next_unacknowledged(self.mark_delete)
+        self.left_out = 0
+        """Parts of the last written state that did not fit: they are acknowledged in memory only."""
+        self.opened_backlog_entries = self.backlog_entries()
+        self._ledger = ledger
+        self._on_dirty = on_dirty
+        self._dirty = False
+        self._closed = False
+        self._persisting = trio.Lock()
+
+    @property
+    def durable(self) -> bool:
+        return self._ledger is not None
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether something was acknowledged that is not written yet."""
+        return self._dirty
+
+    def _changed(self) -> None:
+        if not self._dirty and self._ledger is not None and not self._closed:
+            self._dirty = True
+            self._on_dirty()
+
+    # -- durability -------------------------------------------------------------------------------------
+
+    async def recover(self) -> None:
+        """Take over the newest state on disk, cut to what the managed ledger really holds."""
+        assert self._ledger is not None
+        state, damaged = await self._ledger.read_state()
+        if damaged:
+            log.error(
+                "cursor %s: %d states at the end of cursor ledger %d cannot be read; it goes back to %s",
+                self.name,
+                damaged,
+                self._ledger.record.cursor_ledger_id,
+                Position(*state.mark_delete),
+            )
+        self.restore(state)
+        self.read_position = self.next_unacknowledged(self.mark_delete)
+        self.opened_backlog_entries = self.backlog_entries()
+
+    async def persist(self) -> None:
+        """Write the present state, if it is not on disk yet; durable on return. Nothing for non-durable
+        cursors.
+
+        StorageError. Cancelling leaves the state written or not; it stays due.
+        """
+        ledger = self._ledger
+        if ledger is None:
+            return
+        async with self._persisting:
+            if not self._dirty or self._closed:
+                return
+            self._dirty = False
+            try:
+                left_out = await ledger.write(self.state())
+            except BaseException:
+                self._dirty = True
+                raise
+            if left_out and not self.left_out:
+                log.warning(
+                    "cursor %s: %d parts of its state are beyond the largest state that is written; after a "
+                    "crash their messages are delivered again",
+                    self.name,
+                    left_out,
+                )
+            self.left_out = left_out
+
+    async def reset(self, position: tuple[int, int]) -> None:
+        """Seek: the next entry to be read is `position` (or the first after it); durable on return.
+
+        Everything before it counts as acknowledged, nothing after it. A place beyond the last confirmed entry
+        means the tail.
+        """
+        chain = self._chain
+        self.clear(min(chain.before(position), chain.tail))
+        self.read_position = chain.place(self.mark_delete.next())
+        self._changed()
+        await self.persist()
+
+    async def close(self) -> None:
+        """Write the state if it is due, and take no more. Later acknowledgments are forgotten."""
+        await self.persist()
+        self.abandon()
+
+    async def retire(self) -> CursorLedger | None:
+        """Take no more states, once the one being written is; returns what is on disk, for deletion."""
+        async with self._persisting:
+            self.abandon()
+        return self._ledger
+
+    def abandon(self) -> None:
+        """Take no more states, without writing: the disk failed, or the cursor is being deleted."""
+        self._closed = True
+        self._dirty = False
+        if self._ledger is not None:
+            self._ledger.close()
+
+    # -- properties -------------------------------------------------------------------------------------
+
+    @property
+    def properties(self) -> Mapping[str, int]:
+        return self._ledger.record.properties if self._ledger is not None else {}
+
+    @property
+    def subscription_properties(self) -> Mapping[str, str]:
+        return self._ledger.record.subscription_properties if self._ledger is not None else {}
+
+    async def set_property(self, key: str, value: int | None) -> None:
+        """Set a property (None removes it); durable on return. BadVersion, ServiceNotReady, StorageError."""
+        async with self._recording() as ledger:
+            properties = dict(ledger.record.properties)
+            if value is None:
+                properties.pop(key, None)
+            else:
+                properties[key] = value
+            await ledger.save(properties=properties)
+
+    async def set_subscription_properties(self, properties: Mapping[str, str]) -> None:
+        """Replace all subscription properties; durable on return. Errors as `set_property`."""
+        async with self._recording() as ledger:
+            await ledger.save(subscription_properties=properties)
+
+    def _recording(self) -> _Recording:
+        if self._ledger is None or self._closed:
+            raise ServiceNotReady(f"cursor {self.name} has no record to change")
+        return _Recording(self._persisting, self._ledger)
+
+    # -- introspection ----------------------------------------------------------------------------------
+
+    @property
+    def cursor_ledger(self) -> CursorLedger | None:
+        return self._ledger
+
+    def statistics(self) -> CursorStatistics:
+        """A moment's view; costs a walk over the acknowledged ranges."""
+        ledger = self._ledger
+        return CursorStatistics(
+            mark_delete=self.mark_delete,
+            read_position=self.read_position,
+            backlog_entries=self.backlog_entries(),
+            acknowledged_ranges=self.acknowledged_ranges(),
+            cursor_ledger_id=ledger.record.cursor_ledger_id if ledger is not None else -1,
+            cursor_ledger_last_entry_id=ledger.last_entry_id if ledger is not None else -1,
+            ledger_switched_ms=ledger.switched_ms if ledger is not None else 0,
+            entries_after_first_unacknowledged=self._chain.count_between(
+                self.mark_delete, self._chain.before(self.read_position)
+            ),
+            durable=ledger is not None,
+            properties=dict(self.properties),
+        )
+
+
+class _Recording:
+    """Holds the cursor's lock while its record is changed."""
+
+    def __init__(self, lock: trio.Lock, ledger: CursorLedger) -> None:
+        self._lock = lock
+        self._ledger = ledger
+
+    async def __aenter__(self) -> CursorLedger:
+        await self._lock.acquire()
+        return self._ledger
+
+    async def __aexit__(self, *_: object) -> None:
+        self._lock.release()

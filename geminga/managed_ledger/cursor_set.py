@@ -1,0 +1,154 @@
+"""The cursors of one managed ledger: opening, writing down together, deleting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import trio
+
+from geminga.errors import Conflict, StorageError, SubscriptionNotFound
+from geminga.managed_ledger.cursor import Cursor
+from geminga.managed_ledger.cursor_ledger import CursorLedger, Storage
+from geminga.managed_ledger.ledger_chain import LedgerChain
+from geminga.managed_ledger.opening import recover_cursor_ledgers
+from geminga.metadata import records
+from geminga.metadata.records import CursorRecord
+from geminga.metadata.store import MUST_NOT_EXIST
+from geminga.position import Position
+
+Initial = Literal["earliest", "latest"] | Position
+
+
+class CursorSet:
+    """All cursors by name, durable and not. `wake` is called when the first one has something to write."""
+
+    def __init__(self, storage: Storage, path: str, chain: LedgerChain, wake: Callable[[], None]) -> None:
+        self.by_name: dict[str, Cursor] = {}
+        self._storage = storage
+        self._path = path
+        self._chain = chain
+        self._wake = wake
+        self._changing = trio.Lock()
+        self._persisting = False
+        self.due = False
+        """Whether a cursor has something to write and `persist` was not called since."""
+
+    def _on_dirty(self) -> None:
+        if not self.due:
+            self.due = True
+            self._wake()
+
+    async def recover(self) -> None:
+        """Open every durable cursor that has a record, as of its newest state on disk."""
+        for name, ledger in recover_cursor_ledgers(self._storage, self._path).items():
+            cursor = self._cursor(name, ledger.record.mark_delete, ledger)
+            await cursor.recover()
+            self.by_name[name] = cursor
+
+    def _cursor(self, name: str, mark_delete: tuple[int, int], ledger: CursorLedger | None) -> Cursor:
+        return Cursor(name, self._chain, mark_delete, ledger=ledger, on_dirty=self._on_dirty)
+
+    async def open(
+        self,
+        name: str,
+        mark_delete: Position,
+        properties: Mapping[str, int],
+        subscription_properties: Mapping[str, str],
+    ) -> Cursor:
+        """The durable cursor of that name, as it is; else a new one whose record is durable on return."""
+        async with self._changing:
+            existing = self.by_name.get(name)
+            if existing is not None:
+                if not existing.durable:
+                    raise Conflict(f"{name} is a non-durable cursor of {self._storage.topic}")
+                return existing
+            path = records.cursor_path(self._path, name)
+            record = CursorRecord(
+                mark_delete=(mark_delete.ledger_id, mark_delete.entry_id),
+                properties=dict(properties),
+                subscription_properties=dict(subscription_properties),
+                created_ms=self._storage.clock.now_ms(),
+            )
+            with trio.CancelScope(shield=True):
+                version = await self._storage.metadata.put(path, records.encode(record), MUST_NOT_EXIST)
+            ledger = CursorLedger(self._storage, path, record, version)
+            cursor = self.by_name[name] = self._cursor(name, mark_delete, ledger)
+            return cursor
+
+    def open_non_durable(self, name: str, mark_delete: Position) -> Cursor:
+        """A cursor that nobody writes down. Conflict if the name is taken."""
+        if name in self.by_name:
+            raise Conflict(f"cursor {name} exists already on {self._storage.topic}")
+        cursor = self.by_name[name] = self._cursor(name, mark_delete, None)
+        return cursor
+
+    async def delete(self, name: str) -> None:
+        """Forget a cursor; its record is gone for good on return, then its ledger. SubscriptionNotFound."""
+        async with self._changing:
+            cursor = self.by_name.get(name)
+            if cursor is None:
+                raise SubscriptionNotFound(f"Subscription not found: {name} on {self._storage.topic}")
+            ledger = await cursor.retire()
+            if ledger is not None:
+                deletion = ledger.deletion()
+                with trio.CancelScope(shield=True):
+                    await self._storage.metadata.delete(deletion.path, deletion.expected_version)
+            del self.by_name[name]
+        if ledger is not None and ledger.record.cursor_ledger_id >= 0:
+            await self._storage.delete_ledger(ledger.record.cursor_ledger_id)
+
+    async def retire(self) -> list[CursorLedger]:
+        """Stop all cursors for good; returns what the durable ones have on disk, to be deleted."""
+        retired = [await cursor.retire() for cursor in self.by_name.values()]
+        return [ledger for ledger in retired if ledger is not None]
+
+    async def persist(self) -> None:
+        """Write every cursor that has something to write, all in one group if they can. StorageError.
+
+        A second call while the first still writes leaves the work for a later one.
+        """
+        if self._persisting:
+            return
+        self._persisting, self.due = True, False
+        try:
+            await self._persist_all()
+        finally:
+            self._persisting = False
+            if self.due:
+                self._wake()
+
+    async def _persist_all(self) -> None:
+        failures: list[StorageError] = []
+
+        async def persist_one(cursor: Cursor) -> None:
+            try:
+                await cursor.persist()
+            except StorageError as error:
+                failures.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for cursor in self.by_name.values():
+                if cursor.is_dirty:
+                    nursery.start_soon(persist_one, cursor)
+        if failures:
+            raise failures[0]
+
+    async def close(self) -> None:
+        """Write what is due, and take no more."""
+        await self._persist_all()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Write nothing any more."""
+        for cursor in self.by_name.values():
+            cursor.abandon()
+
+    def ledgers_dropped(self) -> None:
+        """The chain has lost ledgers at its front."""
+        for cursor in self.by_name.values():
+            cursor.ledgers_dropped()
+
+    def slowest_durable(self) -> Position | None:
+        """The mark-delete position that holds back trimming; None without durable cursors."""
+        return min((cursor.mark_delete for cursor in self.by_name.values() if cursor.durable), default=None)

@@ -1,0 +1,161 @@
+"""Reading a managed ledger: from the tail cache, else from the bookie, across ledgers, never past what is
+confirmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from geminga.errors import LedgerNotFound
+from geminga.limits import MIB
+from geminga.managed_ledger.entry import Entry, entries_from
+from geminga.managed_ledger.ledger_chain import LedgerChain
+from geminga.managed_ledger.tail_cache import TailCache
+from geminga.position import Position
+
+if TYPE_CHECKING:
+    from geminga.bookie.bookie import Bookie
+
+READ_GAP_MAX = 8
+"""Wanted entries that are this near to each other are read in one go, with what lies between them."""
+READ_RUN_BYTES_MAX = 4 * MIB
+"""What one read for scattered positions may take at once."""
+
+
+class LedgerReads:
+    """All reads of one managed ledger. Counts what it served, for the statistics."""
+
+    def __init__(self, chain: LedgerChain, tail_cache: TailCache, bookie: Bookie) -> None:
+        self._chain = chain
+        self._tail_cache = tail_cache
+        self._bookie = bookie
+        self.entries_from_cache = 0
+        self.entries_from_bookie = 0
+        self.bytes_read = 0
+
+    def read_cached(self, start: tuple[int, int], count_max: int, bytes_max: int) -> list[Entry]:
+        """Entries from `start` on that are in memory: one ledger's run, [] if there is none at that place.
+
+        At least one entry even if it alone is larger than `bytes_max`.
+        """
+        ledger_id, entry_id = start
+        entries = self._chain.counts.get(ledger_id, 0)
+        if entry_id < 0 or entry_id >= entries:
+            ledger_id, entry_id = self._chain.place(start)
+            entries = self._chain.counts[ledger_id]
+            if entry_id >= entries:
+                return []
+        stop = entry_id + count_max if entry_id + count_max < entries else entries
+        run = self._tail_cache.run(ledger_id)
+        if run is not None and (cached := run.read(entry_id, stop, bytes_max)):
+            self.entries_from_cache += len(cached)
+            return cached
+        bodies = self._bookie.read_cached(ledger_id, entry_id, stop - 1)
+        if not bodies:
+            return []
+        bodies = _within(bodies, bytes_max)
+        self.entries_from_cache += len(bodies)
+        return entries_from(ledger_id, entry_id, bodies)
+
+    async def read(self, start: tuple[int, int], count_max: int, bytes_max: int) -> list[Entry]:
+        """Entries from `start` on, of one ledger; [] only at the tail.
+
+        Skips ledgers that are empty or were trimmed. At least one entry otherwise, however large.
+        StorageError.
+        """
+        chain = self._chain
+        while True:
+            if cached := self.read_cached(start, count_max, bytes_max):
+                return cached
+            place = chain.place(start)
+            entries = chain.counts[place.ledger_id]
+            if place.entry_id >= entries:
+                return []
+            stop = min(place.entry_id + count_max, entries)
+            bodies = await self._read_bookie(place.ledger_id, place.entry_id, stop - 1, bytes_max)
+            if bodies is not None:
+                return entries_from(place.ledger_id, place.entry_id, bodies)
+
+    async def _read_bookie(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes] | None:
+        """None: the ledger was trimmed while we waited."""
+        try:
+            bodies = await self._bookie.read(ledger_id, first, last, bytes_max=bytes_max)
+        except LedgerNotFound:
+            if ledger_id in self._chain.counts:
+                raise
+            return None
+        assert bodies, f"the bookie returned nothing for {ledger_id}:{first}"
+        self.entries_from_bookie += len(bodies)
+        self.bytes_read += sum(map(len, bodies))
+        return bodies
+
+    async def read_positions(self, positions: Sequence[tuple[int, int]]) -> list[Entry]:
+        """The entries at these ascending positions. Those that do not exist (any more) are left out."""
+        found: list[Entry] = []
+        i = 0
+        while i < len(positions):
+            ledger_id, first = positions[i]
+            entries = self._chain.counts.get(ledger_id, 0)
+            if not 0 <= first < entries:
+                i += 1
+                continue
+            last = first
+            j = i + 1
+            while j < len(positions) and positions[j][0] == ledger_id and positions[j][1] < entries:
+                if positions[j][1] - last > READ_GAP_MAX:
+                    break
+                last = positions[j][1]
+                j += 1
+            run = await self._read_run(ledger_id, first, last)
+            wanted = {entry_id for _, entry_id in positions[i:j]}
+            found += [entry for entry in run if entry.position.entry_id in wanted]
+            # A run may end early, at its bound of bytes: go on after what it brought.
+            reached = run[-1].position.entry_id if run else last
+            while i < j and positions[i][1] <= reached:
+                i += 1
+        return found
+
+    async def _read_run(self, ledger_id: int, first: int, last: int) -> list[Entry]:
+        cached = self.read_cached((ledger_id, first), last + 1 - first, READ_RUN_BYTES_MAX)
+        if cached:
+            return cached
+        bodies = await self._read_bookie(ledger_id, first, last, READ_RUN_BYTES_MAX)
+        return [] if bodies is None else entries_from(ledger_id, first, bodies)
+
+    async def find_first(self, predicate: Callable[[Entry], bool]) -> Position | None:
+        """The first entry for which `predicate` is true, if it is false before and true from there on.
+
+        Reads O(log entries) single entries. None: it is true for none.
+        """
+        chain = self._chain
+        low = chain.ordinal((chain.ids[0], -1))  # the answer is above `low`...
+        high = chain.ordinal(chain.tail) + 1  # ...and at most `high`; above the tail means none
+        end = high
+        while low + 1 < high:
+            middle = (low + high) // 2
+            entry = await self._read_one(chain.at_ordinal(middle))
+            if entry is not None and predicate(entry):
+                high = middle
+            else:
+                low = middle
+            # Trimming meanwhile takes entries away at the front only.
+            low = min(high - 1, max(low, chain.ordinal((chain.ids[0], -1))))
+        if high == end:
+            return None
+        first = chain.ordinal((chain.ids[0], -1))
+        return chain.at_ordinal(max(high, first + 1)) if chain.entries else None
+
+    async def _read_one(self, position: Position) -> Entry | None:
+        entries = await self.read_positions((position,))
+        return entries[0] if entries else None
+
+
+def _within(bodies: list[bytes], bytes_max: int) -> list[bytes]:
+    """The longest prefix of at most `bytes_max` bytes, but at least one body."""
+    size_bytes = 0
+    for i, body in enumerate(bodies):
+        size_bytes += len(body)
+        if size_bytes > bytes_max and i:
+            return bodies[:i]
+    return bodies

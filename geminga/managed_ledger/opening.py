@@ -1,0 +1,78 @@
+"""From what is on disk to a chain and its cursors: the recovery of one managed ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from geminga.errors import TopicNotFound
+from geminga.limits import KIB
+from geminga.managed_ledger.cursor_ledger import CursorLedger, Storage
+from geminga.managed_ledger.ledger_chain import ChainLedger, LedgerChain
+from geminga.metadata import records
+from geminga.metadata.records import CursorRecord, ManagedLedgerRecord
+from geminga.metadata.store import MUST_NOT_EXIST
+
+if TYPE_CHECKING:
+    from geminga.bookie.bookie import Bookie
+
+SIZE_SAMPLE_BYTES = 256 * KIB
+
+
+class Recovered(NamedTuple):
+    record: ManagedLedgerRecord
+    version: int
+    chain: LedgerChain
+    empty_ledger_ids: list[int]
+    """Ledgers that were made and never written; they are not in the chain, and to be deleted."""
+
+
+async def recover_chain(
+    storage: Storage, path: str, *, create: bool, properties: Mapping[str, str] | None
+) -> Recovered:
+    """Read the record and close the ledger that was open when the process ended. Changes nothing on disk.
+
+    A topic that is not there yet has an empty chain. TopicNotFound if it may not be made; CorruptData.
+    """
+    stored = storage.metadata.get(path)
+    now_ms = storage.clock.now_ms()
+    chain = LedgerChain()
+    if stored is None:
+        if not create:
+            raise TopicNotFound(f"{storage.topic} does not exist")
+        record = ManagedLedgerRecord(properties=dict(properties or {}), created_ms=now_ms)
+        return Recovered(record, MUST_NOT_EXIST, chain, [])
+    record = records.decode(ManagedLedgerRecord, stored.value, path)
+    empty: list[int] = []
+    for info in record.ledgers:
+        ledger = ChainLedger(info.ledger_id, info.entries, info.size_bytes, info.closed_ms)
+        if not ledger.closed_ms:
+            entries = storage.bookie.last_entry_id(ledger.ledger_id) + 1
+            size_bytes = await size_by_sample(storage.bookie, ledger.ledger_id, entries)
+            ledger = ChainLedger(ledger.ledger_id, entries, size_bytes, now_ms)
+        if ledger.entries or record.terminated is not None:
+            chain.append(ledger)
+        else:
+            empty.append(ledger.ledger_id)
+    return Recovered(record, stored.version, chain, empty)
+
+
+async def size_by_sample(bookie: Bookie, ledger_id: int, entries: int) -> int:
+    """About how many bytes a ledger holds whose size nobody wrote down: exact if it is small."""
+    if not entries:
+        return 0
+    sample = await bookie.read(ledger_id, 0, entries - 1, bytes_max=SIZE_SAMPLE_BYTES)
+    return sum(map(len, sample)) * entries // len(sample)
+
+
+def recover_cursor_ledgers(storage: Storage, path: str) -> dict[str, CursorLedger]:
+    """The durable cursors of a topic by name, as their records have them. CorruptData."""
+    found: dict[str, CursorLedger] = {}
+    for component in storage.metadata.children(path):
+        name = records.cursor_of(component)
+        cursor_path = records.cursor_path(path, name)
+        stored = storage.metadata.get(cursor_path)
+        if stored is not None:
+            record = records.decode(CursorRecord, stored.value, cursor_path)
+            found[name] = CursorLedger(storage, cursor_path, record, stored.version)
+    return found

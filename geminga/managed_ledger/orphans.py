@@ -1,0 +1,80 @@
+"""Ledgers that no topic and no cursor names: what a crash between two steps can leave behind.
+
+Creating and deleting go through several synced steps, in an order that never leaves a record naming a ledger
+that is gone. The price is that a crash may leave a ledger (or only its record) that nothing names. They hold
+nothing that was acknowledged, or only what was deleted, and are swept once at each start, before topics are
+opened.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from geminga.errors import LedgerNotFound
+from geminga.metadata import records
+from geminga.metadata.records import CursorRecord, LedgerRecord, ManagedLedgerRecord
+from geminga.names import TopicName
+
+if TYPE_CHECKING:
+    from geminga.bookie.bookie import Bookie
+    from geminga.metadata.store import MetadataStore
+
+log = logging.getLogger("geminga.managed_ledger")
+
+SWEPT_PURPOSES = frozenset({"data", "cursor"})
+"""Buckets and schemas are named by others, and swept by them."""
+
+
+def find_orphan_ledgers(metadata: MetadataStore) -> list[int]:
+    """Ids of data and cursor ledgers that their topic does not name. Reads the whole list of ledgers once.
+
+    CorruptData rather than a wrong answer: a record that cannot be read might name any ledger.
+    """
+    by_topic: dict[str, list[int]] = {}
+    for component in metadata.children(records.LEDGERS):
+        ledger_id = records.ledger_id_of(component)
+        path = records.ledger_path(ledger_id)
+        stored = metadata.get(path)
+        if stored is None:
+            continue
+        record = records.decode(LedgerRecord, stored.value, path)
+        if record.purpose in SWEPT_PURPOSES:
+            by_topic.setdefault(record.topic, []).append(ledger_id)
+    orphans: list[int] = []
+    for topic, ledger_ids in by_topic.items():
+        named = _named_ledgers(metadata, records.managed_ledger_path(TopicName.parse(topic)))
+        orphans += [ledger_id for ledger_id in ledger_ids if ledger_id not in named]
+    return sorted(orphans)
+
+
+def _named_ledgers(metadata: MetadataStore, path: str) -> set[int]:
+    """The ledgers that the records of a topic (by its metadata path) and of its cursors name."""
+    named: set[int] = set()
+    stored = metadata.get(path)
+    if stored is not None:
+        named.update(i.ledger_id for i in records.decode(ManagedLedgerRecord, stored.value, path).ledgers)
+    for component in metadata.children(path):
+        cursor_path = records.cursor_path(path, records.cursor_of(component))
+        cursor = metadata.get(cursor_path)
+        if cursor is not None:
+            named.add(records.decode(CursorRecord, cursor.value, cursor_path).cursor_ledger_id)
+    return named
+
+
+async def sweep_orphan_ledgers(bookie: Bookie, metadata: MetadataStore) -> list[int]:
+    """Delete all orphans, bookie first, then their records; returns their ids. To be called at a start,
+    before any managed ledger is open: one being created looks like an orphan. StorageError.
+
+    Cancelling leaves the rest for the next start.
+    """
+    orphans = find_orphan_ledgers(metadata)
+    for ledger_id in orphans:
+        try:
+            await bookie.delete_ledger(ledger_id)
+        except LedgerNotFound:
+            pass  # only its record was left
+        await metadata.delete(records.ledger_path(ledger_id))
+    if orphans:
+        log.info("deleted %d ledgers that a crash had left behind: %s", len(orphans), orphans[:20])
+    return orphans

@@ -1,0 +1,38 @@
+"""The states of a managed ledger, as a table. Anything not in the table is our own bug."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+
+class State(enum.Enum):
+    """Values are the words that Pulsar's internal stats use."""
+
+    OPENING = "None"
+    OPEN = "LedgerOpened"
+    """A ledger is being written."""
+    ROLLING = "ClosingLedger"
+    """The full ledger waits for its last confirmations; new entries queue."""
+    CREATING = "CreatingLedger"
+    """The next ledger's records are being made durable; new entries queue."""
+    CLOSING = "Closing"
+    CLOSED = "Closed"
+    TERMINATED = "Terminated"
+    FENCED = "Fenced"
+    """The disk failed. Nothing is accepted or acknowledged until the ledger is opened anew."""
+
+
+ALLOWED: Mapping[State, frozenset[State]] = {
+    State.OPENING: frozenset({State.CREATING, State.TERMINATED, State.FENCED}),
+    State.CREATING: frozenset({State.OPEN, State.TERMINATED, State.CLOSING, State.FENCED}),
+    State.OPEN: frozenset({State.ROLLING, State.TERMINATED, State.CLOSING, State.FENCED}),
+    State.ROLLING: frozenset({State.CREATING, State.TERMINATED, State.CLOSING, State.FENCED}),
+    State.TERMINATED: frozenset({State.CLOSING, State.FENCED}),
+    State.CLOSING: frozenset({State.CLOSED, State.FENCED}),
+    State.FENCED: frozenset({State.CLOSED}),
+    State.CLOSED: frozenset(),
+}
+
+QUEUEING = frozenset({State.ROLLING, State.CREATING})
+"""In these states an appended entry waits for the next ledger."""

@@ -1,0 +1,203 @@
+"""Recent entries of all topics, in memory, so that consumers at the tail never touch the bookie.
+
+The bodies are the very objects that the bookie's write cache holds: no copies. What a run holds is invisible
+until `TailCache.confirm` says that it is durable. The oldest entries of the process leave first, in strides.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from itertools import accumulate
+from typing import Final
+
+import msgspec
+
+from geminga.limits import KIB, MIB
+from geminga.managed_ledger.entry import Entry, entries_from
+
+ENTRY_OVERHEAD_BYTES: Final = 160
+"""What a cached entry costs beside its body: the slot, the running size, the `Entry` and its position."""
+STRIDE_BYTES: Final = 64 * KIB
+"""Entries leave the cache in strides of about this size (or one entry, if that is larger)."""
+
+
+class TailRun:
+    """The newest entries of one ledger, contiguous. To add one is `slots.append`: nothing is cheaper."""
+
+    __slots__ = ("_before_bytes", "base", "closed", "head", "ledger_id", "slots", "strides", "sums")
+
+    def __init__(self, ledger_id: int, first_entry_id: int) -> None:
+        self.ledger_id = ledger_id
+        self.base = first_entry_id
+        """Entry id of slot 0."""
+        self.head = 0
+        """Slots below this one have been evicted; they are removed when they are half of all."""
+        self.slots: list[bytes | Entry | None] = []
+        """Bodies, wrapped into entries by the first reader."""
+        self.sums: list[int] = []
+        """Running sum of bytes (with overhead) of the visible slots: one number per confirmed entry."""
+        self.closed = False
+        """Whether no more entries come."""
+        self.strides = 0
+        """How many of the cache's strides are this run's."""
+        self._before_bytes = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return self.head == len(self.sums)
+
+    def confirm(self, last_entry_id: int) -> int:
+        """Make entries up to this one visible; returns the bytes that became visible."""
+        slots = self.slots
+        sums = self.sums
+        visible = len(sums)
+        confirmed = min(last_entry_id + 1 - self.base, len(slots))
+        if confirmed <= visible:
+            return 0
+        seen = sums[-1] if sums else self._before_bytes
+        overhead = ENTRY_OVERHEAD_BYTES
+        sizes = [
+            overhead + len(slot.body if type(slot) is Entry else slot)  # type: ignore[arg-type]
+            for slot in (slots if confirmed - visible == len(slots) else slots[visible:confirmed])
+        ]
+        sums.extend(accumulate(sizes, initial=seen))
+        del sums[visible]  # `accumulate` begins with the initial value itself
+        return sums[-1] - seen
+
+    def read(self, first: int, stop: int, bytes_max: int) -> list[Entry]:
+        """Entries from `first` up to before `stop`: as many as are here, visible, and within the bytes.
+
+        At least one if `first` itself is here; [] if it is not.
+        """
+        sums = self.sums
+        i = first - self.base
+        if i < self.head or i >= len(sums):
+            return []
+        j = min(stop - self.base, len(sums))
+        limit = (sums[i - 1] if i else self._before_bytes) + bytes_max
+        if sums[j - 1] > limit:
+            j = max(i + 1, bisect_right(sums, limit, i, j))
+        chunk = self.slots[i:j]
+        kinds = set(map(type, chunk))
+        if Entry not in kinds:
+            self.slots[i:j] = chunk = entries_from(self.ledger_id, first, chunk)  # type: ignore[arg-type,assignment]
+        elif len(kinds) > 1:
+            for k, slot in enumerate(chunk):
+                if type(slot) is not Entry:
+                    chunk[k] = entries_from(self.ledger_id, first + k, (slot,))[0]  # type: ignore[arg-type]
+            self.slots[i:j] = chunk
+        return chunk  # type: ignore[return-value]
+
+    def evict_before(self, entry_id: int) -> int:
+        """Let go of entries below this one; returns the bytes freed."""
+        end = min(entry_id - self.base, len(self.sums))
+        head = self.head
+        if end <= head:
+            return 0
+        freed = self.sums[end - 1] - (self.sums[head - 1] if head else self._before_bytes)
+        self.slots[head:end] = [None] * (end - head)
+        self.head = end
+        if end * 2 >= len(self.slots):
+            self._before_bytes = self.sums[end - 1]
+            del self.slots[:end], self.sums[:end]
+            self.base += end
+            self.head = 0
+        return freed
+
+
+class _Stride:
+    """A stretch of one run that leaves the cache as a whole."""
+
+    __slots__ = ("run", "size_bytes", "stop")
+
+    def __init__(self, run: TailRun, stop: int, size_bytes: int) -> None:
+        self.run = run
+        self.stop = stop
+        """The entry id after the stride."""
+        self.size_bytes = size_bytes
+
+
+class TailCache:
+    """One per process, shared by all managed ledgers; holds at most about `bytes_max` of visible entries."""
+
+    def __init__(self, bytes_max: int = 32 * MIB) -> None:
+        self.bytes_max = bytes_max
+        self._bytes = 0
+        self._runs: dict[int, TailRun] = {}
+        self._strides: deque[_Stride] = deque()
+        self._strides_dead = 0
+        """Strides of runs that were discarded; swept when they are most of all."""
+
+    def open_run(self, ledger_id: int, first_entry_id: int) -> TailRun:
+        """Begin to hold a ledger's entries, from this one on. Whoever appends must append every later one."""
+        self.discard(ledger_id)
+        run = self._runs[ledger_id] = TailRun(ledger_id, first_entry_id)
+        return run
+
+    def run(self, ledger_id: int) -> TailRun | None:
+        """The run of that ledger, if there is one."""
+        return self._runs.get(ledger_id)
+
+    def close_run(self, ledger_id: int) -> None:
+        """No entry will be added to this ledger any more; what is here stays until it is evicted."""
+        run = self._runs.get(ledger_id)
+        if run is not None:
+            run.closed = True
+            if run.is_empty:
+                del self._runs[ledger_id]
+
+    def confirm(self, run: TailRun, last_entry_id: int) -> None:
+        """Entries of `run` up to `last_entry_id` are durable: show them, and keep within the bound."""
+        added = run.confirm(last_entry_id)
+        if not added or self._runs.get(run.ledger_id) is not run:
+            return
+        self._bytes += added
+        strides = self._strides
+        newest = strides[-1] if strides else None
+        if newest is not None and newest.run is run and newest.size_bytes + added <= STRIDE_BYTES:
+            newest.stop = last_entry_id + 1
+            newest.size_bytes += added
+        else:
+            strides.append(_Stride(run, last_entry_id + 1, added))
+            run.strides += 1
+        while self._bytes > self.bytes_max:
+            self._evict(strides.popleft())
+
+    def _evict(self, stride: _Stride) -> None:
+        run = stride.run
+        if self._runs.get(run.ledger_id) is not run:
+            self._strides_dead -= 1
+            return
+        run.strides -= 1
+        self._bytes -= run.evict_before(stride.stop)
+        if run.closed and run.is_empty:
+            del self._runs[run.ledger_id]
+
+    def discard(self, ledger_id: int) -> None:
+        """Forget a ledger's entries."""
+        run = self._runs.pop(ledger_id, None)
+        if run is None:
+            return
+        self._bytes -= run.evict_before(run.base + len(run.sums))
+        run.slots.clear()
+        self._strides_dead += run.strides
+        if self._strides_dead * 2 > len(self._strides):
+            runs = self._runs
+            self._strides = deque(s for s in self._strides if runs.get(s.run.ledger_id) is s.run)
+            self._strides_dead = 0
+
+    def statistics(self) -> TailCacheStatistics:
+        return TailCacheStatistics(
+            bytes_used=self._bytes,
+            bytes_max=self.bytes_max,
+            ledgers=len(self._runs),
+            strides=len(self._strides),
+        )
+
+
+class TailCacheStatistics(msgspec.Struct, frozen=True):
+    bytes_used: int
+    bytes_max: int
+    ledgers: int
+    strides: int
