@@ -32,7 +32,6 @@ Buffer = bytes | bytearray | memoryview
 WORKERS_MAX = 8
 """Blocking calls that may be under way at once through `RealDisk.run`."""
 _VECTORS_MAX = 1024
-_COPY_BYTES_MAX = 1 << 20
 
 
 class DirectoryInUse(StorageError):
@@ -57,6 +56,10 @@ class File(Protocol):
         ...
 
     def pwrite(self, offset: int, data: Buffer) -> None: ...
+
+    def pwrite_many(self, offset: int, parts: Sequence[Buffer]) -> None:
+        """Write all parts, one after the other, from `offset`."""
+        ...
 
     def pread(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes from `offset`; shorter only at the end of the file."""
@@ -180,10 +183,13 @@ class RealFile:
         return offset
 
     def append_many(self, parts: Sequence[Buffer]) -> int:
-        offset = position = self._end
-        for first in range(0, len(parts), _VECTORS_MAX):
-            position = self._write_vector(position, parts[first : first + _VECTORS_MAX])
+        offset = self._end
+        self.pwrite_many(offset, parts)
         return offset
+
+    def pwrite_many(self, offset: int, parts: Sequence[Buffer]) -> None:
+        for first in range(0, len(parts), _VECTORS_MAX):
+            offset = self._write_vector(offset, parts[first : first + _VECTORS_MAX])
 
     def pwrite(self, offset: int, data: Buffer) -> None:
         with _translated("write", self.path):

@@ -1,0 +1,165 @@
+"""Entry logs as they grow: one at a time, closed with a footer once long enough.
+
+Blocking; for one thread at a time.
+"""
+
+from __future__ import annotations
+
+from geminga.bookie.entry_log_format import HEADER_BYTES, FooterLedger, encode_footer, encode_header
+from geminga.bookie.file_names import entry_log_path
+from geminga.bookie.index_format import Row, Usage
+from geminga.bookie.ledger_index import LedgerRow
+from geminga.bookie.records import Segment, compact
+from geminga.bookie.segment_map import SegmentMap
+from geminga.bookie.settings import BookieSettings
+from geminga.disk import Disk, File
+
+WRITE_BYTES = 1 << 20
+"""Records are handed to the file in parts of about this."""
+ROW_BYTES_MAX = 1 << 30
+"""A row's record ends are u32 and counted from its start."""
+
+
+class EntryLogWriter:
+    """Writes flushed caches. Starts a new log when first used: a log that a crash left open is not
+    continued.
+    """
+
+    def __init__(self, disk: Disk, directory: str, settings: BookieSettings, *, next_log_id: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._settings = settings
+        self._next_log_id = next_log_id
+        self._file: File | None = None
+        self._log_id = 0
+        self._end = 0
+        self._synced = 0
+        self._rows: list[LedgerRow] = []
+        self._topics: dict[int, str] = {}
+        self._parts: list[memoryview] = []
+        self._parts_bytes = 0
+
+    @property
+    def log_id(self) -> int | None:
+        """The log that is being written, which must not be deleted."""
+        return self._log_id if self._file is not None else None
+
+    def write(self, cache: SegmentMap, topics: dict[int, str]) -> list[LedgerRow]:
+        """Write everything in the cache, ledger by ledger in entry order. Durable on return.
+
+        Returns the index rows. `topics` names the ledgers' topics as far as they are known. StorageError
+        leaves records in a log that no row names; they cost space and nothing else.
+        """
+        rows: list[LedgerRow] = []
+        for ledger_id, segments in cache.sorted_segments():
+            open_row: _OpenRow | None = None
+            for segment in segments:
+                first = segment.first
+                while first <= segment.last:
+                    if open_row is None or not open_row.continues_with(first):
+                        self._close_row(open_row, rows)
+                        open_row = self._open_row(ledger_id, first)
+                    room = self._settings.row_entries_max - len(open_row.ends)
+                    piece = segment.part(first, min(segment.last, first + room - 1))
+                    self._put(piece)
+                    open_row.extend(piece)
+                    first = piece.last + 1
+                    if len(open_row.ends) == self._settings.row_entries_max or open_row.bytes > ROW_BYTES_MAX:
+                        self._close_row(open_row, rows)
+                        open_row = None
+            self._close_row(open_row, rows)
+            if ledger_id in topics:
+                self._topics[ledger_id] = topics[ledger_id]
+        if self._file is not None:
+            self._write_parts()
+            self._file.sync()
+            self._synced = self._end
+        return rows
+
+    def finish(self) -> None:
+        """Close the current log with its footer. Durable on return; nothing happens if there is none."""
+        file = self._file
+        if file is None:
+            return
+        self._write_parts()
+        ledgers: dict[int, FooterLedger] = {}
+        for ledger_id, row in self._rows:
+            entries, record_bytes = ledgers[ledger_id].usage if ledger_id in ledgers else (0, 0)
+            usage = Usage(entries + len(row.ends), record_bytes + row.ends[-1])
+            ledgers[ledger_id] = FooterLedger(usage, self._topics.get(ledger_id, ""))
+        file.append(encode_footer(self._end, ledgers, self._rows))
+        file.sync()
+        file.close()
+        self._file = None
+        self._rows = []
+        self._topics = {}
+
+    def close(self) -> None:
+        """Let the file go without a footer."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _open_row(self, ledger_id: int, first: int) -> _OpenRow:
+        if self._file is not None and self._end >= self._settings.entry_log_bytes:
+            self.finish()
+        if self._file is None:
+            self._open_log()
+        return _OpenRow(ledger_id, first, self._log_id, self._end)
+
+    def _close_row(self, row: _OpenRow | None, rows: list[LedgerRow]) -> None:
+        if row is not None and row.ends:
+            closed = LedgerRow(row.ledger_id, Row(row.first, row.log_id, row.offset, compact(row.ends)))
+            rows.append(closed)
+            self._rows.append(closed)
+
+    def _open_log(self) -> None:
+        self._log_id = self._next_log_id
+        self._next_log_id += 1
+        self._file = self._disk.create(entry_log_path(self._directory, self._log_id))
+        self._disk.sync_directory(self._directory)
+        self._file.append(encode_header(self._log_id))
+        self._end = self._synced = HEADER_BYTES
+
+    def _put(self, segment: Segment) -> None:
+        records = segment.records()
+        self._parts.append(records)
+        self._parts_bytes += len(records)
+        self._end += len(records)
+        if self._parts_bytes >= WRITE_BYTES:
+            self._write_parts()
+
+    def _write_parts(self) -> None:
+        if not self._parts:
+            return
+        file = self._file
+        assert file is not None
+        file.append_many(self._parts)
+        self._parts = []
+        self._parts_bytes = 0
+        if self._end - self._synced >= self._settings.entry_log_sync_bytes:
+            file.sync()
+            file.drop_cache(self._synced, self._end - self._synced)
+            self._synced = self._end
+
+
+class _OpenRow:
+    """A row that still grows."""
+
+    __slots__ = ("bytes", "ends", "first", "ledger_id", "log_id", "offset")
+
+    def __init__(self, ledger_id: int, first: int, log_id: int, offset: int) -> None:
+        self.ledger_id = ledger_id
+        self.first = first
+        self.log_id = log_id
+        self.offset = offset
+        self.ends: list[int] = []
+        self.bytes = 0
+
+    def continues_with(self, entry_id: int) -> bool:
+        return entry_id == self.first + len(self.ends)
+
+    def extend(self, segment: Segment) -> None:
+        begin = self.bytes
+        self.ends += [begin + end for end in segment.ends] if begin else segment.ends
+        self.bytes = self.ends[-1]

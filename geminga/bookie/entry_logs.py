@@ -1,0 +1,107 @@
+"""Reading entry logs, checked record by record; and deleting those that nobody needs.
+
+Blocking; on any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from geminga.bookie.file_names import ENTRY_LOG_SUFFIX, entry_log_path, parse_id
+from geminga.bookie.index_format import Row
+from geminga.bookie.records import Segment, compact, damaged_record
+from geminga.disk import Disk, File
+from geminga.errors import CorruptData
+
+OPEN_LOGS_MAX = 32
+
+
+class _OpenLog:
+    __slots__ = ("doomed", "file", "readers")
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self.readers = 0
+        self.doomed = False
+
+
+class EntryLogs:
+    """All entry logs of a directory. A few stay open for reading."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._open: OrderedDict[int, _OpenLog] = OrderedDict()
+
+    def ids(self) -> list[int]:
+        names = self._disk.list(self._directory)
+        return [log_id for name in names if (log_id := parse_id(name, ENTRY_LOG_SUFFIX)) is not None]
+
+    def load(self, ledger_id: int, row: Row, first: int, last: int) -> Segment:
+        """Entries first..last of a row. CorruptData, with file and offset, if the first of them is damaged;
+        if a later one is, the entries before it.
+        """
+        index = first - row.first
+        begin = row.ends[index - 1] if index else 0
+        ends = row.ends[index : last - row.first + 1]
+        with self._pinned(row.log_id) as file:
+            data = file.pread(row.offset + begin, ends[-1] - begin)
+        segment = Segment(
+            ledger_id, first, data, 0, compact([end - begin for end in ends] if begin else ends)
+        )
+        damaged = damaged_record(segment)
+        if damaged is None:
+            return segment
+        if damaged == 0:
+            raise CorruptData(
+                f"{entry_log_path(self._directory, row.log_id)}: the record at offset {row.offset + begin}"
+                f" is not entry {first} of ledger {ledger_id}, or damaged"
+            )
+        return segment.part(first, first + damaged - 1)
+
+    def delete(self, log_id: int) -> None:
+        """Unlink a log; who reads it now reads on."""
+        with self._lock:
+            log = self._open.pop(log_id, None)
+            if log is not None:
+                self._doom(log)
+        self._disk.unlink(entry_log_path(self._directory, log_id))
+
+    def sync_directory(self) -> None:
+        self._disk.sync_directory(self._directory)
+
+    def close(self) -> None:
+        with self._lock:
+            for log in self._open.values():
+                self._doom(log)
+            self._open.clear()
+
+    @contextlib.contextmanager
+    def _pinned(self, log_id: int) -> Iterator[File]:
+        with self._lock:
+            log = self._open.get(log_id)
+            if log is None:
+                log = _OpenLog(self._disk.open(entry_log_path(self._directory, log_id)))
+                self._open[log_id] = log
+                if len(self._open) > OPEN_LOGS_MAX:
+                    self._doom(self._open.popitem(last=False)[1])
+            else:
+                self._open.move_to_end(log_id)
+            log.readers += 1
+        try:
+            yield log.file
+        finally:
+            with self._lock:
+                log.readers -= 1
+                if log.doomed and not log.readers:
+                    log.file.close()
+
+    def _doom(self, log: _OpenLog) -> None:
+        # A descriptor that is closed under a reader could be another file's when it reads.
+        log.doomed = True
+        if not log.readers:
+            log.file.close()

@@ -1,0 +1,157 @@
+"""The journal's files: written group by group, left for the next one when full, written over when free.
+
+Blocking; used by one thread at a time, except `release`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from geminga.bookie.file_names import journal_path
+from geminga.bookie.journal_format import FILE_HEADER_BYTES, FileHeader, encode_file_header, encode_group
+from geminga.bookie.records import Segment
+from geminga.bookie.settings import BookieSettings
+from geminga.clock import RealClock
+from geminga.disk import Disk, File
+
+DROP_CACHE_BYTES = 1 << 20
+"""The page cache is released behind the writer in steps of at least this."""
+_monotonic_s = RealClock().monotonic_s
+
+
+class JournalPosition(NamedTuple):
+    """A place between two groups. Everything before it in this file, and every file before it, comes
+    earlier.
+    """
+
+    journal_id: int
+    offset: int
+
+
+class WrittenGroup(NamedTuple):
+    """One group, durable."""
+
+    segments: list[Segment]
+    end: JournalPosition
+    entries: int
+    record_bytes: int
+    file_bytes: int
+    sync_s: float
+
+
+def align(offset: int, alignment: int) -> int:
+    return -(-offset // alignment) * alignment
+
+
+class JournalFiles:
+    """Starts a new file on construction: nothing is ever written behind what a crash left."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        settings: BookieSettings,
+        *,
+        journal_id: int,
+        previous: JournalPosition,
+        free: Sequence[str],
+    ) -> None:
+        """`journal_id` was never used before. `previous` is the end of the last journal that is still needed,
+        `(0, 0)` if none is. `free` are old journals that may be written over.
+        """
+        self._disk = disk
+        self._directory = directory
+        self._settings = settings
+        self._padding = bytes(settings.journal_alignment_bytes)
+        self._lock = threading.Lock()
+        self._free = list(free)
+        self._old: list[int] = []
+        self._file: File
+        self._header: FileHeader
+        self._end = self._allocated = self._dropped = 0
+        self._open_next(journal_id, previous)
+        self._trim_free()
+
+    @property
+    def position(self) -> JournalPosition:
+        """Behind the last group written."""
+        return JournalPosition(self._header.journal_id, self._end)
+
+    def write(self, batches: Sequence[tuple[int, int, list[bytes]]]) -> WrittenGroup:
+        """Write (ledger id, first entry, bodies) triples as one group. Durable on return.
+
+        Raises StorageError. The object may not be used again then: what the group left on disk is unknown.
+        """
+        offset = self._end
+        if offset >= self._settings.journal_file_bytes:
+            self._leave_file()
+            offset = self._end
+        group, segments = encode_group(self._header, offset, offset, batches)
+        end = align(offset + len(group), self._settings.journal_alignment_bytes)
+        file = self._file
+        if end > self._allocated:
+            step = self._settings.journal_allocate_bytes
+            self._allocated = max(end, min(align(end, step), self._settings.journal_file_bytes))
+            file.allocate(self._allocated)
+        file.pwrite_many(offset, (group, self._padding[: end - offset - len(group)]))
+        started = _monotonic_s()
+        file.sync()
+        sync_s = _monotonic_s() - started
+        self._end = end
+        if end - self._dropped >= DROP_CACHE_BYTES:
+            file.drop_cache(self._dropped, end - self._dropped)
+            self._dropped = end
+        entries = sum(len(segment.ends) for segment in segments)
+        record_bytes = sum(segment.record_bytes for segment in segments)
+        return WrittenGroup(segments, self.position, entries, record_bytes, end - offset, sync_s)
+
+    def release(self, needed: JournalPosition) -> None:
+        """Every journal before the one of `needed` may be written over or deleted. On any thread."""
+        with self._lock:
+            released = [journal_id for journal_id in self._old if journal_id < needed.journal_id]
+            self._old = [journal_id for journal_id in self._old if journal_id >= needed.journal_id]
+            self._free += [journal_path(self._directory, journal_id) for journal_id in released]
+        self._trim_free()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _leave_file(self) -> None:
+        position = self.position
+        self._file.close()
+        with self._lock:
+            self._old.append(position.journal_id)
+        self._open_next(position.journal_id + 1, position)
+
+    def _open_next(self, journal_id: int, previous: JournalPosition) -> None:
+        path = journal_path(self._directory, journal_id)
+        with self._lock:
+            recycled = self._free.pop(0) if self._free else None
+        if recycled is None:
+            file = self._disk.create(path)
+            file.allocate(min(self._settings.journal_allocate_bytes, self._settings.journal_file_bytes))
+        else:
+            self._disk.rename(recycled, path)
+            file = self._disk.open(path)
+        header = FileHeader(journal_id, secrets.randbits(64), *previous)
+        file.pwrite(0, encode_file_header(header))
+        file.sync()
+        # The name must be durable before any entry in the file is promised.
+        self._disk.sync_directory(self._directory)
+        self._file = file
+        self._header = header
+        self._end = align(FILE_HEADER_BYTES, self._settings.journal_alignment_bytes)
+        self._allocated = file.size()
+        self._dropped = 0
+
+    def _trim_free(self) -> None:
+        while True:
+            with self._lock:
+                if len(self._free) <= self._settings.journal_free_files_max:
+                    return
+                path = self._free.pop()
+            # No directory sync: an old journal that comes back is recognised by the mark and deleted again.
+            self._disk.unlink(path)

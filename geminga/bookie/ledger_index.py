@@ -1,0 +1,140 @@
+"""Where every flushed entry lies, which ledgers are fenced or deleted, and what need not be replayed.
+
+Blocking; the writing methods are for one thread at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from geminga.bookie.index_format import (
+    DELETED,
+    LEDGER_ID_MAX,
+    MARK_KEY,
+    Row,
+    State,
+    Usage,
+    decode_mark,
+    decode_row,
+    decode_state,
+    decode_usage,
+    encode_mark,
+    encode_row,
+    encode_state,
+    encode_usage,
+    entry_key,
+    ledger_of_state_key,
+    split_key,
+    state_key,
+    usage_key,
+)
+from geminga.bookie.journal_files import JournalPosition
+from geminga.key_value import KeyValue
+
+
+class LedgerRow(NamedTuple):
+    ledger_id: int
+    row: Row
+
+
+class LedgerIndex:
+    """The bookie's rows in a `KeyValue` of their own."""
+
+    def __init__(self, key_value: KeyValue) -> None:
+        self._map = key_value
+        self.usage: dict[int, dict[int, Usage]] = {}
+        """Per entry log, per ledger that has entries in it; as of the last `flushed` or `purge`."""
+        self.states: dict[int, State] = {}
+        self.mark = JournalPosition(0, 0)
+
+    def load(self) -> None:
+        """Read what is kept in memory. CorruptData if the map is damaged."""
+        value = self._map.get(MARK_KEY)
+        if value is not None:
+            self.mark = decode_mark(value)
+        for key, value in self._map.scan(usage_key(0, 0), usage_key(LEDGER_ID_MAX, 0)):
+            log_id, ledger_id = split_key(key)
+            self.usage.setdefault(log_id, {})[ledger_id] = decode_usage(value)
+        for key, value in self._map.scan(state_key(0), state_key(LEDGER_ID_MAX)):
+            self.states[ledger_of_state_key(key)] = decode_state(value)
+
+    def find(self, ledger_id: int, entry_id: int) -> Row | None:
+        """The row that covers the entry."""
+        found = self._map.last_before(entry_key(ledger_id, entry_id + 1), entry_key(ledger_id, 0))
+        if found is None:
+            return None
+        row = decode_row(split_key(found[0])[1], found[1])
+        return row if entry_id <= row.last else None
+
+    def last_entry_id(self, ledger_id: int) -> int:
+        """-1 if the index has no entry of the ledger. May read from disk, a block at most."""
+        found = self._map.last_before(entry_key(ledger_id + 1, 0), entry_key(ledger_id, 0))
+        return decode_row(split_key(found[0])[1], found[1]).last if found is not None else -1
+
+    def ledgers(self) -> set[int]:
+        """Every ledger with at least one entry in an entry log."""
+        return {ledger_id for ledgers in self.usage.values() for ledger_id in ledgers}
+
+    def flushed(self, rows: Sequence[LedgerRow], mark: JournalPosition) -> None:
+        """Record a flushed write cache and that the journal before `mark` is not needed: both or neither,
+        durable on return. The entry logs must be durable already.
+        """
+        puts = []
+        usage: dict[int, dict[int, Usage]] = {}
+        for ledger_id, row in rows:
+            puts.append((entry_key(ledger_id, row.first), encode_row(row)))
+            if not row.lost:
+                ledgers = usage.setdefault(row.log_id, dict(self.usage.get(row.log_id, {})))
+                before = ledgers.get(ledger_id, Usage(0, 0))
+                ledgers[ledger_id] = Usage(before.entries + len(row.ends), before.bytes + row.ends[-1])
+        touched = {(row.log_id, ledger_id) for ledger_id, row in rows if not row.lost}
+        puts += [
+            (usage_key(log, ledger), encode_usage(usage[log][ledger])) for log, ledger in sorted(touched)
+        ]
+        puts.append((MARK_KEY, encode_mark(mark)))
+        self._map.write(puts, sync=True)
+        self.usage.update(usage)
+        self.mark = mark
+
+    def set_state(self, ledger_id: int, state: State) -> None:
+        """Durable on return."""
+        self._map.write([(state_key(ledger_id), encode_state(state))], sync=True)
+        self.states[ledger_id] = state
+
+    def purge(self) -> list[int]:
+        """Forget the rows of deleted ledgers, durable on return; the number of ledgers whose rows went.
+
+        A deleted ledger's own mark stays until the journal before which it was deleted is gone: until then a
+        replay could meet its entries.
+        """
+        deletes = []
+        purged = []
+        forgotten = []
+        for ledger_id, state in self.states.items():
+            if state.kind != DELETED:
+                continue
+            rows = [key for key, _ in self._map.scan(entry_key(ledger_id, 0), entry_key(ledger_id + 1, 0))]
+            if rows:
+                purged.append(ledger_id)
+            deletes += rows
+            deletes += [
+                usage_key(log, ledger_id) for log, ledgers in self.usage.items() if ledger_id in ledgers
+            ]
+            if state.position <= self.mark:
+                deletes.append(state_key(ledger_id))
+                forgotten.append(ledger_id)
+        if deletes:
+            self._map.write([], deletes, sync=True)
+        for ledger_id in purged:
+            for log_id, ledgers in self.usage.items():
+                if ledger_id in ledgers:
+                    self.usage[log_id] = {key: value for key, value in ledgers.items() if key != ledger_id}
+        for ledger_id in forgotten:
+            del self.states[ledger_id]
+        return purged
+
+    def forget_log(self, log_id: int) -> None:
+        """The log was deleted; no row names it any more."""
+        assert not self.usage.get(log_id)
+        self.usage.pop(log_id, None)

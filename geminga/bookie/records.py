@@ -1,0 +1,132 @@
+"""Entries as bytes: one record each, the same in the journal, in memory and in entry logs.
+
+    record := length u32 | ledger id u64 | entry id u64 | crc u32 | body        (all numbers big-endian)
+
+`length` is the body's. `crc` is CRC-32C over the twenty bytes before it and then the body, so that a record
+that is read from the wrong place is noticed like one with wrong bytes.
+
+A record is made once, in the journal's thread, and copied as it is from there on: its checksum accompanies
+the entry from the first write to the last read.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Sequence
+from typing import Final
+
+from fastcrc.crc32 import iscsi
+
+crc32c = iscsi
+
+RECORD_HEAD: Final = struct.Struct(">IQQ")
+RECORD_CRC: Final = struct.Struct(">I")
+RECORD_PREFIX_BYTES: Final = RECORD_HEAD.size + RECORD_CRC.size
+
+
+class Segment:
+    """Consecutive entries of one ledger: their records side by side in `buffer` from `start`.
+
+    `ends[i]` is where the record of entry `first + i` ends, counted from `start`: an `array("I")`, or a
+    `range` if all are equally long. The buffer may be shared with other segments and is never changed.
+    """
+
+    __slots__ = ("buffer", "ends", "first", "ledger_id", "start")
+
+    def __init__(self, ledger_id: int, first: int, buffer: bytes, start: int, ends: Sequence[int]) -> None:
+        self.ledger_id = ledger_id
+        self.first = first
+        self.buffer = buffer
+        self.start = start
+        self.ends = ends
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.ends) - 1
+
+    @property
+    def record_bytes(self) -> int:
+        return self.ends[-1]
+
+    def records(self) -> memoryview:
+        """All records, as they are written to an entry log."""
+        return memoryview(self.buffer)[self.start : self.start + self.ends[-1]]
+
+    def bodies(self, first: int, last: int) -> list[bytes]:
+        """The bodies of entries first..last, both inside this segment. Not checked: see `damaged_record`."""
+        buffer, start, ends = self.buffer, self.start + RECORD_PREFIX_BYTES, self.ends
+        index = first - self.first
+        begin = ends[index - 1] if index else 0
+        bodies = []
+        for end in ends[index : last - self.first + 1]:
+            bodies.append(buffer[start + begin : start + end - RECORD_PREFIX_BYTES])
+            begin = end
+        return bodies
+
+    def body_bytes(self, first: int, last: int) -> int:
+        """How long the bodies of entries first..last are in all."""
+        index = first - self.first
+        begin = self.ends[index - 1] if index else 0
+        return self.ends[last - self.first] - begin - (last - first + 1) * RECORD_PREFIX_BYTES
+
+    def part(self, first: int, last: int) -> Segment:
+        """The entries first..last of this one, sharing its buffer."""
+        if first == self.first and last == self.last:
+            return self
+        index = first - self.first
+        begin = self.ends[index - 1] if index else 0
+        ends = compact([end - begin for end in self.ends[index : last - self.first + 1]])
+        return Segment(self.ledger_id, first, self.buffer, self.start + begin, ends)
+
+
+def pack_records(
+    ledger_id: int, first: int, bodies: Sequence[bytes], parts: list[bytes], position: int = 0
+) -> list[int]:
+    """Append the records of consecutive entries to `parts`; returns where each ends, counted on from
+    `position`.
+    """
+    pack_head, pack_crc, crc, add = RECORD_HEAD.pack, RECORD_CRC.pack, crc32c, parts.append
+    ends = []
+    for entry_id, body in enumerate(bodies, first):
+        length = len(body)
+        head = pack_head(length, ledger_id, entry_id)
+        add(head)
+        add(pack_crc(crc(body, crc(head))))
+        add(body)
+        position += length + RECORD_PREFIX_BYTES
+        ends.append(position)
+    return ends
+
+
+def compact(ends: Sequence[int]) -> Sequence[int]:
+    """The same numbers in as little memory as possible. `ends` is ascending and not empty."""
+    size, count = ends[0], len(ends)
+    if ends[-1] == size * count:
+        equal = range(size, size * count + 1, size)
+        if count == 1 or list(ends) == list(equal):
+            return equal
+    return array("I", ends)
+
+
+def damaged_record(segment: Segment) -> int | None:
+    """The index of the first record that is not the one it should be, or None if all are right."""
+    unpack_head, unpack_crc, crc = RECORD_HEAD.unpack_from, RECORD_CRC.unpack_from, crc32c
+    view, ledger_id, begin = memoryview(segment.buffer), segment.ledger_id, segment.start
+    head_bytes = RECORD_HEAD.size
+    length_of_buffer = len(segment.buffer)
+    for index, end_after_start in enumerate(segment.ends):
+        end = segment.start + end_after_start
+        if end > length_of_buffer or end - begin < RECORD_PREFIX_BYTES:
+            return index
+        length, ledger, entry_id = unpack_head(view, begin)
+        if (
+            length != end - begin - RECORD_PREFIX_BYTES
+            or ledger != ledger_id
+            or entry_id != segment.first + index
+            or unpack_crc(view, begin + head_bytes)[0]
+            != crc(view[begin + RECORD_PREFIX_BYTES : end], crc(view[begin : begin + head_bytes]))
+        ):
+            return index
+        begin = end
+    return None

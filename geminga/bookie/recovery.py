@@ -1,0 +1,192 @@
+"""Bringing a bookie's directory back after any end of its process.
+
+The journal from the mark on is replayed into a write cache, which is flushed like any other; what the index
+has already is skipped, so a second replay changes nothing. When this is done all that will be served is in
+synced entry logs and in the index: nothing that a reader sees can vanish later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from geminga.bookie.entry_log_writer import EntryLogWriter
+from geminga.bookie.file_names import JOURNAL_SUFFIX, journal_path, parse_id
+from geminga.bookie.index_format import DELETED, Row
+from geminga.bookie.journal_files import JournalFiles, JournalPosition
+from geminga.bookie.journal_format import FileHeader, Run
+from geminga.bookie.journal_scan import Damage, JournalScan, read_file_header
+from geminga.bookie.ledger_index import LedgerIndex, LedgerRow
+from geminga.bookie.records import Segment
+from geminga.bookie.segment_map import SegmentMap
+from geminga.bookie.settings import BookieSettings
+from geminga.disk import Disk
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What `Bookie.open` found. Counts of this one start."""
+
+    journals_read: int = 0
+    groups_read: int = 0
+    entries_replayed: int = 0
+    entries_known: int = 0
+    """Met in the journal and skipped, because the index had them already."""
+    entries_of_deleted_ledgers: int = 0
+    entries_lost: int = 0
+    """Known to have been durable once, and damaged now."""
+    torn_bytes: int = 0
+    """Of a last group that was never promised, and was cut."""
+    damages: tuple[Damage, ...] = ()
+
+    @property
+    def clean(self) -> bool:
+        """Nothing had to be replayed, cut or given up."""
+        return not (self.entries_replayed or self.torn_bytes or self.damages)
+
+
+class Recovery:
+    """One replay. Blocking; call `run` once, then `report` says what happened."""
+
+    def __init__(
+        self, disk: Disk, directory: str, settings: BookieSettings, index: LedgerIndex, logs: EntryLogWriter
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._settings = settings
+        self._index = index
+        self._logs = logs
+        self._cache = SegmentMap()
+        self._lost: list[tuple[Run, str]] = []
+        self._last: dict[int, int] = {}
+        self._counts = dict.fromkeys(("groups", "replayed", "known", "deleted", "lost", "torn"), 0)
+        self._damages: list[Damage] = []
+        self._journals = 0
+
+    @property
+    def report(self) -> RecoveryReport:
+        counts = self._counts
+        return RecoveryReport(
+            journals_read=self._journals,
+            groups_read=counts["groups"],
+            entries_replayed=counts["replayed"],
+            entries_known=counts["known"],
+            entries_of_deleted_ledgers=counts["deleted"],
+            entries_lost=counts["lost"],
+            torn_bytes=counts["torn"],
+            damages=tuple(self._damages),
+        )
+
+    def run(self) -> JournalFiles:
+        """Replay, flush, and start a new journal. Raises StorageError; then it may simply be run again."""
+        found = self._journals_found()
+        headers = self._headers(
+            [journal_id for journal_id in found if journal_id >= self._index.mark.journal_id]
+        )
+        for journal_id, header in headers.items():
+            self._replay(header, self._synced_end(journal_id, headers))
+        mark = JournalPosition(max([*found, self._index.mark.journal_id]) + 1, 0)
+        if headers or self._index.mark != mark:
+            self._flush(mark)
+        free = [journal_path(self._directory, journal_id) for journal_id in found]
+        return JournalFiles(
+            self._disk,
+            self._directory,
+            self._settings,
+            journal_id=mark.journal_id,
+            previous=JournalPosition(0, 0),
+            free=free,
+        )
+
+    def _journals_found(self) -> list[int]:
+        names = self._disk.list(self._directory)
+        return sorted(id_ for name in names if (id_ := parse_id(name, JOURNAL_SUFFIX)) is not None)
+
+    def _headers(self, journal_ids: list[int]) -> dict[int, FileHeader]:
+        """Those that were begun: a file whose header is not its own was made ready and never written."""
+        headers = {}
+        for journal_id in journal_ids:
+            file = self._disk.open(journal_path(self._directory, journal_id))
+            try:
+                header = read_file_header(file, journal_id)
+            finally:
+                file.close()
+            if header is not None:
+                headers[journal_id] = header
+        return headers
+
+    def _synced_end(self, journal_id: int, headers: dict[int, FileHeader]) -> int | None:
+        for header in headers.values():
+            if header.previous_id == journal_id:
+                return header.previous_end
+        return None
+
+    def _replay(self, header: FileHeader, synced_end: int | None) -> None:
+        mark = self._index.mark
+        file = self._disk.open(journal_path(self._directory, header.journal_id))
+        try:
+            scan = JournalScan(
+                file, header, alignment=self._settings.journal_alignment_bytes, synced_end=synced_end
+            )
+            self._journals += 1
+            for group in scan.groups(mark.offset if header.journal_id == mark.journal_id else 0):
+                self._counts["groups"] += 1
+                for segment in group.segments:
+                    self._take(segment)
+                if self._cache.bytes >= self._settings.write_cache_bytes // 2:
+                    # The mark stays: a crash from here on replays all of it again and skips what is indexed.
+                    self._flush(mark)
+            self._damages += scan.damages
+            self._counts["torn"] += scan.torn_bytes
+            for damage in scan.damages:
+                self._lost += [(run, str(damage)) for run in damage.lost]
+        finally:
+            file.close()
+
+    def _take(self, segment: Segment) -> None:
+        ledger_id = segment.ledger_id
+        state = self._index.states.get(ledger_id)
+        if state is not None and state.kind == DELETED:
+            self._counts["deleted"] += len(segment.ends)
+            return
+        last = self._last_entry_id(ledger_id)
+        if segment.first <= last:
+            known = min(last, segment.last) - segment.first + 1
+            self._counts["known"] += known
+            if segment.last <= last:
+                return
+            segment = segment.part(last + 1, segment.last)
+        self._cache.add(segment)
+        self._last[ledger_id] = segment.last
+        self._counts["replayed"] += len(segment.ends)
+
+    def _last_entry_id(self, ledger_id: int) -> int:
+        last = self._last.get(ledger_id)
+        if last is None:
+            last = self._last[ledger_id] = self._index.last_entry_id(ledger_id)
+        return last
+
+    def _flush(self, mark: JournalPosition) -> None:
+        rows = self._logs.write(self._cache, {})
+        final = mark != self._index.mark
+        if final:
+            rows += self._lost_rows()
+        self._cache = SegmentMap()
+        self._index.flushed(rows, mark)
+
+    def _lost_rows(self) -> list[LedgerRow]:
+        """Rows that make a read of a destroyed entry fail with its place, and keep its id from looking
+        unused.
+        """
+        rows = []
+        for run, damage in self._lost:
+            state = self._index.states.get(run.ledger_id)
+            if state is not None and state.kind == DELETED:
+                continue
+            missing = [
+                entry_id
+                for entry_id in range(run.first, run.first + run.entries)
+                if self._index.find(run.ledger_id, entry_id) is None
+            ]
+            self._counts["lost"] += len(missing)
+            rows += [LedgerRow(run.ledger_id, Row(entry_id, 0, 0, range(1), damage)) for entry_id in missing]
+        return rows

@@ -1,0 +1,80 @@
+"""What a user may change about the bookie, and what it reports about itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from geminga.limits import ENTRY_BYTES_MAX, JOURNAL_GROUP_ENTRIES_MAX, KIB, MIB
+
+
+@dataclass(frozen=True, slots=True)
+class BookieSettings:
+    """Sizes in bytes. The memory that the bookie may hold is about
+    `write_cache_bytes + read_cache_bytes + 2 * queue_bytes_max + journal_group_bytes_max`.
+    """
+
+    journal_file_bytes: int = 32 * MIB
+    """A journal file is left for the next one once it is this long."""
+    journal_allocate_bytes: int = 8 * MIB
+    """Steps in which a new journal file's space is reserved."""
+    journal_alignment_bytes: int = 4 * KIB
+    """Every group starts at a multiple of this, so that no write touches a page that an earlier sync
+    covered, and none has to read the rest of a page first.
+    """
+    journal_free_files_max: int = 2
+    """Old journals kept to be written over: their blocks are allocated, which makes a sync several times
+    faster.
+    """
+    journal_group_bytes_max: int = 4 * MIB
+    journal_group_entries_max: int = JOURNAL_GROUP_ENTRIES_MAX // 4
+    queue_bytes_max: int = 8 * MIB
+    """Entries accepted and not yet durable; above it `has_room` is false."""
+    write_cache_bytes: int = 48 * MIB
+    """Both write caches together; each takes half."""
+    read_cache_bytes: int = 16 * MIB
+    read_ahead_bytes: int = 1 * MIB
+    """How much one read from an entry log takes at most beyond what was asked for."""
+    row_entries_max: int = 1000
+    """Entries that one index row describes at most."""
+    entry_log_bytes: int = 256 * MIB
+    """An entry log is closed once it is this long."""
+    entry_log_sync_bytes: int = 4 * MIB
+    """While a cache is flushed, the entry log is synced every so many bytes, so that the journal's own syncs
+    never wait behind one long one.
+    """
+    flush_interval_s: float = 60.0
+    """A write cache with anything in it is flushed at least this often."""
+
+    def __post_init__(self) -> None:
+        assert self.journal_alignment_bytes >= 512
+        assert self.row_entries_max > 0
+
+
+@dataclass(frozen=True, slots=True)
+class BookieStatistics:
+    """A moment's counts since `open`, and sizes in bytes as they are now."""
+
+    entries_written: int
+    bytes_written: int
+    journal_groups: int
+    journal_bytes: int
+    journal_sync_s: float
+    """Spent in fdatasync, in all."""
+    queued_bytes: int
+    write_cache_bytes: int
+    flushing_bytes: int
+    read_cache_bytes: int
+    flushes: int
+    flushed_bytes: int
+    reads_from_memory: int
+    """Entries that a read found in a write cache or the read cache."""
+    reads_from_log: int
+    """Entries that were asked for and came from an entry log."""
+    read_log_bytes: int
+    entry_logs: int
+    entry_log_bytes: int
+    entry_logs_deleted: int
+    ledgers_deleted: int
+
+
+assert ENTRY_BYTES_MAX < 2**32, "record lengths are u32"

@@ -1,0 +1,129 @@
+"""From memory to entry logs and back: flushing write caches, reading, deleting.
+
+Whatever has left the write caches is here. The order in a flush is what a crash at any point must find sane:
+entry log synced, then index and mark in one synced batch, then the journal let go. In a deletion: the mark
+"deleted", then rows, then files; each durable before the next.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+
+import trio
+
+from geminga.bookie.entry_log_writer import EntryLogWriter
+from geminga.bookie.entry_logs import EntryLogs
+from geminga.bookie.index_format import DELETED, State
+from geminga.bookie.journal_files import JournalPosition
+from geminga.bookie.ledger_index import LedgerIndex
+from geminga.bookie.records import Segment
+from geminga.bookie.segment_map import SegmentMap
+from geminga.bookie.settings import BookieSettings
+from geminga.disk import Disk
+from geminga.errors import CorruptData, LedgerNotFound
+
+
+class LedgerStorage:
+    """Entry logs and their index. Async methods wait on threads; all are called on the loop."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        settings: BookieSettings,
+        index: LedgerIndex,
+        logs: EntryLogs,
+        writer: EntryLogWriter,
+    ) -> None:
+        self.topics: dict[int, str] = {}
+        """Whose ledger is whose, for the entry logs' footers."""
+        self.logs_deleted = 0
+        self.flushed_bytes = 0
+        self._disk = disk
+        self._settings = settings
+        self._index = index
+        self._logs = logs
+        self._writer = writer
+        self._index_lock = trio.Lock()
+
+    @property
+    def index(self) -> LedgerIndex:
+        return self._index
+
+    async def flush(self, cache: SegmentMap, mark: JournalPosition, release: Callable[[], None]) -> None:
+        """Write a cache to entry logs; `release` is called, off the loop, once the journal before `mark` is
+        not needed. On return all of it is durable and can be read from here.
+        """
+        rows = await self._disk.run(self._writer.write, cache, dict(self.topics))
+        async with self._index_lock:
+            await self._disk.run(self._index.flushed, rows, mark)
+        self.flushed_bytes += cache.bytes
+        await self._disk.run(release)
+
+    async def finish_log(self) -> None:
+        """Close the entry log that is being written."""
+        await self._disk.run(self._writer.finish)
+
+    async def set_state(self, ledger_id: int, state: State) -> None:
+        """Durable on return."""
+        async with self._index_lock:
+            await self._disk.run(self._index.set_state, ledger_id, state)
+
+    async def collect(self) -> None:
+        """Forget the rows of deleted ledgers and delete entry logs in which no ledger lives.
+
+        Not while a flush is under way: its rows could be those of a deleted ledger.
+        """
+        async with self._index_lock:
+            await self._disk.run(self._index.purge)
+            self.logs_deleted += await self._disk.run(self._delete_dead_logs)
+
+    def _delete_dead_logs(self) -> int:
+        # The index was synced before this: no row names these logs any more, whatever a crash leaves of them.
+        usage, writing = self._index.usage, self._writer.log_id
+        dead = [log_id for log_id in self._logs.ids() if log_id != writing and not usage.get(log_id)]
+        for log_id in dead:
+            self._logs.delete(log_id)
+            self._index.forget_log(log_id)
+        if dead:
+            self._logs.sync_directory()
+        return len(dead)
+
+    async def close(self, close_journal: Callable[[], None]) -> None:
+        """Let all files go."""
+        await self._disk.run(close_journal)
+        await self._disk.run(self._logs.close)
+        await self._disk.run(self._writer.close)
+
+    def is_deleted(self, ledger_id: int) -> bool:
+        state = self._index.states.get(ledger_id)
+        return state is not None and state.kind == DELETED
+
+    def last_entry_id(self, ledger_id: int) -> int:
+        """-1 if there is none, or the ledger is deleted."""
+        return -1 if self.is_deleted(ledger_id) else self._index.last_entry_id(ledger_id)
+
+    async def load(self, ledger_id: int, first: int, last: int, bytes_max: int) -> Segment:
+        """Entries from `first` on, checked: enough for the request if they lie in one run, and what follows
+        them within the read-ahead. Errors as in `Bookie.read`.
+        """
+        return await self._disk.run(self._load, ledger_id, first, last, bytes_max)
+
+    def _load(self, ledger_id: int, first: int, last: int, bytes_max: int) -> Segment:
+        if self.is_deleted(ledger_id):
+            raise LedgerNotFound(f"ledger {ledger_id} is deleted")
+        row = self._index.find(ledger_id, first)
+        if row is None:
+            if first > self._index.last_entry_id(ledger_id):
+                raise LedgerNotFound(f"ledger {ledger_id} has no entry {first}")
+            raise CorruptData(
+                f"entry {first} of ledger {ledger_id} is lost: the journal that held it is damaged"
+            )
+        if row.lost:
+            raise CorruptData(f"entry {first} of ledger {ledger_id} is lost: {row.lost}")
+        index = first - row.first
+        begin = row.ends[index - 1] if index else 0
+        asked = row.ends[min(last, row.last) - row.first] - begin
+        limit = begin + max(min(asked, bytes_max), self._settings.read_ahead_bytes)
+        until = max(bisect_right(row.ends, limit), index + 1)
+        return self._logs.load(ledger_id, row, first, row.first + until - 1)
