@@ -64,6 +64,7 @@ class Journal:
         self._wake_event = trio.Event()
         self._done: deque[tuple[WrittenGroup, list[tuple[Adder, int]]] | StorageError] = deque()
         self._stopping = False
+        self._broken = False
 
     def wake(self) -> None:
         self.idle = False
@@ -86,12 +87,12 @@ class Journal:
                 await self._run_thread()
             else:
                 await self._run_inline()
-        except trio.Cancelled:
-            while self.queue:  # the thread had not begun yet
-                self._write_group()
-            raise
         finally:
-            self._deliver()
+            try:
+                while self.queue and not self._broken:  # cancelled before the thread had begun
+                    self._write_group()
+            finally:
+                self._deliver()
 
     async def _run_thread(self) -> None:
         token = trio.lowlevel.current_trio_token()
@@ -162,6 +163,7 @@ class Journal:
         try:
             group = self.files.write(list(adders.values()))
         except StorageError as error:
+            self._broken = True
             self._done.append(error)
             raise
         last = [(adder, first + len(bodies) - 1) for adder, (_, first, bodies) in adders.items()]
