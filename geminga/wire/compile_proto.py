@@ -5,6 +5,7 @@ Needs grpcio-tools (extra `test`); the result is kept in the repository so that 
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -12,6 +13,8 @@ from pathlib import Path
 ROOM = Path(__file__).parent
 SOURCE = ROOM / "geminga.proto"
 MODULE = "pulsar"
+NOT_PYTHON = re.compile(r"^ +None: .*\n", re.MULTILINE)
+"""The stub would declare the schema type `None`, which is no name in Python: `Schema.Type.Value("None")`."""
 
 
 def compile_proto(target: Path) -> list[Path]:
@@ -29,7 +32,7 @@ def compile_proto(target: Path) -> list[Path]:
             raise SystemExit("protoc failed")
         written = []
         for name in (f"{MODULE}_pb2.py", f"{MODULE}_pb2.pyi"):
-            (target / name).write_bytes((folder / name).read_bytes())
+            (target / name).write_text(NOT_PYTHON.sub("", (folder / name).read_text()))
             written.append(target / name)
         return written
 

@@ -1,0 +1,112 @@
+"""What the decoder hands out: hot commands as small structs, any other as its protobuf sub-message."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+from google.protobuf.message import Message
+
+from geminga.errors import ProtocolError
+from geminga.wire import pulsar_pb2 as pb
+
+_SIGN_BIT = 1 << 63
+_MODULUS = 1 << 64
+
+
+class Send(msgspec.Struct, gc=False):
+    """SEND: one entry to be stored.
+
+    `headers_and_payload` is what follows the command, as received: magic, checksum, metadata, payload.
+    `checksum_ok` is False when the CRC-32C does not match; True when it does, or when the peer sent none.
+    `num_messages` is what the client claims. A transaction id is None when absent.
+    """
+
+    producer_id: int
+    sequence_id: int
+    num_messages: int
+    highest_sequence_id: int
+    """0: the command has none."""
+    headers_and_payload: bytes
+    checksum_ok: bool
+    is_chunk: bool = False
+    marker: bool = False
+    txnid_least_bits: int | None = None
+    txnid_most_bits: int | None = None
+    message_id: pb.MessageIdData | None = None
+    """Only a replicator of a shadow topic sets it: the entry's place in the source topic."""
+
+
+class Ack(msgspec.Struct, gc=False):
+    """ACK of whole entries without more to it: no ack set, properties, transaction or validation error.
+
+    `positions` are (ledger id, entry id), at least one; a cumulative ack has exactly one. Any other ACK
+    arrives as `CommandAck`.
+    """
+
+    consumer_id: int
+    cumulative: bool
+    positions: list[tuple[int, int]]
+    request_id: int | None = None
+
+
+class Flow(msgspec.Struct, gc=False):
+    """FLOW: the consumer can take `permits` messages more. Not judged here: 0 and 2^32-1 are possible."""
+
+    consumer_id: int
+    permits: int
+
+
+class Delivery(msgspec.Struct, gc=False):
+    """MESSAGE, as a client receives it. `headers_and_payload` and `checksum_ok` as for `Send`."""
+
+    message: pb.CommandMessage
+    headers_and_payload: bytes
+    checksum_ok: bool
+
+
+class UnknownCommand(msgspec.Struct, gc=False):
+    """A command of a later protocol than ours. `request_id` is None: where it stands is not known here."""
+
+    type: int
+    request_id: int | None = None
+
+
+Command: TypeAlias = Send | Ack | Flow | Delivery | UnknownCommand | Message
+
+
+def signed(value: int) -> int:
+    """The uint64 `value` as the signed number that the protocol's other implementations see."""
+    return value - _MODULUS if value & _SIGN_BIT else value
+
+
+def unsigned(value: int) -> int:
+    """The number to put into a uint64 field: -1, "none", becomes 2^64-1."""
+    return value + _MODULUS if value < 0 else value
+
+
+def position_of(message_id: pb.MessageIdData) -> tuple[int, int]:
+    """(ledger id, entry id) with signs: "earliest" is (-1, -1)."""
+    return signed(message_id.ledgerId), signed(message_id.entryId)
+
+
+def request_id_of(command: Any) -> int | None:
+    """The id that an answer to `command` must carry; None where the command has none (or left it out)."""
+    if isinstance(command, Message):
+        field = command.DESCRIPTOR.fields_by_name.get("request_id")
+        if field is None or (field.has_presence and not command.HasField("request_id")):
+            return None
+        return int(command.request_id)  # type: ignore[attr-defined]
+    found: int | None = getattr(command, "request_id", None)
+    return found
+
+
+class BadFrame(ProtocolError):
+    """The peer's bytes do not follow the protocol.
+
+    `commands` are the good ones that came before the bad frame in the same chunk; they may still be served.
+    """
+
+    def __init__(self, text: str, commands: list[Command]) -> None:
+        super().__init__(text)
+        self.commands = commands

@@ -1,0 +1,244 @@
+"""Bytes from a socket into commands. Sans I/O: `Decoder.feed` is plain code, whatever the bytes are.
+
+SEND, ACK and FLOW are most of the traffic, so their usual shape is read here straight from the buffer,
+without protobuf. "Usual" is what the clients' encoders emit: the fields in ascending order, each once, none
+unknown, varints of ordinary length, nothing after them. Whatever looks different in any way goes through
+protobuf, with the same result: docs/formats/wire.md.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from fastcrc.crc32 import iscsi as crc_32c
+
+from geminga.errors import ProtocolError
+from geminga.limits import FRAME_BYTES_MAX
+from geminga.wire.commands import Ack, BadFrame, Command, Delivery, Flow, Send, UnknownCommand, request_id_of
+from geminga.wire.parse import MAGIC_CHECKSUM, parse_command
+from geminga.wire.scan_ack import scan_ack
+from geminga.wire.varint import scan_varint
+
+__all__ = [
+    "Ack",
+    "BadFrame",
+    "Command",
+    "Decoder",
+    "Delivery",
+    "Flow",
+    "Send",
+    "UnknownCommand",
+    "request_id_of",
+]
+
+# total size, command size, then the first seven bytes of the usual hot command:
+#   08 type | tag of the sub-message | its size || 08 | producer or consumer id || tag of the second field
+_HEAD = struct.Struct(">IIIHB")
+_HEAD_BYTES = _HEAD.size
+_SIZES = struct.Struct(">II")
+_CHECKSUM_AND_SIZE = struct.Struct(">HII")
+_U32 = struct.Struct(">I")
+
+# `head - command_size` where the sub-message ends with the command and has a size of one byte
+_SEND_HEAD = 0x08063200 - 4
+_ACK_HEAD = 0x080A5200 - 4
+_FLOW_HEAD = 0x080B5A00 - 4
+_LONG_ACK = 0x080A5280
+"""An ACK whose sub-message takes more than one byte to say its size (the low seven bits vary)."""
+_ID_BASE = 0x0800
+_INT32_MAX = 2**31 - 1
+_UINT32_MAX = 2**32 - 1
+
+
+class Decoder:
+    """One connection's incoming bytes.
+
+    Keeps at most one partial frame, and no byte of one whose header is already wrong. Each byte is copied a
+    bounded number of times, however the stream is cut. Not usable after it has raised.
+    """
+
+    __slots__ = ("_failed", "_frame_bytes_max", "_need_bytes", "_partial")
+
+    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._partial = bytearray()
+        self._need_bytes = 0
+        """How long the partial frame will be once it is whole; 0 while its sizes are not known."""
+        self._failed: str | None = None
+
+    @property
+    def partial_bytes(self) -> int:
+        """What is kept of a frame that is not whole yet."""
+        return len(self._partial)
+
+    def feed(self, chunk: bytes) -> list[Command]:
+        """The commands that `chunk` completes, in order.
+
+        Raises `BadFrame` (a `ProtocolError`) at the first frame that does not follow the protocol; it carries
+        the commands before that frame. From then on every call raises.
+        """
+        commands: list[Command] = []
+        if self._failed is not None:
+            raise BadFrame(self._failed, commands)
+        try:
+            if not self._partial:
+                self._scan(chunk, 0, commands)
+            else:
+                self._complete(chunk, commands)
+        except ProtocolError as error:
+            self._failed = str(error)
+            self._partial = bytearray()
+            raise BadFrame(self._failed, commands) from error
+        return commands
+
+    def _complete(self, chunk: bytes, commands: list[Command]) -> None:
+        """Put the partial frame and `chunk` together."""
+        partial = self._partial
+        if self._need_bytes == 0:
+            # fewer than eight bytes were left over: not worth a special path
+            self._partial = bytearray()
+            self._scan(bytes(partial) + chunk, 0, commands)
+            return
+        missing = self._need_bytes - len(partial)
+        if len(chunk) < missing:
+            partial += chunk
+            return
+        partial += memoryview(chunk)[:missing]
+        self._partial = bytearray()
+        self._scan(bytes(partial), 0, commands)
+        self._scan(chunk, missing, commands)
+
+    def _scan(self, data: bytes, at: int, commands: list[Command]) -> None:
+        """Read the frames of `data` from `at` on; what is left over becomes the partial frame."""
+        length = len(data)
+        view = memoryview(data)
+        unpack_head = _HEAD.unpack_from
+        frame_bytes_max = self._frame_bytes_max
+        need = 0
+        while length - at >= _HEAD_BYTES:
+            total, command_size, head, id_field, tag = unpack_head(data, at)
+            if total > frame_bytes_max or command_size > total - 4:
+                raise _bad_sizes(total, command_size, frame_bytes_max)
+            end = at + 4 + total
+            if end > length:
+                need = 4 + total
+                break
+            kind = head - command_size
+            command: Command | None = None
+            if kind == _SEND_HEAD:
+                command = _scan_send(data, view, at + 8 + command_size, end, id_field, tag, at + 15)
+            elif kind == _ACK_HEAD:
+                if id_field & 0xFF80 == _ID_BASE and tag == 0x10:
+                    command = scan_ack(data, id_field & 0x7F, at + 15, at + 8 + command_size)
+            elif kind == _FLOW_HEAD:
+                if id_field & 0xFF80 == _ID_BASE and tag == 0x10:
+                    command = _scan_flow(data, id_field & 0x7F, at + 15, at + 8 + command_size)
+            elif head & 0xFFFFFF80 == _LONG_ACK:
+                command = _scan_long_ack(data, at + 11, at + 8 + command_size)
+            if command is None:
+                command = parse_command(data, view, at + 8, at + 8 + command_size, end)
+            commands.append(command)
+            at = end
+        else:
+            need, at = self._scan_end(data, at, commands)
+        if at < length:
+            self._partial += view[at:]
+            self._need_bytes = need
+
+    def _scan_end(self, data: bytes, at: int, commands: list[Command]) -> tuple[int, int]:
+        """The last few bytes of a chunk: -> (size of the frame that begins there, where it begins)."""
+        while (left := len(data) - at) >= 4:
+            if left < 8:
+                (total,) = _U32.unpack_from(data, at)
+                if not 4 <= total <= self._frame_bytes_max:
+                    raise _bad_sizes(total, 0, self._frame_bytes_max)
+                return 0, at
+            total, command_size = _SIZES.unpack_from(data, at)
+            if total > self._frame_bytes_max or command_size > total - 4:
+                raise _bad_sizes(total, command_size, self._frame_bytes_max)
+            end = at + 4 + total
+            if end > len(data):
+                return 4 + total, at
+            commands.append(parse_command(data, memoryview(data), at + 8, at + 8 + command_size, end))
+            at = end
+        return 0, at
+
+
+def _bad_sizes(total: int, command_size: int, frame_bytes_max: int) -> ProtocolError:
+    if not 4 <= total <= frame_bytes_max:
+        return ProtocolError(f"a frame of {total} bytes: between 4 and {frame_bytes_max} are allowed")
+    return ProtocolError(f"a command of {command_size} bytes in a frame of {total}")
+
+
+def _scan_send(
+    data: bytes, view: memoryview, command_end: int, end: int, id_field: int, tag: int, at: int
+) -> Send | None:
+    """The usual SEND: `at` is where its sequence id stands, `end` where its frame ends. Else None."""
+    try:
+        producer_id = id_field - _ID_BASE
+        if producer_id & ~0x7F or tag != 0x10:
+            # two bytes of producer id
+            if not 0x80 <= producer_id <= 0xFF or tag >= 0x80 or data[at] != 0x10:
+                return None
+            producer_id = producer_id & 0x7F | tag << 7
+            at += 1
+        sequence_id = data[at]
+        at += 1
+        if sequence_id >= 0x80:
+            byte = data[at]
+            byte2 = data[at + 1]
+            if byte < 0x80:
+                sequence_id = sequence_id & 0x7F | byte << 7
+                at += 1
+            elif byte2 < 0x80:
+                sequence_id = sequence_id & 0x7F | (byte & 0x7F) << 7 | byte2 << 14
+                at += 2
+            else:
+                sequence_id, at = scan_varint(data, at - 1)
+                if sequence_id < 0:
+                    return None
+        num_messages = 1
+        highest_sequence_id = 0
+        if at != command_end:
+            if data[at] == 0x18:
+                num_messages, at = scan_varint(data, at + 1)
+                if not 0 <= num_messages <= _INT32_MAX:
+                    return None
+            if at != command_end:
+                if data[at] != 0x30:
+                    return None
+                highest_sequence_id, at = scan_varint(data, at + 1)
+                if at != command_end or highest_sequence_id < 0:
+                    return None
+        magic, checksum, metadata_size = _CHECKSUM_AND_SIZE.unpack_from(data, at)
+    except (IndexError, struct.error):
+        return None
+    if magic != MAGIC_CHECKSUM or metadata_size > end - at - 10:
+        return None
+    checksum_ok = crc_32c(view[at + 6 : end]) == checksum
+    return Send(producer_id, sequence_id, num_messages, highest_sequence_id, data[at:end], checksum_ok)
+
+
+def _scan_long_ack(data: bytes, at: int, end: int) -> Ack | None:
+    """An ACK of 128 bytes or more: `at` is where the size of its sub-message stands."""
+    try:
+        size, at = scan_varint(data, at)
+        if at + size != end or data[at] != 0x08:
+            return None
+        consumer_id, at = scan_varint(data, at + 1)
+        if data[at] != 0x10 or consumer_id < 0:
+            return None
+    except IndexError:
+        return None
+    return scan_ack(data, consumer_id, at + 1, end)
+
+
+def _scan_flow(data: bytes, consumer_id: int, at: int, end: int) -> Flow | None:
+    """The usual FLOW: `at` is where its permits stand."""
+    try:
+        permits, at = scan_varint(data, at)
+    except IndexError:
+        return None
+    if at != end or not 0 <= permits <= _UINT32_MAX:
+        return None
+    return Flow(consumer_id, permits)

@@ -1,0 +1,150 @@
+"""The two commands that go out once per message, SEND_RECEIPT and MESSAGE: written by hand, without protobuf.
+
+What does not change from one message to the next is kept as bytes, per ledger and per length of what changes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from geminga.wire.message_metadata import stamp_bytes
+from geminga.wire.varint import MORE, SHORT, varint
+
+_SIZES = struct.Struct(">II")
+_U32 = struct.Struct(">I")
+_NO_LEDGER = -1
+_VIEW_BYTES = 2048
+"""From this size on a view of the payload is cheaper than a copy."""
+
+
+class ReceiptEncoder:
+    """SEND_RECEIPTs for one producer.
+
+    total size u32 | command size u32 | 08 07 | 3a size | 08 producer id | 10 sequence id
+        | 1a size | 08 ledger id | 10 entry id | [20 highest sequence id]
+    """
+
+    __slots__ = ("_ledger_id", "_parts", "_producer")
+
+    def __init__(self, producer_id: int) -> None:
+        self._producer = b"\x08" + varint(producer_id) + b"\x10"
+        self._ledger_id = _NO_LEDGER
+        self._parts: dict[int, tuple[bytes, bytes]] = {}
+
+    def encode(self, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int) -> bytes:
+        """One frame. `highest_sequence_id` 0: none."""
+        if sequence_id < 0x4000:
+            sequence = SHORT[sequence_id]
+        elif sequence_id < 0x1000_0000:
+            sequence = MORE[sequence_id & 0x3FFF] + SHORT[sequence_id >> 14]
+        else:
+            sequence = varint(sequence_id)
+        if entry_id < 0x4000:
+            entry = SHORT[entry_id]
+        elif entry_id < 0x1000_0000:
+            entry = MORE[entry_id & 0x3FFF] + SHORT[entry_id >> 14]
+        else:
+            entry = varint(entry_id)
+        if ledger_id != self._ledger_id:
+            self._ledger_id = ledger_id
+            self._parts.clear()
+        if highest_sequence_id:
+            highest = b"\x20" + varint(highest_sequence_id)
+            begin, middle = self._around(len(sequence), len(entry), len(highest))
+            return b"".join((begin, sequence, middle, entry, highest))
+        parts = self._parts.get(len(sequence) << 4 | len(entry))
+        if parts is None:
+            parts = self._around(len(sequence), len(entry), 0)
+            self._parts[len(sequence) << 4 | len(entry)] = parts
+        return b"".join((parts[0], sequence, parts[1], entry))
+
+    def _around(self, sequence_bytes: int, entry_bytes: int, highest_bytes: int) -> tuple[bytes, bytes]:
+        """What stands before the sequence id, and between it and the entry id."""
+        ledger = b"\x08" + varint(self._ledger_id) + b"\x10"
+        middle = b"\x1a" + varint(len(ledger) + entry_bytes) + ledger
+        size = len(self._producer) + sequence_bytes + len(middle) + entry_bytes + highest_bytes
+        command = b"\x08\x07\x3a" + varint(size)
+        command_size = len(command) + size
+        return _SIZES.pack(command_size + 4, command_size) + command + self._producer, middle
+
+
+class MessageEncoder:
+    """MESSAGEs for one consumer.
+
+    total size u32 | command size u32 | 08 09 | 4a size | 08 consumer id
+        | 12 size | 08 ledger id | 10 entry id | [18 partition]
+        | [18 redelivery count] | [20 ack set word]... | [28 consumer epoch] | the entry's own bytes
+    """
+
+    __slots__ = ("_consumer", "_keep_stamp", "_ledger_id", "_partition", "_parts")
+
+    def __init__(self, consumer_id: int, partition_index: int = -1, *, keep_stamp: bool = False) -> None:
+        """`partition_index` -1: none. `keep_stamp`: the client asked for the broker's own metadata too."""
+        self._consumer = b"\x08" + varint(consumer_id)
+        self._partition = b"\x18" + varint(partition_index) if partition_index >= 0 else b""
+        self._keep_stamp = keep_stamp
+        self._ledger_id = _NO_LEDGER
+        self._parts: dict[int, tuple[int, bytes]] = {}
+
+    def encode(
+        self,
+        out: list[bytes | memoryview],
+        ledger_id: int,
+        entry_id: int,
+        redelivery_count: int,
+        ack_set: Sequence[int] | None,
+        consumer_epoch: int | None,
+        body: bytes,
+    ) -> int:
+        """Append one frame's buffers to `out`; returns its size in bytes.
+
+        `body` is the entry as stored. `ack_set` holds the words as the wire has them, signed.
+        """
+        if entry_id < 0x4000:
+            entry = SHORT[entry_id]
+        elif entry_id < 0x1000_0000:
+            entry = MORE[entry_id & 0x3FFF] + SHORT[entry_id >> 14]
+        else:
+            entry = varint(entry_id)
+        if ledger_id != self._ledger_id:
+            self._ledger_id = ledger_id
+            self._parts.clear()
+        if redelivery_count or ack_set or consumer_epoch is not None:
+            rest = _optional_fields(redelivery_count, ack_set, consumer_epoch)
+            command_bytes, begin = self._before(len(entry), len(rest))
+            end = self._partition + rest
+        else:
+            parts = self._parts.get(len(entry))
+            if parts is None:
+                parts = self._before(len(entry), 0)
+                self._parts[len(entry)] = parts
+            command_bytes, begin = parts
+            end = self._partition
+        skip = 0 if self._keep_stamp else stamp_bytes(body)
+        total = command_bytes + len(body) - skip
+        out.append(b"".join((total.to_bytes(4, "big"), begin, entry, end)))
+        out.append(body[skip:] if len(body) < _VIEW_BYTES else memoryview(body)[skip:])
+        return total + 4
+
+    def _before(self, entry_bytes: int, rest_bytes: int) -> tuple[int, bytes]:
+        """What the total size counts beside the payload, and what stands between it and the entry id."""
+        ledger = b"\x08" + varint(self._ledger_id) + b"\x10"
+        message_id = b"\x12" + varint(len(ledger) + entry_bytes + len(self._partition)) + ledger
+        size = len(self._consumer) + len(message_id) + entry_bytes + len(self._partition) + rest_bytes
+        command = b"\x08\x09\x4a" + varint(size)
+        command_size = len(command) + size
+        return command_size + 4, _U32.pack(command_size) + command + self._consumer + message_id
+
+
+def _optional_fields(
+    redelivery_count: int, ack_set: Sequence[int] | None, consumer_epoch: int | None
+) -> bytes:
+    fields = []
+    if redelivery_count:
+        fields.append(b"\x18" + varint(redelivery_count))
+    if ack_set:
+        fields += [b"\x20" + varint(word & 0xFFFF_FFFF_FFFF_FFFF) for word in ack_set]
+    if consumer_epoch is not None:
+        fields.append(b"\x28" + varint(consumer_epoch))
+    return b"".join(fields)

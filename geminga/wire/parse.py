@@ -1,0 +1,143 @@
+"""Any command, the long way: by protobuf. What it gives back is what the scanners must give back too."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Literal
+
+from fastcrc.crc32 import iscsi as crc_32c
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from geminga.errors import ProtocolError
+from geminga.wire import pulsar_pb2 as pb
+from geminga.wire.commands import Ack, Command, Delivery, Flow, Send, UnknownCommand, position_of
+
+MAGIC_CHECKSUM = 0x0E01
+MAGIC_STAMP = 0x0E02
+
+_U32 = struct.Struct(">I")
+_TYPE = pb.BaseCommand.Type
+_SUB_MESSAGES: dict[int, str] = {
+    value.number: pb.BaseCommand.DESCRIPTOR.fields_by_number[value.number].name
+    for value in _TYPE.DESCRIPTOR.values
+}
+
+
+def parse_command(data: bytes, view: memoryview, at: int, command_end: int, end: int) -> Command:
+    """The command at `at` of `data`, whose frame ends at `end`. Raises `ProtocolError`."""
+    envelope = pb.BaseCommand()
+    try:
+        envelope.ParseFromString(data[at:command_end])
+    except DecodeError as error:
+        raise ProtocolError(f"not a command: {error}") from error
+    if not envelope.HasField("type"):
+        return _unknown(envelope)
+    name = _SUB_MESSAGES[envelope.type]
+    if not envelope.HasField(name):
+        raise ProtocolError(f"a command of type {_TYPE.Name(envelope.type)} without its {name}")
+    message: Message = getattr(envelope, name)
+    if not message.IsInitialized():
+        missing = ", ".join(message.FindInitializationErrors())  # type: ignore[attr-defined]
+        raise ProtocolError(f"{type(message).__name__} lacks {missing}")
+    convert = _CONVERSIONS.get(type(message))
+    return message if convert is None else convert(message, data, view, command_end, end)
+
+
+def _unknown(envelope: pb.BaseCommand) -> UnknownCommand:
+    """protobuf keeps a number that an enum does not have among the unknown fields."""
+    fields = UnknownFieldSet(envelope)
+    numbers = [
+        field.data
+        for field in fields  # type: ignore[attr-defined]
+        if field.field_number == 1 and field.wire_type == 0
+    ]
+    if not numbers:
+        raise ProtocolError("a command without a type")
+    return UnknownCommand(numbers[-1])
+
+
+def _payload(data: bytes, view: memoryview, at: int, end: int) -> tuple[bytes, bool]:
+    """What follows a command, and whether its checksum (if any) matches. Raises `ProtocolError`."""
+    checksum_ok = True
+    metadata_at = at
+    if end - at >= 2:
+        magic = int.from_bytes(data[at : at + 2], "big")
+        if magic == MAGIC_STAMP:
+            raise ProtocolError("a message that begins with the broker's own stamp")
+        if magic == MAGIC_CHECKSUM:
+            metadata_at = at + 6
+            if end < metadata_at:
+                raise ProtocolError("a message that ends inside its checksum")
+            (checksum,) = _U32.unpack_from(data, at + 2)
+            checksum_ok = crc_32c(view[metadata_at:end]) == checksum
+    if checksum_ok and not 0 <= _metadata_size(data, metadata_at, end) <= end - metadata_at - 4:
+        raise ProtocolError("a message whose metadata is longer than its frame")
+    return data[at:end], checksum_ok
+
+
+def _metadata_size(data: bytes, at: int, end: int) -> int:
+    return int.from_bytes(data[at : at + 4], "big") if end - at >= 4 else -1
+
+
+def _convert_send(message: pb.CommandSend, data: bytes, view: memoryview, command_end: int, end: int) -> Send:
+    body, checksum_ok = _payload(data, view, command_end, end)
+    return Send(
+        message.producer_id,
+        message.sequence_id,
+        message.num_messages,
+        message.highest_sequence_id,
+        body,
+        checksum_ok,
+        message.is_chunk,
+        message.marker,
+        message.txnid_least_bits if message.HasField("txnid_least_bits") else None,
+        message.txnid_most_bits if message.HasField("txnid_most_bits") else None,
+        message.message_id if message.HasField("message_id") else None,
+    )
+
+
+def _convert_message(
+    message: pb.CommandMessage, data: bytes, view: memoryview, command_end: int, end: int
+) -> Delivery:
+    if data[command_end : command_end + 2] == b"\x0e\x02":
+        # a client that asked for it gets the broker's stamp too, in front of the checksum
+        size = _metadata_size(data, command_end + 2, end)
+        if not 0 <= size <= end - command_end - 6:
+            raise ProtocolError("a message whose stamp is longer than its frame")
+        body, checksum_ok = _payload(data, view, command_end + 6 + size, end)
+        return Delivery(message, data[command_end : command_end + 6 + size] + body, checksum_ok)
+    return Delivery(message, *_payload(data, view, command_end, end))
+
+
+def _convert_ack(message: pb.CommandAck, *_: object) -> Ack | pb.CommandAck:
+    cumulative = message.ack_type == pb.CommandAck.Cumulative
+    ids = message.message_id
+    plain = (
+        (len(ids) == 1 or (len(ids) > 1 and not cumulative))
+        and not message.properties
+        and not any(message.HasField(name) for name in _ACK_EXTRAS)
+        and not any(message_id.ack_set for message_id in ids)
+    )
+    if not plain:
+        return message
+    request_id = message.request_id if message.HasField("request_id") else None
+    return Ack(message.consumer_id, cumulative, [position_of(message_id) for message_id in ids], request_id)
+
+
+def _convert_flow(message: pb.CommandFlow, *_: object) -> Flow:
+    return Flow(message.consumer_id, message.messagePermits)
+
+
+_ACK_EXTRAS: tuple[Literal["validation_error", "txnid_least_bits", "txnid_most_bits"], ...] = (
+    "validation_error",
+    "txnid_least_bits",
+    "txnid_most_bits",
+)
+_CONVERSIONS: dict[type, Callable[..., Command]] = {
+    pb.CommandSend: _convert_send,
+    pb.CommandMessage: _convert_message,
+    pb.CommandAck: _convert_ack,
+    pb.CommandFlow: _convert_flow,
+}

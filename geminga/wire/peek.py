@@ -1,0 +1,73 @@
+"""The parts of an entry's metadata that a broker acts on."""
+
+from __future__ import annotations
+
+import binascii
+
+import msgspec
+
+
+class Peek(msgspec.Struct, gc=False):
+    """One entry's metadata, as far as the broker cares; properties are not among it.
+
+    Texts are the bytes that came, valid UTF-8 or not. Numbers are as clients have them, with their sign, but
+    transaction ids are unsigned. The keys of a batch are its first message's.
+    """
+
+    producer_name_utf8: bytes
+    sequence_id: int
+    publish_time_ms: int
+    total_bytes: int
+    """The whole entry that was looked at, stamp and all."""
+    partition_key_utf8: bytes | None = None
+    """As it came, that is base64 if `partition_key_b64`."""
+    ordering_key: bytes | None = None
+    deliver_at_ms: int = 0
+    """0: at once."""
+    num_messages_in_batch: int = 1
+    is_batch: bool = False
+    """Whether the payload is in the batch format; a batch may hold just one message."""
+    event_time_ms: int = 0
+    highest_sequence_id: int = 0
+    compression: int = 0
+    uncompressed_bytes: int = 0
+    marker_type: int | None = None
+    txnid_most_bits: int | None = None
+    txnid_least_bits: int | None = None
+    replicated_from: bytes | None = None
+    chunk_id: int = -1
+    """-1: not a chunk."""
+    num_chunks: int = 0
+    total_chunk_bytes: int = 0
+    partition_key_b64: bool = False
+    null_value: bool = False
+    null_partition_key: bool = False
+    is_encrypted: bool = False
+
+    @property
+    def producer_name(self) -> str:
+        return self.producer_name_utf8.decode(errors="replace")
+
+    @property
+    def has_key(self) -> bool:
+        return self.partition_key_utf8 is not None
+
+    @property
+    def partition_key(self) -> bytes | None:
+        """The key itself; None if there is none, or one that is called base64 and is not."""
+        key = self.partition_key_utf8
+        if key is None or not self.partition_key_b64:
+            return key
+        try:
+            return binascii.a2b_base64(key + b"=" * (-len(key) % 4), strict_mode=True)
+        except binascii.Error:
+            return None
+
+    @property
+    def is_chunk(self) -> bool:
+        return self.chunk_id >= 0
+
+    @property
+    def is_marker(self) -> bool:
+        """Written by a broker for brokers: consumers never get it."""
+        return self.marker_type is not None

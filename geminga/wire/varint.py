@@ -1,0 +1,52 @@
+"""Varints for the hot paths: written from tables, read without a loop where they are short."""
+
+from __future__ import annotations
+
+_LOW = [bytes((n,)) for n in range(0x80)]
+_TWO = [bytes((n & 0x7F | 0x80, n >> 7)) for n in range(0x4000)]
+MORE = [bytes((n & 0x7F | 0x80, n >> 7 | 0x80)) for n in range(0x4000)]
+"""The two low groups of seven bits of a number that has more."""
+SHORT = _LOW + _TWO[0x80:]
+
+
+def varint(value: int) -> bytes:
+    """`value`, which must be in [0, 2^64), as protobuf writes it."""
+    if value < 0x4000:
+        return SHORT[value]
+    if value < 0x1000_0000:
+        return MORE[value & 0x3FFF] + SHORT[value >> 14]
+    return MORE[value & 0x3FFF] + MORE[value >> 14 & 0x3FFF] + varint(value >> 28)
+
+
+def scan_varint(data: bytes, at: int) -> tuple[int, int]:
+    """-> (value, where the next byte is). Up to nine bytes, so below 2^63; (-1, at) for a longer one.
+
+    Raises IndexError where `data` ends inside it.
+    """
+    value = data[at]
+    if value < 0x80:
+        return value, at + 1
+    byte = data[at + 1]
+    if byte < 0x80:
+        return value & 0x7F | byte << 7, at + 2
+    value = value & 0x7F | (byte & 0x7F) << 7
+    at += 2
+    shift = 14
+    while shift <= 56:
+        byte = data[at]
+        at += 1
+        if byte < 0x80:
+            return value | byte << shift, at
+        value |= (byte & 0x7F) << shift
+        shift += 7
+    return -1, at
+
+
+def skip_varint(data: bytes, at: int) -> int:
+    """Where the byte after the varint is: one of any length up to ten bytes, as a negative int32 takes."""
+    limit = at + 10
+    while data[at] >= 0x80:
+        at += 1
+        if at == limit:
+            raise IndexError
+    return at + 1
