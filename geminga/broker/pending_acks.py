@@ -1,0 +1,80 @@
+"""What was sent to one consumer of a Shared or Key_Shared subscription and is not acknowledged yet.
+
+ledger id -> entry id -> one integer: the number of messages in the entry in its low 32 bits, the entry's
+Key_Shared slot above them (0 for Shared). An unbatched message of a Shared subscription is the integer 1, so
+that it costs one slot in a dictionary and no object of its own. How many there may be is bounded by the
+consumer's unacked limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from geminga.position import Position
+
+SIZE_BITS = 32
+SIZE_MASK = (1 << SIZE_BITS) - 1
+
+
+def pack(size: int, slot: int) -> int:
+    """One entry's number of messages (at least 1) and its slot (0: none) as one integer."""
+    return slot << SIZE_BITS | size
+
+
+class PendingAcks:
+    """One consumer's pending entries. The dispatch loop fills `ledgers` itself, entry by entry."""
+
+    __slots__ = ("ledgers",)
+
+    def __init__(self) -> None:
+        self.ledgers: dict[int, dict[int, int]] = {}
+
+    def of_ledger(self, ledger_id: int) -> dict[int, int]:
+        """The ledger's pending entries, to be written to."""
+        found = self.ledgers.get(ledger_id)
+        if found is None:
+            found = self.ledgers[ledger_id] = {}
+        return found
+
+    def get(self, ledger_id: int, entry_id: int) -> int:
+        """The packed value; 0 if the entry is not pending here."""
+        entries = self.ledgers.get(ledger_id)
+        return entries.get(entry_id, 0) if entries else 0
+
+    def pop(self, ledger_id: int, entry_id: int) -> int:
+        """Take one entry out; its packed value, or 0 if it was not pending here."""
+        entries = self.ledgers.get(ledger_id)
+        if entries is None:
+            return 0
+        packed = entries.pop(entry_id, 0)
+        if not entries:
+            del self.ledgers[ledger_id]
+        return packed
+
+    def take_all(self) -> list[tuple[Position, int]]:
+        """Take everything out: (position, packed), in the order of the topic."""
+        taken = list(self)
+        self.ledgers = {}
+        return taken
+
+    def take_up_to(self, last: Position) -> list[tuple[Position, int]]:
+        """Take out everything at or before `last`."""
+        taken = [(position, packed) for position, packed in self if position <= last]
+        for position, _ in taken:
+            self.pop(*position)
+        return taken
+
+    def slots(self) -> Iterator[int]:
+        """The slot of each pending entry."""
+        for entries in self.ledgers.values():
+            for packed in entries.values():
+                yield packed >> SIZE_BITS
+
+    def __iter__(self) -> Iterator[tuple[Position, int]]:
+        for ledger_id in sorted(self.ledgers):
+            entries = self.ledgers[ledger_id]
+            for entry_id in sorted(entries):
+                yield Position(ledger_id, entry_id), entries[entry_id]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.ledgers.values()))

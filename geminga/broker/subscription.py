@@ -1,0 +1,420 @@
+"""A subscription: one cursor, its consumers, and the dispatcher that serves them.
+
+The dispatcher is chosen by the first consumer's type and stays until a first consumer of another type comes.
+One task (`run`) reads and sends; everything else here is plain calls that change state and wake that task.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import trio
+
+from geminga.broker.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Consumer
+from geminga.broker.dispatch import Dispatcher, Surroundings
+from geminga.broker.dispatch_key_shared import KeySharedDispatcher, key_shared_mode
+from geminga.broker.dispatch_settings import SubscriptionSettings
+from geminga.broker.dispatch_shared import SharedDispatcher
+from geminga.broker.dispatch_single import ExclusiveDispatcher, FailoverDispatcher
+from geminga.broker.subscription_acks import acknowledge_command, acknowledge_cumulative
+from geminga.broker.subscription_statistics import SubscriptionStatistics, statistics_of
+from geminga.errors import ConsumerBusy, NotAllowed, ServiceNotReady
+from geminga.position import Position
+
+if TYPE_CHECKING:
+    from geminga.clock import Clock
+    from geminga.managed_ledger.cursor import Cursor
+    from geminga.managed_ledger.managed_ledger import ManagedLedger
+    from geminga.tracker.interface import DelayedDeliveryTracker
+    from geminga.wire import pulsar_pb2 as pb
+
+__all__ = ["Subscription", "SubscriptionSettings", "SubscriptionStatistics", "TopicOfSubscription"]
+
+log = logging.getLogger("geminga.broker")
+
+READER_RETURNS_S = 60.0
+"""How long a non-durable subscription whose reader was disconnected by a seek waits for it to come back."""
+
+
+class TopicOfSubscription(Protocol):
+    """What a subscription needs of its topic."""
+
+    @property
+    def name(self) -> object: ...
+    @property
+    def partition_index(self) -> int: ...
+    @property
+    def ledger(self) -> ManagedLedger: ...
+    @property
+    def subscriptions(self) -> MutableMapping[str, Subscription]: ...
+
+
+class Subscription:
+    """Made for an open cursor, without consumers. `run` must run while it has any.
+
+    A non-durable subscription (a reader's) takes no more consumers once its last one has left: `run` deletes
+    the cursor, takes the subscription out of the topic, and returns.
+    """
+
+    def __init__(
+        self,
+        topic: TopicOfSubscription,
+        name: str,
+        cursor: Cursor,
+        *,
+        settings: SubscriptionSettings,
+        clock: Clock,
+        tracker_factory: Callable[[], DelayedDeliveryTracker],
+    ) -> None:
+        self.topic = topic
+        self.name = name
+        self.cursor = cursor
+        self.clock = clock
+        self.settings = settings
+        self.last_flow_ms = 0
+        self.last_mark_delete_advanced_ms = 0
+        self.messages_out_before = 0
+        self.bytes_out_before = 0
+        """Sent to consumers that are gone."""
+        self.rates: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0, 0.0)
+        self.dispatcher: Dispatcher | None = None
+        self.mark_delete_seen = cursor.mark_delete
+        self._around = Surroundings(
+            str(topic.name),
+            name,
+            topic.partition_index,
+            topic.ledger,
+            cursor,
+            settings,
+            clock,
+            tracker_factory,
+            self.wake,
+        )
+        self._retired: list[Dispatcher] = []
+        self._fenced = False
+        self._unfenced = trio.Event()
+        self._ended = False
+        self._cursor_deleted = False
+        self._vanishes_at_s = math.inf
+        self._woken = trio.Event()
+        self._sleep: trio.CancelScope | None = None
+
+    # -- the dispatch task -----------------------------------------------------------------------------------
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Dispatch until the subscription is closed, deleted, or has vanished. Asleep while nothing can be
+        sent.
+        """
+        task_status.started()
+        while not self._ended:
+            await self._sleep_until_woken()
+            while self._retired:
+                await self._retired.pop().close()
+            if self.dispatcher is not None and not self._fenced:
+                await self.dispatcher.round()
+                self.end_of_topic()
+            if self._vanishes_at_s <= self.clock.monotonic_s():
+                self._vanish()
+        if self._vanishes_at_s == -math.inf:
+            # Only now may another one take the name: the cursor has it until here.
+            await self._delete_cursor()
+            if self.topic.subscriptions.get(self.name) is self:
+                del self.topic.subscriptions[self.name]
+
+    def wake(self) -> None:
+        """Have a round run soon. Cheap when one is due already."""
+        self._woken.set()
+        if self._sleep is not None:
+            self._sleep.cancel()
+
+    async def _sleep_until_woken(self) -> None:
+        if not self._woken.is_set():
+            retry_at_s, due_ms = self._vanishes_at_s, None
+            if self.dispatcher is not None and not self._fenced:
+                retry_at_s = min(retry_at_s, self.dispatcher.retry_at_s())
+                due_ms = self.dispatcher.due_ms()
+            if due_ms is None and retry_at_s == math.inf:
+                await self._woken.wait()
+            else:
+                await self._sleep_until(retry_at_s, due_ms)
+        self._woken = trio.Event()
+        await trio.lowlevel.checkpoint()
+
+    async def _sleep_until(self, retry_at_s: float, due_ms: int | None) -> None:
+        """Two clocks and a wake-up, whichever comes first."""
+        with trio.CancelScope() as self._sleep:
+            if retry_at_s < math.inf:
+                left_s = retry_at_s - self.clock.monotonic_s()
+                self._sleep.deadline = trio.current_time() + max(left_s, 0.0)
+            if due_ms is None:
+                await trio.sleep_forever()
+            else:
+                await self.clock.sleep_until_ms(due_ms)
+        self._sleep = None
+
+    def entries_available(self) -> None:
+        """The ledger has new confirmed entries."""
+        if self.dispatcher is not None and self.dispatcher.consumers:
+            self.wake()
+
+    # -- consumers -------------------------------------------------------------------------------------------
+
+    @property
+    def consumers(self) -> Sequence[Consumer]:
+        return self.dispatcher.consumers if self.dispatcher is not None else ()
+
+    @property
+    def type(self) -> str:
+        """The type of its consumers, or of the last one it had; "None" before the first."""
+        return self.dispatcher.sub_type if self.dispatcher is not None else "None"
+
+    async def ready(self) -> None:
+        """Return when no seek is under way, so that consumers may be added."""
+        while self._fenced and not self._ended:
+            await self._unfenced.wait()
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Attach a consumer; nothing is written to its outbox before `announce`, or before it sends permits.
+
+        Raises ConsumerBusy (another type is active, one is connected already, too many), ConsumerAssign (key
+        ranges that are taken or malformed), ServiceNotReady (during a seek or a close), NotAllowed.
+        """
+        if self._fenced or self._ended:
+            raise ServiceNotReady("Subscription is fenced")
+        if consumer.read_compacted and consumer.sub_type in (SHARED, KEY_SHARED):
+            raise NotAllowed("readCompacted only allowed on failover or exclusive subscriptions")
+        for gone in [c for c in self.consumers if c.outbox.closed]:
+            # Its connection is dead and about to say so; it must not keep others out.
+            self.remove_consumer(gone)
+        dispatcher = self._dispatcher_for(consumer)
+        dispatcher.add(consumer)
+        if dispatcher is not self.dispatcher:
+            if self.dispatcher is not None:
+                self._retired.append(self.dispatcher)
+            self.dispatcher = dispatcher
+        self._vanishes_at_s = math.inf
+        consumer.outbox.on_writable.add(self._writable)
+        self.wake()
+
+    def _writable(self) -> None:
+        if self.dispatcher is not None:
+            self.dispatcher.capacity_grew()
+        self.wake()
+
+    def _dispatcher_for(self, consumer: Consumer) -> Dispatcher:
+        present = self.dispatcher
+        if present is not None and present.consumers:
+            check_compatible(present, consumer)
+            return present
+        if present is not None and present.sub_type == consumer.sub_type:
+            keeps_policy = not isinstance(present, KeySharedDispatcher) or present.has_policy_of(consumer)
+            if keeps_policy:
+                return present
+        if consumer.sub_type == KEY_SHARED:
+            return KeySharedDispatcher(
+                self._around, is_sticky=consumer.is_sticky, allows_out_of_order=consumer.allows_out_of_order
+            )
+        return DISPATCHERS[consumer.sub_type](self._around)
+
+    def announce(self, consumer: Consumer) -> None:
+        """The client has been told that it is subscribed: from now on it may hear more."""
+        if self.dispatcher is not None and not consumer.closed:
+            self.dispatcher.announce(consumer)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """The consumer left or its connection broke; what it did not acknowledge is sent again. May be
+        repeated.
+        """
+        if consumer.closed or self.dispatcher is None or consumer not in self.dispatcher.consumers:
+            return
+        consumer.closed = True
+        self.messages_out_before += consumer.messages_out
+        self.bytes_out_before += consumer.bytes_out
+        self.dispatcher.remove(consumer)
+        if not any(c.outbox is consumer.outbox for c in self.dispatcher.consumers):
+            consumer.outbox.on_writable.discard(self._writable)
+        if not self.dispatcher.consumers and not self.cursor.durable:
+            if self._fenced:
+                self._vanishes_at_s = self.clock.monotonic_s() + READER_RETURNS_S
+            else:
+                self._vanish()
+        self.wake()
+
+    def disconnect(self, consumer: Consumer) -> None:
+        """Make a consumer leave; its client comes back by itself."""
+        if not consumer.closed:
+            consumer.tell_closed()
+            self.remove_consumer(consumer)
+
+    def _vanish(self) -> None:
+        self._ended = True
+        self._vanishes_at_s = -math.inf
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """The consumer can take so many messages more."""
+        if permits <= 0 or consumer.closed:
+            return
+        now_ms = self.last_flow_ms = self.clock.now_ms()
+        if consumer.flow(permits, now_ms):
+            assert self.dispatcher is not None
+            self.dispatcher.capacity_grew()
+            self.wake()
+
+    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None) -> None:
+        """Send these entries again, or all that the consumer has not acknowledged."""
+        if not consumer.closed and self.dispatcher is not None:
+            self.dispatcher.redeliver(consumer, positions, epoch)
+
+    # -- acknowledgements ------------------------------------------------------------------------------------
+
+    def acknowledge(self, consumer: Consumer, positions: Sequence[tuple[int, int]]) -> None:
+        """Acknowledge whole entries. Positions that are no entry, or acknowledged already, do no harm."""
+        if consumer.closed or self.dispatcher is None:
+            return
+        consumer.last_acked_ms = self.clock.now_ms()
+        consumer.acks += self.dispatcher.settle(consumer, positions)
+        if self.cursor.acknowledge(positions):
+            self.after_acks(consumer.last_acked_ms)
+
+    def acknowledge_cumulative(self, consumer: Consumer, position: tuple[int, int]) -> None:
+        """Acknowledge everything up to `position`; Shared and Key_Shared ignore it with a warning, as in
+        Pulsar.
+        """
+        acknowledge_cumulative(self, consumer, position)
+
+    def acknowledge_command(self, consumer: Consumer, command: pb.CommandAck) -> None:
+        """Acknowledge by a command that carries more than positions. Raises NotAllowed for transactions."""
+        acknowledge_command(self, consumer, command)
+
+    def after_acks(self, now_ms: int) -> None:
+        """Something was acknowledged: note how far mark-delete came, and whether the end of the topic is
+        reached.
+        """
+        mark_delete = self.cursor.mark_delete
+        if mark_delete != self.mark_delete_seen:
+            self.mark_delete_seen = mark_delete
+            self.last_mark_delete_advanced_ms = now_ms
+        if self.topic.ledger.terminated:
+            self.end_of_topic()
+
+    def skip_to(self, position: Position) -> None:
+        """Acknowledge everything up to `position` on behalf of someone who is no consumer (skip, expiry,
+        clear).
+        """
+        self.cursor.acknowledge_cumulative(position)
+        if self.dispatcher is not None:
+            self.dispatcher.mark_delete_moved(self.cursor.mark_delete)
+        self.after_acks(self.clock.now_ms())
+
+    async def clear_backlog(self) -> None:
+        """Acknowledge everything there is, delayed messages included."""
+        self.skip_to(self.topic.ledger.last_confirmed)
+        if self.dispatcher is not None and self.dispatcher.tracker is not None:
+            await self.dispatcher.tracker.clear()
+
+    def backlog(self) -> int:
+        """Entries that are not acknowledged."""
+        return self.cursor.backlog_entries()
+
+    def end_of_topic(self) -> None:
+        """Tell the consumers that the topic is terminated and nothing is left, if that is so; each is told
+        once.
+        """
+        if self.topic.ledger.terminated and self.consumers and not self.cursor.backlog_entries():
+            for consumer in self.consumers:
+                consumer.tell_end_of_topic()
+
+    # -- seek, close, delete ---------------------------------------------------------------------------------
+
+    async def seek(self, position: Position, ack_set: Sequence[int] = ()) -> None:
+        """Read from `position` on (EARLIEST and LATEST too); durable on return.
+
+        Consumers are disconnected first and come back by themselves: all of them, or of a Failover
+        subscription the active one. `ack_set` has the bits of a batch's messages that are still wanted.
+        ConsumerBusy during another seek. Cancelling leaves the cursor at the old or the new place.
+        """
+        if self._fenced:
+            raise ConsumerBusy("Failed to fence subscription")
+        self._fenced = True
+        self._unfenced = trio.Event()
+        try:
+            active = self.dispatcher.active() if self.dispatcher is not None else None
+            for consumer in [active] if active is not None else list(self.consumers):
+                self.disconnect(consumer)
+            log.info("%s / %s: reset to %s", self._around.topic, self.name, position)
+            await self.cursor.reset(position)
+            if ack_set and self.settings.batch_index_acks:
+                self.cursor.acknowledge_batch_index(position, ack_set, 64 * len(ack_set))
+            self.mark_delete_seen = self.cursor.mark_delete
+            if self.dispatcher is not None:
+                await self.dispatcher.reset()
+        finally:
+            self._fenced = self._ended
+            self._unfenced.set()
+            self.wake()
+
+    async def close(self) -> None:
+        """Disconnect all consumers and stop dispatching. The cursor stays open; its ledger closes it."""
+        self._fenced = self._ended = True
+        for consumer in list(self.consumers):
+            self.disconnect(consumer)
+        if self.dispatcher is not None:
+            await self.dispatcher.close()
+        self._unfenced.set()
+        self.wake()
+
+    async def delete(self) -> None:
+        """Close, and delete the cursor for good."""
+        await self.close()
+        await self._delete_cursor()
+
+    async def _delete_cursor(self) -> None:
+        if not self._cursor_deleted:
+            self._cursor_deleted = True
+            await self.topic.ledger.delete_cursor(self.name)
+
+    # -- statistics ------------------------------------------------------------------------------------------
+
+    def update_rates(self, interval_s: float) -> None:
+        """Set the rates from what was counted in the last `interval_s` seconds."""
+        for consumer in self.consumers:
+            consumer.update_rates(interval_s)
+        self.rates = tuple(map(sum, zip(*(c.rates for c in self.consumers), strict=True))) or (0.0,) * 5
+
+    def statistics(self) -> SubscriptionStatistics:
+        return statistics_of(self)
+
+
+DISPATCHERS: dict[str, Callable[[Surroundings], Dispatcher]] = {
+    EXCLUSIVE: ExclusiveDispatcher,
+    FAILOVER: FailoverDispatcher,
+    SHARED: SharedDispatcher,
+}
+
+
+def check_compatible(dispatcher: Dispatcher, consumer: Consumer) -> None:
+    """Raise ConsumerBusy, in Pulsar's words, if the consumer may not join those that the dispatcher has."""
+    if consumer.sub_type != dispatcher.sub_type:
+        raise ConsumerBusy(
+            f"Subscription is of different type. Active subscription type of '{dispatcher.sub_type}' is "
+            f"different than the connecting consumer's type '{consumer.sub_type}'."
+        )
+    if isinstance(dispatcher, KeySharedDispatcher):
+        if dispatcher.is_sticky is not consumer.is_sticky:
+            raise ConsumerBusy(
+                f"Subscription is of different type. Active subscription key_shared mode of "
+                f"'{dispatcher.mode}' is different than the connecting consumer's key_shared "
+                f"mode '{key_shared_mode(consumer.is_sticky)}'."
+            )
+        if dispatcher.allows_out_of_order is not consumer.allows_out_of_order:
+            allows = (
+                "Active subscription allows out of order delivery while the connecting consumer does not "
+                "allow it."
+                if dispatcher.allows_out_of_order
+                else "Active subscription does not allow out of order delivery while the connecting consumer "
+                "allows it."
+            )
+            raise ConsumerBusy(f"Subscription is of different type. {allows}")

@@ -1,0 +1,113 @@
+"""Acknowledgements that carry more than whole entries: cumulative, parts of batches, validation errors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from geminga.broker.consumer import KEY_SHARED, SHARED, Consumer
+from geminga.broker.dispatch_shared import SharedDispatcher
+from geminga.broker.pending_acks import SIZE_MASK
+from geminga.errors import NotAllowed
+from geminga.managed_ledger.acknowledgments import bits_of
+from geminga.position import Position
+from geminga.wire import pulsar_pb2 as pb
+
+if TYPE_CHECKING:
+    from geminga.broker.subscription import Subscription
+
+log = logging.getLogger("geminga.broker")
+
+INDIVIDUAL_TYPES = (SHARED, KEY_SHARED)
+
+
+def acknowledge_cumulative(
+    subscription: Subscription,
+    consumer: Consumer,
+    position: tuple[int, int],
+    ack_set: Sequence[int] = (),
+) -> None:
+    """Acknowledge up to and with `position`; of a batch there only what `ack_set` has no bit for."""
+    if consumer.closed:
+        return
+    now_ms = consumer.last_acked_ms = subscription.clock.now_ms()
+    if consumer.sub_type in INDIVIDUAL_TYPES:
+        log.warning("%s: cumulative ack on a %s subscription is ignored", consumer, consumer.sub_type)
+        return
+    consumer.acks += 1
+    cursor = subscription.cursor
+    if ack_set:
+        cursor.acknowledge_cumulative(Position(position[0], position[1] - 1))
+        if subscription.settings.batch_index_acks:
+            cursor.acknowledge_batch_index(position, ack_set, 64 * len(ack_set))
+    else:
+        cursor.acknowledge_cumulative(position)
+    subscription.after_acks(now_ms)
+
+
+def acknowledge_command(subscription: Subscription, consumer: Consumer, command: pb.CommandAck) -> None:
+    """Acknowledge what the command says. Raises NotAllowed when it belongs to a transaction; then nothing is
+    done.
+    """
+    if consumer.closed:
+        return
+    if command.HasField("txnid_most_bits") and command.HasField("txnid_least_bits"):
+        raise NotAllowed("Server don't support transaction ack!")
+    if command.HasField("validation_error"):
+        _log_validation_error(consumer, command)
+    if command.ack_type == pb.CommandAck.Cumulative:
+        if len(command.message_id) != 1:
+            log.warning("%s: a cumulative ack of %d messages is ignored", consumer, len(command.message_id))
+            return
+        message_id = command.message_id[0]
+        position = Position(message_id.ledgerId, message_id.entryId)
+        acknowledge_cumulative(subscription, consumer, position, list(message_id.ack_set))
+        return
+    whole: list[tuple[int, int]] = []
+    for message_id in command.message_id:
+        position = Position(message_id.ledgerId, message_id.entryId)
+        if not message_id.ack_set or _completes(subscription, consumer, position, list(message_id.ack_set)):
+            whole.append(position)
+    if whole:
+        subscription.acknowledge(consumer, whole)
+    elif command.message_id:
+        consumer.last_acked_ms = subscription.clock.now_ms()
+
+
+def _completes(
+    subscription: Subscription, consumer: Consumer, position: Position, ack_set: Sequence[int]
+) -> bool:
+    """Acknowledge a part of a batch. True: that was the last of it, and the entry is still to be settled as a
+    whole.
+    """
+    if not subscription.settings.batch_index_acks:
+        # As Pulsar without the setting: the entry counts only when all of it is acknowledged, and then
+        # without a set.
+        return False
+    cursor = subscription.cursor
+    dispatcher = subscription.dispatcher
+    owner, packed = consumer, 0
+    if isinstance(dispatcher, SharedDispatcher):
+        owner = dispatcher.owner_of(consumer, position)
+        packed = owner.pending.get(*position)
+    size = packed & SIZE_MASK or 64 * len(ack_set)
+    before = cursor.ack_set(position)
+    left_before = size if before is None else bits_of(before).bit_count()
+    wanted = bits_of(ack_set) & ((1 << size) - 1)
+    if before is not None:
+        wanted &= bits_of(before)
+    if not wanted:
+        return True
+    cursor.acknowledge_batch_index(position, ack_set, size)
+    if packed and isinstance(dispatcher, SharedDispatcher):
+        acked = left_before - wanted.bit_count()
+        owner.acks += acked
+        dispatcher.settle_in_part(owner, acked)
+    return False
+
+
+def _log_validation_error(consumer: Consumer, command: pb.CommandAck) -> None:
+    positions = ", ".join(f"{m.ledgerId}:{m.entryId}" for m in command.message_id)
+    reason = pb.CommandAck.ValidationError.Name(command.validation_error)
+    log.warning("%s: ack for corrupted message at %s - Reason: %s", consumer, positions, reason)
