@@ -1,0 +1,318 @@
+"""A managed ledger on a real bookie and real metadata: what is appended, in which order, and what a restart finds."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from geminga.errors import (
+    Conflict,
+    ServiceNotReady,
+    StorageError,
+    SubscriptionNotFound,
+    TopicNotFound,
+    TopicTerminated,
+)
+from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
+from geminga.managed_ledger.orphans import find_orphan_ledgers, sweep_orphan_ledgers
+from geminga.managed_ledger.state import State
+from geminga.metadata import records
+from geminga.position import EARLIEST, LATEST, Position
+
+ROLL_AT_10 = ManagedLedgerSettings(ledger_entries_max=10, rollover_min_ms=0)
+
+
+def bodies(count: int, first: int = 0) -> list[bytes]:
+    return [b"message %d" % i for i in range(first, first + count)]
+
+
+async def test_entries_are_confirmed_in_order_and_read_back(rooms, publish, drain):
+    async with rooms() as r:
+        ledger = await r.open()
+        assert ledger.last_confirmed.entry_id == -1
+        positions = await publish(ledger, bodies(100))
+        newest = positions[0].ledger_id
+        assert positions == [Position(newest, i) for i in range(100)]
+        assert ledger.last_confirmed == Position(newest, 99)
+        assert ledger.first_position() == Position(newest, 0)
+        assert [body for _, body in await drain(ledger, EARLIEST)] == bodies(100)
+        assert ledger.number_of_entries == 100
+        assert ledger.total_size_bytes == sum(map(len, bodies(100)))
+
+
+async def test_nothing_is_readable_before_it_is_durable(rooms, publish):
+    async with rooms() as r:
+        ledger = await r.open()
+        await ledger.open_cursor("s", initial="earliest")
+        (first,) = await publish(ledger, [b"one"])
+        ledger.append(b"two", None)
+        assert [e.body for e in ledger.read_cached(first, 10, 1000)] == [b"one"]
+        assert ledger.read_cached(first.next(), 10, 1000) == []
+        assert ledger.last_confirmed == first
+        await ledger.listener.settled(2)
+        assert [e.body for e in ledger.read_cached(first, 10, 1000)] == [b"one", b"two"]
+
+
+async def test_absent_topic_is_not_made_unless_asked(rooms):
+    async with rooms() as r:
+        with pytest.raises(TopicNotFound):
+            await r.open(create=False)
+        assert r.metadata.children("/ledgers") == []
+
+
+async def test_full_ledger_gives_way_to_the_next_and_order_holds(rooms, publish, drain):
+    async with rooms() as r:
+        ledger = await r.open(ROLL_AT_10)
+        positions = await publish(ledger, bodies(35))
+        assert [p.entry_id for p in positions] == [*range(10), *range(10), *range(10), *range(5)]
+        assert positions == sorted(positions)
+        assert [body for _, body in await drain(ledger, EARLIEST)] == bodies(35)
+        infos = ledger.ledgers
+        assert [(i.entries, i.closed_ms > 0) for i in infos] == [(10, True)] * 3 + [(0, False)]
+        assert infos[0].size_bytes == sum(map(len, bodies(10)))
+
+
+async def test_full_ledger_waits_for_its_minimum_age(rooms, publish, clock):
+    async with rooms() as r:
+        ledger = await r.open(ManagedLedgerSettings(ledger_entries_max=10))
+        await publish(ledger, bodies(12))
+        assert len(ledger.ledgers) == 1
+        clock.ms += 10 * 60_000
+        await publish(ledger, bodies(1))
+        assert len(ledger.ledgers) == 1  # exactly the minimum is not more than it
+        clock.ms += 1
+        await publish(ledger, bodies(1))
+        await publish(ledger, bodies(1))
+        assert len(ledger.ledgers) == 2
+
+
+async def test_restart_closes_the_open_ledger_and_begins_a_new_one(rooms, publish, drain):
+    async with rooms(crash=True) as r:
+        ledger = await r.open()
+        first = await publish(ledger, bodies(7))
+    async with rooms() as r:
+        ledger = await r.open(create=False)
+        old, new = (info.ledger_id for info in ledger.ledgers)
+        assert ledger.ledgers[0].entries == 7
+        assert ledger.ledgers[0].size_bytes == sum(map(len, bodies(7)))
+        assert old == first[0].ledger_id < new
+        assert ledger.last_confirmed == Position(new, -1)
+        assert ledger.last_position() == first[-1]
+        assert ledger.next_position(first[-1]) == Position(new, 0)
+        second = await publish(ledger, bodies(3, 7))
+        assert second[0] == Position(new, 0)
+        assert [body for _, body in await drain(ledger, EARLIEST)] == bodies(10)
+        assert ledger.previous_position(second[0]) == first[-1]
+        assert ledger.count_between(first[5], second[1]) == 3
+
+
+async def test_restarts_without_entries_leave_no_ledgers_behind(rooms):
+    for _ in range(3):
+        async with rooms(crash=True) as r:
+            ledger = await r.open()
+            newest = ledger.last_confirmed.ledger_id
+            assert [i.ledger_id for i in ledger.ledgers] == [newest]
+            with trio.fail_after(5):
+                while r.metadata.children("/ledgers") != [f"{newest:020d}"]:
+                    await trio.sleep(0.001)
+
+
+async def test_close_writes_the_size_and_refuses_what_comes_later(rooms, publish):
+    async with rooms() as r:
+        ledger = await r.open()
+        await publish(ledger, bodies(5))
+        ledger.append(b"last", b"last")
+        await ledger.close()
+        assert list(ledger.listener.confirmed.values())[-1] == b"last"
+        assert ledger.state is State.CLOSED
+        with pytest.raises(ServiceNotReady):
+            ledger.append(b"late", None)
+        stored = r.metadata.get(
+            records.managed_ledger_path(records.topic_of("/managed-ledgers/public/default/persistent/orders"))
+        )
+        record = records.decode(records.ManagedLedgerRecord, stored.value, "")
+        assert [(i.entries, i.size_bytes) for i in record.ledgers] == [(6, sum(map(len, bodies(5))) + 4)]
+
+
+async def test_terminated_topic_takes_nothing_more_even_after_a_restart(rooms, publish, drain):
+    async with rooms(crash=True) as r:
+        ledger = await r.open()
+        positions = await publish(ledger, bodies(4))
+        ledger.append(b"in flight", b"in flight")
+        assert await ledger.terminate() == positions[-1].next()
+        with pytest.raises(TopicTerminated):
+            ledger.append(b"late", None)
+        assert await ledger.terminate() == positions[-1].next()
+    async with rooms() as r:
+        ledger = await r.open()
+        assert ledger.terminated
+        assert ledger.state is State.TERMINATED
+        assert ledger.last_confirmed == positions[-1].next()
+        with pytest.raises(TopicTerminated):
+            ledger.append(b"late", None)
+        assert [body for _, body in await drain(ledger, EARLIEST)] == [*bodies(4), b"in flight"]
+        await ledger.close()
+
+
+async def test_deleted_topic_leaves_nothing(rooms, publish):
+    async with rooms() as r:
+        ledger = await r.open(ROLL_AT_10)
+        positions = await publish(ledger, bodies(25))
+        cursor = await ledger.open_cursor("s", initial="earliest")
+        cursor.acknowledge(positions[3:5])
+        await cursor.persist()
+        await ledger.delete()
+        assert r.metadata.children("/ledgers") == []
+        assert r.metadata.children("/managed-ledgers/public/default/persistent/orders") == []
+        assert r.bookie.last_entry_id(positions[0].ledger_id) == -1
+        with pytest.raises(TopicNotFound):
+            await r.open(create=False)
+
+
+async def test_trim_drops_what_every_durable_cursor_has_passed(rooms, publish, drain):
+    async with rooms() as r:
+        ledger = await r.open(ROLL_AT_10)
+        positions = await publish(ledger, bodies(35))
+        fast = await ledger.open_cursor("fast", initial="earliest")
+        slow = await ledger.open_cursor("slow", initial="earliest")
+        reader = ledger.open_non_durable_cursor("reader", EARLIEST)
+        fast.acknowledge_cumulative(positions[29])
+        slow.acknowledge(positions[:19])
+        assert await ledger.trim() == 1
+        assert ledger.first_position() == positions[10]
+        slow.acknowledge(positions[19:20])
+        assert (fast.backlog_entries(), slow.backlog_entries(), reader.backlog_entries()) == (5, 15, 25)
+        assert await ledger.trim() == 1
+        assert ledger.number_of_entries == 15
+        # The mark-delete position of the slow one was in a ledger that is gone.
+        assert slow.mark_delete == Position(positions[20].ledger_id, -1)
+        assert (fast.backlog_entries(), slow.backlog_entries(), reader.backlog_entries()) == (5, 15, 15)
+        assert [p for p, _ in await drain(ledger, positions[3])] == positions[20:]
+        assert r.bookie.last_entry_id(positions[0].ledger_id) == -1
+        assert len(r.metadata.children("/ledgers")) == 2
+        assert await ledger.read_positions(positions[5:25]) == await ledger.read_positions(positions[20:25])
+
+
+async def test_trim_without_cursors_leaves_the_newest_ledger_only(rooms, publish):
+    async with rooms() as r:
+        ledger = await r.open(ROLL_AT_10)
+        await publish(ledger, bodies(25))
+        assert await ledger.trim() == 2
+        assert [i.closed_ms for i in ledger.ledgers] == [0]
+        assert await ledger.trim() == 0
+
+
+async def test_retention_holds_consumed_ledgers_back(rooms, publish, clock):
+    async with rooms() as r:
+        ledger = await r.open(ROLL_AT_10)
+        await publish(ledger, bodies(25))
+        ledger.settings = ManagedLedgerSettings(retention_time_ms=1000, retention_size_bytes=-1)
+        assert await ledger.trim() == 0
+        clock.ms += 1001
+        assert await ledger.trim() == 2
+
+
+async def test_find_first_is_a_binary_search_over_all_ledgers(rooms, publish):
+    async with rooms() as r:
+        ledger = await r.open(ROLL_AT_10)
+        positions = await publish(ledger, [b"%d" % (i // 2) for i in range(35)])
+        for wanted in (-1, 0, 1, 5, 9, 10, 16, 17):
+            asked = []
+
+            def at_least(entry, wanted=wanted, asked=asked):
+                asked.append(entry.position)
+                return int(entry.body) >= wanted
+
+            assert await ledger.find_first(at_least) == positions[max(0, 2 * wanted)]
+            assert len(asked) <= 7
+        assert await ledger.find_first(lambda entry: False) is None
+        await ledger.trim()
+        assert await ledger.find_first(lambda entry: True) == positions[30]
+
+
+async def test_failed_disk_fences_and_fails_what_is_pending(rooms, publish, monkeypatch):
+    with pytest.raises(ExceptionGroup) as raised:
+        async with rooms(crash=True) as r:
+            ledger = await r.open()
+            await publish(ledger, bodies(3))
+            monkeypatch.setattr("geminga.disk._sync", _fails)
+            for body in bodies(5, 3):
+                ledger.append(body, body)
+            await ledger.listener.settled(8)
+            assert ledger.listener.failed == bodies(5, 3)
+            assert isinstance(ledger.listener.errors[0], StorageError)
+            assert ledger.state is State.FENCED
+            with pytest.raises(StorageError):
+                ledger.append(b"late", None)
+            await ledger.close()  # does not wait for what cannot come
+            await trio.sleep(5)
+    assert raised.group_contains(StorageError, depth=None)
+
+
+def _fails(fd):
+    raise OSError(5, "Input/output error")
+
+
+async def test_properties_are_replaced_and_survive(rooms):
+    async with rooms(crash=True) as r:
+        ledger = await r.open()
+        await ledger.set_properties({"a": "1", "b": "2"})
+        await ledger.set_properties({"a": "3"})
+    async with rooms() as r:
+        assert (await r.open()).properties == {"a": "3"}
+
+
+async def test_ledgers_that_nobody_names_are_swept_at_a_start(rooms, publish):
+    async with rooms(crash=True) as r:
+        ledger = await r.open()
+        positions = await publish(ledger, bodies(3))
+        record = records.LedgerRecord(
+            topic=str(records.topic_of("/managed-ledgers/public/default/persistent/orders")),
+            purpose="cursor",
+            created_ms=1,
+        )
+        lost = await r.ledger_ids.next()
+        await r.metadata.put(records.ledger_path(lost), records.encode(record))
+        bucket = await r.ledger_ids.next()
+        await r.metadata.put(
+            records.ledger_path(bucket),
+            records.encode(records.LedgerRecord(topic=record.topic, purpose="bucket", created_ms=1)),
+        )
+    async with rooms() as r:
+        assert find_orphan_ledgers(r.metadata) == [lost]
+        assert await sweep_orphan_ledgers(r.bookie, r.metadata) == [lost]
+        assert find_orphan_ledgers(r.metadata) == []
+        ledger = await r.open()
+        assert ledger.last_position() == positions[-1]
+
+
+async def test_cursor_names_are_taken_once(rooms):
+    async with rooms() as r:
+        ledger = await r.open()
+        durable = await ledger.open_cursor("a/b c", initial="latest")
+        assert await ledger.open_cursor("a/b c", initial="earliest") is durable
+        with pytest.raises(Conflict):
+            ledger.open_non_durable_cursor("a/b c", LATEST)
+        ledger.open_non_durable_cursor("reader", LATEST)
+        with pytest.raises(Conflict):
+            await ledger.open_cursor("reader", initial="latest")
+        await ledger.delete_cursor("reader")
+        await ledger.delete_cursor("a/b c")
+        with pytest.raises(SubscriptionNotFound):
+            await ledger.delete_cursor("a/b c")
+
+
+async def test_internal_stats_list_the_open_ledger_without_counts(rooms, publish):
+    async with rooms() as r:
+        ledger = await r.open(ROLL_AT_10)
+        positions = await publish(ledger, bodies(14))
+        cursor = await ledger.open_cursor("s", initial="earliest")
+        cursor.acknowledge([positions[2], positions[3], positions[12]])
+        stats = ledger.internal_stats()
+        assert stats.state == "LedgerOpened"
+        assert [(i.entries, i.size_bytes) for i in stats.ledgers] == [(10, sum(map(len, bodies(10)))), (0, 0)]
+        assert (stats.current_ledger_entries, stats.entries_added, stats.number_of_entries) == (4, 14, 14)
+        old, new = positions[0].ledger_id, positions[-1].ledger_id
+        assert stats.cursors["s"].individually_deleted_messages == f"[({old}:1..{old}:3],({new}:1..{new}:2]]"
+        assert stats.cursors["s"].backlog_entries == 11
+        assert stats.pending_adds == 0
