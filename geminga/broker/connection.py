@@ -1,0 +1,136 @@
+"""One client's socket: read, feed the session, keep alive, write, close."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import trio
+
+from geminga import limits
+from geminga.broker.handlers import HANDLERS
+from geminga.broker.outbox import Outbox
+from geminga.broker.session import Session, State
+from geminga.errors import ProtocolError
+from geminga.wire import encoder
+
+if TYPE_CHECKING:
+    from geminga.broker.rooms import Rooms
+    from geminga.broker.topics import Topics
+
+log = logging.getLogger("geminga.broker")
+
+CHUNKS_PER_TURN_MAX = 8
+"""So many chunks a connection may read in a row before the others have their turn."""
+LAST_WORDS_SECONDS = 0.5
+REQUESTS_OPEN_MAX = 1000
+"""Requests of one connection that wait for an answer; at the limit its socket is not read."""
+
+
+class Connections:
+    """All connections of the binary port."""
+
+    def __init__(
+        self, topics: Topics, rooms: Rooms, *, service_url: Callable[[socket.socket], str], generation: int
+    ) -> None:
+        self._topics = topics
+        self._rooms = rooms
+        self._service_url = service_url
+        self._generation = generation
+        self._producers_named = 0
+        self.active = 0
+        self.created = 0
+
+    def producer_name(self) -> str:
+        """A name that no other producer ever had: the generation counts the starts of this data directory."""
+        self._producers_named += 1
+        return f"{self._rooms.settings.cluster}-{self._generation}-{self._producers_named - 1}"
+
+    async def serve(self, sock: socket.socket) -> None:
+        """Serve one client until it leaves, breaks the protocol, or the broker stops. Closes the socket."""
+        self.active += 1
+        self.created += 1
+        with sock:
+            try:
+                await self._serve(sock)
+            finally:
+                self.active -= 1
+
+    async def _serve(self, sock: socket.socket) -> None:
+        outbox = Outbox()
+        try:
+            host, port = sock.getpeername()[:2]
+        except OSError:
+            return
+        async with trio.open_nursery() as nursery:
+            session = Session(
+                HANDLERS,
+                outbox,
+                self._topics,
+                self._rooms,
+                nursery,
+                address=f"/{host}:{port}",
+                service_url=self._service_url(sock),
+                producer_names=self.producer_name,
+            )
+            nursery.start_soon(self._write, nursery, outbox, sock)
+            nursery.start_soon(self._keep_alive, nursery, session, outbox)
+            try:
+                await self._read(sock, session)
+            except ProtocolError as error:
+                log.warning("%s: connection closed: %s", session.address, error)
+                with trio.move_on_after(LAST_WORDS_SECONDS):
+                    await outbox.drained()
+            except OSError:
+                pass
+            finally:
+                session.close()
+                outbox.close()
+                nursery.cancel_scope.cancel()
+
+    async def _read(self, sock: socket.socket, session: Session) -> None:
+        bookie = self._rooms.bookie
+        turns = 0
+        while True:
+            try:
+                chunk = sock.recv(limits.RECEIVE_BYTES)
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(sock)
+                turns = 0
+                continue
+            if not chunk:
+                return
+            session.ping_unanswered = False
+            session.feed(chunk)
+            if not bookie.has_room():
+                await bookie.wait_room()
+            await session.wait_requests_below(REQUESTS_OPEN_MAX)
+            turns += 1
+            if turns >= CHUNKS_PER_TURN_MAX:
+                turns = 0
+                await trio.lowlevel.checkpoint()
+
+    async def _write(self, nursery: trio.Nursery, outbox: Outbox, sock: socket.socket) -> None:
+        try:
+            await outbox.run(sock)
+        except OSError:
+            nursery.cancel_scope.cancel()
+
+    async def _keep_alive(self, nursery: trio.Nursery, session: Session, outbox: Outbox) -> None:
+        await trio.sleep(limits.HANDSHAKE_SECONDS)
+        if session.state is State.NEW:
+            log.warning(
+                "%s: connection closed: no CONNECT in %s s", session.address, limits.HANDSHAKE_SECONDS
+            )
+            nursery.cancel_scope.cancel()
+            return
+        while True:
+            await trio.sleep(self._rooms.settings.keep_alive_s)
+            if session.ping_unanswered:
+                log.warning("%s: connection closed: no answer to PING", session.address)
+                nursery.cancel_scope.cancel()
+                return
+            session.ping_unanswered = True
+            outbox.write(encoder.ping())

@@ -1,0 +1,119 @@
+"""PRODUCER and CLOSE_PRODUCER; SEND itself is served by the session."""
+
+from __future__ import annotations
+
+import trio
+
+from geminga import limits
+from geminga.broker.producer import Producer
+from geminga.broker.producers import AccessMode
+from geminga.broker.session import Handler, Session
+from geminga.broker.topic import Topic
+from geminga.errors import ServiceNotReady, TooManyRequests
+from geminga.names import TopicName
+from geminga.wire import encoder
+from geminga.wire import pulsar_pb2 as pb
+
+
+async def producer(session: Session, command: pb.CommandProducer) -> None:
+    """Attach a producer to its topic, which is loaded, or made where that is allowed."""
+    key = ("producer", command.producer_id)
+    existing = session.producers.get(command.producer_id)
+    if existing is not None and not existing.closed:
+        if existing.epoch >= command.epoch:
+            _succeed(session, command, existing)
+            return
+        _leave(session, existing)
+    if key in session.opening:
+        raise ServiceNotReady("Producer is already present on the connection")
+    if len(session.producers) >= limits.PRODUCERS_PER_CONNECTION_MAX:
+        raise TooManyRequests(f"more than {limits.PRODUCERS_PER_CONNECTION_MAX} producers on one connection")
+    name = TopicName.parse(command.topic)
+    with trio.CancelScope() as scope:
+        session.opening[key] = scope
+        try:
+            topic = await session.topics.get(name, create=session.topics.may_be_created(name))
+            if command.initial_subscription_name:
+                await topic.create_subscription(
+                    command.initial_subscription_name,
+                    initial="earliest",
+                    create=session.rooms.settings.auto_subscription_creation,
+                )
+            made = _make(session, command, topic)
+            await _enter(session, command, topic, made)
+        finally:
+            del session.opening[key]
+
+
+def _make(session: Session, command: pb.CommandProducer, topic: Topic) -> Producer:
+    return Producer(
+        topic,
+        command.producer_id,
+        command.producer_name or session.producer_names(),
+        session.outbox,
+        message_bytes_max=session.rooms.settings.message_bytes_max,
+        epoch=command.epoch,
+        user_provided_name=command.user_provided_producer_name,
+        access_mode=command.producer_access_mode,
+        metadata={pair.key: pair.value for pair in command.metadata},
+        address=session.address,
+        client_version=session.client_version,
+        connected_since_ms=session.rooms.clock.now_ms(),
+    )
+
+
+async def _enter(session: Session, command: pb.CommandProducer, topic: Topic, made: Producer) -> None:
+    topic_epoch = command.topic_epoch if command.HasField("topic_epoch") else None
+    entered = await topic.add_producer(made, topic_epoch)
+    try:
+        if not entered:
+            _succeed(session, command, made, ready=False)
+            await topic.producers.wait(made)
+            await topic.save_epoch()
+    except BaseException:
+        topic.producers.remove(made)
+        raise
+    if session.outbox.closed:
+        topic.producers.remove(made)
+        return
+    session.producers[command.producer_id] = made
+    _succeed(session, command, made)
+
+
+def _succeed(session: Session, command: pb.CommandProducer, made: Producer, *, ready: bool = True) -> None:
+    success = pb.CommandProducerSuccess(
+        request_id=command.request_id,
+        producer_name=made.name,
+        last_sequence_id=-1,
+        schema_version=b"",
+        producer_ready=ready,
+    )
+    if made.access_mode != AccessMode.SHARED and made.topic.producers.epoch is not None:
+        success.topic_epoch = made.topic.producers.epoch
+    session.outbox.write(
+        encoder.frame(pb.BaseCommand(type=pb.BaseCommand.PRODUCER_SUCCESS, producer_success=success))
+    )
+
+
+def close_producer(session: Session, command: pb.CommandCloseProducer) -> None:
+    """The producer leaves; the answer follows its last receipt."""
+    made = session.producers.pop(command.producer_id, None)
+    opening = session.opening.get(("producer", command.producer_id))
+    if opening is not None:
+        opening.cancel()
+    if made is None:
+        session.outbox.write(encoder.success(command.request_id))
+        return
+    _leave(session, made)
+    made.when_idle(lambda: session.outbox.write(encoder.success(command.request_id)))
+
+
+def _leave(session: Session, made: Producer) -> None:
+    made.closed = True
+    made.topic.producers.remove(made)
+
+
+HANDLERS: dict[type, Handler] = {
+    pb.CommandProducer: producer,
+    pb.CommandCloseProducer: close_producer,
+}

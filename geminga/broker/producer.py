@@ -1,0 +1,128 @@
+"""One producer of one topic, as its connection sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from geminga.broker.rates import Rate
+from geminga.errors import GemingaError, ServerError
+from geminga.wire import encoder
+
+if TYPE_CHECKING:
+    from geminga.broker.outbox import Outbox
+    from geminga.broker.topic import Topic
+    from geminga.wire.decoder import Send
+
+
+class Producer:
+    """Takes SEND commands, gives receipts in their order.
+
+    A receipt is written only from `confirm`, which the managed ledger calls after the entry is durable.
+    """
+
+    __slots__ = (
+        "_on_idle",
+        "_receipts",
+        "access_mode",
+        "address",
+        "byte_rate",
+        "bytes_in",
+        "client_version",
+        "closed",
+        "connected_since_ms",
+        "epoch",
+        "message_bytes_max",
+        "message_rate",
+        "messages_in",
+        "metadata",
+        "name",
+        "outbox",
+        "pending",
+        "producer_id",
+        "topic",
+        "user_provided_name",
+    )
+
+    def __init__(
+        self,
+        topic: Topic,
+        producer_id: int,
+        name: str,
+        outbox: Outbox,
+        *,
+        message_bytes_max: int,
+        epoch: int = 0,
+        user_provided_name: bool = False,
+        access_mode: int = 0,
+        metadata: dict[str, str] | None = None,
+        address: str = "",
+        client_version: str = "",
+        connected_since_ms: int = 0,
+    ) -> None:
+        self.topic = topic
+        self.producer_id = producer_id
+        self.name = name
+        self.outbox = outbox
+        self.message_bytes_max = message_bytes_max
+        self.epoch = epoch
+        self.user_provided_name = user_provided_name
+        self.access_mode = access_mode
+        self.metadata = metadata or {}
+        self.address = address
+        self.client_version = client_version
+        self.connected_since_ms = connected_since_ms
+        self.closed = False
+        self.pending = 0
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.message_rate = Rate()
+        self.byte_rate = Rate()
+        self._receipts = encoder.ReceiptEncoder(producer_id)
+        self._on_idle: Callable[[], None] | None = None
+
+    def publish(self, send: Send) -> None:
+        """Accept one entry, or answer SEND_ERROR. Its receipt follows once it is durable."""
+        size = len(send.headers_and_payload)
+        if not send.checksum_ok:
+            self._refuse(send, ServerError.CHECKSUM, "Checksum failed on the broker")
+        elif size > self.message_bytes_max:
+            self._refuse(
+                send,
+                ServerError.NOT_ALLOWED,
+                f"the message has {size} bytes, more than the {self.message_bytes_max} of maxMessageSize; "
+                "send it in chunks or make it smaller",
+            )
+        else:
+            self.messages_in += send.num_messages
+            self.bytes_in += size
+            self.pending += 1
+            try:
+                self.topic.append(self, send)
+            except GemingaError as error:
+                self.pending -= 1
+                self._refuse(send, error.server_error, str(error))
+
+    def confirm(self, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int) -> None:
+        """The entry is durable: write its receipt."""
+        self.outbox.write(self._receipts.encode(sequence_id, highest_sequence_id, ledger_id, entry_id))
+        self.pending -= 1
+        if self.pending == 0 and self._on_idle is not None:
+            self._on_idle()
+
+    def fail(self, sequence_id: int, error: GemingaError) -> None:
+        """The entry will not become durable: say so, and hold nobody up."""
+        self.outbox.write(encoder.send_error(self.producer_id, sequence_id, error.server_error, str(error)))
+        self.pending -= 1
+        if self.pending == 0 and self._on_idle is not None:
+            self._on_idle()
+
+    def when_idle(self, tell: Callable[[], None]) -> None:
+        """Call `tell` once every accepted entry has its receipt: at once, if that is so already."""
+        if self.pending == 0:
+            tell()
+        else:
+            self._on_idle = tell
+
+    def _refuse(self, send: Send, code: ServerError, reason: str) -> None:
+        self.outbox.write(encoder.send_error(self.producer_id, send.sequence_id, code, reason))

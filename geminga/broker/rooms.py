@@ -1,0 +1,35 @@
+"""What the broker's parts are given: the rooms below, already open, and their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from geminga.bookie.bookie import Bookie
+    from geminga.broker.namespaces import Namespaces
+    from geminga.broker.settings import BrokerSettings
+    from geminga.broker.subscription import SubscriptionSettings
+    from geminga.clock import Clock
+    from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
+    from geminga.managed_ledger.tail_cache import TailCache
+    from geminga.metadata.ledger_ids import LedgerIds
+    from geminga.metadata.store import MetadataStore
+    from geminga.tracker.interface import DelayedDeliveryTracker
+
+
+@dataclass(frozen=True, slots=True)
+class Rooms:
+    """Handed down, never reached for: nothing in the broker opens a room of its own."""
+
+    bookie: Bookie
+    metadata: MetadataStore
+    ledger_ids: LedgerIds
+    namespaces: Namespaces
+    clock: Clock
+    tail_cache: TailCache
+    settings: BrokerSettings
+    ledger_settings: ManagedLedgerSettings
+    subscription_settings: SubscriptionSettings
+    tracker_factory: Callable[[], DelayedDeliveryTracker]

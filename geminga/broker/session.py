@@ -1,0 +1,220 @@
+"""One client's session: which commands it may send now, and who answers each.
+
+The session is plain code on top of the decoder. SEND, ACK and FLOW are served at once, without a task or an
+await; a request that has to wait for a disk or a topic gets a task of the connection's nursery.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import trio
+
+from geminga.errors import GemingaError, ProtocolError, ServerError, UnsupportedCommand
+from geminga.wire import encoder
+from geminga.wire.commands import Ack, BadFrame, Flow, Send, UnknownCommand, request_id_of
+from geminga.wire.decoder import Decoder
+
+if TYPE_CHECKING:
+    from geminga.broker.consumer import Consumer
+    from geminga.broker.outbox import Outbox
+    from geminga.broker.producer import Producer
+    from geminga.broker.rooms import Rooms
+    from geminga.broker.subscription import Subscription
+    from geminga.broker.topic import Topic
+    from geminga.broker.topics import Topics
+
+log = logging.getLogger("geminga.broker")
+
+Handler = Callable[["Session", Any], Awaitable[None] | None]
+
+
+class Attached(NamedTuple):
+    """A consumer of this connection and where it belongs."""
+
+    topic: Topic
+    subscription: Subscription
+    consumer: Consumer
+
+
+class State(enum.Enum):
+    NEW = "new"
+    """Nothing but CONNECT may come."""
+    READY = "ready"
+    CLOSING = "closing"
+
+
+class Session:
+    """What the broker knows of one connection."""
+
+    def __init__(
+        self,
+        handlers: dict[type, Handler],
+        outbox: Outbox,
+        topics: Topics,
+        rooms: Rooms,
+        nursery: trio.Nursery,
+        *,
+        address: str,
+        service_url: str,
+        producer_names: Callable[[], str],
+    ) -> None:
+        self._handlers = handlers
+        self._decoder = Decoder()
+        self.outbox = outbox
+        self.topics = topics
+        self.rooms = rooms
+        self.nursery = nursery
+        self.address = address
+        self.service_url = service_url
+        self.producer_names = producer_names
+        self.state = State.NEW
+        self.protocol_version = 0
+        self.client_version = ""
+        self.wants_broker_metadata = False
+        self.requests_open = 0
+        self._request_ended = trio.Event()
+        self.producers: dict[int, Producer] = {}
+        self.consumers: dict[int, Attached] = {}
+        self.opening: dict[tuple[str, int], trio.CancelScope] = {}
+        """Producers and consumers that are being made: ("producer" | "consumer", id)."""
+        self.ping_unanswered = False
+
+    def feed(self, chunk: bytes) -> None:
+        """Serve everything that `chunk` completes. Raises `ProtocolError`; then the connection must be
+        closed.
+        """
+        try:
+            commands = self._decoder.feed(chunk)
+        except BadFrame as error:
+            self._serve(error.commands)
+            raise
+        self._serve(commands)
+
+    def _serve(self, commands: list[Any]) -> None:
+        for command in commands:
+            kind = type(command)
+            if kind is Send:
+                self._send(command)
+            elif kind is Ack:
+                self._ack(command)
+            elif kind is Flow:
+                self._flow(command)
+            else:
+                self._request(kind, command)
+
+    # -- the hot three ---------------------------------------------------------------------------------------
+
+    def _send(self, send: Send) -> None:
+        producer = self.producers.get(send.producer_id)
+        if producer is None:
+            raise ProtocolError(f"SEND for producer {send.producer_id}, which this connection does not have")
+        if not producer.closed:
+            producer.publish(send)
+
+    def _ack(self, ack: Ack) -> None:
+        attached = self.consumers.get(ack.consumer_id)
+        if attached is None:
+            if ack.request_id is not None:
+                self._refuse_ack(ack.consumer_id, ack.request_id)
+            return
+        subscription, consumer = attached.subscription, attached.consumer
+        try:
+            if ack.cumulative:
+                subscription.acknowledge_cumulative(consumer, ack.positions[-1])
+            else:
+                subscription.acknowledge(consumer, ack.positions)
+        except GemingaError as error:
+            if ack.request_id is None:
+                log.warning("%s: ack refused: %s", self.address, error)
+            else:
+                self.outbox.write(
+                    encoder.ack_response(ack.consumer_id, ack.request_id, error.server_error, str(error))
+                )
+            return
+        if ack.request_id is not None:
+            self.outbox.write(encoder.ack_response(ack.consumer_id, ack.request_id))
+
+    def _refuse_ack(self, consumer_id: int, request_id: int) -> None:
+        self.outbox.write(
+            encoder.ack_response(
+                consumer_id, request_id, ServerError.CONSUMER_NOT_FOUND, f"Consumer {consumer_id} is not here"
+            )
+        )
+
+    def _flow(self, flow: Flow) -> None:
+        attached = self.consumers.get(flow.consumer_id)
+        if attached is not None:
+            attached.subscription.flow(attached.consumer, flow.permits)
+
+    # -- requests --------------------------------------------------------------------------------------------
+
+    def _request(self, kind: type, command: Any) -> None:
+        handler = self._handlers.get(kind)
+        if handler is None:
+            self._refuse_unserved(kind, command)
+            return
+        if (self.state is State.NEW) is not getattr(handler, "before_connect", False):
+            raise ProtocolError(f"{kind.__name__} while the connection is {self.state.value}")
+        try:
+            waiting = handler(self, command)
+        except GemingaError as error:
+            self.answer_error(command, error)
+        else:
+            if waiting is not None:
+                self.requests_open += 1
+                self.nursery.start_soon(self._finish, command, waiting)
+
+    async def _finish(self, command: Any, waiting: Awaitable[None]) -> None:
+        """The connection boundary: whatever goes wrong with a request is told to its sender and to no one
+        else.
+        """
+        try:
+            await waiting
+        except GemingaError as error:
+            self.answer_error(command, error)
+        except Exception as error:
+            log.exception("%s: %s failed; this is a bug in Geminga", self.address, type(command).__name__)
+            self._answer(command, ServerError.UNKNOWN, f"internal error: {error!r}")
+        finally:
+            self.requests_open -= 1
+            self._request_ended.set()
+
+    async def wait_requests_below(self, limit: int) -> None:
+        """Return once fewer than `limit` requests wait for their answer: at once, nearly always."""
+        while self.requests_open >= limit:
+            self._request_ended = trio.Event()
+            await self._request_ended.wait()
+
+    def answer_error(self, command: Any, error: GemingaError) -> None:
+        """Tell the sender of `command` what went wrong; a fault in the bytes ends the connection instead."""
+        if isinstance(error, ProtocolError):
+            raise error
+        self._answer(command, error.server_error, str(error))
+
+    def _answer(self, command: Any, code: ServerError, text: str) -> None:
+        request_id = request_id_of(command)
+        if request_id is not None:
+            self.outbox.write(encoder.error(request_id, code, text))
+        else:
+            log.warning("%s: %s refused: %s", self.address, type(command).__name__, text)
+
+    def _refuse_unserved(self, kind: type, command: Any) -> None:
+        if self.state is State.NEW:
+            raise ProtocolError(f"{kind.__name__} before CONNECT")
+        name = f"command type {command.type}" if kind is UnknownCommand else kind.__name__
+        self.answer_error(command, UnsupportedCommand(f"{name} is not served by this broker"))
+
+    def close(self) -> None:
+        """The connection is gone: its producers and consumers leave their topics."""
+        self.state = State.CLOSING
+        for producer in self.producers.values():
+            producer.closed = True
+            producer.topic.producers.remove(producer)
+        for attached in self.consumers.values():
+            attached.subscription.remove_consumer(attached.consumer)
+        self.producers.clear()
+        self.consumers.clear()

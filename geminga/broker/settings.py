@@ -1,0 +1,32 @@
+"""What the broker's rooms may be told from outside, in Pulsar's terms."""
+
+from __future__ import annotations
+
+import msgspec
+
+from geminga import limits
+
+
+class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of topics, producers and connections; the names in brackets are `broker.conf`'s."""
+
+    cluster: str = "standalone"
+    """[clusterName]"""
+    message_bytes_max: int = limits.MESSAGE_BYTES_MAX
+    """[maxMessageSize]"""
+    keep_alive_s: float = 30.0
+    """[keepAliveIntervalSeconds] A peer that is silent for two of these is gone."""
+    auto_topic_creation: bool = True
+    """[allowAutoTopicCreation]"""
+    auto_topic_creation_partitions: int = 0
+    """0: topics are created without partitions [allowAutoTopicCreationType, defaultNumPartitions]"""
+    auto_subscription_creation: bool = True
+    """[allowAutoSubscriptionCreation]"""
+    trim_interval_s: float = 120.0
+    """[retentionCheckIntervalInSeconds]"""
+    rates_interval_s: float = 60.0
+    """[statsUpdateFrequencyInSecs]"""
+    exposes_broker_metadata: bool = False
+    """[exposingBrokerEntryMetadataToClientEnabled] Clients that ask for it get the broker's stamp too."""
+    subscription_types: frozenset[str] = frozenset({"Exclusive", "Shared", "Failover", "Key_Shared"})
+    """[subscriptionTypesEnabled]"""

@@ -1,0 +1,276 @@
+"""One topic: entries go down into its managed ledger, receipts and wake-ups come back up."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from geminga.broker.consumer import Consumer
+from geminga.broker.producer import Producer
+from geminga.broker.producers import Producers
+from geminga.broker.rates import Rate
+from geminga.broker.subscription import Subscription
+from geminga.errors import GemingaError, NotAllowed, ServiceNotReady, SubscriptionNotFound, TopicTerminated
+from geminga.position import LATEST, Position
+from geminga.wire import encoder
+from geminga.wire.message_metadata import peek, stamp
+
+if TYPE_CHECKING:
+    from geminga.broker.rooms import Rooms
+    from geminga.managed_ledger.managed_ledger import ManagedLedger
+    from geminga.names import TopicName
+    from geminga.wire.decoder import Send
+
+log = logging.getLogger("geminga.broker")
+
+EPOCH_PROPERTY = "geminga.topic-epoch"
+
+
+class Topic:
+    """A loaded topic. `run` owns its tasks; `close` ends them and leaves everything on disk."""
+
+    def __init__(self, name: TopicName, ledger: ManagedLedger, rooms: Rooms) -> None:
+        self.name = name
+        self.partition_index = name.partition_index
+        self.ledger = ledger
+        self.rooms = rooms
+        self.clock = rooms.clock
+        self.settings = rooms.settings
+        epoch = ledger.properties.get(EPOCH_PROPERTY)
+        self.producers = Producers(str(name), int(epoch) if epoch else None)
+        self.subscriptions: dict[str, Subscription] = {}
+        self.closing = False
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.chunks_in = 0
+        self.message_rate = Rate()
+        self.byte_rate = Rate()
+        self.last_publish_ms = 0
+        self._stamp_ms = -1
+        self._stamp = b""
+        self._stopped = trio.Event()
+        self._nursery: trio.Nursery | None = None
+        ledger.listener = self
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run the ledger's and the subscriptions' tasks until `close`, or until one of them breaks."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            await nursery.start(self.ledger.run)
+            for name, cursor in self.ledger.cursors.items():
+                await self._start_subscription(name, cursor)
+            nursery.start_soon(self._trim_forever)
+            task_status.started()
+            await self._stopped.wait()
+            nursery.cancel_scope.cancel()
+
+    async def close(self) -> None:
+        """Disconnect everyone, persist cursors, close the ledger. On return the disk holds all of it."""
+        self.closing = True
+        self.disconnect_producers()
+        for subscription in tuple(self.subscriptions.values()):
+            await subscription.close()
+        await self.ledger.close()
+        self._stopped.set()
+
+    async def delete(self) -> None:
+        """Like `close`, but nothing of the topic is left on disk."""
+        self.closing = True
+        self.disconnect_producers()
+        for subscription in tuple(self.subscriptions.values()):
+            await subscription.close()
+        await self.ledger.delete()
+        self._stopped.set()
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether a producer or a consumer is connected."""
+        return bool(len(self.producers)) or any(s.consumers for s in self.subscriptions.values())
+
+    async def _trim_forever(self) -> None:
+        while True:
+            await trio.sleep(self.settings.trim_interval_s)
+            await self.ledger.trim()
+
+    def measure(self, elapsed_s: float) -> None:
+        """Close one interval of the rates of this topic, its producers and its subscriptions."""
+        self.message_rate.measure(self.messages_in, elapsed_s)
+        self.byte_rate.measure(self.bytes_in, elapsed_s)
+        for producer in self.producers:
+            producer.message_rate.measure(producer.messages_in, elapsed_s)
+            producer.byte_rate.measure(producer.bytes_in, elapsed_s)
+        for subscription in self.subscriptions.values():
+            subscription.update_rates(elapsed_s)
+
+    # -- publishing ------------------------------------------------------------------------------------------
+
+    def append(self, producer: Producer, send: Send) -> None:
+        """Hand one entry to the ledger, stamped with the broker's time. Its producer hears of it when it is
+        durable.
+
+        Raises `GemingaError` when the topic takes no more entries; then nothing was stored.
+        """
+        if self.closing:
+            raise ServiceNotReady(f"topic {self.name} is closing; look it up again")
+        now_ms = self.clock.now_ms()
+        if now_ms != self._stamp_ms:
+            self._stamp_ms = now_ms
+            self._stamp = stamp(now_ms)
+        body = send.headers_and_payload
+        self.ledger.append(self._stamp + body, (producer, send.sequence_id, send.highest_sequence_id))
+        self.messages_in += send.num_messages
+        self.bytes_in += len(body)
+        self.last_publish_ms = now_ms
+        if send.is_chunk:
+            self.chunks_in += 1
+
+    def on_confirmed(self, ledger_id: int, first_entry_id: int, contexts: list[Any]) -> None:
+        """The ledger's entries from `first_entry_id` on are durable: receipts, then consumers."""
+        entry_id = first_entry_id
+        for producer, sequence_id, highest_sequence_id in contexts:
+            producer.confirm(sequence_id, highest_sequence_id, ledger_id, entry_id)
+            entry_id += 1
+        for subscription in self.subscriptions.values():
+            subscription.entries_available()
+
+    def on_add_failed(self, error: GemingaError, contexts: list[Any]) -> None:
+        """These entries will never be durable: each producer is told, none gets a receipt."""
+        for producer, sequence_id, _ in contexts:
+            producer.fail(sequence_id, error)
+
+    async def add_producer(self, producer: Producer, topic_epoch: int | None) -> bool:
+        """Admit a producer. False: it must call `producers.wait` for its turn. Raises `PeerError`."""
+        if self.closing:
+            raise ServiceNotReady(f"topic {self.name} is closing; look it up again")
+        if self.ledger.terminated:
+            raise TopicTerminated(f"Topic {self.name} was already terminated")
+        fenced = self.producers.admit(producer, topic_epoch)
+        if fenced is None:
+            return False
+        for other in fenced:
+            self._disconnect(other)
+        if producer.access_mode:
+            await self.save_epoch()
+        return True
+
+    async def save_epoch(self) -> None:
+        """Make the topic epoch durable."""
+        await self.ledger.set_properties(
+            {**self.ledger.properties, EPOCH_PROPERTY: str(self.producers.epoch)}
+        )
+
+    def disconnect_producers(self) -> None:
+        """Tell every producer to look the topic up again."""
+        for producer in self.producers:
+            self.producers.remove(producer)
+            self._disconnect(producer)
+
+    def _disconnect(self, producer: Producer) -> None:
+        producer.closed = True
+        producer.outbox.write(encoder.close_producer(producer.producer_id, 0))
+
+    # -- subscriptions ---------------------------------------------------------------------------------------
+
+    async def subscribe(
+        self,
+        name: str,
+        consumer: Consumer,
+        *,
+        durable: bool,
+        initial: str,
+        start: Position | None,
+        subscription_properties: dict[str, str],
+        create: bool = True,
+    ) -> Subscription:
+        """Attach a consumer to a subscription, which is made if need be; a durable one is on disk on return.
+
+        `initial` is "earliest" or "latest" and counts for a new subscription only; `start` is where a
+        non-durable one begins. Raises `PeerError` when the subscription does not take the consumer.
+        """
+        if self.closing:
+            raise ServiceNotReady(f"topic {self.name} is closing; look it up again")
+        subscription = self.subscriptions.get(name)
+        if subscription is not None and subscription.cursor.durable is not durable:
+            raise NotAllowed(
+                f"Durable subscription with the same name already exists: {name}"
+                if not durable
+                else f"NonDurable subscription with the same name already exists: {name}"
+            )
+        if subscription is None:
+            subscription = await self.create_subscription(
+                name,
+                durable=durable,
+                initial=initial,
+                start=start,
+                subscription_properties=subscription_properties,
+                create=create,
+            )
+        await subscription.ready()
+        if self.closing:
+            raise ServiceNotReady(f"topic {self.name} is closing; look it up again")
+        subscription.add_consumer(consumer)
+        return subscription
+
+    async def create_subscription(
+        self,
+        name: str,
+        *,
+        durable: bool = True,
+        initial: str = "latest",
+        start: Position | None = None,
+        subscription_properties: dict[str, str] | None = None,
+        create: bool = True,
+    ) -> Subscription:
+        """A new subscription without consumers; the existing one if another caller was faster."""
+        if not create:
+            raise SubscriptionNotFound(
+                f"Subscription {name} does not exist on {self.name} and may not be created automatically"
+            )
+        if durable:
+            cursor = await self.ledger.open_cursor(
+                name,
+                initial=start if start is not None else initial,  # type: ignore[arg-type]
+                subscription_properties=subscription_properties or {},
+            )
+        else:
+            assert start is not None
+            cursor = self.ledger.open_non_durable_cursor(name, start)
+        existing = self.subscriptions.get(name)
+        return existing if existing is not None else await self._start_subscription(name, cursor)
+
+    async def delete_subscription(self, name: str) -> None:
+        """Take a subscription and its cursor away, for good on return."""
+        subscription = self.subscriptions.pop(name, None)
+        if subscription is None:
+            raise SubscriptionNotFound(f"Subscription not found: {name} on {self.name}")
+        await subscription.delete()
+
+    def subscription(self, name: str) -> Subscription:
+        """The subscription of that name, or `SubscriptionNotFound`."""
+        found = self.subscriptions.get(name)
+        if found is None:
+            raise SubscriptionNotFound(f"Subscription not found: {name} on {self.name}")
+        return found
+
+    async def first_published_at(self, since_ms: int) -> Position:
+        """The first entry that was published at `since_ms` or later; LATEST if there is none."""
+        found = await self.ledger.find_first(lambda entry: peek(entry.body).publish_time_ms >= since_ms)
+        return found if found is not None else LATEST
+
+    async def _start_subscription(self, name: str, cursor: Any) -> Subscription:
+        assert self._nursery is not None
+        subscription = Subscription(
+            self,
+            name,
+            cursor,
+            settings=self.rooms.subscription_settings,
+            clock=self.clock,
+            tracker_factory=self.rooms.tracker_factory,
+        )
+        self.subscriptions[name] = subscription
+        await self._nursery.start(subscription.run)
+        return subscription

@@ -1,0 +1,54 @@
+"""From the configuration by Pulsar's names to the settings that each room takes."""
+
+from __future__ import annotations
+
+from geminga import limits
+from geminga.bookie.settings import BookieSettings
+from geminga.broker.dispatch_settings import SubscriptionSettings
+from geminga.broker.settings import BrokerSettings
+from geminga.config import Config
+from geminga.managed_ledger.rollover import MINUTE_MS, ManagedLedgerSettings
+
+
+def bookie_settings(config: Config) -> BookieSettings:
+    return BookieSettings(journal_file_bytes=config.journal_max_size_mb * limits.MIB)
+
+
+def ledger_settings(config: Config) -> ManagedLedgerSettings:
+    return ManagedLedgerSettings(
+        ledger_entries_max=config.managed_ledger_max_entries_per_ledger,
+        ledger_bytes_max=config.managed_ledger_max_size_per_ledger_mbytes * limits.MIB,
+        rollover_min_ms=config.managed_ledger_min_ledger_rollover_time_minutes * MINUTE_MS,
+        rollover_max_ms=config.managed_ledger_max_ledger_rollover_time_minutes * MINUTE_MS,
+        cursor_ledger_entries_max=config.managed_ledger_cursor_max_entries_per_ledger,
+    )
+
+
+def broker_settings(config: Config) -> BrokerSettings:
+    partitioned = config.allow_auto_topic_creation_type == "partitioned"
+    return BrokerSettings(
+        cluster=config.cluster_name,
+        message_bytes_max=config.max_message_size,
+        keep_alive_s=float(config.keep_alive_interval_seconds),
+        auto_topic_creation=config.allow_auto_topic_creation,
+        auto_topic_creation_partitions=config.default_num_partitions if partitioned else 0,
+        auto_subscription_creation=config.allow_auto_subscription_creation,
+        trim_interval_s=float(config.retention_check_interval_in_seconds),
+        rates_interval_s=float(config.stats_update_frequency_in_secs),
+        exposes_broker_metadata=config.exposing_broker_entry_metadata_to_client_enabled,
+        subscription_types=frozenset(config.subscription_types_enabled),
+    )
+
+
+def subscription_settings(config: Config) -> SubscriptionSettings:
+    return SubscriptionSettings(
+        read_entries_max=config.dispatcher_max_read_batch_size,
+        read_bytes_max=config.dispatcher_max_read_size_bytes,
+        unacked_max_per_consumer=config.max_unacked_messages_per_consumer,
+        unacked_max_per_subscription=config.max_unacked_messages_per_subscription,
+        batch_index_acks=config.acknowledgment_at_batch_index_level_enabled,
+        delayed_delivery=config.delayed_delivery_enabled,
+        failover_delay_ms=config.active_consumer_failover_delay_time_millis,
+        key_shared_ring=config.subscription_key_shared_use_consistent_hashing,
+        key_shared_ring_points=config.subscription_key_shared_consistent_hashing_replica_points,
+    )
