@@ -1,4 +1,4 @@
-"""The `geminga` command. A subcommand's module is imported when it is asked for, so that `--help` is quick."""
+"""The `geminga` command. A subcommand's module is imported when it is asked for: `--help` is quick."""
 
 from __future__ import annotations
 

@@ -195,10 +195,8 @@ class _Broker:
     def _explain_listen(self, error: OSError) -> int:
         config = self._config
         if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
-            print(
-                f"geminga standalone: bindAddress {config.bind_address}: not an address of this machine ({error})",
-                file=sys.stderr,
-            )
+            reason = f"not an address of this machine ({error})"
+            print(f"geminga standalone: bindAddress {config.bind_address}: {reason}", file=sys.stderr)
             return EXIT_USAGE
         from geminga.cli.ports import describe_refusal
 

@@ -1,0 +1,188 @@
+"""Which handler answers a request. Pure: a method and a path in, a handler and its parameters out.
+
+A pattern is a path whose segments are literal or a `{name}`, which stands for any one segment. Where both
+fit, the literal one wins. Paths are split before they are percent-decoded, so an encoded slash stays inside
+its segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+
+from geminga.errors import PeerError
+
+SEGMENTS_MAX = 32
+QUERY_FIELDS_MAX = 64
+
+
+class BadRequest(PeerError):
+    http_status = 400
+
+
+class NotFound(PeerError):
+    http_status = 404
+
+
+class MethodNotAllowed(PeerError):
+    http_status = 405
+
+    def __init__(self, allowed: str) -> None:
+        super().__init__("Method Not Allowed")
+        self.allowed = allowed
+
+
+class Request:
+    """One request, its body read. `parameters` come from the path, `query` from behind the question mark."""
+
+    __slots__ = ("body", "local_host", "method", "parameters", "query", "segments")
+
+    def __init__(self, method: str, target: str, body: bytes = b"", local_host: str = "localhost") -> None:
+        """Raises `BadRequest` for a target that is no path."""
+        path, _, query = target.partition("?")
+        if not path.startswith("/"):
+            raise BadRequest("the request target must be a path")
+        raw = path[1:].split("/")
+        if raw[-1] == "":
+            raw.pop()
+        if len(raw) > SEGMENTS_MAX:
+            raise BadRequest("the path has too many parts")
+        try:
+            self.segments = [unquote(part, errors="strict") for part in raw]
+            pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX, errors="strict")
+        except (UnicodeDecodeError, ValueError):
+            raise BadRequest("the request target is not valid percent-encoded UTF-8") from None
+        self.method = method
+        self.query: dict[str, str] = dict(pairs)
+        self.body = body
+        self.local_host = local_host
+        self.parameters: Mapping[str, str] = {}
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """A boolean query parameter, as Java reads it: anything but `true` is false."""
+        value = self.query.get(name)
+        return default if value is None else value.lower() == "true"
+
+    def json(self) -> Any:
+        """The body as JSON; None if it is empty. `BadRequest` if it is no JSON."""
+        if not self.body.strip():
+            return None
+        try:
+            return msgspec.json.decode(self.body)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+            raise BadRequest(f"the body is not valid JSON: {error}") from None
+
+
+class Response(NamedTuple):
+    status: int
+    body: bytes = b""
+    content_type: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def json_response(value: object, status: int = 200) -> Response:
+    return Response(status, msgspec.json.encode(value), "application/json")
+
+
+def text_response(text: str, content_type: str = "text/plain; charset=utf-8") -> Response:
+    return Response(200, text.encode(), content_type)
+
+
+NO_CONTENT = Response(204)
+
+
+class _Node:
+    __slots__ = ("handlers", "literal", "parameter")
+
+    def __init__(self) -> None:
+        self.literal: dict[str, _Node] = {}
+        self.parameter: _Node | None = None
+        self.handlers: dict[str, tuple[Handler, tuple[str, ...]]] = {}
+
+
+class Router:
+    """All routes. `add` them first; then `find`, or call it to answer a request."""
+
+    def __init__(self) -> None:
+        self._root = _Node()
+        self.open_connections = 0
+        """Kept by the server that uses this router."""
+
+    def add(self, method: str, pattern: str, handler: Handler) -> None:
+        node = self._root
+        names = []
+        for segment in pattern.strip("/").split("/"):
+            if segment.startswith("{"):
+                names.append(segment[1:-1])
+                if node.parameter is None:
+                    node.parameter = _Node()
+                node = node.parameter
+            else:
+                node = node.literal.setdefault(segment, _Node())
+        assert method not in node.handlers, f"{method} {pattern} twice"
+        node.handlers[method] = handler, tuple(names)
+
+    def find(self, method: str, segments: list[str]) -> tuple[Handler, dict[str, str]]:
+        """Raises `NotFound` for a path without handlers, `MethodNotAllowed` for a method without one."""
+        node, values = _walk(self._root, segments, 0) or (None, [])
+        if node is None:
+            raise NotFound("Not Found")
+        found = node.handlers.get("GET" if method == "HEAD" else method)
+        if found is None:
+            raise MethodNotAllowed(_allowed(node))
+        handler, names = found
+        return handler, dict(zip(names, values, strict=True))
+
+    async def __call__(self, request: Request) -> Response:
+        if request.method == "OPTIONS":
+            return self._options(request)
+        handler, request.parameters = self.find(request.method, request.segments)
+        return await handler(request)
+
+    def _options(self, request: Request) -> Response:
+        node, _ = _walk(self._root, request.segments, 0) or (None, [])
+        if node is None:
+            raise NotFound("Not Found")
+        return Response(200, headers=(("Allow", _allowed(node)),))
+
+    def patterns(self) -> list[tuple[str, str]]:
+        """Every (method, pattern), for tests and documentation."""
+        return sorted(_patterns(self._root, ""))
+
+
+def _walk(node: _Node, segments: list[str], depth: int) -> tuple[_Node, list[str]] | None:
+    """The node with handlers that the segments lead to, and what the parameters stand for."""
+    if depth == len(segments):
+        return (node, []) if node.handlers else None
+    literal = node.literal.get(segments[depth])
+    if literal is not None and (found := _walk(literal, segments, depth + 1)):
+        return found
+    if (
+        node.parameter is not None
+        and segments[depth]
+        and (found := _walk(node.parameter, segments, depth + 1))
+    ):
+        return found[0], [segments[depth], *found[1]]
+    return None
+
+
+def _allowed(node: _Node) -> str:
+    methods = {*node.handlers, "OPTIONS"}
+    if "GET" in methods:
+        methods.add("HEAD")
+    return ", ".join(sorted(methods))
+
+
+def _patterns(node: _Node, path: str) -> list[tuple[str, str]]:
+    found = [(method, path) for method in node.handlers]
+    for segment, child in node.literal.items():
+        found += _patterns(child, f"{path}/{segment}")
+    if node.parameter is not None:
+        found += _patterns(node.parameter, f"{path}/{{}}")
+    return found

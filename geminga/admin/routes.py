@@ -1,0 +1,28 @@
+"""All routes of port 8080 in one router."""
+
+from __future__ import annotations
+
+from geminga.admin.broker_view import BrokerView
+from geminga.admin.router import Router
+from geminga.admin.routes_brokers import BrokerRoutes
+from geminga.admin.routes_lookup import LookupRoutes
+from geminga.admin.routes_metrics import MetricsRoutes
+from geminga.admin.routes_namespaces import NamespaceRoutes
+from geminga.admin.routes_partitions import PartitionRoutes
+from geminga.admin.routes_subscriptions import SubscriptionRoutes
+from geminga.admin.routes_tenants import TenantRoutes
+from geminga.admin.routes_topics import TopicRoutes
+
+
+def router_for(view: BrokerView) -> Router:
+    """A router that answers from this broker."""
+    router = Router()
+    BrokerRoutes(view).add_to(router)
+    TenantRoutes(view).add_to(router)
+    NamespaceRoutes(view).add_to(router)
+    TopicRoutes(view).add_to(router)
+    PartitionRoutes(view).add_to(router)
+    SubscriptionRoutes(view).add_to(router)
+    LookupRoutes(view).add_to(router)
+    MetricsRoutes(view).add_to(router)
+    return router

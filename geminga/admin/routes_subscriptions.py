@@ -1,0 +1,133 @@
+"""Subscriptions of a topic, or of all partitions of one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from geminga.admin.broker_view import BrokerView
+from geminga.admin.names import subscription_of, topic_of
+from geminga.admin.router import NO_CONTENT, BadRequest, NotFound, Request, Response, Router, json_response
+from geminga.admin.routes_topics import TOPIC, parts_of, properties_of
+from geminga.errors import Conflict, NotAllowed, SubscriptionNotFound
+from geminga.names import TopicName
+from geminga.position import EARLIEST, LATEST, Position
+
+SUBSCRIPTION = f"{TOPIC}/subscription/{{subscription}}"
+NUMBER_MAX = 2**63 - 1
+
+
+class SubscriptionRoutes:
+    def __init__(self, view: BrokerView) -> None:
+        self._view = view
+
+    def add_to(self, router: Router) -> None:
+        router.add("GET", f"{TOPIC}/subscriptions", self.names)
+        router.add("PUT", SUBSCRIPTION, self.create)
+        router.add("DELETE", SUBSCRIPTION, self.delete)
+        router.add("POST", f"{SUBSCRIPTION}/skip_all", self.skip_all)
+        router.add("POST", f"{SUBSCRIPTION}/skip/{{count}}", self.skip)
+        router.add("POST", f"{SUBSCRIPTION}/resetcursor", self.reset)
+        router.add("POST", f"{SUBSCRIPTION}/resetcursor/{{timestamp}}", self.reset_to_time)
+
+    async def names(self, request: Request) -> Response:
+        names: dict[str, None] = {}
+        for part in parts_of(self._view, topic_of(request)):
+            names.update(dict.fromkeys(await self._view.subscription_names(part)))
+        return json_response(list(names))
+
+    async def create(self, request: Request) -> Response:
+        topic, name = topic_of(request), subscription_of(request)
+        start, properties = _start(request.json())
+        replicated = request.flag("replicated")
+        if not self._view.partitions(topic) and not self._view.exists(topic):
+            # As in Pulsar: a subscription may come before its topic, if topics may make themselves.
+            if not self._view.may_be_created(topic):
+                parts_of(self._view, topic)
+            await self._view.create_topic(topic, {})
+        for part in parts_of(self._view, topic):
+            try:
+                await self._view.create_subscription(
+                    part, name, start=start, properties=properties, replicated=replicated
+                )
+            except Conflict:
+                if not self._view.partitions(topic):
+                    raise Conflict("Subscription already exists for topic") from None
+        return NO_CONTENT
+
+    async def delete(self, request: Request) -> Response:
+        force = request.flag("force")
+        for part, name in await self._targets(request):
+            await self._view.delete_subscription(part, name, force=force)
+        return NO_CONTENT
+
+    async def skip_all(self, request: Request) -> Response:
+        for part, name in await self._targets(request):
+            await self._view.skip(part, name, None)
+        return NO_CONTENT
+
+    async def skip(self, request: Request) -> Response:
+        count = _number(request.parameters["count"])
+        if self._view.partitions(topic_of(request)):
+            raise NotAllowed("Skip messages on a partitioned topic is not allowed")
+        for part, name in await self._targets(request):
+            await self._view.skip(part, name, count)
+        return NO_CONTENT
+
+    async def reset_to_time(self, request: Request) -> Response:
+        publish_time_ms = _number(request.parameters["timestamp"])
+        for part, name in await self._targets(request):
+            await self._view.reset_to_time(part, name, publish_time_ms)
+        return NO_CONTENT
+
+    async def reset(self, request: Request) -> Response:
+        body = request.json()
+        if not isinstance(body, dict):
+            raise BadRequest("expected an object with ledgerId and entryId")
+        if self._view.partitions(topic_of(request)):
+            raise NotAllowed("Reset-cursor at position is not allowed for partitioned-topic")
+        position = _position(body)
+        if body.get("isExcluded") or body.get("excluded"):
+            position = position.next()
+        for part, name in await self._targets(request):
+            await self._view.reset(part, name, position)
+        return NO_CONTENT
+
+    async def _targets(self, request: Request) -> list[tuple[TopicName, str]]:
+        """The parts of the topic that have the subscription; at least one."""
+        topic, name = topic_of(request), subscription_of(request)
+        found = [
+            (part, name)
+            for part in parts_of(self._view, topic)
+            if name in await self._view.subscription_names(part)
+        ]
+        if not found:
+            raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic}")
+        return found
+
+
+def _start(body: Any) -> tuple[Position, dict[str, str]]:
+    """Where a new subscription begins: at the end unless the body says otherwise."""
+    if body is None:
+        return LATEST, {}
+    if isinstance(body, str) and body.lower() in ("earliest", "latest"):
+        return (EARLIEST if body.lower() == "earliest" else LATEST), {}
+    if isinstance(body, dict):
+        return _position(body), properties_of(body.get("properties"))
+    raise BadRequest('expected "earliest", "latest" or an object with ledgerId and entryId')
+
+
+def _position(body: dict[str, Any]) -> Position:
+    numbers = []
+    for key in ("ledgerId", "entryId"):
+        value = body.get(key, 0)
+        if not isinstance(value, int) or isinstance(value, bool) or not -1 <= value <= NUMBER_MAX:
+            raise BadRequest(f"{key} must be a whole number of at least -1")
+        numbers.append(value)
+    return Position(*numbers)
+
+
+def _number(text: str) -> int:
+    """A number out of the path; a path with anything else there does not exist."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= NUMBER_MAX):
+        raise NotFound("Not Found")
+    return int(text)

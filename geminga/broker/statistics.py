@@ -1,0 +1,60 @@
+"""What a topic tells about itself: frozen structs for the admin API, the metrics, and tests.
+
+Fields carry Pulsar's names. Rates are per second over the last interval, counters start when the topic was
+loaded, sizes are bytes, times ms since 1970 (0: never).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+
+class PublisherStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """A connected producer."""
+
+    producer_id: int
+    producer_name: str
+    access_mode: str
+    """Shared, Exclusive, WaitForExclusive or ExclusiveWithFencing."""
+    address: str
+    client_version: str
+    connected_since: int
+    metadata: Mapping[str, str] = {}
+    msg_rate_in: float = 0.0
+    msg_throughput_in: float = 0.0
+    average_msg_size: float = 0.0
+    chunked_message_rate: float = 0.0
+
+
+class TopicStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """A loaded topic, its producers, and its subscriptions with their consumers."""
+
+    name: str
+    """persistent://tenant/namespace/local"""
+    msg_rate_in: float = 0.0
+    msg_throughput_in: float = 0.0
+    msg_in_counter: int = 0
+    bytes_in_counter: int = 0
+    average_msg_size: float = 0.0
+    msg_chunk_published: bool = False
+    storage_size: int = 0
+    backlog_size: int = 0
+    """Bytes stored from the slowest durable subscription's first unacknowledged message on."""
+    publishers: list[PublisherStatistics] = []
+    waiting_publishers: int = 0
+    subscriptions: Mapping[str, Any] = {}
+    """By name: what `Subscription.statistics()` returns."""
+    topic_epoch: int | None = None
+    topic_creation_time_stamp: int = 0
+    last_publish_time_stamp: int = 0
+
+
+class BrokerStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Connections since the start."""
+
+    active_connections: int = 0
+    connections_opened: int = 0
+    connections_closed: int = 0
