@@ -11,7 +11,8 @@ log.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Callable, Iterator
 
 import trio
 
@@ -66,6 +67,7 @@ class Bookie:
         self._flush_wanted = trio.Event()
         self._changed = trio.Event()
         self._ended: trio.Event | None = None
+        self._running = trio.CancelScope()
         self._collect_wanted = True
         self._deletions = 0
         self._flushes = 0
@@ -99,25 +101,24 @@ class Bookie:
         StorageError comes out of here, once every writer with pending entries has been told.
         """
         assert self._ended is None, "run once"
+        self._check_alive()
         self._ended = trio.Event()
         try:
             async with trio.open_nursery() as nursery:
-
-                async def guard(work: Callable[[], Awaitable[None]]) -> None:
-                    try:
-                        await work()
-                    except StorageError as error:
-                        self._fail(error)
-                    nursery.cancel_scope.cancel()
-
-                nursery.start_soon(guard, self._journal.run)
-                nursery.start_soon(guard, self._flush_when_wanted)
+                self._running = nursery.cancel_scope
+                nursery.start_soon(self._run_journal)
+                nursery.start_soon(self._flush_when_wanted)
                 task_status.started()
             if self._failed is not None:
                 raise self._failed
         finally:
             self._fail(StorageError("the bookie is closed"))
             self._ended.set()
+
+    async def _run_journal(self) -> None:
+        with contextlib.suppress(StorageError):  # `_fail` has it already
+            await self._journal.run()
+        self._running.cancel()
 
     # ---- writing
 
@@ -135,8 +136,7 @@ class Bookie:
         entries up to it are durable and can be read. `on_failed` is called at most once, if the disk fails
         while entries are pending. `topic` goes into entry logs for whoever reads them without the metadata.
         """
-        if self._failed is not None:
-            raise StorageError(str(self._failed))
+        self._check_alive()
         assert ledger_id not in self._writers, f"ledger {ledger_id} has a writer"
         assert self.last_entry_id(ledger_id) == -1, f"ledger {ledger_id} has entries already"
         assert ledger_id not in self._storage.index.states, f"ledger {ledger_id} is fenced or deleted"
@@ -167,7 +167,7 @@ class Bookie:
         """
         await self._end_writing(ledger_id, LedgerFenced(f"ledger {ledger_id} is fenced"))
         if ledger_id not in self._storage.index.states:
-            await self._storage.set_state(ledger_id, State(FENCED, self._caches.position))
+            await self._set_state(ledger_id, FENCED)
         return self.last_entry_id(ledger_id)
 
     async def delete_ledger(self, ledger_id: int) -> None:
@@ -178,7 +178,7 @@ class Bookie:
         await self._end_writing(ledger_id, LedgerFenced(f"ledger {ledger_id} is deleted"))
         if self._storage.is_deleted(ledger_id):
             return
-        await self._storage.set_state(ledger_id, State(DELETED, self._caches.position))
+        await self._set_state(ledger_id, DELETED)
         self._writers.pop(ledger_id, None)
         self._storage.topics.pop(ledger_id, None)
         self._caches.active.discard(ledger_id)
@@ -188,14 +188,16 @@ class Bookie:
 
     async def _end_writing(self, ledger_id: int, reason: StorageError) -> None:
         """On return no entry of the ledger is on its way any more, and none will be."""
-        if self._failed is not None:
-            raise StorageError(str(self._failed))
+        self._check_alive()
         writer = self._writers.get(ledger_id)
         if writer is not None:
             writer.refuse(reason)
             await writer.settle()
-            if self._failed is not None:
-                raise StorageError(str(self._failed))
+            self._check_alive()
+
+    async def _set_state(self, ledger_id: int, kind: int) -> None:
+        with self._failure_ends_it():
+            await self._storage.set_state(ledger_id, State(kind, self._caches.position))
 
     # ---- reading
 
@@ -256,22 +258,30 @@ class Bookie:
     # ---- flushing
 
     async def flush(self) -> None:
-        """Everything that is durable now is in entry logs on return, and the journal before it let go."""
+        """Everything that is durable now is in entry logs on return, and the journal before it let go.
+
+        A StorageError ends the bookie: what a failed flush left on disk is for recovery to find out.
+        """
         async with self._flush_lock:
-            caches = self._caches
-            cache = caches.flushing or caches.swap()
-            mark = caches.flushing_position
-            with trio.CancelScope(shield=True):  # half a flush would be done again
-                await self._storage.flush(cache, mark, lambda: self._journal.files.release(mark))
-            caches.flushed()
-            self._flushes += 1
-            self._forget_closed_writers()
-            self._notify()
-            if caches.is_full():
-                self._start_flush()
-            if self._collect_wanted and caches.flushing is None:
-                self._collect_wanted = False
-                await self._storage.collect()
+            self._check_alive()
+            with self._failure_ends_it():
+                await self._flush()
+
+    async def _flush(self) -> None:
+        caches = self._caches
+        cache = caches.flushing or caches.swap()
+        mark = caches.flushing_position
+        with trio.CancelScope(shield=True):  # half a flush would be done again
+            await self._storage.flush(cache, mark, lambda: self._journal.files.release(mark))
+        caches.flushed()
+        self._flushes += 1
+        self._forget_closed_writers()
+        self._notify()
+        if caches.is_full():
+            self._start_flush()
+        if self._collect_wanted and caches.flushing is None:
+            self._collect_wanted = False
+            await self._storage.collect()
 
     def _forget_closed_writers(self) -> None:
         active = self._caches.active
@@ -286,7 +296,8 @@ class Bookie:
                 await self._flush_wanted.wait()
             self._flush_wanted = trio.Event()
             if self._caches.flushing is not None or self._caches.active.entries or self._collect_wanted:
-                await self.flush()
+                with contextlib.suppress(StorageError):  # `_fail` has it already
+                    await self.flush()
 
     def _start_flush(self) -> None:
         self._caches.swap()
@@ -356,9 +367,22 @@ class Bookie:
         if self._failed is not None:
             return
         self._failed = error
+        self._running.cancel()
         for writer in list(self._writers.values()):
             writer.failed(error)
         self._notify()
+
+    def _check_alive(self) -> None:
+        if self._failed is not None:
+            raise StorageError(str(self._failed))
+
+    @contextlib.contextmanager
+    def _failure_ends_it(self) -> Iterator[None]:
+        try:
+            yield
+        except StorageError as error:
+            self._fail(error)
+            raise
 
     def _notify(self) -> None:
         self._changed.set()

@@ -1,0 +1,279 @@
+"""The power goes at every disk operation of every script, in three ways; and the n-th operation fails, for every n.
+
+After each: recovery opens, all that was reported durable is there unaltered, nothing that was never added is, a
+deleted ledger stays away, and what was served once is served after another crash.
+
+The last part plants bugs and asserts that these loops notice.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from geminga.bookie import journal, journal_scan, ledger_index, recovery, storage, write_caches
+from geminga.bookie.bookie import Bookie
+from geminga.bookie.index_format import DELETED
+from geminga.bookie.journal_files import JournalFiles, JournalPosition
+from geminga.chaos.sim_disk import SimDisk, SimFile
+from geminga.chaos.sim_key_value import SimKeyValue
+from geminga.errors import StorageError
+
+MODES = ("drop", "keep", "torn")
+NAMES = ("trickle", "bursts", "deletions", "fences", "large")
+World = Any
+NewWorld = Callable[..., World]
+
+
+def crash_points(new_world: NewWorld, script: Any, *, step: int = 1, seed: int = 0) -> Iterator[str]:
+    """Crash `script` before each operation, in each way, check, and name the case; also once in each recovery."""
+    at = 0
+    ended = False
+    while not ended:
+        for mode in MODES:
+            world = new_world(seed + at)
+            world.disk.crash_at = at
+            ended = world.run(script)
+            world.crash(mode)
+            case = f"operation {at}, {mode}"
+            try:
+                if mode == "torn":
+                    # A second crash somewhere in the recovery, or right after it.
+                    world.disk.crash_at = world.disk.operations + random.Random(seed + at).randrange(12)
+                    world.recover()
+                    world.crash("torn")
+                world.check()
+            except (AssertionError, BaseExceptionGroup) as error:
+                raise AssertionError(f"{case}: {error}; last operations: {world.disk.log[-8:]}") from error
+            yield case
+        at += step
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_durable_is_lost_at_any_crash_point(new_world: NewWorld, scripts: Any, name: str) -> None:
+    cases = list(crash_points(new_world, scripts[name]))
+    assert len(cases) > 100
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_nth_operation_fails_and_nobody_is_told_otherwise(
+    new_world: NewWorld, scripts: Any, name: str
+) -> None:
+    at = 0
+    while failing_operation(new_world, scripts[name], at):
+        at += 1
+    assert at > 30
+
+
+def failing_operation(new_world: NewWorld, script: Any, at: int) -> bool:
+    """The `at`-th operation, reads included, fails and so does every later one on the same kind of thing. False if
+    the script had fewer."""
+    world = new_world(at)
+    calls = 0
+    broken: str | None = None
+
+    def inject(kind: str, path: str) -> None:
+        nonlocal calls, broken
+        if calls == at:
+            broken = kind
+        calls += 1
+        if kind == broken:
+            raise StorageError(f"{path}: injected: cannot {kind}")
+
+    world.disk.inject = inject
+    ended = world.run(script)
+    world.disk.inject = None
+    if broken is None:
+        assert ended
+        return False
+    for ledger in world.ledgers.values():
+        pending = ledger.durable < len(ledger.bodies) - 1
+        assert not pending or ledger.failure is not None, f"ledger {ledger.ledger_id} was left waiting"
+    world.crash("drop")
+    world.check()
+    return True
+
+
+# ---- the tests tested
+
+
+def _skip_sync(monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+    real = SimFile.sync
+
+    def sync(file: SimFile) -> None:
+        if not file.path.endswith(suffix):
+            real(file)
+
+    monkeypatch.setattr(SimFile, "sync", sync)
+
+
+def journal_not_synced(patch: pytest.MonkeyPatch) -> None:
+    _skip_sync(patch, ".journal")
+
+
+def entry_log_not_synced(patch: pytest.MonkeyPatch) -> None:
+    _skip_sync(patch, ".log")
+
+
+def directory_not_synced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SimDisk, "sync_directory", lambda *_: None)
+
+
+def reported_before_the_sync(patch: pytest.MonkeyPatch) -> None:
+    real = journal.Journal._write_group
+
+    def write_group(self: journal.Journal) -> None:
+        adder, entry_id, _ = self.queue[0]
+        adder.durable(entry_id)
+        adder.durable = lambda last: None  # type: ignore[method-assign]
+        real(self)
+
+    patch.setattr("geminga.bookie.ledger_writer.LedgerWriter.__slots__", (), raising=False)
+    patch.setattr(journal.Journal, "_write_group", write_group)
+
+
+def reported_although_the_write_failed(patch: pytest.MonkeyPatch) -> None:
+    real = JournalFiles.write
+
+    def write(self: JournalFiles, batches: Any) -> Any:
+        file = self._file
+        try:
+            return real(self, batches)
+        except StorageError:
+            file.sync = lambda: None  # type: ignore[method-assign]
+            return real(self, batches)
+
+    patch.setattr(JournalFiles, "write", write)
+
+
+def index_not_synced(patch: pytest.MonkeyPatch) -> None:
+    real = SimKeyValue.write
+    patch.setattr(SimKeyValue, "write", lambda self, puts, deletes=(), *, sync: real(self, puts, deletes, sync=False))
+
+
+def mark_too_far(patch: pytest.MonkeyPatch) -> None:
+    real = write_caches.WriteCaches.swap
+
+    def swap(self: write_caches.WriteCaches) -> Any:
+        cache = real(self)
+        self.flushing_position = JournalPosition(self.position.journal_id + 1, 0)
+        return cache
+
+    patch.setattr(write_caches.WriteCaches, "swap", swap)
+
+
+def swap_loses_an_entry(patch: pytest.MonkeyPatch) -> None:
+    real = write_caches.WriteCaches.swap
+
+    def swap(self: write_caches.WriteCaches) -> Any:
+        cache = real(self)
+        for _, segments in cache.sorted_segments():
+            del segments[-1:]
+        return cache
+
+    patch.setattr(write_caches.WriteCaches, "swap", swap)
+
+
+def journal_released_before_the_index(patch: pytest.MonkeyPatch) -> None:
+    real = storage.LedgerStorage.flush
+
+    async def flush(self: storage.LedgerStorage, cache: Any, mark: Any, release: Any) -> None:
+        release()
+        await real(self, cache, mark, lambda: None)
+
+    patch.setattr(storage.LedgerStorage, "flush", flush)
+
+
+def checksum_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(journal_scan, "damaged_record", lambda segment: None)
+
+
+def torn_group_taken_as_damage(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(journal_scan.JournalScan, "_was_synced", lambda self, end: True)
+
+
+def replay_not_idempotent(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(recovery.Recovery, "_last_entry_id", lambda self, ledger_id: -1)
+
+
+def replay_served_without_flushing(patch: pytest.MonkeyPatch) -> None:
+    real = recovery.Recovery._flush
+
+    def flush(self: recovery.Recovery, mark: JournalPosition) -> None:
+        self._index.flushed = lambda rows, mark: None  # type: ignore[method-assign]
+        real(self, mark)
+
+    patch.setattr(recovery.Recovery, "_flush", flush)
+
+
+def fence_not_persisted(patch: pytest.MonkeyPatch) -> None:
+    async def set_state(self: storage.LedgerStorage, ledger_id: int, state: Any) -> None:
+        if state.kind == DELETED:
+            self._index.set_state(ledger_id, state)
+
+    patch.setattr(storage.LedgerStorage, "set_state", set_state)
+
+
+def deletion_forgotten_too_early(patch: pytest.MonkeyPatch) -> None:
+    real = ledger_index.LedgerIndex.purge
+
+    def purge(self: ledger_index.LedgerIndex) -> Any:
+        for ledger_id, state in self.states.items():
+            self.states[ledger_id] = state._replace(position=JournalPosition(0, 0))
+        return real(self)
+
+    patch.setattr(ledger_index.LedgerIndex, "purge", purge)
+
+
+def log_deleted_before_the_index_is_durable(patch: pytest.MonkeyPatch) -> None:
+    real = SimKeyValue.write
+
+    def write(self: SimKeyValue, puts: Any, deletes: Any = (), *, sync: bool) -> None:
+        puts = list(puts)
+        real(self, puts, deletes, sync=bool(puts))
+
+    patch.setattr(SimKeyValue, "write", write)
+
+
+def delete_does_not_wait(patch: pytest.MonkeyPatch) -> None:
+    async def delete_ledger(self: Bookie, ledger_id: int) -> None:
+        self._caches.active.discard(ledger_id)
+
+    patch.setattr(Bookie, "delete_ledger", delete_ledger)
+
+
+PLANTED = (
+    journal_not_synced,
+    entry_log_not_synced,
+    directory_not_synced,
+    reported_although_the_write_failed,
+    index_not_synced,
+    mark_too_far,
+    swap_loses_an_entry,
+    journal_released_before_the_index,
+    checksum_not_looked_at,
+    torn_group_taken_as_damage,
+    replay_not_idempotent,
+    replay_served_without_flushing,
+    fence_not_persisted,
+    deletion_forgotten_too_early,
+    log_deleted_before_the_index_is_durable,
+    delete_does_not_wait,
+)
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_is_caught(
+    monkeypatch: pytest.MonkeyPatch, new_world: NewWorld, scripts: Any, plant: Callable[..., None]
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, StorageError, BaseExceptionGroup)):
+        for name in ("fences", "deletions", "bursts", "large"):
+            for _ in crash_points(new_world, scripts[name], step=3):
+                pass
+            at = 0
+            while failing_operation(new_world, scripts[name], at):
+                at += 2
