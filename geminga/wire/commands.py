@@ -36,6 +36,11 @@ class Send(msgspec.Struct, gc=False):
     message_id: pb.MessageIdData | None = None
     """Only a replicator of a shadow topic sets it: the entry's place in the source topic."""
 
+    def __repr__(self) -> str:
+        """Without what the client sent, which is no business of a log."""
+        size = len(self.headers_and_payload)
+        return f"Send(producer {self.producer_id}, sequence {self.sequence_id}, {size} bytes)"
+
 
 class Ack(msgspec.Struct, gc=False):
     """ACK of whole entries without more to it: no ack set, properties, transaction or validation error.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from geminga.wire.message_metadata import stamp_bytes
+from geminga.wire.stored_entry import stamp_bytes
 from geminga.wire.varint import MORE, SHORT, varint
 
 _SIZES = struct.Struct(">II")

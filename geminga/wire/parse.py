@@ -41,8 +41,42 @@ def parse_command(data: bytes, view: memoryview, at: int, command_end: int, end:
     if not message.IsInitialized():
         missing = ", ".join(message.FindInitializationErrors())  # type: ignore[attr-defined]
         raise ProtocolError(f"{type(message).__name__} lacks {missing}")
+    if type(message).DESCRIPTOR.full_name in _WITH_TEXT:
+        _check_text(message)
     convert = _CONVERSIONS.get(type(message))
     return message if convert is None else convert(message, data, view, command_end, end)
+
+
+def _check_text(message: Message) -> None:
+    """protobuf hands out text that is not UTF-8 as bytes; no handler shall meet that."""
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_STRING:
+            texts = value if field.is_repeated else (value,)
+            if not all(isinstance(text, str) for text in texts):
+                raise ProtocolError(f"{field.full_name} is not UTF-8")
+        elif field.type == field.TYPE_MESSAGE and field.message_type.full_name in _WITH_TEXT:
+            for inner in value if field.is_repeated else (value,):
+                _check_text(inner)
+
+
+def _with_text() -> frozenset[str]:
+    """The messages that have text in them, directly or further down."""
+    messages = pb.DESCRIPTOR.message_types_by_name.values()
+    found: set[str] = set()
+    while True:
+        more = {
+            message.full_name
+            for message in messages
+            for field in message.fields
+            if field.type == field.TYPE_STRING
+            or (field.type == field.TYPE_MESSAGE and field.message_type.full_name in found)
+        }
+        if more == found:
+            return frozenset(found)
+        found = more
+
+
+_WITH_TEXT = _with_text()
 
 
 def _unknown(envelope: pb.BaseCommand) -> UnknownCommand:

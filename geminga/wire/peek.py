@@ -6,19 +6,21 @@ import binascii
 
 import msgspec
 
+from geminga.wire import pulsar_pb2 as pb
+from geminga.wire.commands import signed
+from geminga.wire.stored_entry import metadata_place, parse_metadata, raw_text
+
 
 class Peek(msgspec.Struct, gc=False):
-    """One entry's metadata, as far as the broker cares; properties are not among it.
+    """One entry's metadata, as far as the broker cares about it for each message.
 
     Texts are the bytes that came, valid UTF-8 or not. Numbers are as clients have them, with their sign, but
     transaction ids are unsigned. The keys of a batch are its first message's.
     """
 
-    producer_name_utf8: bytes
-    sequence_id: int
-    publish_time_ms: int
-    total_bytes: int
+    body: bytes
     """The whole entry that was looked at, stamp and all."""
+    publish_time_ms: int
     partition_key_utf8: bytes | None = None
     """As it came, that is base64 if `partition_key_b64`."""
     ordering_key: bytes | None = None
@@ -44,9 +46,30 @@ class Peek(msgspec.Struct, gc=False):
     null_partition_key: bool = False
     is_encrypted: bool = False
 
+    def __repr__(self) -> str:
+        known = {name: getattr(self, name) for name in self.__struct_fields__ if name != "body"}
+        return f"Peek({len(self.body)} bytes, {known})"
+
+    @property
+    def total_bytes(self) -> int:
+        return len(self.body)
+
+    @property
+    def metadata(self) -> pb.MessageMetadata:
+        """All of the metadata. Parsed at each call; so are the three below."""
+        return parse_metadata(self.body, *metadata_place(self.body))
+
+    @property
+    def producer_name_utf8(self) -> bytes:
+        return raw_text(self.metadata.producer_name)
+
     @property
     def producer_name(self) -> str:
         return self.producer_name_utf8.decode(errors="replace")
+
+    @property
+    def sequence_id(self) -> int:
+        return signed(self.metadata.sequence_id)
 
     @property
     def has_key(self) -> bool:

@@ -1,8 +1,8 @@
 """Which key of an entry a Key_Shared subscription goes by, and its hash.
 
 The hash is Murmur3, 32 bits, seed 0, without its sign bit; clients choose partitions by it too. Where
-the broker splits the ranges (AUTO_SPLIT, consistent hashing) there are 65,535 slots from 1 on; where consumers
-name their ranges (STICKY) there are 65,536 from 0 on, but 0 is not used: such keys share slot 1.
+the broker splits the ranges (AUTO_SPLIT, consistent hashing) there are 65,535 slots from 1 on; where
+consumers name their ranges (STICKY) there are 65,536 from 0 on, but 0 is not used: such keys share slot 1.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import struct
 from functools import lru_cache
 
+from geminga.wire.commands import signed
 from geminga.wire.peek import Peek
+from geminga.wire.stored_entry import raw_text
 
 _CACHED_KEY_BYTES_MAX = 128
 _CACHED_KEYS_MAX = 16_384
@@ -50,7 +52,8 @@ def sticky_key(peek: Peek) -> bytes:
     if peek.ordering_key is not None:
         return peek.ordering_key
     if peek.partition_key_utf8 is None:
-        return b"%b-%d" % (peek.producer_name_utf8, peek.sequence_id)
+        metadata = peek.metadata
+        return b"%b-%d" % (raw_text(metadata.producer_name), signed(metadata.sequence_id))
     key = peek.partition_key
     return _NO_KEY if key is None else key
 

@@ -1,0 +1,54 @@
+"""Where things are in a stored entry; message_metadata.py describes its layout."""
+
+from __future__ import annotations
+
+from google.protobuf.message import DecodeError
+
+from geminga.errors import ProtocolError
+from geminga.wire import pulsar_pb2 as pb
+
+STAMP_MAGIC = b"\x0e\x02"
+USUAL_STAMP = b"\x0e\x02\x00\x00\x00\x07\x08"
+"""A stamp of nothing but the time, which takes six bytes from 2004 to 2109."""
+_USUAL_STAMP_BYTES = 13
+_CHECKSUM_MAGIC = b"\x0e\x01"
+
+
+def stamp_bytes(body: bytes) -> int:
+    """How long the stamp in front of a stored entry is; 0: there is none. `ProtocolError`: longer than it."""
+    if body.startswith(USUAL_STAMP):
+        return _USUAL_STAMP_BYTES
+    if not body.startswith(STAMP_MAGIC):
+        return 0
+    end = 6 + int.from_bytes(body[2:6], "big")
+    if end > len(body):
+        raise ProtocolError(f"a stamp of {end} bytes before an entry of {len(body)}")
+    return end
+
+
+def metadata_place(body: bytes) -> tuple[int, int]:
+    """Where the metadata begins and ends. Raises `ProtocolError` if it is not all there."""
+    at = stamp_bytes(body)
+    if body.startswith(_CHECKSUM_MAGIC, at):
+        at += 6
+    if len(body) < at + 4:
+        raise ProtocolError(f"no metadata in an entry of {len(body)} bytes")
+    end = at + 4 + int.from_bytes(body[at : at + 4], "big")
+    if end > len(body):
+        raise ProtocolError(f"metadata up to byte {end} in an entry of {len(body)}")
+    return at + 4, end
+
+
+def parse_metadata(body: bytes, at: int, end: int) -> pb.MessageMetadata:
+    """All of the metadata, by protobuf; required fields may be missing. Raises `ProtocolError`."""
+    metadata = pb.MessageMetadata()
+    try:
+        metadata.ParseFromString(body[at:end])
+    except DecodeError as error:
+        raise ProtocolError(f"not metadata: {error}") from error
+    return metadata
+
+
+def raw_text(text: str | bytes) -> bytes:
+    """protobuf hands out text that is not UTF-8 as it came."""
+    return text.encode() if isinstance(text, str) else text
