@@ -8,7 +8,7 @@ from geminga.admin.stats_json import PartitionedMetadata, time_text
 from geminga.managed_ledger.statistics import CursorStatistics, ManagedLedgerStatistics
 
 
-class Ledger(msgspec.Struct, rename="camel", kw_only=True):
+class Ledger(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     ledger_id: int = -1
     entries: int = -1
     size: int = -1

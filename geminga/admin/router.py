@@ -130,13 +130,15 @@ class Router:
 
     def find(self, method: str, segments: list[str]) -> tuple[Handler, dict[str, str]]:
         """Raises `NotFound` for a path without handlers, `MethodNotAllowed` for a method without one."""
-        node, values = _walk(self._root, segments, 0) or (None, [])
-        if node is None:
-            raise NotFound("Not Found")
-        found = node.handlers.get("GET" if method == "HEAD" else method)
+        method = "GET" if method == "HEAD" else method
+        found = _walk(self._root, segments, 0, method)
         if found is None:
-            raise MethodNotAllowed(_allowed(node))
-        handler, names = found
+            other = _walk(self._root, segments, 0, None)
+            if other is None:
+                raise NotFound("Not Found")
+            raise MethodNotAllowed(_allowed(other[0]))
+        node, values = found
+        handler, names = node.handlers[method]
         return handler, dict(zip(names, values, strict=True))
 
     async def __call__(self, request: Request) -> Response:
@@ -146,29 +148,31 @@ class Router:
         return await handler(request)
 
     def _options(self, request: Request) -> Response:
-        node, _ = _walk(self._root, request.segments, 0) or (None, [])
-        if node is None:
+        found = _walk(self._root, request.segments, 0, None)
+        if found is None:
             raise NotFound("Not Found")
-        return Response(200, headers=(("Allow", _allowed(node)),))
+        return Response(200, headers=(("Allow", _allowed(found[0])),))
 
     def patterns(self) -> list[tuple[str, str]]:
         """Every (method, pattern), for tests and documentation."""
         return sorted(_patterns(self._root, ""))
 
 
-def _walk(node: _Node, segments: list[str], depth: int) -> tuple[_Node, list[str]] | None:
-    """The node with handlers that the segments lead to, and what the parameters stand for."""
+def _walk(node: _Node, segments: list[str], depth: int, method: str | None) -> tuple[_Node, list[str]] | None:
+    """The node that the segments lead to, with a handler for `method` (None: for any), and the parameters."""
     if depth == len(segments):
-        return (node, []) if node.handlers else None
-    literal = node.literal.get(segments[depth])
-    if literal is not None and (found := _walk(literal, segments, depth + 1)):
+        fits = bool(node.handlers) if method is None else method in node.handlers
+        return (node, []) if fits else None
+    segment = segments[depth]
+    literal = node.literal.get(segment)
+    if literal is not None and (found := _walk(literal, segments, depth + 1, method)):
         return found
     if (
         node.parameter is not None
-        and segments[depth]
-        and (found := _walk(node.parameter, segments, depth + 1))
+        and segment
+        and (found := _walk(node.parameter, segments, depth + 1, method))
     ):
-        return found[0], [segments[depth], *found[1]]
+        return found[0], [segment, *found[1]]
     return None
 
 

@@ -122,7 +122,7 @@ class Subscription(msgspec.Struct, rename="camel", kw_only=True):
     replicated: bool = False
 
 
-class Compaction(msgspec.Struct, rename="camel"):
+class Compaction(msgspec.Struct, rename="camel", frozen=True):
     last_compaction_removed_event_count: int = 0
     last_compaction_succeed_timestamp: int = 0
     last_compaction_failed_timestamp: int = 0
