@@ -54,7 +54,7 @@ def _check_text(message: Message) -> None:
             texts = value if field.is_repeated else (value,)
             if not all(isinstance(text, str) for text in texts):
                 raise ProtocolError(f"{field.full_name} is not UTF-8")
-        elif field.type == field.TYPE_MESSAGE and field.message_type.full_name in _WITH_TEXT:
+        elif field.message_type is not None and field.message_type.full_name in _WITH_TEXT:
             for inner in value if field.is_repeated else (value,):
                 _check_text(inner)
 
@@ -69,7 +69,7 @@ def _with_text() -> frozenset[str]:
             for message in messages
             for field in message.fields
             if field.type == field.TYPE_STRING
-            or (field.type == field.TYPE_MESSAGE and field.message_type.full_name in found)
+            or (field.message_type is not None and field.message_type.full_name in found)
         }
         if more == found:
             return frozenset(found)

@@ -1,0 +1,215 @@
+"""Commands that our own small client sends: enough to look up, produce, consume and browse."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+
+from fastcrc.crc32 import iscsi as crc_32c
+
+from geminga.limits import PROTOCOL_VERSION
+from geminga.wire import pulsar_pb2 as pb
+from geminga.wire.commands import unsigned
+from geminga.wire.encoder import frame
+
+_TYPE = pb.BaseCommand.Type
+_SIZES = struct.Struct(">II")
+_CHECKSUM = struct.Struct(">HI")
+_CHECKSUM_MAGIC = 0x0E01
+
+
+def connect(
+    client_version: str,
+    *,
+    protocol_version: int = PROTOCOL_VERSION,
+    auth_method: str | None = None,
+    auth_data: bytes | None = None,
+) -> bytes:
+    command = pb.CommandConnect(
+        client_version=client_version,
+        protocol_version=protocol_version,
+        auth_method_name=auth_method,
+        auth_data=auth_data,
+    )
+    return frame(pb.BaseCommand(type=_TYPE.CONNECT, connect=command))
+
+
+def auth_response(client_version: str, auth_method: str, auth_data: bytes) -> bytes:
+    command = pb.CommandAuthResponse(
+        client_version=client_version,
+        protocol_version=PROTOCOL_VERSION,
+        response=pb.AuthData(auth_method_name=auth_method, auth_data=auth_data),
+    )
+    return frame(pb.BaseCommand(type=_TYPE.AUTH_RESPONSE, authResponse=command))
+
+
+def partitioned_metadata(request_id: int, topic: str, *, create: bool = True) -> bytes:
+    """`create` False: ask without creating the topic."""
+    command = pb.CommandPartitionedTopicMetadata(
+        request_id=request_id, topic=topic, metadata_auto_creation_enabled=create
+    )
+    return frame(pb.BaseCommand(type=_TYPE.PARTITIONED_METADATA, partitionMetadata=command))
+
+
+def lookup(request_id: int, topic: str, *, authoritative: bool = False) -> bytes:
+    command = pb.CommandLookupTopic(request_id=request_id, topic=topic, authoritative=authoritative)
+    return frame(pb.BaseCommand(type=_TYPE.LOOKUP, lookupTopic=command))
+
+
+def topics_of_namespace(request_id: int, namespace: str) -> bytes:
+    command = pb.CommandGetTopicsOfNamespace(request_id=request_id, namespace=namespace)
+    return frame(pb.BaseCommand(type=_TYPE.GET_TOPICS_OF_NAMESPACE, getTopicsOfNamespace=command))
+
+
+def producer(request_id: int, producer_id: int, topic: str, name: str | None = None) -> bytes:
+    """`name` None: the broker chooses one."""
+    command = pb.CommandProducer(
+        request_id=request_id,
+        producer_id=producer_id,
+        topic=topic,
+        producer_name=name,
+        user_provided_producer_name=name is not None,
+    )
+    return frame(pb.BaseCommand(type=_TYPE.PRODUCER, producer=command))
+
+
+def metadata(
+    producer_name: str,
+    sequence_id: int,
+    publish_time_ms: int,
+    *,
+    key: str | None = None,
+    properties: Mapping[str, str] | None = None,
+    deliver_at_ms: int | None = None,
+    event_time_ms: int | None = None,
+) -> pb.MessageMetadata:
+    """The metadata of a single message, not of a batch."""
+    return pb.MessageMetadata(
+        producer_name=producer_name,
+        sequence_id=sequence_id,
+        publish_time=publish_time_ms,
+        partition_key=key,
+        properties=[pb.KeyValue(key=k, value=v) for k, v in (properties or {}).items()],
+        deliver_at_time=deliver_at_ms,
+        event_time=event_time_ms,
+    )
+
+
+def entry(message_metadata: pb.MessageMetadata, payload: bytes) -> bytes:
+    """What follows the SEND command: checksum, metadata and payload."""
+    head = message_metadata.SerializeToString()
+    rest = b"".join((len(head).to_bytes(4, "big"), head, payload))
+    return _CHECKSUM.pack(_CHECKSUM_MAGIC, crc_32c(rest)) + rest
+
+
+def send(producer_id: int, sequence_id: int, headers_and_payload: bytes, *, num_messages: int = 1) -> bytes:
+    """`headers_and_payload` as `entry` makes it."""
+    command = pb.CommandSend(
+        producer_id=producer_id,
+        sequence_id=sequence_id,
+        num_messages=num_messages if num_messages != 1 else None,
+    )
+    head = pb.BaseCommand(type=_TYPE.SEND, send=command).SerializeToString()
+    sizes = _SIZES.pack(4 + len(head) + len(headers_and_payload), len(head))
+    return b"".join((sizes, head, headers_and_payload))
+
+
+def close_producer(request_id: int, producer_id: int) -> bytes:
+    command = pb.CommandCloseProducer(request_id=request_id, producer_id=producer_id)
+    return frame(pb.BaseCommand(type=_TYPE.CLOSE_PRODUCER, close_producer=command))
+
+
+def subscribe(
+    request_id: int,
+    consumer_id: int,
+    topic: str,
+    subscription: str,
+    *,
+    sub_type: pb.CommandSubscribe.SubType = pb.CommandSubscribe.Exclusive,
+    name: str | None = None,
+    earliest: bool = False,
+    durable: bool = True,
+    start: tuple[int, int] | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> bytes:
+    """`start` (ledger id, entry id), with `durable` False: a reader's place."""
+    command = pb.CommandSubscribe(
+        request_id=request_id,
+        consumer_id=consumer_id,
+        topic=topic,
+        subscription=subscription,
+        subType=sub_type,
+        consumer_name=name,
+        initialPosition=pb.CommandSubscribe.Earliest if earliest else pb.CommandSubscribe.Latest,
+        durable=durable,
+        start_message_id=None if start is None else _message_id(start),
+        subscription_properties=[pb.KeyValue(key=k, value=v) for k, v in (properties or {}).items()],
+    )
+    return frame(pb.BaseCommand(type=_TYPE.SUBSCRIBE, subscribe=command))
+
+
+def flow(consumer_id: int, permits: int) -> bytes:
+    command = pb.CommandFlow(consumer_id=consumer_id, messagePermits=permits)
+    return frame(pb.BaseCommand(type=_TYPE.FLOW, flow=command))
+
+
+def ack(
+    consumer_id: int,
+    positions: Iterable[tuple[int, int]],
+    *,
+    cumulative: bool = False,
+    request_id: int | None = None,
+) -> bytes:
+    """`request_id` given: the broker shall answer with ACK_RESPONSE."""
+    command = pb.CommandAck(
+        consumer_id=consumer_id,
+        ack_type=pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual,
+        message_id=[_message_id(position) for position in positions],
+        request_id=request_id,
+    )
+    return frame(pb.BaseCommand(type=_TYPE.ACK, ack=command))
+
+
+def redeliver(consumer_id: int, positions: Iterable[tuple[int, int]] = ()) -> bytes:
+    """No positions: all that the consumer has not acknowledged."""
+    command = pb.CommandRedeliverUnacknowledgedMessages(
+        consumer_id=consumer_id, message_ids=[_message_id(position) for position in positions]
+    )
+    return frame(
+        pb.BaseCommand(type=_TYPE.REDELIVER_UNACKNOWLEDGED_MESSAGES, redeliverUnacknowledgedMessages=command)
+    )
+
+
+def seek(
+    request_id: int,
+    consumer_id: int,
+    *,
+    position: tuple[int, int] | None = None,
+    publish_time_ms: int | None = None,
+) -> bytes:
+    command = pb.CommandSeek(
+        request_id=request_id,
+        consumer_id=consumer_id,
+        message_id=None if position is None else _message_id(position),
+        message_publish_time=publish_time_ms,
+    )
+    return frame(pb.BaseCommand(type=_TYPE.SEEK, seek=command))
+
+
+def last_message_id(request_id: int, consumer_id: int) -> bytes:
+    command = pb.CommandGetLastMessageId(request_id=request_id, consumer_id=consumer_id)
+    return frame(pb.BaseCommand(type=_TYPE.GET_LAST_MESSAGE_ID, getLastMessageId=command))
+
+
+def unsubscribe(request_id: int, consumer_id: int, *, force: bool = False) -> bytes:
+    command = pb.CommandUnsubscribe(request_id=request_id, consumer_id=consumer_id, force=force)
+    return frame(pb.BaseCommand(type=_TYPE.UNSUBSCRIBE, unsubscribe=command))
+
+
+def close_consumer(request_id: int, consumer_id: int) -> bytes:
+    command = pb.CommandCloseConsumer(request_id=request_id, consumer_id=consumer_id)
+    return frame(pb.BaseCommand(type=_TYPE.CLOSE_CONSUMER, close_consumer=command))
+
+
+def _message_id(position: tuple[int, int]) -> pb.MessageIdData:
+    return pb.MessageIdData(ledgerId=unsigned(position[0]), entryId=unsigned(position[1]))
