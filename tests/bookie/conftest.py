@@ -259,8 +259,24 @@ async def large(world: World) -> None:
         await world.add(bookie, 1, size=6000)
 
 
+async def overlaps(world: World) -> None:
+    """Deletions and additions at every moment of a flush that is under way."""
+    async with world.running(close=False) as bookie:
+        world.create(bookie, 1)
+        for delay in range(7):
+            ledger_id = 10 + delay
+            world.create(bookie, ledger_id)
+            await world.add(bookie, 1, ledger_id, count=2, size=50)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(bookie.flush)
+                for _ in range(delay):
+                    await trio.lowlevel.checkpoint()
+                await world.add(bookie, ledger_id, 1, size=50)
+                await world.delete(bookie, ledger_id)
+
+
 SCRIPTS: dict[str, Script] = {
-    script.__name__: script for script in (trickle, bursts, deletions, fences, large)
+    script.__name__: script for script in (trickle, bursts, deletions, fences, large, overlaps)
 }
 
 
