@@ -17,9 +17,8 @@ class ChainRecord:
     """The one writer of `/managed-ledgers/...` for this topic. Each save is one synced transaction."""
 
     def __init__(
-        self, storage: Storage, path: str, chain: LedgerChain, record: ManagedLedgerRecord, version: int
+        self, storage: Storage, chain: LedgerChain, record: ManagedLedgerRecord, version: int
     ) -> None:
-        self.path = path
         self._storage = storage
         self._chain = chain
         self._version = version
@@ -68,7 +67,7 @@ class ChainRecord:
                 properties=dict(new_properties),
                 created_ms=self.created_ms,
             )
-            puts.append(Put(self.path, records.encode(record), self._version))
+            puts.append(Put(self._storage.path, records.encode(record), self._version))
             with trio.CancelScope(shield=True):
                 self._version = (await self._storage.metadata.transact(puts))[-1]
             self.terminated = new_terminated
@@ -78,4 +77,6 @@ class ChainRecord:
         """Remove the record and those of the topic's cursors, all at once. Errors as `save`."""
         async with self._saving:
             with trio.CancelScope(shield=True):
-                await self._storage.metadata.transact([], [*cursors, Delete(self.path, self._version)])
+                await self._storage.metadata.transact(
+                    [], [*cursors, Delete(self._storage.path, self._version)]
+                )

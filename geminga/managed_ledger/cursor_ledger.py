@@ -36,7 +36,9 @@ class Storage:
     """The rooms below that a managed ledger and its cursors share."""
 
     topic: str
-    """Goes into each ledger's metadata record."""
+    """The topic's name, for messages and entry logs."""
+    path: str
+    """The topic's metadata node; goes into each ledger's metadata record."""
     bookie: Bookie
     metadata: MetadataStore
     ledger_ids: LedgerIds
@@ -50,7 +52,7 @@ class Storage:
         return ledger_id
 
     def ledger_record(self, ledger_id: int, purpose: Literal["data", "cursor"]) -> Put:
-        record = LedgerRecord(topic=self.topic, purpose=purpose, created_ms=self.clock.now_ms())
+        record = LedgerRecord(topic=self.path, purpose=purpose, created_ms=self.clock.now_ms())
         return Put(records.ledger_path(ledger_id), records.encode(record), MUST_NOT_EXIST)
 
     async def delete_ledger(self, ledger_id: int) -> None:

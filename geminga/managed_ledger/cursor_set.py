@@ -23,10 +23,9 @@ Initial = Literal["earliest", "latest"] | Position
 class CursorSet:
     """All cursors by name, durable and not. `wake` is called when the first one has something to write."""
 
-    def __init__(self, storage: Storage, path: str, chain: LedgerChain, wake: Callable[[], None]) -> None:
+    def __init__(self, storage: Storage, chain: LedgerChain, wake: Callable[[], None]) -> None:
         self.by_name: dict[str, Cursor] = {}
         self._storage = storage
-        self._path = path
         self._chain = chain
         self._wake = wake
         self._changing = trio.Lock()
@@ -41,7 +40,7 @@ class CursorSet:
 
     async def recover(self) -> None:
         """Open every durable cursor that has a record, as of its newest state on disk."""
-        for name, ledger in recover_cursor_ledgers(self._storage, self._path).items():
+        for name, ledger in recover_cursor_ledgers(self._storage).items():
             cursor = self._cursor(name, ledger.record.mark_delete, ledger)
             await cursor.recover()
             self.by_name[name] = cursor
@@ -63,7 +62,7 @@ class CursorSet:
                 if not existing.durable:
                     raise Conflict(f"{name} is a non-durable cursor of {self._storage.topic}")
                 return existing
-            path = records.cursor_path(self._path, name)
+            path = records.cursor_path(self._storage.path, name)
             record = CursorRecord(
                 mark_delete=(mark_delete.ledger_id, mark_delete.entry_id),
                 properties=dict(properties),

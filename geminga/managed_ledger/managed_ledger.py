@@ -45,18 +45,18 @@ class ManagedLedger:
     opened anew.
     """
 
-    def __init__(self, storage: Storage, path: str, recovered: Recovered, tail_cache: TailCache) -> None:
+    def __init__(self, storage: Storage, recovered: Recovered, tail_cache: TailCache) -> None:
         chain = recovered.chain
         self.name = storage.topic
         self._storage = storage
         self._tail_cache = tail_cache
         self._chain = chain
-        self._record = ChainRecord(storage, path, chain, recovered.record, recovered.version)
+        self._record = ChainRecord(storage, chain, recovered.record, recovered.version)
         self._appender = Appender(
             self.name, chain, tail_cache, storage.clock, storage.settings, self._wake_up
         )
         self._reads = LedgerReads(chain, tail_cache, storage.bookie)
-        self._cursors = CursorSet(storage, path, chain, self._wake_up)
+        self._cursors = CursorSet(storage, chain, self._wake_up)
         self._garbage: list[int] = recovered.empty_ledger_ids
         """Ledgers that no record names any more and that are still to be deleted."""
         self._changing = trio.Lock()
@@ -92,9 +92,11 @@ class ManagedLedger:
         `create`. Cancelling leaves at most an empty ledger, which the next opening drops.
         """
         topic = str(records.topic_of(name))
-        storage = Storage(topic, bookie, metadata, ledger_ids, clock, settings or ManagedLedgerSettings())
-        recovered = await recover_chain(storage, name, create=create, properties=properties)
-        ledger = cls(storage, name, recovered, tail_cache)
+        storage = Storage(
+            topic, name, bookie, metadata, ledger_ids, clock, settings or ManagedLedgerSettings()
+        )
+        recovered = await recover_chain(storage, create=create, properties=properties)
+        ledger = cls(storage, recovered, tail_cache)
         await ledger._open(recovered)
         return ledger
 
@@ -379,6 +381,10 @@ class ManagedLedger:
     @property
     def terminated(self) -> bool:
         return self.state is State.TERMINATED or self._record.terminated is not None
+
+    @property
+    def created_ms(self) -> int:
+        return self._record.created_ms
 
     @property
     def properties(self) -> Mapping[str, str]:

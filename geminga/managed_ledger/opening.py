@@ -27,13 +27,12 @@ class Recovered(NamedTuple):
     """Ledgers that were made and never written; they are not in the chain, and to be deleted."""
 
 
-async def recover_chain(
-    storage: Storage, path: str, *, create: bool, properties: Mapping[str, str] | None
-) -> Recovered:
+async def recover_chain(storage: Storage, *, create: bool, properties: Mapping[str, str] | None) -> Recovered:
     """Read the record and close the ledger that was open when the process ended. Changes nothing on disk.
 
     A topic that is not there yet has an empty chain. TopicNotFound if it may not be made; CorruptData.
     """
+    path = storage.path
     stored = storage.metadata.get(path)
     now_ms = storage.clock.now_ms()
     chain = LedgerChain()
@@ -65,12 +64,12 @@ async def size_by_sample(bookie: Bookie, ledger_id: int, entries: int) -> int:
     return sum(map(len, sample)) * entries // len(sample)
 
 
-def recover_cursor_ledgers(storage: Storage, path: str) -> dict[str, CursorLedger]:
+def recover_cursor_ledgers(storage: Storage) -> dict[str, CursorLedger]:
     """The durable cursors of a topic by name, as their records have them. CorruptData."""
     found: dict[str, CursorLedger] = {}
-    for component in storage.metadata.children(path):
+    for component in storage.metadata.children(storage.path):
         name = records.cursor_of(component)
-        cursor_path = records.cursor_path(path, name)
+        cursor_path = records.cursor_path(storage.path, name)
         stored = storage.metadata.get(cursor_path)
         if stored is not None:
             record = records.decode(CursorRecord, stored.value, cursor_path)

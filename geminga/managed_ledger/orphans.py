@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from geminga.errors import LedgerNotFound
 from geminga.metadata import records
 from geminga.metadata.records import CursorRecord, LedgerRecord, ManagedLedgerRecord
-from geminga.names import TopicName
 
 if TYPE_CHECKING:
     from geminga.bookie.bookie import Bookie
@@ -43,7 +42,7 @@ def find_orphan_ledgers(metadata: MetadataStore) -> list[int]:
             by_topic.setdefault(record.topic, []).append(ledger_id)
     orphans: list[int] = []
     for topic, ledger_ids in by_topic.items():
-        named = _named_ledgers(metadata, records.managed_ledger_path(TopicName.parse(topic)))
+        named = _named_ledgers(metadata, topic)
         orphans += [ledger_id for ledger_id in ledger_ids if ledger_id not in named]
     return sorted(orphans)
 

@@ -19,6 +19,7 @@ from geminga.managed_ledger.state import State
 from geminga.metadata import records
 from geminga.position import EARLIEST, LATEST, Position
 
+PATH = "/managed-ledgers/public/default/persistent/orders"
 ROLL_AT_10 = ManagedLedgerSettings(ledger_entries_max=10, rollover_min_ms=0)
 
 
@@ -127,9 +128,7 @@ async def test_close_writes_the_size_and_refuses_what_comes_later(rooms, publish
         assert ledger.state is State.CLOSED
         with pytest.raises(ServiceNotReady):
             ledger.append(b"late", None)
-        stored = r.metadata.get(
-            records.managed_ledger_path(records.topic_of("/managed-ledgers/public/default/persistent/orders"))
-        )
+        stored = r.metadata.get(PATH)
         record = records.decode(records.ManagedLedgerRecord, stored.value, "")
         assert [(i.entries, i.size_bytes) for i in record.ledgers] == [(6, sum(map(len, bodies(5))) + 4)]
 
@@ -267,7 +266,7 @@ async def test_ledgers_that_nobody_names_are_swept_at_a_start(rooms, publish):
         ledger = await r.open()
         positions = await publish(ledger, bodies(3))
         record = records.LedgerRecord(
-            topic=str(records.topic_of("/managed-ledgers/public/default/persistent/orders")),
+            topic=PATH,
             purpose="cursor",
             created_ms=1,
         )
