@@ -1,8 +1,9 @@
 """What end-to-end tests share: a broker in its own process, official clients, a name for each test's topic.
 
-Against another broker: `GEMINGA_E2E_SERVICE_URL=pulsar://localhost:6650 GEMINGA_E2E_WEB_URL=http://localhost:8080
-pytest tests/e2e`. Tests marked `geminga_only` are then skipped, all others must pass there too: that is how the
-expectations were made. GEMINGA_E2E_BROKER=geminga says that the running broker is a Geminga after all.
+Against another broker: set GEMINGA_E2E_SERVICE_URL (pulsar://localhost:6650) and GEMINGA_E2E_WEB_URL
+(http://localhost:8080), then `pytest tests/e2e`. Tests marked `geminga_only` are then skipped, all others
+must pass there too: that is how the expectations were made. GEMINGA_E2E_BROKER=geminga says that the running
+broker is a Geminga after all.
 """
 
 from __future__ import annotations
@@ -102,4 +103,5 @@ def client(make_client: Callable[..., pulsar.Client]) -> pulsar.Client:
 def topic(request: pytest.FixtureRequest) -> str:
     """A topic name that no other test, and no earlier run against the same broker, has used."""
     local = "".join(character if character.isalnum() else "-" for character in request.node.name)
-    return f"persistent://public/default/{local}-{os.getpid()}-{next(_numbers)}"
+    name = f"persistent://public/default/{local}-{os.getpid()}-{next(_numbers)}"
+    return name.replace("-partition-", "-part-")  # only partitions may be called so

@@ -8,7 +8,7 @@ import pulsar
 import pytest
 from pulsar import ConsumerKeySharedPolicy, ConsumerType, KeySharedMode
 
-from tests.e2e.waiting import assert_quiet, eventually, receive_available, receive_count
+from tests.e2e.waiting import assert_quiet, receive_available, receive_count
 
 Make = Callable[..., pulsar.Client]
 KEYS_OF_LOW_HASHES = {
@@ -177,6 +177,6 @@ def test_negative_acknowledgement_keeps_the_consumer_of_the_key(make_client: Mak
         for message in share:
             consumer.negative_acknowledge(message)
     for consumer, share in zip(consumers, shares, strict=True):
-        again = eventually(lambda c=consumer, n=len(share): receive_count(c, n) if n else [None])
-        assert {m.partition_key() for m in again if m} == {m.partition_key() for m in share}
-        assert all(m.redelivery_count() == 1 for m in again if m)
+        again = receive_count(consumer, len(share))
+        assert {message.partition_key() for message in again} == {m.partition_key() for m in share}
+        assert all(message.redelivery_count() == 1 for message in again)

@@ -199,7 +199,7 @@ def test_encrypted_payloads_pass_through(make_client: Make, topic: str, is_batch
     assert b"a secret" not in sealed.data()
     context = sealed.encryption_context()
     assert context is not None
-    assert [key.key for key in context.keys()] == ["key-1"]
+    assert [key.key for key in context.keys()]  # noqa: SIM118 == ["key-1"]
     assert context.is_decryption_failed()
 
 
