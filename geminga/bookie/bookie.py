@@ -239,11 +239,13 @@ class Bookie:
             await trio.lowlevel.checkpoint()
             return bodies
         deletions = self._deletions
-        segment = await self._storage.load(ledger_id, first, last, bytes_max)
-        if deletions == self._deletions:
-            self._read_cache.add(segment)
+        segments = await self._storage.load(ledger_id, first, last, bytes_max)
+        for segment in segments:
+            if deletions == self._deletions:
+                self._read_cache.add(segment)
+            self._read_log_bytes += segment.record_bytes
+        segment = segments[0]
         end = _last_within(segment, first, min(last, segment.last), bytes_max, at_least_one=True)
-        self._read_log_bytes += segment.record_bytes
         self._reads_from_log += end - first + 1
         return segment.bodies(first, end)
 

@@ -21,7 +21,7 @@ from geminga.bookie.records import Segment
 from geminga.bookie.segment_map import SegmentMap
 from geminga.bookie.settings import BookieSettings
 from geminga.disk import Disk
-from geminga.errors import CorruptData, LedgerNotFound
+from geminga.errors import CorruptData, LedgerNotFound, StorageError
 
 
 class LedgerStorage:
@@ -103,13 +103,29 @@ class LedgerStorage:
         """-1 if there is none, or the ledger is deleted."""
         return -1 if self.is_deleted(ledger_id) else self._index.last_entry_id(ledger_id)
 
-    async def load(self, ledger_id: int, first: int, last: int, bytes_max: int) -> Segment:
-        """Entries from `first` on, checked: enough for the request if they lie in one run, and what follows
-        them within the read-ahead. Errors as in `Bookie.read`.
+    async def load(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[Segment]:
+        """Entries from `first` on without a gap, checked: the first at least, what was asked for and what
+        follows it, up to the read-ahead. Errors as in `Bookie.read`.
         """
         return await self._disk.run(self._load, ledger_id, first, last, bytes_max)
 
-    def _load(self, ledger_id: int, first: int, last: int, bytes_max: int) -> Segment:
+    def _load(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[Segment]:
+        segments = [self._load_row(ledger_id, first, last, bytes_max)]
+        left = self._settings.read_ahead_bytes - segments[0].record_bytes
+        while left > 0:
+            first = segments[-1].last + 1
+            try:
+                segment = self._load_row(ledger_id, first, first, 0, read_ahead_bytes=left)
+            except StorageError:
+                break  # whoever asks for that entry will be told
+            segments.append(segment)
+            left -= segment.record_bytes
+        return segments
+
+    def _load_row(
+        self, ledger_id: int, first: int, last: int, bytes_max: int, *, read_ahead_bytes: int | None = None
+    ) -> Segment:
+        """From `first` to the end of its row, of what was asked for, or of the read-ahead."""
         if self.is_deleted(ledger_id):
             raise LedgerNotFound(f"ledger {ledger_id} is deleted")
         row = self._index.find(ledger_id, first)
@@ -124,6 +140,6 @@ class LedgerStorage:
         index = first - row.first
         begin = row.ends[index - 1] if index else 0
         asked = row.ends[min(last, row.last) - row.first] - begin
-        limit = begin + max(min(asked, bytes_max), self._settings.read_ahead_bytes)
-        until = max(bisect_right(row.ends, limit), index + 1)
+        ahead = self._settings.read_ahead_bytes if read_ahead_bytes is None else read_ahead_bytes
+        until = max(bisect_right(row.ends, begin + max(min(asked, bytes_max), ahead)), index + 1)
         return self._logs.load(ledger_id, row, first, row.first + until - 1)
