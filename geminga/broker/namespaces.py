@@ -30,9 +30,15 @@ class TenantNotFound(PeerError):
 
 
 class ClusterNotAllowed(PeerError):
-    """A cluster that does not exist, or that the tenant may not use."""
+    """A cluster that does not exist."""
 
     http_status = 412
+
+
+class ClusterForbidden(ClusterNotAllowed):
+    """A cluster that the tenant may not use."""
+
+    http_status = 403
 
 
 class Namespaces:
@@ -221,9 +227,15 @@ class Namespaces:
         if clusters is None:
             return
         if not isinstance(clusters, list) or any(cluster != self.cluster for cluster in clusters):
-            raise ClusterNotAllowed(
-                f"Cluster {clusters} is not in the list of allowed clusters list for tenant [{name.tenant}]"
+            raise ClusterForbidden(
+                f"Cluster {_plain(clusters)} is not in the list of allowed clusters list for tenant "
+                f"[{name.tenant}]"
             )
+
+
+def _plain(clusters: object) -> str:
+    """As Java prints a list."""
+    return f"[{', '.join(map(str, clusters))}]" if isinstance(clusters, list) else str(clusters)
 
 
 def bundle_boundaries(bundles: int) -> list[str]:

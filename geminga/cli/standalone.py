@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import errno
 import functools
+import gc
 import json
 import logging
 import os
@@ -136,6 +137,8 @@ class _Broker:
         self._ready = False
 
     async def run(self) -> None:
+        # Importing makes many objects that stay: looking through them for garbage meanwhile is wasted time.
+        gc.disable()
         from geminga.server import serve
 
         start = functools.partial(serve, self._config, data_dir=self._data_dir)
@@ -176,6 +179,10 @@ class _Broker:
             print(json.dumps(event), flush=True)
         except OSError as error:
             log.warning("nobody reads standard output: %s", error)
+        # What start-up made lives as long as the process: no later collection needs to walk over it.
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
     def explain(self, failure: BaseException) -> int:
         """Say what ended the run, and with which exit code. Raises what is a bug of ours."""

@@ -1,0 +1,244 @@
+"""`geminga standalone` as a user meets it: a process, its two outputs, its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from geminga.cli.data_directory import default_data_dir
+from geminga.cli.ports import describe_refusal, owner_of
+
+SECONDS_MAX = 20
+GEMINGA = [sys.executable, "-P", "-m", "geminga"]
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*GEMINGA, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        env={**os.environ, **environment},
+    )
+
+
+class Started:
+    """A broker that is ready."""
+
+    def __init__(self, *arguments: str, **environment: str) -> None:
+        self.process = subprocess.Popen(
+            [*GEMINGA, "standalone", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise AssertionError(self.process.communicate()[1])
+        self.ready = json.loads(line)
+
+    def get(self, path: str) -> str:
+        with urllib.request.urlopen(self.ready["web"] + path, timeout=SECONDS_MAX) as response:
+            return str(response.read().decode())
+
+    def stop(self, number: int = signal.SIGTERM) -> tuple[int, str, str]:
+        self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=SECONDS_MAX)
+        return self.process.returncode, out, err
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Started]:
+    broker = Started("--data-dir", str(tmp_path / "data"), "--port", "0", "--web-port", "0")
+    yield broker
+    broker.process.kill()
+    broker.process.communicate()
+
+
+def test_ready_line_banner_and_a_clean_stop(started: Started, tmp_path: Path) -> None:
+    ready = started.ready
+    assert ready["event"] == "ready"
+    assert ready["binary"].startswith("pulsar://127.0.0.1:")
+    assert ready["pid"] == started.process.pid
+    assert ready["data_dir"] == str(tmp_path / "data")
+    assert 0 < ready["startup_ms"] < 60_000
+    assert started.get("/admin/v2/brokers/health") == "ok"
+    assert json.loads(started.get("/admin/v2/namespaces/public")) == ["public/default"]
+    with socket.create_connection(("127.0.0.1", int(ready["binary"].rpartition(":")[2])), SECONDS_MAX):
+        pass
+    code, out, err = started.stop()
+    assert code == 0
+    assert out == "", "one line on standard output, no more"
+    for expected in (ready["binary"], ready["web"], ready["data_dir"], "SIGTERM: stopping"):
+        assert expected in err
+    assert "Traceback" not in err
+
+
+def test_interrupt_is_a_clean_stop_too(started: Started) -> None:
+    code, _, err = started.stop(signal.SIGINT)
+    assert code == 0
+    assert "Traceback" not in err
+
+
+def test_a_data_directory_is_used_by_one_broker_and_again_after_it(started: Started) -> None:
+    data_dir = started.ready["data_dir"]
+    second = run("standalone", "--data-dir", data_dir, "--port", "0", "--web-port", "0")
+    assert second.returncode == 4
+    assert f"in use by process {started.process.pid}" in second.stderr
+    assert "Traceback" not in second.stderr
+    assert started.get("/admin/v2/brokers/health") == "ok", "the first one is not disturbed"
+    assert started.stop()[0] == 0
+    third = Started("--data-dir", data_dir, "--port", "0", "--web-port", "0")
+    assert third.stop()[0] == 0
+
+
+def test_a_data_directory_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no directory")
+    for path in (str(tmp_path / "file"), str(tmp_path / "file" / "below"), "/proc/nope"):
+        result = run("standalone", "--data-dir", path, "--port", "0", "--web-port", "0")
+        assert result.returncode == 4, result.stderr
+        named = path.removesuffix("/below")
+        assert f"{named}: cannot" in result.stderr
+        assert "--data-dir" in result.stderr
+        assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("flag", ["--port", "--web-port"])
+def test_a_port_that_is_taken_names_its_owner_and_the_flag(tmp_path: Path, flag: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        other = "--web-port" if flag == "--port" else "--port"
+        result = run("standalone", "--data-dir", str(tmp_path / "d"), flag, port, other, "0")
+    assert result.returncode == 3
+    owner = f"process {os.getpid()} (" if os.path.isdir("/proc") else "another program"
+    assert f"port {port} is already taken by {owner}" in result.stderr
+    assert f"choose another with {flag} or" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_an_address_of_another_machine(tmp_path: Path) -> None:
+    arguments = ("--data-dir", str(tmp_path / "d"), "--port", "0", "--web-port", "0")
+    result = run("standalone", *arguments, "--bind-address", "203.0.113.1")
+    assert result.returncode == 2
+    assert "203.0.113.1: not an address of this machine" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--prot", "1"], "unknown flag --prot (did you mean --port?)"),
+        (["--port", "abc"], "--port abc: brokerServicePort = 'abc' is not allowed"),
+        (["--port", "70000"], "from 0 to 65535"),
+        (["extra"], "unexpected argument 'extra'"),
+        (["--set", "x"], "--set x: expected KEY=VALUE"),
+        (["-DdelayedDeliveryTickTimeMilis=1"], "Did you mean delayedDeliveryTickTimeMillis?"),
+        (["--conf", "/nope/broker.conf"], "/nope/broker.conf"),
+        (["--log-level", "loud"], "invalid choice: 'loud'"),
+    ],
+)
+def test_wrong_usage_is_one_clear_line(arguments: list[str], expected: str) -> None:
+    result = run("standalone", *arguments)
+    assert result.returncode == 2
+    assert expected in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_configuration_file_with_mistakes(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("# ours\nbrokerServicePort=99999\nbrokerServicePrt=1\n")
+    result = run("standalone", "--conf", str(conf), "--data-dir", str(tmp_path / "d"))
+    assert result.returncode == 2
+    assert f"{conf}:2: brokerServicePort = '99999' is not allowed" in result.stderr
+    assert f"{conf}:3: unknown key 'brokerServicePrt'. Did you mean brokerServicePort?" in result.stderr
+    assert not (tmp_path / "d").exists()
+
+
+def test_file_environment_and_flags_meet_in_the_running_broker(tmp_path: Path) -> None:
+    conf = tmp_path / "standalone.conf"
+    conf.write_text(
+        "webServicePort=0\nclusterName=fromfile\nkeepAliveIntervalSeconds=31\nzookeeperServers=x\n"
+    )
+    broker = Started(
+        *("--conf", str(conf), "-nfw", "-nss", "--data-dir", str(tmp_path / "d")),
+        *("-D", "keepAliveIntervalSeconds=33"),
+        brokerServicePort="0",
+        PULSAR_PREFIX_clusterName="fromenvironment",
+        keepAliveIntervalSeconds="32",
+    )
+    assert json.loads(broker.get("/admin/v2/clusters")) == ["fromenvironment"]
+    runtime = json.loads(broker.get("/admin/v2/brokers/configuration/runtime"))
+    assert runtime["keepAliveIntervalSeconds"] == "33"
+    assert runtime["webServicePort"] == "0"
+    code, _, err = broker.stop()
+    assert code == 0
+    assert "without effect: zookeeperServers" in err
+
+
+def test_the_default_data_directory_is_the_users_and_named_in_the_banner(tmp_path: Path) -> None:
+    environment = {"XDG_DATA_HOME": str(tmp_path), "HOME": str(tmp_path), "LOCALAPPDATA": str(tmp_path)}
+    broker = Started("--port", "0", "--web-port", "0", **environment)
+    code, _, err = broker.stop()
+    assert code == 0
+    assert broker.ready["data_dir"].startswith(str(tmp_path))
+    assert broker.ready["data_dir"].endswith("geminga")
+    assert broker.ready["data_dir"] in err
+
+
+def test_a_relative_data_home_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", "relative")
+    assert os.path.isabs(default_data_dir())
+
+
+def test_help_and_version_and_unknown_commands() -> None:
+    overview = run("--help")
+    assert overview.returncode == 0
+    for command in ("standalone", "produce", "consume", "perf"):
+        assert command in overview.stdout
+    assert run("--version").stdout.startswith("geminga ")
+    assert run().returncode == 2
+    unknown = run("standalne")
+    assert unknown.returncode == 2
+    assert "Did you mean standalone?" in unknown.stderr
+
+
+def test_help_imports_nothing_heavy() -> None:
+    program = (
+        "import sys; from geminga.cli.main import main; main(['--help']);"
+        "print([m for m in ('trio', 'google.protobuf', 'rocksdict', 'msgspec') if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.endswith("[]\n")
+
+
+def test_a_start_does_not_import_what_only_a_scrape_or_a_test_needs(tmp_path: Path) -> None:
+    program = (
+        "import sys, geminga.cli.standalone, geminga.server, geminga.admin.routes, geminga.admin.http;"
+        "names = ('prometheus_client', 'geminga.admin.metrics', 'geminga.config_keys', 'difflib', 'asyncio',"
+        " 'multiprocessing', 'hypothesis', 'grpc', 'geminga.testing', 'geminga.chaos', 'geminga.cli.client');"
+        "print([m for m in names if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout == "[]\n"
+
+
+def test_who_owns_a_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        [line] = describe_refusal("127.0.0.1", [("--port", port)])
+        assert f"port {port} is already taken by" in line
+        if os.path.isdir("/proc"):
+            assert owner_of(port).startswith(f"process {os.getpid()} (")
+    assert describe_refusal("127.0.0.1", [("--port", port)]) == []
+    assert owner_of(port) == ""
