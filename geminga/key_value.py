@@ -8,6 +8,9 @@ Facts about `rocksdict` that the shape of this file comes from, each held by a t
   unsynced write followed by `flush_wal()`, and a slow disk does not stop the event loop.
 - A live iterator keeps the database, and with it the directory's lock, open after `close()`. So iterators are
   let go by `close()` even if a half-used scan is still referenced.
+- What RocksDB holds to be the torn end of a log may be damage to synced data, and some damage makes it loop
+  for ever. So each sync leaves a mark in the log, and logs are checked before RocksDB reads them
+  (`rocksdb_log_format`).
 - All errors are plain `Exception`s that carry RocksDB's text.
 """
 
@@ -21,6 +24,8 @@ import rocksdict
 
 from geminga.errors import CorruptData, StorageError
 from geminga.limits import KIB, MIB
+from geminga.rocksdb_log_format import synced_marker
+from geminga.rocksdb_logs import check_logs
 
 OPEN_FILES_MAX = 64
 WAL_BYTES_MAX_FACTOR = 4
@@ -111,6 +116,7 @@ class RocksKeyValue:
         self._failed: StorageError | None = None
         self._closed = False
         self._no_sync = rocksdict.WriteOptions()
+        check_logs(path)
         try:
             self._db = rocksdict.Rdict(path, _options(self._cache._cache, write_buffer_bytes))
         except Exception as error:
@@ -136,9 +142,14 @@ class RocksKeyValue:
             if len(batch):
                 self._db.write(batch, self._no_sync)
             if sync:
-                self._db.flush_wal(True)
+                self._sync()
         except Exception as error:
             raise self._fail(error, "write") from None
+
+    def _sync(self) -> None:
+        sequence = self._db.latest_sequence_number()
+        self._db.flush_wal(True)
+        self._db.delete(synced_marker(sequence), self._no_sync)
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         cursor = self._open_cursor()
@@ -186,7 +197,7 @@ class RocksKeyValue:
     def flush(self) -> None:
         self._check_writable()
         try:
-            self._db.flush_wal(True)
+            self._sync()
         except Exception as error:
             raise self._fail(error, "sync") from None
 
@@ -263,9 +274,8 @@ class RocksKeyValue:
 def _options(cache: rocksdict.Cache, write_buffer_bytes: int) -> rocksdict.Options:
     options = rocksdict.Options(raw_mode=True)
     options.create_if_missing(True)
-    # A damaged record in the middle of the log is refused; the default would forget all that was synced after
-    # it.
-    options.set_wal_recovery_mode(rocksdict.DBRecoveryMode.tolerate_corrupted_tail_records())
+    # Cut the log at the first record that is not intact: by `check_logs` all behind it was never synced.
+    options.set_wal_recovery_mode(rocksdict.DBRecoveryMode.point_in_time())
     options.set_paranoid_checks(True)
     options.set_write_buffer_size(write_buffer_bytes)
     options.set_max_write_buffer_number(2)

@@ -250,36 +250,103 @@ def damage_log(path: Path, damage: Callable[[bytearray], bytearray]) -> None:
     file.write_bytes(damage(bytearray(file.read_bytes())))
 
 
-def flip_in_the_middle(content: bytearray) -> bytearray:
-    content[len(content) // 2] ^= 1
-    return content
+def rows_or_refusal(path: Path) -> int:
+    """How many rows there are after opening, always the oldest; -1 if the directory is refused."""
+    try:
+        key_value = RocksKeyValue(str(path))
+    except CorruptData as error:
+        assert str(path) in str(error)  # noqa: PT017
+        return -1
+    keys = [key for key, _ in key_value.scan(b"", b"\xff")]
+    assert keys == [b"k%03d" % n for n in range(len(keys))]
+    key_value.close()
+    return len(keys)
 
 
 def test_a_killed_process_loses_nothing_that_was_synced(log: Path) -> None:
-    key_value = RocksKeyValue(str(log))
-    assert len(list(key_value.scan(b"", b"\xff"))) == 100
-    key_value.close()
+    assert rows_or_refusal(log) == 100
 
 
-def test_damage_in_the_middle_of_the_log_is_refused(log: Path) -> None:
-    damage_log(log, flip_in_the_middle)
-    with pytest.raises(CorruptData, match="damaged, cannot open"):
-        RocksKeyValue(str(log))
+def test_a_flipped_bit_in_the_log_never_takes_what_was_synced(log: Path, tmp_path: Path) -> None:
+    (file,) = (file for file in log.glob("*.log") if file.stat().st_size)
+    record_bytes = file.stat().st_size // 100
+    places = [
+        record * record_bytes + byte
+        for record in (0, 1, 50, 98, 99)
+        for byte in (0, 4, 5, 6, 7, 20, 60, 110, 140)
+    ]
+    refused = 0
+    for place in places:
+        for bit in (0, 2, 6):
+            copy = tmp_path / f"flip{place}-{bit}"
+            shutil.copytree(log, copy)
+
+            def flip(content: bytearray, place: int = place, bit: int = bit) -> bytearray:
+                content[place] ^= 1 << bit
+                return content
+
+            damage_log(copy, flip)
+            rows = rows_or_refusal(copy)
+            assert rows in (-1, 100), f"byte {place} bit {bit}: {rows} rows"
+            refused += rows == -1
+    assert refused > 0.9 * len(places) * 3
 
 
 @pytest.mark.parametrize(
     ("damage", "rows"),
     [
-        (lambda content: content[:-10], 99),
+        (lambda content: content[:-10], 100),
+        (lambda content: content[:-60], 99),
         (lambda content: content + bytes(5000), 100),
         (lambda content: content + b"\x17torn" * 1000, 100),
+        (lambda content: content[:-70] + bytes(70), 99),
     ],
+    ids=["mark", "record", "zeros", "garbage", "zeroed"],
 )
 def test_a_torn_end_of_the_log_is_cut(log: Path, damage: Callable[[bytearray], bytearray], rows: int) -> None:
     damage_log(log, damage)
-    key_value = RocksKeyValue(str(log))
-    assert [key for key, _ in key_value.scan(b"", b"\xff")] == [b"k%03d" % n for n in range(rows)]
-    key_value.close()
+    assert rows_or_refusal(log) == rows
+
+
+def test_pages_lost_from_what_was_never_synced_are_a_torn_end(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    in_another_process(
+        KILLED.replace("sync=True)", "sync=n < 20)").replace('b"v" * 100', 'b"v" * 2000'), str(path)
+    )
+    (file,) = (file for file in path.glob("*.log") if file.stat().st_size)
+    for page in range(20, file.stat().st_size // 4096, 5):
+        copy = tmp_path / f"page{page}"
+        shutil.copytree(path, copy)
+
+        def lose(content: bytearray, page: int = page) -> bytearray:
+            content[page * 4096 : (page + 1) * 4096] = bytes(4096)
+            return content
+
+        damage_log(copy, lose)
+        assert rows_or_refusal(copy) >= 20
+
+
+def test_a_flipped_bit_in_the_manifest_is_refused_or_harmless(tables: Path, tmp_path: Path) -> None:
+    """Some of these make RocksDB loop for ever while it opens."""
+    for _ in range(2):
+        RocksKeyValue(str(tables)).close()
+    (manifest,) = tables.glob("MANIFEST-*")
+    size_bytes = manifest.stat().st_size
+    refused = 0
+    for place in range(0, size_bytes, 7):
+        for bit in (1, 2):
+            copy = tmp_path / f"flip{place}-{bit}"
+            shutil.copytree(tables, copy)
+            content = bytearray(manifest.read_bytes())
+            content[place] ^= 1 << bit
+            (copy / manifest.name).write_bytes(content)
+            try:
+                key_value = RocksKeyValue(str(copy))
+                assert sum(1 for _ in key_value.scan(b"", b"\xff")) == 5000
+                key_value.close()
+            except StorageError:
+                refused += 1
+    assert refused > size_bytes // 7
 
 
 # --- a slow or failing disk, by the kernel's hand ---
@@ -300,7 +367,7 @@ def test_a_slow_sync_does_not_stop_other_threads(tmp_path: Path) -> None:
         from geminga.key_value import RocksKeyValue
         key_value = RocksKeyValue(sys.argv[1])
         def write():
-            for n in range(3):
+            for n in range(2):
                 key_value.write([(b"k", b"v")], sync=True)
         thread = threading.Thread(target=write)
         begun = last = time.perf_counter()
@@ -313,10 +380,10 @@ def test_a_slow_sync_does_not_stop_other_threads(tmp_path: Path) -> None:
         print(f"{now - begun} {longest}")
         key_value.close()
     """
-    output = in_another_process(script, str(tmp_path / "db"), before=inject("delay_enter=200000"))
+    output = in_another_process(script, str(tmp_path / "db"), before=inject("delay_enter=500000"))
     took_s, longest_stall_s = map(float, output.split())
-    assert took_s > 0.6
-    assert longest_stall_s < 0.15
+    assert took_s > 1.0
+    assert longest_stall_s < 0.45
 
 
 @needs_strace
