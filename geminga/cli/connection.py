@@ -1,0 +1,244 @@
+"""One connection of our own small client to a broker: requests and their answers, receipts, deliveries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import trio
+
+from geminga import __version__
+from geminga.errors import GemingaError, ProtocolError, ServerError
+from geminga.limits import HANDSHAKE_SECONDS
+from geminga.wire import client_commands, encoder
+from geminga.wire import pulsar_pb2 as pb
+from geminga.wire.decoder import BadFrame, Decoder, Delivery, request_id_of
+
+RECEIVE_BYTES = 256 * 1024
+UNSENT_BYTES_MAX = 1024 * 1024
+"""Above this `wait_room` waits."""
+DEFAULT_PORT = 6650
+
+
+class ClientError(GemingaError):
+    """What a command of ours could not do, in words for its user."""
+
+
+class Refused(ClientError):
+    """The broker answered with an error."""
+
+    def __init__(self, code: int, text: str) -> None:
+        name = ServerError(code).name if code in ServerError.__members__.values() else str(code)
+        super().__init__(f"the broker refused ({name}): {text}")
+        self.code = code
+
+
+class ConnectionLost(ClientError):
+    """The connection ended while something was still expected of it."""
+
+
+class Receiver(Protocol):
+    """A producer or consumer on a connection."""
+
+    def on_command(self, command: Any) -> None: ...
+
+
+class _Reply:
+    __slots__ = ("done", "error", "message")
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.message: Any = None
+        self.error: ClientError | None = None
+
+
+class Connection:
+    """Open it with `open`; `run` must be running. Not thread safe; everything but `request` is plain
+    calls.
+    """
+
+    def __init__(self, stream: trio.SocketStream, address: str) -> None:
+        self.address = address
+        self._stream = stream
+        self._decoder = Decoder()
+        self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
+        self._has_unsent = trio.Event()
+        self._room = trio.lowlevel.ParkingLot()
+        self._waiting: dict[int, _Reply] = {}
+        self._producers: dict[int, Receiver] = {}
+        self._consumers: dict[int, Receiver] = {}
+        self._last_id = 0
+        self._connected = _Reply()
+        self.lost: ConnectionLost | None = None
+
+    @classmethod
+    async def open(cls, url: str) -> Connection:
+        """Connect the socket. Raises `ClientError` in words if nobody is there."""
+        host, port = parse_url(url)
+        try:
+            with trio.fail_after(HANDSHAKE_SECONDS):
+                stream = await trio.open_tcp_stream(host, port)
+        except (OSError, trio.TooSlowError) as error:
+            raise ClientError(f"cannot connect to {url}: {error or 'no answer'}") from None
+        return cls(stream, f"{host}:{port}")
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Introduce ourselves, then read and write until cancelled or the broker closes."""
+        async with self._stream, trio.open_nursery() as nursery:
+            nursery.start_soon(self._write_forever)
+            nursery.start_soon(self._read_forever, nursery.cancel_scope)
+            self.write(client_commands.connect(f"geminga-cli-{__version__}"))
+            with trio.move_on_after(HANDSHAKE_SECONDS):
+                await self._connected.done.wait()
+            if self._connected.message is None:
+                raise self._connected.error or ConnectionLost(f"{self.address}: no answer to CONNECT")
+            task_status.started()
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    def new_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    def write(self, data: bytes) -> None:
+        """Queue bytes; order is kept."""
+        self._unsent.append(data)
+        self._unsent_bytes += len(data)
+        self._has_unsent.set()
+
+    async def wait_room(self) -> None:
+        """Return once less than `UNSENT_BYTES_MAX` wait to be sent."""
+        while self._unsent_bytes >= UNSENT_BYTES_MAX and self.lost is None:
+            await self._room.park()
+        if self.lost is not None:
+            raise self.lost
+
+    async def request(self, build: Callable[[int], bytes]) -> Any:
+        """Send what `build` makes of a new request id; the broker's answer. Raises `Refused`."""
+        if self.lost is not None:
+            raise self.lost
+        request_id = self.new_id()
+        reply = self._waiting[request_id] = _Reply()
+        self.write(build(request_id))
+        try:
+            await reply.done.wait()
+        finally:
+            self._waiting.pop(request_id, None)
+        if reply.error is not None:
+            raise reply.error
+        return reply.message
+
+    async def _write_forever(self) -> None:
+        while True:
+            await self._has_unsent.wait()
+            self._has_unsent = trio.Event()
+            data = b"".join(self._unsent)
+            self._unsent.clear()
+            self._unsent_bytes = 0
+            self._room.unpark_all()
+            try:
+                await self._stream.send_all(data)
+            except trio.BrokenResourceError:
+                return  # the reader sees the end too, and says so
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def attach(self, producer: Receiver | None = None, consumer: Receiver | None = None) -> int:
+        """A new id, under which the receiver hears of what the broker sends to it."""
+        number = self.new_id()
+        if producer is not None:
+            self._producers[number] = producer
+        if consumer is not None:
+            self._consumers[number] = consumer
+        return number
+
+    async def _read_forever(self, scope: trio.CancelScope) -> None:
+        reason = "closed by the broker"
+        try:
+            while data := await self._stream.receive_some(RECEIVE_BYTES):
+                for command in self._decoder.feed(bytes(data)):
+                    self._dispatch(command)
+        except BadFrame as error:
+            reason = f"the broker does not follow the protocol: {error}"
+        except trio.BrokenResourceError:
+            reason = "connection reset"
+        self._lose(ConnectionLost(f"{self.address}: {reason}"))
+        scope.cancel()
+
+    def _lose(self, error: ConnectionLost) -> None:
+        self.lost = error
+        for reply in (*self._waiting.values(), self._connected):
+            if not reply.done.is_set():
+                reply.error = error
+                reply.done.set()
+        for receiver in (*self._producers.values(), *self._consumers.values()):
+            receiver.on_command(error)
+        self._room.unpark_all()
+
+    def _dispatch(self, command: Any) -> None:
+        if isinstance(command, Delivery):
+            self._tell(self._consumers, command.message.consumer_id, command)
+        elif isinstance(command, pb.CommandSendReceipt | pb.CommandSendError | pb.CommandCloseProducer):
+            self._tell(self._producers, command.producer_id, command)
+        elif isinstance(
+            command,
+            pb.CommandCloseConsumer | pb.CommandReachedEndOfTopic | pb.CommandActiveConsumerChange,
+        ):
+            self._tell(self._consumers, command.consumer_id, command)
+        elif isinstance(command, pb.CommandPing):
+            self.write(encoder.pong())
+        elif isinstance(command, pb.CommandConnected):
+            self._connected.message = command
+            self._connected.done.set()
+        else:
+            self._answer(command)
+
+    def _tell(self, receivers: dict[int, Receiver], number: int, command: Any) -> None:
+        receiver = receivers.get(number)
+        if receiver is not None:
+            receiver.on_command(command)
+
+    def _answer(self, command: Any) -> None:
+        request_id = request_id_of(command)
+        reply = self._waiting.get(request_id) if request_id is not None else None
+        if reply is None and isinstance(command, pb.CommandError) and not self._connected.done.is_set():
+            reply = self._connected  # refused before we were connected
+        if reply is None:
+            return  # nobody waits any more, or it is a command that needs no answer from us
+        if isinstance(command, pb.CommandProducerSuccess) and not command.producer_ready:
+            return  # it waits for exclusive access; another success follows
+        refusal = _refusal(command)
+        if refusal is not None:
+            reply.error = refusal
+        else:
+            reply.message = command
+        reply.done.set()
+
+
+def _refusal(command: Any) -> Refused | None:
+    """The error that an answer carries, if it does."""
+    if isinstance(command, pb.CommandError):
+        return Refused(command.error, command.message)
+    if isinstance(command, pb.CommandPartitionedTopicMetadataResponse | pb.CommandLookupTopicResponse):
+        failed = type(command).Failed
+        return Refused(command.error, command.message) if command.response == failed else None
+    if isinstance(command, pb.CommandAckResponse) and command.HasField("error"):
+        return Refused(command.error, command.message)
+    return None
+
+
+def parse_url(url: str) -> tuple[str, int]:
+    """Host and port of `pulsar://host:port`. Raises `ClientError`."""
+    try:
+        parts = urlsplit(url if "://" in url else f"pulsar://{url}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise ClientError(f"{url}: not an address; expected pulsar://HOST:PORT") from None
+    if parts.scheme != "pulsar" or not host:
+        raise ClientError(f"{url}: only pulsar://HOST:PORT is supported")
+    return host, port or DEFAULT_PORT
+
+
+assert issubclass(BadFrame, ProtocolError)

@@ -1,0 +1,124 @@
+"""`geminga consume`: print messages as they come, and acknowledge them."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import sys
+from collections.abc import Sequence
+
+import trio
+
+from geminga.cli.client import SUBSCRIPTION_TYPES, Client, open_client
+from geminga.cli.consumer import Consumer, Message, messages, position
+from geminga.cli.main import Parser
+from geminga.cli.options import add_url, count, duration_ms, run_until_done
+from geminga.wire.decoder import Delivery
+
+QUEUE_MESSAGES = 100
+
+
+def parser(kind: type[Parser]) -> Parser:
+    made = kind(prog="geminga consume", description="Receive messages from a subscription and print them.")
+    add = made.add_argument
+    add("topic", help="persistent://tenant/namespace/name, or a name in public/default")
+    add("--subscription", "-s", required=True, help="name of the subscription; made if it does not exist")
+    add(
+        "--type",
+        "-t",
+        type=lambda text: text.lower().replace("-", "_"),
+        choices=sorted(SUBSCRIPTION_TYPES),
+        default="exclusive",
+        help="type of the subscription (default: exclusive)",
+    )
+    add("--count", "-n", type=count, default=0, help="end after so many messages (default: never)")
+    add(
+        "--from",
+        choices=("earliest", "latest"),
+        default="latest",
+        dest="start",
+        help="where a new subscription begins (default: latest)",
+    )
+    add("--timeout", type=duration_ms, metavar="TIME", help="end when nothing came for so long: 5s, 1m")
+    add("--no-ack", action="store_true", help="do not acknowledge: the messages will come again")
+    add("--json", action="store_true", help="print each message as a line of JSON, with all that is known")
+    add_url(made)
+    return made
+
+
+def run(kind: type[Parser], arguments: Sequence[str]) -> int:
+    """The whole command; returns its exit code."""
+    flags = parser(kind).parse_strictly(arguments)
+    return run_until_done("consume", lambda: _consume(flags))
+
+
+async def _consume(flags: argparse.Namespace) -> None:
+    async with open_client(flags.url) as client:
+        consumers = await _subscribe(client, flags)
+        send, receive = trio.open_memory_channel[tuple[Consumer, Delivery]](0)
+        async with trio.open_nursery() as nursery:
+            for consumer in consumers:
+                nursery.start_soon(_forward, consumer, send)
+            await _print_all(flags, receive)
+            nursery.cancel_scope.cancel()
+        for consumer in consumers:
+            await consumer.close()
+
+
+async def _subscribe(client: Client, flags: argparse.Namespace) -> list[Consumer]:
+    # Not more in the queue than will be printed: on a shared subscription others are to get the rest.
+    wanted = min(QUEUE_MESSAGES, flags.count or QUEUE_MESSAGES)
+    return [
+        await client.consumer(
+            name,
+            flags.subscription,
+            kind=flags.type,
+            earliest=flags.start == "earliest",
+            queue_messages=wanted,
+        )
+        for name in await client.partitions(flags.topic)
+    ]
+
+
+async def _forward(consumer: Consumer, send: trio.MemorySendChannel[tuple[Consumer, Delivery]]) -> None:
+    while True:
+        await send.send((consumer, await consumer.receive()))
+
+
+async def _print_all(
+    flags: argparse.Namespace, receive: trio.MemoryReceiveChannel[tuple[Consumer, Delivery]]
+) -> None:
+    printed = 0
+    while not flags.count or printed < flags.count:
+        seconds = flags.timeout / 1000 if flags.timeout is not None else float("inf")
+        with trio.move_on_after(seconds) as silence:
+            consumer, delivery = await receive.receive()
+        if silence.cancelled_caught:
+            break
+        for message in messages(delivery):
+            print(_as_json(message) if flags.json else _as_text(message), flush=True)
+            printed += 1
+        if not flags.no_ack:
+            consumer.acknowledge([position(delivery)])
+    print(f"{printed} messages", file=sys.stderr)
+
+
+def _as_text(message: Message) -> str:
+    if message.compression != "NONE":
+        return f"({len(message.payload)} bytes, compressed with {message.compression})"
+    return message.payload.decode(errors="backslashreplace")
+
+
+def _as_json(message: Message) -> str:
+    absent = {"batch_index": -1, "partition": -1, "key": "", "properties": {}, "deliver_at_ms": 0}
+    values = message._asdict()
+    shown = {"id": message.id, **{k: v for k, v in values.items() if k not in absent or v != absent[k]}}
+    try:
+        shown["payload"] = message.payload.decode()
+    except UnicodeDecodeError:
+        del shown["payload"]
+        shown["payload_base64"] = base64.b64encode(message.payload).decode()
+    if message.compression == "NONE":
+        del shown["compression"]
+    return json.dumps(shown, ensure_ascii=False)

@@ -1,0 +1,92 @@
+"""Flags that several commands share, and the values they take."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Awaitable, Callable
+
+from geminga.cli.main import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, Parser
+
+DEFAULT_URL = "pulsar://127.0.0.1:6650"
+URL_VARIABLE = "GEMINGA_URL"
+
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def add_url(parser: Parser) -> None:
+    parser.add_argument(
+        "--url",
+        default=os.environ.get(URL_VARIABLE, DEFAULT_URL),
+        help=f"the broker (default: ${URL_VARIABLE} or {DEFAULT_URL})",
+    )
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    return _at_least(1, text)
+
+
+def count(text: str) -> int:
+    """A whole number of at least 0."""
+    return _at_least(0, text)
+
+
+def _at_least(lowest: int, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 18 and int(text) >= lowest):
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least {lowest}, not {text!r}")
+    return int(text)
+
+
+def duration_ms(text: str) -> int:
+    """`250ms`, `2s`, `1.5m`, `1h`, `7d`; a bare number is seconds."""
+    number = text.rstrip("abcdefghijklmnopqrstuvwxyz")
+    unit = text[len(number) :] or "s"
+    try:
+        value = float(number)
+    except ValueError:
+        value = -1.0
+    if unit not in _UNITS_MS or not 0 <= value < 1e12:
+        raise argparse.ArgumentTypeError(f"expected a duration such as 250ms, 2s, 5m, 1h or 7d, not {text!r}")
+    return round(value * _UNITS_MS[unit])
+
+
+def pair(text: str) -> tuple[str, str]:
+    """`key=value`"""
+    key, separator, value = text.partition("=")
+    if not key or not separator:
+        raise argparse.ArgumentTypeError(f"expected key=value, not {text!r}")
+    return key, value
+
+
+def run_until_done(name: str, main: Callable[[], Awaitable[None]]) -> int:
+    """Run a client command; its exit code. Ctrl-C ends it, with what it has to say so far said."""
+    import trio
+
+    from geminga.cli.connection import ClientError
+    from geminga.errors import GemingaError
+
+    def complain(error: GemingaError) -> int:
+        print(f"geminga {name}: {error}", file=sys.stderr)
+        return EXIT_FAILED
+
+    try:
+        trio.run(main)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except ClientError as error:
+        return complain(error)
+    except BaseExceptionGroup as group:
+        interrupted, rest = group.split(KeyboardInterrupt)
+        if interrupted is not None and rest is None:
+            return EXIT_INTERRUPTED
+        known = group.subgroup(GemingaError)
+        if known is None or group.split(GemingaError)[1] is not None:
+            raise
+        leaf: BaseException = known
+        while isinstance(leaf, BaseExceptionGroup):
+            leaf = leaf.exceptions[0]
+        assert isinstance(leaf, GemingaError)
+        return complain(leaf)
+    return EXIT_OK

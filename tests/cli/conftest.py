@@ -1,0 +1,53 @@
+"""A broker in a process of its own for the client commands' tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+GEMINGA = [sys.executable, "-P", "-m", "geminga"]
+SECONDS_MAX = 30
+
+Geminga = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def broker_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """GEMINGA_TEST_URL names another broker, say a real Pulsar: the client must do the same there."""
+    if "GEMINGA_TEST_URL" in os.environ:
+        yield os.environ["GEMINGA_TEST_URL"]
+        return
+    data_dir = tmp_path_factory.mktemp("cli") / "data"
+    command = [*GEMINGA, "standalone", "--data-dir", str(data_dir), "--port", "0", "--web-port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())["binary"]
+        process.terminate()
+        assert process.wait(SECONDS_MAX) == 0
+
+
+@pytest.fixture
+def geminga(broker_url: str) -> Geminga:
+    """Runs one command against the broker."""
+
+    def call(*arguments: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*GEMINGA, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_MAX,
+            input=text,
+            env={**os.environ, "GEMINGA_URL": broker_url},
+        )
+
+    return call
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    return f"cli-{request.node.name.split('[')[0]}-{os.getpid()}"
