@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from geminga import limits
 from geminga.broker.rates import Rate
 from geminga.errors import GemingaError, ServerError
 from geminga.wire import encoder
@@ -86,7 +87,7 @@ class Producer:
         size = len(send.headers_and_payload)
         if not send.checksum_ok:
             self._refuse(send, ServerError.CHECKSUM, "Checksum failed on the broker")
-        elif size > self.message_bytes_max:
+        elif size > self.message_bytes_max + limits.FRAME_PADDING_BYTES:
             self._refuse(
                 send,
                 ServerError.NOT_ALLOWED,

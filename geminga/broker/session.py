@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
 
+from geminga import limits
 from geminga.errors import GemingaError, ProtocolError, ServerError, UnsupportedCommand
 from geminga.wire import encoder
 from geminga.wire.commands import Ack, BadFrame, Flow, Send, UnknownCommand, request_id_of
@@ -63,7 +64,7 @@ class Session:
         producer_names: Callable[[], str],
     ) -> None:
         self._handlers = handlers
-        self._decoder = Decoder()
+        self._decoder = Decoder(rooms.settings.message_bytes_max + limits.FRAME_PADDING_BYTES)
         self.outbox = outbox
         self.topics = topics
         self.rooms = rooms

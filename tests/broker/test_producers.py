@@ -98,16 +98,11 @@ async def test_waiting_producers_follow_one_another_in_their_order() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait, "second")
         await trio.testing.wait_all_tasks_blocked()
-        with trio.CancelScope() as scope:
+        async with trio.open_nursery() as leaving:
             gone = producer("gone", AccessMode.WAIT_FOR_EXCLUSIVE)
-
-            async def wait_and_leave() -> None:
-                with scope:
-                    await producers.wait(gone)
-
-            nursery.start_soon(wait_and_leave)
+            leaving.start_soon(producers.wait, gone)
             await trio.testing.wait_all_tasks_blocked()
-            scope.cancel()
+            leaving.cancel_scope.cancel()
         nursery.start_soon(wait, "third")
         await trio.testing.wait_all_tasks_blocked()
         assert producers.waiting_count == 2
