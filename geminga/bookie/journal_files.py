@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from geminga.bookie.file_names import journal_path
-from geminga.bookie.journal_format import FILE_HEADER_BYTES, FileHeader, encode_file_header, encode_group
+from geminga.bookie.journal_format import FileHeader, align, encode_file_header, encode_group
 from geminga.bookie.records import Segment
 from geminga.bookie.settings import BookieSettings
 from geminga.clock import RealClock
@@ -40,10 +40,6 @@ class WrittenGroup(NamedTuple):
     record_bytes: int
     file_bytes: int
     sync_s: float
-
-
-def align(offset: int, alignment: int) -> int:
-    return -(-offset // alignment) * alignment
 
 
 class JournalFiles:
@@ -136,14 +132,16 @@ class JournalFiles:
         else:
             self._disk.rename(recycled, path)
             file = self._disk.open(path)
-        header = FileHeader(journal_id, secrets.randbits(64), *previous)
+        header = FileHeader(
+            journal_id, secrets.randbits(64), self._settings.journal_alignment_bytes, *previous
+        )
         file.pwrite(0, encode_file_header(header))
         file.sync()
         # The name must be durable before any entry in the file is promised.
         self._disk.sync_directory(self._directory)
         self._file = file
         self._header = header
-        self._end = align(FILE_HEADER_BYTES, self._settings.journal_alignment_bytes)
+        self._end = header.first_group
         self._allocated = file.size()
         self._dropped = 0
 

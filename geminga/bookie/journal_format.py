@@ -4,9 +4,10 @@
     group  := group header | run* | record*
     run    := ledger id u64 | first entry u64 | count u32
 
-A group is what one write and one sync carried. Its records are sorted by run: all of the first run's, then
-all of the second's. A file may be an old journal that is written over, so whatever follows the last group is
-old bytes or zeros; a group belongs to the file only if it carries the file's journal id.
+A group begins at a multiple of the file's alignment; what is between is zeros. A group is what one write and
+one sync carried. Its records are sorted by run: all of the first run's, then all of the second's. A file may
+be an old journal that is written over, so whatever follows the last group is old bytes or zeros; a group
+belongs to the file only if it carries the file's journal id.
 
 The group header says up to where the file was synced before the group was written, which proves that
 everything below is as its writer left it: what is wrong there is damage, what is wrong above is the torn end
@@ -30,8 +31,10 @@ from geminga.bookie.records import (
 
 VERSION: Final = 1
 FILE_MAGIC: Final = b"GEMJRNL\0"
-FILE_HEADER: Final = struct.Struct(">8sIQQQQI")
-"""magic | version | journal id | salt | id of the journal before it (0: none) | where that one ended | crc"""
+FILE_HEADER: Final = struct.Struct(">8sIQQIQQI")
+"""magic | version | journal id | salt | alignment | id of the journal before it (0: none) | where that one
+ended | crc
+"""
 FILE_HEADER_BYTES: Final = 512
 """One sector of its own, so that writing a group never rewrites the header."""
 
@@ -48,11 +51,22 @@ RUN: Final = struct.Struct(">QQI")
 _CRC: Final = struct.Struct(">I")
 
 
+def align(offset: int, alignment: int) -> int:
+    """The least multiple of `alignment` that is not below `offset`."""
+    return -(-offset // alignment) * alignment
+
+
 class FileHeader(NamedTuple):
     journal_id: int
     salt: int
+    alignment: int
     previous_id: int
     previous_end: int
+
+    @property
+    def first_group(self) -> int:
+        """Where the first group begins."""
+        return align(FILE_HEADER_BYTES, self.alignment)
 
 
 class GroupHeader(NamedTuple):
@@ -87,10 +101,12 @@ def decode_file_header(data: bytes) -> FileHeader | None:
     """None if these are not the first bytes of a journal of this version."""
     if len(data) < FILE_HEADER.size:
         return None
-    magic, version, journal_id, salt, previous_id, previous_end, crc = FILE_HEADER.unpack_from(data)
+    magic, version, journal_id, salt, alignment, previous_id, previous_end, crc = FILE_HEADER.unpack_from(
+        data
+    )
     if magic != FILE_MAGIC or version != VERSION or crc != crc32c(data[: FILE_HEADER.size - _CRC.size]):
         return None
-    return FileHeader(journal_id, salt, previous_id, previous_end)
+    return FileHeader(journal_id, salt, alignment, previous_id, previous_end)
 
 
 def encode_group(

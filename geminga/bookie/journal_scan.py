@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from geminga.bookie.journal_files import align
 from geminga.bookie.journal_format import (
     FILE_HEADER_BYTES,
     GROUP_HEADER,
@@ -19,6 +18,7 @@ from geminga.bookie.journal_format import (
     FileHeader,
     GroupHeader,
     Run,
+    align,
     decode_file_header,
     decode_group_header,
     decode_runs,
@@ -54,11 +54,11 @@ class ScannedGroup(NamedTuple):
 class JournalScan:
     """One pass over a journal file from `offset`; iterate `groups`, then look at what was found."""
 
-    def __init__(self, file: File, header: FileHeader, *, alignment: int, synced_end: int | None) -> None:
+    def __init__(self, file: File, header: FileHeader, *, synced_end: int | None) -> None:
         """`synced_end` is where the journal that came after this one says it ended, if there is one."""
         self._file = file
         self._header = header
-        self._alignment = alignment
+        self._alignment = header.alignment
         self._synced_end = synced_end
         self.damages: list[Damage] = []
         self.torn_bytes = 0
@@ -67,7 +67,7 @@ class JournalScan:
 
     def groups(self, offset: int) -> Iterator[ScannedGroup]:
         """Every group from `offset` (a group's start, or 0 for the first one), one in memory at a time."""
-        offset = max(offset, align(FILE_HEADER_BYTES, self._alignment))
+        offset = max(offset, self._header.first_group)
         while self._synced_end is None or offset < self._synced_end:
             header, runs = self._group_at(offset)
             if header is None or runs is None:

@@ -124,9 +124,7 @@ class Recovery:
         mark = self._index.mark
         file = self._disk.open(journal_path(self._directory, header.journal_id))
         try:
-            scan = JournalScan(
-                file, header, alignment=self._settings.journal_alignment_bytes, synced_end=synced_end
-            )
+            scan = JournalScan(file, header, synced_end=synced_end)
             self._journals += 1
             for group in scan.groups(mark.offset if header.journal_id == mark.journal_id else 0):
                 self._counts["groups"] += 1

@@ -38,7 +38,7 @@ class BookieSettings:
     """Entries that one index row describes at most."""
     entry_log_bytes: int = 256 * MIB
     """An entry log is closed once it is this long."""
-    entry_log_sync_bytes: int = 4 * MIB
+    entry_log_sync_bytes: int = 1 * MIB
     """While a cache is flushed, the entry log is synced every so many bytes, so that the journal's own syncs
     never wait behind one long one.
     """

@@ -49,7 +49,7 @@ def scan(disk: SimDisk, synced_end: int | None = None) -> tuple[list[ScannedGrou
     file = disk.open(JOURNAL)
     header = read_file_header(file, 1)
     assert header is not None
-    found = JournalScan(file, header, alignment=512, synced_end=synced_end)
+    found = JournalScan(file, header, synced_end=synced_end)
     return list(found.groups(0)), found
 
 
