@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from geminga.chaos.sim_key_value import SimKeyValue
-from geminga.errors import BadVersion, KeyMissing, StorageError
+from geminga.errors import BadVersion, CorruptData, KeyMissing, StorageError
 from geminga.key_value import KeyValue, RocksKeyValue
 from geminga.metadata import group_commit
 from geminga.metadata.node import VALUE_BYTES_MAX
@@ -422,3 +422,27 @@ async def test_is_empty(rocks: AbstractAsyncContextManager[MetadataStore]) -> No
         assert not store.is_empty()
         await store.delete("/a/b/c")
         assert store.is_empty()
+
+
+async def test_a_flipped_bit_never_shortens_the_list_of_children(tmp_path: Path) -> None:
+    path = tmp_path / "metadata"
+    key_value: KeyValue = RocksKeyValue(str(path))
+    async with running(key_value) as store:
+        await store.transact([Put(f"/n/{n:04}", b"value") for n in range(2000)])
+    key_value.close()
+    (table,) = path.glob("*.sst")
+    content = bytearray(table.read_bytes())
+    content[30_000] ^= 1
+    table.write_bytes(content)
+    key_value = RocksKeyValue(str(path))
+    store = MetadataStore(key_value)
+    with pytest.raises(CorruptData, match="metadata: damaged"):
+        store.children("/n")
+    unreadable = 0
+    for n in range(2000):
+        try:
+            assert store.get(f"/n/{n:04}") == Stored(b"value", 0)
+        except CorruptData:
+            unreadable += 1
+    assert 0 < unreadable < 1000
+    key_value.close()
