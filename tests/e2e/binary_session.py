@@ -144,11 +144,13 @@ class BinarySession:
                     self._frames.put(received)
 
     def send_bytes(self, data: bytes) -> None:
-        with self._write_lock:
+        """Write it all. If the broker has closed already, the next `receive` says so."""
+        with self._write_lock, contextlib.suppress(ConnectionError):
             self._socket.sendall(data)
 
     def shut_down_writing(self) -> None:
-        self._socket.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
 
     def send(self, command: Message | bytes, rest: bytes = b"") -> None:
         self.send_bytes(frame(command, rest))

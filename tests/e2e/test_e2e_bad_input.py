@@ -365,3 +365,4 @@ def test_odd_subscription_names_are_names(client: pulsar.Client, topic: str, nam
     message = consumer.receive(5000)
     assert message.data() == b"x"
     consumer.acknowledge(message)
+    consumer.unsubscribe()

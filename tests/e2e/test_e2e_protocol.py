@@ -544,14 +544,14 @@ def test_unsubscribe_and_close(session: BinarySession, topic: str) -> None:
     session.subscribe(topic)
 
 
-def test_consumer_statistics(session: BinarySession, topic: str) -> None:
-    session.create_producer(topic, 9)
+def test_consumer_statistics(open_session: Open, topic: str) -> None:
+    producer, session = open_session(), open_session()
+    producer.create_producer(topic, 9)
     session.subscribe(topic, consumer_name="worker-1")
     flow(session, 10)
-    session.publish(b"x", 9)
-    session.publish(b"y", 9, 1)
-    received: list[object] = [session.receive().command for _ in range(2)]
-    assert all(isinstance(command, pb.CommandMessage) for command in received)
+    producer.publish(b"x", 9)
+    producer.publish(b"y", 9, 1)
+    assert entry_ids(session, 2) == [0, 1]
     answer = session.request(
         pb.CommandConsumerStats(consumer_id=1, request_id=5), pb.CommandConsumerStatsResponse
     )
@@ -592,7 +592,7 @@ REQUESTS: list[Message] = [
 
 @pytest.mark.parametrize("command", REQUESTS, ids=lambda command: type(command).__name__)
 def test_every_request_is_answered(session: BinarySession, command: Message) -> None:
-    """Done, or an error with the request's id: in its own kind of answer or as ERROR. The connection lives."""
+    """Done, or an error with the request's id, in its own kind of answer or as ERROR."""
     session.send(command)
     answer = session.receive().command
     assert answer.request_id == 5
