@@ -30,7 +30,7 @@ class SimKeyValue:
     def __init__(self, seed: int = 0, durable: dict[bytes, bytes] | None = None) -> None:
         self._random = random.Random(seed)
         self._rows = dict(durable or {})
-        self._order = sorted(self._rows)
+        self._sorted: list[bytes] | None = None
         self._durable = dict(self._rows)
         self._unsynced: list[Batch] = []
         self._damaged: set[bytes] = set()
@@ -56,7 +56,7 @@ class SimKeyValue:
         if batch[0] or batch[1]:
             self._unsynced.append(batch)
             _apply(self._rows, batch)
-            self._order = sorted(self._rows)
+            self._sorted = None
             self._damaged.difference_update(key for key, _ in batch[0])
             self._damaged.difference_update(batch[1])
             self.writes += 1
@@ -65,20 +65,21 @@ class SimKeyValue:
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         self._check_open()
-        order, rows, damaged = self._order, dict(self._rows), set(self._damaged)
-        for index in range(bisect_left(order, start), bisect_left(order, end)):
-            key = order[index]
+        order, damaged = self._order(), set(self._damaged)
+        keys = order[bisect_left(order, start) : bisect_left(order, end)]
+        for key, value in [(key, self._rows[key]) for key in keys]:
             self._check_open()
             if key in damaged:
                 raise CorruptData(f"simulated damage at key {key!r}")
-            yield key, rows[key]
+            yield key, value
 
     def last_before(self, end: bytes, start: bytes) -> tuple[bytes, bytes] | None:
         self._check_open()
-        index = bisect_left(self._order, end) - 1
-        if index < 0 or self._order[index] < start:
+        order = self._order()
+        index = bisect_left(order, end) - 1
+        if index < 0 or order[index] < start:
             return None
-        key = self._order[index]
+        key = order[index]
         if key in self._damaged:
             raise CorruptData(f"simulated damage at key {key!r}")
         return key, self._rows[key]
@@ -115,6 +116,11 @@ class SimKeyValue:
     def unsynced(self) -> int:
         """How many batches a crash may forget."""
         return len(self._unsynced)
+
+    def _order(self) -> list[bytes]:
+        if self._sorted is None:
+            self._sorted = sorted(self._rows)
+        return self._sorted
 
     def _sync(self) -> None:
         self._step(self.before_sync)
