@@ -1,4 +1,4 @@
-"""A real bookie and a real metadata store in a directory of the test's own, opened and left as often as it likes."""
+"""A real bookie and real metadata in a directory of the test's own, opened and left as often as it likes."""
 
 from __future__ import annotations
 

@@ -104,13 +104,13 @@ async def test_dirty_cursors_are_written_in_the_background_and_then_it_sleeps(ro
         ledger = await r.open(SOON)
         positions = await publish(ledger, bodies(10))
         cursors = [await ledger.open_cursor(f"s{i}", initial="earliest") for i in range(5)]
-        for i, cursor in enumerate(cursors):
-            cursor.acknowledge(positions[i : i + 2])
-        with trio.fail_after(10):
-            while any(cursor.is_dirty for cursor in cursors):
-                await trio.sleep(0.001)
-            while any(cursor_record(r, cursor.name).cursor_ledger_id < 0 for cursor in cursors):
-                await trio.sleep(0.001)
+        with r.metadata.watch(LEDGER_PATH) as changes:
+            for i, cursor in enumerate(cursors):
+                cursor.acknowledge(positions[i : i + 2])
+            for _ in cursors:  # the record of each names its first cursor ledger
+                await changes.receive()
+        assert all(cursor_record(r, cursor.name).cursor_ledger_id > 0 for cursor in cursors)
+        assert not any(cursor.is_dirty for cursor in cursors)
         written = r.bookie.statistics().entries_written
         await trio.sleep(0.01)
         assert r.bookie.statistics().entries_written == written, "nothing is written while nothing is dirty"

@@ -1,4 +1,4 @@
-"""A managed ledger on a real bookie and real metadata: what is appended, in which order, and what a restart finds."""
+"""A managed ledger on a real bookie and real metadata: order, rollover, restart, trimming, the end."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
 from geminga.managed_ledger.orphans import find_orphan_ledgers, sweep_orphan_ledgers
 from geminga.managed_ledger.state import State
 from geminga.metadata import records
+from geminga.metadata.store import ChangeKind
 from geminga.position import EARLIEST, LATEST, Position
 
 PATH = "/managed-ledgers/public/default/persistent/orders"
@@ -108,14 +109,15 @@ async def test_restart_closes_the_open_ledger_and_begins_a_new_one(rooms, publis
 
 
 async def test_restarts_without_entries_leave_no_ledgers_behind(rooms):
-    for _ in range(3):
+    for life in range(3):
         async with rooms(crash=True) as r:
-            ledger = await r.open()
-            newest = ledger.last_confirmed.ledger_id
-            assert [i.ledger_id for i in ledger.ledgers] == [newest]
-            with trio.fail_after(5):
-                while r.metadata.children("/ledgers") != [f"{newest:020d}"]:
-                    await trio.sleep(0.001)
+            with r.metadata.watch("/ledgers") as changes:
+                ledger = await r.open()
+                newest = ledger.last_confirmed.ledger_id
+                assert [i.ledger_id for i in ledger.ledgers] == [newest]
+                kinds = {(await changes.receive()).kind for _ in range(2 if life else 1)}
+            assert (ChangeKind.DELETED in kinds) == (life > 0)
+            assert r.metadata.children("/ledgers") == [f"{newest:020d}"]
 
 
 async def test_close_writes_the_size_and_refuses_what_comes_later(rooms, publish):
@@ -230,7 +232,7 @@ async def test_find_first_is_a_binary_search_over_all_ledgers(rooms, publish):
 
 
 async def test_failed_disk_fences_and_fails_what_is_pending(rooms, publish, monkeypatch):
-    with pytest.raises(ExceptionGroup) as raised:
+    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
         async with rooms(crash=True) as r:
             ledger = await r.open()
             await publish(ledger, bodies(3))
