@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import trio
 
+from geminga import limits
 from geminga.bookie.bookie import Bookie
 from geminga.broker import listener
 from geminga.broker.connection import Connections
@@ -27,7 +28,7 @@ from geminga.clock import Clock, RealClock
 from geminga.config import Config
 from geminga.disk import Disk, RealDisk
 from geminga.errors import StorageError
-from geminga.key_value import RocksKeyValue
+from geminga.key_value import BlockCache, RocksKeyValue
 from geminga.managed_ledger.tail_cache import TailCache
 from geminga.metadata.instance import ForeignDirectory, check_instance
 from geminga.metadata.ledger_ids import LedgerIds
@@ -39,6 +40,8 @@ log = logging.getLogger("geminga.server")
 
 LOCK, METADATA, INDEX, BOOKIE = "lock", "metadata", "index", "bookie"
 """What a data directory holds."""
+BLOCK_CACHE_BYTES = 8 * limits.MIB
+"""RocksDB's cache, for metadata and index together."""
 STOP_SECONDS = 10.0
 """How long an orderly stop may take; after it the recovery at the next start does the rest."""
 FAILURE_SECONDS = 0.5
@@ -133,10 +136,7 @@ async def _serve(
     with contextlib.ExitStack() as held:
         held.callback(disk.lock(data_dir).release)
         _refuse_foreign(disk, data_dir)
-        metadata_values = RocksKeyValue(os.path.join(data_dir, METADATA))
-        held.callback(metadata_values.close)
-        index = RocksKeyValue(os.path.join(data_dir, INDEX))
-        held.callback(index.close)
+        metadata_values, index = await disk.run(_open_databases, disk, data_dir, held)
         failure = _Failure(stop)
         async with trio.open_nursery() as storage:
             metadata = MetadataStore(metadata_values)
@@ -158,6 +158,21 @@ async def _serve(
             storage.cancel_scope.cancel()
         if failure.error is not None:
             raise failure.error
+
+
+def _open_databases(
+    disk: Disk, data_dir: str, held: contextlib.ExitStack
+) -> tuple[RocksKeyValue, RocksKeyValue]:
+    """Metadata and index, with one block cache; `held` closes them."""
+    cache = BlockCache(BLOCK_CACHE_BYTES)
+    opened = []
+    for name in (METADATA, INDEX):
+        path = os.path.join(data_dir, name)
+        disk.make_directory(path)
+        values = RocksKeyValue(path, block_cache=cache)
+        held.callback(values.close)
+        opened.append(values)
+    return opened[0], opened[1]
 
 
 def _refuse_foreign(disk: Disk, data_dir: str) -> None:
