@@ -52,22 +52,7 @@ class EntryLogWriter:
         """
         rows: list[LedgerRow] = []
         for ledger_id, segments in cache.sorted_segments():
-            open_row: _OpenRow | None = None
-            for segment in segments:
-                first = segment.first
-                while first <= segment.last:
-                    if open_row is None or not open_row.continues_with(first):
-                        self._close_row(open_row, rows)
-                        open_row = self._open_row(ledger_id, first)
-                    room = self._settings.row_entries_max - len(open_row.ends)
-                    piece = segment.part(first, min(segment.last, first + room - 1))
-                    self._put(piece)
-                    open_row.extend(piece)
-                    first = piece.last + 1
-                    if len(open_row.ends) == self._settings.row_entries_max or open_row.bytes > ROW_BYTES_MAX:
-                        self._close_row(open_row, rows)
-                        open_row = None
-            self._close_row(open_row, rows)
+            self._write_ledger(ledger_id, segments, rows)
             if ledger_id in topics:
                 self._topics[ledger_id] = topics[ledger_id]
         if self._file is not None:
@@ -100,6 +85,28 @@ class EntryLogWriter:
             self._file.close()
             self._file = None
 
+    def _write_ledger(self, ledger_id: int, segments: list[Segment], rows: list[LedgerRow]) -> None:
+        # Many ledgers with little traffic make segments of one entry: this loop is the flush's cost then.
+        entries_max = self._settings.row_entries_max
+        row: _OpenRow | None = None
+        for segment in segments:
+            count = len(segment.ends)
+            if row is None or segment.first != row.next_entry or row.entries + count > entries_max:
+                self._close_row(row, rows)
+                while count > entries_max:
+                    piece = segment.part(segment.first, segment.first + entries_max - 1)
+                    row = self._open_row(ledger_id, segment.first)
+                    self._put(piece, row)
+                    self._close_row(row, rows)
+                    segment = segment.part(piece.last + 1, segment.last)
+                    count -= entries_max
+                row = self._open_row(ledger_id, segment.first)
+            self._put(segment, row)
+            if row.bytes > ROW_BYTES_MAX:
+                self._close_row(row, rows)
+                row = None
+        self._close_row(row, rows)
+
     def _open_row(self, ledger_id: int, first: int) -> _OpenRow:
         if self._file is not None and self._end >= self._settings.entry_log_bytes:
             self.finish()
@@ -108,7 +115,7 @@ class EntryLogWriter:
         return _OpenRow(ledger_id, first, self._log_id, self._end)
 
     def _close_row(self, row: _OpenRow | None, rows: list[LedgerRow]) -> None:
-        if row is not None and row.ends:
+        if row is not None:
             closed = LedgerRow(row.ledger_id, Row(row.first, row.log_id, row.offset, compact(row.ends)))
             rows.append(closed)
             self._rows.append(closed)
@@ -121,11 +128,20 @@ class EntryLogWriter:
         self._file.append(encode_header(self._log_id))
         self._end = self._synced = HEADER_BYTES
 
-    def _put(self, segment: Segment) -> None:
-        records = segment.records()
-        self._parts.append(records)
-        self._parts_bytes += len(records)
-        self._end += len(records)
+    def _put(self, segment: Segment, row: _OpenRow) -> None:
+        start, ends = segment.start, segment.ends
+        length = ends[-1]
+        self._parts.append(memoryview(segment.buffer)[start : start + length])
+        begin = row.bytes
+        if len(ends) == 1:
+            row.ends.append(begin + length)
+        else:
+            row.ends += [begin + end for end in ends]
+        row.bytes = begin + length
+        row.entries += len(ends)
+        row.next_entry += len(ends)
+        self._end += length
+        self._parts_bytes += length
         if self._parts_bytes >= WRITE_BYTES:
             self._write_parts()
 
@@ -146,20 +162,12 @@ class EntryLogWriter:
 class _OpenRow:
     """A row that still grows."""
 
-    __slots__ = ("bytes", "ends", "first", "ledger_id", "log_id", "offset")
+    __slots__ = ("bytes", "ends", "entries", "first", "ledger_id", "log_id", "next_entry", "offset")
 
     def __init__(self, ledger_id: int, first: int, log_id: int, offset: int) -> None:
         self.ledger_id = ledger_id
-        self.first = first
+        self.first = self.next_entry = first
         self.log_id = log_id
         self.offset = offset
         self.ends: list[int] = []
-        self.bytes = 0
-
-    def continues_with(self, entry_id: int) -> bool:
-        return entry_id == self.first + len(self.ends)
-
-    def extend(self, segment: Segment) -> None:
-        begin = self.bytes
-        self.ends += [begin + end for end in segment.ends] if begin else segment.ends
-        self.bytes = self.ends[-1]
+        self.entries = self.bytes = 0

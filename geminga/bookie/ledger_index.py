@@ -85,7 +85,9 @@ class LedgerIndex:
         for ledger_id, row in rows:
             puts.append((entry_key(ledger_id, row.first), encode_row(row)))
             if not row.lost:
-                ledgers = usage.setdefault(row.log_id, dict(self.usage.get(row.log_id, {})))
+                ledgers = usage.get(row.log_id)
+                if ledgers is None:
+                    ledgers = usage[row.log_id] = dict(self.usage.get(row.log_id, {}))
                 before = ledgers.get(ledger_id, Usage(0, 0))
                 ledgers[ledger_id] = Usage(before.entries + len(row.ends), before.bytes + row.ends[-1])
         touched = {(row.log_id, ledger_id) for ledger_id, row in rows if not row.lost}
