@@ -23,6 +23,7 @@ class ChainRecord:
         self._chain = chain
         self._version = version
         self._saving = trio.Lock()
+        self._deleted = False
         self.properties: Mapping[str, str] = record.properties
         self.terminated: tuple[int, int] | None = record.terminated
         self.created_ms = record.created_ms
@@ -74,9 +75,13 @@ class ChainRecord:
             self.properties = new_properties
 
     async def delete(self, cursors: Sequence[Delete]) -> None:
-        """Remove the record and those of the topic's cursors, all at once. Errors as `save`."""
+        """Remove the record and those of the topic's cursors, all at once; again it does nothing. Errors as
+        `save`.
+        """
         async with self._saving:
+            if self._deleted:
+                return
+            deletes = [*cursors, Delete(self._storage.path, self._version)]
             with trio.CancelScope(shield=True):
-                await self._storage.metadata.transact(
-                    [], [*cursors, Delete(self._storage.path, self._version)]
-                )
+                await self._storage.metadata.transact([], deletes)
+            self._deleted = True

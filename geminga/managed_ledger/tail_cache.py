@@ -16,8 +16,8 @@ import msgspec
 from geminga.limits import KIB, MIB
 from geminga.managed_ledger.entry import Entry, entries_from
 
-ENTRY_OVERHEAD_BYTES: Final = 160
-"""What a cached entry costs beside its body: the slot, the running size, the `Entry` and its position."""
+ENTRY_OVERHEAD_BYTES: Final = 400
+"""What a cached entry costs beside its body: slot, running size, `Entry`, position, parsed metadata."""
 STRIDE_BYTES: Final = 64 * KIB
 """Entries leave the cache in strides of about this size (or one entry, if that is larger)."""
 

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
-from geminga.managed_ledger.acknowledgments import Acknowledgments, bits_of, end_of_run, words_of
+from geminga.managed_ledger.acknowledged import end_of_run
+from geminga.managed_ledger.acknowledgments import Acknowledgments
+from geminga.managed_ledger.batch_index import bits_of, words_of
 from geminga.managed_ledger.cursor_state_format import decode, encode
 from geminga.managed_ledger.entry import Entry
 from geminga.managed_ledger.ledger_chain import ChainLedger, LedgerChain

@@ -1,0 +1,243 @@
+"""How a managed ledger lives: its one task, and every change of its chain, under one lock, on disk first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Mapping
+
+import trio
+
+from geminga.errors import ServiceNotReady, StorageError, TopicTerminated
+from geminga.managed_ledger.appender import Appender
+from geminga.managed_ledger.chain_record import ChainRecord
+from geminga.managed_ledger.cursor_ledger import Storage
+from geminga.managed_ledger.cursor_set import CursorSet
+from geminga.managed_ledger.opening import Recovered
+from geminga.managed_ledger.rollover import ledgers_to_drop
+from geminga.managed_ledger.state import State
+from geminga.managed_ledger.tail_cache import TailCache
+from geminga.position import Position
+
+
+class Lifecycle:
+    """Opening, rolling over, trimming, terminating, closing, deleting."""
+
+    def __init__(self, storage: Storage, recovered: Recovered, tail_cache: TailCache) -> None:
+        chain = recovered.chain
+        self.name = storage.topic
+        self.chain = chain
+        self.appender = Appender(self.name, chain, tail_cache, storage.clock, storage.settings, self._wake_up)
+        self.cursors = CursorSet(storage, chain, self._wake_up)
+        self.record = ChainRecord(storage, chain, recovered.record, recovered.version)
+        self._storage = storage
+        self._tail_cache = tail_cache
+        self._garbage: list[int] = recovered.empty_ledger_ids
+        """Ledgers that no record names any more and that are still to be deleted."""
+        self._changing = trio.Lock()
+        """Held by whatever changes the chain or the state."""
+        self._wake = trio.Event()
+
+    @property
+    def state(self) -> State:
+        return self.appender.state
+
+    @property
+    def total_size_bytes(self) -> int:
+        open_bytes = self.appender.ledger_bytes if self.chain.newest_is_open else 0
+        return self.chain.closed_bytes + open_bytes
+
+    async def open(self) -> None:
+        """Make the first ledger, unless the topic is terminated, and recover the cursors."""
+        appender = self.appender
+        if self.record.terminated is None:
+            appender.become(State.CREATING)
+            await self._create_ledger()
+            appender.last_confirmed = self.chain.tail
+        else:
+            appender.become(State.TERMINATED)
+            appender.last_confirmed = Position(*self.record.terminated)
+        await self.cursors.recover()
+        self.cache_if_read()
+
+    def cache_if_read(self) -> None:
+        """Without cursors nothing is kept in the tail cache."""
+        self.appender.cache(bool(self.cursors.by_name))
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Make new ledgers and write cursors down, until closed or fenced. Asleep unless there is work.
+
+        A StorageError fences the managed ledger and ends this quietly: whichever store failed reports it.
+        """
+        interval_s = self._storage.settings.cursor_persist_interval_ms / 1000
+        persist_due_s = math.inf
+        async with trio.open_nursery() as nursery:
+            task_status.started()
+            while self.state not in {State.CLOSED, State.FENCED}:
+                if self.state is State.ROLLING and not self.appender.unconfirmed:
+                    await self._fencing(self._roll)
+                if self._garbage:
+                    nursery.start_soon(self._fencing, self._delete_garbage)
+                if trio.current_time() >= persist_due_s:
+                    persist_due_s = math.inf
+                    nursery.start_soon(self._fencing, self.cursors.persist)
+                elif self.cursors.due and persist_due_s == math.inf:
+                    persist_due_s = trio.current_time() + interval_s
+                with trio.move_on_at(persist_due_s):
+                    await self._wake.wait()
+                self._wake = trio.Event()
+
+    def _wake_up(self) -> None:
+        self._wake.set()
+
+    async def _fencing(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except StorageError as error:
+            self.appender.fence(error)
+
+    async def close(self) -> None:
+        """Take no more entries, wait until the accepted ones are confirmed, write all cursors down.
+
+        On return everything is on disk, and entries that had no ledger yet have failed with ServiceNotReady.
+        A fenced managed ledger is closed as it is. Cancelled: closing may be called again. StorageError.
+        """
+        async with self._changing:
+            appender = self.appender
+            if self.state is State.CLOSED:
+                return
+            if self.state is not State.FENCED:
+                await self._close_orderly()
+            self.cursors.abandon()
+            appender.close(ServiceNotReady(f"{self.name} is closed"))
+            for ledger_id in self.chain.ids:
+                self._tail_cache.discard(ledger_id)
+
+    async def _close_orderly(self) -> None:
+        appender = self.appender
+        if self.state is not State.CLOSING:
+            appender.become(State.CLOSING)
+        appender.refuse()
+        appender.fail_queue(ServiceNotReady(f"{self.name} is closing"))
+        try:
+            await appender.drained()
+            await self.cursors.close()
+            if self.chain.newest_is_open and self.chain.tail.entry_id >= 0:
+                # Not needed to recover, but now the size of the last ledger is known for good.
+                self._close_newest()
+                await self.record.save()
+        except StorageError as error:
+            appender.fence(error)
+            raise
+
+    async def terminate(self) -> Position:
+        """Take no more entries, ever; returns the last position, which is on disk. Entries that had no ledger
+        yet fail with TopicTerminated. Doing it again returns the same. ServiceNotReady, StorageError.
+        """
+        async with self._changing:
+            appender = self.appender
+            if self.record.terminated is not None:
+                return Position(*self.record.terminated)
+            if self.state is not State.TERMINATED:
+                self.check_open()
+                appender.become(State.TERMINATED)
+            appender.refuse()
+            appender.fail_queue(TopicTerminated(f"{self.name} was terminated"))
+            await appender.drained()
+            if self.chain.newest_is_open:
+                self._close_newest()
+            try:
+                await self.record.save(terminated=appender.last_confirmed)
+            except StorageError as error:
+                appender.fence(error)
+                raise
+            return appender.last_confirmed
+
+    async def delete(self) -> None:
+        """Delete entries, cursors and records. On return nothing is left; entries not confirmed yet have
+        failed.
+
+        The records go first, so that nothing names a ledger that is gone; a crash in between leaves orphans.
+        """
+        async with self._changing:
+            if self.state not in {State.CLOSED, State.CLOSING, State.FENCED}:
+                self.appender.become(State.CLOSING)
+            if self.state is not State.CLOSED:
+                self.appender.close(ServiceNotReady(f"{self.name} was deleted"))
+            retired = await self.cursors.retire()
+            await self.record.delete([ledger.deletion() for ledger in retired])
+            for ledger_id in self.chain.ids:
+                self._tail_cache.discard(ledger_id)
+            cursor_ledgers = [ledger.record.cursor_ledger_id for ledger in retired]
+            self._garbage += [*self.chain.ids, *(i for i in cursor_ledgers if i >= 0)]
+        await self._delete_garbage()
+
+    def check_open(self) -> None:
+        if self.state is State.FENCED:
+            raise StorageError(f"{self.name} is fenced: {self.appender.error}")
+        if self.state in {State.CLOSING, State.CLOSED}:
+            raise ServiceNotReady(f"{self.name} is {self.state.value.lower()}")
+
+    async def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Replace all properties; durable on return. ServiceNotReady, StorageError."""
+        async with self._changing:
+            self.check_open()
+            await self.record.save(properties=properties)
+
+    # -- the chain --------------------------------------------------------------------------------------
+
+    async def _roll(self) -> None:
+        async with self._changing:
+            if self.state is State.ROLLING:
+                self.appender.become(State.CREATING)
+                self._close_newest()
+                await self._create_ledger()
+
+    async def _create_ledger(self) -> None:
+        storage = self._storage
+        ledger_id = await storage.ledger_ids.next()
+        await self.record.save(new_ledger_id=ledger_id)
+        if self.state is State.CREATING:
+            self.appender.open_ledger(storage.bookie, ledger_id)
+
+    def _close_newest(self) -> None:
+        self.chain.close_newest(self.appender.ledger_bytes, max(1, self._storage.clock.now_ms()))
+
+    async def _delete_garbage(self) -> None:
+        while self._garbage:
+            # Each deletion is shielded; a stop need not wait for all of them.
+            await trio.lowlevel.checkpoint_if_cancelled()
+            await self._storage.delete_ledger(self._garbage.pop())
+
+    async def trim(self) -> int:
+        """Delete the ledgers that all durable cursors have passed and retention does not hold; returns how
+        many.
+
+        Never the newest. Leaves a full or old ledger too, so that it can go next time: to be called now and
+        then. Readers of a deleted ledger (non-durable cursors) go on at the first one that is left.
+        StorageError.
+        """
+        async with self._changing:
+            if self.state is State.OPEN and self.chain.tail.entry_id >= 0:
+                self.appender.roll_if_full(self.chain.tail.entry_id + 1)
+            dropped = self._droppable()
+            if not dropped or self.state in {State.CLOSING, State.CLOSED, State.FENCED}:
+                return 0
+            await self.record.save(dropped=dropped)
+            gone = self.chain.ids[:dropped]
+            self.chain.drop_oldest(dropped)
+            self.cursors.ledgers_dropped()
+            self.appender.ledgers_dropped()
+            for ledger_id in gone:
+                self._tail_cache.discard(ledger_id)
+            self._garbage += gone
+        await self._delete_garbage()
+        return dropped
+
+    def _droppable(self) -> int:
+        """How many of the oldest ledgers may go."""
+        older = list(self.chain)[:-1]
+        slowest = self.cursors.slowest_durable()
+        if slowest is not None:
+            older = [ledger for ledger in older if (ledger.ledger_id, ledger.entries - 1) <= slowest]
+        settings, now_ms = self.appender.settings, self._storage.clock.now_ms()
+        return ledgers_to_drop(settings, older, self.total_size_bytes, now_ms)
