@@ -5,10 +5,10 @@ Names that Pulsar's dashboards query and that have no meaning here yet are there
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from geminga.broker.statistics import TopicStatistics
+from geminga.broker.statistics import ENTRY_SIZE_BOUNDS, WRITE_LATENCY_BOUNDS_MS, TopicStatistics
 
 
 class Family(NamedTuple):
@@ -38,6 +38,31 @@ def _zero(_: object) -> float:
 def _minus_one(_: object) -> float:
     return -1.0
 
+
+def _classes(prefix: str, attribute: str, labels: Sequence[str], text: str) -> list[Family]:
+    """Pulsar's histograms: a gauge for each class, counted anew in each interval."""
+
+    def count(index: int) -> Callable[[TopicStatistics], float]:
+        def read(topic: TopicStatistics) -> float:
+            counts = getattr(topic, attribute).counts
+            return counts[index] if counts else 0.0
+
+        return read
+
+    families = [Family(f"{prefix}_{label}", text, count(index)) for index, label in enumerate(labels)]
+    families.append(Family(f"{prefix}_count", text, lambda topic: sum(getattr(topic, attribute).counts)))
+    families.append(Family(f"{prefix}_sum", text, lambda topic: getattr(topic, attribute).sum))
+    return families
+
+
+_SIZES = [
+    f"le_{size}" for size in ("128", "512", "1_kb", "2_kb", "4_kb", "16_kb", "100_kb", "1_mb", "overflow")
+]
+_LATENCIES = [f"le_{text}" for text in ("0_5", "1", "5", "10", "20", "50", "100", "200", "1000")] + [
+    "overflow"
+]
+assert len(_SIZES) == len(ENTRY_SIZE_BOUNDS) + 1
+assert len(_LATENCIES) == len(WRITE_LATENCY_BOUNDS_MS) + 1
 
 TOPIC_FAMILIES = (
     Family("pulsar_subscriptions_count", "Subscriptions", lambda t: len(t.subscriptions)),
@@ -72,6 +97,13 @@ TOPIC_FAMILIES = (
         "pulsar_delayed_message_index_size_bytes",
         "Memory of the delayed-message index",
         _total("delayed_message_index_size_in_bytes"),
+    ),
+    *_classes("pulsar_entry_size", "entry_sizes", _SIZES, "Entries by size"),
+    # The name that the dashboards ask for; the broker's own is ..._le_overflow.
+    *_classes("pulsar_entry_size", "entry_sizes", [*_SIZES[:-1], "overflow"], "Entries by size")[-3:-2],
+    *_classes("pulsar_storage_write_latency", "write_latencies", _LATENCIES, "Entries by write latency"),
+    *_classes(
+        "pulsar_storage_ledger_write_latency", "write_latencies", _LATENCIES, "Entries by write latency"
     ),
 )
 

@@ -11,6 +11,21 @@ from typing import Any
 
 import msgspec
 
+ENTRY_SIZE_BOUNDS = (128, 512, 1024, 2048, 4096, 16 * 1024, 100 * 1024, 1024 * 1024)
+"""Upper bounds in bytes of Pulsar's entry-size classes; one more class is for what is larger."""
+WRITE_LATENCY_BOUNDS_MS = (0.5, 1, 5, 10, 20, 50, 100, 200, 1000)
+"""Upper bounds of its classes of write latency."""
+
+
+class Classes(msgspec.Struct, frozen=True):
+    """How many values of the last interval fell into each class (not cumulative), and what they add up to.
+
+    An empty `counts` says that nobody counted.
+    """
+
+    counts: tuple[int, ...] = ()
+    sum: float = 0.0
+
 
 class PublisherStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """A connected producer."""
@@ -47,6 +62,10 @@ class TopicStatistics(msgspec.Struct, frozen=True, kw_only=True):
     waiting_publishers: int = 0
     subscriptions: Mapping[str, Any] = {}
     """By name: what `Subscription.statistics()` returns."""
+    entry_sizes: Classes = Classes()
+    """By ENTRY_SIZE_BOUNDS, in bytes."""
+    write_latencies: Classes = Classes()
+    """By WRITE_LATENCY_BOUNDS_MS, in ms."""
     topic_epoch: int | None = None
     topic_creation_time_stamp: int = 0
     last_publish_time_stamp: int = 0
