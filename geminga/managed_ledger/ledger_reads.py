@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import trio
+
 from geminga.errors import LedgerNotFound
 from geminga.limits import MIB
 from geminga.managed_ledger.entry import Entry, entries_from
@@ -67,10 +69,12 @@ class LedgerReads:
         chain = self._chain
         while True:
             if cached := self.read_cached(start, count_max, bytes_max):
+                await trio.lowlevel.checkpoint()
                 return cached
             place = chain.place(start)
             entries = chain.counts[place.ledger_id]
             if place.entry_id >= entries:
+                await trio.lowlevel.checkpoint()
                 return []
             stop = min(place.entry_id + count_max, entries)
             bodies = await self._read_bookie(place.ledger_id, place.entry_id, stop - 1, bytes_max)
@@ -92,6 +96,7 @@ class LedgerReads:
 
     async def read_positions(self, positions: Sequence[tuple[int, int]]) -> list[Entry]:
         """The entries at these ascending positions. Those that do not exist (any more) are left out."""
+        await trio.lowlevel.checkpoint()
         found: list[Entry] = []
         i = 0
         while i < len(positions):

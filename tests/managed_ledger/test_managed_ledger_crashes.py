@@ -57,6 +57,8 @@ class World:
         self.tree = self._hooked(SimKeyValue(seed + 1), "tree")
         self.sent: list[bytes] = []
         self.receipts: dict[Position, bytes] = {}
+        self.failed: list[bytes] = []
+        self._progress = trio.Event()
         self.cursors: dict[str, list[CursorState]] = {}
         """What may be found of each cursor: its last durable state, then those that were on their way."""
         self.wanted: set[str] = set()
@@ -90,7 +92,8 @@ class World:
             trio.run(live, clock=MockClock(autojump_threshold=0))
         except BaseExceptionGroup as errors:
             # What a cut power makes of the stores above it may come along, nothing else.
-            if not self._is_off or errors.split((PowerCut, StorageError))[1] is not None:
+            harmed = self._is_off or self.disk.inject is not None
+            if not harmed or errors.split((PowerCut, StorageError))[1] is not None:
                 raise
         return not self._is_off
 
@@ -123,6 +126,7 @@ class World:
 
     def crash(self, mode: CrashMode) -> None:
         self.disk.crash(mode)
+        self.failed.clear()
         keep = {"drop": 0, "keep": None, "torn": None}[mode]
         self.index = self._hooked(self.index.crash(keep), "index")
         self.tree = self._hooked(self.tree.crash(keep), "tree")
@@ -135,15 +139,18 @@ class World:
         self._progress.set()
 
     def on_add_failed(self, error: Exception, contexts: list[Any]) -> None:
-        assert self._is_off, f"nothing fails here: {error}"
+        assert self._is_off or self.disk.inject, f"nothing fails here: {error}"
+        self.failed += contexts
+        self._progress.set()
 
     async def publish(self, ledger: ManagedLedger, count: int) -> list[Position]:
-        self._progress = trio.Event()
         before = len(self.receipts)
         for _ in range(count):
             self.sent.append(b"message %d" % len(self.sent))
             ledger.append(self.sent[-1], self.sent[-1])
         while len(self.receipts) < before + count:
+            if self.failed:
+                raise StorageError("told so")
             await self._progress.wait()
             self._progress = trio.Event()
         return list(self.receipts)[-count:]
@@ -371,3 +378,143 @@ def crash_everywhere(script: Any, *, stride: int = STRIDE) -> int:
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_promises_hold_at_every_crash_point(script: Any) -> None:
     assert crash_everywhere(script) > 20
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_nth_operation_fails_and_nobody_gets_a_false_receipt(script: Any) -> None:
+    """It and every later one of its kind; then the power goes, and all that was promised is there."""
+    at = 0
+    while fail_at(script, at):
+        at += STRIDE
+    assert at > 15
+
+
+def fail_at(script: Any, at: int) -> bool:
+    """False if the script has not that many operations."""
+    world = World(at)
+    calls = 0
+    broken: str | None = None
+
+    def inject(kind: str, path: str) -> None:
+        nonlocal calls, broken
+        if calls == at:
+            broken = kind
+        calls += 1
+        if kind == broken:
+            raise StorageError(f"{path}: injected: cannot {kind}")
+
+    world.disk.inject = inject
+    world.run(script)
+    world.disk.inject = None
+    try:
+        world.crash("drop")
+        world.check()
+    except (AssertionError, BaseExceptionGroup) as error:
+        raise AssertionError(f"{script.__name__}, operation {at}: {error!r}") from error
+    return broken is not None
+
+
+# -- cancelling ------------------------------------------------------------------------------------
+
+
+async def persist(world: World, ledger: ManagedLedger) -> None:
+    await ledger.cursors["a"].persist()
+    assert not ledger.cursors["a"].is_dirty
+
+
+async def seek(world: World, ledger: ManagedLedger) -> None:
+    await ledger.cursors["a"].reset(EARLIEST)
+
+
+async def set_property(world: World, ledger: ManagedLedger) -> None:
+    await ledger.cursors["a"].set_property("x", 1)
+
+
+async def open_cursor(world: World, ledger: ManagedLedger) -> None:
+    await world.open_cursor(ledger, "b")
+
+
+async def delete_cursor(world: World, ledger: ManagedLedger) -> None:
+    world.wanted.discard("a")
+    if "a" in ledger.cursors:
+        await ledger.delete_cursor("a")
+    world.unwanted.add("a")
+
+
+async def trim(world: World, ledger: ManagedLedger) -> None:
+    await world.trim(ledger)
+    assert ledger.number_of_entries == 5
+
+
+async def set_properties(world: World, ledger: ManagedLedger) -> None:
+    await ledger.set_properties({"x": "1"})
+
+
+async def terminate(world: World, ledger: ManagedLedger) -> None:
+    world.terminating = True
+    await ledger.terminate()
+    world.terminated = True
+
+
+async def close(world: World, ledger: ManagedLedger) -> None:
+    await ledger.close()
+
+
+async def delete(world: World, ledger: ManagedLedger) -> None:
+    world.deleting = True
+    world.wanted.clear()
+    await ledger.delete()
+    world.deleted = True
+
+
+async def find(world: World, ledger: ManagedLedger) -> None:
+    found = await ledger.find_first(lambda entry: entry.body >= b"message 5")
+    assert found is not None
+    assert (await ledger.read_positions([found]))[0].body == b"message 5"
+
+
+CALLS = [
+    persist,
+    seek,
+    set_property,
+    open_cursor,
+    delete_cursor,
+    trim,
+    set_properties,
+    terminate,
+    close,
+    delete,
+    find,
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_cancelled_anywhere_a_call_can_be_made_again(call: Any) -> None:
+    """Cancelled after each number of steps, made again, and then the power goes."""
+    cancelled = steps = 0
+    while True:
+        world = World(steps)
+        ended: list[bool] = []
+
+        async def script(
+            world: World, ledger: ManagedLedger, steps: int = steps, ended: list[bool] = ended
+        ) -> None:
+            positions = await world.publish(ledger, 9)
+            cursor = await world.open_cursor(ledger, "a")
+            cursor.acknowledge(positions[:6])
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(call, world, ledger)
+                for _ in range(steps):
+                    await trio.lowlevel.checkpoint()
+                nursery.cancel_scope.cancel()
+            ended.append(not nursery.cancel_scope.cancelled_caught)
+            await call(world, ledger)
+
+        assert world.run(script)
+        world.crash("drop")
+        world.check()
+        if ended == [True]:
+            break
+        cancelled += 1
+        steps += 1
+    assert cancelled > 0
