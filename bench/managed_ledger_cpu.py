@@ -1,7 +1,7 @@
-"""CPU time of the managed ledger's hot paths, per entry, without a bookie: `python bench/managed_ledger_cpu.py`.
+"""CPU time of the managed ledger's hot paths, per entry, without a bookie.
 
-A stub takes the bookie's place, so that only this room is measured; its own cost is printed too. Process time is
-counted, best of several rounds, so that a busy machine disturbs little.
+A stub takes the bookie's place, so that only this room is measured; its own cost is printed too. Process time
+is counted, best of several rounds, so that a busy machine disturbs little.
 """
 
 from __future__ import annotations
