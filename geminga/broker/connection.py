@@ -119,7 +119,8 @@ class Connections:
             nursery.cancel_scope.cancel()
 
     async def _keep_alive(self, nursery: trio.Nursery, session: Session, outbox: Outbox) -> None:
-        await trio.sleep(limits.HANDSHAKE_SECONDS)
+        with trio.move_on_after(limits.HANDSHAKE_SECONDS):
+            await session.connected.wait()
         if session.state is State.NEW:
             log.warning(
                 "%s: connection closed: no CONNECT in %s s", session.address, limits.HANDSHAKE_SECONDS

@@ -9,9 +9,11 @@ from geminga.broker.consumer import Consumer
 from geminga.broker.session import Attached, Handler, Session
 from geminga.broker.topic import Topic
 from geminga.errors import (
-    ConsumerNotFound,
     GemingaError,
+    InvalidName,
     NotAllowed,
+    PeerError,
+    ServerError,
     ServiceNotReady,
     TooManyRequests,
 )
@@ -19,8 +21,15 @@ from geminga.names import TopicName, check_subscription
 from geminga.position import EARLIEST, LATEST, Position
 from geminga.wire import encoder
 from geminga.wire import pulsar_pb2 as pb
-from geminga.wire.commands import position_of, unsigned
+from geminga.wire.commands import position_of
 from geminga.wire.message_metadata import peek
+
+
+class UnknownConsumer(PeerError):
+    """A request for a consumer that this connection does not have; the code is Pulsar's."""
+
+    server_error = ServerError.METADATA
+
 
 SUBSCRIPTION_TYPES = ("Exclusive", "Shared", "Failover", "Key_Shared")
 
@@ -37,6 +46,8 @@ async def subscribe(session: Session, command: pb.CommandSubscribe) -> None:
     if len(session.consumers) >= limits.CONSUMERS_PER_CONNECTION_MAX:
         raise TooManyRequests(f"more than {limits.CONSUMERS_PER_CONNECTION_MAX} consumers on one connection")
     name = TopicName.parse(command.topic)
+    if not command.subscription:
+        raise InvalidName("Empty subscription name")
     check_subscription(command.subscription)
     sub_type = SUBSCRIPTION_TYPES[command.subType]
     if sub_type not in session.rooms.settings.subscription_types:
@@ -90,13 +101,8 @@ async def _start_position(topic: Topic, command: pb.CommandSubscribe) -> Positio
         if command.durable:
             return None
         return EARLIEST if command.initialPosition == pb.CommandSubscribe.Earliest else LATEST
-    message_id = command.start_message_id
-    position = _position(message_id)
-    if position in (EARLIEST, LATEST):
-        return position
-    # One step back where the start is inside a batch: the rest of that batch is still to be read, and the
-    # client leaves out what it has read of it.
-    return position if message_id.batch_index >= 0 else position.next()
+    # The broker begins with this very entry; clients leave out what they do not want of it.
+    return _position(command.start_message_id)
 
 
 def _position(message_id: pb.MessageIdData) -> Position:
@@ -106,7 +112,7 @@ def _position(message_id: pb.MessageIdData) -> Position:
 def _attached(session: Session, consumer_id: int) -> Attached:
     attached = session.consumers.get(consumer_id)
     if attached is None:
-        raise ConsumerNotFound(f"Consumer {consumer_id} is not on this connection")
+        raise UnknownConsumer("Consumer not found")
     return attached
 
 
@@ -176,33 +182,16 @@ def close_consumer(session: Session, command: pb.CommandCloseConsumer) -> None:
 async def last_message_id(session: Session, command: pb.CommandGetLastMessageId) -> None:
     topic, subscription, _ = _attached(session, command.consumer_id)
     last = topic.ledger.last_confirmed
-    mark_delete = subscription.cursor.mark_delete
-    answer = pb.MessageIdData(
-        ledgerId=unsigned(last.ledger_id),
-        entryId=unsigned(last.entry_id),
-        partition=topic.partition_index,
-        batch_index=-1,
-    )
+    answer = encoder.message_id(-1, -1)
     if last.entry_id >= 0:
+        answer = encoder.message_id(*last, partition=topic.partition_index)
         entries = await topic.ledger.read_positions([last])
         if entries:
             metadata = peek(entries[0].body)
             if metadata.is_batch:
                 answer.batch_index = metadata.num_messages_in_batch - 1
-    session.outbox.write(
-        encoder.frame(
-            pb.BaseCommand(
-                type=pb.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE,
-                getLastMessageIdResponse=pb.CommandGetLastMessageIdResponse(
-                    last_message_id=answer,
-                    request_id=command.request_id,
-                    consumer_mark_delete_position=pb.MessageIdData(
-                        ledgerId=unsigned(mark_delete.ledger_id), entryId=unsigned(mark_delete.entry_id)
-                    ),
-                ),
-            )
-        )
-    )
+    mark_delete = encoder.message_id(*subscription.cursor.mark_delete)
+    session.outbox.write(encoder.last_message_id(command.request_id, answer, mark_delete))
 
 
 def consumer_stats(session: Session, command: pb.CommandConsumerStats) -> None:
@@ -225,11 +214,7 @@ def consumer_stats(session: Session, command: pb.CommandConsumerStats) -> None:
         answer.address = consumer.address
         answer.type = subscription.type
         answer.msgBacklog = subscription.backlog()
-    session.outbox.write(
-        encoder.frame(
-            pb.BaseCommand(type=pb.BaseCommand.CONSUMER_STATS_RESPONSE, consumerStatsResponse=answer)
-        )
-    )
+    session.outbox.write(encoder.consumer_stats(answer))
 
 
 HANDLERS: dict[type, Handler] = {

@@ -81,17 +81,15 @@ async def _enter(session: Session, command: pb.CommandProducer, topic: Topic, ma
 
 
 def _succeed(session: Session, command: pb.CommandProducer, made: Producer, *, ready: bool = True) -> None:
-    success = pb.CommandProducerSuccess(
-        request_id=command.request_id,
-        producer_name=made.name,
-        last_sequence_id=-1,
-        schema_version=b"",
-        producer_ready=ready,
-    )
-    if made.access_mode != AccessMode.SHARED and made.topic.producers.epoch is not None:
-        success.topic_epoch = made.topic.producers.epoch
+    exclusive = made.access_mode != AccessMode.SHARED
     session.outbox.write(
-        encoder.frame(pb.BaseCommand(type=pb.BaseCommand.PRODUCER_SUCCESS, producer_success=success))
+        encoder.producer_success(
+            command.request_id,
+            made.name,
+            schema_version=b"",
+            topic_epoch=made.topic.producers.epoch if exclusive else None,
+            ready=ready,
+        )
     )
 
 

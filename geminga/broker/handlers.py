@@ -1,10 +1,11 @@
-"""Which function answers which command. A command that is not here is answered with an error, never with
-silence.
+"""Which function answers which command: all that a client may send.
+
+A command without an entry is one that only a broker may send.
 """
 
 from __future__ import annotations
 
-from geminga.broker import handle_connect, handle_consume, handle_lookup, handle_produce
+from geminga.broker import handle_connect, handle_consume, handle_lookup, handle_produce, handle_unserved
 from geminga.broker.session import Handler
 
 HANDLERS: dict[type, Handler] = {
@@ -12,4 +13,5 @@ HANDLERS: dict[type, Handler] = {
     **handle_lookup.HANDLERS,
     **handle_produce.HANDLERS,
     **handle_consume.HANDLERS,
+    **handle_unserved.HANDLERS,
 }

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
 
 from geminga import limits
-from geminga.errors import GemingaError, ProtocolError, ServerError, UnsupportedCommand
+from geminga.errors import GemingaError, ProtocolError, ServerError
 from geminga.wire import encoder
 from geminga.wire.commands import Ack, BadFrame, Flow, Send, UnknownCommand, request_id_of
 from geminga.wire.decoder import Decoder
@@ -33,19 +33,26 @@ log = logging.getLogger("geminga.broker")
 Handler = Callable[["Session", Any], Awaitable[None] | None]
 
 
+class State(enum.Enum):
+    NEW = "new"
+    """Nothing but CONNECT may come."""
+    READY = "ready"
+    CLOSING = "closing"
+
+
+READY_ONLY = {State.READY}
+
+
+def _name(kind: type, command: Any) -> str:
+    return f"command type {command.type}" if kind is UnknownCommand else kind.__name__
+
+
 class Attached(NamedTuple):
     """A consumer of this connection and where it belongs."""
 
     topic: Topic
     subscription: Subscription
     consumer: Consumer
-
-
-class State(enum.Enum):
-    NEW = "new"
-    """Nothing but CONNECT may come."""
-    READY = "ready"
-    CLOSING = "closing"
 
 
 class Session:
@@ -73,6 +80,7 @@ class Session:
         self.service_url = service_url
         self.producer_names = producer_names
         self.state = State.NEW
+        self.connected = trio.Event()
         self.protocol_version = 0
         self.client_version = ""
         self.wants_broker_metadata = False
@@ -95,7 +103,7 @@ class Session:
             raise
         self._serve(commands)
 
-    def _serve(self, commands: list[Any]) -> None:
+    def _serve(self, commands: Iterable[Any]) -> None:
         for command in commands:
             kind = type(command)
             if kind is Send:
@@ -119,6 +127,8 @@ class Session:
     def _ack(self, ack: Ack) -> None:
         attached = self.consumers.get(ack.consumer_id)
         if attached is None:
+            if self.state is State.NEW:
+                raise ProtocolError("ACK while the connection is new")
             if ack.request_id is not None:
                 self._refuse_ack(ack.consumer_id, ack.request_id)
             return
@@ -147,6 +157,8 @@ class Session:
         )
 
     def _flow(self, flow: Flow) -> None:
+        if not 0 < flow.permits <= limits.PERMITS_MAX or self.state is State.NEW:
+            raise ProtocolError(f"FLOW of {flow.permits} permits while the connection is {self.state.value}")
         attached = self.consumers.get(flow.consumer_id)
         if attached is not None:
             attached.subscription.flow(attached.consumer, flow.permits)
@@ -156,9 +168,8 @@ class Session:
     def _request(self, kind: type, command: Any) -> None:
         handler = self._handlers.get(kind)
         if handler is None:
-            self._refuse_unserved(kind, command)
-            return
-        if (self.state is State.NEW) is not getattr(handler, "before_connect", False):
+            raise ProtocolError(f"{_name(kind, command)} is nothing that a client sends")
+        if self.state not in getattr(handler, "allowed_in", READY_ONLY):
             raise ProtocolError(f"{kind.__name__} while the connection is {self.state.value}")
         try:
             waiting = handler(self, command)
@@ -202,12 +213,6 @@ class Session:
             self.outbox.write(encoder.error(request_id, code, text))
         else:
             log.warning("%s: %s refused: %s", self.address, type(command).__name__, text)
-
-    def _refuse_unserved(self, kind: type, command: Any) -> None:
-        if self.state is State.NEW:
-            raise ProtocolError(f"{kind.__name__} before CONNECT")
-        name = f"command type {command.type}" if kind is UnknownCommand else kind.__name__
-        self.answer_error(command, UnsupportedCommand(f"{name} is not served by this broker"))
 
     def close(self) -> None:
         """The connection is gone: its producers and consumers leave their topics."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("geminga.broker")
 
+NO_REQUEST = -1
 EPOCH_PROPERTY = "geminga.topic-epoch"
 
 
@@ -171,7 +172,7 @@ class Topic:
 
     def _disconnect(self, producer: Producer) -> None:
         producer.closed = True
-        producer.outbox.write(encoder.close_producer(producer.producer_id, 0))
+        producer.outbox.write(encoder.close_producer(producer.producer_id, NO_REQUEST))
 
     # -- subscriptions ---------------------------------------------------------------------------------------
 
