@@ -91,6 +91,7 @@ class LoadClient:
         batched: bool = False,
         size: int = 1024,
         rate: int = 500,
+        delay_ms: int = 2000,
         timeout_s: int = 60,
     ) -> PhaseResult:
         """One phase; the CPU is taken between its first and its last message. Raises PhaseFailed."""

@@ -34,6 +34,15 @@ def fail(reason: str) -> None:
     os._exit(1)
 
 
+def percentiles(name: str, seconds: list[float]) -> dict[str, float]:
+    values = sorted(seconds)
+    shares = {"p50": 0.5, "p99": 0.99, "max": 1.0}
+    return {
+        f"{name}_{label}_ms": round(values[int(share * (len(values) - 1))] * 1000, 3)
+        for label, share in shares.items()
+    }
+
+
 class Receipts:
     """Counts receipts down, and keeps how long each took."""
 
@@ -57,11 +66,15 @@ class Receipts:
 class Phases:
     def __init__(self, flags: argparse.Namespace) -> None:
         self.flags = flags
+        # Kept to the end: to let go of one may wait 20 s inside the client for a thread that waits for this one.
+        self.kept: list[Any] = []
         self.client = self.connect()
 
     def connect(self) -> pulsar.Client:
         logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        return pulsar.Client(self.flags.url, logger=logger, operation_timeout_seconds=20)
+        client = pulsar.Client(self.flags.url, logger=logger, operation_timeout_seconds=20)
+        self.kept.append(client)
+        return client
 
     def subscription(self) -> pulsar.Consumer:
         return self.client.subscribe(
@@ -73,7 +86,7 @@ class Phases:
 
     def producer(self, client: pulsar.Client) -> pulsar.Producer:
         batched = self.flags.batched == "true"
-        return client.create_producer(
+        producer = client.create_producer(
             self.flags.topic,
             batching_enabled=batched,
             batching_max_messages=1000,
@@ -82,9 +95,11 @@ class Phases:
             block_if_queue_full=True,
             max_pending_messages=1000,
         )
+        self.kept.append(producer)
+        return producer
 
-    def message(self, number: int) -> bytes:
-        head = time.time_ns().to_bytes(8, "big") + number.to_bytes(8, "big")
+    def message(self, number: int, time_ns: int = 0) -> bytes:
+        head = (time_ns or time.time_ns()).to_bytes(8, "big") + number.to_bytes(8, "big")
         return head + bytes(self.flags.size - 16)
 
     def send_all(self, producer: pulsar.Producer, rate: int = 0) -> tuple[float, Receipts]:
@@ -155,16 +170,35 @@ class Phases:
         _, ages, duplicates = self.receive_all(consumer)
         sender.join()
         consumer.close()
-        fields: dict[str, float] = {}
-        for name, values in (("publish", sorted(receipts[0].seconds)), ("end_to_end", sorted(ages))):
-            for share, label in ((0.5, "p50"), (0.99, "p99"), (1.0, "max")):
-                fields[f"{name}_{label}_ms"] = round(values[int(share * (len(values) - 1))] * 1000, 3)
+        fields = percentiles("publish", receipts[0].seconds) | percentiles("end_to_end", ages)
+        report("end", messages=self.flags.count, duplicates=duplicates, **fields)
+
+    def delayed(self) -> None:
+        consumer = self.subscription()
+        producer = self.producer(self.connect())
+        report("begin")
+
+        def send() -> None:
+            receipts = Receipts(self.flags.count)
+            started = time.perf_counter()
+            for number in range(self.flags.count):
+                time.sleep(max(0.0, started + number / self.flags.rate - time.perf_counter()))
+                due_ms = time.time_ns() // 1_000_000 + int(self.flags.delay.removesuffix("ms"))
+                body = self.message(number, due_ms * 1_000_000)
+                producer.send_async(body, receipts.callback(time.perf_counter()), deliver_at=due_ms)
+
+        threading.Thread(target=send, daemon=True).start()
+        _, ages, duplicates = self.receive_all(consumer)
+        consumer.close()
+        fields = percentiles("delayed_early", [max(-age, 0.0) for age in ages])
+        fields |= percentiles("delayed_late", [max(age, 0.0) for age in ages])
+        fields |= percentiles("delayed_off", [abs(age) for age in ages])
         report("end", messages=self.flags.count, duplicates=duplicates, **fields)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    phases = ("subscribe", "publish", "drain", "live", "latency")
+    phases = ("subscribe", "publish", "drain", "live", "latency", "delayed")
     parser.add_argument("-phase", choices=phases, required=True)
     parser.add_argument("-url", default="pulsar://localhost:6650")
     parser.add_argument("-topic", required=True)
@@ -174,13 +208,15 @@ def main() -> None:
     parser.add_argument("-size", type=int, default=1024)
     parser.add_argument("-batched", choices=("true", "false"), default="false")
     parser.add_argument("-rate", type=int, default=500)
+    parser.add_argument("-delay", default="2000ms", help="milliseconds, with the letters ms")
     parser.add_argument("-timeout", default="60s", help="seconds, with the letter s")
     flags = parser.parse_args()
     timeout_s = float(flags.timeout.removesuffix("s"))
     watch = threading.Timer(timeout_s, fail, [f"phase {flags.phase} took longer than {flags.timeout}"])
     watch.daemon = True
     watch.start()
-    getattr(Phases(flags), flags.phase)()
+    phases = Phases(flags)
+    getattr(phases, flags.phase)()
     os._exit(0)  # without closing connections one by one, as the Go one does
 
 

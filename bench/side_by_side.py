@@ -21,8 +21,9 @@ of the broker, for example:
 Rows: all messages are persistent and of 1 KiB, one topic, one producer, one consumer, receipts only after the
 broker's own rule of durability. "unbatched" is one entry for each message, "batched" as the client batches by
 default. "backlog" is consumed after it was published, "live" while it is being published. Latencies are at a
-low, fixed rate. CPU is what the broker's processes used, all threads, for each message; "client CPU" tells
-whether the client was the narrow place.
+low, fixed rate. Delayed messages come at 2,000 a second, under the broker's default tick. CPU is what the
+broker's processes used, all threads, for each message; "client CPU" tells whether the client was the narrow
+place.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ from broker_process import (
 
 MIB = 1024 * 1024
 WARM_UP_MESSAGES = 20_000
+DELAYED_RATE = 2000
+DELAYED_SECONDS = 3
 RUN_SECONDS_MAX = 240
 
 
@@ -73,6 +76,9 @@ ROWS = [
     Row("publish_p99_ms", "publish latency p99", "ms", digits=2),
     Row("end_to_end_p50_ms", "end to end p50", "ms", digits=2),
     Row("end_to_end_p99_ms", "end to end p99", "ms", digits=2),
+    Row("delayed_off_p50_ms", "delayed 2 s: off its time p50", "ms", digits=1),
+    Row("delayed_early_p99_ms", "delayed 2 s: early p99", "ms", digits=1),
+    Row("delayed_late_p99_ms", "delayed 2 s: late p99", "ms", digits=1),
     Row("publish_unbatched_cpu_us", "broker CPU, publish unbatched", "us/msg"),
     Row("publish_batched_cpu_us", "broker CPU, publish batched", "us/msg"),
     Row("consume_unbatched_cpu_us", "broker CPU, consume unbatched", "us/msg"),
@@ -107,6 +113,10 @@ def measure_rows(client: load_client.LoadClient, options: argparse.Namespace) ->
     slow_count = options.latency_rate * options.latency_seconds
     slow = client.run("latency", topic + "latency", count=slow_count, rate=options.latency_rate)
     rows.update({key: value for key, value in slow.fields.items() if key.endswith("_ms")})
+    delayed = client.run(
+        "delayed", topic + "delayed", count=DELAYED_RATE * DELAYED_SECONDS, rate=DELAYED_RATE
+    )
+    rows.update({key: value for key, value in delayed.fields.items() if key.endswith("_ms")})
     return rows
 
 
@@ -134,6 +144,7 @@ def measure_once(options: argparse.Namespace, command: str, pid_command: str) ->
         rows["start_mib"] = broker.resident_bytes() / MIB
         warm_up(client, options.warm_up_seconds)
         rows.update(measure_rows(client, options))
+        rows["load_average"] = os.getloadavg()[0]
         rows["end_mib"] = broker.resident_bytes() / MIB
     return rows
 
@@ -252,7 +263,7 @@ def main() -> None:
                 print(
                     f"round {number + 1} {side:<6} {time.monotonic() - started:5.1f} s: publish"
                     f" {rows['publish_unbatched']:,.0f}, consume {rows['consume_unbatched']:,.0f} msg/s,"
-                    f" publish p50 {rows['publish_p50_ms']:.2f} ms",
+                    f" publish p50 {rows['publish_p50_ms']:.2f} ms (load {rows['load_average']:.1f})",
                     flush=True,
                 )
     print_table(results)

@@ -23,14 +23,15 @@ import (
 
 var (
 	url          = flag.String("url", "pulsar://localhost:6650", "broker")
-	phase        = flag.String("phase", "", "subscribe, publish, drain, live or latency")
+	phase        = flag.String("phase", "", "subscribe, publish, drain, live, latency or delayed")
 	topic        = flag.String("topic", "", "topic")
 	subscription = flag.String("subscription", "bench", "subscription")
 	kind         = flag.String("type", "shared", "subscription type: exclusive, shared, failover or key_shared")
 	count        = flag.Int("count", 10_000, "messages")
 	size         = flag.Int("size", 1024, "payload bytes, at least 16")
 	batched      = flag.Bool("batched", false, "let the producer batch")
-	rate         = flag.Int("rate", 500, "messages per second of the latency phase")
+	rate         = flag.Int("rate", 500, "messages per second of the latency and the delayed phase")
+	delay        = flag.Duration("delay", 2*time.Second, "delay of the delayed phase's messages")
 	timeout      = flag.Duration("timeout", time.Minute, "longest time that the phase may take")
 )
 
@@ -196,6 +197,39 @@ func latency(client pulsar.Client) {
 	report("end", fields)
 }
 
+// delayed publishes at a fixed rate, each message to be delivered after -delay, and takes how far off that time it came.
+func delayed(client pulsar.Client) {
+	consumer := subscribe(client)
+	publisher := connect()
+	producer := produce(publisher)
+	report("begin", nil)
+	go func() {
+		started := time.Now()
+		for number := range *count {
+			time.Sleep(time.Until(started.Add(time.Duration(number) * time.Second / time.Duration(*rate))))
+			// The protocol's times are whole milliseconds.
+			due := time.UnixMilli(time.Now().Add(*delay).UnixMilli())
+			delayedMessage := message(number, due)
+			delayedMessage.DeliverAt = due
+			producer.SendAsync(context.Background(), delayedMessage,
+				func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { fail(err) })
+		}
+	}()
+	_, ages, duplicates := receive(consumer, true)
+	consumer.Close()
+	early := make([]time.Duration, len(ages))
+	late := make([]time.Duration, len(ages))
+	off := make([]time.Duration, len(ages))
+	for index, age := range ages {
+		early[index], late[index], off[index] = max(-age, 0), max(age, 0), max(age, -age)
+	}
+	fields := map[string]any{"messages": *count, "duplicates": duplicates}
+	percentiles("delayed_early", early, fields)
+	percentiles("delayed_late", late, fields)
+	percentiles("delayed_off", off, fields)
+	report("end", fields)
+}
+
 func main() {
 	flag.Parse()
 	time.AfterFunc(*timeout, func() { fail(fmt.Errorf("phase %s took longer than %s", *phase, *timeout)) })
@@ -216,6 +250,8 @@ func main() {
 		live(client)
 	case "latency":
 		latency(client)
+	case "delayed":
+		delayed(client)
 	default:
 		fail(fmt.Errorf("no phase %q", *phase))
 	}
