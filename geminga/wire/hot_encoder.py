@@ -14,6 +14,7 @@ from geminga.wire.varint import MORE, SHORT, varint
 _SIZES = struct.Struct(">II")
 _U32 = struct.Struct(">I")
 _NO_LEDGER = -1
+_PARTS_MAX = 256
 _VIEW_BYTES = 2048
 """From this size on a view of the payload is cheaper than a copy."""
 
@@ -110,28 +111,30 @@ class MessageEncoder:
         if ledger_id != self._ledger_id:
             self._ledger_id = ledger_id
             self._parts.clear()
+        end = self._partition
+        key = len(entry)
         if redelivery_count or ack_set or consumer_epoch is not None:
             rest = _optional_fields(redelivery_count, ack_set, consumer_epoch)
-            command_bytes, begin = self._before(len(entry), len(rest))
-            end = self._partition + rest
-        else:
-            parts = self._parts.get(len(entry))
-            if parts is None:
-                parts = self._before(len(entry), 0)
-                self._parts[len(entry)] = parts
-            command_bytes, begin = parts
-            end = self._partition
+            end += rest
+            key |= len(rest) << 4
+        parts = self._parts.get(key)
+        if parts is None:
+            if len(self._parts) >= _PARTS_MAX:
+                self._parts.clear()
+            parts = self._before(len(entry), len(end))
+            self._parts[key] = parts
+        command_bytes, begin = parts
         skip = 0 if self._keep_stamp else stamp_bytes(body)
         total = command_bytes + len(body) - skip
         out.append(b"".join((total.to_bytes(4, "big"), begin, entry, end)))
         out.append(body[skip:] if len(body) < _VIEW_BYTES else memoryview(body)[skip:])
         return total + 4
 
-    def _before(self, entry_bytes: int, rest_bytes: int) -> tuple[int, bytes]:
+    def _before(self, entry_bytes: int, end_bytes: int) -> tuple[int, bytes]:
         """What the total size counts beside the payload, and what stands between it and the entry id."""
         ledger = b"\x08" + varint(self._ledger_id) + b"\x10"
         message_id = b"\x12" + varint(len(ledger) + entry_bytes + len(self._partition)) + ledger
-        size = len(self._consumer) + len(message_id) + entry_bytes + len(self._partition) + rest_bytes
+        size = len(self._consumer) + len(message_id) + entry_bytes + end_bytes
         command = b"\x08\x09\x4a" + varint(size)
         command_size = len(command) + size
         return command_size + 4, _U32.pack(command_size) + command + self._consumer + message_id

