@@ -86,6 +86,7 @@ class Appender:
         self._chain = chain
         self._tail_cache = tail_cache
         self._clock = clock
+        self._room = tail_cache.append_room
         self._wake = wake
         self._writer: LedgerWriter | None = None
         self._pending: list[Any] = []
@@ -125,7 +126,7 @@ class Appender:
         Synchronous; entries keep their order, also across ledgers. `peek` (parsed message metadata) spares
         the readers at the tail the parsing. Raises TopicTerminated, ServiceNotReady (closing) or
         StorageError; then the entry was not accepted and its context is not given back. Ask `bookie.has_room`
-        before: nothing waits here.
+        and `AppendRoom.has_room` before: nothing waits here.
         """
         writer = self._writer
         if writer is None:
@@ -147,6 +148,7 @@ class Appender:
     def _append_later(self, body: bytes, context: Any, peek: Any) -> None:
         state = self.state
         if state in QUEUEING:
+            self._room.take(len(body))
             self._queue.append((body, context, peek))
         elif state is State.TERMINATED:
             raise TopicTerminated(f"{self.name} was already terminated")
@@ -209,8 +211,12 @@ class Appender:
 
     def fail_queue(self, error: GemingaError) -> None:
         """No ledger will come for the entries that wait for one."""
+        self._fail([context for _, context, _ in self._take_queue()], error)
+
+    def _take_queue(self) -> list[tuple[bytes, Any, Any]]:
         queue, self._queue = self._queue, []
-        self._fail([context for _, context, _ in queue], error)
+        self._room.give(sum(len(body) for body, _, _ in queue))
+        return queue
 
     # -- ledgers ----------------------------------------------------------------------------------------
 
@@ -228,7 +234,7 @@ class Appender:
             ledger_id, on_durable=self._on_durable, on_failed=self._on_failed, topic=self.name
         )
         self.cache(self.caching)
-        queue, self._queue = self._queue, []
+        queue = self._take_queue()
         for i, (body, context, peek) in enumerate(queue):
             try:
                 self.append(body, context, peek)

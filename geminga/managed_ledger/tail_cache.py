@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from geminga.limits import KIB, MIB
+from geminga.managed_ledger.append_room import AppendRoom
 from geminga.managed_ledger.entry import Entry, entries_from
 
 ENTRY_OVERHEAD_BYTES: Final = 400
@@ -123,6 +124,8 @@ class TailCache:
 
     def __init__(self, bytes_max: int = 32 * MIB) -> None:
         self.bytes_max = bytes_max
+        self.append_room = AppendRoom()
+        """The other memory that all managed ledgers share: entries that wait for a ledger."""
         self._bytes = 0
         self._runs: dict[int, TailRun] = {}
         self._strides: deque[_Stride] = deque()
@@ -189,6 +192,7 @@ class TailCache:
 
     def statistics(self) -> TailCacheStatistics:
         return TailCacheStatistics(
+            waiting_bytes=self.append_room.waiting_bytes,
             bytes_used=self._bytes,
             bytes_max=self.bytes_max,
             ledgers=len(self._runs),
@@ -197,6 +201,8 @@ class TailCache:
 
 
 class TailCacheStatistics(msgspec.Struct, frozen=True):
+    waiting_bytes: int
+    """Entries that wait for a ledger; not in the cache yet."""
     bytes_used: int
     bytes_max: int
     ledgers: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,7 @@ from geminga.position import Position
 
 BATCH = 5
 STEPS = 50
+PROGRAMS = 20_000 if os.environ.get("GEMINGA_TESTS") == "night" else 1000
 
 
 def chain_of(*counts: int) -> LedgerChain:
@@ -197,8 +199,8 @@ def test_cursor_agrees_with_a_set_in_programs_that_shrink(steps: list[tuple[int,
         program.check()
 
 
-def test_cursor_agrees_with_a_set_in_a_thousand_programs() -> None:
-    for seed in range(1000):
+def test_cursor_agrees_with_a_set_in_many_programs() -> None:
+    for seed in range(PROGRAMS):
         program, pick = Program(), random.Random(seed)
         for step in range(STEPS):
             action, a, b = (pick.randrange(2**20) for _ in range(3))

@@ -317,3 +317,24 @@ async def test_internal_stats_list_the_open_ledger_without_counts(rooms, publish
         assert stats.cursors["s"].individually_deleted_messages == f"[({old}:1..{old}:3],({new}:1..{new}:2]]"
         assert stats.cursors["s"].backlog_entries == 11
         assert stats.pending_adds == 0
+
+
+async def test_entries_that_wait_for_a_ledger_are_counted_until_it_is_there(rooms, publish):
+    async with rooms() as r:
+        room = r.tail_cache.append_room
+        ledger = await r.open(ROLL_AT_10)
+        big = [bytes(1 << 20)] * 20
+        for body in big:
+            ledger.append(body, body)
+        assert room.waiting_bytes == 10 << 20  # the second ten have no ledger yet
+        assert not room.has_room()
+        with trio.fail_after(10):
+            await room.wait_room()
+        await ledger.listener.settled(20)
+        assert room.waiting_bytes == 0
+        for body in big:
+            ledger.append(body, body)
+        await ledger.close()
+        assert room.waiting_bytes == 0
+        assert len(ledger.listener.confirmed) + len(ledger.listener.failed) == 40
+        assert all(isinstance(error, ServiceNotReady) for error in ledger.listener.errors)
