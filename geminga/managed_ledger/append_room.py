@@ -13,7 +13,7 @@ assert WAITING_BYTES_MAX > ENTRY_BYTES_MAX
 
 
 class AppendRoom:
-    """One per process, shared by all managed ledgers. Whoever reads from publishers asks it and the bookie."""
+    """One per process, shared by all managed ledgers. Who reads from publishers asks it and the bookie."""
 
     __slots__ = ("_freed", "waiting_bytes")
 
