@@ -11,6 +11,7 @@ SHORT = _LOW + _TWO[0x80:]
 
 def varint(value: int) -> bytes:
     """`value`, which must be in [0, 2^64), as protobuf writes it."""
+    assert value >= 0
     if value < 0x4000:
         return SHORT[value]
     if value < 0x1000_0000:
