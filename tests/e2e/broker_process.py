@@ -45,12 +45,14 @@ class BrokerProcess:
         settings: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
         log_path: Path | None = None,
+        ports: tuple[int, int] = (0, 0),
     ) -> None:
         self.data_dir = data_dir
         self.log_path = log_path or data_dir.with_name(data_dir.name + ".log")
         self._settings = dict(settings or {})
         self._arguments = list(arguments)
-        self._ports = (0, 0)
+        self._ports = ports
+        self._endpoints: Endpoints | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
         self._is_ready = threading.Event()
@@ -81,6 +83,7 @@ class BrokerProcess:
             raise AssertionError(f"no ready line from {self.command()}; its log ends:\n{self.log_tail()}")
         endpoints = Endpoints(str(self._ready["binary"]), str(self._ready["web"]))
         self._ports = (endpoints.binary_address[1], int(endpoints.web_url.rstrip("/").rpartition(":")[2]))
+        self._endpoints = endpoints
         return endpoints
 
     def _read_stdout(self, process: subprocess.Popen[bytes]) -> None:
@@ -95,6 +98,12 @@ class BrokerProcess:
                         self._ready = event
                         self._is_ready.set()
         self._is_ready.set()
+
+    @property
+    def endpoints(self) -> Endpoints:
+        """Where it answers, or answered last: a restart does not move it."""
+        assert self._endpoints is not None, "never started"
+        return self._endpoints
 
     @property
     def pid(self) -> int:
