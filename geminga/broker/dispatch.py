@@ -148,6 +148,8 @@ class Dispatcher:
 
     def retry_at_s(self) -> float:
         """When a round is to be tried although no one asks for it, in I/O time; infinity: never."""
+        if not self._is_backing_off():
+            self._retry_at_s = math.inf
         return self._retry_at_s
 
     async def read_new(self, count_max: int) -> list[Entry] | None:

@@ -78,6 +78,8 @@ def share_round_robin(
     """
     levels = [c.priority_level for c in consumers]
     left: dict[int, int] = {}
+    if len(consumers) == 1:
+        entries_max = max(len(sizes), 1)
 
     def capacity(number: int) -> int:
         if number not in left:

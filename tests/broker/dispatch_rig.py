@@ -1,6 +1,7 @@
-"""A subscription on real parts: managed ledger, bookie and metadata on a simulated disk, the real tracker, the real
-wire. Without threads, so that trio's mock clock may own all of time. Consumers' outboxes are decoded by the real
-decoder."""
+"""A subscription on real parts: managed ledger, bookie and metadata on a simulated disk, the real tracker,
+the real wire. Without threads, so that trio's mock clock may own all of time. Consumers' outboxes are decoded
+by the real decoder.
+"""
 
 from __future__ import annotations
 
@@ -66,11 +67,12 @@ def message(
 
 
 class FakeOutbox:
-    """Keeps what is written; `writable` is the test's to set."""
+    """Keeps what is written, also in `log` if several outboxes share one; `writable` is the test's to set."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: list[Any] | None = None) -> None:
         self.decoder = Decoder()
         self.commands: list[Any] = []
+        self.log = log
         self.writes = 0
         self.writable = True
         self.closed = False
@@ -81,7 +83,10 @@ class FakeOutbox:
             return
         self.writes += 1
         for part in [data] if isinstance(data, bytes) else data:
-            self.commands += self.decoder.feed(bytes(part))
+            commands = self.decoder.feed(bytes(part))
+            self.commands += commands
+            if self.log is not None:
+                self.log += commands
 
     def is_writable(self) -> bool:
         return self.writable and not self.closed
@@ -104,9 +109,7 @@ class Client:
     @property
     def deliveries(self) -> list[Delivery]:
         ours = self.consumer.consumer_id
-        return [
-            c for c in self.outbox.commands if type(c) is Delivery and c.message.consumer_id == ours
-        ]
+        return [c for c in self.outbox.commands if type(c) is Delivery and c.message.consumer_id == ours]
 
     @property
     def payloads(self) -> list[bytes]:
@@ -160,7 +163,9 @@ def position_of(delivery: Delivery) -> Position:
 class Rig:
     """A topic with one managed ledger, and any number of subscriptions on it."""
 
-    def __init__(self, ledger: ManagedLedger, nursery: trio.Nursery, clock: TrioClock, partition: int) -> None:
+    def __init__(
+        self, ledger: ManagedLedger, nursery: trio.Nursery, clock: TrioClock, partition: int
+    ) -> None:
         self.ledger = ledger
         self.nursery = nursery
         self.clock = clock
@@ -226,7 +231,9 @@ class Rig:
         await self.nursery.start(subscription.run)
         return subscription
 
-    def consumer(self, sub_type: str = EXCLUSIVE, name: str = "c", **fields: Any) -> tuple[Consumer, FakeOutbox]:
+    def consumer(
+        self, sub_type: str = EXCLUSIVE, name: str = "c", **fields: Any
+    ) -> tuple[Consumer, FakeOutbox]:
         self._consumer_id += 1
         outbox = fields.pop("outbox", None) or FakeOutbox()
         protocol_version = fields.pop("protocol_version", 20)
@@ -298,8 +305,8 @@ OpenRig = Callable[..., AbstractAsyncContextManager[Rig]]
 
 
 @pytest.fixture
-def dispatch_rig(autojump_clock: trio.testing.MockClock) -> OpenRig:
-    """`async with dispatch_rig() as rig:` under a clock that jumps ahead whenever everyone sleeps."""
+def dispatch_rig() -> OpenRig:
+    """`async with dispatch_rig() as rig:`; a test in which time passes asks for `autojump_clock` too."""
     return open_rig
 
 

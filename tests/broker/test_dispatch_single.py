@@ -6,6 +6,7 @@ import logging
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from geminga.broker.consumer import EXCLUSIVE, FAILOVER, SHARED
 from geminga.errors import ConsumerBusy
@@ -65,8 +66,8 @@ async def test_another_type_is_refused_in_pulsars_words(dispatch_rig: OpenRig) -
         with pytest.raises(ConsumerBusy) as refused:
             subscription.add_consumer(consumer)
         assert str(refused.value) == (
-            "Subscription is of different type. Active subscription type of 'Exclusive' is different than the "
-            "connecting consumer's type 'Shared'."
+            "Subscription is of different type. Active subscription type of 'Exclusive' is different than "
+            "the connecting consumer's type 'Shared'."
         )
 
 
@@ -97,7 +98,7 @@ async def test_unacknowledged_entries_come_again_to_the_next_consumer(dispatch_r
         assert subscription.backlog() == 7
 
 
-async def test_cumulative_acks_move_mark_delete(dispatch_rig: OpenRig) -> None:
+async def test_cumulative_acks_move_mark_delete(dispatch_rig: OpenRig, autojump_clock: MockClock) -> None:
     async with dispatch_rig() as rig:
         subscription = await rig.subscription()
         client = rig.join(subscription)
@@ -140,8 +141,8 @@ async def test_delivery_times_are_ignored_and_that_is_said_once(
                 await rig.settle()
         assert client.payloads == numbers(0, 3)
         assert [r.getMessage() for r in caplog.records if "delivered at once" in r.getMessage()] == [
-            f"{rig.topic.name} / s: messages with a delivery time are delivered at once, as the type is Exclusive; "
-            "only Shared and Key_Shared wait"
+            f"{rig.topic.name} / s: messages with a delivery time are delivered at once, as the type is "
+            "Exclusive; only Shared and Key_Shared wait"
         ]
 
 
@@ -169,7 +170,9 @@ async def test_a_reader_of_some_keys_passes_over_the_others(dispatch_rig: OpenRi
         assert client.payloads == [b"a", b"c"]
 
 
-async def test_failover_of_a_partition_goes_by_priority_then_name(dispatch_rig: OpenRig) -> None:
+async def test_failover_of_a_partition_goes_by_priority_then_name(
+    dispatch_rig: OpenRig, autojump_clock: MockClock
+) -> None:
     async with dispatch_rig(partition=1) as rig:
         subscription = await rig.subscription()
         names = ["c2", "c0", "c1"]
@@ -184,7 +187,9 @@ async def test_failover_of_a_partition_goes_by_priority_then_name(dispatch_rig: 
         assert subscription.statistics().active_consumer_name == "c1"
 
 
-async def test_failover_waits_and_then_tells_everyone_who_is_active(dispatch_rig: OpenRig) -> None:
+async def test_failover_waits_and_then_tells_everyone_who_is_active(
+    dispatch_rig: OpenRig, autojump_clock: MockClock
+) -> None:
     async with dispatch_rig(partition=0) as rig:
         subscription = await rig.subscription()
         first = rig.join(subscription, FAILOVER, "b")
@@ -214,7 +219,9 @@ async def test_failover_waits_and_then_tells_everyone_who_is_active(dispatch_rig
         assert first.payloads == numbers(0, 3) + numbers(1, 3)
 
 
-async def test_old_clients_are_not_told_who_is_active(dispatch_rig: OpenRig) -> None:
+async def test_old_clients_are_not_told_who_is_active(
+    dispatch_rig: OpenRig, autojump_clock: MockClock
+) -> None:
     async with dispatch_rig(partition=0) as rig:
         subscription = await rig.subscription()
         client = rig.join(subscription, FAILOVER, "b", protocol_version=11)
