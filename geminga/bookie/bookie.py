@@ -31,7 +31,7 @@ from geminga.bookie.settings import BookieSettings, BookieStatistics
 from geminga.bookie.storage import LedgerStorage
 from geminga.bookie.write_caches import WriteCaches
 from geminga.disk import Disk
-from geminga.errors import CorruptData, LedgerFenced, StorageError
+from geminga.errors import LedgerFenced, StorageError
 from geminga.key_value import KeyValue
 
 
@@ -207,6 +207,13 @@ class Bookie:
         """
         last = -1 if self._storage.is_deleted(ledger_id) else self._caches.last_entry_id(ledger_id)
         return last if last >= 0 else self._storage.last_entry_id(ledger_id)
+
+    def ledgers(self) -> set[int]:
+        """Every ledger with a durable entry here. After the index was lost, deleted ones may be among them:
+        whoever knows better deletes them again.
+        """
+        found = self._storage.index.ledgers() | self._caches.ledgers()
+        return {ledger_id for ledger_id in found if not self._storage.is_deleted(ledger_id)}
 
     def read_cached(self, ledger_id: int, first: int, last: int) -> list[bytes]:
         """The longest run of entries from `first` up to `last` that is in memory; [] if `first` is not."""
@@ -419,11 +426,9 @@ def _recover(
     index = LedgerIndex(key_value)
     index.load()
     logs = EntryLogs(disk, entry_logs)
-    log_ids = logs.ids()
-    if log_ids and not index.mark.journal_id:
-        raise CorruptData(f"{directory}: there are entry logs but no index of them")
-    writer = EntryLogWriter(disk, entry_logs, settings, next_log_id=max(log_ids, default=0) + 1)
-    recovery = Recovery(disk, journals, settings, index, writer)
+    next_log_id = max(logs.ids(), default=0) + 1
+    writer = EntryLogWriter(disk, entry_logs, settings, next_log_id=next_log_id)
+    recovery = Recovery(disk, journals, settings, index, logs, writer)
     journal_files = recovery.run()
     storage = LedgerStorage(disk, settings, index, logs, writer)
     return Bookie(settings, storage, journal_files, recovery.report, threaded=threaded)

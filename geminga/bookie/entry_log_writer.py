@@ -67,6 +67,9 @@ class EntryLogWriter:
         if file is None:
             return
         self._write_parts()
+        if self._synced < self._end:
+            # A crash may keep the footer and lose what it describes: whoever finds a footer may trust it.
+            file.sync()
         ledgers: dict[int, FooterLedger] = {}
         for ledger_id, row in self._rows:
             entries, record_bytes = ledgers[ledger_id].usage if ledger_id in ledgers else (0, 0)

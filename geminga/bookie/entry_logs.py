@@ -32,13 +32,13 @@ class EntryLogs:
     """All entry logs of a directory. A few stay open for reading."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
+        self.directory = directory
         self._disk = disk
-        self._directory = directory
         self._lock = threading.Lock()
         self._open: OrderedDict[int, _OpenLog] = OrderedDict()
 
     def ids(self) -> list[int]:
-        names = self._disk.list(self._directory)
+        names = self._disk.list(self.directory)
         return [log_id for name in names if (log_id := parse_id(name, ENTRY_LOG_SUFFIX)) is not None]
 
     def load(self, ledger_id: int, row: Row, first: int, last: int) -> Segment:
@@ -58,7 +58,7 @@ class EntryLogs:
             return segment
         if damaged == 0:
             raise CorruptData(
-                f"{entry_log_path(self._directory, row.log_id)}: the record at offset {row.offset + begin}"
+                f"{entry_log_path(self.directory, row.log_id)}: the record at offset {row.offset + begin}"
                 f" is not entry {first} of ledger {ledger_id}, or damaged"
             )
         return segment.part(first, first + damaged - 1)
@@ -69,10 +69,10 @@ class EntryLogs:
             log = self._open.pop(log_id, None)
             if log is not None:
                 self._doom(log)
-        self._disk.unlink(entry_log_path(self._directory, log_id))
+        self._disk.unlink(entry_log_path(self.directory, log_id))
 
     def sync_directory(self) -> None:
-        self._disk.sync_directory(self._directory)
+        self._disk.sync_directory(self.directory)
 
     def close(self) -> None:
         with self._lock:
@@ -85,7 +85,7 @@ class EntryLogs:
         with self._lock:
             log = self._open.get(log_id)
             if log is None:
-                log = _OpenLog(self._disk.open(entry_log_path(self._directory, log_id)))
+                log = _OpenLog(self._disk.open(entry_log_path(self.directory, log_id)))
                 self._open[log_id] = log
                 if len(self._open) > OPEN_LOGS_MAX:
                     self._doom(self._open.popitem(last=False)[1])

@@ -150,6 +150,7 @@ class JournalFiles:
             with self._lock:
                 if len(self._free) <= self._settings.journal_free_files_max:
                     return
-                path = self._free.pop()
+                # The oldest first: whoever finds a journal finds all later ones too.
+                path = self._free.pop(0)
             # No directory sync: an old journal that comes back is recognised by the mark and deleted again.
             self._disk.unlink(path)

@@ -74,12 +74,29 @@ class LedgerIndex:
 
     def ledgers(self) -> set[int]:
         """Every ledger with at least one entry in an entry log."""
-        return {ledger_id for ledgers in self.usage.values() for ledger_id in ledgers}
+        return {ledger_id for ledgers in list(self.usage.values()) for ledger_id in ledgers}
 
     def flushed(self, rows: Sequence[LedgerRow], mark: JournalPosition) -> None:
         """Record a flushed write cache and that the journal before `mark` is not needed: both or neither,
         durable on return. The entry logs must be durable already.
         """
+        self._write_rows(rows, mark)
+        self.mark = mark
+
+    def add_rows(self, rows: Sequence[LedgerRow]) -> None:
+        """Record entries that were found in a log."""
+        self._write_rows(rows, None)
+
+    def clear(self) -> None:
+        """Forget everything, the mark first."""
+        self._map.write([], [MARK_KEY], sync=True)
+        keys = [key for key, _ in self._map.scan(b"\0", b"\xff")]
+        self._map.write([], keys, sync=True)
+        self.usage = {}
+        self.states = {}
+        self.mark = JournalPosition(0, 0)
+
+    def _write_rows(self, rows: Sequence[LedgerRow], mark: JournalPosition | None) -> None:
         puts = []
         usage: dict[int, dict[int, Usage]] = {}
         for ledger_id, row in rows:
@@ -94,10 +111,10 @@ class LedgerIndex:
         puts += [
             (usage_key(log, ledger), encode_usage(usage[log][ledger])) for log, ledger in sorted(touched)
         ]
-        puts.append((MARK_KEY, encode_mark(mark)))
+        if mark is not None:
+            puts.append((MARK_KEY, encode_mark(mark)))
         self._map.write(puts, sync=True)
         self.usage.update(usage)
-        self.mark = mark
 
     def set_state(self, ledger_id: int, state: State) -> None:
         """Durable on return."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from geminga.bookie.entry_log_writer import EntryLogWriter
+from geminga.bookie.entry_logs import EntryLogs
 from geminga.bookie.file_names import JOURNAL_SUFFIX, journal_path, parse_id
 from geminga.bookie.index_format import DELETED, Row
+from geminga.bookie.index_rebuild import rebuild_index
 from geminga.bookie.journal_files import JournalFiles, JournalPosition
 from geminga.bookie.journal_format import FileHeader, Run
 from geminga.bookie.journal_scan import Damage, JournalScan, read_file_header
@@ -37,30 +39,53 @@ class RecoveryReport:
     torn_bytes: int = 0
     """Of a last group that was never promised, and was cut."""
     damages: tuple[Damage, ...] = ()
+    index_rebuilt: str = ""
+    """Why the index was made anew from the entry logs, if it was."""
+    entries_indexed: int = 0
+    """Found in entry logs by that."""
+    logs_missing: tuple[int, ...] = ()
+    """Entry logs that the index names and that are not there; reads of what they held fail."""
 
     @property
     def clean(self) -> bool:
         """Nothing had to be replayed, cut or given up."""
-        return not (self.entries_replayed or self.torn_bytes or self.damages)
+        return not (
+            self.entries_replayed
+            or self.torn_bytes
+            or self.damages
+            or self.index_rebuilt
+            or self.logs_missing
+        )
 
 
 class Recovery:
     """One replay. Blocking; call `run` once, then `report` says what happened."""
 
     def __init__(
-        self, disk: Disk, directory: str, settings: BookieSettings, index: LedgerIndex, logs: EntryLogWriter
+        self,
+        disk: Disk,
+        directory: str,
+        settings: BookieSettings,
+        index: LedgerIndex,
+        logs: EntryLogs,
+        writer: EntryLogWriter,
     ) -> None:
+        """`directory` is the journal's."""
         self._disk = disk
         self._directory = directory
         self._settings = settings
         self._index = index
-        self._logs = logs
+        self._entry_logs = logs
+        self._logs = writer
         self._cache = SegmentMap()
         self._lost: list[tuple[Run, str]] = []
         self._last: dict[int, int] = {}
         self._counts = dict.fromkeys(("groups", "replayed", "known", "deleted", "lost", "torn"), 0)
         self._damages: list[Damage] = []
         self._journals = 0
+        self._index_rebuilt = ""
+        self._entries_indexed = 0
+        self._logs_missing: tuple[int, ...] = ()
 
     @property
     def report(self) -> RecoveryReport:
@@ -74,11 +99,15 @@ class Recovery:
             entries_lost=counts["lost"],
             torn_bytes=counts["torn"],
             damages=tuple(self._damages),
+            index_rebuilt=self._index_rebuilt,
+            entries_indexed=self._entries_indexed,
+            logs_missing=self._logs_missing,
         )
 
     def run(self) -> JournalFiles:
-        """Replay, flush, and start a new journal. Raises StorageError; then it may simply be run again."""
+        """Check the index, replay, flush, start a new journal. After a StorageError run another one."""
         found = self._journals_found()
+        self._check_index(found)
         headers = self._headers(
             [journal_id for journal_id in found if journal_id >= self._index.mark.journal_id]
         )
@@ -96,6 +125,26 @@ class Recovery:
             previous=JournalPosition(0, 0),
             free=free,
         )
+
+    def _check_index(self, journal_ids: list[int]) -> None:
+        mark, log_ids = self._index.mark, self._entry_logs.ids()
+        later = [journal_id for journal_id in journal_ids if journal_id > mark.journal_id]
+        if not mark.journal_id:
+            # Before the first mark nothing is ever flushed, so there can be no log.
+            self._index_rebuilt = "it was lost" if log_ids else ""
+        elif mark.journal_id not in journal_ids and self._headers(later):
+            # Journals go oldest first, and only once the mark has passed them: there was a later mark than
+            # this.
+            self._index_rebuilt = "it is older than the journal"
+        self._logs_missing = tuple(sorted(self._index.usage.keys() - set(log_ids)))
+        if self._index_rebuilt:
+            self._entries_indexed = rebuild_index(
+                self._disk,
+                self._entry_logs.directory,
+                log_ids,
+                self._index,
+                row_entries_max=self._settings.row_entries_max,
+            )
 
     def _journals_found(self) -> list[int]:
         names = self._disk.list(self._directory)

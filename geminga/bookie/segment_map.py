@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from geminga.bookie.records import Segment
 
@@ -94,6 +94,9 @@ class SegmentMap:
         """Every ledger with its segments, both in ascending order."""
         for ledger_id in sorted(self._segments):
             yield ledger_id, self._segments[ledger_id]
+
+    def ledgers(self) -> Iterable[int]:
+        return self._segments.keys()
 
     def __contains__(self, ledger_id: int) -> bool:
         return ledger_id in self._segments

@@ -59,3 +59,7 @@ class WriteCaches:
         if last < 0 and self.flushing is not None:
             last = self.flushing.last_entry_id(ledger_id)
         return last
+
+    def ledgers(self) -> set[int]:
+        found = set(self.active.ledgers())
+        return found if self.flushing is None else found.union(self.flushing.ledgers())

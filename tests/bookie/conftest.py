@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
@@ -62,9 +63,11 @@ class World:
     """One disk, one index, and the ledgers' owners, across crashes."""
 
     def __init__(self, seed: int = 0, settings: BookieSettings = TINY) -> None:
+        self._seed = seed
         self.disk = SimDisk(seed)
         self.settings = settings
         self.ledgers: dict[int, SimLedger] = {}
+        self.index_lost = False
         self.index = self._with_power_from_disk(SimKeyValue(seed))
 
     def _with_power_from_disk(self, index: SimKeyValue) -> SimKeyValue:
@@ -76,6 +79,11 @@ class World:
         self.disk.crash(mode)
         keep = {"drop": 0, "keep": self.index.unsynced, "torn": None}[mode]
         self.index = self._with_power_from_disk(self.index.crash(keep))
+
+    def lose_index(self) -> None:
+        """With it go the only knowledge of deletions and fences."""
+        self.index = self._with_power_from_disk(SimKeyValue())
+        self.index_lost = True
 
     @asynccontextmanager
     async def running(self, *, close: bool = True) -> AsyncIterator[Bookie]:
@@ -118,9 +126,18 @@ class World:
     async def fence(self, bookie: Bookie, ledger_id: int) -> None:
         self.ledgers[ledger_id].fenced_at = await bookie.fence(ledger_id)
 
+    def _trio_run(self, work: Callable[..., Awaitable[Any]], *args: object) -> Any:
+        # Trio shuffles runnable tasks; the same seed shall mean the same order.
+        trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[attr-defined]
+        trio._core._run._r.seed(self._seed)  # type: ignore[attr-defined]
+        try:
+            return trio.run(work, *args)
+        finally:
+            trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING = False  # type: ignore[attr-defined]
+
     def run(self, script: Script) -> bool:
         """False if the power went or the disk failed on the way."""
-        return self._survives(lambda: trio.run(script, self))
+        return self._survives(lambda: self._trio_run(script, self))
 
     def _survives(self, work: Callable[[], object]) -> bool:
         try:
@@ -138,13 +155,13 @@ class World:
             async with self.running(close=False):
                 pass
 
-        return self._survives(lambda: trio.run(open_and_leave))
+        return self._survives(lambda: self._trio_run(open_and_leave))
 
     def check(self) -> None:
         """Open it, and hold everything against what the owners were told. Then crash and look again."""
-        first: dict[int, int] = trio.run(self._check_once)
+        first: dict[int, int] = self._trio_run(self._check_once)
         self.crash("drop")
-        second: dict[int, int] = trio.run(self._check_once)
+        second: dict[int, int] = self._trio_run(self._check_once)
         assert {**second, **first} == second, "what was served has changed after another crash"
 
     async def _check_once(self) -> dict[int, int]:
@@ -152,7 +169,7 @@ class World:
         async with self.running(close=False) as bookie:
             assert bookie.recovery.damages == (), "a crash looks like damage"
             for ledger_id, ledger in self.ledgers.items():
-                lasts[ledger_id] = await _check_ledger(bookie, ledger)
+                lasts[ledger_id] = await _check_ledger(bookie, ledger, index_lost=self.index_lost)
             usage = bookie._storage.index.usage
             counted = sum(row.entries for ledgers in usage.values() for row in ledgers.values())
             dead = sum(len(led.bodies) for led in self.ledgers.values() if led.deleting)
@@ -164,8 +181,11 @@ class World:
         return lasts
 
 
-async def _check_ledger(bookie: Bookie, ledger: SimLedger) -> int:
+async def _check_ledger(bookie: Bookie, ledger: SimLedger, *, index_lost: bool) -> int:
     ledger_id, last = ledger.ledger_id, bookie.last_entry_id(ledger.ledger_id)
+    if index_lost and ledger.deleting:
+        await bookie.delete_ledger(ledger_id)  # as whoever keeps the metadata does
+        return -1
     if ledger.deleted or (ledger.deleting and last == -1):
         assert last == -1, f"ledger {ledger_id} was deleted and is back"
         with pytest.raises(LedgerNotFound):
@@ -179,7 +199,8 @@ async def _check_ledger(bookie: Bookie, ledger: SimLedger) -> int:
     assert found == ledger.bodies[: last + 1], f"ledger {ledger_id} has other entries than were added"
     if ledger.fenced_at is not None:
         assert last == ledger.fenced_at
-        assert ledger_id in bookie._storage.index.states, f"the fence of {ledger_id} is forgotten"
+        fenced = ledger_id in bookie._storage.index.states
+        assert fenced or index_lost, f"the fence of {ledger_id} is forgotten"
     return last
 
 

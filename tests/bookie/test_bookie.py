@@ -5,6 +5,7 @@ restart.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -241,13 +242,51 @@ async def test_a_flipped_bit_in_an_entry_log_is_an_error_with_its_place(tmp_path
         assert await bookie.read(1, 6, 19, bytes_max=1 << 20) == wanted[6:]
 
 
-async def test_a_lost_index_is_not_taken_for_an_empty_bookie(tmp_path: Path) -> None:
+async def test_a_lost_index_is_made_anew_from_the_logs(tmp_path: Path) -> None:
+    wanted = {ledger_id: bodies(ledger_id, 700) for ledger_id in (1, 2)}
+    async with running(tmp_path, close=False) as bookie:
+        owners = [Owner(bookie, ledger_id) for ledger_id in wanted]
+        for owner, entries in zip(owners, wanted.values(), strict=True):
+            await owner.add(*entries[:600])
+        await bookie.flush()
+        for owner, entries in zip(owners, wanted.values(), strict=True):
+            await owner.add(*entries[600:])
+    os.rename(tmp_path / "index", tmp_path / "elsewhere")
+    for start in range(2):
+        async with running(tmp_path) as bookie:
+            assert bookie.recovery.index_rebuilt == ("" if start else "it was lost")
+            assert bookie.recovery.entries_indexed == (0 if start else 1200)
+            assert bookie.ledgers() == {1, 2}
+            for ledger_id, entries in wanted.items():
+                assert await read_all(bookie, ledger_id) == entries
+
+
+async def test_an_old_copy_of_the_index_is_noticed(tmp_path: Path) -> None:
+    async with running(tmp_path) as bookie:
+        await Owner(bookie, 1).add(*bodies(1, 10))
+    await trio.to_thread.run_sync(shutil.copytree, tmp_path / "index", tmp_path / "old")
+    for ledger_id in (2, 3):
+        async with running(tmp_path, replace(SMALL, journal_free_files_max=0)) as bookie:
+            await Owner(bookie, ledger_id).add(*bodies(ledger_id, 1000))
+    await trio.to_thread.run_sync(shutil.rmtree, tmp_path / "index")
+    os.rename(tmp_path / "old", tmp_path / "index")
+    async with running(tmp_path) as bookie:
+        assert bookie.recovery.index_rebuilt == "it is older than the journal"
+        assert await read_all(bookie, 1) == bodies(1, 10)
+        for ledger_id in (2, 3):
+            assert await read_all(bookie, ledger_id) == bodies(ledger_id, 1000)
+
+
+async def test_a_missing_entry_log_is_reported(tmp_path: Path) -> None:
     async with running(tmp_path) as bookie:
         await Owner(bookie, 1).add(b"x")
-    os.rename(tmp_path / "index", tmp_path / "elsewhere")
-    with pytest.raises(CorruptData, match="no index"):
-        async with running(tmp_path):
-            pass
+    (path,) = (tmp_path / "bookie" / "entry-logs").iterdir()
+    path.unlink()
+    async with running(tmp_path) as bookie:
+        assert bookie.recovery.logs_missing == (1,)
+        assert bookie.last_entry_id(1) == 0
+        with pytest.raises(StorageError, match=r"1\.log: cannot open"):
+            await bookie.read(1, 0, 0, bytes_max=10)
 
 
 async def test_publishers_wait_while_the_disk_is_behind(tmp_path: Path) -> None:

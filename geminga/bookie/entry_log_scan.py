@@ -1,0 +1,87 @@
+"""What an entry log holds, found without the index: from its footer, or record by record if it has none."""
+
+from __future__ import annotations
+
+from geminga.bookie.entry_log_format import (
+    HEADER_BYTES,
+    TRAILER_BYTES,
+    Footer,
+    decode_footer,
+    decode_header,
+    decode_trailer,
+)
+from geminga.bookie.index_format import Row
+from geminga.bookie.ledger_index import LedgerRow
+from geminga.bookie.records import RECORD_CRC, RECORD_HEAD, RECORD_PREFIX_BYTES, compact, crc32c
+from geminga.disk import File
+from geminga.limits import ENTRY_BYTES_MAX
+
+SCAN_BYTES = 8 << 20
+assert SCAN_BYTES > ENTRY_BYTES_MAX + RECORD_PREFIX_BYTES, "every record fits into a window"
+
+
+def read_footer(file: File) -> Footer | None:
+    """None if the log was not closed, or its footer is damaged: `scan_rows` finds the records then."""
+    size = file.size()
+    trailer = decode_trailer(file.pread(max(0, size - TRAILER_BYTES), TRAILER_BYTES))
+    if trailer is None:
+        return None
+    offset, length, crc = trailer
+    footer = file.pread(offset, length)
+    return decode_footer(footer) if len(footer) == length and crc32c(footer) == crc else None
+
+
+def read_rows(file: File, log_id: int, *, row_entries_max: int) -> list[LedgerRow]:
+    """Where every entry of the log lies, in order of offset."""
+    footer = read_footer(file)
+    if footer is not None:
+        return [LedgerRow(ledger_id, row) for ledger_id, row in footer.rows]
+    return scan_rows(file, log_id, row_entries_max=row_entries_max)
+
+
+def scan_rows(file: File, log_id: int, *, row_entries_max: int) -> list[LedgerRow]:
+    """The same from the records alone, up to the first that is not whole: what comes behind it is the rest
+    of a flush that a crash cut short, or a footer.
+    """
+    rows: list[LedgerRow] = []
+    ends: list[int] = []
+    ledger_id = first = begin = -1
+
+    def close_row() -> None:
+        if ends:
+            rows.append(LedgerRow(ledger_id, Row(first, log_id, begin, compact(ends))))
+
+    if decode_header(file.pread(0, HEADER_BYTES)) != log_id:
+        return rows
+    position = HEADER_BYTES
+    window, window_start = file.pread(position, SCAN_BYTES), position
+    while True:
+        record = _record_at(window, position - window_start)
+        if record is None and window_start != position:
+            window, window_start = file.pread(position, SCAN_BYTES), position
+            record = _record_at(window, 0)
+        if record is None:
+            break
+        record_ledger, entry_id, length = record
+        if record_ledger != ledger_id or entry_id != first + len(ends) or len(ends) == row_entries_max:
+            close_row()
+            ledger_id, first, begin, ends = record_ledger, entry_id, position, []
+        position += length
+        ends.append(position - begin)
+    close_row()
+    return rows
+
+
+def _record_at(window: bytes, position: int) -> tuple[int, int, int] | None:
+    """(ledger id, entry id, length) of a right record, if one stands there in full."""
+    body = position + RECORD_PREFIX_BYTES
+    if body > len(window):
+        return None
+    length, ledger_id, entry_id = RECORD_HEAD.unpack_from(window, position)
+    if body + length > len(window):
+        return None
+    head_end = position + RECORD_HEAD.size
+    crc = crc32c(memoryview(window)[body : body + length], crc32c(window[position:head_end]))
+    if crc != RECORD_CRC.unpack_from(window, head_end)[0]:
+        return None
+    return ledger_id, entry_id, body + length - position

@@ -1,0 +1,148 @@
+"""The index is lost after a crash at any point: what the logs and the journal hold is all there again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from geminga.bookie import index_rebuild
+from geminga.bookie.entry_log_scan import read_footer, read_rows, scan_rows
+from geminga.bookie.entry_log_writer import EntryLogWriter
+from geminga.bookie.journal_format import FileHeader, encode_group
+from geminga.bookie.ledger_index import LedgerRow
+from geminga.bookie.segment_map import SegmentMap
+from geminga.bookie.settings import BookieSettings
+from geminga.chaos.sim_disk import SimDisk
+
+World = Any
+MODES = ("drop", "keep", "torn")
+
+
+def lose_index_after_crashes(
+    new_world: Callable[..., World], script: Any, *, step: int, seed: int = 0
+) -> int:
+    at = cases = 0
+    ended = False
+    while not ended:
+        world = new_world(seed + at)
+        world.settings = replace(world.settings, journal_free_files_max=0)
+        world.disk.crash_at = at
+        ended = world.run(script)
+        world.crash(MODES[at % 3])
+        if cases % 3:
+            # After a clean start nothing is in the journal any more, all in the logs.
+            world.recover()
+            world.crash("drop")
+        world.lose_index()
+        if cases % 2:
+            # The rebuild itself is cut short.
+            world.disk.crash_at = world.disk.operations + random.Random(at).randrange(25)
+            world.recover()
+            world.crash("torn")
+        world.check()
+        cases += 1
+        at += step
+    return cases
+
+
+@pytest.mark.parametrize("name", ["trickle", "bursts", "deletions", "fences", "large", "overlaps"])
+def test_nothing_durable_is_lost_with_the_index(
+    new_world: Callable[..., World], scripts: Any, name: str
+) -> None:
+    assert lose_index_after_crashes(new_world, scripts[name], step=2) > 20
+
+
+def rows_only_from_closed_logs(patch: pytest.MonkeyPatch) -> None:
+    def only_footers(file: Any, log_id: int, *, row_entries_max: int) -> Any:
+        return read_rows(file, log_id, row_entries_max=row_entries_max) if read_footer(file) else []
+
+    patch.setattr(index_rebuild, "read_rows", only_footers)
+
+
+def doubled_entries_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(index_rebuild._Covered, "add", lambda self, row: [row])
+
+
+def footer_synced_with_its_records(patch: pytest.MonkeyPatch) -> None:
+    real = EntryLogWriter.finish
+
+    def finish(self: EntryLogWriter) -> None:
+        self._write_parts()
+        self._synced = self._end
+        real(self)
+
+    patch.setattr(EntryLogWriter, "finish", finish)
+
+
+def last_log_forgotten(patch: pytest.MonkeyPatch) -> None:
+    real = index_rebuild.rebuild_index
+    patch.setattr(
+        "geminga.bookie.recovery.rebuild_index",
+        lambda disk, directory, log_ids, *args, **kwargs: real(
+            disk, directory, log_ids[:-1], *args, **kwargs
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [rows_only_from_closed_logs, doubled_entries_kept, footer_synced_with_its_records, last_log_forgotten],
+)
+def test_a_planted_bug_is_caught(
+    monkeypatch: pytest.MonkeyPatch, new_world: Callable[..., World], scripts: Any, plant: Callable[..., None]
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, BaseExceptionGroup)):
+        all_scripts(new_world, scripts)
+
+
+def all_scripts(new_world: Callable[..., World], scripts: Any) -> None:
+    for seed in (0, 4000):
+        for name in ("bursts", "deletions", "overlaps"):
+            lose_index_after_crashes(new_world, scripts[name], step=2, seed=seed)
+
+
+def test_footer_and_scan_agree() -> None:
+    disk = SimDisk()
+    disk.make_directory("logs")
+    cache = SegmentMap()
+    header = FileHeader(1, 2, 512, 0, 0)
+    for at in range(10):
+        batches = [(ledger, at * 3, [b"x" * (ledger + i) for i in range(3)]) for ledger in (5, 2, 900)]
+        for segment in encode_group(header, 512, 512, batches)[1]:
+            cache.add(segment)
+    settings = BookieSettings(row_entries_max=7)
+    writer = EntryLogWriter(disk, "logs", settings, next_log_id=4)
+    rows = writer.write(cache, {5: "a/topic"})
+    file = disk.open("logs/00000000000000000004.log")
+    assert read_footer(file) is None
+    assert listed(read_rows(file, 4, row_entries_max=7)) == listed(rows)
+    writer.finish()
+    footer = read_footer(file)
+    assert footer is not None
+    assert {ledger: (usage.entries, topic) for ledger, (usage, topic) in footer.ledgers.items()} == {
+        2: (30, ""),
+        5: (30, "a/topic"),
+        900: (30, ""),
+    }
+    assert listed(read_rows(file, 4, row_entries_max=7)) == listed(rows)
+    assert listed(scan_rows(file, 4, row_entries_max=7)) == listed(rows)
+    assert scan_rows(file, 5, row_entries_max=7) == []
+    disk.flip_bit("logs/00000000000000000004.log", file.size() - 50, 1)
+    assert read_footer(file) is None
+
+
+def listed(rows: list[LedgerRow]) -> dict[tuple[int, int], tuple[int, int, int]]:
+    """Every entry's place and length: rows may be cut differently."""
+    places = {}
+    for ledger_id, row in rows:
+        begin = 0
+        for index, end in enumerate(row.ends):
+            assert (ledger_id, row.first + index) not in places
+            places[ledger_id, row.first + index] = (row.log_id, row.offset + begin, end - begin)
+            begin = end
+    return places
