@@ -29,6 +29,7 @@ from geminga.config import Config
 from geminga.disk import Disk, RealDisk
 from geminga.errors import StorageError
 from geminga.key_value import BlockCache, RocksKeyValue
+from geminga.managed_ledger.orphans import sweep_orphan_ledgers
 from geminga.managed_ledger.tail_cache import TailCache
 from geminga.metadata.instance import ForeignDirectory, check_instance
 from geminga.metadata.ledger_ids import LedgerIds
@@ -144,6 +145,7 @@ async def _serve(
             await check_instance(metadata, cluster=config.cluster_name, clock="real", now_ms=clock.now_ms())
             bookie = await Bookie.open(disk, index, os.path.join(data_dir, BOOKIE), bookie_settings(config))
             await storage.start(failure.watch, bookie.run)
+            await sweep_orphan_ledgers(bookie, metadata)
             rooms = await _rooms(config, clock, metadata, bookie)
             topics = Topics(rooms)
             await storage.start(topics.run)

@@ -91,7 +91,7 @@ class Connections:
                 nursery.cancel_scope.cancel()
 
     async def _read(self, sock: socket.socket, session: Session) -> None:
-        bookie = self._rooms.bookie
+        bookie, queue = self._rooms.bookie, self._rooms.tail_cache.append_room
         turns = 0
         while True:
             try:
@@ -106,6 +106,8 @@ class Connections:
             session.feed(chunk)
             if not bookie.has_room():
                 await bookie.wait_room()
+            if not queue.has_room():
+                await queue.wait_room()
             await session.wait_requests_below(REQUESTS_OPEN_MAX)
             turns += 1
             if turns >= CHUNKS_PER_TURN_MAX:

@@ -181,9 +181,9 @@ def close_consumer(session: Session, command: pb.CommandCloseConsumer) -> None:
 
 async def last_message_id(session: Session, command: pb.CommandGetLastMessageId) -> None:
     topic, subscription, _ = _attached(session, command.consumer_id)
-    last = topic.ledger.last_confirmed
+    last = topic.ledger.last_position()
     answer = encoder.message_id(-1, -1)
-    if last.entry_id >= 0:
+    if last is not None:
         answer = encoder.message_id(*last, partition=topic.partition_index)
         entries = await topic.ledger.read_positions([last])
         if entries:

@@ -86,7 +86,7 @@ class Producer:
         """Accept one entry, or answer SEND_ERROR. Its receipt follows once it is durable."""
         size = len(send.headers_and_payload)
         if not send.checksum_ok:
-            self._refuse(send, ServerError.CHECKSUM, "Checksum failed on the broker")
+            self._refuse(send, ServerError.CHECKSUM, "Checksum failed on the broker, or the metadata is cut")
         elif size > self.message_bytes_max + limits.FRAME_PADDING_BYTES:
             self._refuse(
                 send,

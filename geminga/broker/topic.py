@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -10,7 +11,8 @@ import trio
 from geminga.broker.consumer import Consumer
 from geminga.broker.producer import Producer
 from geminga.broker.producers import Producers
-from geminga.broker.rates import Rate
+from geminga.broker.rates import Histogram, Rate
+from geminga.broker.statistics import ENTRY_SIZE_BOUNDS, WRITE_LATENCY_BOUNDS_MS
 from geminga.broker.subscription import Subscription
 from geminga.errors import GemingaError, NotAllowed, ServiceNotReady, SubscriptionNotFound, TopicTerminated
 from geminga.position import LATEST, Position
@@ -48,6 +50,8 @@ class Topic:
         self.chunks_in = 0
         self.message_rate = Rate()
         self.byte_rate = Rate()
+        self.entry_sizes = Histogram(ENTRY_SIZE_BOUNDS)
+        self.write_latencies = Histogram(WRITE_LATENCY_BOUNDS_MS)
         self.last_publish_ms = 0
         self._stamp_ms = -1
         self._stamp = b""
@@ -101,6 +105,8 @@ class Topic:
         """Close one interval of the rates of this topic, its producers and its subscriptions."""
         self.message_rate.measure(self.messages_in, elapsed_s)
         self.byte_rate.measure(self.bytes_in, elapsed_s)
+        self.entry_sizes.measure()
+        self.write_latencies.measure()
         for producer in self.producers:
             producer.message_rate.measure(producer.messages_in, elapsed_s)
             producer.byte_rate.measure(producer.bytes_in, elapsed_s)
@@ -122,7 +128,10 @@ class Topic:
             self._stamp_ms = now_ms
             self._stamp = stamp(now_ms)
         body = send.headers_and_payload
-        self.ledger.append(self._stamp + body, (producer, send.sequence_id, send.highest_sequence_id))
+        self.ledger.append(
+            self._stamp + body, (producer, send.sequence_id, send.highest_sequence_id, perf_counter())
+        )
+        self.entry_sizes.add(len(body))
         self.messages_in += send.num_messages
         self.bytes_in += len(body)
         self.last_publish_ms = now_ms
@@ -132,15 +141,18 @@ class Topic:
     def on_confirmed(self, ledger_id: int, first_entry_id: int, contexts: list[Any]) -> None:
         """The ledger's entries from `first_entry_id` on are durable: receipts, then consumers."""
         entry_id = first_entry_id
-        for producer, sequence_id, highest_sequence_id in contexts:
+        now_s = perf_counter()
+        add_latency = self.write_latencies.add
+        for producer, sequence_id, highest_sequence_id, started_s in contexts:
             producer.confirm(sequence_id, highest_sequence_id, ledger_id, entry_id)
+            add_latency((now_s - started_s) * 1000)
             entry_id += 1
         for subscription in self.subscriptions.values():
             subscription.entries_available()
 
     def on_add_failed(self, error: GemingaError, contexts: list[Any]) -> None:
         """These entries will never be durable: each producer is told, none gets a receipt."""
-        for producer, sequence_id, _ in contexts:
+        for producer, sequence_id, *_ in contexts:
             producer.fail(sequence_id, error)
 
     async def add_producer(self, producer: Producer, topic_epoch: int | None) -> bool:

@@ -194,8 +194,10 @@ def _statistics_of(topic: Topic) -> TopicStatistics:
         publishers=[_publisher(producer) for producer in topic.producers],
         waiting_publishers=topic.producers.waiting_count,
         subscriptions=subscriptions,
+        entry_sizes=topic.entry_sizes.classes(),
+        write_latencies=topic.write_latencies.classes(),
         topic_epoch=topic.producers.epoch,
-        topic_creation_time_stamp=ledger.internal_stats().created_ms,
+        topic_creation_time_stamp=ledger.created_ms,
         last_publish_time_stamp=topic.last_publish_ms,
     )
 

@@ -93,7 +93,10 @@ def _unknown(envelope: pb.BaseCommand) -> UnknownCommand:
 
 
 def _payload(data: bytes, view: memoryview, at: int, end: int) -> tuple[bytes, bool]:
-    """What follows a command, and whether its checksum (if any) matches. Raises `ProtocolError`."""
+    """What follows a command, and whether its checksum (if any) matches and its metadata ends inside it.
+
+    Raises `ProtocolError`.
+    """
     checksum_ok = True
     metadata_at = at
     if end - at >= 2:
@@ -106,9 +109,9 @@ def _payload(data: bytes, view: memoryview, at: int, end: int) -> tuple[bytes, b
                 raise ProtocolError("a message that ends inside its checksum")
             (checksum,) = _U32.unpack_from(data, at + 2)
             checksum_ok = crc_32c(view[metadata_at:end]) == checksum
-    if checksum_ok and not 0 <= _metadata_size(data, metadata_at, end) <= end - metadata_at - 4:
-        raise ProtocolError("a message whose metadata is longer than its frame")
-    return data[at:end], checksum_ok
+    if end - metadata_at < 4:
+        raise ProtocolError("a message without metadata")
+    return data[at:end], checksum_ok and _metadata_size(data, metadata_at, end) <= end - metadata_at - 4
 
 
 def _metadata_size(data: bytes, at: int, end: int) -> int:

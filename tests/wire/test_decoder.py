@@ -486,9 +486,6 @@ BAD_FRAMES = {
     "message of three bytes": frame(SEND_COMMAND, b"\x00\x00\x00"),
     "message that ends inside its checksum": frame(SEND_COMMAND, b"\x0e\x01\x00\x00"),
     "message with a checksum and no more": frame(SEND_COMMAND, b"\x0e\x01\x00\x00\x00\x00"),
-    "metadata longer than the frame": frame(SEND_COMMAND, checked(b"\x00\x00\x00\x05abcd")),
-    "metadata of 2^32-1 bytes": frame(SEND_COMMAND, checked(b"\xff\xff\xff\xffabcd")),
-    "metadata longer than the frame, no checksum": frame(SEND_COMMAND, b"\x00\x00\x00\x05abcd"),
     "a client that stamps its message": frame(SEND_COMMAND, b"\x0e\x02\x00\x00\x00\x02\x08\x01" + an_entry()),
     "a stamp longer than the frame": frame(
         b"\x08\x09\x4a\x08\x08\x01\x12\x04\x08\x01\x10\x01", b"\x0e\x02\x00\x00\x00\x7f\x08\x01"
@@ -508,6 +505,21 @@ def test_a_bad_header_is_refused_before_anything_is_kept(data: bytes) -> None:
     commands, error = outcome([encoder.ping() + data + bytes(64)])
     assert commands == [pb.CommandPing()]
     assert error is not None
+
+
+CUT_METADATA = {
+    "metadata longer than the frame": frame(SEND_COMMAND, checked(b"\x00\x00\x00\x05abcd")),
+    "metadata of 2^32-1 bytes": frame(SEND_COMMAND, checked(b"\xff\xff\xff\xffabcd")),
+    "metadata longer than the frame, no checksum": frame(SEND_COMMAND, b"\x00\x00\x00\x05abcd"),
+}
+
+
+@pytest.mark.parametrize("data", CUT_METADATA.values(), ids=CUT_METADATA.keys())
+def test_metadata_longer_than_its_message_is_marked_so_that_the_sender_can_be_told(data: bytes) -> None:
+    commands, error = outcome([data])
+    assert error is None
+    assert [(command.sequence_id, command.checksum_ok) for command in commands] == [(1, False)]
+    assert outcome(data[at : at + 1] for at in range(len(data))) == (commands, None)
 
 
 @pytest.mark.parametrize("data", BAD_FRAMES.values(), ids=BAD_FRAMES.keys())
