@@ -1,8 +1,9 @@
 """What can go wrong, and by whose fault.
 
-Two roots. A `PeerError` is the fault of whoever sent the request: they are told, nobody else notices.
-A `StorageError` is the fault of a disk below us: whoever waits is told, and the process stops rather than guess.
-Anything else (an `AssertionError`, a `KeyError`) is our own bug and is not caught below the connection boundary.
+Two roots. A `PeerError` is the fault of whoever sent the request: they are told, nobody else notices. A
+`StorageError` is the fault of a disk below us: whoever waits is told, and the process stops rather than
+guess. Anything else (an `AssertionError`, a `KeyError`) is our own bug and is not caught below the connection
+boundary.
 
 Each class carries the `ServerError` number that the binary protocol uses for it and the HTTP status that the
 admin API answers with. The numbers are Pulsar's (`ServerError` in protocol version 20).

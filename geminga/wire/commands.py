@@ -18,9 +18,9 @@ class Send(msgspec.Struct, gc=False):
     """SEND: one entry to be stored.
 
     `headers_and_payload` is what follows the command, as received: magic, checksum, metadata, payload.
-    `checksum_ok` is False when the CRC-32C does not match, or when the metadata is longer than the message; True
-    when it matches, or when the peer sent none.
-    `num_messages` is what the client claims. A transaction id is None when absent.
+    `checksum_ok` is False when the CRC-32C does not match, or when the metadata is longer than the message;
+    True when it matches, or when the peer sent none. `num_messages` is what the client claims. A transaction
+    id is None when absent.
     """
 
     producer_id: int
