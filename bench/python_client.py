@@ -66,7 +66,7 @@ class Receipts:
 class Phases:
     def __init__(self, flags: argparse.Namespace) -> None:
         self.flags = flags
-        # Kept to the end: letting go of one may wait 20 s, in the client, for a thread that waits for this one.
+        # Kept to the end: letting go of one may wait 20 s, in the client, for a thread that waits for us.
         self.kept: list[Any] = []
         self.client = self.connect()
 

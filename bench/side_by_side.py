@@ -185,9 +185,10 @@ def run_once(
     return dict(json.loads(result_path.read_text()))
 
 
-def times_better(row: Row, ours: float, other: float) -> float:
+def times_better(row: Row, ours: float, other: float) -> float | None:
+    """None where a figure is nothing, such as a lateness of 0 ms."""
     if ours <= 0 or other <= 0:
-        return float("nan")
+        return None
     return ours / other if row.more_is_better else other / ours
 
 
@@ -199,8 +200,9 @@ def print_table(results: dict[str, list[dict[str, float]]]) -> None:
         for side in ("ours", "other"):
             values = [rows[row.key] for rows in results[side]]
             line += f"{statistics.median(values):>10,.{row.digits}f}" if values else f"{'-':>10}"
-        if pairs:
-            ratios = sorted(times_better(row, ours[row.key], other[row.key]) for ours, other in pairs)
+        compared = [times_better(row, ours[row.key], other[row.key]) for ours, other in pairs]
+        ratios = sorted(ratio for ratio in compared if ratio is not None)
+        if ratios:
             line += f"   {statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})"
         print(line)
     for side, runs in results.items():
