@@ -100,20 +100,19 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
     delayed_delivery_tick_time_millis: Annotated[int, Meta(ge=1, le=_INT64_MAX)] = 1000
     is_delayed_delivery_deliver_at_time_strict: bool = False
     delayed_delivery_fixed_delay_detection_lookahead: Long = 50_000  # 0: off
-    delayed_delivery_max_delay_in_millis: Long = 0  # 0: no limit
 
     # Managed ledgers and cursors
     managed_ledger_max_entries_per_ledger: Positive = 50_000
     managed_ledger_min_ledger_rollover_time_minutes: Count = 10
     managed_ledger_max_ledger_rollover_time_minutes: Positive = 240
     managed_ledger_max_size_per_ledger_mbytes: Positive = 2048
+    # Pulsar: a fifth of its direct memory.
     managed_ledger_cache_size_mb: Count = msgspec.field(default=32, name="managedLedgerCacheSizeMB")
     managed_ledger_cursor_max_entries_per_ledger: Positive = 50_000
-    managed_ledger_cursor_rollover_time_in_seconds: Positive = 14_400
-    managed_ledger_max_unacked_ranges_to_persist: Positive = 10_000
 
     # Bookie
-    journal_max_size_mb: Positive = msgspec.field(default=256, name="journalMaxSizeMB")
+    # Pulsar: 2048. A small journal is replayed quickly after a crash.
+    journal_max_size_mb: Positive = msgspec.field(default=32, name="journalMaxSizeMB")
 
     # Metrics
     expose_topic_level_metrics_in_prometheus: bool = True

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -88,14 +90,14 @@ def test_every_type_of_value() -> None:
     given = conf(
         "delayedDeliveryEnabled=FALSE\nallowAutoTopicCreationType=partitioned\n"
         "subscriptionTypesEnabled=Shared, key_shared\nbindAddress=0.0.0.0\n"
-        "delayedDeliveryMaxDelayInMillis=5000000000"
+        "delayedDeliveryFixedDelayDetectionLookahead=5000000000"
     )
     loaded = load(file=given, environment={}).config
     assert loaded.delayed_delivery_enabled is False
     assert loaded.allow_auto_topic_creation_type == "partitioned"
     assert loaded.subscription_types_enabled == {"Shared", "Key_Shared"}
     assert loaded.bind_address == "0.0.0.0"
-    assert loaded.delayed_delivery_max_delay_in_millis == 5_000_000_000
+    assert loaded.delayed_delivery_fixed_delay_detection_lookahead == 5_000_000_000
 
 
 def test_an_empty_value_is_no_value() -> None:
@@ -171,6 +173,14 @@ def test_every_bounded_setting_has_a_default_within_its_bounds() -> None:
             assert setting.low is not None
             assert setting.high is not None
             assert setting.low <= default <= setting.high, setting.key
+
+
+def test_every_setting_has_an_effect() -> None:
+    """One that nobody reads would be a promise broken in silence: Pulsar's keys without effect are reported."""
+    package = Path(config.__file__).parent
+    sources = [path.read_text() for path in package.rglob("*.py")]
+    read = {name for source in sources for name in re.findall(r"\bconfig\.(\w+)", source)}
+    assert set(Config.__struct_fields__) <= read
 
 
 def test_loading_without_foreign_keys_imports_no_list_of_them() -> None:
