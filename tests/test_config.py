@@ -176,7 +176,7 @@ def test_every_bounded_setting_has_a_default_within_its_bounds() -> None:
 
 
 def test_every_setting_has_an_effect() -> None:
-    """One that nobody reads would be a promise broken in silence: Pulsar's keys without effect are reported."""
+    """One that nobody reads would be broken in silence: Pulsar's keys without effect are reported."""
     package = Path(config.__file__).parent
     sources = [path.read_text() for path in package.rglob("*.py")]
     read = {name for source in sources for name in re.findall(r"\bconfig\.(\w+)", source)}
