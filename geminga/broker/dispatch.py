@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 import trio
 
 from geminga.broker.consumer import Consumer, ConsumerStatistics
+from geminga.broker.dispatch_unacked import count_bits
 from geminga.errors import ConsumerBusy, ProtocolError, StorageError
 from geminga.position import Position
 from geminga.wire.message_metadata import peek
@@ -249,11 +250,6 @@ class Dispatcher:
             position,
             error,
         )
-
-
-def count_bits(words: Sequence[int]) -> int:
-    """Set bits in the 64-bit words of an ack set; words may come signed, as Java's longs do."""
-    return sum((word & 0xFFFF_FFFF_FFFF_FFFF).bit_count() for word in words)
 
 
 async def let_others_run() -> None:

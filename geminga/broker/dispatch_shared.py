@@ -10,12 +10,11 @@ import logging
 from collections.abc import Sequence
 
 from geminga.broker.consumer import SHARED, Consumer
-from geminga.broker.dispatch import Batch, Dispatcher, Surroundings, count_bits, let_others_run
+from geminga.broker.dispatch import Batch, Dispatcher, Surroundings, let_others_run
 from geminga.broker.dispatch_choice import share_round_robin
 from geminga.broker.dispatch_chunks import ChunkOwners
 from geminga.broker.dispatch_send import send_tracked
-from geminga.broker.pending_acks import SIZE_BITS, SIZE_MASK
-from geminga.broker.redelivery import RedeliveryCounts, RedeliverySet
+from geminga.broker.dispatch_unacked import UnackedBooks
 from geminga.errors import StorageError
 from geminga.managed_ledger.entry import Entry
 from geminga.position import Position
@@ -31,12 +30,14 @@ class SharedDispatcher(Dispatcher):
 
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
-        self.redelivery = RedeliverySet()
-        self.counts = RedeliveryCounts()
-        self.unacked = 0
-        """Messages that are pending at all consumers together."""
-        self.blocked = False
-        """Whether `unacked` has stopped new entries from being read."""
+        self.books = UnackedBooks(
+            self.consumers,
+            around.cursor,
+            around.settings.unacked_max_per_subscription,
+            self._room_came,
+            self._slot_settled,
+        )
+        self.redelivery = self.books.redelivery
         self._turn = 0
         self._chunks = ChunkOwners[Consumer]()
         self._starts_over = False
@@ -100,7 +101,7 @@ class SharedDispatcher(Dispatcher):
 
     async def _send_new(self, count_max: int) -> bool:
         """False: there is nothing to read now, or reading is not allowed."""
-        if self.blocked or (self.tracker is not None and self.tracker.should_pause()):
+        if self.books.blocked or (self.tracker is not None and self.tracker.should_pause()):
             return False
         entries = await self.read_new(count_max)
         if entries is None:
@@ -170,10 +171,9 @@ class SharedDispatcher(Dispatcher):
             self.around.clock.now_ms(),
             slots=slots,
             ack_sets=batch.ack_sets,
-            counts=self.counts.counts,
+            counts=self.books.counts.counts,
         )
-        consumer.add_unacked(messages)
-        self._count_unacked(messages)
+        self.books.sent(consumer, messages)
 
     # -- consumers -------------------------------------------------------------------------------------------
 
@@ -190,7 +190,7 @@ class SharedDispatcher(Dispatcher):
     async def _start_over(self) -> None:
         """The first consumer came: read from the first unacknowledged entry; that refills the tracker."""
         self._starts_over = False
-        self.redelivery.clear()
+        self.books.forget()
         if self.tracker is not None:
             await self.tracker.clear()
         self.rewind()
@@ -198,21 +198,13 @@ class SharedDispatcher(Dispatcher):
     def remove(self, consumer: Consumer) -> None:
         self.consumers.remove(consumer)
         self._chunks.forget(consumer)
-        self._count_unacked(-consumer.unacked)
-        consumer.unacked = 0
-        left = consumer.pending.take_all()
-        if self.consumers:
-            for (ledger_id, entry_id), packed in left:
-                self.redelivery.add(ledger_id, entry_id, packed >> SIZE_BITS)
-        else:
+        self.books.leave(consumer)
+        if not self.consumers:
             self.turned_away += 1
-            self.redelivery.clear()
-            self.counts.clear()
         self.around.wake()
 
     async def reset(self) -> None:
         self.turned_away += 1
-        self.counts.clear()
         await self._start_over()
 
     async def close(self) -> None:
@@ -230,107 +222,21 @@ class SharedDispatcher(Dispatcher):
     # -- acknowledgements and redelivery ---------------------------------------------------------------------
 
     def settle(self, consumer: Consumer, positions: Sequence[tuple[int, int]]) -> int:
-        ledgers = consumer.pending.ledgers
-        messages = 0
-        current_id = -1
-        pending: dict[int, int] | None = None
-        for ledger_id, entry_id in positions:
-            if ledger_id != current_id:
-                if pending is not None and not pending:
-                    del ledgers[current_id]
-                current_id = ledger_id
-                pending = ledgers.get(ledger_id)
-            packed = pending.pop(entry_id, 0) if pending is not None else 0
-            if packed == 1:
-                messages += 1
-            elif packed:
-                messages += self._settle_packed(consumer, Position(ledger_id, entry_id), packed)
-            else:
-                self._settle_elsewhere(consumer, Position(ledger_id, entry_id))
-        if pending is not None and not pending:
-            del ledgers[current_id]
-        self.counts.forget(positions)
-        self._release(consumer, messages)
-        return messages
+        return self.books.settle(consumer, positions)
 
-    def _settle_packed(self, consumer: Consumer, position: Position, packed: int) -> int:
-        if (slot := packed >> SIZE_BITS) and self._slot_settled(consumer, slot):
-            self.around.wake()
-        return self._left_of(position, packed)
+    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None) -> None:
+        """Send these again, or all that is pending at the consumer."""
+        self.books.give_back(consumer, positions)
+        self.around.wake()
 
-    def _settle_elsewhere(self, consumer: Consumer, position: Position) -> None:
-        """Some clients acknowledge through another consumer of the subscription than the one that was sent
-        to.
-        """
-        for other in self.consumers:
-            if other is not consumer and (packed := other.pending.pop(*position)):
-                self._release(other, self._settle_packed(other, position, packed))
-                return
-
-    def _left_of(self, position: Position, packed: int) -> int:
-        """Messages of a pending entry that were not acknowledged one by one before."""
-        size = packed & SIZE_MASK
-        if size > 1 and (bits := self.cursor.ack_set(position)) is not None:
-            return count_bits(bits)
-        return size
-
-    def settle_in_part(self, owner: Consumer, messages: int) -> None:
-        """So many messages of a batch that is pending at `owner` were acknowledged, others of it were not."""
-        self._release(owner, messages)
-
-    def owner_of(self, consumer: Consumer, position: Position) -> Consumer:
-        """At whom an entry is pending: nearly always `consumer`."""
-        if not consumer.pending.get(*position):
-            for other in self.consumers:
-                if other.pending.get(*position):
-                    return other
-        return consumer
-
-    def _release(self, consumer: Consumer, messages: int) -> None:
-        if messages:
-            consumer.unacked -= messages
-            if consumer.unblock_below(consumer.unacked_max // 2):
-                self.capacity_grew()
-                self.around.wake()
-            self._count_unacked(-messages)
-
-    def _count_unacked(self, messages: int) -> None:
-        self.unacked += messages
-        limit = self.settings.unacked_max_per_subscription
-        if not self.blocked:
-            self.blocked = 0 < limit <= self.unacked
-        elif self.unacked < limit // 2:
-            self.blocked = False
-            self.around.wake()
+    def mark_delete_moved(self, position: Position) -> None:
+        self.books.expire(position)
+        self.around.wake()
 
     def _slot_settled(self, consumer: Consumer, slot: int) -> bool:
         """An entry with a Key_Shared slot is no longer pending; True: someone waited for that."""
         return False
 
-    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None) -> None:
-        """Send these again, or all that is pending at the consumer; the count of each goes up by one."""
-        if positions is None:
-            taken = consumer.pending.take_all()
-        else:
-            taken = [(p, packed) for p in positions if (packed := consumer.pending.pop(*p))]
-        messages = 0
-        for position, packed in taken:
-            slot = packed >> SIZE_BITS
-            messages += self._left_of(position, packed)
-            self.redelivery.add(*position, slot)
-            self.counts.increment(*position)
-            if slot:
-                self._slot_settled(consumer, slot)
-        consumer.redelivered += messages
-        consumer.unacked -= messages
-        consumer.unblock_below(max(consumer.unacked_max - 1, 0))
-        self._count_unacked(-messages)
-        self.around.wake()
-
-    def mark_delete_moved(self, position: Position) -> None:
-        self.redelivery.remove_up_to(position)
-        self.counts.forget_up_to(position)
-        for consumer in self.consumers:
-            for gone, packed in consumer.pending.take_up_to(position):
-                self._release(consumer, self._settle_packed(consumer, gone, packed))
+    def _room_came(self) -> None:
+        self.capacity_grew()
         self.around.wake()

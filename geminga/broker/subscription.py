@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
-from geminga.broker.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Consumer
+from geminga.broker.consumer import Consumer
 from geminga.broker.dispatch import Dispatcher, Surroundings
-from geminga.broker.dispatch_key_shared import KeySharedDispatcher, key_shared_mode
 from geminga.broker.dispatch_settings import SubscriptionSettings
-from geminga.broker.dispatch_shared import SharedDispatcher
-from geminga.broker.dispatch_single import ExclusiveDispatcher, FailoverDispatcher
+from geminga.broker.dispatch_task import Sleeper
+from geminga.broker.dispatch_types import dispatcher_for
 from geminga.broker.subscription_acks import acknowledge_command, acknowledge_cumulative
 from geminga.broker.subscription_statistics import SubscriptionStatistics, statistics_of
-from geminga.errors import ConsumerBusy, NotAllowed, ServiceNotReady
+from geminga.errors import ConsumerBusy, ServiceNotReady
 from geminga.position import Position
 
 if TYPE_CHECKING:
@@ -82,6 +81,9 @@ class Subscription:
         self.rates: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0, 0.0)
         self.dispatcher: Dispatcher | None = None
         self.mark_delete_seen = cursor.mark_delete
+        self._sleeper = Sleeper(clock)
+        self.wake = self._sleeper.wake
+        """Have a round run soon. Cheap when one is due already."""
         self._around = Surroundings(
             str(topic.name),
             name,
@@ -99,8 +101,6 @@ class Subscription:
         self._ended = False
         self._cursor_deleted = False
         self._vanishes_at_s = math.inf
-        self._woken = trio.Event()
-        self._sleep: trio.CancelScope | None = None
 
     # -- the dispatch task -----------------------------------------------------------------------------------
 
@@ -110,7 +110,7 @@ class Subscription:
         """
         task_status.started()
         while not self._ended:
-            await self._sleep_until_woken()
+            await self._sleep()
             while self._retired:
                 await self._retired.pop().close()
             if self.dispatcher is not None and not self._fenced:
@@ -124,36 +124,12 @@ class Subscription:
             if self.topic.subscriptions.get(self.name) is self:
                 del self.topic.subscriptions[self.name]
 
-    def wake(self) -> None:
-        """Have a round run soon. Cheap when one is due already."""
-        self._woken.set()
-        if self._sleep is not None:
-            self._sleep.cancel()
-
-    async def _sleep_until_woken(self) -> None:
-        if not self._woken.is_set():
-            retry_at_s, due_ms = self._vanishes_at_s, None
-            if self.dispatcher is not None and not self._fenced:
-                retry_at_s = min(retry_at_s, self.dispatcher.retry_at_s())
-                due_ms = self.dispatcher.due_ms()
-            if due_ms is None and retry_at_s == math.inf:
-                await self._woken.wait()
-            else:
-                await self._sleep_until(retry_at_s, due_ms)
-        self._woken = trio.Event()
-        await trio.lowlevel.checkpoint()
-
-    async def _sleep_until(self, retry_at_s: float, due_ms: int | None) -> None:
-        """Two clocks and a wake-up, whichever comes first."""
-        with trio.CancelScope() as self._sleep:
-            if retry_at_s < math.inf:
-                left_s = retry_at_s - self.clock.monotonic_s()
-                self._sleep.deadline = trio.current_time() + max(left_s, 0.0)
-            if due_ms is None:
-                await trio.sleep_forever()
-            else:
-                await self.clock.sleep_until_ms(due_ms)
-        self._sleep = None
+    async def _sleep(self) -> None:
+        retry_at_s, due_ms = self._vanishes_at_s, None
+        if self.dispatcher is not None and not self._fenced:
+            retry_at_s = min(retry_at_s, self.dispatcher.retry_at_s())
+            due_ms = self.dispatcher.due_ms()
+        await self._sleeper.sleep(retry_at_s, due_ms)
 
     def entries_available(self) -> None:
         """The ledger has new confirmed entries."""
@@ -184,12 +160,10 @@ class Subscription:
         """
         if self._fenced or self._ended:
             raise ServiceNotReady("Subscription is fenced")
-        if consumer.read_compacted and consumer.sub_type in (SHARED, KEY_SHARED):
-            raise NotAllowed("readCompacted only allowed on failover or exclusive subscriptions")
         for gone in [c for c in self.consumers if c.outbox.closed]:
             # Its connection is dead and about to say so; it must not keep others out.
             self.remove_consumer(gone)
-        dispatcher = self._dispatcher_for(consumer)
+        dispatcher = dispatcher_for(consumer, self.dispatcher, self._around)
         dispatcher.add(consumer)
         if dispatcher is not self.dispatcher:
             if self.dispatcher is not None:
@@ -203,21 +177,6 @@ class Subscription:
         if self.dispatcher is not None:
             self.dispatcher.capacity_grew()
         self.wake()
-
-    def _dispatcher_for(self, consumer: Consumer) -> Dispatcher:
-        present = self.dispatcher
-        if present is not None and present.consumers:
-            check_compatible(present, consumer)
-            return present
-        if present is not None and present.sub_type == consumer.sub_type:
-            keeps_policy = not isinstance(present, KeySharedDispatcher) or present.has_policy_of(consumer)
-            if keeps_policy:
-                return present
-        if consumer.sub_type == KEY_SHARED:
-            return KeySharedDispatcher(
-                self._around, is_sticky=consumer.is_sticky, allows_out_of_order=consumer.allows_out_of_order
-            )
-        return DISPATCHERS[consumer.sub_type](self._around)
 
     def announce(self, consumer: Consumer) -> None:
         """The client has been told that it is subscribed: from now on it may hear more."""
@@ -386,35 +345,3 @@ class Subscription:
 
     def statistics(self) -> SubscriptionStatistics:
         return statistics_of(self)
-
-
-DISPATCHERS: dict[str, Callable[[Surroundings], Dispatcher]] = {
-    EXCLUSIVE: ExclusiveDispatcher,
-    FAILOVER: FailoverDispatcher,
-    SHARED: SharedDispatcher,
-}
-
-
-def check_compatible(dispatcher: Dispatcher, consumer: Consumer) -> None:
-    """Raise ConsumerBusy, in Pulsar's words, if the consumer may not join those that the dispatcher has."""
-    if consumer.sub_type != dispatcher.sub_type:
-        raise ConsumerBusy(
-            f"Subscription is of different type. Active subscription type of '{dispatcher.sub_type}' is "
-            f"different than the connecting consumer's type '{consumer.sub_type}'."
-        )
-    if isinstance(dispatcher, KeySharedDispatcher):
-        if dispatcher.is_sticky is not consumer.is_sticky:
-            raise ConsumerBusy(
-                f"Subscription is of different type. Active subscription key_shared mode of "
-                f"'{dispatcher.mode}' is different than the connecting consumer's key_shared "
-                f"mode '{key_shared_mode(consumer.is_sticky)}'."
-            )
-        if dispatcher.allows_out_of_order is not consumer.allows_out_of_order:
-            allows = (
-                "Active subscription allows out of order delivery while the connecting consumer does not "
-                "allow it."
-                if dispatcher.allows_out_of_order
-                else "Active subscription does not allow out of order delivery while the connecting consumer "
-                "allows it."
-            )
-            raise ConsumerBusy(f"Subscription is of different type. {allows}")

@@ -89,7 +89,7 @@ def _completes(
     dispatcher = subscription.dispatcher
     owner, packed = consumer, 0
     if isinstance(dispatcher, SharedDispatcher):
-        owner = dispatcher.owner_of(consumer, position)
+        owner = dispatcher.books.owner_of(consumer, position)
         packed = owner.pending.get(*position)
     size = packed & SIZE_MASK or 64 * len(ack_set)
     before = cursor.ack_set(position)
@@ -103,7 +103,7 @@ def _completes(
     if packed and isinstance(dispatcher, SharedDispatcher):
         acked = left_before - wanted.bit_count()
         owner.acks += acked
-        dispatcher.settle_in_part(owner, acked)
+        dispatcher.books.release(owner, acked)
     return False
 
 

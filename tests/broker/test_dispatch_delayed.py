@@ -21,6 +21,7 @@ async def arrivals(rig: Rig, client: Client, count: int, started_ms: int) -> dic
     """Each payload and how long after `started_ms` it came, looked at every millisecond."""
     found: dict[bytes, int] = {}
     while len(found) < count:
+        await rig.settle()
         for payload in client.new():
             found[payload] = rig.now_ms() - started_ms
         await trio.sleep(0.001)

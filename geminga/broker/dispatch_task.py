@@ -1,0 +1,50 @@
+"""How a dispatch task sleeps: until someone wakes it, or one of two clocks says so."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import trio
+
+if TYPE_CHECKING:
+    from geminga.clock import Clock
+
+
+class Sleeper:
+    """For one task. `wake` may be called from anywhere on the loop, also before the task sleeps."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._woken = trio.Event()
+        self._sleep: trio.CancelScope | None = None
+
+    def wake(self) -> None:
+        """End the sleep, or the next one if there is none. Cheap when it is ended already."""
+        self._woken.set()
+        if self._sleep is not None:
+            self._sleep.cancel()
+
+    async def sleep(self, retry_at_s: float, due_ms: int | None) -> None:
+        """Return when woken, at `retry_at_s` (I/O time, infinity: never), or at `due_ms` (message time).
+
+        Always lets other tasks run once.
+        """
+        if not self._woken.is_set():
+            if due_ms is None and retry_at_s == math.inf:
+                await self._woken.wait()
+            else:
+                await self._sleep_until(retry_at_s, due_ms)
+        self._woken = trio.Event()
+        await trio.lowlevel.checkpoint()
+
+    async def _sleep_until(self, retry_at_s: float, due_ms: int | None) -> None:
+        with trio.CancelScope() as self._sleep:
+            if retry_at_s < math.inf:
+                left_s = retry_at_s - self._clock.monotonic_s()
+                self._sleep.deadline = trio.current_time() + max(left_s, 0.0)
+            if due_ms is None:
+                await trio.sleep_forever()
+            else:
+                await self._clock.sleep_until_ms(due_ms)
+        self._sleep = None
