@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pulsar
 import pytest
 from pulsar import ConsumerDeadLetterPolicy, ConsumerType, InitialPosition
 
 from tests.e2e.admin_http import Admin
+from tests.e2e.broker_process import Endpoints
 from tests.e2e.waiting import (
     assert_quiet,
     eventually,
+    now_ms,
     payloads,
     receive,
     receive_available,
@@ -33,6 +35,22 @@ def send_numbers(client: pulsar.Client, topic: str, count: int, *, is_batched: b
     producer.flush()
     producer.close()
     return bodies
+
+
+@pytest.fixture(scope="module", autouse=True)
+def overdue(broker: Endpoints, tmp_path_factory: pytest.TempPathFactory) -> Iterator[pulsar.Consumer]:
+    """A consumer that got three messages when this module began and has not acknowledged them since.
+
+    The client's shortest time-out is 10 s: the other tests pass meanwhile.
+    """
+    log = tmp_path_factory.mktemp("overdue") / "client.log"
+    client = pulsar.Client(broker.service_url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(log)))
+    topic = f"persistent://public/default/overdue-{now_ms()}"
+    consumer = client.subscribe(topic, "s", ConsumerType.Shared, unacked_messages_timeout_ms=10_000)
+    send_numbers(client, topic, 3)
+    receive_count(consumer, 3, acknowledge=False)
+    yield consumer
+    client.close()
 
 
 def by_kind(kind: ConsumerType) -> str:
@@ -220,15 +238,6 @@ def test_redeliver_unacknowledged_messages(client: pulsar.Client, topic: str, ki
     assert_quiet(consumer)
 
 
-def test_unacknowledged_messages_come_again_after_the_time_out(client: pulsar.Client, topic: str) -> None:
-    consumer = client.subscribe(topic, "s", ConsumerType.Shared, unacked_messages_timeout_ms=10_000)
-    send_numbers(client, topic, 3)
-    receive_count(consumer, 3, acknowledge=False)
-    again = receive_count(consumer, 3, timeout_ms=15_000)
-    assert sorted(payloads(again)) == [b"0", b"1", b"2"]
-    assert all(message.redelivery_count() == 1 for message in again)
-
-
 @pytest.mark.parametrize("kind", SHARING, ids=by_kind)
 def test_dead_letters(client: pulsar.Client, topic: str, kind: ConsumerType) -> None:
     dead = client.subscribe(f"{topic}-s-DLQ", "dead", initial_position=InitialPosition.Earliest)
@@ -288,3 +297,9 @@ def test_dispatch_stops_at_the_limit_of_unacknowledged_messages(
         consumer.acknowledge(message)
     eventually(lambda: admin.subscription(topic, "s")["unackedMessages"] == 0)
     assert not admin.subscription(topic, "s")["consumers"][0]["blockedConsumerOnUnackedMsgs"]
+
+
+def test_unacknowledged_messages_come_again_after_the_time_out(overdue: pulsar.Consumer) -> None:
+    again = receive_count(overdue, 3, timeout_ms=15_000)
+    assert sorted(payloads(again)) == [b"0", b"1", b"2"]
+    assert all(message.redelivery_count() == 1 for message in again)

@@ -15,7 +15,15 @@ from pulsar import ConsumerType, InitialPosition, MessageId
 
 from tests.e2e.admin_http import Admin, topic_path
 from tests.e2e.broker_process import BrokerProcess, Endpoints
-from tests.e2e.waiting import assert_quiet, eventually, now_ms, payloads, receive, receive_count
+from tests.e2e.waiting import (
+    assert_quiet,
+    eventually,
+    now_ms,
+    payloads,
+    receive,
+    receive_count,
+    receive_shares,
+)
 
 Make = Callable[..., pulsar.Client]
 DELAYING = [ConsumerType.Shared, ConsumerType.KeyShared]
@@ -185,20 +193,8 @@ def test_delayed_messages_are_shared_among_consumers(make_client: Make, topic: s
     due_ms = now_ms() + 1500
     for number in range(40):
         producer.send(b"%d" % number, deliver_at=due_ms, partition_key="k")
-    got: list[int] = []
-
-    def drained() -> bool:
-        for consumer in consumers:
-            try:
-                message = consumer.receive(20)
-            except pulsar.Timeout:
-                continue
-            got.append(int(message.data()))
-            consumer.acknowledge(message)
-        return len(got) == 40
-
-    eventually(drained)
-    assert sorted(got) == list(range(40))
+    shares = receive_shares(consumers, 40)
+    assert sorted(int(message.data()) for share in shares for message in share) == list(range(40))
 
 
 def test_delayed_messages_on_partitions(

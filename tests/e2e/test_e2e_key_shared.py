@@ -8,7 +8,7 @@ import pulsar
 import pytest
 from pulsar import ConsumerKeySharedPolicy, ConsumerType, KeySharedMode
 
-from tests.e2e.waiting import assert_quiet, receive_available, receive_count
+from tests.e2e.waiting import assert_quiet, receive_available, receive_count, receive_shares
 
 Make = Callable[..., pulsar.Client]
 KEYS_OF_LOW_HASHES = {
@@ -47,7 +47,7 @@ def sticky(*ranges: tuple[int, int]) -> ConsumerKeySharedPolicy:
 def test_each_key_goes_to_one_consumer_in_order(make_client: Make, topic: str) -> None:
     consumers = [make_client().subscribe(topic, "s", ConsumerType.KeyShared) for _ in range(3)]
     send_keyed(make_client(), topic, 600, 50)
-    shares = [receive_available(consumer) for consumer in consumers]
+    shares = receive_shares(consumers, 600)
     assert_each_key_in_one_place_and_in_order(shares, 600)
     assert all(shares)
 
@@ -57,7 +57,7 @@ def test_the_ordering_key_is_preferred_to_the_partition_key(make_client: Make, t
     producer = make_client().create_producer(topic)
     for number in range(60):
         producer.send(b"%d" % number, partition_key=f"key-{number}", ordering_key="one")
-    shares = [receive_available(consumer) for consumer in consumers]
+    shares = receive_shares(consumers, 60)
     assert sorted(len(share) for share in shares) == [0, 0, 60]
 
 
@@ -68,7 +68,7 @@ def test_messages_without_a_key_stay_together(make_client: Make, topic: str) -> 
     producer = make_client().create_producer(topic)
     for number in range(40):
         producer.send(b"%d" % number)
-    shares = [receive_available(consumer) for consumer in consumers]
+    shares = receive_shares(consumers, 40)
     assert sorted(int(message.data()) for share in shares for message in share) == list(range(40))
 
 
@@ -78,8 +78,7 @@ def test_keys_move_when_a_consumer_leaves(make_client: Make, topic: str) -> None
     second = make_client().subscribe(topic, "s", ConsumerType.KeyShared)
     client = make_client()
     send_keyed(client, topic, 200, 20)
-    got = receive_available(first), receive_available(second)
-    assert_each_key_in_one_place_and_in_order(list(got), 200)
+    assert_each_key_in_one_place_and_in_order(receive_shares([first, second], 200), 200)
     leaver.close()
     send_keyed(client, topic, 200, 20, start=200)
     assert_each_key_in_one_place_and_in_order([receive_count(second, 200)], 200)
@@ -125,7 +124,7 @@ def test_sticky_ranges_divide_the_keys(make_client: Make, topic: str) -> None:
         topic, "s", ConsumerType.KeyShared, key_shared_policy=sticky((32768, 65535))
     )
     send_keyed(make_client(), topic, 200, 40)
-    shares = [receive_available(low), receive_available(high)]
+    shares = receive_shares([low, high], 200)
     assert_each_key_in_one_place_and_in_order(shares, 200)
     assert {message.partition_key() for message in shares[0]} == KEYS_OF_LOW_HASHES
 
@@ -162,7 +161,7 @@ def test_out_of_order_delivery_may_be_allowed(make_client: Make, topic: str) -> 
         for _ in range(2)
     ]
     send_keyed(make_client(), topic, 100, 10)
-    shares = [receive_available(consumer) for consumer in consumers]
+    shares = receive_shares(consumers, 100)
     assert sum(len(share) for share in shares) == 100
 
 
@@ -172,7 +171,7 @@ def test_negative_acknowledgement_keeps_the_consumer_of_the_key(make_client: Mak
         for _ in range(2)
     ]
     send_keyed(make_client(), topic, 40, 10)
-    shares = [receive_available(consumer, acknowledge=False) for consumer in consumers]
+    shares = receive_shares(consumers, 40, acknowledge=False)
     for consumer, share in zip(consumers, shares, strict=True):
         for message in share:
             consumer.negative_acknowledge(message)

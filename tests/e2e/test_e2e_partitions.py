@@ -10,7 +10,7 @@ import pytest
 from pulsar import ConsumerType, InitialPosition, MessageId, PartitionsRoutingMode
 
 from tests.e2e.admin_http import Admin, topic_path
-from tests.e2e.waiting import eventually, payloads, receive, receive_available, receive_count
+from tests.e2e.waiting import eventually, payloads, receive, receive_count, receive_shares
 
 Make = Callable[..., pulsar.Client]
 TYPES = [ConsumerType.Exclusive, ConsumerType.Shared, ConsumerType.Failover, ConsumerType.KeyShared]
@@ -143,14 +143,13 @@ def test_failover_divides_the_partitions(make_client: Make, partitioned: str) ->
         for name in ("a", "b")
     }
     producer = make_client().create_producer(partitioned)
-    got: dict[str, list[pulsar.Message]] = {"a": [], "b": []}
 
     def settled() -> bool:
         """Each consumer gets messages of its own two partitions, and of those only."""
         for _ in range(8):
             producer.send(b"x")
-        for name, consumer in consumers.items():
-            got[name] = receive_available(consumer, quiet_ms=300)
+        shares = receive_shares(list(consumers.values()), 8)
+        got = dict(zip(consumers, shares, strict=True))
         return {name: {m.message_id().partition() for m in got[name]} for name in got} == {
             "a": {0, 2},
             "b": {1, 3},

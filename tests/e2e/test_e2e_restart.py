@@ -188,7 +188,7 @@ def test_delayed_messages_keep_their_time(
     client = make_client(service_url)
     client.subscribe(topic, "s", ConsumerType.Shared)
     producer = client.create_producer(topic)
-    due_ms = now_ms() + 6000
+    due_ms = now_ms() + 4000
     producer.send(b"later", deliver_at=due_ms)
     producer.send(b"much later", deliver_after=timedelta(minutes=5))
     producer.send(b"plain")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import pulsar
@@ -13,7 +14,7 @@ T = TypeVar("T")
 POLL_SECONDS = 0.02
 RECEIVE_MS = 10_000
 """How long a test waits for a message that must come."""
-QUIET_MS = 250
+QUIET_MS = 200
 """How long a test listens to believe that a message does not come."""
 
 
@@ -74,6 +75,27 @@ def receive_available(
         messages.append(message)
         if acknowledge:
             consumer.acknowledge(message)
+
+
+def receive_shares(
+    consumers: Sequence[pulsar.Consumer], total: int, *, acknowledge: bool = True, timeout_s: float = 10.0
+) -> list[list[pulsar.Message]]:
+    """Receive `total` messages, whichever consumers they go to: what each of them got, in order."""
+    shares: list[list[pulsar.Message]] = [[] for _ in consumers]
+
+    def has_all() -> bool:
+        for consumer, share in zip(consumers, shares, strict=True):
+            with contextlib.suppress(pulsar.Timeout):
+                while True:
+                    message = consumer.receive(10)
+                    share.append(message)
+                    if acknowledge:
+                        consumer.acknowledge(message)
+        return sum(map(len, shares)) >= total
+
+    eventually(has_all, timeout_s, what=f"{total} messages, got {[len(share) for share in shares]}")
+    assert sum(map(len, shares)) == total
+    return shares
 
 
 def assert_quiet(consumer: pulsar.Consumer, quiet_ms: int = QUIET_MS) -> None:
