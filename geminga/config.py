@@ -89,9 +89,12 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
     max_unacked_messages_per_subscription: Count = 200_000  # 0: no limit
     acknowledgment_at_batch_index_level_enabled: bool = False
     active_consumer_failover_delay_time_millis: Count = 1000
+    active_consumer_failover_consistent_hashing: bool = False
+    max_consumers_per_subscription: Count = 0  # 0: no limit
     subscription_key_shared_use_consistent_hashing: bool = True
     subscription_key_shared_consistent_hashing_replica_points: Positive = 100
     dispatcher_max_read_batch_size: Positive = 100
+    dispatcher_max_round_robin_batch_size: Positive = 20
     dispatcher_max_read_size_bytes: Positive = 5 * limits.MIB
 
     # Delayed delivery
@@ -100,6 +103,7 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
     delayed_delivery_tick_time_millis: Annotated[int, Meta(ge=1, le=_INT64_MAX)] = 1000
     is_delayed_delivery_deliver_at_time_strict: bool = False
     delayed_delivery_fixed_delay_detection_lookahead: Long = 50_000  # 0: off
+    delayed_delivery_max_delay_in_millis: Long = 0  # 0: no limit
 
     # Managed ledgers and cursors
     managed_ledger_max_entries_per_ledger: Positive = 50_000

@@ -35,6 +35,7 @@ def broker_settings(config: Config) -> BrokerSettings:
         auto_subscription_creation=config.allow_auto_subscription_creation,
         trim_interval_s=float(config.retention_check_interval_in_seconds),
         rates_interval_s=float(config.stats_update_frequency_in_secs),
+        delay_max_ms=config.delayed_delivery_max_delay_in_millis if config.delayed_delivery_enabled else 0,
         exposes_broker_metadata=config.exposing_broker_entry_metadata_to_client_enabled,
         subscription_types=frozenset(config.subscription_types_enabled),
     )
@@ -48,7 +49,10 @@ def subscription_settings(config: Config) -> SubscriptionSettings:
         unacked_max_per_subscription=config.max_unacked_messages_per_subscription,
         batch_index_acks=config.acknowledgment_at_batch_index_level_enabled,
         delayed_delivery=config.delayed_delivery_enabled,
+        round_robin_entries_max=config.dispatcher_max_round_robin_batch_size,
+        consumers_max=config.max_consumers_per_subscription,
         failover_delay_ms=config.active_consumer_failover_delay_time_millis,
+        failover_by_hash=config.active_consumer_failover_consistent_hashing,
         key_shared_ring=config.subscription_key_shared_use_consistent_hashing,
         key_shared_ring_points=config.subscription_key_shared_consistent_hashing_replica_points,
     )

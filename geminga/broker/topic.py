@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -53,6 +52,8 @@ class Topic:
         self.entry_sizes = Histogram(ENTRY_SIZE_BOUNDS)
         self.write_latencies = Histogram(WRITE_LATENCY_BOUNDS_MS)
         self.last_publish_ms = 0
+        self._now_s = rooms.clock.monotonic_s
+        self._delay_max_ms = rooms.settings.delay_max_ms
         self._stamp_ms = -1
         self._stamp = b""
         self._stopped = trio.Event()
@@ -128,8 +129,10 @@ class Topic:
             self._stamp_ms = now_ms
             self._stamp = stamp(now_ms)
         body = send.headers_and_payload
+        if self._delay_max_ms:
+            self._check_delay(body)
         self.ledger.append(
-            self._stamp + body, (producer, send.sequence_id, send.highest_sequence_id, perf_counter())
+            self._stamp + body, (producer, send.sequence_id, send.highest_sequence_id, self._now_s())
         )
         self.entry_sizes.add(len(body))
         self.messages_in += send.num_messages
@@ -138,10 +141,15 @@ class Topic:
         if send.is_chunk:
             self.chunks_in += 1
 
+    def _check_delay(self, body: bytes) -> None:
+        metadata = peek(body)
+        if metadata.deliver_at_ms - metadata.publish_time_ms > self._delay_max_ms:
+            raise NotAllowed(f"Exceeds max allowed delivery delay of {self._delay_max_ms} milliseconds")
+
     def on_confirmed(self, ledger_id: int, first_entry_id: int, contexts: list[Any]) -> None:
         """The ledger's entries from `first_entry_id` on are durable: receipts, then consumers."""
         entry_id = first_entry_id
-        now_s = perf_counter()
+        now_s = self._now_s()
         add_latency = self.write_latencies.add
         for producer, sequence_id, highest_sequence_id, started_s in contexts:
             producer.confirm(sequence_id, highest_sequence_id, ledger_id, entry_id)
