@@ -24,8 +24,7 @@ from geminga.bookie.journal import Adder, Journal
 from geminga.bookie.journal_files import JournalFiles, WrittenGroup
 from geminga.bookie.ledger_index import LedgerIndex
 from geminga.bookie.ledger_writer import LedgerWriter
-from geminga.bookie.read_cache import ReadCache
-from geminga.bookie.records import Segment
+from geminga.bookie.reader import LedgerReader
 from geminga.bookie.recovery import Recovery, RecoveryReport
 from geminga.bookie.settings import BookieSettings, BookieStatistics
 from geminga.bookie.storage import LedgerStorage
@@ -61,7 +60,7 @@ class Bookie:
         )
         self._writers: dict[int, LedgerWriter] = {}
         self._caches = WriteCaches(settings.write_cache_bytes, journal_files.position)
-        self._read_cache = ReadCache(settings.read_cache_bytes)
+        self._reader = LedgerReader(self._caches, storage, settings.read_cache_bytes)
         self._failed: StorageError | None = None
         self._flush_lock = trio.Lock()
         self._flush_wanted = trio.Event()
@@ -73,7 +72,6 @@ class Bookie:
         self._flushes = 0
         self._entries = self._record_bytes = self._groups = self._journal_bytes = 0
         self._sync_s = 0.0
-        self._reads_from_memory = self._reads_from_log = self._read_log_bytes = 0
 
     @classmethod
     async def open(
@@ -108,6 +106,7 @@ class Bookie:
                 self._running = nursery.cancel_scope
                 nursery.start_soon(self._run_journal)
                 nursery.start_soon(self._flush_when_wanted)
+                nursery.start_soon(self._reader.run)
                 task_status.started()
             if self._failed is not None:
                 raise self._failed
@@ -182,7 +181,7 @@ class Bookie:
         self._writers.pop(ledger_id, None)
         self._storage.topics.pop(ledger_id, None)
         self._caches.active.discard(ledger_id)
-        self._read_cache.discard(ledger_id)
+        self._reader.forget(ledger_id)
         self._deletions += 1
         self._collect_wanted = True
 
@@ -205,25 +204,17 @@ class Bookie:
         """The last durable entry, -1 if there is none. Exact: nothing recovered is missing. May read one
         block of the index from disk for a ledger that is not in memory.
         """
-        last = -1 if self._storage.is_deleted(ledger_id) else self._caches.last_entry_id(ledger_id)
-        return last if last >= 0 else self._storage.last_entry_id(ledger_id)
+        return self._reader.last_entry_id(ledger_id)
 
     def ledgers(self) -> set[int]:
         """Every ledger with a durable entry here. After the index was lost, deleted ones may be among them:
         whoever knows better deletes them again.
         """
-        found = self._storage.index.ledgers() | self._caches.ledgers()
-        return {ledger_id for ledger_id in found if not self._storage.is_deleted(ledger_id)}
+        return self._reader.ledgers()
 
     def read_cached(self, ledger_id: int, first: int, last: int) -> list[bytes]:
         """The longest run of entries from `first` up to `last` that is in memory; [] if `first` is not."""
-        bodies: list[bytes] = []
-        while first <= last and (segment := self._find(ledger_id, first)) is not None:
-            end = min(last, segment.last)
-            bodies += segment.bodies(first, end)
-            first = end + 1
-        self._reads_from_memory += len(bodies)
-        return bodies
+        return self._reader.read_cached(ledger_id, first, last)
 
     async def read(self, ledger_id: int, first: int, last: int, *, bytes_max: int) -> list[bytes]:
         """Entries from `first` on, at least one, up to `last` at most, together at most `bytes_max` long
@@ -232,37 +223,7 @@ class Bookie:
         LedgerNotFound if the ledger was deleted or never had the first entry; CorruptData, with file and
         offset, if it had and the entry's bytes are damaged.
         """
-        assert first <= last
-        bodies: list[bytes] = []
-        while first <= last and (segment := self._find(ledger_id, first)) is not None:
-            end = _last_within(segment, first, min(last, segment.last), bytes_max, at_least_one=not bodies)
-            if end < first:
-                break
-            bodies += segment.bodies(first, end)
-            bytes_max -= segment.body_bytes(first, end)
-            first = end + 1
-        if bodies:
-            self._reads_from_memory += len(bodies)
-            await trio.lowlevel.checkpoint()
-            return bodies
-        deletions = self._deletions
-        segments = await self._storage.load(ledger_id, first, last, bytes_max)
-        for segment in segments:
-            if deletions == self._deletions:
-                self._read_cache.add(segment)
-            self._read_log_bytes += segment.record_bytes
-        segment = segments[0]
-        end = _last_within(segment, first, min(last, segment.last), bytes_max, at_least_one=True)
-        self._reads_from_log += end - first + 1
-        return segment.bodies(first, end)
-
-    def _find(self, ledger_id: int, entry_id: int) -> Segment | None:
-        segment = self._caches.find(ledger_id, entry_id)
-        if segment is None:
-            segment = self._read_cache.find(ledger_id, entry_id)
-        elif self._storage.is_deleted(ledger_id):
-            return None
-        return segment
+        return await self._reader.read(ledger_id, first, last, bytes_max)
 
     # ---- flushing
 
@@ -341,12 +302,12 @@ class Bookie:
             queued_bytes=self._journal.queued_bytes,
             write_cache_bytes=caches.active.bytes,
             flushing_bytes=caches.flushing.bytes if caches.flushing is not None else 0,
-            read_cache_bytes=self._read_cache.bytes,
+            read_cache_bytes=self._reader.cache_bytes,
             flushes=self._flushes,
             flushed_bytes=self._storage.flushed_bytes,
-            reads_from_memory=self._reads_from_memory,
-            reads_from_log=self._reads_from_log,
-            read_log_bytes=self._read_log_bytes,
+            reads_from_memory=self._reader.from_memory,
+            reads_from_log=self._reader.from_log,
+            read_log_bytes=self._reader.log_bytes,
             entry_logs=len(usage),
             entry_log_bytes=sum(row.bytes for ledgers in list(usage.values()) for row in ledgers.values()),
             entry_logs_deleted=self._storage.logs_deleted,
@@ -401,20 +362,6 @@ class Bookie:
         if self._changed.is_set():
             self._changed = trio.Event()
         await self._changed.wait()
-
-
-def _last_within(segment: Segment, first: int, last: int, bytes_max: int, *, at_least_one: bool) -> int:
-    """The last entry up to which the bodies from `first` on are at most `bytes_max` long in all."""
-    if segment.body_bytes(first, last) <= bytes_max:
-        return last
-    low, high = (first if at_least_one else first - 1), last - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        if segment.body_bytes(first, middle) <= bytes_max:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _recover(

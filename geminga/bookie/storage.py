@@ -112,7 +112,7 @@ class LedgerStorage:
     def _load(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[Segment]:
         segments = [self._load_row(ledger_id, first, last, bytes_max)]
         left = self._settings.read_ahead_bytes - segments[0].record_bytes
-        while left > 0:
+        while left > self._settings.read_ahead_bytes // 8:  # a few entries are not worth a read of their own
             first = segments[-1].last + 1
             try:
                 segment = self._load_row(ledger_id, first, first, 0, read_ahead_bytes=left)

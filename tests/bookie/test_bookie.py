@@ -318,3 +318,18 @@ async def test_ending_the_run_writes_what_was_accepted(tmp_path: Path) -> None:
         owner.writer.append(b"late")
     async with running(tmp_path) as bookie:
         assert await read_all(bookie, 1) == bodies(1, 50)
+
+
+async def test_reading_in_order_is_read_ahead(tmp_path: Path) -> None:
+    wanted = bodies(1, 2000, size=200)
+    async with running(tmp_path) as bookie:
+        await Owner(bookie, 1).add(*wanted)
+    async with running(tmp_path) as bookie:
+        found: list[bytes] = []
+        while len(found) < len(wanted):
+            found += await bookie.read(1, len(found), min(len(found) + 4, 1999), bytes_max=1 << 20)
+        assert found == wanted
+        statistics = bookie.statistics()
+        assert statistics.reads_from_memory > 0.95 * len(wanted)
+        assert statistics.read_log_bytes < 1.1 * sum(map(len, wanted)) + 24 * len(wanted)
+        assert statistics.read_cache_bytes <= SMALL.read_cache_bytes
