@@ -68,21 +68,29 @@ class World:
         self.settings = settings
         self.ledgers: dict[int, SimLedger] = {}
         self.index_lost = False
+        self.index_copies: list[dict[bytes, bytes]] = []
         self.index = self._with_power_from_disk(SimKeyValue(seed))
 
     def _with_power_from_disk(self, index: SimKeyValue) -> SimKeyValue:
         index.before_write = lambda: self.disk.step("index write", "index")
-        index.before_sync = lambda: self.disk.step("index sync", "index")
+        index.before_sync = lambda: self._before_index_sync(index)
         return index
+
+    def _before_index_sync(self, index: SimKeyValue) -> None:
+        self.disk.step("index sync", "index")
+        self.index_copies.append(dict(index._durable))
 
     def crash(self, mode: CrashMode) -> None:
         self.disk.crash(mode)
         keep = {"drop": 0, "keep": self.index.unsynced, "torn": None}[mode]
         self.index = self._with_power_from_disk(self.index.crash(keep))
 
-    def lose_index(self) -> None:
-        """With it go the only knowledge of deletions and fences."""
-        self.index = self._with_power_from_disk(SimKeyValue())
+    def lose_index(self, age: int | None = None) -> None:
+        """With it go the only knowledge of deletions and fences. With an age in syncs, an old copy is put in
+        place.
+        """
+        copy = self.index_copies[-age] if age is not None and age <= len(self.index_copies) else {}
+        self.index = self._with_power_from_disk(SimKeyValue(0, copy))
         self.index_lost = True
 
     @asynccontextmanager

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from geminga.bookie import index_rebuild
+from geminga.bookie import index_rebuild, recovery
 from geminga.bookie.entry_log_scan import read_footer, read_rows, scan_rows
 from geminga.bookie.entry_log_writer import EntryLogWriter
 from geminga.bookie.journal_format import FileHeader, encode_group
@@ -23,7 +23,7 @@ MODES = ("drop", "keep", "torn")
 
 
 def lose_index_after_crashes(
-    new_world: Callable[..., World], script: Any, *, step: int, seed: int = 0
+    new_world: Callable[..., World], script: Any, *, step: int, seed: int = 0, age: int | None = None
 ) -> int:
     at = cases = 0
     ended = False
@@ -37,7 +37,7 @@ def lose_index_after_crashes(
             # After a clean start nothing is in the journal any more, all in the logs.
             world.recover()
             world.crash("drop")
-        world.lose_index()
+        world.lose_index(age)
         if cases % 2:
             # The rebuild itself is cut short.
             world.disk.crash_at = world.disk.operations + random.Random(at).randrange(25)
@@ -54,6 +54,17 @@ def test_nothing_durable_is_lost_with_the_index(
     new_world: Callable[..., World], scripts: Any, name: str
 ) -> None:
     assert lose_index_after_crashes(new_world, scripts[name], step=2) > 20
+
+
+AGES = (1, 2, 3, 5)
+
+
+@pytest.mark.parametrize("age", AGES)
+def test_an_old_copy_of_the_index_loses_nothing_either(
+    new_world: Callable[..., World], scripts: Any, age: int
+) -> None:
+    for name in ("bursts", "deletions", "overlaps"):
+        assert lose_index_after_crashes(new_world, scripts[name], step=5, age=age) > 5
 
 
 def rows_only_from_closed_logs(patch: pytest.MonkeyPatch) -> None:
@@ -98,6 +109,19 @@ def test_a_planted_bug_is_caught(
     plant(monkeypatch)
     with pytest.raises((AssertionError, BaseExceptionGroup)):
         all_scripts(new_world, scripts)
+
+
+def test_trusting_an_old_index_is_caught(
+    monkeypatch: pytest.MonkeyPatch, new_world: Callable[..., World], scripts: Any
+) -> None:
+    monkeypatch.setattr(recovery.Recovery, "_check_index", lambda self, journal_ids: None)
+    with pytest.raises((AssertionError, BaseExceptionGroup)):
+        for_every_age(new_world, scripts)
+
+
+def for_every_age(new_world: Callable[..., World], scripts: Any) -> None:
+    for age in AGES:
+        lose_index_after_crashes(new_world, scripts["bursts"], step=5, age=age)
 
 
 def all_scripts(new_world: Callable[..., World], scripts: Any) -> None:
