@@ -1,0 +1,161 @@
+"""The way out: write caches, then read cache, then index and entry log, with more read than was asked for.
+
+Whoever reads a ledger in order finds most of it in the read cache: a read from a log brings what follows, and
+before a reader has come to the end of that the next piece is on its way.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import trio
+
+from geminga.bookie.read_cache import ReadCache
+from geminga.bookie.records import Segment
+from geminga.bookie.storage import LedgerStorage
+from geminga.bookie.write_caches import WriteCaches
+from geminga.errors import StorageError
+
+PREFETCHES_MAX = 16
+"""Pieces that may be on the way or waiting; more readers than that wait for their own reads."""
+
+SEGMENTS_AHEAD_MAX = 32
+"""How many segments in memory are passed over to find where reading should go on."""
+
+
+class LedgerReader:
+    """Reads of one bookie. On the loop."""
+
+    def __init__(self, caches: WriteCaches, storage: LedgerStorage, cache_bytes: int) -> None:
+        self.from_memory = self.from_log = self.log_bytes = 0
+        self._caches = caches
+        self._storage = storage
+        self._cache = ReadCache(cache_bytes)
+        self._deletions = 0
+        self._wanted: deque[tuple[int, int]] = deque(maxlen=PREFETCHES_MAX)
+        self._wanted_last: dict[int, int] = {}
+        self._wake = trio.Event()
+        self._loading: dict[tuple[int, int], trio.Event] = {}
+
+    @property
+    def cache_bytes(self) -> int:
+        return self._cache.bytes
+
+    def last_entry_id(self, ledger_id: int) -> int:
+        last = -1 if self._storage.is_deleted(ledger_id) else self._caches.last_entry_id(ledger_id)
+        return last if last >= 0 else self._storage.last_entry_id(ledger_id)
+
+    def ledgers(self) -> set[int]:
+        found = self._storage.index.ledgers() | self._caches.ledgers()
+        return {ledger_id for ledger_id in found if not self._storage.is_deleted(ledger_id)}
+
+    def forget(self, ledger_id: int) -> None:
+        """The ledger is deleted."""
+        self._deletions += 1
+        self._cache.discard(ledger_id)
+        self._wanted_last.pop(ledger_id, None)
+
+    def read_cached(self, ledger_id: int, first: int, last: int) -> list[bytes]:
+        bodies: list[bytes] = []
+        while first <= last and (segment := self._find(ledger_id, first)) is not None:
+            end = min(last, segment.last)
+            bodies += segment.bodies(first, end)
+            first = end + 1
+        self.from_memory += len(bodies)
+        return bodies
+
+    async def read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes]:
+        assert first <= last
+        bodies = self._read_memory(ledger_id, first, last, bytes_max)
+        if not bodies and (loading := self._loading.get((ledger_id, first))) is not None:
+            await loading.wait()
+            bodies = self._read_memory(ledger_id, first, last, bytes_max)
+        elif bodies:
+            await trio.lowlevel.checkpoint()
+        if bodies:
+            return bodies
+        segment = (await self._load(ledger_id, first, last, bytes_max))[0]
+        end = _last_within(segment, first, min(last, segment.last), bytes_max, at_least_one=True)
+        self.from_log += end - first + 1
+        return segment.bodies(first, end)
+
+    async def run(self) -> None:
+        """Read ahead of readers, for ever. A failure is for whoever asks for the entry."""
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            while self._wanted:
+                place = self._wanted.popleft()
+                if self._find_quietly(*place) is not None:
+                    continue
+                loaded = self._loading[place] = trio.Event()
+                try:
+                    await self._load(*place, place[1], 0)
+                except StorageError:
+                    pass
+                finally:
+                    del self._loading[place]
+                    loaded.set()
+
+    def _read_memory(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes]:
+        bodies: list[bytes] = []
+        while first <= last and (segment := self._find(ledger_id, first)) is not None:
+            end = _last_within(segment, first, min(last, segment.last), bytes_max, at_least_one=not bodies)
+            if end < first:
+                break
+            bodies += segment.bodies(first, end)
+            bytes_max -= segment.body_bytes(first, end)
+            first = end + 1
+        self.from_memory += len(bodies)
+        return bodies
+
+    async def _load(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[Segment]:
+        deletions = self._deletions
+        segments = await self._storage.load(ledger_id, first, last, bytes_max)
+        for segment in segments:
+            self.log_bytes += segment.record_bytes
+            if deletions == self._deletions:
+                self._cache.add(segment)
+        return segments
+
+    def _find(self, ledger_id: int, entry_id: int) -> Segment | None:
+        segment = self._caches.find(ledger_id, entry_id)
+        if segment is None:
+            segment = self._cache.find(ledger_id, entry_id)
+            if segment is not None and 2 * (entry_id - segment.first) >= len(segment.ends):
+                self._want(ledger_id, segment.last + 1)
+        elif self._storage.is_deleted(ledger_id):
+            return None
+        return segment
+
+    def _find_quietly(self, ledger_id: int, entry_id: int) -> Segment | None:
+        return self._caches.find(ledger_id, entry_id) or self._cache.find(ledger_id, entry_id)
+
+    def _want(self, ledger_id: int, entry_id: int) -> None:
+        """Somebody will ask for this entry soon, and for those behind it."""
+        if self._wanted_last.get(ledger_id) == entry_id:
+            return
+        if len(self._wanted_last) >= 100 * PREFETCHES_MAX:
+            self._wanted_last.clear()
+        self._wanted_last[ledger_id] = entry_id
+        for _ in range(SEGMENTS_AHEAD_MAX):
+            segment = self._find_quietly(ledger_id, entry_id)
+            if segment is None:
+                self._wanted.append((ledger_id, entry_id))
+                self._wake.set()
+                return
+            entry_id = segment.last + 1
+
+
+def _last_within(segment: Segment, first: int, last: int, bytes_max: int, *, at_least_one: bool) -> int:
+    """The last entry up to which the bodies from `first` on are at most `bytes_max` long in all."""
+    if segment.body_bytes(first, last) <= bytes_max:
+        return last
+    low, high = (first if at_least_one else first - 1), last - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if segment.body_bytes(first, middle) <= bytes_max:
+            low = middle
+        else:
+            high = middle - 1
+    return low
