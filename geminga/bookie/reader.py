@@ -6,6 +6,7 @@ before a reader has come to the end of that the next piece is on its way.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 
 import trio
@@ -86,16 +87,9 @@ class LedgerReader:
             self._wake = trio.Event()
             while self._wanted:
                 place = self._wanted.popleft()
-                if self._find_quietly(*place) is not None:
-                    continue
-                loaded = self._loading[place] = trio.Event()
-                try:
-                    await self._load(*place, place[1], 0)
-                except StorageError:
-                    pass
-                finally:
-                    del self._loading[place]
-                    loaded.set()
+                if place not in self._loading and self._find_quietly(*place) is None:
+                    with contextlib.suppress(StorageError):
+                        await self._load(*place, place[1], 0)
 
     def _read_memory(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes]:
         bodies: list[bytes] = []
@@ -111,7 +105,14 @@ class LedgerReader:
 
     async def _load(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[Segment]:
         deletions = self._deletions
-        segments = await self._storage.load(ledger_id, first, last, bytes_max)
+        place = ledger_id, first
+        loaded = self._loading[place] = trio.Event()
+        try:
+            segments = await self._storage.load(ledger_id, first, last, bytes_max)
+        finally:
+            if self._loading.get(place) is loaded:
+                del self._loading[place]
+            loaded.set()
         for segment in segments:
             self.log_bytes += segment.record_bytes
             if deletions == self._deletions:
