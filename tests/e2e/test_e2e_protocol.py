@@ -182,7 +182,8 @@ def test_topics_of_a_namespace(session: BinarySession, topic: str) -> None:
 
 
 def test_topics_by_pattern_and_hash(session: BinarySession) -> None:
-    """Patterns of at most 50 characters are applied by the broker; longer ones are left to the client."""
+    """The real broker applies patterns of at most 50 characters and leaves longer ones to the client; a broker
+    may leave them all to the client, if it says so."""
     stem = f"persistent://public/default/{time.time_ns() % 10**12}"
     for number in range(3):
         session.create_producer(f"{stem}-{number}", number)
@@ -190,8 +191,11 @@ def test_topics_by_pattern_and_hash(session: BinarySession) -> None:
         namespace="public/default", request_id=9, topics_pattern=f"{stem}-[01]"
     )
     answer = session.request(request, pb.CommandGetTopicsOfNamespaceResponse)
-    assert sorted(answer.topics) == [f"{stem}-0", f"{stem}-1"]
-    assert (answer.filtered, answer.changed) == (True, True)
+    assert answer.changed
+    if answer.filtered:
+        assert sorted(answer.topics) == [f"{stem}-0", f"{stem}-1"]
+    else:
+        assert set(answer.topics) >= {f"{stem}-{number}" for number in range(3)}
     request.topics_hash = answer.topics_hash
     again = session.request(request, pb.CommandGetTopicsOfNamespaceResponse)
     assert (list(again.topics), again.changed) == ([], False)
@@ -471,17 +475,28 @@ def test_the_same_consumer_id_again_is_the_same_consumer(session: BinarySession,
 
 
 def test_failover_consumers_are_told_who_is_active(open_session: Open, topic: str) -> None:
+    """A newcomer that does not become active is told so at once, even before the success of its SUBSCRIBE."""
     first, second = open_session(), open_session()
     first.subscribe(topic, kind=pb.CommandSubscribe.Failover, consumer_name="a")
     change = first.expect(pb.CommandActiveConsumerChange)
     assert (change.consumer_id, change.is_active) == (1, True)
-    second.subscribe(topic, kind=pb.CommandSubscribe.Failover, consumer_name="b")
-    told = second.expect(pb.CommandActiveConsumerChange)
-    loser = first if told.is_active else second
-    winner = second if told.is_active else first
-    winner.close()
-    if loser is first:
+    second.send(
+        pb.CommandSubscribe(
+            topic=topic,
+            subscription="s",
+            subType=pb.CommandSubscribe.Failover,
+            consumer_id=1,
+            consumer_name="b",
+            request_id=2,
+        )
+    )
+    answers = [second.receive().command for _ in range(2)]
+    assert {type(answer) for answer in answers} == {pb.CommandSuccess, pb.CommandActiveConsumerChange}
+    [told] = [answer for answer in answers if isinstance(answer, pb.CommandActiveConsumerChange)]
+    winner, loser = (second, first) if told.is_active else (first, second)
+    if told.is_active:
         assert not first.expect(pb.CommandActiveConsumerChange).is_active
+    winner.close()
     assert loser.expect(pb.CommandActiveConsumerChange).is_active
 
 
