@@ -182,8 +182,10 @@ def test_topics_of_a_namespace(session: BinarySession, topic: str) -> None:
 
 
 def test_topics_by_pattern_and_hash(session: BinarySession) -> None:
-    """The real broker applies patterns of at most 50 characters and leaves longer ones to the client; a broker
-    may leave them all to the client, if it says so."""
+    """The real broker applies patterns of at most 50 characters and leaves longer ones to the client.
+
+    A broker may leave them all to the client, if it says so.
+    """
     stem = f"persistent://public/default/{time.time_ns() % 10**12}"
     for number in range(3):
         session.create_producer(f"{stem}-{number}", number)
@@ -464,6 +466,7 @@ def test_a_second_exclusive_consumer(open_session: Open, topic: str) -> None:
     assert (error.request_id, error.error) == (4, pb.ConsumerBusy)
     assert error.message == "Exclusive consumer is already connected"
     command.subType = pb.CommandSubscribe.Shared
+    command.consumer_id = 2
     error = second.request(command, pb.CommandError)
     assert error.error == pb.ConsumerBusy
     assert error.message.startswith("Subscription is of different type.")
