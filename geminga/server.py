@@ -19,6 +19,7 @@ import trio
 
 from geminga import limits
 from geminga.bookie.bookie import Bookie
+from geminga.bookie.recovery import RecoveryReport
 from geminga.broker import listener
 from geminga.broker.connection import Connections
 from geminga.broker.namespaces import Namespaces
@@ -29,7 +30,7 @@ from geminga.config import Config
 from geminga.disk import Disk, RealDisk
 from geminga.errors import StorageError
 from geminga.key_value import BlockCache, RocksKeyValue
-from geminga.managed_ledger.orphans import sweep_orphan_ledgers
+from geminga.managed_ledger.orphans import sweep_orphan_ledgers, sweep_unrecorded_ledgers
 from geminga.managed_ledger.tail_cache import TailCache
 from geminga.metadata.instance import ForeignDirectory, check_instance
 from geminga.metadata.ledger_ids import LedgerIds
@@ -145,6 +146,8 @@ async def _serve(
             await check_instance(metadata, cluster=config.cluster_name, clock="real", now_ms=clock.now_ms())
             bookie = await Bookie.open(disk, index, os.path.join(data_dir, BOOKIE), bookie_settings(config))
             await storage.start(failure.watch, bookie.run)
+            _log_recovery(bookie.recovery)
+            await sweep_unrecorded_ledgers(bookie, metadata)
             await sweep_orphan_ledgers(bookie, metadata)
             rooms = await _rooms(config, clock, metadata, bookie)
             topics = Topics(rooms)
@@ -175,6 +178,25 @@ def _open_databases(
         held.callback(values.close)
         opened.append(values)
     return opened[0], opened[1]
+
+
+def _log_recovery(report: RecoveryReport) -> None:
+    """What the bookie found: nothing to say after an orderly stop, one line after a crash, and damage by
+    name.
+    """
+    if report.clean:
+        return
+    log.info(
+        "recovered: %d entries replayed from %d journals, %d bytes of an unfinished write cut%s",
+        report.entries_replayed,
+        report.journals_read,
+        report.torn_bytes,
+        f", index made anew ({report.index_rebuilt})" if report.index_rebuilt else "",
+    )
+    for damage in report.damages:
+        log.error("damaged: %s", damage)
+    if report.logs_missing:
+        log.error("entry logs are missing: %s; reads of what they held fail", report.logs_missing)
 
 
 def _refuse_foreign(disk: Disk, data_dir: str) -> None:

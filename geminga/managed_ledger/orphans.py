@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from geminga.errors import LedgerNotFound
+from geminga.errors import CorruptData, LedgerNotFound
 from geminga.metadata import records
 from geminga.metadata.records import CursorRecord, LedgerRecord, ManagedLedgerRecord
 
@@ -77,3 +77,26 @@ async def sweep_orphan_ledgers(bookie: Bookie, metadata: MetadataStore) -> list[
     if orphans:
         log.info("deleted %d ledgers that a crash had left behind: %s", len(orphans), orphans[:20])
     return orphans
+
+
+async def sweep_unrecorded_ledgers(bookie: Bookie, metadata: MetadataStore) -> list[int]:
+    """Delete what the bookie holds and no metadata record knows: ledgers that were deleted before the index
+    was lost and made anew. Returns their ids. Records are synced before a ledger's first entry, so nothing
+    that was acknowledged is without one.
+
+    CorruptData if the metadata knows no ledger at all while the bookie has some: then it is the metadata that
+    is missing, and nothing is deleted.
+    """
+    recorded = {records.ledger_id_of(component) for component in metadata.children(records.LEDGERS)}
+    held = bookie.ledgers()
+    if held and not recorded:
+        raise CorruptData(
+            f"the bookie holds {len(held)} ledgers, but the metadata knows none of them: the metadata is "
+            "lost or another directory's. Restore it, or start with an empty data directory"
+        )
+    unknown = sorted(held - recorded)
+    for ledger_id in unknown:
+        await bookie.delete_ledger(ledger_id)
+    if unknown:
+        log.info("deleted %d ledgers without a record: %s", len(unknown), unknown[:20])
+    return unknown
