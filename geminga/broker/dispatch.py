@@ -252,6 +252,11 @@ class Dispatcher:
         )
 
 
+def count_chunks(entries: Sequence[Entry]) -> int:
+    """How many of the entries are chunks of larger messages."""
+    return sum(entry.peek.chunk_id >= 0 for entry in entries)
+
+
 async def let_others_run() -> None:
     """Between two reads of a long backlog."""
     await trio.lowlevel.checkpoint()

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 
 from geminga.broker.consumer import SHARED, Consumer
-from geminga.broker.dispatch import Batch, Dispatcher, Surroundings, let_others_run
+from geminga.broker.dispatch import Batch, Dispatcher, Surroundings, count_chunks, let_others_run
 from geminga.broker.dispatch_choice import share_round_robin
 from geminga.broker.dispatch_chunks import ChunkOwners
 from geminga.broker.dispatch_send import send_tracked
@@ -151,7 +151,6 @@ class SharedDispatcher(Dispatcher):
         shares, waiting = self._chunks.share(entries, sizes, self.consumers, self._turn)
         for consumer, numbers in shares:
             self._send(consumer, [entries[n] for n in numbers], [sizes[n] for n in numbers], batch)
-            consumer.chunks_out += sum(entries[n].peek.chunk_id >= 0 for n in numbers)
         for number in waiting:
             self.redelivery.add(*entries[number].position)
         return bool(shares)
@@ -174,6 +173,8 @@ class SharedDispatcher(Dispatcher):
             counts=self.books.counts.counts,
         )
         self.books.sent(consumer, messages)
+        if batch.has_chunks:
+            consumer.chunks_out += count_chunks(entries)
 
     # -- consumers -------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 
 from geminga.broker.consumer import EXCLUSIVE, FAILOVER, Consumer
-from geminga.broker.dispatch import Batch, Dispatcher, Surroundings, let_others_run
+from geminga.broker.dispatch import Batch, Dispatcher, Surroundings, count_chunks, let_others_run
 from geminga.broker.dispatch_choice import choose_active
 from geminga.broker.dispatch_send import send
 from geminga.broker.key_shared import StickyRangeSelector
@@ -75,6 +75,8 @@ class SingleDispatcher(Dispatcher):
                 ack_sets=batch.ack_sets,
                 epoch=epoch,
             )
+            if batch.has_chunks:
+                consumer.chunks_out += count_chunks(batch.entries)
 
     def _keep(self, consumer: Consumer, batch: Batch) -> None:
         """Leave out what is not this consumer's, whatever that means for the type."""

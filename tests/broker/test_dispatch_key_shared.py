@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import trio
 
 from geminga.broker.consumer import KEY_SHARED
 from geminga.broker.dispatch_key_shared import KeySharedDispatcher
@@ -249,3 +252,66 @@ async def test_entries_without_a_key_are_spread_and_ordering_keys_win(dispatch_r
         await rig.numbered(40)
         await rig.settle()
         assert all(len(c.payloads) > 5 for c in clients)
+
+
+class SlowReads:
+    """Holds back every read of the ledger until the test lets it go on."""
+
+    def __init__(self, rig: Rig) -> None:
+        ledger: Any = rig.ledger
+        self._read, self._read_positions = ledger.read, ledger.read_positions
+        self.go_on = trio.Event()
+        ledger.read_cached = lambda *_: []
+        ledger.read, ledger.read_positions = self.read, self.read_positions
+
+    async def read(self, *arguments: Any) -> Any:
+        await self.go_on.wait()
+        return await self._read(*arguments)
+
+    async def read_positions(self, *arguments: Any) -> Any:
+        await self.go_on.wait()
+        return await self._read_positions(*arguments)
+
+
+async def test_what_is_given_back_during_a_read_of_new_entries_goes_first(dispatch_rig: OpenRig) -> None:
+    async with dispatch_rig() as rig:
+        subscription = await rig.subscription()
+        client = rig.join(subscription, KEY_SHARED, permits=2)
+        positions = await publish(rig, "a", "a", "a", "a")
+        await rig.settle()
+        slow = SlowReads(rig)
+        client.flow(3)
+        await rig.settle()
+        client.nack(positions[0])
+        slow.go_on.set()
+        await rig.settle()
+        assert client.payloads == [b"a1", b"a2", b"a1", b"a3", b"a4"]
+
+
+async def test_what_is_given_back_during_a_repeated_read_goes_first(dispatch_rig: OpenRig) -> None:
+    async with dispatch_rig() as rig:
+        subscription = await rig.subscription()
+        client = rig.join(subscription, KEY_SHARED, permits=9)
+        positions = await publish(rig, "a", "a", "a")
+        await rig.settle()
+        slow = SlowReads(rig)
+        client.nack(positions[2])
+        await rig.settle()
+        client.nack(positions[0])
+        slow.go_on.set()
+        await rig.settle()
+        assert client.payloads == [b"a1", b"a2", b"a3", b"a1", b"a3"]
+
+
+async def test_a_consumer_that_leaves_during_a_read_gets_nothing_of_it(dispatch_rig: OpenRig) -> None:
+    async with dispatch_rig() as rig:
+        subscription = await rig.subscription()
+        one = rig.join(subscription, KEY_SHARED, "a")
+        slow = SlowReads(rig)
+        await publish(rig, *[f"k{n}-" for n in range(10)])
+        await rig.settle()
+        two = rig.join(subscription, KEY_SHARED, "b")
+        one.leave()
+        slow.go_on.set()
+        await rig.settle()
+        assert (len(one.payloads), len(two.payloads)) == (0, 10)

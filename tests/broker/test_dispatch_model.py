@@ -24,7 +24,7 @@ from tests.broker.dispatch_rig import Client, FakeOutbox, Rig, message, open_rig
 
 PROGRAMS = int(os.environ.get("GEMINGA_DISPATCH_PROGRAMS", "40"))
 """How many programs for each type; the nightly number is 20,000."""
-KEYS = 7
+KEYS = 3
 UNACKED_MAX = 12
 UNACKED_MAX_ALL = 30
 
@@ -32,7 +32,7 @@ pick = st.integers(0, 11)
 publish = st.tuples(st.just("publish"), st.lists(st.tuples(pick, st.integers(1, 4)), min_size=1, max_size=12))
 flow = st.tuples(st.just("flow"), pick, st.integers(1, 15))
 ack = st.tuples(st.just("ack"), pick, st.integers(1, 10))
-nack = st.tuples(st.just("nack"), pick, st.integers(1, 4))
+nack = st.tuples(st.just("nack"), pick, st.integers(0, 5), st.integers(1, 4))
 join = st.tuples(st.just("join"), st.integers(0, 2), st.sampled_from("abcd"))
 operation = st.one_of(
     publish,
@@ -132,11 +132,11 @@ class Model:
             self._acknowledge(client, held)
             client.ack(*held)
 
-    async def nack(self, number: int, count: int) -> None:
+    async def nack(self, number: int, first: int, count: int) -> None:
         client = self.client(number)
         if client is None:
             return
-        held = self.held_by(client)[:count]
+        held = self.held_by(client)[first : first + count]
         client.nack(*held)
         self._gives_back(held if self._is_individual else self.held_by(client))
 

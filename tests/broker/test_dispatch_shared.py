@@ -80,6 +80,20 @@ async def test_nacks_come_again_with_their_count_and_before_anything_new(dispatc
         assert subscription.statistics().consumers[0].msg_redeliver_counter == 2
 
 
+async def test_what_is_acknowledged_while_it_waits_is_not_sent_again(dispatch_rig: OpenRig) -> None:
+    async with dispatch_rig() as rig:
+        subscription = await rig.subscription()
+        client = rig.join(subscription, SHARED, permits=3)
+        positions = await rig.numbered(4)
+        await rig.settle()
+        client.nack(*positions[:3])
+        client.ack(positions[1])
+        client.flow(10)
+        await rig.settle()
+        assert client.payloads == [*numbers(0, 3), b"0", b"2", b"3"]
+        assert client.consumer.unacked == 3
+
+
 async def test_redeliver_all_gives_everything_back_at_once(dispatch_rig: OpenRig) -> None:
     async with dispatch_rig() as rig:
         subscription = await rig.subscription()
@@ -366,6 +380,7 @@ async def test_all_chunks_of_a_message_go_to_one_consumer_in_order(dispatch_rig:
             one.flow(1)
             two.flow(1)
             await rig.settle()
+        assert one.consumer.chunks_out + two.consumer.chunks_out == 8
         received = [*one.payloads, *two.payloads]
         assert len(received) == 8
         for client in (one, two):
@@ -400,6 +415,25 @@ async def test_a_failed_read_is_said_once_and_tried_again_later(
             await wait_ms(rig, 100)
         assert client.payloads == numbers(0, 3)
         assert 104_000 <= rig.now_ms() - started_ms <= 106_000, "after 15, 30 and 60 seconds"
+
+
+async def test_a_failed_read_of_what_is_to_go_out_again_is_tried_again_too(
+    dispatch_rig: OpenRig, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with dispatch_rig() as rig:
+        subscription = await rig.subscription()
+        client = rig.join(subscription, SHARED)
+        positions = await rig.numbered(3)
+        await rig.settle()
+        with monkeypatch.context() as patch:
+            patch.setattr(rig.ledger, "read_positions", failing_read)
+            client.nack(positions[1])
+            await wait_ms(rig, 14_000)
+            client.flow(1)
+        await wait_ms(rig, 900)
+        assert len(client.payloads) == 3
+        await wait_ms(rig, 200)
+        assert client.payloads == [*numbers(0, 3), b"1"]
 
 
 async def wait_ms(rig: Rig, duration_ms: int) -> None:
