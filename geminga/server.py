@@ -136,8 +136,8 @@ async def _serve(
     clock = RealClock()
     disk.make_directory(data_dir)
     with contextlib.ExitStack() as held:
-        held.callback(disk.lock(data_dir).release)
         _refuse_foreign(disk, data_dir)
+        held.callback(disk.lock(data_dir).release)
         metadata_values, index = await disk.run(_open_databases, disk, data_dir, held)
         failure = _Failure(stop)
         async with trio.open_nursery() as storage:
