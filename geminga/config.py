@@ -162,7 +162,7 @@ def load(
     known = settings()
     problems: list[str] = []
     notices: list[str] = []
-    unserved: list[str] = []
+    unserved: dict[str, Property] = {}
     values: dict[str, Any] = {}
 
     strict = [*(file.properties if file else ()), *flags]
@@ -171,7 +171,7 @@ def load(
         setting = known.get(given.key)
         if setting is None:
             if _is_pulsar_key(given.key):
-                unserved.append(given.key)
+                unserved[given.key] = given
             elif given in strict:
                 problems.append(_unknown(given, known))
             else:
@@ -184,13 +184,15 @@ def load(
             except ValueError as error:
                 problems.append(f"{given.source}: {given.key} = {given.value!r} is not allowed: {error}")
     config = Config(**values)
+    if unserved:
+        from geminga import config_foreign
+
+        problems += config_foreign.problems(unserved)
+        notices += config_foreign.notices(unserved)
     if not problems:
         problems = _broken_relations(config)
     if problems:
         raise ConfigError(problems)
-    if unserved:
-        names = ", ".join(dict.fromkeys(unserved))
-        notices.append(f"Known to Pulsar, not served here, without effect: {names}")
     if config.delayed_delivery_tracker_factory_class_name == BUCKET_TRACKER:
         notices.append("The bucket tracker is not served yet: delayed messages are tracked in memory.")
     return Loaded(config, notices)
@@ -210,9 +212,11 @@ def _from_environment(environment: Mapping[str, str], known: Mapping[str, Settin
 
 
 def _is_pulsar_key(key: str) -> bool:
-    from geminga.config_keys import PULSAR_KEYS  # 870 names that a start without foreign keys never needs
+    from geminga.config_foreign import (
+        is_pulsar_key,
+    )  # 900 names that a start without foreign keys never needs
 
-    return key in PULSAR_KEYS
+    return is_pulsar_key(key)
 
 
 def _unknown(given: Property, known: Mapping[str, Setting]) -> str:
@@ -220,8 +224,10 @@ def _unknown(given: Property, known: Mapping[str, Setting]) -> str:
 
     from geminga.config_keys import PULSAR_KEYS
 
+    if given.bare:
+        return f"{given.source}: expected key=value, not {(given.key + ' ' + given.value).strip()!r}."
     lower = {key.lower(): key for key in (*PULSAR_KEYS, *known)}
-    near = difflib.get_close_matches(given.key.lower(), lower, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(given.key.lower(), lower, n=1, cutoff=0.8)
     hint = f" Did you mean {lower[near[0]]}?" if near else ""
     return f"{given.source}: unknown key {given.key!r}.{hint}"
 

@@ -19,6 +19,8 @@ class Property(NamedTuple):
     key: str
     value: str
     source: str
+    bare: bool = False
+    """A line with no `=` and no `:`; the syntax allows it, but it is probably no setting."""
 
 
 class ConfigFile(NamedTuple):
@@ -42,7 +44,8 @@ def parse(name: str, data: bytes) -> ConfigFile:
             raise ValueError(f"{name}:{number}: {error}") from None
         if not key:
             raise ValueError(f"{name}:{number}: a line must start with a key, as in key=value")
-        properties.append(Property(key, value.strip(), f"{name}:{number}"))
+        bare = not line[key_end:value_start].strip(_BLANKS)
+        properties.append(Property(key, value.strip(), f"{name}:{number}", bare))
     return ConfigFile(name, properties)
 
 

@@ -13,6 +13,125 @@ from geminga import config, config_file
 from geminga.config import Config, ConfigError, load
 from geminga.config_file import Property
 
+# The names of the stock `conf/standalone.conf`, newest and older ones.
+STOCK_STANDALONE_KEYS = """
+metadataStoreUrl metadataStoreConfigPath configurationMetadataStoreUrl brokerServicePort webServicePort
+bindAddress bindAddresses advertisedAddress haProxyProtocolEnabled numIOThreads numOrderedExecutorThreads
+numHttpServerThreads numExecutorThreadPoolSize numCacheExecutorThreadPoolSize maxConcurrentHttpRequests
+clusterName failureDomainsEnabled metadataStoreSessionTimeoutMillis metadataStoreOperationTimeoutSeconds
+metadataStoreCacheExpirySeconds brokerShutdownTimeoutMs skipBrokerShutdownOnOOM backlogQuotaCheckEnabled
+backlogQuotaCheckIntervalInSeconds backlogQuotaDefaultLimitGB backlogQuotaDefaultLimitSecond
+ttlDurationDefaultInSeconds brokerDeleteInactiveTopicsEnabled brokerDeleteInactiveTopicsFrequencySeconds
+forceDeleteTenantAllowed forceDeleteNamespaceAllowed maxPendingPublishRequestsPerConnection
+messageExpiryCheckIntervalInMinutes maxMessageSizeCheckIntervalInSeconds
+activeConsumerFailoverDelayTimeMillis subscriptionExpirationTimeMinutes
+subscriptionRedeliveryTrackerEnabled subscriptionKeySharedUseConsistentHashing
+subscriptionKeySharedConsistentHashingReplicaPoints subscriptionExpiryCheckIntervalInMinutes
+brokerDeduplicationEnabled brokerDeduplicationMaxNumberOfProducers brokerDeduplicationEntriesInterval
+brokerDeduplicationProducerInactivityTimeoutMinutes defaultNumberOfNamespaceBundles maxTopicsPerNamespace
+isAllowAutoUpdateSchemaEnabled clientLibraryVersionCheckEnabled clientLibraryVersionCheckAllowUnversioned
+statusFilePath maxUnackedMessagesPerConsumer maxUnackedMessagesPerSubscription maxUnackedMessagesPerBroker
+maxUnackedMessagesPerSubscriptionOnBrokerBlocked topicPublisherThrottlingTickTimeMillis
+preciseTopicPublishRateLimiterEnable brokerPublisherThrottlingTickTimeMillis
+brokerPublisherThrottlingMaxMessageRate brokerPublisherThrottlingMaxByteRate
+dispatchThrottlingRatePerTopicInMsg dispatchThrottlingRatePerTopicInByte
+dispatchThrottlingOnBatchMessageEnabled dispatchThrottlingRateRelativeToPublishRate
+dispatchThrottlingOnNonBacklogConsumerEnabled dispatcherReadFailureBackoffInitialTimeInMs
+dispatcherReadFailureBackoffMaxTimeInMs dispatcherReadFailureBackoffMandatoryStopTimeInMs
+preciseDispatcherFlowControl maxConcurrentLookupRequest maxConcurrentTopicLoadRequest
+maxConcurrentNonPersistentMessagePerConnection numWorkerThreadsForNonPersistentTopic
+enablePersistentTopics enableNonPersistentTopics maxProducersPerTopic maxSameAddressProducersPerTopic
+encryptionRequireOnProducer maxConsumersPerTopic maxSameAddressConsumersPerTopic maxSubscriptionsPerTopic
+maxConsumersPerSubscription maxNumPartitionsPerPartitionedTopic
+enableBrokerSideSubscriptionPatternEvaluation subscriptionPatternMaxLength metadataStoreBatchingEnabled
+metadataStoreBatchingMaxDelayMillis metadataStoreBatchingMaxOperations metadataStoreBatchingMaxSizeKb
+tlsEnabled tlsCertRefreshCheckDurationSec tlsCertificateFilePath tlsKeyFilePath tlsTrustCertsFilePath
+tlsAllowInsecureConnection tlsProtocols tlsCiphers tlsRequireTrustedClientCertOnConnect tlsProvider
+webServiceTlsProvider tlsEnabledWithKeyStore tlsKeyStoreType tlsKeyStore tlsKeyStorePassword
+tlsTrustStoreType tlsTrustStore tlsTrustStorePassword brokerClientTlsEnabled
+brokerClientTlsEnabledWithKeyStore brokerClientSslProvider brokerClientTrustCertsFilePath
+brokerClientKeyFilePath brokerClientCertificateFilePath brokerClientTlsKeyStoreType
+brokerClientTlsKeyStore brokerClientTlsKeyStorePassword brokerClientTlsTrustStoreType
+brokerClientTlsTrustStore brokerClientTlsTrustStorePassword brokerClientTlsCiphers
+brokerClientTlsProtocols systemTopicEnabled schemaRegistryCompatibilityCheckers
+systemTopicSchemaCompatibilityStrategy topicLevelPoliciesEnabled topicFencingTimeoutSeconds proxyRoles
+authenticateOriginalAuthData authenticationEnabled authenticationProviders authorizationEnabled
+authorizationProvider authorizationAllowWildcardsMatching superUserRoles brokerClientAuthenticationPlugin
+brokerClientAuthenticationParameters athenzDomainNames anonymousUserRole basicAuthConf tokenSecretKey
+tokenPublicKey tokenAuthClaim tokenAudienceClaim tokenAudience bookkeeperClientAuthenticationPlugin
+bookkeeperClientAuthenticationParametersName bookkeeperClientAuthenticationParameters
+bookkeeperClientTimeoutInSeconds bookkeeperClientNumWorkerThreads bookkeeperClientNumIoThreads
+bookkeeperClientSeparatedIoThreadsEnabled bookkeeperClientSpeculativeReadTimeoutInMillis
+bookkeeperNumberOfChannelsPerBookie bookkeeperClientHealthCheckEnabled
+bookkeeperClientHealthCheckIntervalSeconds bookkeeperClientHealthCheckErrorThresholdPerInterval
+bookkeeperClientHealthCheckQuarantineTimeInSeconds bookkeeperClientQuarantineRatio
+bookkeeperClientRackawarePolicyEnabled bookkeeperClientRegionawarePolicyEnabled
+bookkeeperClientMinNumRacksPerWriteQuorum bookkeeperClientEnforceMinNumRacksPerWriteQuorum
+bookkeeperClientReorderReadSequenceEnabled bookkeeperClientIsolationGroups
+bookkeeperClientSecondaryIsolationGroups bookkeeperClientMinAvailableBookiesInIsolationGroups
+bookkeeperTLSProviderFactoryClass bookkeeperTLSClientAuthentication bookkeeperTLSKeyFileType
+bookkeeperTLSTrustCertTypes bookkeeperTLSKeyStorePasswordPath bookkeeperTLSTrustStorePasswordPath
+bookkeeperTLSKeyFilePath bookkeeperTLSCertificateFilePath bookkeeperTLSTrustCertsFilePath
+bookkeeperDiskWeightBasedPlacementEnabled bookkeeperExplicitLacIntervalInMills bookkeeperUseV2WireProtocol
+bookkeeperClientExposeStatsToPrometheus bookkeeperClientLimitStatsLogging managedLedgerDefaultEnsembleSize
+managedLedgerDefaultWriteQuorum managedLedgerDefaultAckQuorum managedLedgerCursorPositionFlushSeconds
+managedLedgerDigestType managedLedgerNumSchedulerThreads managedLedgerCacheSizeMB
+managedLedgerCacheCopyEntries managedLedgerCacheEvictionWatermark managedLedgerCacheEvictionFrequency
+managedLedgerCacheEvictionTimeThresholdMillis managedLedgerCursorBackloggedThreshold
+managedLedgerDefaultMarkDeleteRateLimit managedLedgerMaxEntriesPerLedger
+managedLedgerMinLedgerRolloverTimeMinutes managedLedgerMaxLedgerRolloverTimeMinutes
+managedLedgerCursorMaxEntriesPerLedger managedLedgerCursorRolloverTimeInSeconds
+managedLedgerMaxSizePerLedgerMbytes managedLedgerMaxUnackedRangesToPersist
+managedLedgerMaxUnackedRangesToPersistInMetadataStore autoSkipNonRecoverableData
+managedLedgerMetadataOperationsTimeoutSeconds managedLedgerReadEntryTimeoutSeconds
+managedLedgerAddEntryTimeoutSeconds managedLedgerNewEntriesCheckDelayInMillis
+managedLedgerMinimumBacklogCursorsForCaching managedLedgerMinimumBacklogEntriesForCaching
+managedLedgerMaxBacklogBetweenCursorsForCaching managedLedgerUnackedRangesOpenCacheSetEnabled
+managedLedgerPrometheusStatsLatencyRolloverSeconds managedLedgerTraceTaskExecution bookieId
+loadManagerClassName loadBalancerEnabled loadBalancerReportUpdateThresholdPercentage
+loadBalancerReportUpdateMinIntervalMillis loadBalancerReportUpdateMaxIntervalMinutes
+loadBalancerHostUsageCheckIntervalMinutes loadBalancerSheddingIntervalMinutes
+loadBalancerSheddingGracePeriodMinutes loadBalancerBrokerMaxTopics
+loadBalancerResourceQuotaUpdateIntervalMinutes loadBalancerAutoBundleSplitEnabled
+loadBalancerAutoUnloadSplitBundlesEnabled loadBalancerNamespaceBundleMaxTopics
+loadBalancerNamespaceBundleMaxSessions loadBalancerNamespaceBundleMaxMsgRate
+loadBalancerNamespaceBundleMaxBandwidthMbytes loadBalancerNamespaceMaximumBundles
+loadBalancerNamespaceBundleSplitIntervalMinutes loadBalancerBrokerThresholdShedderPercentage
+loadBalancerHistoryResourcePercentage loadBalancerBandwithInResourceWeight
+loadBalancerBandwithOutResourceWeight loadBalancerCPUResourceWeight loadBalancerMemoryResourceWeight
+loadBalancerDirectMemoryResourceWeight loadBalancerBundleUnloadMinThroughputThreshold
+namespaceBundleUnloadingTimeoutMs replicationMetricsEnabled replicationConnectionsPerBroker
+replicationProducerQueueSize replicationPolicyCheckDurationSeconds defaultRetentionTimeInMinutes
+defaultRetentionSizeInMB keepAliveIntervalSeconds webSocketServiceEnabled webSocketNumIoThreads
+webSocketConnectionsPerBroker webSocketSessionIdleTimeoutMillis webSocketMaxTextFrameSize
+exposeTopicLevelMetricsInPrometheus metricsServletTimeoutMs jvmGCMetricsLoggerClassName
+exposePublisherStats exposePreciseBacklogInPrometheus splitTopicAndPartitionLabelInPrometheus
+aggregatePublisherStatsByProducerName schemaRegistryStorageClassName isSchemaValidationEnforced
+schemaCompatibilityStrategy narExtractionDirectory globalZookeeperServers
+brokerServicePurgeInactiveFrequencyInSeconds ledgerStorageClass nettyMaxFrameSizeBytes
+dbStorage_writeCacheMaxSizeMb dbStorage_readAheadCacheMaxSizeMb dbStorage_readAheadCacheBatchSize
+flushInterval dbStorage_rocksDB_blockCacheSize dbStorage_rocksDB_writeBufferSizeMB
+dbStorage_rocksDB_sstSizeInMB dbStorage_rocksDB_blockSize dbStorage_rocksDB_bloomFilterBitsPerKey
+dbStorage_rocksDB_numLevels dbStorage_rocksDB_numFilesInLevel0 dbStorage_rocksDB_maxSizeInLevel1MB
+journalMaxGroupWaitMSec journalSyncData diskUsageThreshold diskUsageWarnThreshold allowLoopback gcWaitTime
+allowAutoTopicCreation allowAutoTopicCreationType allowAutoSubscriptionCreation defaultNumPartitions
+transactionCoordinatorEnabled transactionMetadataStoreProviderClassName
+transactionBufferSnapshotMaxTransactionCount transactionBufferSnapshotMinTimeInMillis
+transactionBufferSegmentedSnapshotEnabled transactionBufferSnapshotSegmentSize
+transactionBufferClientOperationTimeoutInMills transactionLogBatchedWriteEnabled
+transactionLogBatchedWriteMaxRecords transactionLogBatchedWriteMaxSize
+transactionLogBatchedWriteMaxDelayInMillis transactionPendingAckBatchedWriteEnabled
+transactionPendingAckBatchedWriteMaxRecords transactionPendingAckBatchedWriteMaxSize
+transactionPendingAckBatchedWriteMaxDelayInMillis enablePackagesManagement
+packagesManagementStorageProvider packagesReplicas packagesManagementLedgerRootPath
+functionsWorkerEnablePackageManagement zooKeeperSessionTimeoutMillis zooKeeperOperationTimeoutSeconds
+zooKeeperCacheExpirySeconds zookeeperServers configurationStoreServers
+managedLedgerMaxUnackedRangesToPersistInZooKeeper delayedDeliveryEnabled
+delayedDeliveryTrackerFactoryClassName delayedDeliveryTickTimeMillis isDelayedDeliveryDeliverAtTimeStrict
+delayedDeliveryMinIndexCountPerBucket delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds
+delayedDeliveryMaxIndexesPerBucketSnapshotSegment delayedDeliveryMaxNumBuckets
+""".split()  # noqa: SIM905
+
 
 def conf(text: str) -> config_file.ConfigFile:
     return config_file.parse("broker.conf", text.encode())
@@ -144,13 +263,70 @@ def test_an_unknown_prefixed_name_in_the_environment_is_only_reported() -> None:
 
 
 def test_keys_that_pulsar_knows_and_that_are_not_served_are_reported_once() -> None:
-    file = conf("zookeeperServers=\ntlsEnabled=false\njournalSyncData=false\ntlsEnabled=true")
+    file = conf("zookeeperServers=\ntlsEnabled=true\njournalSyncData=false\ntlsEnabled=false")
     loaded = load(file=file, environment={"loadBalancerEnabled": "false"})
     assert loaded.config == Config()
     [notice] = loaded.notices
     assert notice.endswith(
         "without effect: zookeeperServers, tlsEnabled, journalSyncData, loadBalancerEnabled"
     )
+
+
+@pytest.mark.parametrize(
+    "key", ["authenticationEnabled", "authorizationEnabled", "tlsEnabled", "tlsEnabledWithKeyStore"]
+)
+def test_protection_that_would_not_be_there_is_an_error(key: str) -> None:
+    [problem] = problems(file=conf(f"# ours\n{key}=True"))
+    assert problem.startswith(f"broker.conf:2: {key} = 'True' asks for protection")
+    assert f"remove {key} or set it to false" in problem
+    assert "loopback" in problem
+    with pytest.raises(ConfigError, match="environment variable"):
+        load(environment={f"PULSAR_PREFIX_{key}": "true"})
+    # What wins decides, as for every other key.
+    off = [Property(key, "false", "--set")]
+    assert len(load(file=conf(f"{key}=true"), environment={}, flags=off).notices) == 1
+
+
+def test_a_port_for_tls_is_an_error_too() -> None:
+    [problem] = problems(file=conf("brokerServicePortTls=6651\nwebServicePortTls="))
+    assert "brokerServicePortTls = '6651' asks for TLS" in problem
+
+
+def test_what_would_decide_about_stored_messages_is_said_in_a_line_of_its_own() -> None:
+    file = conf(
+        "defaultRetentionTimeInMinutes=60\nttlDurationDefaultInSeconds=0\nbrokerDeduplicationEnabled=TRUE\n"
+        "backlogQuotaDefaultLimitGB=10\nbacklogQuotaDefaultLimitSecond=5\ndefaultRetentionSizeInMB="
+    )
+    *own, rest = load(file=file, environment={}).notices
+    assert [line.split(" = ")[0] for line in own] == [
+        "broker.conf:1: defaultRetentionTimeInMinutes",
+        "broker.conf:3: brokerDeduplicationEnabled",
+        "broker.conf:5: backlogQuotaDefaultLimitSecond",
+    ]
+    assert all("has no effect" in line for line in own)
+    assert rest.endswith("ttlDurationDefaultInSeconds, backlogQuotaDefaultLimitGB, defaultRetentionSizeInMB")
+
+
+def test_a_suggestion_is_given_only_for_what_is_near() -> None:
+    assert problems(file=conf("topicSecret=1")) == ["broker.conf:1: unknown key 'topicSecret'."]
+
+
+def test_a_line_that_is_no_assignment() -> None:
+    assert problems(file=conf("brokerServicePort 6650\nlisten on all")) == [
+        "broker.conf:2: expected key=value, not 'listen on all'."
+    ]
+
+
+def test_the_stock_standalone_file_starts_a_broker() -> None:
+    text = "\n".join(f"{key}=" for key in STOCK_STANDALONE_KEYS)
+    loaded = load(file=conf(text), environment={})
+    assert loaded.config == Config()
+    assert len(loaded.notices) == 1
+
+
+def test_families_of_keys_that_are_handed_on() -> None:
+    file = conf("bookkeeper_tlsHostnameVerificationEnabled=true\nbrokerClient_numIoThreads=2\ndlog.x=1")
+    assert len(load(file=file, environment={}).notices) == 1
 
 
 def test_settings_that_exclude_each_other() -> None:
