@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from geminga import limits
-from geminga.broker.key_shared import SlotRange
+from geminga.broker.key_shared import RANGES_MAX, SlotRange
 from geminga.broker.pending_acks import PendingAcks
 from geminga.wire import encoder
 from geminga.wire import pulsar_pb2 as pb
@@ -149,7 +149,10 @@ class Consumer:
         meta = command.keySharedMeta
         self.is_sticky: bool = meta.keySharedMode == pb.STICKY
         self.allows_out_of_order: bool = meta.allowOutOfOrderDelivery
-        self.key_ranges: Sequence[SlotRange] = [SlotRange(r.start, r.end) for r in meta.hashRanges]
+        self.key_ranges: Sequence[SlotRange] = [
+            SlotRange(r.start, r.end)
+            for r in meta.hashRanges[: RANGES_MAX + 1]  # one too many is enough to be refused
+        ]
         self.outbox = outbox
         self.address = address
         self.client_version = client_version

@@ -18,11 +18,13 @@ import trio
 from geminga.broker.consumer import Consumer, ConsumerStatistics
 from geminga.broker.dispatch_unacked import count_bits
 from geminga.errors import ConsumerBusy, ProtocolError, StorageError
+from geminga.managed_ledger.batch_index import BATCH_MESSAGES_MAX
 from geminga.position import Position
 from geminga.wire.message_metadata import peek
 
 if TYPE_CHECKING:
     from geminga.broker.dispatch_settings import SubscriptionSettings
+    from geminga.broker.subscription_log import SparseLog
     from geminga.clock import Clock
     from geminga.managed_ledger.cursor import Cursor
     from geminga.managed_ledger.entry import Entry
@@ -48,6 +50,7 @@ class Surroundings(NamedTuple):
     clock: Clock
     tracker_factory: Callable[[], DelayedDeliveryTracker]
     wake: Callable[[], None]
+    log: SparseLog
 
 
 class DelaySink(Protocol):
@@ -248,7 +251,9 @@ class Dispatcher:
                     continue
             size = metadata.num_messages_in_batch
             if size != 1:
-                size = self._unacked_of_batch(batch, entry.position, max(size, 1))
+                # A producer may claim any number.
+                size = min(max(size, 1), BATCH_MESSAGES_MAX)
+                size = self._unacked_of_batch(batch, entry.position, size)
             if metadata.chunk_id >= 0:
                 batch.has_chunks = True
             admitted.append(entry)
@@ -265,7 +270,7 @@ class Dispatcher:
         return max(count_bits(bits), 1)
 
     def _log_unreadable(self, position: Position, error: ProtocolError) -> None:
-        log.error(
+        self.around.log.error(
             "%s / %s: the metadata of entry %s cannot be read; it is skipped and acknowledged: %s",
             self.around.topic,
             self.around.subscription,

@@ -16,6 +16,8 @@ from geminga.errors import ConsumerAssign
 from geminga.wire.message_metadata import sticky_hash
 
 SLOTS = 65_536
+RANGES_MAX = 1_000
+"""Ranges that one consumer may name."""
 RING_POINTS = 100
 """Points on the hash ring for each consumer (`subscriptionKeySharedConsistentHashingReplicaPoints`)."""
 
@@ -199,7 +201,12 @@ class StickyRangeSelector(Generic[C]):
         return consumer if slot <= found.end else None
 
     def add(self, consumer: C) -> None:
-        """Raises `ConsumerAssign` when the ranges are missing, malformed, or taken."""
+        """Raises `ConsumerAssign` when the ranges are missing, malformed, too many, or taken.
+
+        O(the consumer's ranges * log(all ranges)), and a merge of both.
+        """
+        if len(consumer.key_ranges) > RANGES_MAX:
+            raise ConsumerAssign(f"Ranges for KeyShared policy must not be more than {RANGES_MAX}.")
         ranges = sorted(consumer.key_ranges)
         if not ranges:
             raise ConsumerAssign("Ranges for KeyShared policy must not be empty.")
@@ -212,10 +219,12 @@ class StickyRangeSelector(Generic[C]):
                     f"Consumer's own ranges conflict: [{before.start},{before.end}] overlaps with "
                     f"[{start},{end}]"
                 )
-        for wanted in ranges:
-            for taken, owner in self._runs:
-                if wanted.start <= taken.end and taken.start <= wanted.end:
-                    raise ConsumerAssign(f"Range conflict with consumer {owner}")
+        for start, end in ranges:
+            # Runs do not overlap: if any of them reaches into this range, so does the last that starts in it
+            # or before it.
+            at = bisect_right(self._starts, end) - 1
+            if at >= 0 and self._runs[at][0].end >= start:
+                raise ConsumerAssign(f"Range conflict with consumer {self._runs[at][1]}")
         self._set([*self._runs, *((wanted, consumer) for wanted in ranges)])
 
     def remove(self, consumer: C) -> None:

@@ -6,7 +6,6 @@ One task (`run`) reads and sends; everything else here is plain calls that chang
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -19,8 +18,10 @@ from geminga.broker.dispatch_settings import SubscriptionSettings
 from geminga.broker.dispatch_task import Sleeper
 from geminga.broker.dispatch_types import dispatcher_for
 from geminga.broker.subscription_acks import acknowledge_command, acknowledge_cumulative
+from geminga.broker.subscription_log import SparseLog
 from geminga.broker.subscription_statistics import SubscriptionStatistics, statistics_of
-from geminga.errors import ConsumerBusy, ServiceNotReady
+from geminga.errors import ConsumerBusy, NotAllowed, ServiceNotReady
+from geminga.managed_ledger.batch_index import ACK_SET_WORDS_MAX, WORD_BITS
 from geminga.position import Position
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from geminga.wire import pulsar_pb2 as pb
 
 __all__ = ["Subscription", "SubscriptionSettings", "SubscriptionStatistics", "TopicOfSubscription"]
-
-log = logging.getLogger("geminga.broker")
 
 READER_RETURNS_S = 60.0
 """How long a non-durable subscription whose reader was disconnected by a seek waits for it to come back."""
@@ -81,6 +80,7 @@ class Subscription:
         self.rates: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0, 0.0)
         self.dispatcher: Dispatcher | None = None
         self.mark_delete_seen = cursor.mark_delete
+        self.log = SparseLog(clock)
         self._sleeper = Sleeper(clock)
         self.wake = self._sleeper.wake
         """Have a round run soon. Cheap when one is due already."""
@@ -94,6 +94,7 @@ class Subscription:
             clock,
             tracker_factory,
             self.wake,
+            self.log,
         )
         self._retired: list[Dispatcher] = []
         self._fenced = False
@@ -293,8 +294,11 @@ class Subscription:
 
         Consumers are disconnected first and come back by themselves: all of them, or of a Failover
         subscription the active one. `ack_set` has the bits of a batch's messages that are still wanted.
-        ConsumerBusy during another seek. Cancelling leaves the cursor at the old or the new place.
+        ConsumerBusy during another seek, NotAllowed for an `ack_set` beyond any batch. Cancelling leaves the
+        cursor at the old or the new place.
         """
+        if len(ack_set) > ACK_SET_WORDS_MAX:
+            raise NotAllowed(f"An ack set of {len(ack_set)} words is longer than {ACK_SET_WORDS_MAX}")
         if self._fenced:
             raise ConsumerBusy("Failed to fence subscription")
         self._fenced = True
@@ -303,10 +307,10 @@ class Subscription:
             active = self.dispatcher.active() if self.dispatcher is not None else None
             for consumer in [active] if active is not None else list(self.consumers):
                 self.disconnect(consumer)
-            log.info("%s / %s: reset to %s", self._around.topic, self.name, position)
+            self.log.info("%s / %s: reset to %s", self._around.topic, self.name, position)
             await self.cursor.reset(position)
             if ack_set and self.settings.batch_index_acks:
-                self.cursor.acknowledge_batch_index(position, ack_set, 64 * len(ack_set))
+                self.cursor.acknowledge_batch_index(position, ack_set, WORD_BITS * len(ack_set))
             self.mark_delete_seen = self.cursor.mark_delete
             if self.dispatcher is not None:
                 await self.dispatcher.reset()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,15 +9,15 @@ from geminga.broker.consumer import KEY_SHARED, SHARED, Consumer
 from geminga.broker.dispatch_shared import SharedDispatcher
 from geminga.broker.pending_acks import SIZE_MASK
 from geminga.errors import NotAllowed
-from geminga.managed_ledger.acknowledgments import bits_of
+from geminga.managed_ledger.batch_index import ACK_SET_WORDS_MAX, WORD_BITS, bits_of
 from geminga.position import Position
 from geminga.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
     from geminga.broker.subscription import Subscription
 
-log = logging.getLogger("geminga.broker")
-
+NAMED_POSITIONS_MAX = 10
+"""Positions that a log line names."""
 INDIVIDUAL_TYPES = (SHARED, KEY_SHARED)
 
 
@@ -33,14 +32,16 @@ def acknowledge_cumulative(
         return
     now_ms = consumer.last_acked_ms = subscription.clock.now_ms()
     if consumer.sub_type in INDIVIDUAL_TYPES:
-        log.warning("%s: cumulative ack on a %s subscription is ignored", consumer, consumer.sub_type)
+        subscription.log.warning(
+            "%s: cumulative ack on a %s subscription is ignored", consumer, consumer.sub_type
+        )
         return
     consumer.acks += 1
     cursor = subscription.cursor
     if ack_set:
         cursor.acknowledge_cumulative(Position(position[0], position[1] - 1))
-        if subscription.settings.batch_index_acks:
-            cursor.acknowledge_batch_index(position, ack_set, 64 * len(ack_set))
+        if subscription.settings.batch_index_acks and not _is_too_long(subscription, consumer, ack_set):
+            cursor.acknowledge_batch_index(position, ack_set, WORD_BITS * len(ack_set))
     else:
         cursor.acknowledge_cumulative(position)
     subscription.after_acks(now_ms)
@@ -55,19 +56,21 @@ def acknowledge_command(subscription: Subscription, consumer: Consumer, command:
     if command.HasField("txnid_most_bits") and command.HasField("txnid_least_bits"):
         raise NotAllowed("Server don't support transaction ack!")
     if command.HasField("validation_error"):
-        _log_validation_error(consumer, command)
+        _log_validation_error(subscription, consumer, command)
     if command.ack_type == pb.CommandAck.Cumulative:
         if len(command.message_id) != 1:
-            log.warning("%s: a cumulative ack of %d messages is ignored", consumer, len(command.message_id))
+            subscription.log.warning(
+                "%s: a cumulative ack of %d messages is ignored", consumer, len(command.message_id)
+            )
             return
         message_id = command.message_id[0]
         position = Position(message_id.ledgerId, message_id.entryId)
-        acknowledge_cumulative(subscription, consumer, position, list(message_id.ack_set))
+        acknowledge_cumulative(subscription, consumer, position, message_id.ack_set)
         return
     whole: list[tuple[int, int]] = []
     for message_id in command.message_id:
         position = Position(message_id.ledgerId, message_id.entryId)
-        if not message_id.ack_set or _completes(subscription, consumer, position, list(message_id.ack_set)):
+        if not message_id.ack_set or _completes(subscription, consumer, position, message_id.ack_set):
             whole.append(position)
     if whole:
         subscription.acknowledge(consumer, whole)
@@ -85,13 +88,16 @@ def _completes(
         # As Pulsar without the setting: the entry counts only when all of it is acknowledged, and then
         # without a set.
         return False
+    if _is_too_long(subscription, consumer, ack_set):
+        return False
     cursor = subscription.cursor
     dispatcher = subscription.dispatcher
     owner, packed = consumer, 0
     if isinstance(dispatcher, SharedDispatcher):
         owner = dispatcher.books.owner_of(consumer, position)
         packed = owner.pending.get(*position)
-    size = packed & SIZE_MASK or 64 * len(ack_set)
+    size = packed & SIZE_MASK or WORD_BITS * len(ack_set)
+    ack_set = ack_set[: -(-size // WORD_BITS)]
     before = cursor.ack_set(position)
     left_before = size if before is None else bits_of(before).bit_count()
     wanted = bits_of(ack_set) & ((1 << size) - 1)
@@ -107,7 +113,20 @@ def _completes(
     return False
 
 
-def _log_validation_error(consumer: Consumer, command: pb.CommandAck) -> None:
-    positions = ", ".join(f"{m.ledgerId}:{m.entryId}" for m in command.message_id)
+def _is_too_long(subscription: Subscription, consumer: Consumer, ack_set: Sequence[int]) -> bool:
+    """Whether an ack set has more words than any batch needs whose messages are told apart."""
+    if len(ack_set) <= ACK_SET_WORDS_MAX:
+        return False
+    subscription.log.warning("%s: an ack set of %d words is ignored", consumer, len(ack_set))
+    return True
+
+
+def _log_validation_error(subscription: Subscription, consumer: Consumer, command: pb.CommandAck) -> None:
+    count = len(command.message_id)
+    named = [f"{m.ledgerId}:{m.entryId}" for m in command.message_id[:NAMED_POSITIONS_MAX]]
+    if count > len(named):
+        named.append(f"{count - len(named)} others")
     reason = pb.CommandAck.ValidationError.Name(command.validation_error)
-    log.warning("%s: ack for corrupted message at %s - Reason: %s", consumer, positions, reason)
+    subscription.log.warning(
+        "%s: ack for corrupted message at %s - Reason: %s", consumer, ", ".join(named), reason
+    )

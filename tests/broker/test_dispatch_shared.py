@@ -9,8 +9,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from geminga.broker.consumer import SHARED
+from geminga.broker.consumer import EXCLUSIVE, SHARED
 from geminga.errors import ConsumerBusy, LedgerNotFound, NotAllowed
+from geminga.managed_ledger.batch_index import ACK_SET_WORDS_MAX
 from geminga.position import Position
 from geminga.wire import pulsar_pb2 as pb
 from tests.broker.dispatch_rig import Client, OpenRig, Rig, message
@@ -295,6 +296,70 @@ async def test_cumulative_acks_are_ignored_with_a_warning(
         subscription.acknowledge_cumulative(client.consumer, positions[2])
         assert subscription.backlog() == 3
         assert "cumulative ack on a Shared subscription is ignored" in caplog.text
+
+
+async def test_what_a_client_does_over_and_over_is_said_once_a_second(
+    dispatch_rig: OpenRig, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with dispatch_rig() as rig:
+        subscription = await rig.subscription()
+        client = rig.join(subscription, SHARED)
+        (position,) = await rig.numbered(1)
+        corrupted = ack_command(client, *[message_id(position)] * 1000)
+        corrupted.validation_error = pb.CommandAck.ChecksumMismatch
+        for _ in range(3):
+            for _ in range(100):
+                subscription.acknowledge_cumulative(client.consumer, position)
+                subscription.acknowledge_command(client.consumer, corrupted)
+            await trio.sleep(1.1)
+        lines = [record.getMessage() for record in caplog.records]
+        ignored = [line for line in lines if "is ignored" in line]
+        assert ["99 more like this" in line for line in ignored] == [False, True, True]
+        named = [line for line in lines if "990 others - Reason: ChecksumMismatch" in line]
+        assert len(named) == 3
+        assert len(lines) == 6
+
+
+@pytest.mark.parametrize("sub_type", [SHARED, EXCLUSIVE])
+async def test_an_ack_set_beyond_any_batch_is_ignored(
+    dispatch_rig: OpenRig, caplog: pytest.LogCaptureFixture, sub_type: str
+) -> None:
+    async with dispatch_rig() as rig:
+        subscription = await rig.subscription()
+        client = rig.join(subscription, sub_type)
+        first, second = await rig.publish(message(b"a", batch=3), message(b"b", batch=3))
+        await rig.settle()
+        unacked = client.consumer.unacked
+        longest = [0b110, *[0] * (ACK_SET_WORDS_MAX - 1)]
+        subscription.acknowledge_command(
+            client.consumer, ack_command(client, message_id(second, *longest, 0))
+        )
+        assert subscription.cursor.ack_set(second) is None
+        assert client.consumer.unacked == unacked
+        assert f"an ack set of {ACK_SET_WORDS_MAX + 1} words is ignored" in caplog.text
+        subscription.acknowledge_command(client.consumer, ack_command(client, message_id(second, *longest)))
+        assert subscription.cursor.ack_set(second) == [0b110]
+        if sub_type == EXCLUSIVE:
+            up_to = ack_command(client, message_id(second, *longest, 0b1))
+            up_to.ack_type = pb.CommandAck.Cumulative
+            subscription.acknowledge_command(client.consumer, up_to)
+            assert (subscription.cursor.mark_delete, subscription.cursor.ack_set(second)) == (first, [0b110])
+        with pytest.raises(NotAllowed, match="An ack set of 1025 words is longer than 1024"):
+            await subscription.seek(first, ack_set=[*longest, 0])
+        assert not client.consumer.closed
+
+
+async def test_a_batch_that_claims_too_many_messages_counts_as_the_largest(dispatch_rig: OpenRig) -> None:
+    async with dispatch_rig() as rig:
+        subscription = await rig.subscription(unacked_max_per_consumer=0, unacked_max_per_subscription=0)
+        client = rig.join(subscription, SHARED, permits=100_000)
+        (position,) = await rig.publish(message(b"batch", batch=2**31 - 1))
+        await rig.settle()
+        assert (client.consumer.unacked, client.consumer.permits) == (65_536, 100_000 - 65_536)
+        subscription.acknowledge_command(client.consumer, ack_command(client, message_id(position, 0b110)))
+        assert client.consumer.unacked == 2
+        client.ack(position)
+        assert (client.consumer.unacked, subscription.backlog()) == (0, 0)
 
 
 async def test_parts_of_a_batch(dispatch_rig: OpenRig) -> None:

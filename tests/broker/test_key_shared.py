@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import combinations_with_replacement, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -104,6 +104,29 @@ def test_sticky_ranges_have_gaps_and_owners() -> None:
     selector.remove(low)
     assert selector.select(1) is None
     assert selector.select(100) is high
+
+
+def test_sticky_ranges_that_overlap_are_found_wherever_they_are() -> None:
+    for start, end in combinations_with_replacement(range(14), 2):
+        selector: StickyRangeSelector[Fake] = StickyRangeSelector()
+        selector.add(Fake("low", [SlotRange(2, 2), SlotRange(7, 9)]))
+        selector.add(Fake("high", [SlotRange(4, 5), SlotRange(12, 12)]))
+        wanted = Fake("wanted", [SlotRange(start, end)])
+        if {2, 4, 5, 7, 8, 9, 12}.isdisjoint(range(start, end + 1)):
+            selector.add(wanted)
+            assert selector.ranges(wanted) == [(start, end)]
+        else:
+            with pytest.raises(ConsumerAssign, match="Range conflict with consumer Consumer"):
+                selector.add(wanted)
+
+
+def test_a_consumer_may_name_a_thousand_ranges_and_no_more() -> None:
+    ranges = [SlotRange(2 * n, 2 * n) for n in range(1001)]
+    selector: StickyRangeSelector[Fake] = StickyRangeSelector()
+    with pytest.raises(ConsumerAssign, match="must not be more than 1000"):
+        selector.add(Fake("greedy", ranges))
+    selector.add(Fake("many", ranges[:1000]))
+    assert selector.select(1998) is not None
 
 
 @pytest.mark.parametrize(
