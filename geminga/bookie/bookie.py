@@ -19,6 +19,7 @@ import trio
 from geminga.bookie.entry_log_writer import EntryLogWriter
 from geminga.bookie.entry_logs import EntryLogs
 from geminga.bookie.file_names import entry_log_directory, journal_directory
+from geminga.bookie.garbage_collector import ExistingLedgers, GarbageCollector
 from geminga.bookie.index_format import DELETED, FENCED, State
 from geminga.bookie.journal import Adder, Journal
 from geminga.bookie.journal_files import JournalFiles, WrittenGroup
@@ -49,6 +50,7 @@ class Bookie:
         journal_files: JournalFiles,
         recovery: RecoveryReport,
         *,
+        existing_ledgers: ExistingLedgers | None,
         threaded: bool,
     ) -> None:
         """Use `open`."""
@@ -61,6 +63,14 @@ class Bookie:
         self._writers: dict[int, LedgerWriter] = {}
         self._caches = WriteCaches(settings.write_cache_bytes, journal_files.position)
         self._reader = LedgerReader(self._caches, storage, settings.read_cache_bytes)
+        self._garbage = GarbageCollector(
+            settings,
+            storage,
+            existing_ledgers,
+            cached_ledgers=self._caches.ledgers,
+            delete_ledger=self.delete_ledger,
+            on_failed=self._fail,
+        )
         self._failed: StorageError | None = None
         self._flush_lock = trio.Lock()
         self._flush_wanted = trio.Event()
@@ -81,20 +91,24 @@ class Bookie:
         directory: str,
         settings: BookieSettings | None = None,
         *,
+        existing_ledgers: ExistingLedgers | None = None,
         threaded: bool = True,
     ) -> Bookie:
         """Recover whatever is in `directory` (created if absent). On return everything that can be read is
         synced in entry logs and index, and the journal is empty; `recovery` says what was found.
 
+        `existing_ledgers(ids)` tells which of these ledgers have a metadata record, read after the call; all
+        others are deleted. Without it, only `delete_ledger` deletes.
+
         The caller holds the directory's lock. StorageError if the disk fails; CorruptData if the index is
         damaged. Cancelling or failing leaves a directory that the next `open` recovers.
         """
         settings = settings or BookieSettings()
-        return await disk.run(_recover, disk, index, directory, settings, threaded)
+        return await disk.run(_recover, disk, index, directory, settings, existing_ledgers, threaded)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Write the journal and flush caches, until `close` or cancelled. Cancelling still writes what is
-        queued.
+        """Write the journal, flush caches and collect garbage, until `close` or cancelled. Cancelling still
+        writes what is queued.
 
         StorageError comes out of here, once every writer with pending entries has been told.
         """
@@ -107,6 +121,7 @@ class Bookie:
                 nursery.start_soon(self._run_journal)
                 nursery.start_soon(self._flush_when_wanted)
                 nursery.start_soon(self._reader.run)
+                nursery.start_soon(self._garbage.run)
                 task_status.started()
             if self._failed is not None:
                 raise self._failed
@@ -269,6 +284,20 @@ class Bookie:
                 with contextlib.suppress(StorageError):  # `_fail` has it already
                     await self.flush()
 
+    async def collect_garbage(self) -> None:
+        """Delete ledgers without a metadata record, and entry logs without a living ledger; `run` does so
+        every `gc_wait_s`. A StorageError ends the bookie.
+        """
+        self._check_alive()
+        await self._garbage.collect()
+
+    async def compact(self, threshold: float) -> None:
+        """Copy what lives out of entry logs with less than this share alive, and delete these; `run` does so
+        on a schedule. Cancelling leaves the rest for another time. A StorageError ends the bookie.
+        """
+        self._check_alive()
+        await self._garbage.compact(threshold)
+
     def _start_flush(self) -> None:
         self._caches.swap()
         self._flush_wanted.set()
@@ -277,6 +306,7 @@ class Bookie:
         """Refuse entries, make those accepted durable, flush all, and end `run`: the next `open` has nothing
         to replay. After a failure it only lets the files go. Cancelling leaves a replay to do.
         """
+        self._garbage.stop()
         for writer in self._writers.values():
             writer.close()
         if self._ended is not None:
@@ -312,6 +342,8 @@ class Bookie:
             entry_log_bytes=sum(row.bytes for ledgers in list(usage.values()) for row in ledgers.values()),
             entry_logs_deleted=self._storage.logs_deleted,
             ledgers_deleted=self._deletions,
+            compacted_bytes=self._garbage.compacted_bytes,
+            logs_compacted=self._garbage.logs_compacted,
         )
 
     # ---- on the loop, once per group
@@ -365,7 +397,12 @@ class Bookie:
 
 
 def _recover(
-    disk: Disk, key_value: KeyValue, directory: str, settings: BookieSettings, threaded: bool
+    disk: Disk,
+    key_value: KeyValue,
+    directory: str,
+    settings: BookieSettings,
+    existing_ledgers: ExistingLedgers | None,
+    threaded: bool,
 ) -> Bookie:
     journals, entry_logs = journal_directory(directory), entry_log_directory(directory)
     disk.make_directory(journals)
@@ -378,4 +415,11 @@ def _recover(
     recovery = Recovery(disk, journals, settings, index, logs, writer)
     journal_files = recovery.run()
     storage = LedgerStorage(disk, settings, index, logs, writer)
-    return Bookie(settings, storage, journal_files, recovery.report, threaded=threaded)
+    return Bookie(
+        settings,
+        storage,
+        journal_files,
+        recovery.report,
+        existing_ledgers=existing_ledgers,
+        threaded=threaded,
+    )

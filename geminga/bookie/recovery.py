@@ -18,6 +18,7 @@ from geminga.bookie.journal_files import JournalFiles, JournalPosition
 from geminga.bookie.journal_format import FileHeader, Run
 from geminga.bookie.journal_scan import Damage, JournalScan, read_file_header
 from geminga.bookie.ledger_index import LedgerIndex, LedgerRow
+from geminga.bookie.missing_logs import find_moved_entries
 from geminga.bookie.records import Segment
 from geminga.bookie.segment_map import SegmentMap
 from geminga.bookie.settings import BookieSettings
@@ -43,6 +44,8 @@ class RecoveryReport:
     """Why the index was made anew from the entry logs, if it was."""
     entries_indexed: int = 0
     """Found in entry logs by that."""
+    entries_moved: int = 0
+    """Found in another log than the index named, after it was replaced by an old copy."""
     logs_missing: tuple[int, ...] = ()
     """Entry logs that the index names and that are not there; reads of what they held fail."""
 
@@ -54,6 +57,7 @@ class RecoveryReport:
             or self.torn_bytes
             or self.damages
             or self.index_rebuilt
+            or self.entries_moved
             or self.logs_missing
         )
 
@@ -85,6 +89,7 @@ class Recovery:
         self._journals = 0
         self._index_rebuilt = ""
         self._entries_indexed = 0
+        self._entries_moved = 0
         self._logs_missing: tuple[int, ...] = ()
 
     @property
@@ -101,6 +106,7 @@ class Recovery:
             damages=tuple(self._damages),
             index_rebuilt=self._index_rebuilt,
             entries_indexed=self._entries_indexed,
+            entries_moved=self._entries_moved,
             logs_missing=self._logs_missing,
         )
 
@@ -136,7 +142,15 @@ class Recovery:
             # Journals go oldest first, and only once the mark has passed them: there was a later mark than
             # this.
             self._index_rebuilt = "it is older than the journal"
-        self._logs_missing = tuple(sorted(self._index.usage.keys() - set(log_ids)))
+        if not self._index_rebuilt and self._missing(log_ids):
+            self._entries_moved = find_moved_entries(
+                self._disk,
+                self._entry_logs.directory,
+                log_ids,
+                self._index,
+                row_entries_max=self._settings.row_entries_max,
+            )
+        self._logs_missing = self._missing(log_ids)
         if self._index_rebuilt:
             self._entries_indexed = rebuild_index(
                 self._disk,
@@ -145,6 +159,10 @@ class Recovery:
                 self._index,
                 row_entries_max=self._settings.row_entries_max,
             )
+
+    def _missing(self, log_ids: list[int]) -> tuple[int, ...]:
+        named = {log_id for log_id, ledgers in self._index.usage.items() if ledgers}
+        return tuple(sorted(named - set(log_ids)))
 
     def _journals_found(self) -> list[int]:
         names = self._disk.list(self._directory)
