@@ -16,7 +16,7 @@ import trio
 from geminga.bookie.compaction_plan import CompactionSchedule, logs_to_compact, pause_s
 from geminga.bookie.settings import BookieSettings
 from geminga.bookie.storage import LedgerStorage
-from geminga.errors import StorageError
+from geminga.errors import ReadOnly, StorageError
 
 ExistingLedgers = Callable[[Sequence[int]], Awaitable[Collection[int]]]
 """Given ledger ids, those that have a metadata record. Read after the call: a record is durable before its
@@ -126,6 +126,8 @@ class GarbageCollector:
     def _failure_ends_it(self) -> Iterator[None]:
         try:
             yield
+        except ReadOnly as error:
+            log.warning("no compaction now: %s", error)
         except StorageError as error:
             self._on_failed(error)
             raise

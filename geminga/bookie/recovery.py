@@ -7,7 +7,7 @@ synced entry logs and in the index: nothing that a reader sees can vanish later.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from geminga.bookie.entry_log_writer import EntryLogWriter
 from geminga.bookie.entry_logs import EntryLogs
@@ -48,6 +48,16 @@ class RecoveryReport:
     """Found in another log than the index named, after it was replaced by an old copy."""
     logs_missing: tuple[int, ...] = ()
     """Entry logs that the index names and that are not there; reads of what they held fail."""
+
+    def __str__(self) -> str:
+        """What is not zero, for the log."""
+        found = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value:
+                shown = "; ".join(map(str, value)) if isinstance(value, tuple) else value
+                found.append(f"{field.name.replace('_', ' ')}: {shown}")
+        return ", ".join(found) or "nothing to do"
 
     @property
     def clean(self) -> bool:

@@ -60,6 +60,14 @@ class BookieSettings:
     compaction_slice_bytes: int = 1 * MIB
     """Compaction copies this much at once; a flush or a deletion waits for no more than that."""
 
+    disk_usage_threshold: float = 0.95
+    """Above this share of the disk in use the bookie becomes read-only (`diskUsageThreshold`)..."""
+    disk_usage_lwm_threshold: float = 0.90
+    """...until it is below this (`diskUsageLwmThreshold`)."""
+    disk_free_bytes_min: int = 128 * MIB
+    """With less than this free it becomes read-only too: what was accepted must still find its place."""
+    disk_check_interval_s: float = 10.0
+
     def __post_init__(self) -> None:
         assert self.journal_alignment_bytes >= 512
         assert self.row_entries_max > 0
@@ -92,6 +100,7 @@ class BookieStatistics:
     compacted_bytes: int
     """Living records that compaction has copied."""
     logs_compacted: int
+    read_only: bool
     """Entry logs of which it has copied all that lived."""
     ledgers_deleted: int
 
