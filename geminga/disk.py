@@ -119,7 +119,13 @@ class Disk(Protocol):
 
     def sync_directory(self, path: str) -> None: ...
 
-    def free_bytes(self, path: str) -> int: ...
+    def free_bytes(self, path: str) -> int:
+        """What this user may still write there."""
+        ...
+
+    def total_bytes(self, path: str) -> int:
+        """Free and used together, without what is reserved for others."""
+        ...
 
     def read_file(self, path: str) -> bytes: ...
 
@@ -327,6 +333,15 @@ class RealDisk:
         with _translated("ask for free space", path):
             facts = os.statvfs(path)
         return facts.f_bavail * facts.f_frsize
+
+    def total_bytes(self, path: str) -> int:
+        if sys.platform == "win32":
+            import shutil
+
+            return shutil.disk_usage(path).total
+        with _translated("ask for space", path):
+            facts = os.statvfs(path)
+        return (facts.f_blocks - facts.f_bfree + facts.f_bavail) * facts.f_frsize
 
     def read_file(self, path: str) -> bytes:
         with _translated("read", path), open(path, "rb") as file:

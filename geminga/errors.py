@@ -180,6 +180,10 @@ class LedgerFenced(StorageError):
     """An add to a ledger that was fenced, closed or deleted."""
 
 
+class ReadOnly(StorageError):
+    """No space is left on the disk: entries are refused until there is. Nothing accepted is affected."""
+
+
 class BadVersion(GemingaError):
     """A versioned write named a version that is no longer the current one; read again and decide anew."""
 

@@ -9,6 +9,7 @@ once and comes out as `StorageError`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import socket
@@ -30,7 +31,11 @@ from geminga.config import Config
 from geminga.disk import Disk, RealDisk
 from geminga.errors import StorageError
 from geminga.key_value import BlockCache, RocksKeyValue
-from geminga.managed_ledger.orphans import sweep_orphan_ledgers, sweep_unrecorded_ledgers
+from geminga.managed_ledger.orphans import (
+    existing_ledgers,
+    sweep_orphan_ledgers,
+    sweep_unrecorded_ledgers,
+)
 from geminga.managed_ledger.tail_cache import TailCache
 from geminga.metadata.instance import ForeignDirectory, check_instance
 from geminga.metadata.ledger_ids import LedgerIds
@@ -144,7 +149,13 @@ async def _serve(
             metadata = MetadataStore(metadata_values)
             await storage.start(failure.watch, metadata.run)
             await check_instance(metadata, cluster=config.cluster_name, clock="real", now_ms=clock.now_ms())
-            bookie = await Bookie.open(disk, index, os.path.join(data_dir, BOOKIE), bookie_settings(config))
+            bookie = await Bookie.open(
+                disk,
+                index,
+                os.path.join(data_dir, BOOKIE),
+                bookie_settings(config),
+                existing_ledgers=functools.partial(existing_ledgers, metadata),
+            )
             await storage.start(failure.watch, bookie.run)
             _log_recovery(bookie.recovery)
             await sweep_unrecorded_ledgers(bookie, metadata)

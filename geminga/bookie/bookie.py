@@ -12,13 +12,16 @@ log.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 
 import trio
 
+from geminga.bookie.disk_space import DiskSpace
 from geminga.bookie.entry_log_writer import EntryLogWriter
 from geminga.bookie.entry_logs import EntryLogs
 from geminga.bookie.file_names import entry_log_directory, journal_directory
+from geminga.bookie.garbage_collector import ExistingLedgers, GarbageCollector
 from geminga.bookie.index_format import DELETED, FENCED, State
 from geminga.bookie.journal import Adder, Journal
 from geminga.bookie.journal_files import JournalFiles, WrittenGroup
@@ -30,8 +33,10 @@ from geminga.bookie.settings import BookieSettings, BookieStatistics
 from geminga.bookie.storage import LedgerStorage
 from geminga.bookie.write_caches import WriteCaches
 from geminga.disk import Disk
-from geminga.errors import LedgerFenced, StorageError
+from geminga.errors import LedgerFenced, ReadOnly, StorageError
 from geminga.key_value import KeyValue
+
+log = logging.getLogger("geminga.bookie")
 
 
 class Bookie:
@@ -49,6 +54,8 @@ class Bookie:
         journal_files: JournalFiles,
         recovery: RecoveryReport,
         *,
+        directory: str,
+        existing_ledgers: ExistingLedgers | None,
         threaded: bool,
     ) -> None:
         """Use `open`."""
@@ -61,6 +68,16 @@ class Bookie:
         self._writers: dict[int, LedgerWriter] = {}
         self._caches = WriteCaches(settings.write_cache_bytes, journal_files.position)
         self._reader = LedgerReader(self._caches, storage, settings.read_cache_bytes)
+        self._garbage = GarbageCollector(
+            settings,
+            storage,
+            existing_ledgers,
+            cached_ledgers=self._caches.ledgers,
+            delete_ledger=self.delete_ledger,
+            on_failed=self._fail,
+        )
+        self._space = DiskSpace(storage.disk, directory, settings, self._space_changed)
+        self._privileged: set[int] = set()
         self._failed: StorageError | None = None
         self._flush_lock = trio.Lock()
         self._flush_wanted = trio.Event()
@@ -81,20 +98,31 @@ class Bookie:
         directory: str,
         settings: BookieSettings | None = None,
         *,
+        existing_ledgers: ExistingLedgers | None = None,
         threaded: bool = True,
     ) -> Bookie:
         """Recover whatever is in `directory` (created if absent). On return everything that can be read is
         synced in entry logs and index, and the journal is empty; `recovery` says what was found.
 
+        `existing_ledgers(ids)` tells which of these ledgers have a metadata record, read after the call; all
+        others are deleted. Without it, only `delete_ledger` deletes.
+
         The caller holds the directory's lock. StorageError if the disk fails; CorruptData if the index is
         damaged. Cancelling or failing leaves a directory that the next `open` recovers.
         """
         settings = settings or BookieSettings()
-        return await disk.run(_recover, disk, index, directory, settings, threaded)
+        bookie = await disk.run(_recover, disk, index, directory, settings, existing_ledgers, threaded)
+        log.log(
+            logging.INFO if bookie.recovery.clean else logging.WARNING,
+            "recovered %s: %s",
+            directory,
+            bookie.recovery,
+        )
+        return bookie
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Write the journal and flush caches, until `close` or cancelled. Cancelling still writes what is
-        queued.
+        """Write the journal, flush caches and collect garbage, until `close` or cancelled. Cancelling still
+        writes what is queued.
 
         StorageError comes out of here, once every writer with pending entries has been told.
         """
@@ -102,11 +130,15 @@ class Bookie:
         self._check_alive()
         self._ended = trio.Event()
         try:
+            with self._failure_ends_it():
+                await self._space.check()
             async with trio.open_nursery() as nursery:
                 self._running = nursery.cancel_scope
                 nursery.start_soon(self._run_journal)
                 nursery.start_soon(self._flush_when_wanted)
                 nursery.start_soon(self._reader.run)
+                nursery.start_soon(self._garbage.run)
+                nursery.start_soon(self._watch_space)
                 task_status.started()
             if self._failed is not None:
                 raise self._failed
@@ -119,7 +151,37 @@ class Bookie:
             await self._journal.run()
         self._running.cancel()
 
+    async def _watch_space(self) -> None:
+        with contextlib.suppress(StorageError), self._failure_ends_it():
+            while True:
+                await trio.sleep(self._settings.disk_check_interval_s)
+                await self._check_space()
+
+    async def _check_space(self) -> None:
+        await self._space.check()
+        if self._space.reason:
+            await self._garbage.collect()
+            await self._space.check()
+
+    def _space_changed(self) -> None:
+        for ledger_id, writer in self._writers.items():
+            self._pause_or_resume(ledger_id, writer)
+        if not self._space.reason and self._caches.flushing is not None:
+            self._flush_wanted.set()
+        self._notify()
+
+    def _pause_or_resume(self, ledger_id: int, writer: LedgerWriter) -> None:
+        if not self._space.reason:
+            writer.resume()
+        elif ledger_id not in self._privileged:
+            writer.pause(ReadOnly(self._space.reason))
+
     # ---- writing
+
+    @property
+    def read_only(self) -> str:
+        """Why entries are refused now, as long as the disk is full; "" if they are not."""
+        return self._space.reason
 
     def create_ledger(
         self,
@@ -128,12 +190,14 @@ class Bookie:
         on_durable: Callable[[int], None],
         on_failed: Callable[[StorageError], None],
         topic: str = "",
+        high_priority: bool = False,
     ) -> LedgerWriter:
         """The one writer of a new ledger. The caller has already made the ledger's metadata record durable.
 
         After each group with entries of the ledger `on_durable(last entry id)` is called on the loop: all
         entries up to it are durable and can be read. `on_failed` is called at most once, if the disk fails
         while entries are pending. `topic` goes into entry logs for whoever reads them without the metadata.
+        With `high_priority` the ledger takes entries on a full disk too: for the few that help to free space.
         """
         self._check_alive()
         assert ledger_id not in self._writers, f"ledger {ledger_id} has a writer"
@@ -141,13 +205,20 @@ class Bookie:
         assert ledger_id not in self._storage.index.states, f"ledger {ledger_id} is fenced or deleted"
         writer = LedgerWriter(ledger_id, self._journal, on_durable=on_durable, on_failed=on_failed)
         self._writers[ledger_id] = writer
+        if high_priority:
+            self._privileged.add(ledger_id)
+        self._pause_or_resume(ledger_id, writer)
         if topic:
             self._storage.topics[ledger_id] = topic
         return writer
 
     def has_room(self) -> bool:
-        """Whether publishers may go on. False while too much waits for the disk: then `wait_room`."""
+        """Whether publishers may go on. False while too much waits for the disk: then `wait_room`. True on a
+        full disk, so that they are told.
+        """
         queued_bytes = self._journal.queued_bytes
+        if self._space.reason and self._caches.active.bytes < self._settings.write_cache_bytes:
+            return True
         return (
             queued_bytes < self._settings.queue_bytes_max and self._caches.has_room(queued_bytes)
         ) or self._failed is not None
@@ -179,6 +250,7 @@ class Bookie:
             return
         await self._set_state(ledger_id, DELETED)
         self._writers.pop(ledger_id, None)
+        self._privileged.discard(ledger_id)
         self._storage.topics.pop(ledger_id, None)
         self._caches.active.discard(ledger_id)
         self._reader.forget(ledger_id)
@@ -230,7 +302,8 @@ class Bookie:
     async def flush(self) -> None:
         """Everything that is durable now is in entry logs on return, and the journal before it let go.
 
-        A StorageError ends the bookie: what a failed flush left on disk is for recovery to find out.
+        ReadOnly if the disk is full: all stays in memory and in the journal. Any other StorageError ends the
+        bookie: what a failed flush left on disk is for recovery to find out.
         """
         async with self._flush_lock:
             self._check_alive()
@@ -242,7 +315,11 @@ class Bookie:
         cache = caches.flushing or caches.swap()
         mark = caches.flushing_position
         with trio.CancelScope(shield=True):  # half a flush would be done again
-            await self._storage.flush(cache, mark, lambda: self._journal.files.release(mark))
+            try:
+                await self._storage.flush(cache, mark, lambda: self._journal.files.release(mark))
+            except ReadOnly as error:
+                self._space.is_full(str(error))
+                raise
         caches.flushed()
         self._flushes += 1
         self._forget_closed_writers()
@@ -258,6 +335,7 @@ class Bookie:
         gone = [id_ for id_, writer in self._writers.items() if writer.is_done() and id_ not in active]
         for ledger_id in gone:
             del self._writers[ledger_id]
+            self._privileged.discard(ledger_id)
             self._storage.topics.pop(ledger_id, None)
 
     async def _flush_when_wanted(self) -> None:
@@ -269,6 +347,20 @@ class Bookie:
                 with contextlib.suppress(StorageError):  # `_fail` has it already
                     await self.flush()
 
+    async def collect_garbage(self) -> None:
+        """Delete ledgers without a metadata record, and entry logs without a living ledger; `run` does so
+        every `gc_wait_s`. A StorageError ends the bookie.
+        """
+        self._check_alive()
+        await self._garbage.collect()
+
+    async def compact(self, threshold: float) -> None:
+        """Copy what lives out of entry logs with less than this share alive, and delete these; `run` does so
+        on a schedule. Cancelling leaves the rest for another time. A StorageError ends the bookie.
+        """
+        self._check_alive()
+        await self._garbage.compact(threshold)
+
     def _start_flush(self) -> None:
         self._caches.swap()
         self._flush_wanted.set()
@@ -277,14 +369,16 @@ class Bookie:
         """Refuse entries, make those accepted durable, flush all, and end `run`: the next `open` has nothing
         to replay. After a failure it only lets the files go. Cancelling leaves a replay to do.
         """
+        self._garbage.stop()
         for writer in self._writers.values():
             writer.close()
         if self._ended is not None:
             while self._journal.queued_bytes and self._failed is None:
                 await self._next_change()
         if self._failed is None:
-            while self._caches.flushing is not None or self._caches.active.entries:
-                await self.flush()
+            with contextlib.suppress(ReadOnly):  # then the next `open` has something to replay
+                while self._caches.flushing is not None or self._caches.active.entries:
+                    await self.flush()
             await self._storage.finish_log()
         self._journal.stop()
         if self._ended is not None:
@@ -312,6 +406,9 @@ class Bookie:
             entry_log_bytes=sum(row.bytes for ledgers in list(usage.values()) for row in ledgers.values()),
             entry_logs_deleted=self._storage.logs_deleted,
             ledgers_deleted=self._deletions,
+            compacted_bytes=self._garbage.compacted_bytes,
+            logs_compacted=self._garbage.logs_compacted,
+            read_only=bool(self._space.reason),
         )
 
     # ---- on the loop, once per group
@@ -350,6 +447,8 @@ class Bookie:
     def _failure_ends_it(self) -> Iterator[None]:
         try:
             yield
+        except ReadOnly:
+            raise
         except StorageError as error:
             self._fail(error)
             raise
@@ -365,7 +464,12 @@ class Bookie:
 
 
 def _recover(
-    disk: Disk, key_value: KeyValue, directory: str, settings: BookieSettings, threaded: bool
+    disk: Disk,
+    key_value: KeyValue,
+    directory: str,
+    settings: BookieSettings,
+    existing_ledgers: ExistingLedgers | None,
+    threaded: bool,
 ) -> Bookie:
     journals, entry_logs = journal_directory(directory), entry_log_directory(directory)
     disk.make_directory(journals)
@@ -378,4 +482,12 @@ def _recover(
     recovery = Recovery(disk, journals, settings, index, logs, writer)
     journal_files = recovery.run()
     storage = LedgerStorage(disk, settings, index, logs, writer)
-    return Bookie(settings, storage, journal_files, recovery.report, threaded=threaded)
+    return Bookie(
+        settings,
+        storage,
+        journal_files,
+        recovery.report,
+        directory=directory,
+        existing_ledgers=existing_ledgers,
+        threaded=threaded,
+    )

@@ -13,7 +13,7 @@ being written when its process ended, and its records are found one after the ot
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from geminga.bookie.index_format import Row, Usage, decode_row, encode_row
@@ -89,6 +89,17 @@ def decode_trailer(data: bytes) -> tuple[int, int, int] | None:
 
 def decode_footer(data: bytes) -> Footer:
     """`data` is a footer whose crc was right."""
+    ledgers, position = _decode_ledgers(data)
+    return Footer(ledgers, list(_decode_rows(data, position)))
+
+
+def read_footer_piecewise(data: bytes) -> tuple[dict[int, FooterLedger], Iterator[tuple[int, Row]]]:
+    """The same, the rows one at a time: there may be hundreds of thousands."""
+    ledgers, position = _decode_ledgers(data)
+    return ledgers, _decode_rows(data, position)
+
+
+def _decode_ledgers(data: bytes) -> tuple[dict[int, FooterLedger], int]:
     (count,) = _COUNT.unpack_from(data)
     position = _COUNT.size
     ledgers = {}
@@ -98,12 +109,14 @@ def decode_footer(data: bytes) -> Footer:
         topic = data[position : position + name_bytes].decode()
         position += name_bytes
         ledgers[ledger_id] = FooterLedger(Usage(entries, record_bytes), topic)
+    return ledgers, position
+
+
+def _decode_rows(data: bytes, position: int) -> Iterator[tuple[int, Row]]:
     (count,) = _COUNT.unpack_from(data, position)
     position += _COUNT.size
-    rows = []
     for _ in range(count):
         ledger_id, first, length = _ROW.unpack_from(data, position)
         position += _ROW.size
-        rows.append((ledger_id, decode_row(first, data[position : position + length])))
+        yield ledger_id, decode_row(first, data[position : position + length])
         position += length
-    return Footer(ledgers, rows)

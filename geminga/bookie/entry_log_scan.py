@@ -22,13 +22,26 @@ assert SCAN_BYTES > ENTRY_BYTES_MAX + RECORD_PREFIX_BYTES, "every record fits in
 
 def read_footer(file: File) -> Footer | None:
     """None if the log was not closed, or its footer is damaged: `scan_rows` finds the records then."""
+    data = read_footer_bytes(file)
+    return decode_footer(data) if data is not None else None
+
+
+def records_bytes(file: File) -> int:
+    """How long the log's records are in all; with the rest of an unfinished flush, if it was not closed."""
+    size = file.size()
+    trailer = decode_trailer(file.pread(max(0, size - TRAILER_BYTES), TRAILER_BYTES))
+    return max(0, (trailer[0] if trailer is not None else size) - HEADER_BYTES)
+
+
+def read_footer_bytes(file: File) -> bytes | None:
+    """A footer whose checksum is right, not decoded."""
     size = file.size()
     trailer = decode_trailer(file.pread(max(0, size - TRAILER_BYTES), TRAILER_BYTES))
     if trailer is None:
         return None
     offset, length, crc = trailer
     footer = file.pread(offset, length)
-    return decode_footer(footer) if len(footer) == length and crc32c(footer) == crc else None
+    return footer if len(footer) == length and crc32c(footer) == crc else None
 
 
 def read_rows(file: File, log_id: int, *, row_entries_max: int) -> list[LedgerRow]:

@@ -82,6 +82,16 @@ class EntryLogWriter:
         self._rows = []
         self._topics = {}
 
+    def abandon(self) -> None:
+        """A write has failed for want of space: start anew in another log. What the index names stays, a log
+        that it does not name is dead.
+        """
+        self.close()
+        self._rows = []
+        self._topics = {}
+        self._parts = []
+        self._parts_bytes = 0
+
     def close(self) -> None:
         """Let the file go without a footer."""
         if self._file is not None:

@@ -10,6 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 
+from geminga.bookie.entry_log_scan import read_footer_bytes, records_bytes
 from geminga.bookie.file_names import ENTRY_LOG_SUFFIX, entry_log_path, parse_id
 from geminga.bookie.index_format import Row
 from geminga.bookie.records import Segment, compact, damaged_record
@@ -62,6 +63,16 @@ class EntryLogs:
                 f" is not entry {first} of ledger {ledger_id}, or damaged"
             )
         return segment.part(first, first + damaged - 1)
+
+    def records_bytes(self, log_id: int) -> int:
+        """See `entry_log_scan.records_bytes`. For a log that is not written to any more."""
+        with self._pinned(log_id) as file:
+            return records_bytes(file)
+
+    def footer_bytes(self, log_id: int) -> bytes | None:
+        """A closed log's footer; None if it has none, or a damaged one."""
+        with self._pinned(log_id) as file:
+            return read_footer_bytes(file)
 
     def delete(self, log_id: int) -> None:
         """Unlink a log; who reads it now reads on."""

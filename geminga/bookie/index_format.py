@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from geminga.bookie.journal_files import JournalPosition
+from geminga.bookie.records import compact
 
 LEDGER_ID_MAX: Final = 2**63 - 1
 MARK_KEY: Final = b"m"
@@ -48,6 +49,16 @@ class Row(NamedTuple):
     @property
     def last(self) -> int:
         return self.first + len(self.ends) - 1
+
+
+def row_part(row: Row, first: int, last: int) -> Row:
+    """The row of the entries first..last of this one."""
+    if first == row.first and last == row.last:
+        return row
+    index = first - row.first
+    begin = row.ends[index - 1] if index else 0
+    ends = [end - begin for end in row.ends[index : last - row.first + 1]]
+    return Row(first, row.log_id, row.offset + begin, compact(ends))
 
 
 class Usage(NamedTuple):

@@ -10,9 +10,8 @@ from bisect import bisect_right
 
 from geminga.bookie.entry_log_scan import read_rows
 from geminga.bookie.file_names import entry_log_path
-from geminga.bookie.index_format import Row
+from geminga.bookie.index_format import Row, row_part
 from geminga.bookie.ledger_index import LedgerIndex, LedgerRow
-from geminga.bookie.records import compact
 from geminga.disk import Disk
 
 
@@ -62,7 +61,7 @@ class _Covered:
                 first = self._lasts[at - 1] + 1
                 continue
             last = min(row.last, self._firsts[at] - 1) if at < len(self._firsts) else row.last
-            pieces.append(_part(row, first, last))
+            pieces.append(row_part(row, first, last))
             if at and self._lasts[at - 1] == first - 1:
                 self._lasts[at - 1] = last
             else:
@@ -70,12 +69,3 @@ class _Covered:
                 self._lasts.insert(at, last)
             first = last + 1
         return pieces
-
-
-def _part(row: Row, first: int, last: int) -> Row:
-    if first == row.first and last == row.last:
-        return row
-    index = first - row.first
-    begin = row.ends[index - 1] if index else 0
-    ends = [end - begin for end in row.ends[index : last - row.first + 1]]
-    return Row(first, row.log_id, row.offset + begin, compact(ends))

@@ -67,6 +67,15 @@ class LedgerIndex:
         row = decode_row(split_key(found[0])[1], found[1])
         return row if entry_id <= row.last else None
 
+    def has_row(self, ledger_id: int, row: Row) -> bool:
+        """Whether the index has exactly this row."""
+        return self._map.get(entry_key(ledger_id, row.first)) == encode_row(row)
+
+    def rows(self, ledger_id: int) -> list[Row]:
+        """All rows of a ledger, in order of entries."""
+        found = self._map.scan(entry_key(ledger_id, 0), entry_key(ledger_id + 1, 0))
+        return [decode_row(split_key(key)[1], value) for key, value in found]
+
     def last_entry_id(self, ledger_id: int) -> int:
         """-1 if the index has no entry of the ledger. May read from disk, a block at most."""
         found = self._map.last_before(entry_key(ledger_id + 1, 0), entry_key(ledger_id, 0))
@@ -115,6 +124,50 @@ class LedgerIndex:
             puts.append((MARK_KEY, encode_mark(mark)))
         self._map.write(puts, sync=True)
         self.usage.update(usage)
+
+    def move(self, taken: Sequence[LedgerRow], rest: Sequence[LedgerRow], new: Sequence[LedgerRow]) -> None:
+        """Entries were copied to another log: all in one synced batch, or nothing. The copies are durable
+        already.
+
+        `taken` are rows, or beginnings of rows, of the index; `rest` what remains of those; `new` where the
+        copies lie. What belongs to a ledger that was deleted meanwhile is left out.
+        """
+        usage = {row.log_id: dict(self.usage.get(row.log_id, {})) for _, row in (*taken, *new)}
+        gone = {ledger_id for ledger_id, row in taken if not self.lives_in(ledger_id, row.log_id)}
+        puts = {}
+        touched = set()
+        for sign, rows in ((-1, taken), (1, new)):
+            for ledger_id, row in rows:
+                if ledger_id not in gone:
+                    touched.add((row.log_id, ledger_id))
+                    before = usage[row.log_id].get(ledger_id, Usage(0, 0))
+                    usage[row.log_id][ledger_id] = Usage(
+                        before.entries + sign * len(row.ends), before.bytes + sign * row.ends[-1]
+                    )
+        for ledger_id, row in (*rest, *new):
+            if ledger_id not in gone:
+                puts[entry_key(ledger_id, row.first)] = encode_row(row)
+        keys = (entry_key(ledger_id, row.first) for ledger_id, row in taken if ledger_id not in gone)
+        deletes = [key for key in keys if key not in puts]
+        for log_id, ledger_id in sorted(touched):
+            left = usage[log_id][ledger_id]
+            assert left.entries >= 0, f"more entries of ledger {ledger_id} left log {log_id} than were there"
+            if left.entries:
+                puts[usage_key(log_id, ledger_id)] = encode_usage(left)
+            else:
+                deletes.append(usage_key(log_id, ledger_id))
+                del usage[log_id][ledger_id]
+        self._map.write(puts.items(), deletes, sync=True)
+        for log_id, ledgers in usage.items():
+            if ledgers:
+                self.usage[log_id] = ledgers
+            else:
+                self.usage.pop(log_id, None)
+
+    def lives_in(self, ledger_id: int, log_id: int) -> bool:
+        """Whether entries of the ledger, which is not deleted, lie in the log."""
+        state = self.states.get(ledger_id)
+        return (state is None or state.kind != DELETED) and ledger_id in self.usage.get(log_id, ())
 
     def set_state(self, ledger_id: int, state: State) -> None:
         """Durable on return."""

@@ -20,6 +20,7 @@ class LedgerWriter:
         "_journal",
         "_on_durable",
         "_on_failed",
+        "_paused",
         "_refusal",
         "_settled",
         "ledger_id",
@@ -42,13 +43,15 @@ class LedgerWriter:
         self._journal = journal
         self._enqueue = journal.queue.append
         self._refusal: StorageError | None = None
+        self._paused = False
         self._settled: trio.Event | None = None
 
     def append(self, body: bytes) -> int:
         """Accept one entry; returns its id. It is durable, and can be read, once `on_durable` was called
         with this id or a higher one. Never waits: ask `Bookie.has_room` first.
 
-        Raises LedgerFenced after close, fence or delete, StorageError after the disk has failed.
+        Raises LedgerFenced after close, fence or delete, ReadOnly while the disk is full, StorageError after
+        it has failed.
         """
         if self._refusal is not None:
             raise type(self._refusal)(str(self._refusal))
@@ -69,12 +72,24 @@ class LedgerWriter:
 
     def refuse(self, error: StorageError) -> None:
         """Every further `append` raises `error`. The first reason stays."""
+        if self._refusal is None or self._paused:
+            self._refusal = error
+            self._paused = False
+
+    def pause(self, error: StorageError) -> None:
+        """Every further `append` raises `error`, until `resume`."""
         if self._refusal is None:
             self._refusal = error
+            self._paused = True
+
+    def resume(self) -> None:
+        if self._paused:
+            self._refusal = None
+            self._paused = False
 
     def is_done(self) -> bool:
         """Closed, and nothing pending."""
-        return self._refusal is not None and self._durable >= self.next_entry_id - 1
+        return self._refusal is not None and not self._paused and self._durable >= self.next_entry_id - 1
 
     async def settle(self) -> None:
         """Return once nothing is pending: all durable, or failed."""
@@ -91,6 +106,7 @@ class LedgerWriter:
     def failed(self, error: StorageError) -> None:
         """Nothing more will become durable. Tells the owner if entries were pending."""
         self._refusal = error
+        self._paused = False
         if self._durable < self.next_entry_id - 1:
             self.next_entry_id = self._durable + 1
             self._wake_settlers()

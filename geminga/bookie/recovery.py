@@ -7,7 +7,7 @@ synced entry logs and in the index: nothing that a reader sees can vanish later.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from geminga.bookie.entry_log_writer import EntryLogWriter
 from geminga.bookie.entry_logs import EntryLogs
@@ -18,6 +18,7 @@ from geminga.bookie.journal_files import JournalFiles, JournalPosition
 from geminga.bookie.journal_format import FileHeader, Run
 from geminga.bookie.journal_scan import Damage, JournalScan, read_file_header
 from geminga.bookie.ledger_index import LedgerIndex, LedgerRow
+from geminga.bookie.missing_logs import find_moved_entries
 from geminga.bookie.records import Segment
 from geminga.bookie.segment_map import SegmentMap
 from geminga.bookie.settings import BookieSettings
@@ -43,8 +44,20 @@ class RecoveryReport:
     """Why the index was made anew from the entry logs, if it was."""
     entries_indexed: int = 0
     """Found in entry logs by that."""
+    entries_moved: int = 0
+    """Found in another log than the index named, after it was replaced by an old copy."""
     logs_missing: tuple[int, ...] = ()
     """Entry logs that the index names and that are not there; reads of what they held fail."""
+
+    def __str__(self) -> str:
+        """What is not zero, for the log."""
+        found = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value:
+                shown = "; ".join(map(str, value)) if isinstance(value, tuple) else value
+                found.append(f"{field.name.replace('_', ' ')}: {shown}")
+        return ", ".join(found) or "nothing to do"
 
     @property
     def clean(self) -> bool:
@@ -54,6 +67,7 @@ class RecoveryReport:
             or self.torn_bytes
             or self.damages
             or self.index_rebuilt
+            or self.entries_moved
             or self.logs_missing
         )
 
@@ -85,6 +99,7 @@ class Recovery:
         self._journals = 0
         self._index_rebuilt = ""
         self._entries_indexed = 0
+        self._entries_moved = 0
         self._logs_missing: tuple[int, ...] = ()
 
     @property
@@ -101,6 +116,7 @@ class Recovery:
             damages=tuple(self._damages),
             index_rebuilt=self._index_rebuilt,
             entries_indexed=self._entries_indexed,
+            entries_moved=self._entries_moved,
             logs_missing=self._logs_missing,
         )
 
@@ -136,7 +152,15 @@ class Recovery:
             # Journals go oldest first, and only once the mark has passed them: there was a later mark than
             # this.
             self._index_rebuilt = "it is older than the journal"
-        self._logs_missing = tuple(sorted(self._index.usage.keys() - set(log_ids)))
+        if not self._index_rebuilt and self._missing(log_ids):
+            self._entries_moved = find_moved_entries(
+                self._disk,
+                self._entry_logs.directory,
+                log_ids,
+                self._index,
+                row_entries_max=self._settings.row_entries_max,
+            )
+        self._logs_missing = self._missing(log_ids)
         if self._index_rebuilt:
             self._entries_indexed = rebuild_index(
                 self._disk,
@@ -145,6 +169,10 @@ class Recovery:
                 self._index,
                 row_entries_max=self._settings.row_entries_max,
             )
+
+    def _missing(self, log_ids: list[int]) -> tuple[int, ...]:
+        named = {log_id for log_id, ledgers in self._index.usage.items() if ledgers}
+        return tuple(sorted(named - set(log_ids)))
 
     def _journals_found(self) -> list[int]:
         names = self._disk.list(self._directory)

@@ -44,6 +44,29 @@ class BookieSettings:
     """
     flush_interval_s: float = 60.0
     """A write cache with anything in it is flushed at least this often."""
+    gc_wait_s: float = 900.0
+    """How often the ledgers here are compared with the metadata (BookKeeper's `gcWaitTime`)."""
+    minor_compaction_threshold: float = 0.2
+    """Entry logs with a smaller share of living records than this are compacted; 0: never..."""
+    minor_compaction_interval_s: float = 3600.0
+    """...this often..."""
+    minor_compaction_max_s: float = 600.0
+    """...and for no longer than this; the next run goes on."""
+    major_compaction_threshold: float = 0.5
+    major_compaction_interval_s: float = 86400.0
+    major_compaction_max_s: float = 3600.0
+    compaction_rate_bytes_per_s: int = 8 * MIB
+    """Records that compaction copies in a second (`compactionRateByBytes`); 0: as fast as it can."""
+    compaction_slice_bytes: int = 1 * MIB
+    """Compaction copies this much at once; a flush or a deletion waits for no more than that."""
+
+    disk_usage_threshold: float = 0.95
+    """Above this share of the disk in use the bookie becomes read-only (`diskUsageThreshold`)..."""
+    disk_usage_lwm_threshold: float = 0.90
+    """...until it is below this (`diskUsageLwmThreshold`)."""
+    disk_free_bytes_min: int = 128 * MIB
+    """With less than this free it becomes read-only too: what was accepted must still find its place."""
+    disk_check_interval_s: float = 10.0
 
     def __post_init__(self) -> None:
         assert self.journal_alignment_bytes >= 512
@@ -74,6 +97,11 @@ class BookieStatistics:
     entry_logs: int
     entry_log_bytes: int
     entry_logs_deleted: int
+    compacted_bytes: int
+    """Living records that compaction has copied."""
+    logs_compacted: int
+    read_only: bool
+    """Entry logs of which it has copied all that lived."""
     ledgers_deleted: int
 
 

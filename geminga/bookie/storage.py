@@ -12,16 +12,18 @@ from collections.abc import Callable
 
 import trio
 
+from geminga.bookie.compaction_plan import LogShare
 from geminga.bookie.entry_log_writer import EntryLogWriter
 from geminga.bookie.entry_logs import EntryLogs
 from geminga.bookie.index_format import DELETED, State
 from geminga.bookie.journal_files import JournalPosition
-from geminga.bookie.ledger_index import LedgerIndex
+from geminga.bookie.ledger_index import LedgerIndex, LedgerRow
+from geminga.bookie.log_slices import LogSlices
 from geminga.bookie.records import Segment
 from geminga.bookie.segment_map import SegmentMap
 from geminga.bookie.settings import BookieSettings
-from geminga.disk import Disk
-from geminga.errors import CorruptData, LedgerNotFound, StorageError
+from geminga.disk import Disk, DiskFull
+from geminga.errors import CorruptData, LedgerNotFound, ReadOnly, StorageError
 
 
 class LedgerStorage:
@@ -39,11 +41,18 @@ class LedgerStorage:
         """Whose ledger is whose, for the entry logs' footers."""
         self.logs_deleted = 0
         self.flushed_bytes = 0
-        self._disk = disk
+        self.disk = disk
         self._settings = settings
         self._index = index
         self._logs = logs
         self._writer = writer
+        self._record_bytes: dict[int, int] = {}
+        """Of closed logs that were asked for it."""
+        self._unreadable: set[int] = set()
+        self._log_lock = trio.Lock()
+        """Held from writing to the entry log until its rows are in the index, and while logs are deleted: one
+        that was just closed has no rows yet.
+        """
         self._index_lock = trio.Lock()
 
     @property
@@ -52,31 +61,98 @@ class LedgerStorage:
 
     async def flush(self, cache: SegmentMap, mark: JournalPosition, release: Callable[[], None]) -> None:
         """Write a cache to entry logs; `release` is called, off the loop, once the journal before `mark` is
-        not needed. On return all of it is durable and can be read from here.
+        not needed. On return all of it is durable and can be read from here. ReadOnly if there is no space:
+        nothing has changed then, try again later.
         """
-        rows = await self._disk.run(self._writer.write, cache, dict(self.topics))
-        async with self._index_lock:
-            await self._disk.run(self._index.flushed, rows, mark)
+        async with self._log_lock:
+            rows = await self.disk.run(self._write, cache, dict(self.topics))
+            async with self._index_lock:
+                await self.disk.run(self._index.flushed, rows, mark)
         self.flushed_bytes += cache.bytes
-        await self._disk.run(release)
+        await self.disk.run(release)
+
+    def _write(self, cache: SegmentMap, topics: dict[int, str]) -> list[LedgerRow]:
+        try:
+            return self._writer.write(cache, topics)
+        except DiskFull as error:
+            # All of it is in memory and in the journal still, and goes to a new log later: a file whose sync
+            # has failed is not used again.
+            self._writer.abandon()
+            raise ReadOnly(str(error)) from error
 
     async def finish_log(self) -> None:
         """Close the entry log that is being written."""
-        await self._disk.run(self._writer.finish)
+        async with self._log_lock:
+            try:
+                await self.disk.run(self._writer.finish)
+            except DiskFull:
+                self._writer.abandon()  # a log without a footer is read all the same
 
     async def set_state(self, ledger_id: int, state: State) -> None:
         """Durable on return."""
         async with self._index_lock:
-            await self._disk.run(self._index.set_state, ledger_id, state)
+            await self.disk.run(self._index.set_state, ledger_id, state)
 
     async def collect(self) -> None:
-        """Forget the rows of deleted ledgers and delete entry logs in which no ledger lives.
-
-        Not while a flush is under way: its rows could be those of a deleted ledger.
+        """Forget the rows of deleted ledgers and delete entry logs in which no ledger lives. Waits for a
+        flush that is under way, and for one slice of a compaction.
         """
-        async with self._index_lock:
-            await self._disk.run(self._index.purge)
-            self.logs_deleted += await self._disk.run(self._delete_dead_logs)
+        async with self._log_lock, self._index_lock:
+            await self.disk.run(self._index.purge)
+            self.logs_deleted += await self.disk.run(self._delete_dead_logs)
+
+    async def ledgers(self) -> set[int]:
+        """Every ledger that is not deleted and has entries in a log."""
+        found = await self.disk.run(self._index.ledgers)
+        return {ledger_id for ledger_id in found if not self.is_deleted(ledger_id)}
+
+    async def move_slice(self, slices: LogSlices) -> int | None:
+        """Copy the next of a log's living records to the log that is being written, and say so in the index:
+        durable on return, in that order. The number of bytes; None if there was nothing left.
+
+        Cancelling may leave copies that no row names; they cost space and nothing else.
+        """
+        try:
+            piece = await self.disk.run(slices.next)
+        except CorruptData as error:
+            slices.give_up(error)
+            return None
+        if piece is None or not piece.taken:
+            return None if piece is None else 0
+        async with self._log_lock:
+            new = await self.disk.run(self._write, piece.records, slices.topics)
+            async with self._index_lock:
+                await self.disk.run(self._index.move, piece.taken, piece.rest, new)
+        return sum(row.ends[-1] for _, row in piece.taken)
+
+    async def shares(self) -> list[LogShare]:
+        """How much lives in each closed log."""
+        return await self.disk.run(self._shares)
+
+    def _shares(self) -> list[LogShare]:
+        # Each log is asked once for its size.
+        writing, usage = self._writer.log_id, dict(self._index.usage)
+        shares = []
+        for log_id, ledgers in usage.items():
+            if log_id == writing or log_id in self._unreadable:
+                continue
+            living = sum(row.bytes for ledger_id, row in ledgers.items() if not self.is_deleted(ledger_id))
+            size = self._record_bytes.get(log_id)
+            if size is None:
+                try:
+                    size = self._record_bytes[log_id] = self._logs.records_bytes(log_id)
+                except StorageError:
+                    continue  # it is missing, or was just deleted
+            shares.append(LogShare(log_id, living, size))
+        return shares
+
+    def slices(self, log_id: int) -> LogSlices:
+        """The living records of a closed log."""
+        return LogSlices(self._logs, self._index, log_id, self._settings.compaction_slice_bytes)
+
+    def leave_alone(self, log_id: int) -> None:
+        """Do not compact this log again: it cannot be read in full."""
+        self._unreadable.add(log_id)
 
     def _delete_dead_logs(self) -> int:
         # The index was synced before this: no row names these logs any more, whatever a crash leaves of them.
@@ -85,15 +161,16 @@ class LedgerStorage:
         for log_id in dead:
             self._logs.delete(log_id)
             self._index.forget_log(log_id)
+            self._record_bytes.pop(log_id, None)
         if dead:
             self._logs.sync_directory()
         return len(dead)
 
     async def close(self, close_journal: Callable[[], None]) -> None:
         """Let all files go."""
-        await self._disk.run(close_journal)
-        await self._disk.run(self._logs.close)
-        await self._disk.run(self._writer.close)
+        await self.disk.run(close_journal)
+        await self.disk.run(self._logs.close)
+        await self.disk.run(self._writer.close)
 
     def is_deleted(self, ledger_id: int) -> bool:
         state = self._index.states.get(ledger_id)
@@ -107,7 +184,7 @@ class LedgerStorage:
         """Entries from `first` on without a gap, checked: the first at least, what was asked for and what
         follows it, up to the read-ahead. Errors as in `Bookie.read`.
         """
-        return await self._disk.run(self._load, ledger_id, first, last, bytes_max)
+        return await self.disk.run(self._load, ledger_id, first, last, bytes_max)
 
     def _load(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[Segment]:
         segments = [self._load_row(ledger_id, first, last, bytes_max)]
@@ -142,4 +219,10 @@ class LedgerStorage:
         asked = row.ends[min(last, row.last) - row.first] - begin
         ahead = self._settings.read_ahead_bytes if read_ahead_bytes is None else read_ahead_bytes
         until = max(bisect_right(row.ends, begin + max(min(asked, bytes_max), ahead)), index + 1)
-        return self._logs.load(ledger_id, row, first, row.first + until - 1)
+        try:
+            return self._logs.load(ledger_id, row, first, row.first + until - 1)
+        except StorageError:
+            # Compaction replaces a row before it lets the log go that the row names.
+            if self._index.find(ledger_id, first) == row:
+                raise
+        return self._load_row(ledger_id, first, last, bytes_max, read_ahead_bytes=read_ahead_bytes)

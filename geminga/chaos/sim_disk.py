@@ -191,6 +191,8 @@ class SimDisk:
         """Kind and path of each of them."""
         self.inject: Callable[[str, str], None] | None = None
         """Called with kind and path before every operation, reads included; may raise a StorageError."""
+        self.free = 1 << 40
+        """What `free_bytes` answers, whatever is written."""
         self._chance = random.Random(seed)
         self._names: dict[str, _Inode] = {}
         self._durable_names: dict[str, _Inode] = {}
@@ -246,6 +248,9 @@ class SimDisk:
         self._pending_names = [(where, names) for where, names in self._pending_names if where != path]
 
     def free_bytes(self, path: str) -> int:
+        return self.free
+
+    def total_bytes(self, path: str) -> int:
         return 1 << 40
 
     def read_file(self, path: str) -> bytes:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
-from geminga.errors import GemingaError, ServiceNotReady, StorageError, TopicTerminated
+from geminga.errors import GemingaError, ReadOnly, ServiceNotReady, StorageError, TopicTerminated
 from geminga.managed_ledger.entry import Entry
 from geminga.managed_ledger.ledger_chain import ChainLedger, LedgerChain
 from geminga.managed_ledger.rollover import ManagedLedgerSettings, is_full
@@ -134,6 +134,8 @@ class Appender:
             return
         try:
             entry_id = writer.append(body)
+        except ReadOnly:
+            raise  # it passes, and nothing that was accepted is affected
         except StorageError as error:
             self.fence(error)
             raise

@@ -148,7 +148,11 @@ class CursorLedger:
         self._durable_entry_id = -1
         self._ledger_bytes = 0
         self._writer = storage.bookie.create_ledger(
-            ledger_id, on_durable=self._on_durable, on_failed=self._on_failed, topic=storage.topic
+            ledger_id,
+            on_durable=self._on_durable,
+            on_failed=self._on_failed,
+            topic=storage.topic,
+            high_priority=True,  # without acknowledgments nothing could be trimmed from a full disk
         )
         await self._append(self._writer, data)
         await self.save(cursor_ledger_id=ledger_id, mark_delete=mark_delete)

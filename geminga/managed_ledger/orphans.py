@@ -9,7 +9,10 @@ opened.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import trio
 
 from geminga.errors import CorruptData, LedgerNotFound
 from geminga.metadata import records
@@ -23,6 +26,9 @@ log = logging.getLogger("geminga.managed_ledger")
 
 SWEPT_PURPOSES = frozenset({"data", "cursor"})
 """Buckets and schemas are named by others, and swept by them."""
+
+LEDGERS_AT_ONCE = 100
+"""Records looked up without letting others run."""
 
 
 def find_orphan_ledgers(metadata: MetadataStore) -> list[int]:
@@ -59,6 +65,19 @@ def _named_ledgers(metadata: MetadataStore, path: str) -> set[int]:
         if cursor is not None:
             named.add(records.decode(CursorRecord, cursor.value, cursor_path).cursor_ledger_id)
     return named
+
+
+async def existing_ledgers(metadata: MetadataStore, ledger_ids: Sequence[int]) -> set[int]:
+    """Those of the ledgers that have a record, read after the call and a few at a time, so that the loop
+    never waits long. StorageError.
+    """
+    existing = set()
+    for number, ledger_id in enumerate(ledger_ids):
+        if number % LEDGERS_AT_ONCE == 0:
+            await trio.lowlevel.checkpoint()
+        if metadata.get(records.ledger_path(ledger_id)) is not None:
+            existing.add(ledger_id)
+    return existing
 
 
 async def sweep_orphan_ledgers(bookie: Bookie, metadata: MetadataStore) -> list[int]:

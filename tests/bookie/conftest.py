@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -30,6 +30,8 @@ TINY = BookieSettings(
     row_entries_max=5,
     entry_log_bytes=3000,
     entry_log_sync_bytes=1000,
+    compaction_slice_bytes=700,
+    compaction_rate_bytes_per_s=0,
 )
 
 
@@ -68,6 +70,7 @@ class World:
         self.settings = settings
         self.ledgers: dict[int, SimLedger] = {}
         self.index_lost = False
+        self.logs_compacted = 0
         self.index_copies: list[dict[bytes, bytes]] = []
         self.index = self._with_power_from_disk(SimKeyValue(seed))
 
@@ -95,7 +98,14 @@ class World:
 
     @asynccontextmanager
     async def running(self, *, close: bool = True) -> AsyncIterator[Bookie]:
-        bookie = await Bookie.open(self.disk, self.index, "data", self.settings, threaded=False)
+        bookie = await Bookie.open(
+            self.disk,
+            self.index,
+            "data",
+            self.settings,
+            existing_ledgers=self._existing_ledgers,
+            threaded=False,
+        )
         async with trio.open_nursery() as nursery:
             await nursery.start(bookie.run)
             yield bookie
@@ -130,6 +140,18 @@ class World:
         self.ledgers[ledger_id].deleting = True
         await bookie.delete_ledger(ledger_id)
         self.ledgers[ledger_id].deleted = True
+
+    async def drop(self, bookie: Bookie, *ledger_ids: int) -> None:
+        """Only the records go; the bookie finds out."""
+        for ledger_id in ledger_ids:
+            self.ledgers[ledger_id].deleting = True
+        await bookie.collect_garbage()
+        for ledger_id in ledger_ids:
+            self.ledgers[ledger_id].deleted = True
+
+    async def _existing_ledgers(self, ledger_ids: Sequence[int]) -> set[int]:
+        await trio.lowlevel.checkpoint()
+        return {id_ for id_ in ledger_ids if not self.ledgers[id_].deleting}
 
     async def fence(self, bookie: Bookie, ledger_id: int) -> None:
         self.ledgers[ledger_id].fenced_at = await bookie.fence(ledger_id)
@@ -304,8 +326,38 @@ async def overlaps(world: World) -> None:
                 await world.delete(bookie, ledger_id)
 
 
+async def compactions(world: World) -> None:
+    """Logs are compacted, also while ledgers grow and go away, and after a restart."""
+    async with world.running(close=False) as bookie:
+        for ledger_id in range(1, 7):
+            world.create(bookie, ledger_id)
+        await world.add(bookie, *range(1, 7), count=4, size=150)
+        await bookie.flush()
+        await world.add(bookie, *range(1, 7), count=3, size=210)
+        await bookie.flush()
+        await world.drop(bookie, 2, 4, 6)
+        await bookie.compact(0.9)
+        world.logs_compacted += bookie.statistics().logs_compacted
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.delete, bookie, 1)
+            nursery.start_soon(bookie.compact, 1.0)
+            nursery.start_soon(bookie.flush)
+            await world.add(bookie, 3, 5, count=2, size=300)
+        await world.add(bookie, 5, size=3500)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bookie.flush)
+            for _ in range(4):
+                await bookie.collect_garbage()
+        world.logs_compacted += bookie.statistics().logs_compacted
+    async with world.running() as bookie:
+        await world.drop(bookie, 5)
+        await bookie.compact(0.9)
+        world.create(bookie, 7)
+        await world.add(bookie, 7, count=2)
+
+
 SCRIPTS: dict[str, Script] = {
-    script.__name__: script for script in (trickle, bursts, deletions, fences, large, overlaps)
+    script.__name__: script for script in (trickle, bursts, deletions, fences, large, overlaps, compactions)
 }
 
 

@@ -49,7 +49,9 @@ def lose_index_after_crashes(
     return cases
 
 
-@pytest.mark.parametrize("name", ["trickle", "bursts", "deletions", "fences", "large", "overlaps"])
+@pytest.mark.parametrize(
+    "name", ["trickle", "bursts", "deletions", "fences", "large", "overlaps", "compactions"]
+)
 def test_nothing_durable_is_lost_with_the_index(
     new_world: Callable[..., World], scripts: Any, name: str
 ) -> None:
@@ -57,13 +59,15 @@ def test_nothing_durable_is_lost_with_the_index(
 
 
 AGES = (1, 2, 3, 5)
+SEEDS = (0, 7000)
+"""Enough for every planted bug to show."""
 
 
 @pytest.mark.parametrize("age", AGES)
 def test_an_old_copy_of_the_index_loses_nothing_either(
     new_world: Callable[..., World], scripts: Any, age: int
 ) -> None:
-    for name in ("bursts", "deletions", "overlaps"):
+    for name in ("bursts", "deletions", "overlaps", "compactions"):
         assert lose_index_after_crashes(new_world, scripts[name], step=5, age=age) > 5
 
 
@@ -119,14 +123,23 @@ def test_trusting_an_old_index_is_caught(
         for_every_age(new_world, scripts)
 
 
+def test_not_looking_for_what_compaction_moved_is_caught(
+    monkeypatch: pytest.MonkeyPatch, new_world: Callable[..., World], scripts: Any
+) -> None:
+    monkeypatch.setattr(recovery, "find_moved_entries", lambda *_, **__: 0)
+    with pytest.raises((AssertionError, BaseExceptionGroup)):
+        for_every_age(new_world, scripts)
+
+
 def for_every_age(new_world: Callable[..., World], scripts: Any) -> None:
     for age in AGES:
-        lose_index_after_crashes(new_world, scripts["bursts"], step=5, age=age)
+        for name in ("bursts", "compactions"):
+            lose_index_after_crashes(new_world, scripts[name], step=5, age=age)
 
 
 def all_scripts(new_world: Callable[..., World], scripts: Any) -> None:
-    for seed in (0, 4000):
-        for name in ("bursts", "deletions", "overlaps"):
+    for seed in SEEDS:
+        for name in ("bursts", "deletions", "overlaps", "compactions"):
             lose_index_after_crashes(new_world, scripts[name], step=2, seed=seed)
 
 

@@ -1,0 +1,62 @@
+"""An index that names entry logs which are not there. It may be an old copy, from before a compaction: then
+what it seeks lies in another log.
+"""
+
+from __future__ import annotations
+
+from geminga.bookie.entry_log_scan import read_rows
+from geminga.bookie.file_names import entry_log_path
+from geminga.bookie.index_format import Row, row_part
+from geminga.bookie.ledger_index import LedgerIndex, LedgerRow
+from geminga.disk import Disk
+
+
+def find_moved_entries(
+    disk: Disk, directory: str, log_ids: list[int], index: LedgerIndex, *, row_entries_max: int
+) -> int:
+    """Look in all logs for what the index has in logs that are missing, and correct its rows: durable on
+    return. The number of entries found; the rest stays as it is, and reads of it fail.
+    """
+    there = set(log_ids)
+    sought: dict[int, list[Row]] = {}
+    for ledger_id in {
+        ledger_id for log_id, ledgers in index.usage.items() if log_id not in there for ledger_id in ledgers
+    }:
+        sought[ledger_id] = [row for row in index.rows(ledger_id) if row.log_id not in there and not row.lost]
+    copies: dict[int, list[Row]] = {ledger_id: [] for ledger_id in sought}
+    for log_id in log_ids if sought else ():
+        file = disk.open(entry_log_path(directory, log_id))
+        try:
+            for ledger_id, row in read_rows(file, log_id, row_entries_max=row_entries_max):
+                if ledger_id in copies:
+                    copies[ledger_id].append(row)
+        finally:
+            file.close()
+    entries = 0
+    for ledger_id, rows in sought.items():
+        copies[ledger_id].sort(key=lambda row: row.first)
+        for row in rows:
+            new = _pieces(row, copies[ledger_id])
+            if new:
+                last = new[-1].last
+                rest = [row_part(row, last + 1, row.last)] if last < row.last else []
+                index.move(
+                    [LedgerRow(ledger_id, row_part(row, row.first, last))],
+                    [LedgerRow(ledger_id, left) for left in rest],
+                    [LedgerRow(ledger_id, piece) for piece in new],
+                )
+                entries += last - row.first + 1
+    return entries
+
+
+def _pieces(row: Row, copies: list[Row]) -> list[Row]:
+    """Parts of copies, in order of their first entry, that cover the row from its beginning without a
+    gap.
+    """
+    pieces: list[Row] = []
+    first = row.first
+    for copy in copies:
+        if copy.first <= first <= copy.last and first <= row.last:
+            pieces.append(row_part(copy, first, min(copy.last, row.last)))
+            first = pieces[-1].last + 1
+    return pieces

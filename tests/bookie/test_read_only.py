@@ -1,0 +1,230 @@
+"""A full disk: entries are refused, nothing accepted is lost, reading and freeing go on, and it ends by
+itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from geminga.bookie.bookie import Bookie
+from geminga.bookie.disk_space import refusal
+from geminga.bookie.settings import BookieSettings
+from geminga.disk import DiskFull, RealDisk
+from geminga.errors import ReadOnly, StorageError
+from geminga.key_value import RocksKeyValue
+
+NewWorld = Callable[[], Any]
+GIB = 1 << 30
+MIB = 1 << 20
+
+
+def test_the_high_and_the_low_water_mark() -> None:
+    settings = BookieSettings()
+
+    def refused(used: float, *, read_only: bool) -> bool:
+        return bool(refusal(int(1000 * GIB * (1 - used)), 1000 * GIB, settings, read_only=read_only))
+
+    assert [refused(used, read_only=False) for used in (0.5, 0.91, 0.94, 0.96)] == [False, False, False, True]
+    assert [refused(used, read_only=True) for used in (0.5, 0.89, 0.91, 0.96)] == [False, False, True, True]
+
+
+def test_a_little_must_be_free_whatever_the_share() -> None:
+    settings = BookieSettings(disk_usage_threshold=1.0, disk_usage_lwm_threshold=1.0)
+    assert refusal(127 * MIB, GIB, settings, read_only=False) == "127 MiB are free, 128 MiB are needed"
+    assert not refusal(129 * MIB, GIB, settings, read_only=False)
+    assert refusal(129 * MIB, GIB, settings, read_only=True) == "129 MiB are free, 192 MiB are needed"
+    assert not refusal(193 * MIB, GIB, settings, read_only=True)
+
+
+async def fill_and_check(bookie: Bookie, world: Any, free: int) -> None:
+    world.disk.free = free
+    await bookie._check_space()
+
+
+def test_entries_are_refused_and_everything_else_goes_on(new_world: NewWorld) -> None:
+    world = new_world()
+    assert world.run(full_for_a_while)
+    world.crash("drop")
+    world.check()
+
+
+async def full_for_a_while(world: Any) -> None:
+    async with world.running() as bookie:
+        world.create(bookie, 1)
+        world.create(bookie, 2)
+        await world.add(bookie, 1, 2, count=3)
+        await bookie.flush()
+        await fill_and_check(bookie, world, 1 * MIB)
+        assert bookie.statistics().read_only
+        assert "1 MiB are free" in bookie.read_only
+        for ledger in world.ledgers.values():
+            with pytest.raises(ReadOnly, match="read-only"):
+                ledger.writer.append(b"refused")
+        with pytest.raises(ReadOnly):
+            world.create(bookie, 3).writer.append(b"refused")
+        assert bookie.has_room()
+        assert await bookie.read(1, 0, 2, bytes_max=1000) == world.ledgers[1].bodies
+        await world.delete(bookie, 2)
+        await bookie.collect_garbage()
+        await bookie.compact(1.0)
+        assert bookie.ledgers() == {1}
+        await fill_and_check(bookie, world, 1 << 40)
+        assert not bookie.read_only
+        await world.add(bookie, 1, 3, count=2)
+        assert world.ledgers[1].durable == 4
+
+
+async def test_what_helps_to_free_space_may_be_written(new_world: NewWorld) -> None:
+    world = new_world()
+    async with world.running() as bookie:
+        await fill_and_check(bookie, world, 1 * MIB)
+        durable: list[int] = []
+        writer = bookie.create_ledger(
+            5, on_durable=durable.append, on_failed=lambda error: None, high_priority=True
+        )
+        writer.append(b"acknowledgments")
+        await bookie.flush()
+        while not durable:
+            await trio.lowlevel.checkpoint()
+        assert durable == [0]
+
+
+async def test_a_closed_ledger_stays_closed(new_world: NewWorld) -> None:
+    world = new_world()
+    async with world.running() as bookie:
+        world.create(bookie, 1)
+        await world.add(bookie, 1)
+        await fill_and_check(bookie, world, 1 * MIB)
+        world.ledgers[1].writer.close()
+        await fill_and_check(bookie, world, 1 << 40)
+        with pytest.raises(StorageError, match="closed"):
+            world.ledgers[1].writer.append(b"late")
+
+
+@pytest.mark.parametrize("kind", ["create", "write", "sync"])
+def test_a_flush_without_space_waits_for_space(new_world: NewWorld, kind: str) -> None:
+    world = new_world()
+    full = False
+
+    def inject(operation: str, path: str) -> None:
+        if full and operation == kind and path.endswith(".log"):
+            raise DiskFull(f"{path}: cannot {kind}: no space")
+
+    async def script(world: Any) -> None:
+        nonlocal full
+        async with world.running(close=False) as bookie:
+            world.create(bookie, 1)
+            await world.add(bookie, 1, count=2)
+            if kind != "create":
+                await bookie.flush()
+            await world.add(bookie, 1, count=2)
+            full = True
+            for _ in range(2):
+                with pytest.raises(ReadOnly):
+                    await bookie.flush()
+            with pytest.raises(ReadOnly):
+                world.ledgers[1].writer.append(b"refused")
+            found = bookie.read_cached(1, 0, 3) or await bookie.read(1, 0, 3, bytes_max=1 << 20)
+            assert found == world.ledgers[1].bodies[: len(found)]
+            full = False
+            await bookie._check_space()
+            await world.add(bookie, 1)
+            await bookie.flush()
+            assert bookie.statistics().flushing_bytes == 0
+            found = []
+            while len(found) < 5:
+                found += await bookie.read(1, len(found), 4, bytes_max=1 << 20)
+            assert found == world.ledgers[1].bodies
+
+    world.disk.inject = inject
+    assert world.run(script)
+    world.crash("drop")
+    world.check()
+
+
+@pytest.mark.parametrize("name", ["bursts", "compactions"])
+def test_no_space_at_any_operation_on_an_entry_log(new_world: NewWorld, scripts: Any, name: str) -> None:
+    """For one operation, or from then on; then a crash."""
+    refused = 0
+    for at, lasting in itertools.product(range(0, 60, 2), (1, 1000)):
+        world = new_world()
+        calls = 0
+
+        def inject(kind: str, path: str, at: int = at, lasting: int = lasting) -> None:
+            nonlocal calls, refused
+            if path.endswith(".log") and kind in ("create", "write", "sync"):
+                calls += 1
+                if at <= calls - 1 < at + lasting:
+                    refused += 1
+                    raise DiskFull(f"{path}: cannot {kind}: no space")
+
+        world.disk.inject = inject
+        world.run(scripts[name])
+        for ledger in world.ledgers.values():
+            assert ledger.failure is None or "closed" in str(ledger.failure)
+        world.disk.inject = None
+        world.crash("torn")
+        world.check()
+    assert refused > 25
+
+
+@pytest.mark.parametrize("kind", ["write", "sync"])
+def test_a_journal_without_space_promises_nothing(new_world: NewWorld, kind: str) -> None:
+    world = new_world()
+    full = False
+
+    def inject(operation: str, path: str) -> None:
+        if full and operation == kind and path.endswith(".journal"):
+            raise DiskFull(f"{path}: cannot {kind}: no space")
+
+    async def script(world: Any) -> None:
+        nonlocal full
+        async with world.running(close=False) as bookie:
+            world.create(bookie, 1)
+            await world.add(bookie, 1)
+            full = True
+            await world.add(bookie, 1)
+
+    world.disk.inject = inject
+    assert not world.run(script)
+    assert world.ledgers[1].durable == 0
+    assert world.ledgers[1].failure is not None
+    world.disk.inject = None
+    world.crash("drop")
+    world.check()
+
+
+async def test_it_becomes_read_only_and_writable_by_itself(tmp_path: Path) -> None:
+    class Small(RealDisk):
+        free = GIB
+
+        def free_bytes(self, path: str) -> int:
+            return self.free
+
+        def total_bytes(self, path: str) -> int:
+            return 2 * GIB
+
+    disk = Small()
+    index = RocksKeyValue(str(tmp_path / "index"))
+    settings = replace(BookieSettings(), disk_check_interval_s=0.01)
+    bookie = await Bookie.open(disk, index, str(tmp_path / "bookie"), settings)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(bookie.run)
+        for _ in range(3):
+            disk.free = 100 * MIB
+            with trio.fail_after(5):
+                while not bookie.read_only:
+                    await trio.lowlevel.checkpoint()
+            disk.free = 1 * GIB
+            with trio.fail_after(5):
+                while bookie.read_only:
+                    await trio.lowlevel.checkpoint()
+        await bookie.close()
+    index.close()
