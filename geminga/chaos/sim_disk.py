@@ -226,6 +226,11 @@ class SimDisk:
 
     # ---- what a test does to it
 
+    @property
+    def is_off(self) -> bool:
+        """The power went, and `crash` was not called yet."""
+        return self._off
+
     def step(self, kind: str, path: str) -> None:
         """An operation is about to happen: count it, fail it, or cut the power before it. Other simulated
         stores that crash together with this disk call it too.
