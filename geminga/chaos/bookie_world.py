@@ -101,6 +101,7 @@ class BookieWorld:
         self.settings = settings
         self.disk = SimDisk(seed)
         self.ledgers: dict[int, SimLedger] = {}
+        self.index_lost = False
         self.index = self._hooked(SimKeyValue(seed))
 
     def _hooked(self, index: SimKeyValue) -> SimKeyValue:
@@ -114,6 +115,11 @@ class BookieWorld:
         self.disk.crash(mode)
         keep = {"drop": 0, "keep": self.index.unsynced, "torn": None}[mode]
         self.index = self._hooked(self.index.crash(keep))
+
+    def lose_index(self) -> None:
+        """With it go the only knowledge of deletions and fences; entries must all come back."""
+        self.index = self._hooked(SimKeyValue(self.seed))
+        self.index_lost = True
 
     @asynccontextmanager
     async def running(self, *, close: bool = True) -> AsyncIterator[Bookie]:
@@ -231,8 +237,12 @@ class BookieWorld:
             with trio.fail_after(HANG_S):
                 async with self.running(close=False) as bookie:
                     promise(not bookie.recovery.damages, f"a crash looks like damage: {bookie.recovery}")
+                    promise(not bookie.recovery.logs_missing, "the index names logs that are gone")
                     for ledger in self.ledgers.values():
                         lasts[ledger.ledger_id] = await self._check_ledger(bookie, ledger)
+                    surplus = _entries_counted(bookie) - sum(last + 1 for last in lasts.values())
+                    dead = sum(len(ledger.bodies) for ledger in self.ledgers.values() if ledger.deleting)
+                    promise(0 <= surplus <= dead, f"{surplus} entries too many are counted")
                     new = max([CHECKED_IDS, *self.ledgers]) + 1
                     self.create(bookie, new)
                     await self.add(bookie, new, count=3)
@@ -243,6 +253,9 @@ class BookieWorld:
 
     async def _check_ledger(self, bookie: Bookie, ledger: SimLedger) -> int:
         ledger_id, last = ledger.ledger_id, bookie.last_entry_id(ledger.ledger_id)
+        if self.index_lost and ledger.deleting:
+            await bookie.delete_ledger(ledger_id)  # as whoever keeps the metadata does
+            return -1
         if ledger.deleted or (ledger.deleting and last == -1):
             promise(last == -1, f"ledger {ledger_id} was deleted and is back")
             promise(ledger_id not in bookie.ledgers(), f"ledger {ledger_id} was deleted and is listed")
@@ -254,8 +267,15 @@ class BookieWorld:
         last = await self.read_back(bookie, ledger_id)
         if ledger.fenced_at is not None:
             promise(last == ledger.fenced_at, f"ledger {ledger_id}: fenced at {ledger.fenced_at}, has {last}")
-            promise(not _can_be_created(bookie, ledger_id), f"the fence of {ledger_id} is forgotten")
+            forgotten = _can_be_created(bookie, ledger_id) and not self.index_lost
+            promise(not forgotten, f"the fence of {ledger_id} is forgotten")
         return last
+
+
+def _entries_counted(bookie: Bookie) -> int:
+    """What garbage collection will go by."""
+    usage = bookie._storage.index.usage
+    return sum(row.entries for ledgers in usage.values() for row in ledgers.values())
 
 
 def _can_be_created(bookie: Bookie, ledger_id: int) -> bool:

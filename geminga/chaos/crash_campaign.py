@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Final
 
 from geminga.chaos.bookie_scripts import SCRIPTS
-from geminga.chaos.crash_cases import CRASHES, FAILURES, CaseFailed, Tally, run_case, scripted_cases
+from geminga.chaos.crash_cases import WAYS, CaseFailed, Tally, run_case, scripted_cases
 from geminga.clock import RealClock
 
 CHUNK: Final = 100
@@ -97,7 +97,7 @@ def _run(options: argparse.Namespace) -> int:
     now_s = RealClock().monotonic_s
     whole = Tally()
     for title, cases in (
-        ("every operation", scripted_cases(chosen, (*CRASHES, *FAILURES))),
+        ("every operation", scripted_cases(chosen, WAYS)),
         ("random lives", list(random_cases(options.points, options.seed))),
     ):
         if not cases:

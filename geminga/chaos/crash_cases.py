@@ -1,7 +1,7 @@
 """One case of the crash campaign: a world, a way to break it, recoveries that are broken too, and the check.
 
-A case has a name from which it can be run again: `bursts:41:torn` is script, operation and way; `random:7` is
-the seed of lives, settings and faults.
+A case has a name from which it can be run again: `bursts:41:torn` is script, operation and way (and, if not
+the operation's number, a seed: `bursts:41:torn:5`); `random:7` is the seed of lives, settings and faults.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ CRASHES: Final[tuple[CrashMode, ...]] = ("drop", "keep", "torn")
 FAILURES: Final = ("once", "sticky", "short", "full")
 """Ways for an operation to fail while the power is on: it alone, all of its kind from then on, a write in its
 middle, no more space."""
+INDEX_LOST: Final = "lost"
+"""As torn, and nothing is left of the index."""
 RECOVERY_OPERATIONS: Final = 16
 """A recovery is cut short within about so many operations."""
 
@@ -56,13 +58,16 @@ class Tally:
         self.operations += other.operations
 
 
+WAYS: Final = (*CRASHES, *FAILURES, INDEX_LOST)
+
+
 def scripted_cases(scripts: Iterable[str], ways: Iterable[str]) -> list[str]:
     """The names of every operation of every script in every way. Runs each script twice to count."""
     names = []
     for script in scripts:
         crash_points, calls = _lengths(script)
         for way in ways:
-            count = crash_points if way in CRASHES else calls
+            count = calls if way in FAILURES else crash_points
             names += [f"{script}:{at}:{way}" for at in range(count)]
     return names
 
@@ -90,22 +95,26 @@ def run_case(name: str, *, nested_max: int = 3) -> Tally:
         chance = random.Random(f"point {seed}")
         world = BookieWorld(seed, _random_settings(chance))
     else:
-        at, _, way = rest.partition(":")
-        seed = int(at)
+        text, way, *seeds = rest.split(":")
+        at = int(text)
+        seed = int(seeds[0]) if seeds else at
         chance = random.Random(name)
-        world = BookieWorld(seed)
+        # An old journal that is written over takes entries along that a new index would need.
+        world = BookieWorld(seed, replace(TINY, journal_free_files_max=0) if way == INDEX_LOST else TINY)
     tally = Tally(cases=1)
     try:
         if script == "random":
             _run_random(world, chance, nested_max, tally)
         elif way in FAILURES:
-            _run_failing(world, script, seed, way)
+            _run_failing(world, script, at, way)
             world.crash("drop")
         else:
-            world.disk.crash_at = seed
+            world.disk.crash_at = at
             world.run(SCRIPTS[script])
             _crash(world, "drop" if way == "drop" else "keep" if way == "keep" else "torn", tally)
-            if way == "torn":
+            if way == INDEX_LOST:
+                world.lose_index()
+            if way in ("torn", INDEX_LOST):
                 _cut_recoveries(world, chance, nested_max, tally)
         world.check()
     except Exception as error:

@@ -15,7 +15,7 @@ from geminga.chaos import crash_campaign
 from geminga.chaos.bookie_scripts import SCRIPTS, random_life
 from geminga.chaos.bookie_world import BookieWorld
 from geminga.chaos.crash_campaign import random_cases, run_cases
-from geminga.chaos.crash_cases import CRASHES, FAILURES, CaseFailed, Tally, run_case, scripted_cases
+from geminga.chaos.crash_cases import WAYS, CaseFailed, Tally, run_case, scripted_cases
 from geminga.chaos.sim_disk import SimFile
 
 SCRIPTED, RANDOM = 1200, 600
@@ -23,7 +23,7 @@ SCRIPTED, RANDOM = 1200, 600
 
 def test_no_promise_is_broken_in_this_slice() -> None:
     """Operations of every script in every way, and random lives, on both cores."""
-    every = scripted_cases(SCRIPTS, (*CRASHES, *FAILURES))
+    every = scripted_cases(SCRIPTS, WAYS)
     assert len(SCRIPTS) >= 10
     cases = random.Random(2).sample(every, SCRIPTED) + list(random_cases(RANDOM, seed=3))
     assert {case.partition(":")[0] for case in cases} == {*SCRIPTS, "random"}
