@@ -10,6 +10,7 @@ injected, the last operations, and the command that runs this one case again.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,11 @@ from geminga.clock import RealClock
 
 CHUNK: Final = 100
 PROGRESS_S: Final = 5.0
+
+
+def process_pool(jobs: int) -> ProcessPoolExecutor:
+    """Processes that inherit nothing: a fork would take the locks of other threads along."""
+    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
 
 
 def run_cases(names: Sequence[str], nested_max: int) -> Tally:
@@ -46,7 +52,7 @@ def campaign(
     started_s = said_s = now_s()
     tally = Tally()
     chunks = iter(lambda: list(islice(names, CHUNK)), [])
-    with ProcessPoolExecutor(jobs) as pool:
+    with process_pool(jobs) as pool:
         running: set[Future[Tally]] = set()
         try:
             while True:

@@ -5,7 +5,6 @@ is the same slice. `python -m geminga.chaos.crash_campaign` runs all of it.
 from __future__ import annotations
 
 import random
-from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from geminga.bookie.journal_files import JournalFiles
 from geminga.chaos import crash_campaign
 from geminga.chaos.bookie_scripts import SCRIPTS, random_life
 from geminga.chaos.bookie_world import BookieWorld
-from geminga.chaos.crash_campaign import random_cases, run_cases
+from geminga.chaos.crash_campaign import process_pool, random_cases, run_cases
 from geminga.chaos.crash_cases import WAYS, CaseFailed, Tally, run_case, scripted_cases
 from geminga.chaos.sim_disk import SimFile
 
@@ -28,7 +27,7 @@ def test_no_promise_is_broken_in_this_slice() -> None:
     cases = random.Random(2).sample(every, SCRIPTED) + list(random_cases(RANDOM, seed=3))
     assert {case.partition(":")[0] for case in cases} == {*SCRIPTS, "random"}
     tally = Tally()
-    with ProcessPoolExecutor(2) as pool:
+    with process_pool(2) as pool:
         for part in pool.map(run_cases, [cases[first::12] for first in range(12)], [3] * 12):
             tally.add(part)
     assert tally.cases == SCRIPTED + RANDOM
