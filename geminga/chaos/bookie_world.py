@@ -38,7 +38,7 @@ TINY: Final = BookieSettings(
 )
 """So small that a few entries are enough for every file to roll and every cache to swap."""
 
-HANG_S = 100_000.0
+HANG_S = 20_000.0
 """Virtual seconds after which a wait counts as one without end."""
 CHECKED_IDS: Final = 1000
 """Ledgers that `check` writes have ids above this."""

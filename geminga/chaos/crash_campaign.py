@@ -10,6 +10,7 @@ injected, the last operations, and the command that runs this one case again.
 from __future__ import annotations
 
 import argparse
+import logging
 import multiprocessing
 import os
 import sys
@@ -27,8 +28,13 @@ PROGRESS_S: Final = 5.0
 
 
 def process_pool(jobs: int) -> ProcessPoolExecutor:
-    """Processes that inherit nothing: a fork would take the locks of other threads along."""
-    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+    """Processes that inherit nothing (a fork would take the locks of other threads along), and log nothing."""
+    return ProcessPoolExecutor(
+        jobs,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=logging.disable,
+        initargs=(logging.CRITICAL,),
+    )
 
 
 def run_cases(names: Sequence[str], nested_max: int) -> Tally:
