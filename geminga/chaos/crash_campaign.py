@@ -28,7 +28,7 @@ PROGRESS_S: Final = 5.0
 
 
 def process_pool(jobs: int) -> ProcessPoolExecutor:
-    """Processes that inherit nothing (a fork would take the locks of other threads along), and log nothing."""
+    """Silent processes that inherit nothing: a fork would take the locks of other threads along."""
     return ProcessPoolExecutor(
         jobs,
         mp_context=multiprocessing.get_context("spawn"),
