@@ -44,7 +44,7 @@ ALLOWED: dict[str, set[str]] = {
 BELOW_SERVER = set(ALLOWED) - {"chaos", "pipeline"}
 ALLOWED["room_settings"] = BELOW_SERVER
 ALLOWED["server"] = BELOW_SERVER | {"room_settings"}
-ALLOWED["cli"] = EVERYONE | {"server", "config", "config_file", "disk", "wire"}
+ALLOWED["cli"] = BELOW_SERVER | {"server"}
 ALLOWED["testing"] = EVERYONE | {"server", "config", "wire", "chaos"}
 ALLOWED["__main__"] = {"cli"}
 

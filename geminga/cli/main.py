@@ -22,6 +22,7 @@ COMMANDS = {
     "produce": "publish messages to a topic",
     "consume": "receive messages from a subscription",
     "perf": "measure rates and latencies of a broker",
+    "bookie": "look into a stopped broker's storage: list, dump, verify, rebuild the index",
 }
 
 
