@@ -135,8 +135,8 @@ async def _serve(
     clock = RealClock()
     disk.make_directory(data_dir)
     with contextlib.ExitStack() as held:
-        held.callback(disk.lock(data_dir).release)
         _refuse_foreign(disk, data_dir)
+        held.callback(disk.lock(data_dir).release)
         # One cache for metadata and index together.
         block_cache = BlockCache(memory_parts(config).block_cache)
         metadata_values, index = await disk.run(_open_databases, disk, data_dir, block_cache, held)

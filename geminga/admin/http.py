@@ -67,6 +67,9 @@ async def serve_http(sock: socket.socket, application: Application) -> None:
         await _Connection(stream, application).serve()
     except (trio.BrokenResourceError, trio.ClosedResourceError, ConnectionError):
         pass
+    except Exception:
+        # The boundary: whatever a request can bring about ends with its own connection.
+        log.exception("a connection ended by a bug in Geminga; all others go on")
     finally:
         application.open_connections -= 1
         await trio.aclose_forcefully(stream)

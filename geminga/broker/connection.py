@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import trio
@@ -55,6 +56,9 @@ class Connections:
         with sock:
             try:
                 await self._serve(sock)
+            except Exception:
+                # The boundary: whatever a client can bring about ends with its own connection.
+                log.exception("a connection ended by a bug in Geminga; all others go on")
             finally:
                 self.active -= 1
 
@@ -104,15 +108,28 @@ class Connections:
                 return
             session.ping_unanswered = False
             session.feed(chunk)
-            if not bookie.has_room():
-                await bookie.wait_room()
-            if not queue.has_room():
-                await queue.wait_room()
-            await session.wait_requests_below(REQUESTS_OPEN_MAX)
+            if not (bookie.has_room() and queue.has_room() and session.outbox.is_writable()):
+                with self._held_back(session):
+                    await bookie.wait_room()
+                    await queue.wait_room()
+                    await session.outbox.wait_writable()
+            if session.requests_open >= REQUESTS_OPEN_MAX:
+                with self._held_back(session):
+                    await session.wait_requests_below(REQUESTS_OPEN_MAX)
             turns += 1
             if turns >= CHUNKS_PER_TURN_MAX:
                 turns = 0
                 await trio.lowlevel.checkpoint()
+
+    @contextlib.contextmanager
+    def _held_back(self, session: Session) -> Iterator[None]:
+        """While we do not read, the peer's PONG is not read either: its silence means nothing."""
+        session.is_held_back = True
+        try:
+            yield
+        finally:
+            session.is_held_back = False
+            session.ping_unanswered = False
 
     async def _write(self, nursery: trio.Nursery, outbox: Outbox, sock: socket.socket) -> None:
         try:
@@ -131,7 +148,7 @@ class Connections:
             return
         while True:
             await trio.sleep(self._rooms.settings.keep_alive_s)
-            if session.ping_unanswered:
+            if session.ping_unanswered and not (session.is_held_back and outbox.is_writable()):
                 log.warning("%s: connection closed: no answer to PING", session.address)
                 nursery.cancel_scope.cancel()
                 return

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("geminga.broker")
 
 
+PASSES_PER_TURN = 4
+"""Reads that one subscription may do in a row, each of up to `read_entries_max` entries: about 2 ms."""
+
+
 class Surroundings(NamedTuple):
     """What a dispatcher works on."""
 
@@ -84,6 +88,7 @@ class Dispatcher:
         self.tracker: DelayedDeliveryTracker | None = None
         """Made when the first entry with a delivery time is read, by the types that delay."""
         self._retry_at_s = math.inf
+        self._passes = 0
         """After a failed read: when to try again."""
         self._retry_ms = 0
         self._failed_at: Position | None = None
@@ -152,6 +157,15 @@ class Dispatcher:
         if not self._is_backing_off():
             self._retry_at_s = math.inf
         return self._retry_at_s
+
+    async def let_others_run(self) -> None:
+        """Between two reads: every few of them the other tasks have their turn, and the outboxes theirs, so
+        that what was sent leaves in few large writes.
+        """
+        self._passes += 1
+        if self._passes >= PASSES_PER_TURN:
+            self._passes = 0
+            await trio.lowlevel.checkpoint()
 
     async def read_new(self, count_max: int) -> list[Entry] | None:
         """The next entries, all of one ledger, from memory if they are there.
@@ -255,8 +269,3 @@ class Dispatcher:
 def count_chunks(entries: Sequence[Entry]) -> int:
     """How many of the entries are chunks of larger messages."""
     return sum(entry.peek.chunk_id >= 0 for entry in entries)
-
-
-async def let_others_run() -> None:
-    """Between two reads of a long backlog."""
-    await trio.lowlevel.checkpoint()

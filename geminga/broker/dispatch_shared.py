@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 
 from geminga.broker.consumer import SHARED, Consumer
-from geminga.broker.dispatch import Batch, Dispatcher, Surroundings, count_chunks, let_others_run
+from geminga.broker.dispatch import Batch, Dispatcher, Surroundings, count_chunks
 from geminga.broker.dispatch_choice import share_round_robin
 from geminga.broker.dispatch_chunks import ChunkOwners
 from geminga.broker.dispatch_send import send_tracked
@@ -45,9 +45,10 @@ class SharedDispatcher(Dispatcher):
     # -- a round ---------------------------------------------------------------------------------------------
 
     async def round(self) -> None:
-        if self._starts_over:
-            await self._start_over()
         while count := self._entries_wanted():
+            if self._starts_over:
+                # Not only before the first read: all consumers may have left and others come during one.
+                await self._start_over()
             self._take_due(count)
             positions = self._to_send_again(count)
             if positions:
@@ -55,7 +56,7 @@ class SharedDispatcher(Dispatcher):
                     return
             elif not await self._send_new(count):
                 return
-            await let_others_run()
+            await self.let_others_run()
 
     def _entries_wanted(self) -> int:
         """About as many entries as the permits of all consumers will do for; 0: no one can take any."""

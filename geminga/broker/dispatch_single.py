@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 
 from geminga.broker.consumer import EXCLUSIVE, FAILOVER, Consumer
-from geminga.broker.dispatch import Batch, Dispatcher, Surroundings, count_chunks, let_others_run
+from geminga.broker.dispatch import Batch, Dispatcher, Surroundings, count_chunks
 from geminga.broker.dispatch_choice import choose_active
 from geminga.broker.dispatch_send import send
 from geminga.broker.key_shared import StickyRangeSelector
@@ -44,7 +44,7 @@ class SingleDispatcher(Dispatcher):
             if not entries:
                 return
             self._deliver(consumer, entries)
-            await let_others_run()
+            await self.let_others_run()
 
     def _ready(self) -> Consumer | None:
         """The active consumer, if it may be sent something now."""

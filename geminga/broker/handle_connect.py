@@ -28,14 +28,8 @@ def connect(session: Session, command: pb.CommandConnect) -> None:
     session.connected.set()
 
 
-connect.allowed_in = {State.NEW}  # type: ignore[attr-defined]
-
-
 def ping(session: Session, command: pb.CommandPing) -> None:
     session.outbox.write(encoder.pong())
-
-
-ping.allowed_in = {State.NEW, State.READY}  # type: ignore[attr-defined]
 
 
 def pong(session: Session, command: pb.CommandPong) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 import trio
 
 from geminga import limits
-from geminga.broker.consumer import Consumer
+from geminga.broker.consumer import SUBSCRIPTION_TYPES, Consumer
 from geminga.broker.session import Attached, Handler, Session
 from geminga.broker.topic import Topic
 from geminga.errors import (
@@ -13,6 +15,7 @@ from geminga.errors import (
     InvalidName,
     NotAllowed,
     PeerError,
+    ProtocolError,
     ServerError,
     ServiceNotReady,
     TooManyRequests,
@@ -31,19 +34,16 @@ class UnknownConsumer(PeerError):
     server_error = ServerError.METADATA
 
 
-SUBSCRIPTION_TYPES = ("Exclusive", "Shared", "Failover", "Key_Shared")
-
-
-async def subscribe(session: Session, command: pb.CommandSubscribe) -> None:
+def subscribe(session: Session, command: pb.CommandSubscribe) -> Awaitable[None] | None:
     """Attach a consumer. Success goes out before its first message."""
-    key = ("consumer", command.consumer_id)
     existing = session.consumers.get(command.consumer_id)
     if existing is not None and not existing.consumer.closed:
         session.outbox.write(encoder.success(command.request_id))
-        return
+        return None
+    key = ("consumer", command.consumer_id)
     if key in session.opening:
         raise ServiceNotReady("Consumer is already present on the connection")
-    if len(session.consumers) >= limits.CONSUMERS_PER_CONNECTION_MAX:
+    if len(session.consumers) + len(session.opening) >= limits.CONSUMERS_PER_CONNECTION_MAX:
         raise TooManyRequests(f"more than {limits.CONSUMERS_PER_CONNECTION_MAX} consumers on one connection")
     name = TopicName.parse(command.topic)
     if not command.subscription:
@@ -52,17 +52,28 @@ async def subscribe(session: Session, command: pb.CommandSubscribe) -> None:
     sub_type = SUBSCRIPTION_TYPES[command.subType]
     if sub_type not in session.rooms.settings.subscription_types:
         raise NotAllowed(f"Topic {name} doesn't support {sub_type} sub type!")
-    with trio.CancelScope() as scope:
-        session.opening[key] = scope
-        try:
+    # Known from now on, so that a CLOSE_CONSUMER right behind finds it.
+    session.opening[key] = scope = trio.CancelScope()
+    return _subscribe(session, command, name, scope)
+
+
+async def _subscribe(
+    session: Session, command: pb.CommandSubscribe, name: TopicName, scope: trio.CancelScope
+) -> None:
+    try:
+        with scope:
             create = command.force_topic_creation and session.topics.may_be_created(name)
             topic = await session.topics.get(name, create=create)
-            await _attach(session, command, topic)
-        finally:
-            del session.opening[key]
+            await _attach(session, command, topic, scope)
+        if scope.cancel_called:
+            raise ServiceNotReady("Consumer was closed before it was created")
+    finally:
+        del session.opening["consumer", command.consumer_id]
 
 
-async def _attach(session: Session, command: pb.CommandSubscribe, topic: Topic) -> None:
+async def _attach(
+    session: Session, command: pb.CommandSubscribe, topic: Topic, scope: trio.CancelScope
+) -> None:
     consumer = Consumer(
         command,
         session.outbox,
@@ -84,7 +95,7 @@ async def _attach(session: Session, command: pb.CommandSubscribe, topic: Topic) 
         subscription_properties={pair.key: pair.value for pair in command.subscription_properties},
         create=session.rooms.settings.auto_subscription_creation or not command.durable,
     )
-    if session.outbox.closed:
+    if session.outbox.closed or scope.cancel_called:
         subscription.remove_consumer(consumer)
         return
     session.consumers[command.consumer_id] = Attached(topic, subscription, consumer)
@@ -111,7 +122,7 @@ def _position(message_id: pb.MessageIdData) -> Position:
 
 def _attached(session: Session, consumer_id: int) -> Attached:
     attached = session.consumers.get(consumer_id)
-    if attached is None:
+    if attached is None or attached.consumer.closed:
         raise UnknownConsumer("Consumer not found")
     return attached
 
@@ -187,11 +198,18 @@ async def last_message_id(session: Session, command: pb.CommandGetLastMessageId)
         answer = encoder.message_id(*last, partition=topic.partition_index)
         entries = await topic.ledger.read_positions([last])
         if entries:
-            metadata = peek(entries[0].body)
-            if metadata.is_batch:
-                answer.batch_index = metadata.num_messages_in_batch - 1
+            answer.batch_index = _last_batch_index(entries[0].body)
     mark_delete = encoder.message_id(*subscription.cursor.mark_delete)
     session.outbox.write(encoder.last_message_id(command.request_id, answer, mark_delete))
+
+
+def _last_batch_index(body: bytes) -> int:
+    """-1: no batch, or metadata that cannot be read."""
+    try:
+        metadata = peek(body)
+    except ProtocolError:
+        return -1
+    return metadata.num_messages_in_batch - 1 if metadata.is_batch else -1
 
 
 def consumer_stats(session: Session, command: pb.CommandConsumerStats) -> None:

@@ -40,20 +40,22 @@ async def partition_metadata(session: Session, command: pb.CommandPartitionedTop
     session.outbox.write(answer)
 
 
-def topics_of_namespace(session: Session, command: pb.CommandGetTopicsOfNamespace) -> None:
+async def topics_of_namespace(session: Session, command: pb.CommandGetTopicsOfNamespace) -> None:
     """All topics of a namespace, none for one that does not exist. The client applies its pattern itself:
     regular expressions of strangers are not run here.
     """
     namespace = NamespaceName.parse(command.namespace)
-    persistent = command.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT
-    names = session.topics.names_in(namespace) if persistent else []
-    digest = topics_hash(names)
-    changed = command.topics_hash != digest
-    session.outbox.write(
-        encoder.topics_of_namespace(
-            command.request_id, names if changed else [], topics_hash=digest, changed=changed
+    async with session.large_answers:
+        await session.outbox.wait_writable()
+        persistent = command.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT
+        names = session.topics.names_in(namespace) if persistent else []
+        digest = topics_hash(names)
+        changed = command.topics_hash != digest
+        session.outbox.write(
+            encoder.topics_of_namespace(
+                command.request_id, names if changed else [], topics_hash=digest, changed=changed
+            )
         )
-    )
 
 
 HANDLERS: dict[type, Handler] = {

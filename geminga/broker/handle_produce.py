@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 import trio
 
 from geminga import limits
@@ -15,23 +17,30 @@ from geminga.wire import encoder
 from geminga.wire import pulsar_pb2 as pb
 
 
-async def producer(session: Session, command: pb.CommandProducer) -> None:
+def producer(session: Session, command: pb.CommandProducer) -> Awaitable[None] | None:
     """Attach a producer to its topic, which is loaded, or made where that is allowed."""
-    key = ("producer", command.producer_id)
     existing = session.producers.get(command.producer_id)
     if existing is not None and not existing.closed:
         if existing.epoch >= command.epoch:
             _succeed(session, command, existing)
-            return
-        _leave(session, existing)
+            return None
+        _leave(existing)
+    key = ("producer", command.producer_id)
     if key in session.opening:
         raise ServiceNotReady("Producer is already present on the connection")
-    if len(session.producers) >= limits.PRODUCERS_PER_CONNECTION_MAX:
+    if len(session.producers) + len(session.opening) >= limits.PRODUCERS_PER_CONNECTION_MAX:
         raise TooManyRequests(f"more than {limits.PRODUCERS_PER_CONNECTION_MAX} producers on one connection")
     name = TopicName.parse(command.topic)
-    with trio.CancelScope() as scope:
-        session.opening[key] = scope
-        try:
+    # Known from now on, so that a CLOSE_PRODUCER right behind finds it.
+    session.opening[key] = scope = trio.CancelScope()
+    return _open_producer(session, command, name, scope)
+
+
+async def _open_producer(
+    session: Session, command: pb.CommandProducer, name: TopicName, scope: trio.CancelScope
+) -> None:
+    try:
+        with scope:
             topic = await session.topics.get(name, create=session.topics.may_be_created(name))
             if command.initial_subscription_name:
                 await topic.create_subscription(
@@ -39,10 +48,11 @@ async def producer(session: Session, command: pb.CommandProducer) -> None:
                     initial="earliest",
                     create=session.rooms.settings.auto_subscription_creation,
                 )
-            made = _make(session, command, topic)
-            await _enter(session, command, topic, made)
-        finally:
-            del session.opening[key]
+            await _enter(session, command, _make(session, command, topic), scope)
+        if scope.cancel_called:
+            raise ServiceNotReady("Producer was closed before it was created")
+    finally:
+        del session.opening["producer", command.producer_id]
 
 
 def _make(session: Session, command: pb.CommandProducer, topic: Topic) -> Producer:
@@ -62,19 +72,24 @@ def _make(session: Session, command: pb.CommandProducer, topic: Topic) -> Produc
     )
 
 
-async def _enter(session: Session, command: pb.CommandProducer, topic: Topic, made: Producer) -> None:
+async def _enter(
+    session: Session, command: pb.CommandProducer, made: Producer, scope: trio.CancelScope
+) -> None:
+    """Have the topic admit the producer; whatever goes wrong on the way, it does not stay there unattached."""
+    topic = made.topic
     topic_epoch = command.topic_epoch if command.HasField("topic_epoch") else None
-    entered = await topic.add_producer(made, topic_epoch)
     try:
-        if not entered:
+        if not await topic.add_producer(made, topic_epoch):
             _succeed(session, command, made, ready=False)
             await topic.producers.wait(made)
             await topic.save_epoch()
+        if topic.closing or made.closed:
+            raise ServiceNotReady(f"topic {topic.name} is closing; look it up again")
     except BaseException:
-        topic.producers.remove(made)
+        _leave(made)
         raise
-    if session.outbox.closed:
-        topic.producers.remove(made)
+    if session.outbox.closed or scope.cancel_called:
+        _leave(made)
         return
     session.producers[command.producer_id] = made
     _succeed(session, command, made)
@@ -102,11 +117,11 @@ def close_producer(session: Session, command: pb.CommandCloseProducer) -> None:
     if made is None:
         session.outbox.write(encoder.success(command.request_id))
         return
-    _leave(session, made)
+    _leave(made)
     made.when_idle(lambda: session.outbox.write(encoder.success(command.request_id)))
 
 
-def _leave(session: Session, made: Producer) -> None:
+def _leave(made: Producer) -> None:
     made.closed = True
     made.topic.producers.remove(made)
 

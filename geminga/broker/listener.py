@@ -61,7 +61,11 @@ async def accept_forever(
                 log.warning("cannot accept a connection now: %s", error)
                 await trio.sleep(ACCEPT_RETRY_SECONDS)
                 continue
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            try:
+                sock.setblocking(False)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            except OSError:
+                sock.close()  # reset by its peer meanwhile
+                continue
             nursery.start_soon(handle, sock)
             await trio.lowlevel.checkpoint()

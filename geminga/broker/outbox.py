@@ -30,6 +30,7 @@ class Outbox:
         "_idle",
         "_parts",
         "_sleeping",
+        "_unblocked",
         "_wake",
         "bytes_sent",
         "closed",
@@ -41,6 +42,7 @@ class Outbox:
         self._parts: list[Buffer] = []
         self._wake = trio.Event()
         self._idle = trio.Event()
+        self._unblocked = trio.Event()
         self._sleeping = False
         self._blocked = False
         self.pending_bytes = 0
@@ -70,6 +72,12 @@ class Outbox:
     def is_writable(self) -> bool:
         """Whether more messages may be queued for this connection."""
         return not (self._blocked or self.closed)
+
+    async def wait_writable(self) -> None:
+        """Return once `is_writable()`, or closed. Cancelling leaves nothing behind."""
+        while self._blocked and not self.closed:
+            self._unblocked = trio.Event()
+            await self._unblocked.wait()
 
     def close(self) -> None:
         """Drop what is queued and wake everyone who waits for room, so that they see `closed`."""
@@ -121,5 +129,6 @@ class Outbox:
         await trio.lowlevel.checkpoint()
 
     def _tell_writable(self) -> None:
+        self._unblocked.set()
         for tell in tuple(self.on_writable):
             tell()

@@ -16,6 +16,7 @@ import trio
 from geminga import limits
 from geminga.errors import GemingaError, ProtocolError, ServerError
 from geminga.wire import encoder
+from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import Ack, BadFrame, Flow, Send, UnknownCommand, request_id_of
 from geminga.wire.decoder import Decoder
 
@@ -40,7 +41,12 @@ class State(enum.Enum):
     CLOSING = "closing"
 
 
-READY_ONLY = {State.READY}
+READY_ONLY = frozenset({State.READY})
+ALLOWED_IN: dict[type, frozenset[State]] = {
+    pb.CommandConnect: frozenset({State.NEW}),
+    pb.CommandPing: frozenset({State.NEW, State.READY}),
+}
+"""When a command may come, where that is not simply once the connection is ready."""
 
 
 def _name(kind: type, command: Any) -> str:
@@ -90,7 +96,12 @@ class Session:
         self.consumers: dict[int, Attached] = {}
         self.opening: dict[tuple[str, int], trio.CancelScope] = {}
         """Producers and consumers that are being made: ("producer" | "consumer", id)."""
+        self.large_answers = trio.Lock()
+        """Held by whoever writes an answer that may be large, so that they queue up one at a time."""
         self.ping_unanswered = False
+        self.is_held_back = False
+        """We do not read from the peer now: the disk, or its own unread answers, have to catch up first."""
+        self._warned = False
 
     def feed(self, chunk: bytes) -> None:
         """Serve everything that `chunk` completes. Raises `ProtocolError`; then the connection must be
@@ -140,7 +151,7 @@ class Session:
                 subscription.acknowledge(consumer, ack.positions)
         except GemingaError as error:
             if ack.request_id is None:
-                log.warning("%s: ack refused: %s", self.address, error)
+                self._warn(f"ack refused: {error}")
             else:
                 self.outbox.write(
                     encoder.ack_response(ack.consumer_id, ack.request_id, error.server_error, str(error))
@@ -169,25 +180,27 @@ class Session:
         handler = self._handlers.get(kind)
         if handler is None:
             raise ProtocolError(f"{_name(kind, command)} is nothing that a client sends")
-        if self.state not in getattr(handler, "allowed_in", READY_ONLY):
+        if self.state not in ALLOWED_IN.get(kind, READY_ONLY):
             raise ProtocolError(f"{kind.__name__} while the connection is {self.state.value}")
         try:
             waiting = handler(self, command)
+        except ProtocolError:
+            raise
         except GemingaError as error:
-            self.answer_error(command, error)
+            self._answer(command, error.server_error, str(error))
         else:
             if waiting is not None:
                 self.requests_open += 1
                 self.nursery.start_soon(self._finish, command, waiting)
 
     async def _finish(self, command: Any, waiting: Awaitable[None]) -> None:
-        """The connection boundary: whatever goes wrong with a request is told to its sender and to no one
-        else.
+        """The connection boundary of requests: nothing comes out of here. Whatever goes wrong is told to the
+        sender and to no one else.
         """
         try:
             await waiting
         except GemingaError as error:
-            self.answer_error(command, error)
+            self._answer(command, error.server_error, str(error))
         except Exception as error:
             log.exception("%s: %s failed; this is a bug in Geminga", self.address, type(command).__name__)
             self._answer(command, ServerError.UNKNOWN, f"internal error: {error!r}")
@@ -201,18 +214,18 @@ class Session:
             self._request_ended = trio.Event()
             await self._request_ended.wait()
 
-    def answer_error(self, command: Any, error: GemingaError) -> None:
-        """Tell the sender of `command` what went wrong; a fault in the bytes ends the connection instead."""
-        if isinstance(error, ProtocolError):
-            raise error
-        self._answer(command, error.server_error, str(error))
-
     def _answer(self, command: Any, code: ServerError, text: str) -> None:
         request_id = request_id_of(command)
         if request_id is not None:
             self.outbox.write(encoder.error(request_id, code, text))
         else:
-            log.warning("%s: %s refused: %s", self.address, type(command).__name__, text)
+            self._warn(f"{type(command).__name__} refused: {text}")
+
+    def _warn(self, text: str) -> None:
+        """Log what this client did wrong and cannot be told: once, so that no client can flood the log."""
+        if not self._warned:
+            self._warned = True
+            log.warning("%s: %s (said once for this connection)", self.address, text)
 
     def close(self) -> None:
         """The connection is gone: its producers and consumers leave their topics."""

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import trio
 
+from geminga import limits
 from geminga.broker.consumer import Consumer
 from geminga.broker.producer import Producer
 from geminga.broker.producers import Producers
 from geminga.broker.rates import Histogram, Rate
 from geminga.broker.statistics import ENTRY_SIZE_BOUNDS, WRITE_LATENCY_BOUNDS_MS
 from geminga.broker.subscription import Subscription
-from geminga.errors import GemingaError, NotAllowed, ServiceNotReady, SubscriptionNotFound, TopicTerminated
+from geminga.errors import (
+    GemingaError,
+    NotAllowed,
+    ProtocolError,
+    ServiceNotReady,
+    SubscriptionNotFound,
+    TopicTerminated,
+)
 from geminga.position import LATEST, Position
 from geminga.wire import encoder
 from geminga.wire.message_metadata import peek, stamp
 
 if TYPE_CHECKING:
     from geminga.broker.rooms import Rooms
+    from geminga.managed_ledger.entry import Entry
     from geminga.managed_ledger.managed_ledger import ManagedLedger
     from geminga.names import TopicName
     from geminga.wire.decoder import Send
@@ -27,7 +37,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("geminga.broker")
 
 NO_REQUEST = -1
+PROPERTIES_BYTES_MAX = 64 * limits.KIB
+"""What a client may attach to a subscription or a topic: small beside what a metadata record may hold."""
 EPOCH_PROPERTY = "geminga.topic-epoch"
+
+
+def check_properties(properties: Mapping[str, str]) -> None:
+    """Raise NotAllowed if these are too many to be kept in a metadata record."""
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in properties.items())
+    if size > PROPERTIES_BYTES_MAX:
+        raise NotAllowed(f"properties of {size} bytes: at most {PROPERTIES_BYTES_MAX} are kept")
 
 
 class Topic:
@@ -68,7 +87,7 @@ class Topic:
             self._nursery = nursery
             await nursery.start(self.ledger.run)
             for name, cursor in self.ledger.cursors.items():
-                await self._start_subscription(name, cursor)
+                self._start_subscription(name, cursor)
             nursery.start_soon(self._trim_forever)
             task_status.started()
             await self._stopped.wait()
@@ -76,21 +95,23 @@ class Topic:
 
     async def close(self) -> None:
         """Disconnect everyone, persist cursors, close the ledger. On return the disk holds all of it."""
-        self.closing = True
-        self.disconnect_producers()
-        for subscription in tuple(self.subscriptions.values()):
-            await subscription.close()
-        await self.ledger.close()
-        self._stopped.set()
+        await self._end(self.ledger.close)
 
     async def delete(self) -> None:
         """Like `close`, but nothing of the topic is left on disk."""
+        await self._end(self.ledger.delete)
+
+    async def _end(self, finish: Callable[[], Awaitable[None]]) -> None:
+        """However `finish` goes, the topic's tasks end: who needs it next loads it from disk."""
         self.closing = True
-        self.disconnect_producers()
-        for subscription in tuple(self.subscriptions.values()):
-            await subscription.close()
-        await self.ledger.delete()
-        self._stopped.set()
+        try:
+            self.disconnect_producers()
+            for subscription in tuple(self.subscriptions.values()):
+                await subscription.close()
+            await finish()
+        finally:
+            self.subscriptions.clear()
+            self._stopped.set()
 
     @property
     def is_in_use(self) -> bool:
@@ -101,6 +122,10 @@ class Topic:
         while True:
             await trio.sleep(self.settings.trim_interval_s)
             await self.ledger.trim()
+
+    def _check_open(self) -> None:
+        if self.closing:
+            raise ServiceNotReady(f"topic {self.name} is closing; look it up again")
 
     def measure(self, elapsed_s: float) -> None:
         """Close one interval of the rates of this topic, its producers and its subscriptions."""
@@ -122,8 +147,7 @@ class Topic:
 
         Raises `GemingaError` when the topic takes no more entries; then nothing was stored.
         """
-        if self.closing:
-            raise ServiceNotReady(f"topic {self.name} is closing; look it up again")
+        self._check_open()
         now_ms = self.clock.now_ms()
         if now_ms != self._stamp_ms:
             self._stamp_ms = now_ms
@@ -165,8 +189,7 @@ class Topic:
 
     async def add_producer(self, producer: Producer, topic_epoch: int | None) -> bool:
         """Admit a producer. False: it must call `producers.wait` for its turn. Raises `PeerError`."""
-        if self.closing:
-            raise ServiceNotReady(f"topic {self.name} is closing; look it up again")
+        self._check_open()
         if self.ledger.terminated:
             raise TopicTerminated(f"Topic {self.name} was already terminated")
         fenced = self.producers.admit(producer, topic_epoch)
@@ -212,8 +235,7 @@ class Topic:
         `initial` is "earliest" or "latest" and counts for a new subscription only; `start` is where a
         non-durable one begins. Raises `PeerError` when the subscription does not take the consumer.
         """
-        if self.closing:
-            raise ServiceNotReady(f"topic {self.name} is closing; look it up again")
+        self._check_open()
         subscription = self.subscriptions.get(name)
         if subscription is not None and subscription.cursor.durable is not durable:
             raise NotAllowed(
@@ -231,8 +253,7 @@ class Topic:
                 create=create,
             )
         await subscription.ready()
-        if self.closing:
-            raise ServiceNotReady(f"topic {self.name} is closing; look it up again")
+        self._check_open()
         subscription.add_consumer(consumer)
         return subscription
 
@@ -247,6 +268,8 @@ class Topic:
         create: bool = True,
     ) -> Subscription:
         """A new subscription without consumers; the existing one if another caller was faster."""
+        self._check_open()
+        check_properties(subscription_properties or {})
         if not create:
             raise SubscriptionNotFound(
                 f"Subscription {name} does not exist on {self.name} and may not be created automatically"
@@ -260,8 +283,9 @@ class Topic:
         else:
             assert start is not None
             cursor = self.ledger.open_non_durable_cursor(name, start)
+        self._check_open()
         existing = self.subscriptions.get(name)
-        return existing if existing is not None else await self._start_subscription(name, cursor)
+        return existing if existing is not None else self._start_subscription(name, cursor)
 
     async def delete_subscription(self, name: str) -> None:
         """Take a subscription and its cursor away, for good on return."""
@@ -279,10 +303,17 @@ class Topic:
 
     async def first_published_at(self, since_ms: int) -> Position:
         """The first entry that was published at `since_ms` or later; LATEST if there is none."""
-        found = await self.ledger.find_first(lambda entry: peek(entry.body).publish_time_ms >= since_ms)
+
+        def is_late_enough(entry: Entry) -> bool:
+            try:
+                return peek(entry.body).publish_time_ms >= since_ms
+            except ProtocolError:
+                return False  # its metadata cannot be read; it is delivered to no one
+
+        found = await self.ledger.find_first(is_late_enough)
         return found if found is not None else LATEST
 
-    async def _start_subscription(self, name: str, cursor: Any) -> Subscription:
+    def _start_subscription(self, name: str, cursor: Any) -> Subscription:
         assert self._nursery is not None
         subscription = Subscription(
             self,
@@ -293,5 +324,5 @@ class Topic:
             tracker_factory=self.rooms.tracker_factory,
         )
         self.subscriptions[name] = subscription
-        await self._nursery.start(subscription.run)
+        self._nursery.start_soon(subscription.run)
         return subscription

@@ -73,8 +73,15 @@ class Topics:
                 nursery.start_soon(self._close_one, topic)
 
     async def _close_one(self, topic: Topic) -> None:
-        await topic.close()
-        self.loaded.pop(str(topic.name), None)
+        try:
+            await topic.close()
+        finally:
+            self._forget(topic)
+
+    def _forget(self, topic: Topic) -> None:
+        """The next who asks for it loads it from disk."""
+        if self.loaded.get(str(topic.name)) is topic:
+            del self.loaded[str(topic.name)]
 
     # -- finding ---------------------------------------------------------------------------------------------
 
@@ -285,8 +292,10 @@ class Topics:
         topic = await self.get(name, create=False)
         if not force:
             self._check_deletable(topic)
-        await topic.delete()
-        self.loaded.pop(str(name), None)
+        try:
+            await topic.delete()
+        finally:
+            self._forget(topic)
 
     async def unload(self, name: TopicName) -> None:
         """Close a topic; clients come back and load it from disk."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import trio
+
 from geminga.bookie.stored_counts import StoredCounts, stored_counts
 from geminga.broker.producers import AccessMode
 from geminga.broker.statistics import (
@@ -12,6 +14,7 @@ from geminga.broker.statistics import (
     PublisherStatistics,
     TopicStatistics,
 )
+from geminga.broker.topic import check_properties
 from geminga.errors import Conflict, ConsumerBusy, TopicNotFound
 from geminga.metadata import records
 from geminga.metadata.records import PartitionedTopicRecord
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from geminga.managed_ledger.statistics import ManagedLedgerStatistics
     from geminga.names import NamespaceName, TopicName
 
+SKIPPED_PER_TURN = 1000
 ACCESS_MODES = {
     AccessMode.SHARED: "Shared",
     AccessMode.EXCLUSIVE: "Exclusive",
@@ -88,6 +92,7 @@ class View:
     async def create_topic(self, topic: TopicName, properties: dict[str, str]) -> None:
         if self._topics.exists(topic) or self._topics.partitions(topic):
             raise Conflict("This topic already exists")
+        check_properties(properties)
         loaded = await self._topics.get(topic, create=True)
         if properties:
             await loaded.ledger.set_properties({**loaded.ledger.properties, **properties})
@@ -157,7 +162,9 @@ class View:
             return
         position = subscription.cursor.mark_delete
         ledger = subscription.topic.ledger
-        for _ in range(min(count, subscription.backlog())):
+        for number in range(min(count, subscription.backlog())):
+            if number % SKIPPED_PER_TURN == 0:
+                await trio.lowlevel.checkpoint()
             position = subscription.cursor.next_unacknowledged(ledger.next_position(position))
         subscription.skip_to(position)
 

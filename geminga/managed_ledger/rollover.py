@@ -27,7 +27,7 @@ class ManagedLedgerSettings(msgspec.Struct, frozen=True):
     """How long consumed ledgers stay; 0 = not at all, -1 = for ever."""
     retention_size_bytes: int = 0
     """How many bytes of consumed and unconsumed ledgers stay; 0 = none, -1 = any number."""
-    cursor_persist_interval_ms: int = 1000
+    cursor_persist_interval_ms: int = 250
     """At most this often a cursor with new acknowledgments is written down (I/O time)."""
     cursor_ledger_entries_max: int = 50_000
     """`managedLedgerCursorMaxEntriesPerLedger`"""

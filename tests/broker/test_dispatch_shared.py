@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from geminga.broker.consumer import SHARED
@@ -141,6 +143,32 @@ async def test_the_first_consumer_after_none_starts_over(dispatch_rig: OpenRig) 
         await rig.settle()
         assert second.payloads == numbers(0, 4)
         assert {d.message.redelivery_count for d in second.deliveries} == {0}
+
+
+async def test_consumers_that_change_during_a_read_start_over_once(
+    dispatch_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with dispatch_rig() as rig:
+        subscription = await rig.subscription()
+        first = rig.join(subscription, SHARED, permits=2)
+        await rig.numbered(4)
+        await rig.settle()
+        go_on = trio.Event()
+        read = rig.ledger.read
+
+        async def slow_read(*arguments: Any) -> Any:
+            await go_on.wait()
+            return await read(*arguments)
+
+        monkeypatch.setattr(rig.ledger, "read_cached", lambda *_: [])
+        monkeypatch.setattr(rig.ledger, "read", slow_read)
+        first.flow(1)
+        await rig.settle()
+        first.leave()
+        second = rig.join(subscription, SHARED)
+        go_on.set()
+        await rig.settle()
+        assert (first.payloads, second.payloads) == (numbers(0, 2), numbers(0, 4))
 
 
 async def test_priority_levels_are_served_in_order(dispatch_rig: OpenRig) -> None:
