@@ -32,6 +32,7 @@ from geminga.errors import CorruptData, StorageError
 from geminga.key_value import KeyValue
 
 SEARCH_BYTES = 64 << 10
+BAD_RECORDS_KEPT_MAX = 100_000
 LOAD_BYTES_MAX = 4 << 20
 """Records that are checked against the index at once."""
 ALL_ROWS = entry_key(0, 0), entry_key(LEDGER_ID_MAX, 2**64 - 1)
@@ -77,7 +78,7 @@ class Verification:
         self._disk = disk
         self._report = report
         self._bad_records: set[tuple[int, int]] = set()
-        """(log id, offset) of what was reported already."""
+        """(log id, offset) of what was reported already: a row that names it says nothing new."""
 
     def add(self, finding: Finding) -> None:
         """Count and report what somebody else found."""
@@ -126,7 +127,8 @@ class Verification:
                         counts.unfinished_bytes += end - record.offset
                     break
                 damaged = True
-                self._bad_records.add((log_id, record.offset))
+                if len(self._bad_records) < BAD_RECORDS_KEPT_MAX:
+                    self._bad_records.add((log_id, record.offset))
                 self._found(path, record.offset, f"{record.length} bytes are no right record")
                 continue
             counts.log_records += 1

@@ -78,12 +78,13 @@ def _ledger_rows(stopped: StoppedBookie, index: LedgerIndex, names: LedgerRecord
     rows = []
     for ledger_id in sorted({*logs, *journal_entries, *index.states, *names.ids()}):
         record = names.get(ledger_id)
+        recorded = record.state if record is not None else "no record" if names.is_there else "-"
         rows.append(
             {
                 "ledger": ledger_id,
                 "topic": record.topic if record is not None else "",
                 "purpose": record.purpose if record is not None else "",
-                "state": _state(index, ledger_id, record.state if record is not None else "no record"),
+                "state": _state(index, ledger_id, recorded),
                 "entries": entries.get(ledger_id, 0),
                 "bytes": sizes.get(ledger_id, 0),
                 "journal_entries": journal_entries.get(ledger_id, 0),

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from geminga.bookie.bookie import Bookie
-from geminga.bookie.index_format import decode_row, split_key
+from geminga.bookie.index_format import MARK_KEY, decode_row, encode_row, split_key, usage_key
 from geminga.bookie.inspection import entry_log_ids, footer_of, walk_records
 from geminga.bookie.ledger_index import LedgerIndex
 from geminga.bookie.settings import BookieSettings
@@ -284,6 +284,54 @@ def test_damage_in_a_journal_is_found(crashed: Path, call: Call) -> None:
     assert f"{path}: offset {first}: {second - first} bytes are damaged" in out
     flip(path, 20)
     assert f"{path}: offset 0: the file header is damaged" in call("verify", "--data-dir", crashed)[1]
+
+
+def no_usage(values: RocksKeyValue) -> None:
+    values.write([], [usage_key(1, 3)], sync=True)
+
+
+def row_moved_by_a_byte(values: RocksKeyValue) -> None:
+    key, value = next(iter(values.scan(*ALL_ROWS)))
+    row = decode_row(0, value)
+    values.write([(key, encode_row(row._replace(offset=row.offset + 1)))], sync=True)
+
+
+def row_lost(values: RocksKeyValue) -> None:
+    key, _ = list(values.scan(*ALL_ROWS))[2]
+    values.write([], [key], sync=True)
+
+
+def row_of_another_ledger(values: RocksKeyValue) -> None:
+    rows = list(values.scan(*ALL_ROWS))
+    (_, first), (key, _) = rows[-1], rows[0]
+    values.write([(key, first)], sync=True)
+
+
+def mark_lost(values: RocksKeyValue) -> None:
+    values.write([], [MARK_KEY], sync=True)
+
+
+@pytest.mark.parametrize(
+    ("plant", "said"),
+    [
+        (no_usage, "the sums for entry log 1 are not those of its rows"),
+        (row_moved_by_a_byte, "not entry 0 of ledger 3, as the index has it"),
+        (row_lost, "have no row"),
+        (row_of_another_ledger, "not entry 0 of ledger 3, as the index has it"),
+        (mark_lost, "there is no mark"),
+    ],
+)
+def test_an_index_that_says_something_else_than_the_logs_is_found(
+    data: Path, call: Call, plant: Callable[[RocksKeyValue], None], said: str
+) -> None:
+    values = RocksKeyValue(str(data / "index"))
+    plant(values)
+    values.close()
+    code, out, _ = call("verify", "--data-dir", data)
+    assert code == 1
+    assert said in out
+    assert call("rebuild-index", "--data-dir", data)[0] == 0
+    assert call("verify", "--data-dir", data)[0] == 0
 
 
 def test_a_missing_log_and_a_lost_index_are_found(data: Path, call: Call) -> None:
