@@ -88,15 +88,15 @@ class Dispatcher:
         self.tracker: DelayedDeliveryTracker | None = None
         """Made when the first entry with a delivery time is read, by the types that delay."""
         self._retry_at_s = math.inf
-        self._passes = 0
         """After a failed read: when to try again."""
+        self._passes = 0
         self._retry_ms = 0
         self._failed_at: Position | None = None
 
     # -- to be defined by each type --------------------------------------------------------------------------
 
     async def round(self) -> None:
-        """Send all that can be sent now."""
+        """The type's part of `run_round`."""
         raise NotImplementedError
 
     def add(self, consumer: Consumer) -> None:
@@ -154,9 +154,17 @@ class Dispatcher:
 
     def retry_at_s(self) -> float:
         """When a round is to be tried although no one asks for it, in I/O time; infinity: never."""
+        return self._retry_at_s
+
+    async def run_round(self) -> None:
+        """Send all that can be sent now.
+
+        Only here a wait for the next try ends: it may be over between a round that still kept to it and the
+        sleep after that round, which then must not be a long one.
+        """
         if not self._is_backing_off():
             self._retry_at_s = math.inf
-        return self._retry_at_s
+        await self.round()
 
     async def let_others_run(self) -> None:
         """Between two reads: every few of them the other tasks have their turn, and the outboxes theirs, so

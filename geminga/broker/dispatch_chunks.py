@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
 from geminga.broker.dispatch_choice import Candidate, next_consumer
+from geminga.position import Position
 
 OWNERS_MAX = 10_000
 """Chunked messages whose last chunk has not come yet; beyond that the oldest is forgotten."""
@@ -34,6 +35,32 @@ Chunked = tuple[bytes, int]
 """A chunked message: (producer name, sequence id)."""
 
 
+class HeldChunks:
+    """Chunks that wait for permits of their owner, so that everything else may pass them.
+
+    As long as one of a message's chunks waits, all later ones do. They are let go together, before the next
+    read: not while one is under way, or a chunk that it brings would go before those that wait.
+    """
+
+    __slots__ = ("_let_go", "messages", "positions")
+
+    def __init__(self) -> None:
+        self.messages: set[Chunked] = set()
+        self.positions: set[Position] = set()
+        """Where they are; they are in the redelivery set too."""
+        self._let_go = False
+
+    def try_again(self) -> None:
+        """A consumer can take more, or has left: what waits may go somewhere now."""
+        self._let_go = True
+
+    def release_if_asked(self) -> None:
+        if self._let_go:
+            self._let_go = False
+            self.messages.clear()
+            self.positions.clear()
+
+
 class ChunkOwners(Generic[A]):
     """Remembers which consumer got the first chunk of a message until the last one was given out. Pure but
     for that.
@@ -47,18 +74,22 @@ class ChunkOwners(Generic[A]):
         self._owners = {whole: owner for whole, owner in self._owners.items() if owner is not consumer}
 
     def share(
-        self, entries: Sequence[ChunkEntry], sizes: Sequence[int], consumers: Sequence[A], turn: int
+        self,
+        entries: Sequence[ChunkEntry],
+        sizes: Sequence[int],
+        consumers: Sequence[A],
+        turn: int,
+        held: set[Chunked],
     ) -> tuple[list[tuple[A, list[int]]], list[int]]:
         """Share a batch that has chunks in it: (entry numbers by consumer, entry numbers that must wait).
 
         Other entries go to one consumer until its permits are used up, then to the next. Once a chunk has to
-        wait, the later ones of its message wait too.
+        wait, its message is put into `held`, and the later ones of it wait too.
         """
         levels = [c.priority_level for c in consumers]
         left = [c.capacity() for c in consumers]
         shares: list[list[int]] = [[] for _ in consumers]
         waiting: list[int] = []
-        held: set[Chunked] = set()
         current = -1
         for number, entry in enumerate(entries):
             if current < 0 or left[current] <= 0:

@@ -139,13 +139,16 @@ class KeySharedDispatcher(SharedDispatcher):
         if (room := self._look_ahead_left()) > 0:
             super()._take_due(min(count_max, room))
 
+    def _takes_due(self) -> bool:
+        return self._look_ahead_left() > 0 and super()._takes_due()
+
     async def _send_new(self, count_max: int) -> bool:
         room = self._look_ahead_left()
         return room > 0 and await super()._send_new(min(count_max, room))
 
     # -- who gets what ---------------------------------------------------------------------------------------
 
-    def _share(self, batch: Batch, *, is_new: bool) -> bool:
+    def _share(self, batch: Batch, *, is_new: bool) -> None:
         entries, sizes = batch.entries, batch.sizes
         slots = [self._slot_of(entry) for entry in entries]
         is_blocked = self._is_blocked_for_new if is_new else self.draining.is_blocked
@@ -164,7 +167,6 @@ class KeySharedDispatcher(SharedDispatcher):
         if is_new:
             # They were refused just now; that is no reason to look at all that waits again.
             self._additions = redelivery.additions
-        return True
 
     def _is_blocked_for_new(self, consumer: Consumer, slot: int) -> bool:
         if self.draining.is_blocked(consumer, slot):

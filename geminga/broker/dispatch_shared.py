@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from geminga.broker.consumer import SHARED, Consumer
 from geminga.broker.dispatch import Batch, Dispatcher, Surroundings, count_chunks
 from geminga.broker.dispatch_choice import share_round_robin
-from geminga.broker.dispatch_chunks import ChunkOwners
+from geminga.broker.dispatch_chunks import ChunkOwners, HeldChunks
 from geminga.broker.dispatch_send import send_tracked
 from geminga.broker.dispatch_unacked import UnackedBooks
 from geminga.errors import StorageError
@@ -41,14 +41,17 @@ class SharedDispatcher(Dispatcher):
         self._turn = 0
         self._chunks = ChunkOwners[Consumer]()
         self._starts_over = False
+        self._held = HeldChunks()
 
     # -- a round ---------------------------------------------------------------------------------------------
 
     async def round(self) -> None:
+        self._held.try_again()
         while count := self._entries_wanted():
-            if self._starts_over:
+            while self._starts_over:
                 # Not only before the first read: all consumers may have left and others come during one.
                 await self._start_over()
+            self._held.release_if_asked()
             self._take_due(count)
             positions = self._to_send_again(count)
             if positions:
@@ -77,10 +80,15 @@ class SharedDispatcher(Dispatcher):
                 self.redelivery.add(ledger_id, entry_id)
 
     def _to_send_again(self, count_max: int) -> list[Position]:
-        return self.redelivery.first(count_max) if self.redelivery else []
+        if not self.redelivery:
+            return []
+        if not (held := self._held.positions):
+            return self.redelivery.first(count_max)
+        found = self.redelivery.first(count_max + len(held))
+        return [position for position in found if position not in held][:count_max]
 
     async def _send_again(self, positions: list[Position]) -> bool:
-        """False: reading failed, or no one can take any of them, so that going on is of no use now."""
+        """False: reading failed, so that going on is of no use now."""
         if self._is_backing_off():
             return False
         seen, additions = self.turned_away, self.redelivery.additions
@@ -94,7 +102,8 @@ class SharedDispatcher(Dispatcher):
         for ledger_id, entry_id in positions:
             # Also those that were not found: what has been trimmed need not be sent.
             self.redelivery.discard(ledger_id, entry_id)
-        return self._share(self.admit(entries, self._delay, scattered=True), is_new=False)
+        self._share(self.admit(entries, self._delay, scattered=True), is_new=False)
+        return True
 
     def _is_overtaken(self, additions: int) -> bool:
         """Whether what came to the redelivery set during a read has to go before what was read."""
@@ -121,14 +130,12 @@ class SharedDispatcher(Dispatcher):
             tracker = self.tracker = self.around.tracker_factory()
         return tracker.add(position, deliver_at_ms or NOT_DELAYED_MS)
 
-    def _share(self, batch: Batch, *, is_new: bool) -> bool:
-        """Decide who gets what of a batch, send it, and keep the rest for the next time.
-
-        False: someone has permits, but none of these may go there.
-        """
+    def _share(self, batch: Batch, *, is_new: bool) -> None:
+        """Decide who gets what of a batch, send it, and keep the rest for the next time."""
         entries, sizes = batch.entries, batch.sizes
         if batch.has_chunks:
-            return self._share_chunks(batch)
+            self._share_chunks(batch)
+            return
         rounds, self._turn = share_round_robin(
             sizes, self.consumers, self._turn, self.settings.round_robin_entries_max
         )
@@ -145,16 +152,16 @@ class SharedDispatcher(Dispatcher):
                 self._send(consumer, *taken, batch)
         for entry in entries[placed:]:
             self.redelivery.add(*entry.position)
-        return True
 
-    def _share_chunks(self, batch: Batch) -> bool:
+    def _share_chunks(self, batch: Batch) -> None:
         entries, sizes = batch.entries, batch.sizes
-        shares, waiting = self._chunks.share(entries, sizes, self.consumers, self._turn)
+        held = self._held
+        shares, waiting = self._chunks.share(entries, sizes, self.consumers, self._turn, held.messages)
         for consumer, numbers in shares:
             self._send(consumer, [entries[n] for n in numbers], [sizes[n] for n in numbers], batch)
         for number in waiting:
             self.redelivery.add(*entries[number].position)
-        return bool(shares)
+            held.positions.add(entries[number].position)
 
     def _send(
         self,
@@ -192,6 +199,7 @@ class SharedDispatcher(Dispatcher):
     async def _start_over(self) -> None:
         """The first consumer came: read from the first unacknowledged entry; that refills the tracker."""
         self._starts_over = False
+        self._held.try_again()
         self.books.forget()
         if self.tracker is not None:
             await self.tracker.clear()
@@ -200,6 +208,7 @@ class SharedDispatcher(Dispatcher):
     def remove(self, consumer: Consumer) -> None:
         self.consumers.remove(consumer)
         self._chunks.forget(consumer)
+        self._held.try_again()
         self.books.leave(consumer)
         if not self.consumers:
             self.turned_away += 1
@@ -215,11 +224,20 @@ class SharedDispatcher(Dispatcher):
             await tracker.close()
 
     def due_ms(self) -> int | None:
-        """A message that is due already waits for permits or for a failed read, not for the time."""
+        """A time that has come counts as long as a round would take what is due, so it does not come back
+        for ever; else the message waits for permits or the next try of a failed read, not for the time.
+        """
         tracker = self.tracker
-        if tracker is None or not self.consumers or tracker.has_due():
+        if tracker is None or self._is_backing_off() or not self._takes_due():
             return None
         return tracker.next_due_ms()
+
+    def _takes_due(self) -> bool:
+        """Whether a round would take what is due out of the tracker."""
+        return self._entries_wanted() > 0
+
+    def capacity_grew(self) -> None:
+        self._held.try_again()
 
     # -- acknowledgements and redelivery ---------------------------------------------------------------------
 

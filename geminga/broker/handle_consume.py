@@ -8,6 +8,7 @@ import trio
 
 from geminga import limits
 from geminga.broker.consumer import SUBSCRIPTION_TYPES, Consumer
+from geminga.broker.handle_produce import NO_SCHEMA
 from geminga.broker.session import Attached, Handler, Session
 from geminga.broker.topic import Topic
 from geminga.errors import (
@@ -52,6 +53,8 @@ def subscribe(session: Session, command: pb.CommandSubscribe) -> Awaitable[None]
     sub_type = SUBSCRIPTION_TYPES[command.subType]
     if sub_type not in session.rooms.settings.subscription_types:
         raise NotAllowed(f"Topic {name} doesn't support {sub_type} sub type!")
+    if command.HasField("schema") and command.schema.type != NO_SCHEMA:
+        session.topics.note_schema(str(name))
     # Known from now on, so that a CLOSE_CONSUMER right behind finds it.
     session.opening[key] = scope = trio.CancelScope()
     return _subscribe(session, command, name, scope)

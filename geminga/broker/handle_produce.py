@@ -16,6 +16,8 @@ from geminga.names import TopicName
 from geminga.wire import encoder
 from geminga.wire import pulsar_pb2 as pb
 
+NO_SCHEMA = pb.Schema.Type.Value("None")
+
 
 def producer(session: Session, command: pb.CommandProducer) -> Awaitable[None] | None:
     """Attach a producer to its topic, which is loaded, or made where that is allowed."""
@@ -31,6 +33,8 @@ def producer(session: Session, command: pb.CommandProducer) -> Awaitable[None] |
     if len(session.producers) + len(session.opening) >= limits.PRODUCERS_PER_CONNECTION_MAX:
         raise TooManyRequests(f"more than {limits.PRODUCERS_PER_CONNECTION_MAX} producers on one connection")
     name = TopicName.parse(command.topic)
+    if command.HasField("schema") and command.schema.type != NO_SCHEMA:
+        session.topics.note_schema(str(name))
     # Known from now on, so that a CLOSE_PRODUCER right behind finds it.
     session.opening[key] = scope = trio.CancelScope()
     return _open_producer(session, command, name, scope)

@@ -27,12 +27,12 @@ def no_schema(session: Session, command: pb.CommandGetSchema) -> None:
     )
 
 
-def no_schema_creation(session: Session, command: pb.CommandGetOrCreateSchema) -> None:
-    session.outbox.write(
-        encoder.schema_not_created(
-            command.request_id, ServerError.NOT_ALLOWED, "schemas are not stored by this broker"
-        )
-    )
+def schema_accepted(session: Session, command: pb.CommandGetOrCreateSchema) -> None:
+    """The empty version: what Pulsar gives for the bytes schema. Clients that register a schema before they
+    send go on with it; an error would make Java's ask again without pause and without end.
+    """
+    session.topics.note_schema(command.topic)
+    session.outbox.write(encoder.schema_created(command.request_id, b""))
 
 
 def no_coordinator(session: Session, command: pb.CommandTcClientConnectRequest) -> None:
@@ -73,7 +73,7 @@ def ignored(session: Session, command: Any) -> None:
 
 HANDLERS: dict[type, Handler] = {
     pb.CommandGetSchema: no_schema,
-    pb.CommandGetOrCreateSchema: no_schema_creation,
+    pb.CommandGetOrCreateSchema: schema_accepted,
     pb.CommandTcClientConnectRequest: no_coordinator,
     pb.CommandNewTxn: _no_transaction(pb.CommandNewTxnResponse),
     pb.CommandAddPartitionToTxn: _no_transaction(pb.CommandAddPartitionToTxnResponse),

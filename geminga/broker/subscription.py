@@ -114,7 +114,7 @@ class Subscription:
             while self._retired:
                 await self._retired.pop().close()
             if self.dispatcher is not None and not self._fenced:
-                await self.dispatcher.round()
+                await self.dispatcher.run_round()
                 self.end_of_topic()
             if self._vanishes_at_s <= self.clock.monotonic_s():
                 self._vanish()

@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("geminga.broker")
 
 
+PARTITIONS_MAX = 10_000
+"""Of one topic. Each is a topic of its own; more than this is a slip of the keyboard."""
+SCHEMAS_NOTED_MAX = 1000
+
+
 class _Loading:
     """One load under way, which any number of callers wait for."""
 
@@ -53,6 +58,7 @@ class Topics:
         self._loading: dict[str, _Loading] = {}
         self.loaded: dict[str, Topic] = {}
         self._closing = False
+        self._schemas_noted: set[str] = set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the tasks of all topics. A topic that breaks for a reason of ours ends the broker, loudly."""
@@ -163,6 +169,14 @@ class Topics:
             raise NotAllowed(f"{name}: only persistent topics are served")
         self._rooms.namespaces.check_exists(name.namespace)
 
+    def note_schema(self, topic: str) -> None:
+        """Say in the log, once for a topic, that its schema is neither stored nor checked."""
+        if topic not in self._schemas_noted and len(self._schemas_noted) < SCHEMAS_NOTED_MAX:
+            self._schemas_noted.add(topic)
+            log.warning(
+                "%s: a client gave a schema; schemas are accepted, and neither stored nor checked", topic
+            )
+
     def exists(self, name: TopicName) -> bool:
         """Whether the topic is on disk, or will be made the moment someone asks for it."""
         return self._rooms.metadata.get(records.managed_ledger_path(name)) is not None
@@ -226,6 +240,7 @@ class Topics:
         self._check_served(name)
         if partitions <= 0:
             raise NotAllowed(f"number of partitions should be more than 0, not {partitions}")
+        self._check_count(partitions)
         if self.exists(name) or self.partitions(name):
             raise Conflict("This topic already exists")
         record = PartitionedTopicRecord(
@@ -251,6 +266,7 @@ class Topics:
             raise NotAllowed(
                 f"number of partitions must be more than the existing {record.partitions}, not {partitions}"
             )
+        self._check_count(partitions)
         subscriptions = await self._subscription_names(name, record.partitions)
         grown = msgspec.structs.replace(record, partitions=partitions)
         await self._rooms.metadata.put(
@@ -261,6 +277,10 @@ class Topics:
                 topic = await self.get(name.partition(index), create=True)
                 for subscription in subscriptions:
                     await topic.create_subscription(subscription, initial="earliest")
+
+    def _check_count(self, partitions: int) -> None:
+        if partitions > PARTITIONS_MAX:
+            raise NotAllowed(f"{partitions} partitions: a topic may have at most {PARTITIONS_MAX}")
 
     async def _subscription_names(self, name: TopicName, partitions: int) -> set[str]:
         names: set[str] = set()

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import trio
 from trio.testing import MockClock
 
 from geminga.broker.consumer import EXCLUSIVE, KEY_SHARED, SHARED
+from geminga.clock import TrioClock
+from geminga.errors import StorageError
+from geminga.managed_ledger.entry import Entry
+from geminga.position import Position
 from tests.broker.dispatch_rig import Client, OpenRig, Rig, message
 
 
@@ -193,3 +199,59 @@ async def test_many_messages_of_one_moment_come_in_the_order_of_the_topic(
         assert len({p.ledger_id for p in positions}) > 3
         await trio.sleep(2)
         assert client.positions == positions
+
+
+@pytest.mark.parametrize("sub_type", [SHARED, KEY_SHARED])
+async def test_a_message_that_falls_due_between_a_round_and_the_sleep_comes_at_once(
+    dispatch_rig: OpenRig, autojump_clock: MockClock, sub_type: str
+) -> None:
+    async with dispatch_rig() as rig:
+        clock = rig.clock = SteppedClock()
+        subscription = await rig.subscription()
+        client = rig.join(subscription, sub_type)
+        dispatcher = subscription.dispatcher
+        assert dispatcher is not None
+        original = dispatcher.round
+
+        async def slow_round() -> None:
+            await original()
+            if dispatcher.tracker is not None:
+                clock.stepped_ms = 1100
+
+        dispatcher.round = slow_round  # type: ignore[method-assign]
+        await publish_delayed(rig, 1000)
+        await rig.settle()
+        assert client.payloads == [b"1000"]
+
+
+class SteppedClock(TrioClock):
+    stepped_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.stepped_ms
+
+
+async def test_a_due_message_that_cannot_be_read_does_not_keep_the_task_awake(
+    dispatch_rig: OpenRig, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with dispatch_rig() as rig:
+        subscription = await rig.subscription(read_retry_ms_min=10_000)
+        client = rig.join(subscription, SHARED, permits=1)
+        await publish_delayed(rig, 100, 200, 300)
+        await rig.settle()
+        reads = 0
+        read = rig.ledger.read_positions
+
+        async def failing(positions: Sequence[Position]) -> list[Entry]:
+            nonlocal reads
+            reads += 1
+            if reads == 1:
+                raise StorageError("no answer")
+            return await read(positions)
+
+        monkeypatch.setattr(rig.ledger, "read_positions", failing)
+        await trio.sleep(9)
+        assert (client.payloads, reads) == ([], 1)
+        client.flow(10)
+        await trio.sleep(2)
+        assert client.payloads == [b"100", b"200", b"300"]

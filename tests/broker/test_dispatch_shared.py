@@ -416,6 +416,74 @@ async def test_all_chunks_of_a_message_go_to_one_consumer_in_order(dispatch_rig:
             assert all(chunks in ([], sorted(chunks)) and len(chunks) in (0, 4) for chunks in by_message)
 
 
+async def test_chunks_that_wait_for_their_owner_do_not_hold_up_the_others(
+    dispatch_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with dispatch_rig() as rig:
+        subscription = await rig.subscription(read_entries_max=2)
+        owner = rig.join(subscription, SHARED, permits=1)
+        await rig.publish(message(b"c0", sequence_id=7, chunk=(0, 6)))
+        await rig.settle()
+        other = rig.join(subscription, SHARED, permits=100)
+        await rig.publish(*(message(b"c%d" % c, sequence_id=7, chunk=(c, 6)) for c in range(1, 5)))
+        await rig.numbered(5)
+        await rig.settle()
+        assert (owner.payloads, other.payloads) == ([b"c0"], numbers(0, 5))
+
+        # The owner has permits again while a read is under way that brings the last chunk.
+        read_cached = rig.ledger.read_cached
+
+        def flows_meanwhile(*arguments: Any) -> Any:
+            if owner.consumer.permits == 0:
+                owner.flow(100)
+            return read_cached(*arguments)
+
+        monkeypatch.setattr(rig.ledger, "read_cached", flows_meanwhile)
+        await rig.publish(message(b"c5", sequence_id=7, chunk=(5, 6)))
+        await rig.settle()
+        assert owner.payloads == [b"c%d" % c for c in range(6)]
+        assert other.payloads == numbers(0, 5)
+
+
+async def test_chunks_of_an_owner_that_left_go_to_another(dispatch_rig: OpenRig) -> None:
+    async with dispatch_rig() as rig:
+        subscription = await rig.subscription()
+        owner = rig.join(subscription, SHARED, permits=1)
+        await rig.publish(*(message(b"c%d" % c, sequence_id=7, chunk=(c, 3)) for c in range(3)))
+        await rig.settle()
+        other = rig.join(subscription, SHARED, permits=100)
+        await rig.settle()
+        assert (owner.payloads, other.payloads) == ([b"c0"], [])
+        owner.leave()
+        await rig.settle()
+        assert other.payloads == [b"c0", b"c1", b"c2"]
+
+
+async def test_a_wait_for_the_next_try_that_ends_before_the_sleep_is_not_forgotten(
+    dispatch_rig: OpenRig, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with dispatch_rig() as rig:
+        subscription = await rig.subscription(read_retry_ms_min=1000)
+        client = rig.join(subscription, SHARED)
+        dispatcher = subscription.dispatcher
+        assert dispatcher is not None
+        with monkeypatch.context() as broken:
+            broken.setattr(rig.ledger, "read_cached", lambda *_: [])
+            broken.setattr(rig.ledger, "read", failing_read)
+            await rig.numbered(1)
+            await rig.settle()
+        original = dispatcher.round
+
+        async def slow_round() -> None:
+            await original()
+            autojump_clock.jump(1.5)
+
+        dispatcher.round = slow_round  # type: ignore[method-assign]
+        subscription.wake()
+        await rig.settle()
+        assert client.payloads == [b"0"]
+
+
 async def failing_read(*_: object) -> object:
     raise LedgerNotFound("ledger 7 is gone")
 
