@@ -109,6 +109,15 @@ class LedgerRecords:
         return [records.ledger_id_of(name) for name in names]
 
 
+def topic_text(record: LedgerRecord | None) -> str:
+    """The topic's name as users know it."""
+    if record is None:
+        return ""
+    if record.topic.startswith(f"{records.MANAGED_LEDGERS}/"):
+        return str(records.topic_of(record.topic))
+    return record.topic
+
+
 def directory_of(flags: argparse.Namespace) -> StoppedBookie:
     return StoppedBookie(flags.data_dir or default_data_dir())
 

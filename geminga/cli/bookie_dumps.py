@@ -22,7 +22,14 @@ from geminga.bookie.inspection import (
 from geminga.bookie.journal_format import FILE_HEADER_BYTES, decode_file_header
 from geminga.bookie.journal_scan import JournalScan
 from geminga.bookie.records import Segment
-from geminga.cli.bookie_directory import StoppedBookie, add_data_dir, add_json, directory_of, file_in
+from geminga.cli.bookie_directory import (
+    StoppedBookie,
+    add_data_dir,
+    add_json,
+    directory_of,
+    file_in,
+    topic_text,
+)
 from geminga.cli.main import EXIT_FAILED, EXIT_OK, Parser
 from geminga.cli.options import count
 from geminga.disk import File, RealDisk
@@ -167,13 +174,13 @@ def entry(parser: Parser, arguments: Sequence[str]) -> int:
     metadata = dict(_metadata(body)) if is_message else {}
     if flags.json:
         facts = {"ledger": flags.ledger, "entry": flags.entry, "place": place, "bytes": len(body)}
-        owner = {"topic": record.topic, "purpose": record.purpose} if record is not None else {}
+        owner = {"topic": topic_text(record), "purpose": record.purpose} if record is not None else {}
         print(json.dumps({**facts, **owner, "metadata": metadata, "hex": body.hex()}))
         return EXIT_OK
     print(f"entry {flags.entry} of ledger {flags.ledger}: {len(body)} bytes")
     print(f"  place     {place}")
     if record is not None:
-        print(f"  topic     {record.topic} ({record.purpose})")
+        print(f"  topic     {topic_text(record)} ({record.purpose})")
     for name, value in metadata.items():
         print(f"  {name}: {value}")
     print()

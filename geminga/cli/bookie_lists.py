@@ -10,7 +10,14 @@ from geminga.bookie.file_names import entry_log_path
 from geminga.bookie.index_format import DELETED, FENCED
 from geminga.bookie.inspection import journal_files, log_contents, unflushed
 from geminga.bookie.ledger_index import LedgerIndex
-from geminga.cli.bookie_directory import LedgerRecords, StoppedBookie, add_data_dir, add_json, directory_of
+from geminga.cli.bookie_directory import (
+    LedgerRecords,
+    StoppedBookie,
+    add_data_dir,
+    add_json,
+    directory_of,
+    topic_text,
+)
 from geminga.cli.main import EXIT_OK, Parser
 
 _LEDGER = "{:>10} {:>10} {:>14} {:>9}  {:8} {:18} {:14} {}"
@@ -82,7 +89,7 @@ def _ledger_rows(stopped: StoppedBookie, index: LedgerIndex, names: LedgerRecord
         rows.append(
             {
                 "ledger": ledger_id,
-                "topic": record.topic if record is not None else "",
+                "topic": topic_text(record),
                 "purpose": record.purpose if record is not None else "",
                 "state": _state(index, ledger_id, recorded),
                 "entries": entries.get(ledger_id, 0),

@@ -32,7 +32,8 @@ SMALL = BookieSettings(
     entry_log_bytes=20_000,
     row_entries_max=7,
 )
-TOPIC = "public/default/persistent/orders"
+TOPIC = "persistent://public/default/orders"
+TOPIC_PATH = "/managed-ledgers/public/default/persistent/orders"
 
 
 def message(number: int) -> bytes:
@@ -52,14 +53,14 @@ async def _fill(data_dir: Path, close: bool) -> None:
         await nursery.start(bookie.run)
         durable: dict[int, int] = {}
         for ledger_id in (3, 4, 5):
-            record = LedgerRecord(topic=TOPIC, purpose="data", created_ms=1)
+            record = LedgerRecord(topic=TOPIC_PATH, purpose="data", created_ms=1)
             await store.put(records.ledger_path(ledger_id), encode(record))
         writers = {
             id_: bookie.create_ledger(
                 id_,
                 on_durable=lambda last, id_=id_: durable.update({id_: last}),  # type: ignore[misc]
                 on_failed=lambda error: None,
-                topic=TOPIC,
+                topic=TOPIC_PATH,
             )
             for id_ in (3, 4, 5)
         }
