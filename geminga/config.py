@@ -22,6 +22,7 @@ from msgspec import Meta, Struct
 from geminga import limits
 from geminga.config_file import ConfigFile, Property
 from geminga.errors import GemingaError
+from geminga.memory_budget import BUDGET_MB_MAX, BUDGET_MB_MIN, SETTINGS, beyond_budget
 
 ENVIRONMENT_PREFIX = "PULSAR_PREFIX_"
 
@@ -110,13 +111,30 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
     managed_ledger_min_ledger_rollover_time_minutes: Count = 10
     managed_ledger_max_ledger_rollover_time_minutes: Positive = 240
     managed_ledger_max_size_per_ledger_mbytes: Positive = 2048
-    # Pulsar: a fifth of its direct memory.
-    managed_ledger_cache_size_mb: Count = msgspec.field(default=32, name="managedLedgerCacheSizeMB")
     managed_ledger_cursor_max_entries_per_ledger: Positive = 50_000
 
     # Bookie
     # Pulsar: 2048. A small journal is replayed quickly after a crash.
     journal_max_size_mb: Positive = msgspec.field(default=32, name="journalMaxSizeMB")
+
+    # Memory: one budget for the process, and its parts where they are set by themselves; -1: their share.
+    # docs/memory.md has the table.
+    memory_mb: Annotated[int, Meta(ge=BUDGET_MB_MIN, le=BUDGET_MB_MAX)] = 192
+    db_storage_write_cache_max_size_mb: Annotated[int, Meta(ge=8, le=BUDGET_MB_MAX)] = msgspec.field(
+        default=-1, name=SETTINGS["write_cache"]
+    )
+    db_storage_read_ahead_cache_max_size_mb: Annotated[int, Meta(ge=1, le=BUDGET_MB_MAX)] = msgspec.field(
+        default=-1, name=SETTINGS["read_cache"]
+    )
+    db_storage_rocks_db_block_cache_size: Annotated[int, Meta(ge=limits.MIB, le=_INT64_MAX)] = msgspec.field(
+        default=-1, name=SETTINGS["block_cache"]
+    )  # bytes, as in BookKeeper
+    journal_max_memory_size_mb: Annotated[int, Meta(ge=3, le=BUDGET_MB_MAX)] = msgspec.field(
+        default=-1, name=SETTINGS["journal"]
+    )
+    managed_ledger_cache_size_mb: Annotated[int, Meta(ge=0, le=BUDGET_MB_MAX)] = msgspec.field(
+        default=-1, name=SETTINGS["tail_cache"]
+    )
 
     # Metrics
     expose_topic_level_metrics_in_prometheus: bool = True
@@ -191,6 +209,12 @@ def load(
         notices += config_foreign.notices(unserved)
     if not problems:
         problems = _broken_relations(config)
+        too_large = beyond_budget(config)
+        if too_large and "memory_mb" in values:
+            problems.append(too_large)
+        elif too_large:
+            # Whoever sets a cache and no budget, say with a file of Pulsar's, means the cache.
+            notices.append(f"{too_large}. The broker will take that much.")
     if problems:
         raise ConfigError(problems)
     if config.delayed_delivery_tracker_factory_class_name == BUCKET_TRACKER:

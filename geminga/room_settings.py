@@ -8,10 +8,19 @@ from geminga.broker.dispatch_settings import SubscriptionSettings
 from geminga.broker.settings import BrokerSettings
 from geminga.config import Config
 from geminga.managed_ledger.rollover import MINUTE_MS, ManagedLedgerSettings
+from geminga.memory_budget import memory_parts
 
 
 def bookie_settings(config: Config) -> BookieSettings:
-    return BookieSettings(journal_file_bytes=config.journal_max_size_mb * limits.MIB)
+    parts = memory_parts(config)
+    return BookieSettings(
+        journal_file_bytes=config.journal_max_size_mb * limits.MIB,
+        write_cache_bytes=parts.write_cache,
+        read_cache_bytes=parts.read_cache,
+        # What waits, and the group that is made of it.
+        queue_bytes_max=parts.journal * 2 // 3,
+        journal_group_bytes_max=parts.journal // 3,
+    )
 
 
 def ledger_settings(config: Config) -> ManagedLedgerSettings:

@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import trio
 
-from geminga import limits
 from geminga.bookie.bookie import Bookie
 from geminga.bookie.recovery import RecoveryReport
 from geminga.broker import listener
@@ -37,6 +36,8 @@ from geminga.managed_ledger.orphans import (
     sweep_unrecorded_ledgers,
 )
 from geminga.managed_ledger.tail_cache import TailCache
+from geminga.memory_budget import memory_parts
+from geminga.memory_report import MemoryMeter
 from geminga.metadata.instance import ForeignDirectory, check_instance
 from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.store import MetadataStore
@@ -47,8 +48,6 @@ log = logging.getLogger("geminga.server")
 
 LOCK, METADATA, INDEX, BOOKIE = "lock", "metadata", "index", "bookie"
 """What a data directory holds."""
-BLOCK_CACHE_BYTES = 8 * limits.MIB
-"""RocksDB's cache, for metadata and index together."""
 STOP_SECONDS = 10.0
 """How long an orderly stop may take; after it the recovery at the next start does the rest."""
 FAILURE_SECONDS = 0.5
@@ -143,7 +142,9 @@ async def _serve(
     with contextlib.ExitStack() as held:
         _refuse_foreign(disk, data_dir)
         held.callback(disk.lock(data_dir).release)
-        metadata_values, index = await disk.run(_open_databases, disk, data_dir, held)
+        # One cache for metadata and index together.
+        block_cache = BlockCache(memory_parts(config).block_cache)
+        metadata_values, index = await disk.run(_open_databases, disk, data_dir, block_cache, held)
         failure = _Failure(stop)
         async with trio.open_nursery() as storage:
             metadata = MetadataStore(metadata_values)
@@ -163,8 +164,11 @@ async def _serve(
             rooms = await _rooms(config, clock, metadata, bookie)
             topics = Topics(rooms)
             await storage.start(topics.run)
+            memory = MemoryMeter(
+                memory_parts(config), bookie, rooms.tail_cache, block_cache, (metadata_values, index)
+            )
             with stop:
-                await _listen(config, rooms, topics, binary, web, task_status)
+                await _listen(config, rooms, topics, memory, binary, web, task_status)
             if failure.error is None:
                 with trio.move_on_after(STOP_SECONDS) as deadline:
                     await topics.close()
@@ -177,10 +181,9 @@ async def _serve(
 
 
 def _open_databases(
-    disk: Disk, data_dir: str, held: contextlib.ExitStack
+    disk: Disk, data_dir: str, cache: BlockCache, held: contextlib.ExitStack
 ) -> tuple[RocksKeyValue, RocksKeyValue]:
-    """Metadata and index, with one block cache; `held` closes them."""
-    cache = BlockCache(BLOCK_CACHE_BYTES)
+    """Metadata and index; `held` closes them."""
     opened = []
     for name in (METADATA, INDEX):
         path = os.path.join(data_dir, name)
@@ -229,7 +232,7 @@ async def _rooms(config: Config, clock: Clock, metadata: MetadataStore, bookie: 
         ledger_ids=LedgerIds(metadata),
         namespaces=namespaces,
         clock=clock,
-        tail_cache=TailCache(config.managed_ledger_cache_size_mb * 1024 * 1024),
+        tail_cache=TailCache(memory_parts(config).tail_cache),
         settings=broker_settings(config),
         ledger_settings=ledger_settings(config),
         subscription_settings=subscription_settings(config),
@@ -246,6 +249,7 @@ async def _listen(
     config: Config,
     rooms: Rooms,
     topics: Topics,
+    memory: MemoryMeter,
     binary: list[socket.socket],
     web: list[socket.socket],
     task_status: trio.TaskStatus[Addresses],
@@ -263,7 +267,7 @@ async def _listen(
 
     generation = await rooms.ledger_ids.next()
     connections = Connections(topics, rooms, service_url=service_url, generation=generation)
-    view = View(rooms, topics, connections, config, binary_port, web_port)
+    view = View(rooms, topics, connections, config, binary_port, web_port, memory)
     async with trio.open_nursery() as service:
         for sock in binary:
             service.start_soon(listener.accept_forever, sock, service, connections.serve)

@@ -12,6 +12,8 @@ import pytest
 from geminga import config, config_file
 from geminga.config import Config, ConfigError, load
 from geminga.config_file import Property
+from geminga.limits import MIB
+from geminga.memory_budget import PROCESS_BYTES, SETTINGS, memory_parts
 
 # The names of the stock `conf/standalone.conf`, newest and older ones.
 STOCK_STANDALONE_KEYS = """
@@ -348,7 +350,8 @@ def test_every_bounded_setting_has_a_default_within_its_bounds() -> None:
         if setting.type is int:
             assert setting.low is not None
             assert setting.high is not None
-            assert setting.low <= default <= setting.high, setting.key
+            is_share = setting.key in SETTINGS.values() and default == -1
+            assert is_share or setting.low <= default <= setting.high, setting.key
 
 
 def test_every_setting_has_an_effect() -> None:
@@ -366,3 +369,67 @@ def test_loading_without_foreign_keys_imports_no_list_of_them() -> None:
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout == "[]\n"
+
+
+def test_the_memory_is_divided_by_bookkeepers_shares_and_adds_up() -> None:
+    for budget_mb in (160, 192, 1000, 65_536):
+        parts = memory_parts(Config(memory_mb=budget_mb))
+        budget = budget_mb * MIB
+        assert sum(parts) == budget
+        assert (parts.write_cache, parts.read_cache) == (budget // 4, budget // 4)
+        assert parts.block_cache == budget // 10
+        assert parts.tail_cache >= 4 * MIB
+    assert Config().memory_mb == 192
+
+
+def test_a_part_that_is_set_by_itself_leaves_the_others_their_shares() -> None:
+    given = (
+        ("dbStorage_writeCacheMaxSizeMb", "16", "write_cache", 16 * MIB),
+        ("dbStorage_readAheadCacheMaxSizeMb", "20", "read_cache", 20 * MIB),
+        ("dbStorage_rocksDB_blockCacheSize", "5000000", "block_cache", 5_000_000),
+        ("journalMaxMemorySizeMb", "3", "journal", 3 * MIB),
+        ("managedLedgerCacheSizeMB", "0", "tail_cache", 0),
+    )
+    usual = memory_parts(Config())
+    for key, value, part, size in given:
+        loaded = load(environment={}, flags=[Property(key, value, "flag")])
+        assert memory_parts(loaded.config) == usual._replace(**{part: size})
+        assert not loaded.notices
+
+
+def test_parts_beyond_a_budget_that_was_named_are_refused() -> None:
+    large = Property("dbStorage_writeCacheMaxSizeMb", "500", "broker.conf:1")
+    budget = Property("memoryMb", "256", "--memory 256M")
+    (problem,) = problems(flags=[large, budget])
+    assert "budget of 256 MB" in problem
+    assert "dbStorage_writeCacheMaxSizeMb 500" in problem
+    # Without a named budget the file of a Pulsar is taken as it is, and the user is told.
+    loaded = load(environment={}, flags=[large])
+    assert memory_parts(loaded.config).write_cache == 500 * MIB
+    assert "add up to" in loaded.notices[0]
+    assert not load(environment={}, flags=[large, Property("memoryMb", "1024", "flag")]).notices
+
+
+def test_the_tail_cache_gives_way_first() -> None:
+    parts = memory_parts(Config(db_storage_write_cache_max_size_mb=55))
+    assert sum(parts) == 192 * MIB
+    assert parts.tail_cache < memory_parts(Config()).tail_cache
+    assert parts.process == PROCESS_BYTES
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("memoryMb", "159"),
+        ("memoryMb", "-1"),
+        ("dbStorage_writeCacheMaxSizeMb", "7"),
+        ("dbStorage_rocksDB_blockCacheSize", "4096"),
+        ("journalMaxMemorySizeMb", "0"),
+        ("managedLedgerCacheSizeMB", "-1"),
+    ],
+)
+def test_memory_bounds(key: str, value: str) -> None:
+    (problem,) = problems(flags=[Property(key, value, "broker.conf:7")])
+    assert problem.startswith(
+        f"broker.conf:7: {key} = '{value}' is not allowed: expected a whole number from"
+    )

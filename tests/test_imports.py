@@ -26,7 +26,8 @@ ALLOWED: dict[str, set[str]] = {
     "names": {"errors", "limits"},
     "config_keys": set(),
     "config_file": set(),
-    "config": {"errors", "limits", "config_file", "config_keys"},
+    "memory_budget": {"limits"},
+    "config": {"errors", "limits", "config_file", "config_keys", "memory_budget"},
     "disk": EVERYONE,
     "rocksdb_log_format": EVERYONE,
     "rocksdb_logs": EVERYONE | {"rocksdb_log_format", "disk"},
@@ -37,14 +38,15 @@ ALLOWED: dict[str, set[str]] = {
     "managed_ledger": EVERYONE | {"bookie", "metadata"},
     "tracker": EVERYONE | {"managed_ledger", "metadata", "bookie"},
     "broker": EVERYONE | {"tracker", "managed_ledger", "bookie", "metadata", "wire", "config"},
-    "admin": EVERYONE | {"broker", "managed_ledger", "metadata", "config"},
+    "admin": EVERYONE | {"broker", "managed_ledger", "bookie", "metadata", "config"},
     "chaos": EVERYONE | {"disk", "key_value", "bookie"},
     "pipeline": EVERYONE | {"wire"},
 }
 BELOW_SERVER = set(ALLOWED) - {"chaos", "pipeline"}
 ALLOWED["room_settings"] = BELOW_SERVER
-ALLOWED["server"] = BELOW_SERVER | {"room_settings"}
-ALLOWED["cli"] = EVERYONE | {"server", "config", "config_file", "disk", "wire"}
+ALLOWED["memory_report"] = BELOW_SERVER
+ALLOWED["server"] = BELOW_SERVER | {"room_settings", "memory_report"}
+ALLOWED["cli"] = BELOW_SERVER | {"server"}
 ALLOWED["testing"] = EVERYONE | {"server", "config", "wire", "chaos"}
 ALLOWED["__main__"] = {"cli"}
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from geminga.bookie.recovery import RecoveryReport
+from geminga.bookie.settings import BookieStatistics
+from geminga.bookie.stored_counts import StoredCounts
 from geminga.broker.namespaces import Namespaces
-from geminga.broker.statistics import BrokerStatistics, TopicStatistics
+from geminga.broker.statistics import BrokerStatistics, MemoryStatistics, TopicStatistics
 from geminga.config import Config
 from geminga.managed_ledger.statistics import ManagedLedgerStatistics
 from geminga.names import NamespaceName, TopicName
@@ -117,3 +120,13 @@ class BrokerView(Protocol):
         ...
 
     def broker_statistics(self) -> BrokerStatistics: ...
+
+    def bookie_statistics(self) -> BookieStatistics: ...
+
+    def recovery_report(self) -> RecoveryReport:
+        """What the bookie found at this start."""
+        ...
+
+    def stored_counts(self) -> StoredCounts: ...
+
+    def memory_statistics(self) -> MemoryStatistics: ...

@@ -17,6 +17,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from geminga import __version__
+from geminga.admin.bookie_metrics import Figure
 from geminga.admin.metric_families import (
     SUBSCRIPTION_FAMILIES,
     SUMMED_OVER_BROKER,
@@ -32,6 +33,7 @@ Labels = dict[str, str]
 def exposition(
     topics: Sequence[TopicStatistics],
     broker: BrokerStatistics,
+    figures: Sequence[Figure] = (),
     *,
     cluster: str,
     topic_level: bool = True,
@@ -42,7 +44,7 @@ def exposition(
     """
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
-    registry.register(_Page(topics, broker, cluster, topic_level, split_partition))
+    registry.register(_Page(topics, broker, figures, cluster, topic_level, split_partition))
     return generate_latest(registry)
 
 
@@ -51,12 +53,14 @@ class _Page(Collector):
         self,
         topics: Sequence[TopicStatistics],
         broker: BrokerStatistics,
+        figures: Sequence[Figure],
         cluster: str,
         topic_level: bool,
         split_partition: bool,
     ) -> None:
         self._names = [(TopicName.parse(topic.name), topic) for topic in topics]
         self._broker = broker
+        self._figures = figures
         self._cluster = cluster
         self._topic_level = topic_level
         self._split_partition = split_partition
@@ -66,6 +70,8 @@ class _Page(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from self._of_broker()
+        for figure in self._figures:
+            yield _metric(figure.name, figure.help, figure.samples, figure.kind)
         by_namespace = self._by_namespace()
         yield _metric("pulsar_topics_count", "Loaded topics", self._topics_per_namespace(by_namespace))
         for family in TOPIC_FAMILIES:
@@ -143,8 +149,8 @@ class _Page(Collector):
         return labels
 
 
-def _metric(name: str, text: str, samples: Sequence[tuple[Labels, float]]) -> Metric:
-    metric = Metric(name, text, "gauge")
+def _metric(name: str, text: str, samples: Sequence[tuple[Labels, float]], kind: str = "gauge") -> Metric:
+    metric = Metric(name, text, kind)
     for labels, value in samples:
         metric.add_sample(name, labels, value)
     return metric

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import trio
 
+from geminga.admin.bookie_metrics import bookie_figures, memory_figures
 from geminga.admin.broker_view import BrokerView
-from geminga.admin.router import Request, Response, Router
+from geminga.admin.router import Request, Response, Router, json_response
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -19,12 +20,20 @@ class MetricsRoutes:
     def add_to(self, router: Router) -> None:
         # The router ignores a slash at the end, so this is /metrics/ too.
         router.add("GET", "/metrics", self.metrics)
+        router.add("GET", "/geminga/v1/memory", self.memory)
+
+    async def memory(self, request: Request) -> Response:
+        return json_response(self._view.memory_statistics())
 
     async def metrics(self, request: Request) -> Response:
         view = self._view
         topics = view.loaded_statistics()
         broker = view.broker_statistics()
         config = view.config
+        figures = [
+            *bookie_figures(view.bookie_statistics(), view.recovery_report(), view.stored_counts()),
+            *memory_figures(view.memory_statistics()),
+        ]
 
         def draw_up() -> bytes:
             from geminga.admin.metrics import exposition
@@ -32,6 +41,7 @@ class MetricsRoutes:
             return exposition(
                 topics,
                 broker,
+                figures,
                 cluster=config.cluster_name,
                 topic_level=config.expose_topic_level_metrics_in_prometheus,
                 split_partition=config.split_topic_and_partition_label_in_prometheus,

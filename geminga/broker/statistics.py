@@ -71,6 +71,27 @@ class TopicStatistics(msgspec.Struct, frozen=True, kw_only=True):
     last_publish_time_stamp: int = 0
 
 
+class MemoryPart(msgspec.Struct, frozen=True):
+    """One part of the process's memory."""
+
+    name: str
+    setting: str
+    """The key that sets it by itself; empty if none does."""
+    configured_bytes: int
+    used_bytes: int
+
+
+class MemoryStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """What memory is used for now. The part `process` is what no other part accounts for."""
+
+    budget_bytes: int
+    resident_bytes: int
+    """Of the whole process, as the system counts; 0: unknown."""
+    rocksdb_buffer_bytes: int
+    """Of `process`: RocksDB's write buffers and what it keeps of its tables."""
+    parts: list[MemoryPart]
+
+
 class BrokerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Connections since the start."""
 

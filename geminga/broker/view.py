@@ -6,8 +6,14 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from geminga.bookie.stored_counts import StoredCounts, stored_counts
 from geminga.broker.producers import AccessMode
-from geminga.broker.statistics import BrokerStatistics, PublisherStatistics, TopicStatistics
+from geminga.broker.statistics import (
+    BrokerStatistics,
+    MemoryStatistics,
+    PublisherStatistics,
+    TopicStatistics,
+)
 from geminga.broker.topic import check_properties
 from geminga.errors import Conflict, ConsumerBusy, TopicNotFound
 from geminga.metadata import records
@@ -15,6 +21,10 @@ from geminga.metadata.records import PartitionedTopicRecord
 from geminga.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from geminga.bookie.recovery import RecoveryReport
+    from geminga.bookie.settings import BookieStatistics
     from geminga.broker.connection import Connections
     from geminga.broker.producer import Producer
     from geminga.broker.rooms import Rooms
@@ -44,11 +54,13 @@ class View:
         config: Config,
         binary_port: int,
         web_port: int,
+        memory: Callable[[], MemoryStatistics],
     ) -> None:
         self.config = config
         self.namespaces = rooms.namespaces
         self.binary_port = binary_port
         self.web_port = web_port
+        self.memory_statistics = memory
         self._rooms = rooms
         self._topics = topics
         self._connections = connections
@@ -174,6 +186,15 @@ class View:
 
     def loaded_statistics(self) -> list[TopicStatistics]:
         return [_statistics_of(topic) for topic in self._topics.loaded.values()]
+
+    def bookie_statistics(self) -> BookieStatistics:
+        return self._rooms.bookie.statistics()
+
+    def recovery_report(self) -> RecoveryReport:
+        return self._rooms.bookie.recovery
+
+    def stored_counts(self) -> StoredCounts:
+        return stored_counts(self._rooms.bookie)
 
     def broker_statistics(self) -> BrokerStatistics:
         created, active = self._connections.created, self._connections.active

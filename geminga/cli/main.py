@@ -22,6 +22,8 @@ COMMANDS = {
     "produce": "publish messages to a topic",
     "consume": "receive messages from a subscription",
     "perf": "measure rates and latencies of a broker",
+    "memory": "show what a running broker's memory is used for",
+    "bookie": "look into a stopped broker's storage: list, dump, verify, rebuild the index",
 }
 
 

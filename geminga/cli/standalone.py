@@ -52,6 +52,7 @@ def parser(kind: type[Parser]) -> Parser:
     add("--port", metavar="N", help="port of the binary protocol (default: 6650; 0: any free one)")
     add("--web-port", metavar="N", help="port of the admin API and metrics (default: 8080; 0: any free one)")
     add("--conf", "-c", "--config", metavar="FILE", help="a broker.conf or standalone.conf")
+    add("--memory", metavar="SIZE", help="memory for the whole process, such as 192M (the default) or 1G")
     add("--bind-address", metavar="HOST", help="address to listen on (default: 127.0.0.1)")
     add("--advertised-address", metavar="HOST", help="address that clients are told to connect to")
     add(
@@ -113,8 +114,19 @@ def read_configuration(flags: argparse.Namespace) -> Loaded:
         value = getattr(flags, attribute)
         if value is not None:
             given.append(Property(key, value.strip(), f"--{attribute.replace('_', '-')} {value}"))
+    if flags.memory is not None:
+        given.append(Property("memoryMb", str(memory_mb(flags.memory)), f"--memory {flags.memory}"))
     file = _read_file(flags.conf) if flags.conf else None
     return load(file=file, environment=os.environ, flags=given)
+
+
+def memory_mb(text: str) -> int:
+    """The megabytes (of 1024 * 1024 bytes) in `192M` or `2G`. Raises `ConfigError`."""
+    upper = text.strip().upper().removesuffix("IB").removesuffix("B")
+    digits, unit = upper[:-1], upper[-1:]
+    if unit not in ("M", "G") or not (digits.isascii() and digits.isdigit() and len(digits) <= 9):
+        raise ConfigError([f"--memory {text}: expected a whole number of M or G, such as 192M or 1G"])
+    return int(digits) * (1024 if unit == "G" else 1)
 
 
 def _read_file(name: str) -> ConfigFile:

@@ -1,0 +1,109 @@
+"""The bookie's metrics by BookKeeper's names, and the memory's by ours, as data: `metrics` draws them up.
+
+Only what is measured: no quantiles of latencies that nobody keeps, nothing for parts that are not here. Like
+the real bookie's they have no cluster label. Counters start with the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from geminga.bookie.recovery import RecoveryReport
+from geminga.bookie.settings import BookieStatistics
+from geminga.bookie.stored_counts import StoredCounts
+from geminga.broker.statistics import MemoryStatistics
+
+Samples = Sequence[tuple[dict[str, str], float]]
+
+
+class Figure(NamedTuple):
+    """One metric with its samples; `kind` is Prometheus' type."""
+
+    name: str
+    help: str
+    samples: Samples
+    kind: str = "gauge"
+
+
+def _one(name: str, text: str, value: float, **labels: str) -> Figure:
+    return Figure(name, text, [(labels, float(value))])
+
+
+def bookie_figures(
+    bookie: BookieStatistics, recovery: RecoveryReport, stored: StoredCounts
+) -> Iterator[Figure]:
+    """Counters are declared as gauges, as those of the broker are on the same page."""
+    writing = bookie.write_cache_bytes + bookie.flushing_bytes
+    # A bookie that is not writable any more ends its process, so whoever is asked is writable.
+    yield _one("bookie_SERVER_STATUS", "1: writable, 0: read-only", getattr(bookie, "writable", 1))
+    yield _one("bookie_WRITE_BYTES", "Bytes of entries added, with their record heads", bookie.bytes_written)
+    yield _one("bookie_ledgers_count", "Ledgers", stored.ledgers)
+    yield _one("bookie_entries_count", "Entries stored", stored.entries)
+    yield _one("bookie_write_cache_size", "Bytes in both write caches", writing)
+    yield _one("bookie_read_cache_size", "Bytes in the read cache", bookie.read_cache_bytes)
+    yield _one(
+        "bookie_read_cache_hits", "Entries read from memory, write caches included", bookie.reads_from_memory
+    )
+    yield _one("bookie_read_cache_misses", "Entries that a read had to wait for", bookie.reads_from_log)
+    yield _one("bookie_flush", "Write caches flushed", bookie.flushes)
+    yield _one("bookie_ACTIVE_ENTRY_LOG_TOTAL", "Entry logs", bookie.entry_logs)
+    yield _one("bookie_ACTIVE_LEDGER_TOTAL", "Ledgers", stored.ledgers)
+    yield _one("bookie_DELETED_LEDGER_COUNT", "Ledgers deleted", bookie.ledgers_deleted)
+    done = {"success": "true"}
+    groups, sync_ms = bookie.journal_groups, bookie.journal_sync_s * 1000
+    yield Figure(
+        "bookie_journal_JOURNAL_SYNC",
+        "Milliseconds of journal syncs; one sync for each group of entries",
+        [],
+    )
+    yield _one("bookie_journal_JOURNAL_SYNC_count", "Journal syncs", groups, **done)
+    yield _one("bookie_journal_JOURNAL_SYNC_sum", "Milliseconds in journal syncs", sync_ms, **done)
+    added = bookie.entries_written
+    yield _one("bookie_journal_JOURNAL_ADD_ENTRY_count", "Entries in the journal", added, **done)
+    yield _one("bookkeeper_server_ADD_ENTRY_count", "Entries added", added, **done)
+    reads = bookie.reads_from_memory + bookie.reads_from_log
+    yield _one("bookkeeper_server_READ_ENTRY_count", "Entries read", reads, **done)
+    yield _one("bookie_journal_JOURNAL_WRITE_BYTES", "Bytes written to journals", bookie.journal_bytes)
+    yield _one("geminga_bookie_journal_queue_bytes", "Entries not durable yet", bookie.queued_bytes)
+    yield _one("geminga_bookie_flushed_bytes", "Bytes written to entry logs", bookie.flushed_bytes)
+    yield _one("geminga_bookie_read_log_bytes", "Bytes read from entry logs", bookie.read_log_bytes)
+    yield _one("geminga_bookie_entry_log_bytes", "Bytes of entries in entry logs", bookie.entry_log_bytes)
+    yield _one("geminga_bookie_entry_logs_deleted", "Entry logs deleted", bookie.entry_logs_deleted)
+    yield from _of_recovery(recovery)
+
+
+def _of_recovery(report: RecoveryReport) -> Iterator[Figure]:
+    prefix = "geminga_bookie_recovery"
+    for name, text, value in (
+        ("journals_read", "Journals read at the start", report.journals_read),
+        ("entries_replayed", "Entries replayed from the journal at the start", report.entries_replayed),
+        ("entries_known", "Entries met in the journal that were in entry logs", report.entries_known),
+        ("entries_lost", "Entries that were durable and are damaged", report.entries_lost),
+        ("torn_bytes", "Bytes of an unfinished group that were cut", report.torn_bytes),
+        ("damages", "Damaged places in journals", len(report.damages)),
+        ("index_rebuilt", "1: the index was made anew at the start", bool(report.index_rebuilt)),
+        ("entries_indexed", "Entries indexed anew from entry logs", report.entries_indexed),
+        ("logs_missing", "Entry logs that are not there", len(report.logs_missing)),
+    ):
+        yield _one(f"{prefix}_{name}", text, value)
+
+
+def memory_figures(memory: MemoryStatistics) -> Iterator[Figure]:
+    yield _one("geminga_memory_budget_bytes", "Memory that all parts may take", memory.budget_bytes)
+    yield _one("geminga_memory_resident_bytes", "Memory of the process", memory.resident_bytes)
+    yield _one(
+        "geminga_memory_rocksdb_buffer_bytes",
+        "RocksDB's write buffers and table readers, part of the process",
+        memory.rocksdb_buffer_bytes,
+    )
+    yield Figure(
+        "geminga_memory_configured_bytes",
+        "What each part may take",
+        [({"part": part.name}, float(part.configured_bytes)) for part in memory.parts],
+    )
+    yield Figure(
+        "geminga_memory_used_bytes",
+        "What each part holds now",
+        [({"part": part.name}, float(part.used_bytes)) for part in memory.parts],
+    )

@@ -1,0 +1,276 @@
+"""Checking everything that a stopped bookie has on disk, byte by byte where there are checksums.
+
+Every record of every entry log, footers against records, every group and record of every journal, every row
+of the index against the record that it names, and the sums that the index keeps. Nothing is written.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from geminga.bookie.entry_log_format import HEADER_BYTES, Footer
+from geminga.bookie.entry_logs import EntryLogs
+from geminga.bookie.file_names import entry_log_path
+from geminga.bookie.index_format import LEDGER_ID_MAX, Row, Usage, decode_row, entry_key, split_key
+from geminga.bookie.inspection import (
+    BadBytes,
+    JournalFile,
+    entry_log_ids,
+    footer_of,
+    journal_files,
+    log_id_in_header,
+    walk_records,
+)
+from geminga.bookie.journal_format import FILE_HEADER_BYTES, GROUP_MAGIC, GROUP_MARK
+from geminga.bookie.journal_scan import JournalScan
+from geminga.bookie.ledger_index import LedgerIndex
+from geminga.disk import Disk, File
+from geminga.errors import CorruptData, StorageError
+from geminga.key_value import KeyValue
+
+SEARCH_BYTES = 64 << 10
+BAD_RECORDS_KEPT_MAX = 100_000
+LOAD_BYTES_MAX = 4 << 20
+"""Records that are checked against the index at once."""
+ALL_ROWS = entry_key(0, 0), entry_key(LEDGER_ID_MAX, 2**64 - 1)
+
+
+class Finding(NamedTuple):
+    """Something that is not as it was written. `offset` is None where there is no place to name."""
+
+    path: str
+    offset: int | None
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}{'' if self.offset is None else f': offset {self.offset}'}: {self.text}"
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was looked at."""
+
+    entry_logs: int = 0
+    log_records: int = 0
+    log_bytes: int = 0
+    unfinished_bytes: int = 0
+    """Behind the last whole record of a log that was never closed; promised to nobody."""
+    journals: int = 0
+    journals_unused: int = 0
+    """Made ready and never written."""
+    journal_groups: int = 0
+    journal_records: int = 0
+    torn_bytes: int = 0
+    """Of last groups that a crash cut short; promised to nobody."""
+    index_rows: int = 0
+    index_entries: int = 0
+    findings: int = 0
+
+
+class Verification:
+    """One pass. `report` is called with each finding as it is made; `counts` grows meanwhile."""
+
+    def __init__(self, disk: Disk, report: Callable[[Finding], None]) -> None:
+        self.counts = Counts()
+        self._disk = disk
+        self._report = report
+        self._bad_records: set[tuple[int, int]] = set()
+        """(log id, offset) of what was reported already: a row that names it says nothing new."""
+
+    def add(self, finding: Finding) -> None:
+        """Count and report what somebody else found."""
+        self.counts.findings += 1
+        self._report(finding)
+
+    def _found(self, path: str, offset: int | None, text: str) -> None:
+        self.add(Finding(path, offset, text))
+
+    # ---- entry logs
+
+    def check_logs(self, directory: str, key_value: KeyValue | None) -> None:
+        """`key_value` is the index, if it can be read: it says how far a log that was not closed goes."""
+        promised = _promised_ends(key_value) if key_value is not None else {}
+        for log_id in entry_log_ids(self._disk, directory):
+            path = entry_log_path(directory, log_id)
+            file = self._disk.open(path)
+            try:
+                self._check_log(path, file, log_id, promised.get(log_id, _Promised()))
+            except StorageError as error:
+                self._found(path, None, str(error))
+            finally:
+                file.close()
+
+    def _check_log(self, path: str, file: File, log_id: int, promised: _Promised) -> None:
+        counts = self.counts
+        counts.entry_logs += 1
+        counts.log_bytes += file.size()
+        if log_id_in_header(file) != log_id:
+            self._found(path, 0, f"the header is not that of entry log {log_id}")
+        footer, bad = footer_of(file)
+        end = file.size()
+        if bad is not None:
+            self._found(path, bad.offset, f"the footer ({bad.length} bytes) is damaged")
+            end = bad.offset
+        resume, sure_end = promised.starts, promised.end
+        if footer is not None:
+            resume = array("Q", sorted(row.offset for _, row in footer.rows))
+            sure_end = end = max((row.offset + row.ends[-1] for _, row in footer.rows), default=HEADER_BYTES)
+        seen: dict[int, Usage] = {}
+        damaged = False
+        for record in walk_records(file, HEADER_BYTES, end, resume=array("Q", sorted(resume))):
+            if isinstance(record, BadBytes):
+                if record.offset >= sure_end:
+                    if bad is None:
+                        counts.unfinished_bytes += end - record.offset
+                    break
+                damaged = True
+                if len(self._bad_records) < BAD_RECORDS_KEPT_MAX:
+                    self._bad_records.add((log_id, record.offset))
+                self._found(path, record.offset, f"{record.length} bytes are no right record")
+                continue
+            counts.log_records += 1
+            before = seen.get(record.ledger_id, Usage(0, 0))
+            seen[record.ledger_id] = Usage(before.entries + 1, before.bytes + record.end - record.offset)
+        if footer is not None and not damaged:
+            self._compare_footer(path, footer, seen)
+
+    def _compare_footer(self, path: str, footer: Footer, seen: dict[int, Usage]) -> None:
+        stated = {ledger_id: ledger.usage for ledger_id, ledger in footer.ledgers.items()}
+        for ledger_id in sorted(stated.keys() | seen.keys()):
+            if stated.get(ledger_id) != seen.get(ledger_id):
+                said, is_there = stated.get(ledger_id), seen.get(ledger_id)
+                self._found(path, None, f"the footer says {said} of ledger {ledger_id}; there is {is_there}")
+
+    # ---- journals
+
+    def check_journals(self, directory: str, index: LedgerIndex | None) -> None:
+        for journal in journal_files(self._disk, directory):
+            try:
+                self._check_journal(journal, index)
+            except StorageError as error:
+                self._found(journal.path, None, str(error))
+
+    def _check_journal(self, journal: JournalFile, index: LedgerIndex | None) -> None:
+        counts = self.counts
+        file = self._disk.open(journal.path)
+        try:
+            if journal.header is None:
+                if journal.synced_end is not None or _was_begun(file, journal.journal_id):
+                    self._found(journal.path, 0, "the file header is damaged")
+                else:
+                    counts.journals_unused += 1
+                return
+            counts.journals += 1
+            scan = JournalScan(file, journal.header, synced_end=journal.synced_end)
+            for group in scan.groups(0):
+                counts.journal_groups += 1
+                counts.journal_records += sum(len(segment.ends) for segment in group.segments)
+        finally:
+            file.close()
+        counts.torn_bytes += scan.torn_bytes
+        needed = index is None or journal.journal_id >= index.mark.journal_id
+        for damage in scan.damages:
+            lost = sum(run.entries for run in damage.lost)
+            text = f"{damage.length} bytes are damaged" + (f", with {lost} entries" if lost else "")
+            old = "" if needed else " (of an old journal that is not needed any more)"
+            self._found(damage.path, damage.offset, text + old)
+
+    # ---- the index
+
+    def check_index(self, path: str, key_value: KeyValue, directory: str) -> None:
+        """Every row against the records of `directory`, the entry logs' own."""
+        index = LedgerIndex(key_value)
+        logs = EntryLogs(self._disk, directory)
+        present = set(logs.ids()) if self._disk.exists(directory) else set()
+        usage: dict[int, dict[int, list[int]]] = {}
+        ledger_id, following = -1, 0
+        try:
+            index.load()
+            if not index.mark.journal_id and present:
+                self._found(path, None, "there is no mark: the next start makes the index anew")
+            for key, value in key_value.scan(*ALL_ROWS):
+                self.counts.index_rows += 1
+                row_ledger, first = split_key(key)
+                row = decode_row(first, value)
+                if row_ledger != ledger_id:
+                    ledger_id, following = row_ledger, 0
+                if row.first != following:
+                    self._found(path, None, _gap(ledger_id, following, row.first))
+                following = row.last + 1
+                self._check_row(path, logs, present, ledger_id, row)
+                if not row.lost:
+                    of_ledger = usage.setdefault(row.log_id, {}).setdefault(ledger_id, [0, 0])
+                    of_ledger[0] += len(row.ends)
+                    of_ledger[1] += row.ends[-1]
+            self._compare_usage(path, index, usage)
+        except CorruptData as error:
+            self._found(path, None, str(error))
+        finally:
+            logs.close()
+
+    def _check_row(self, path: str, logs: EntryLogs, present: set[int], ledger_id: int, row: Row) -> None:
+        entries = f"entries {row.first} to {row.last} of ledger {ledger_id}"
+        if row.lost:
+            self._found(path, None, f"{entries} are lost: {row.lost}")
+            return
+        self.counts.index_entries += len(row.ends)
+        if row.log_id not in present:
+            self._found(path, None, f"{entries} are in entry log {row.log_id}, which is not there")
+            return
+        first = row.first
+        while first <= row.last:
+            at = first - row.first
+            begin = row.ends[at - 1] if at else 0
+            last = first
+            while last < row.last and row.ends[last + 1 - row.first] - begin <= LOAD_BYTES_MAX:
+                last += 1
+            try:
+                first = logs.load(ledger_id, row, first, last).last + 1
+            except CorruptData:
+                if (row.log_id, row.offset + begin) not in self._bad_records:
+                    log_path = entry_log_path(logs.directory, row.log_id)
+                    text = f"not entry {first} of ledger {ledger_id}, as the index has it"
+                    self._found(log_path, row.offset + begin, text)
+                first += 1
+
+    def _compare_usage(self, path: str, index: LedgerIndex, usage: dict[int, dict[int, list[int]]]) -> None:
+        for log_id in sorted(usage.keys() | index.usage.keys()):
+            stated = {id_: list(of) for id_, of in index.usage.get(log_id, {}).items()}
+            if stated != usage.get(log_id, {}):
+                self._found(path, None, f"the sums for entry log {log_id} are not those of its rows")
+
+
+class _Promised(NamedTuple):
+    """How far the index says that a log goes, and where its rows begin."""
+
+    end: int = 0
+    starts: array[int] = array("Q")
+
+
+def _promised_ends(key_value: KeyValue) -> dict[int, _Promised]:
+    found: dict[int, _Promised] = {}
+    try:
+        for key, value in key_value.scan(*ALL_ROWS):
+            row = decode_row(split_key(key)[1], value)
+            if not row.lost:
+                end, starts = found.get(row.log_id) or (0, array("Q"))
+                starts.append(row.offset)
+                found[row.log_id] = _Promised(max(end, row.offset + row.ends[-1]), starts)
+    except CorruptData:
+        pass  # `check_index` reports it
+    return found
+
+
+def _was_begun(file: File, journal_id: int) -> bool:
+    """Whether a file whose header is wrong has groups of this id: then it was written once."""
+    mark = GROUP_MARK.pack(GROUP_MAGIC, journal_id, 0)[:-8]
+    return mark in file.pread(FILE_HEADER_BYTES, SEARCH_BYTES)
+
+
+def _gap(ledger_id: int, expected: int, found: int) -> str:
+    if found < expected:
+        return f"rows of ledger {ledger_id} overlap at entry {found}"
+    return f"entries {expected} to {found - 1} of ledger {ledger_id} have no row"

@@ -1,0 +1,108 @@
+"""One memory budget for the process, and what each part gets of it. docs/memory.md has the table.
+
+The three caches get BookKeeper's shares of its direct memory: a quarter for writing, a quarter for reading, a
+tenth for RocksDB's blocks. Here the budget is for the whole process, so it also covers the process itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from geminga.limits import MIB
+
+PROCESS_BYTES = 48 * MIB
+"""Interpreter, code, RocksDB's write buffers, connections: resident before any cache has anything in it."""
+TAIL_CACHE_BYTES_MIN = 4 * MIB
+BUDGET_MB_MIN = 160
+BUDGET_MB_MAX = 1024 * 1024
+
+
+class MemoryParts(NamedTuple):
+    """Bytes that each part may take."""
+
+    write_cache: int
+    read_cache: int
+    block_cache: int
+    journal: int
+    tail_cache: int
+    process: int = PROCESS_BYTES
+
+
+SETTINGS = {
+    "write_cache": "dbStorage_writeCacheMaxSizeMb",
+    "read_cache": "dbStorage_readAheadCacheMaxSizeMb",
+    "block_cache": "dbStorage_rocksDB_blockCacheSize",
+    "journal": "journalMaxMemorySizeMb",
+    "tail_cache": "managedLedgerCacheSizeMB",
+    "process": "",
+}
+"""Under which name each part can be set by itself: BookKeeper's and Pulsar's own."""
+
+
+class MemorySettings(Protocol):
+    """The keys of `Config` that say something about memory; below zero: not set."""
+
+    @property
+    def memory_mb(self) -> int: ...
+    @property
+    def db_storage_write_cache_max_size_mb(self) -> int: ...
+    @property
+    def db_storage_read_ahead_cache_max_size_mb(self) -> int: ...
+    @property
+    def db_storage_rocks_db_block_cache_size(self) -> int: ...
+    @property
+    def journal_max_memory_size_mb(self) -> int: ...
+    @property
+    def managed_ledger_cache_size_mb(self) -> int: ...
+
+
+def memory_parts(config: MemorySettings) -> MemoryParts:
+    """What each part of the process may take."""
+    given = {
+        "write_cache": config.db_storage_write_cache_max_size_mb * MIB,
+        "read_cache": config.db_storage_read_ahead_cache_max_size_mb * MIB,
+        "block_cache": config.db_storage_rocks_db_block_cache_size,
+        "journal": config.journal_max_memory_size_mb * MIB,
+        "tail_cache": config.managed_ledger_cache_size_mb * MIB,
+    }
+    return divide(config.memory_mb * MIB, {name: size for name, size in given.items() if size >= 0})
+
+
+def beyond_budget(config: MemorySettings) -> str:
+    """What is wrong if the parts add up to more than the budget; empty if they do not."""
+    parts = memory_parts(config)
+    total_mb = -(-sum(parts) // MIB)
+    if total_mb <= config.memory_mb:
+        return ""
+    listed = ", ".join(f"{SETTINGS[name] or name} {size / MIB:g}" for name, size in parts._asdict().items())
+    return (
+        f"the parts of the memory add up to {total_mb} MB, more than the budget of {config.memory_mb} MB"
+        f" (--memory {total_mb}M would do): {listed}"
+    )
+
+
+def divide(budget_bytes: int, given: Mapping[str, int]) -> MemoryParts:
+    """The parts of a budget. `given` are parts that were set by themselves; the others keep their share,
+    except that the tail cache gives way, down to its least, where it would not fit.
+
+    The sum is at most the budget if the given parts leave room for the others.
+    """
+    shares = _shares(budget_bytes)
+    fixed = {name: given.get(name, share) for name, share in shares.items()}
+    natural = budget_bytes - sum(shares.values()) - PROCESS_BYTES
+    left = budget_bytes - sum(fixed.values()) - PROCESS_BYTES
+    tail_cache = given.get("tail_cache", max(TAIL_CACHE_BYTES_MIN, min(natural, left)))
+    return MemoryParts(**fixed, tail_cache=tail_cache)
+
+
+def _shares(budget_bytes: int) -> dict[str, int]:
+    return {
+        "write_cache": budget_bytes // 4,
+        "read_cache": budget_bytes // 4,
+        "block_cache": budget_bytes // 10,
+        "journal": budget_bytes // 16,
+    }
+
+
+assert sum(divide(BUDGET_MB_MIN * MIB, {})) == BUDGET_MB_MIN * MIB, "the least budget has room for all"

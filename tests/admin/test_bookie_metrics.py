@@ -1,0 +1,69 @@
+"""The bookie's figures and the memory's, from structs to the page."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from geminga.admin.bookie_metrics import bookie_figures, memory_figures
+from geminga.admin.metrics import exposition
+from geminga.bookie.recovery import RecoveryReport
+from geminga.bookie.settings import BookieStatistics
+from geminga.bookie.stored_counts import StoredCounts
+from geminga.broker.statistics import BrokerStatistics, MemoryPart, MemoryStatistics
+
+
+def statistics(**values: float) -> BookieStatistics:
+    fields = dict.fromkeys(BookieStatistics.__dataclass_fields__, 0)
+    return BookieStatistics(**{**fields, **values})  # type: ignore[arg-type]
+
+
+def test_each_figure_is_the_one_that_was_measured() -> None:
+    bookie = statistics(
+        bytes_written=11,
+        write_cache_bytes=5,
+        flushing_bytes=7,
+        read_cache_bytes=3,
+        reads_from_memory=90,
+        reads_from_log=10,
+        journal_groups=4,
+        journal_sync_s=0.25,
+        entries_written=8,
+    )
+    recovery = RecoveryReport(entries_replayed=6, torn_bytes=512, index_rebuilt="it was lost")
+    memory = MemoryStatistics(
+        budget_bytes=100,
+        resident_bytes=60,
+        rocksdb_buffer_bytes=2,
+        parts=[MemoryPart("write_cache", "key", 50, 12), MemoryPart("process", "", 50, 48)],
+    )
+    figures = [*bookie_figures(bookie, recovery, StoredCounts(2, 9)), *memory_figures(memory)]
+    page = exposition([], BrokerStatistics(), figures, cluster="standalone").decode()
+    found = {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+    done = (("success", "true"),)
+    for name, labels, value in (
+        ("bookie_SERVER_STATUS", (), 1),
+        ("bookie_WRITE_BYTES", (), 11),
+        ("bookie_write_cache_size", (), 12),
+        ("bookie_read_cache_size", (), 3),
+        ("bookie_read_cache_hits", (), 90),
+        ("bookie_read_cache_misses", (), 10),
+        ("bookie_ledgers_count", (), 2),
+        ("bookie_entries_count", (), 9),
+        ("bookie_journal_JOURNAL_SYNC_count", done, 4),
+        ("bookie_journal_JOURNAL_SYNC_sum", done, 250),
+        ("bookkeeper_server_ADD_ENTRY_count", done, 8),
+        ("bookkeeper_server_READ_ENTRY_count", done, 100),
+        ("geminga_bookie_recovery_entries_replayed", (), 6),
+        ("geminga_bookie_recovery_torn_bytes", (), 512),
+        ("geminga_bookie_recovery_index_rebuilt", (), 1),
+        ("geminga_memory_budget_bytes", (), 100),
+        ("geminga_memory_used_bytes", (("part", "write_cache"),), 12),
+        ("geminga_memory_configured_bytes", (("part", "process"),), 50),
+    ):
+        assert found[name, labels] == value, name
+    names = [figure.name for figure in figures]
+    assert len(names) == len(set(names))
