@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 
 import pytest
 import trio
+import trio.testing
 
+from geminga import disk
 from geminga.errors import BadVersion, ServiceNotReady, StorageError
 from geminga.managed_ledger import attachment
 from geminga.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerSettings
@@ -220,23 +223,41 @@ async def test_trimming_that_fails_fences_and_ends_nothing_else(rooms, publish):
         assert (await r.open()).number_of_entries == 15
 
 
-async def test_fenced_with_entries_on_their_way_opens_again_with_a_fixed_end(rooms, publish, drain):
+async def test_fenced_with_entries_on_their_way_opens_again_with_a_fixed_end(
+    rooms, publish, drain, monkeypatch
+):
     """What the bookie has accepted still becomes durable: closing waits, so that opening sees all of it."""
     async with rooms() as r:
         ledger = await r.open()
         await publish(ledger, bodies(3))
         await r.metadata.put(PATH, r.metadata.get(PATH).value)
-        for body in bodies(2000):
+        may_sync, sync = threading.Event(), disk._sync
+
+        def late_sync(fd):
+            assert may_sync.wait(10)
+            sync(fd)
+
+        monkeypatch.setattr(disk, "_sync", late_sync)
+        for body in bodies(200):
             ledger.append(body, body)
         with pytest.raises(BadVersion):
             await ledger.set_properties({"x": "1"})
-        await ledger.close()
+        assert len(ledger.listener.failed) == 200
+        closed = trio.Event()
+
+        async def close():
+            await ledger.close()
+            closed.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(close)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not closed.is_set()
+            may_sync.set()
         again = await r.open()
-        entries = again.number_of_entries
-        assert entries >= len(ledger.listener.confirmed)
-        assert len(ledger.listener.confirmed) + len(ledger.listener.failed) == 2003
+        assert again.number_of_entries == 203
         await publish(again, bodies(3))
-        assert len(await drain(again, again.first_position())) == entries + 3
+        assert len(await drain(again, again.first_position())) == 206
 
 
 @pytest.mark.parametrize("what", ["chain", "cursor"])
