@@ -6,6 +6,7 @@ connection; nobody else notices.
 
 from __future__ import annotations
 
+import http
 import logging
 import socket
 from collections.abc import Awaitable
@@ -16,7 +17,7 @@ import msgspec
 import trio
 
 from geminga.admin.router import MethodNotAllowed, Request, Response
-from geminga.errors import GemingaError
+from geminga.errors import GemingaError, PeerError
 from geminga.limits import KIB, MIB
 
 log = logging.getLogger("geminga.admin")
@@ -38,6 +39,7 @@ LINGER_SECONDS = 1.0
 LINGER_BYTES_MAX = 4 * MIB
 """What is still read and thrown away after a refusal, so that its text is not lost to a reset."""
 
+_STATUSES = frozenset(http.HTTPStatus)
 SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 
 assert TARGET_BYTES_MAX < HEAD_BYTES_MAX
@@ -181,7 +183,7 @@ class _Connection:
         except MethodNotAllowed as error:
             return _error(405, str(error), ("Allow", error.allowed))
         except GemingaError as error:
-            if error.http_status >= 500:
+            if error.http_status >= 500 and not isinstance(error, PeerError):
                 log.warning("%s %s: %s", method, target, error)
             return _error(error.http_status, str(error))
         except Exception:
@@ -199,7 +201,8 @@ class _Connection:
             headers.append(("Connection", "close"))
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
-        out = self._http.send(h11.Response(status_code=response.status, headers=headers)) or b""
+        head_out = h11.Response(status_code=response.status, headers=headers, reason=_phrase(response.status))
+        out = self._http.send(head_out) or b""
         if response.body and not (head is not None and head.method == b"HEAD"):
             out += self._http.send(h11.Data(data=response.body)) or b""
         out += self._http.send(h11.EndOfMessage()) or b""
@@ -220,6 +223,10 @@ class _Connection:
             await self._stream.send_all(data)
         if slow.cancelled_caught:
             raise trio.BrokenResourceError("the peer does not read its answer")
+
+
+def _phrase(status: int) -> bytes:
+    return http.HTTPStatus(status).phrase.encode() if status in _STATUSES else b""
 
 
 def _error(status: int, reason: str, *headers: tuple[str, str]) -> Response:

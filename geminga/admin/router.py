@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, quote, unquote
 
 import msgspec
 
@@ -25,6 +25,18 @@ class BadRequest(PeerError):
 
 class NotFound(PeerError):
     http_status = 404
+
+
+class NotServed(PeerError):
+    """A path of Pulsar's API, or one that looks like it, that this broker has no route for.
+
+    Not a 404: Pulsar's clients take that as "no such object", or as the end of what they read.
+    """
+
+    http_status = 501
+
+
+API_PREFIXES = (["admin", "v2"], ["admin", "v3"], ["lookup"])
 
 
 class MethodNotAllowed(PeerError):
@@ -117,7 +129,7 @@ class Router:
     def add(self, method: str, pattern: str, handler: Handler) -> None:
         node = self._root
         names = []
-        for segment in pattern.strip("/").split("/"):
+        for segment in pattern.strip("/").split("/") if pattern != "/" else ():
             if segment.startswith("{"):
                 names.append(segment[1:-1])
                 if node.parameter is None:
@@ -129,13 +141,16 @@ class Router:
         node.handlers[method] = handler, tuple(names)
 
     def find(self, method: str, segments: list[str]) -> tuple[Handler, dict[str, str]]:
-        """Raises `NotFound` for a path without handlers, `MethodNotAllowed` for a method without one."""
+        """Raises `NotServed` or `NotFound` for a path without handlers, `MethodNotAllowed` for a method
+        without one.
+        """
+        asked = method
         method = "GET" if method == "HEAD" else method
         found = _walk(self._root, segments, 0, method)
         if found is None:
             other = _walk(self._root, segments, 0, None)
             if other is None:
-                raise NotFound("Not Found")
+                raise _no_route(asked, segments)
             raise MethodNotAllowed(_allowed(other[0]))
         node, values = found
         handler, names = node.handlers[method]
@@ -150,12 +165,19 @@ class Router:
     def _options(self, request: Request) -> Response:
         found = _walk(self._root, request.segments, 0, None)
         if found is None:
-            raise NotFound("Not Found")
+            raise _no_route(request.method, request.segments)
         return Response(200, headers=(("Allow", _allowed(found[0])),))
 
     def patterns(self) -> list[tuple[str, str]]:
         """Every (method, pattern), for tests and documentation."""
         return sorted(_patterns(self._root, ""))
+
+
+def _no_route(method: str, segments: list[str]) -> PeerError:
+    if any(segments[: len(prefix)] == prefix for prefix in API_PREFIXES):
+        path = "/".join(quote(segment, safe="") for segment in segments)
+        return NotServed(f"{method} /{path} is not served by Geminga")
+    return NotFound("Not Found")
 
 
 def _walk(node: _Node, segments: list[str], depth: int, method: str | None) -> tuple[_Node, list[str]] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from geminga.admin.broker_view import BrokerView
 from geminga.admin.router import Router
 from geminga.admin.routes_brokers import BrokerRoutes
+from geminga.admin.routes_index import IndexRoutes
 from geminga.admin.routes_lookup import LookupRoutes
 from geminga.admin.routes_metrics import MetricsRoutes
 from geminga.admin.routes_namespaces import NamespaceRoutes
@@ -17,6 +18,7 @@ from geminga.admin.routes_topics import TopicRoutes
 def router_for(view: BrokerView) -> Router:
     """A router that answers from this broker."""
     router = Router()
+    IndexRoutes().add_to(router)
     BrokerRoutes(view).add_to(router)
     TenantRoutes(view).add_to(router)
     NamespaceRoutes(view).add_to(router)

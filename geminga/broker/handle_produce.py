@@ -79,7 +79,7 @@ def _make(session: Session, command: pb.CommandProducer, topic: Topic) -> Produc
 async def _enter(
     session: Session, command: pb.CommandProducer, made: Producer, scope: trio.CancelScope
 ) -> None:
-    """Have the topic admit the producer; whatever goes wrong on the way, it does not stay there unattached."""
+    """Have the topic admit the producer; whatever goes wrong, it does not stay there unattached."""
     topic = made.topic
     topic_epoch = command.topic_epoch if command.HasField("topic_epoch") else None
     try:

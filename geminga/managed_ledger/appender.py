@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from geminga.errors import GemingaError, ReadOnly, ServiceNotReady, StorageError, TopicTerminated
+from geminga.managed_ledger.add_listener import AddListener, NobodyListens
 from geminga.managed_ledger.entry import Entry
 from geminga.managed_ledger.ledger_chain import ChainLedger, LedgerChain
 from geminga.managed_ledger.rollover import ManagedLedgerSettings, is_full
@@ -31,30 +32,6 @@ log = logging.getLogger("geminga.managed_ledger")
 
 ROLL_CHECK_ENTRIES = 64
 """A ledger that is full but too young is looked at again after so many entries (and at each confirmation)."""
-
-
-class AddListener(Protocol):
-    """Told about appended entries, in order, on the loop."""
-
-    def on_confirmed(self, ledger_id: int, first_entry_id: int, contexts: list[Any]) -> None:
-        """These entries, numbered from `first_entry_id`, are durable; `last_confirmed` is already past
-        them.
-        """
-        ...
-
-    def on_add_failed(self, error: GemingaError, contexts: list[Any]) -> None:
-        """These entries may or may not be on disk: nobody may be told that they are."""
-        ...
-
-
-class NobodyListens:
-    """Until a topic sets itself as the listener."""
-
-    def on_confirmed(self, ledger_id: int, first_entry_id: int, contexts: list[Any]) -> None:
-        pass
-
-    def on_add_failed(self, error: GemingaError, contexts: list[Any]) -> None:
-        pass
 
 
 class Appender:
@@ -81,6 +58,8 @@ class Appender:
         self.ledger_bytes = 0
         """Bytes appended to the open ledger."""
         self.error: GemingaError | None = None
+        """What fenced or ended it."""
+        self.fenced = trio.Event()
         self._closed_bytes = 0
         """Bytes appended to earlier ledgers since this one was opened."""
         self._chain = chain
@@ -89,6 +68,8 @@ class Appender:
         self._room = tail_cache.append_room
         self._wake = wake
         self._writer: LedgerWriter | None = None
+        self._newest_writer: LedgerWriter | None = None
+        self._warned_of_length = False
         self._pending: list[Any] = []
         """Contexts of entries handed to the bookie and not confirmed yet, in order."""
         self._queue: list[tuple[bytes, Any, Any]] = []
@@ -154,10 +135,21 @@ class Appender:
             self._queue.append((body, context, peek))
         elif state is State.TERMINATED:
             raise TopicTerminated(f"{self.name} was already terminated")
-        elif state is State.FENCED:
-            raise StorageError(f"{self.name} takes no entries, its storage failed: {self.error}")
         else:
+            self.check_open()
+            raise AssertionError(f"{self.name}: {state.name} without a writer")
+
+    def check_open(self) -> None:
+        """ServiceNotReady if closing, closed or fenced; StorageError if it was the storage that fenced it."""
+        state = self.state
+        if state is State.FENCED:
+            raise self._fenced_error()
+        if state in {State.CLOSING, State.CLOSED}:
             raise ServiceNotReady(f"{self.name} is {state.value.lower()}")
+
+    def _fenced_error(self) -> GemingaError:
+        kind = StorageError if isinstance(self.error, StorageError) else ServiceNotReady
+        return kind(f"{self.name} is fenced: {self.error}")
 
     # -- up ---------------------------------------------------------------------------------------------
 
@@ -191,16 +183,25 @@ class Appender:
         self.fence(error)
 
     def fence(self, error: GemingaError) -> None:
-        """The storage failed: nothing is accepted or confirmed any more, and whoever waits is told."""
+        """The storage failed, or the records are not what we wrote: nothing is accepted or confirmed any
+        more, and whoever waits is told. This managed ledger only; it can be closed, and opened anew.
+        """
         if self.state in {State.FENCED, State.CLOSED}:
             return
-        log.error("%s is fenced: %s", self.name, error)
+        log.error(
+            "%s is FENCED and takes nothing until it is loaded anew: %s: %s",
+            self.name,
+            type(error).__name__,
+            error,
+            exc_info=None if isinstance(error, StorageError) else error,
+        )
         self.become(State.FENCED)
         self._stop(error)
+        self.fenced.set()
 
     def _stop(self, error: GemingaError) -> None:
         self.error = error
-        self._writer = None
+        self.refuse()
         self._fail(self._pending, error)
         self._pending = []
         self.fail_queue(error)
@@ -232,7 +233,7 @@ class Appender:
         self.ledger_bytes = 0
         self._roll_check_entry_id = self.settings.ledger_entries_max - 1
         self._run = self._run_append = None
-        self._writer = bookie.create_ledger(
+        self._writer = self._newest_writer = bookie.create_ledger(
             ledger_id, on_durable=self._on_durable, on_failed=self._on_failed, topic=self.name
         )
         self.cache(self.caching)
@@ -249,13 +250,29 @@ class Appender:
         """Leave the open ledger, which now has so many entries, if it is full by the rules."""
         settings = self.settings
         age_ms = self._clock.now_ms() - self.ledger_created_ms
-        if is_full(settings, entries, self.ledger_bytes, age_ms):
+        if is_full(settings, entries, self.ledger_bytes, age_ms) and self._may_grow():
             self.become(State.ROLLING)
             self.refuse()
             if not self._pending:
                 self._wake()
         else:
             self._roll_check_entry_id = max(settings.ledger_entries_max - 1, entries + ROLL_CHECK_ENTRIES - 1)
+
+    def _may_grow(self) -> bool:
+        """Whether the chain's record has room for one more ledger; a full ledger is written on otherwise."""
+        ledgers = len(self._chain.ids)
+        if ledgers < self.settings.ledgers_max:
+            self._warned_of_length = False
+            return True
+        if not self._warned_of_length:
+            self._warned_of_length = True
+            log.error(
+                "%s has %d ledgers, as many as its record is to hold: the newest is written on although it "
+                "is full, until old ones are trimmed",
+                self.name,
+                ledgers,
+            )
+        return False
 
     def refuse(self) -> None:
         """Take no more entries into the open ledger; those that it has will still be confirmed."""
@@ -272,11 +289,17 @@ class Appender:
             self._drained = trio.Event()
             await self._drained.wait()
         if self.error is not None:
-            raise StorageError(f"{self.name}: {self.error}") from self.error
+            raise self._fenced_error() from self.error
+
+    async def settled(self) -> None:
+        """Wait until the bookie is done with what it has of us, confirmed or not: then the entries that the
+        next opening finds are all there will be. Cancelling changes nothing.
+        """
+        if self._newest_writer is not None:
+            await self._newest_writer.settle()
 
     def close(self, error: GemingaError) -> None:
         """The end: what still waits fails with `error`; confirmations that come later are ignored."""
-        self.refuse()
         self.become(State.CLOSED)
         self._stop(error)
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Mapping
 
 import trio
 
+from geminga.errors import CorruptData
+from geminga.managed_ledger.attachment import check_room
 from geminga.managed_ledger.cursor_ledger import Storage
 from geminga.managed_ledger.ledger_chain import LedgerChain
 from geminga.metadata import records
-from geminga.metadata.records import LedgerInfo, ManagedLedgerRecord
+from geminga.metadata.records import CursorRecord, LedgerInfo, ManagedLedgerRecord
 from geminga.metadata.store import Delete, Put
+
+log = logging.getLogger("geminga.managed_ledger")
 
 
 class ChainRecord:
@@ -52,7 +57,7 @@ class ChainRecord:
 
         With `new_ledger_id` that ledger's own record is written in the same transaction: neither is ever on
         disk without the other. Cannot be cancelled half-way. BadVersion: somebody else writes our record.
-        StorageError.
+        ValueTooLarge: the properties are too large, or the list of ledgers has become so. StorageError.
         """
         async with self._saving:
             ledgers = self.ledgers()[dropped:]
@@ -68,20 +73,38 @@ class ChainRecord:
                 properties=dict(new_properties),
                 created_ms=self.created_ms,
             )
-            puts.append(Put(self._storage.path, records.encode(record), self._version))
+            value = records.encode(record)
+            if properties is not None:
+                check_room(self._storage.path, value)
+            puts.append(Put(self._storage.path, value, self._version))
             with trio.CancelScope(shield=True):
                 self._version = (await self._storage.metadata.transact(puts))[-1]
             self.terminated = new_terminated
             self.properties = new_properties
 
-    async def delete(self, cursors: Sequence[Delete]) -> None:
-        """Remove the record and those of the topic's cursors, all at once; again it does nothing. Errors as
-        `save`.
+    async def delete(self) -> list[int]:
+        """Remove the record and those of all cursors that there are now, all at once; again it does nothing.
+        Returns the cursor ledgers, which are to be deleted. Errors as `save`.
+
+        The cursors are retired: nobody makes another one meanwhile.
         """
         async with self._saving:
             if self._deleted:
-                return
-            deletes = [*cursors, Delete(self._storage.path, self._version)]
+                return []
+            storage = self._storage
+            paths = [f"{storage.path}/{component}" for component in storage.metadata.children(storage.path)]
+            cursor_ledgers = [ledger_id for path in paths if (ledger_id := self._cursor_ledger(path)) >= 0]
+            deletes = [*(Delete(path) for path in paths), Delete(storage.path, self._version)]
             with trio.CancelScope(shield=True):
-                await self._storage.metadata.transact([], deletes)
+                await storage.metadata.transact([], deletes)
             self._deleted = True
+            return cursor_ledgers
+
+    def _cursor_ledger(self, path: str) -> int:
+        stored = self._storage.metadata.get(path)
+        assert stored is not None
+        try:
+            return records.decode(CursorRecord, stored.value, path).cursor_ledger_id
+        except CorruptData as error:
+            log.error("%s; it is deleted with its topic", error)
+            return -1  # its ledger is an orphan, found at the next start

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 
 import trio
 
-from geminga.errors import ServiceNotReady
+from geminga.errors import GemingaError, PeerError, ServiceNotReady
 from geminga.managed_ledger.acknowledgments import Acknowledgments
+from geminga.managed_ledger.attachment import Attachment
 from geminga.managed_ledger.cursor_ledger import CursorLedger
 from geminga.managed_ledger.ledger_chain import LedgerChain
 from geminga.managed_ledger.statistics import CursorStatistics
@@ -31,6 +33,7 @@ class Cursor(Acknowledgments):
         "_dirty",
         "_ledger",
         "_on_dirty",
+        "_owner",
         "_persisting",
         "left_out",
         "name",
@@ -45,6 +48,7 @@ class Cursor(Acknowledgments):
         mark_delete: tuple[int, int],
         *,
         ledger: CursorLedger | None,
+        owner: Attachment,
         on_dirty: Callable[[], None],
     ) -> None:
         super().__init__(chain, mark_delete)
@@ -54,6 +58,7 @@ class Cursor(Acknowledgments):
         """Parts of the last written state that did not fit: they are acknowledged in memory only."""
         self.opened_backlog_entries = self.backlog_entries()
         self._ledger = ledger
+        self._owner = owner
         self._on_dirty = on_dirty
         self._dirty = False
         self._closed = False
@@ -95,54 +100,82 @@ class Cursor(Acknowledgments):
         """Write the present state, if it is not on disk yet; durable on return. Nothing for non-durable
         cursors.
 
-        StorageError. Cancelling leaves the state written or not; it stays due.
+        ServiceNotReady, StorageError. Cancelling leaves the state written or not; it stays due.
+        """
+        if self._ledger is not None:
+            async with self._persisting:
+                self._check_open()
+                await self._write()
+
+    async def persist_if_open(self) -> None:
+        """For the managed ledger, also while it closes: as `persist`, but a closed cursor stays as it is."""
+        async with self._persisting:
+            await self._write()
+
+    async def _write(self) -> None:
+        """Write the state if it is due. Whatever keeps us from it fences the managed ledger: we do not know
+        any more what is on disk.
         """
         ledger = self._ledger
-        if ledger is None:
+        if ledger is None or not self._dirty or self._closed:
             return
-        async with self._persisting:
-            if not self._dirty or self._closed:
-                return
-            self._dirty = False
-            try:
-                left_out = await ledger.write(self.state())
-            except BaseException:
-                self._dirty = True
-                raise
-            if left_out and not self.left_out:
-                log.warning(
-                    "cursor %s: %d parts of its state are beyond the largest state that is written; after a "
-                    "crash their messages are delivered again",
-                    self.name,
-                    left_out,
-                )
-            self.left_out = left_out
+        self._dirty = False
+        try:
+            left_out = await ledger.write(self.state())
+        except BaseException as error:
+            self._dirty = True
+            if isinstance(error, GemingaError):
+                self._owner.fence(error)
+            raise
+        if left_out and not self.left_out:
+            log.warning(
+                "cursor %s: %d parts of its state are beyond the largest state that is written; after a "
+                "crash their messages are delivered again",
+                self.name,
+                left_out,
+            )
+        self.left_out = left_out
+
+    def _check_open(self) -> None:
+        self._owner.check_open()
+        if self._closed:
+            raise ServiceNotReady(f"cursor {self.name} is closed")
 
     async def reset(self, position: tuple[int, int]) -> None:
         """Seek: the next entry to be read is `position` (or the first after it); durable on return.
 
         Everything before it counts as acknowledged, nothing after it. A place beyond the last confirmed entry
-        means the tail.
+        means the tail. Errors as `persist`; with ServiceNotReady nothing has changed.
         """
-        chain = self._chain
-        self.clear(min(chain.before(position), chain.tail))
-        self.read_position = chain.place(self.mark_delete.next())
-        self._changed()
-        await self.persist()
-
-    async def close(self) -> None:
-        """Write the state if it is due, and take no more. Later acknowledgments are forgotten."""
-        await self.persist()
-        self.abandon()
-
-    async def retire(self) -> CursorLedger | None:
-        """Take no more states, once the one being written is; returns what is on disk, for deletion."""
         async with self._persisting:
-            self.abandon()
+            self._check_open()
+            chain = self._chain
+            self.clear(min(chain.before(position), chain.tail))
+            self.read_position = chain.place(self.mark_delete.next())
+            self._changed()
+            await self._write()
+
+    async def delete(self) -> CursorLedger | None:
+        """Remove the record, gone for good on return, and take no more; returns where the states were, for
+        deletion. Cancelled: nothing has happened. If it fails the managed ledger is fenced.
+        """
+        async with self._persisting:
+            if self._ledger is not None:
+                self._check_open()
+                try:
+                    await self._ledger.delete_record()
+                except GemingaError as error:
+                    self._owner.fence(error)
+                    raise
+            self._abandon()
         return self._ledger
 
-    def abandon(self) -> None:
-        """Take no more states, without writing: the disk failed, or the cursor is being deleted."""
+    async def retire(self) -> None:
+        """Take no more, once what is being written is; later acknowledgments are forgotten."""
+        async with self._persisting:
+            self._abandon()
+
+    def _abandon(self) -> None:
         self._closed = True
         self._dirty = False
         if self._ledger is not None:
@@ -159,7 +192,9 @@ class Cursor(Acknowledgments):
         return self._ledger.record.subscription_properties if self._ledger is not None else {}
 
     async def set_property(self, key: str, value: int | None) -> None:
-        """Set a property (None removes it); durable on return. BadVersion, ServiceNotReady, StorageError."""
+        """Set a property (None removes it); durable on return. ValueTooLarge, ServiceNotReady,
+        StorageError; BadVersion if somebody else changed the record, which fences the managed ledger.
+        """
         async with self._recording() as ledger:
             properties = dict(ledger.record.properties)
             if value is None:
@@ -173,10 +208,20 @@ class Cursor(Acknowledgments):
         async with self._recording() as ledger:
             await ledger.save(subscription_properties=properties)
 
-    def _recording(self) -> _Recording:
-        if self._ledger is None or self._closed:
+    @asynccontextmanager
+    async def _recording(self) -> AsyncIterator[CursorLedger]:
+        """Holds the cursor's lock while its record is changed."""
+        if self._ledger is None:
             raise ServiceNotReady(f"cursor {self.name} has no record to change")
-        return _Recording(self._persisting, self._ledger)
+        async with self._persisting:
+            self._check_open()
+            try:
+                yield self._ledger
+            except PeerError:
+                raise  # properties that are too large: nothing has changed
+            except GemingaError as error:
+                self._owner.fence(error)
+                raise
 
     # -- introspection ----------------------------------------------------------------------------------
 
@@ -201,18 +246,3 @@ class Cursor(Acknowledgments):
             durable=ledger is not None,
             properties=dict(self.properties),
         )
-
-
-class _Recording:
-    """Holds the cursor's lock while its record is changed."""
-
-    def __init__(self, lock: trio.Lock, ledger: CursorLedger) -> None:
-        self._lock = lock
-        self._ledger = ledger
-
-    async def __aenter__(self) -> CursorLedger:
-        await self._lock.acquire()
-        return self._ledger
-
-    async def __aexit__(self, *_: object) -> None:
-        self._lock.release()

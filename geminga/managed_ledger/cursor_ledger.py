@@ -7,18 +7,21 @@ ledger that no cursor names; `orphans.py` finds it at the next start.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import trio
 
-from geminga.errors import LedgerNotFound, StorageError
+from geminga.errors import BadVersion, KeyMissing, LedgerNotFound, PeerError, StorageError
+from geminga.managed_ledger.attachment import check_room
 from geminga.managed_ledger.cursor_state_format import CursorState, decode, encode
 from geminga.managed_ledger.rollover import ManagedLedgerSettings
 from geminga.metadata import records
 from geminga.metadata.records import CursorRecord, LedgerRecord
-from geminga.metadata.store import MUST_NOT_EXIST, Delete, Put
+from geminga.metadata.store import MUST_NOT_EXIST, Put
 
 if TYPE_CHECKING:
     from geminga.bookie.bookie import Bookie
@@ -64,9 +67,8 @@ class Storage:
                 await self.bookie.delete_ledger(ledger_id)
             except LedgerNotFound:
                 pass  # created, but nothing was ever written to it
-            path = records.ledger_path(ledger_id)
-            if self.metadata.get(path) is not None:
-                await self.metadata.delete(path)
+            with contextlib.suppress(KeyMissing):
+                await self.metadata.delete(records.ledger_path(ledger_id))
 
 
 class CursorLedger:
@@ -78,6 +80,7 @@ class CursorLedger:
         self.record = record
         self._version = version
         self._writer: LedgerWriter | None = None
+        self._ledger_id = -1
         self._ledger_bytes = 0
         self._durable_entry_id = -1
         self._error: StorageError | None = None
@@ -140,29 +143,39 @@ class CursorLedger:
             await self._progress.wait()
 
     async def _switch(self, data: bytes, mark_delete: tuple[int, int]) -> None:
+        """Go on in a new ledger. If that fails none is written to: the next state tries anew."""
         storage = self._storage
         old_ledger_id = self.record.cursor_ledger_id
         ledger_id = await storage.create_ledger_record("cursor")
-        if self._writer is not None:
-            self._writer.close()
+        self.close()
+        self._ledger_id = ledger_id
         self._durable_entry_id = -1
         self._ledger_bytes = 0
-        self._writer = storage.bookie.create_ledger(
+        writer = storage.bookie.create_ledger(
             ledger_id,
-            on_durable=self._on_durable,
+            on_durable=functools.partial(self._on_durable, ledger_id),
             on_failed=self._on_failed,
             topic=storage.topic,
             high_priority=True,  # without acknowledgments nothing could be trimmed from a full disk
         )
-        await self._append(self._writer, data)
-        await self.save(cursor_ledger_id=ledger_id, mark_delete=mark_delete)
+        try:
+            await self._append(writer, data)
+            await self.save(cursor_ledger_id=ledger_id, mark_delete=mark_delete)
+        except (BadVersion, KeyMissing, PeerError):
+            await storage.delete_ledger(ledger_id)  # no record names it, and none will
+            raise
+        except StorageError:
+            writer.close()
+            raise
+        self._writer = writer
         self.switched_ms = storage.clock.now_ms()
         if old_ledger_id >= 0:
             await storage.delete_ledger(old_ledger_id)
 
-    def _on_durable(self, last_entry_id: int) -> None:
-        self._durable_entry_id = last_entry_id
-        self._wake()
+    def _on_durable(self, ledger_id: int, last_entry_id: int) -> None:
+        if ledger_id == self._ledger_id:  # not that of a ledger we have left
+            self._durable_entry_id = last_entry_id
+            self._wake()
 
     def _on_failed(self, error: StorageError) -> None:
         self._error = error
@@ -195,10 +208,11 @@ class CursorLedger:
             ),
             created_ms=old.created_ms,
         )
+        value = records.encode(record)
+        if properties is not None or subscription_properties is not None:
+            check_room(self._path, value)
         with trio.CancelScope(shield=True):
-            self._version = await self._storage.metadata.put(
-                self._path, records.encode(record), self._version
-            )
+            self._version = await self._storage.metadata.put(self._path, value, self._version)
         self.record = record
 
     # -- the end ----------------------------------------------------------------------------------------
@@ -209,6 +223,9 @@ class CursorLedger:
             self._writer.close()
             self._writer = None
 
-    def deletion(self) -> Delete:
-        """What removes the record; the cursor ledger is to be deleted after it."""
-        return Delete(self._path, self._version)
+    async def delete_record(self) -> None:
+        """Remove the record, for good on return; the cursor ledger is to be deleted after it. KeyMissing,
+        BadVersion: it was not ours any more. StorageError. Cannot be cancelled half-way.
+        """
+        with trio.CancelScope(shield=True):
+            await self._storage.metadata.delete(self._path, self._version)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Literal
 
 import trio
 
-from geminga.errors import Conflict, StorageError, SubscriptionNotFound
+from geminga.errors import Conflict, GemingaError, PeerError, SubscriptionNotFound
+from geminga.managed_ledger.attachment import Attachment, check_room
 from geminga.managed_ledger.cursor import Cursor
 from geminga.managed_ledger.cursor_ledger import CursorLedger, Storage
 from geminga.managed_ledger.ledger_chain import LedgerChain
@@ -21,12 +23,19 @@ Initial = Literal["earliest", "latest"] | Position
 
 
 class CursorSet:
-    """All cursors by name, durable and not. `wake` is called when the first one has something to write."""
+    """All cursors by name, durable and not. `wake` is called when the first one has something to write.
 
-    def __init__(self, storage: Storage, chain: LedgerChain, wake: Callable[[], None]) -> None:
+    Records are changed only while `owner` is open, which is asked under the lock: `retire` takes the same
+    lock, so nothing is written after it.
+    """
+
+    def __init__(
+        self, storage: Storage, chain: LedgerChain, owner: Attachment, wake: Callable[[], None]
+    ) -> None:
         self.by_name: dict[str, Cursor] = {}
         self._storage = storage
         self._chain = chain
+        self._owner = owner
         self._wake = wake
         self._changing = trio.Lock()
         self._persisting = False
@@ -46,7 +55,9 @@ class CursorSet:
             self.by_name[name] = cursor
 
     def _cursor(self, name: str, mark_delete: tuple[int, int], ledger: CursorLedger | None) -> Cursor:
-        return Cursor(name, self._chain, mark_delete, ledger=ledger, on_dirty=self._on_dirty)
+        return Cursor(
+            name, self._chain, mark_delete, ledger=ledger, owner=self._owner, on_dirty=self._on_dirty
+        )
 
     async def open(
         self,
@@ -55,8 +66,12 @@ class CursorSet:
         properties: Mapping[str, int],
         subscription_properties: Mapping[str, str],
     ) -> Cursor:
-        """The durable cursor of that name, as it is; else a new one whose record is durable on return."""
+        """The durable cursor of that name, as it is; else a new one whose record is durable on return.
+
+        Conflict, ServiceNotReady, ValueTooLarge, StorageError.
+        """
         async with self._changing:
+            self._owner.check_open()
             existing = self.by_name.get(name)
             if existing is not None:
                 if not existing.durable:
@@ -69,8 +84,10 @@ class CursorSet:
                 subscription_properties=dict(subscription_properties),
                 created_ms=self._storage.clock.now_ms(),
             )
-            with trio.CancelScope(shield=True):
-                version = await self._storage.metadata.put(path, records.encode(record), MUST_NOT_EXIST)
+            value = records.encode(record)
+            check_room(path, value)
+            with trio.CancelScope(shield=True), self._fencing():
+                version = await self._storage.metadata.put(path, value, MUST_NOT_EXIST)
             ledger = CursorLedger(self._storage, path, record, version)
             cursor = self.by_name[name] = self._cursor(name, mark_delete, ledger)
             return cursor
@@ -82,25 +99,39 @@ class CursorSet:
         cursor = self.by_name[name] = self._cursor(name, mark_delete, None)
         return cursor
 
+    @contextmanager
+    def _fencing(self) -> Iterator[None]:
+        try:
+            yield
+        except PeerError:
+            raise
+        except GemingaError as error:
+            self._owner.fence(error)
+            raise
+
     async def delete(self, name: str) -> None:
-        """Forget a cursor; its record is gone for good on return, then its ledger. SubscriptionNotFound."""
+        """Forget a cursor; its record is gone for good on return, then its ledger. SubscriptionNotFound,
+        ServiceNotReady, StorageError.
+
+        Cancelled: the cursor is as it was, or gone.
+        """
         async with self._changing:
             cursor = self.by_name.get(name)
             if cursor is None:
                 raise SubscriptionNotFound(f"Subscription not found: {name} on {self._storage.topic}")
-            ledger = await cursor.retire()
-            if ledger is not None:
-                deletion = ledger.deletion()
-                with trio.CancelScope(shield=True):
-                    await self._storage.metadata.delete(deletion.path, deletion.expected_version)
+            ledger = await cursor.delete()
             del self.by_name[name]
         if ledger is not None and ledger.record.cursor_ledger_id >= 0:
             await self._storage.delete_ledger(ledger.record.cursor_ledger_id)
 
-    async def retire(self) -> list[CursorLedger]:
-        """Stop all cursors for good; returns what the durable ones have on disk, to be deleted."""
-        retired = [await cursor.retire() for cursor in self.by_name.values()]
-        return [ledger for ledger in retired if ledger is not None]
+    async def retire(self) -> None:
+        """Stop all cursors for good: on return nothing of them is being written, and nothing will be.
+
+        To be called when the owner is not open any more. Cancelling leaves some of them stopped.
+        """
+        async with self._changing:
+            for cursor in tuple(self.by_name.values()):
+                await cursor.retire()
 
     async def persist(self) -> None:
         """Write every cursor that has something to write, all in one group if they can. StorageError.
@@ -111,19 +142,20 @@ class CursorSet:
             return
         self._persisting, self.due = True, False
         try:
-            await self._persist_all()
+            await self.persist_all()
         finally:
             self._persisting = False
             if self.due:
                 self._wake()
 
-    async def _persist_all(self) -> None:
-        failures: list[StorageError] = []
+    async def persist_all(self) -> None:
+        """Write every cursor that has something to write; raises the first error once all were tried."""
+        failures: list[GemingaError] = []
 
         async def persist_one(cursor: Cursor) -> None:
             try:
-                await cursor.persist()
-            except StorageError as error:
+                await cursor.persist_if_open()
+            except GemingaError as error:
                 failures.append(error)
 
         async with trio.open_nursery() as nursery:
@@ -132,16 +164,6 @@ class CursorSet:
                     nursery.start_soon(persist_one, cursor)
         if failures:
             raise failures[0]
-
-    async def close(self) -> None:
-        """Write what is due, and take no more."""
-        await self._persist_all()
-        self.abandon()
-
-    def abandon(self) -> None:
-        """Write nothing any more."""
-        for cursor in self.by_name.values():
-            cursor.abandon()
 
     def ledgers_dropped(self) -> None:
         """The chain has lost ledgers at its front."""

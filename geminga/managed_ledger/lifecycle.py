@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import trio
 
-from geminga.errors import ServiceNotReady, StorageError, TopicTerminated
+from geminga.errors import GemingaError, PeerError, ServiceNotReady, TopicTerminated
 from geminga.managed_ledger.appender import Appender
 from geminga.managed_ledger.chain_record import ChainRecord
 from geminga.managed_ledger.cursor_ledger import Storage
@@ -27,12 +27,14 @@ class Lifecycle:
         self.name = storage.topic
         self.chain = chain
         self.appender = Appender(self.name, chain, tail_cache, storage.clock, storage.settings, self._wake_up)
-        self.cursors = CursorSet(storage, chain, self._wake_up)
+        self.cursors = CursorSet(storage, chain, self.appender, self._wake_up)
+        self.check_open = self.appender.check_open
         self.record = ChainRecord(storage, chain, recovered.record, recovered.version)
         self._storage = storage
         self._tail_cache = tail_cache
         self._garbage: list[int] = recovered.empty_ledger_ids
         """Ledgers that no record names any more and that are still to be deleted."""
+        self._deleted = False
         self._changing = trio.Lock()
         """Held by whatever changes the chain or the state."""
         self._wake = trio.Event()
@@ -66,7 +68,8 @@ class Lifecycle:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Make new ledgers and write cursors down, until closed or fenced. Asleep unless there is work.
 
-        A StorageError fences the managed ledger and ends this quietly: whichever store failed reports it.
+        Whatever goes wrong fences the managed ledger, is logged, and ends this quietly: if a disk failed its
+        store reports it, and any other reason is this topic's alone.
         """
         interval_s = self._storage.settings.cursor_persist_interval_ms / 1000
         persist_due_s = math.inf
@@ -92,25 +95,37 @@ class Lifecycle:
     async def _fencing(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
-        except StorageError as error:
+        except GemingaError as error:
             self.appender.fence(error)
 
     async def close(self) -> None:
         """Take no more entries, wait until the accepted ones are confirmed, write all cursors down.
 
         On return everything is on disk, and entries that had no ledger yet have failed with ServiceNotReady.
-        A fenced managed ledger is closed as it is. Cancelled: closing may be called again. StorageError.
+        A fenced managed ledger is closed as it is. Whatever fails on the way, it ends CLOSED and writes
+        nothing any more, so that the topic may be opened anew; the first error is raised then. Cancelled:
+        closing may be called again.
         """
+        failure: GemingaError | None = None
         async with self._changing:
-            appender = self.appender
-            if self.state is State.CLOSED:
-                return
-            if self.state is not State.FENCED:
-                await self._close_orderly()
-            self.cursors.abandon()
-            appender.close(ServiceNotReady(f"{self.name} is closed"))
-            for ledger_id in self.chain.ids:
-                self._tail_cache.discard(ledger_id)
+            if self.state not in {State.CLOSED, State.FENCED}:
+                try:
+                    await self._close_orderly()
+                except GemingaError as error:
+                    self.appender.fence(error)
+                    failure = error
+            await self._end(ServiceNotReady(f"{self.name} is closed"))
+        if failure is not None:
+            raise failure
+
+    async def _end(self, reason: GemingaError) -> None:
+        """Become CLOSED; on return nothing of ours is on its way to the disk."""
+        if self.state is not State.CLOSED:
+            self.appender.close(reason)
+        await self.cursors.retire()
+        await self.appender.settled()
+        for ledger_id in self.chain.ids:
+            self._tail_cache.discard(ledger_id)
 
     async def _close_orderly(self) -> None:
         appender = self.appender
@@ -118,16 +133,12 @@ class Lifecycle:
             appender.become(State.CLOSING)
         appender.refuse()
         appender.fail_queue(ServiceNotReady(f"{self.name} is closing"))
-        try:
-            await appender.drained()
-            await self.cursors.close()
-            if self.chain.newest_is_open and self.chain.tail.entry_id >= 0:
-                # Not needed to recover, but now the size of the last ledger is known for good.
-                self._close_newest()
-                await self.record.save()
-        except StorageError as error:
-            appender.fence(error)
-            raise
+        await appender.drained()
+        await self.cursors.persist_all()
+        if self.chain.newest_is_open and self.chain.tail.entry_id >= 0:
+            # Not needed to recover, but now the size of the last ledger is known for good.
+            self._close_newest()
+            await self.record.save()
 
     async def terminate(self) -> Position:
         """Take no more entries, ever; returns the last position, which is on disk. Entries that had no ledger
@@ -147,7 +158,7 @@ class Lifecycle:
                 self._close_newest()
             try:
                 await self.record.save(terminated=appender.last_confirmed)
-            except StorageError as error:
+            except GemingaError as error:
                 appender.fence(error)
                 raise
             return appender.last_confirmed
@@ -157,31 +168,30 @@ class Lifecycle:
         failed.
 
         The records go first, so that nothing names a ledger that is gone; a crash in between leaves orphans.
+        If it fails this attachment is CLOSED all the same; the topic is opened anew, or deleting called
+        again.
         """
         async with self._changing:
             if self.state not in {State.CLOSED, State.CLOSING, State.FENCED}:
                 self.appender.become(State.CLOSING)
-            if self.state is not State.CLOSED:
-                self.appender.close(ServiceNotReady(f"{self.name} was deleted"))
-            retired = await self.cursors.retire()
-            await self.record.delete([ledger.deletion() for ledger in retired])
-            for ledger_id in self.chain.ids:
-                self._tail_cache.discard(ledger_id)
-            cursor_ledgers = [ledger.record.cursor_ledger_id for ledger in retired]
-            self._garbage += [*self.chain.ids, *(i for i in cursor_ledgers if i >= 0)]
+            await self._end(ServiceNotReady(f"{self.name} was deleted"))
+            if not self._deleted:
+                cursor_ledgers = await self.record.delete()
+                self._deleted = True
+                self._garbage += [*self.chain.ids, *cursor_ledgers]
         await self._delete_garbage()
 
-    def check_open(self) -> None:
-        if self.state is State.FENCED:
-            raise StorageError(f"{self.name} is fenced: {self.appender.error}")
-        if self.state in {State.CLOSING, State.CLOSED}:
-            raise ServiceNotReady(f"{self.name} is {self.state.value.lower()}")
-
     async def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Replace all properties; durable on return. ServiceNotReady, StorageError."""
+        """Replace all properties; durable on return. ValueTooLarge, ServiceNotReady, StorageError."""
         async with self._changing:
             self.check_open()
-            await self.record.save(properties=properties)
+            try:
+                await self.record.save(properties=properties)
+            except PeerError:
+                raise  # too large: nothing has changed
+            except GemingaError as error:
+                self.appender.fence(error)
+                raise
 
     # -- the chain --------------------------------------------------------------------------------------
 
@@ -214,8 +224,19 @@ class Lifecycle:
 
         Never the newest. Leaves a full or old ledger too, so that it can go next time: to be called now and
         then. Readers of a deleted ledger (non-durable cursors) go on at the first one that is left.
-        StorageError.
+        Whatever goes wrong fences the managed ledger, as in `run`, and is not raised.
         """
+        dropped = 0
+
+        async def drop() -> None:
+            nonlocal dropped
+            dropped = await self._drop_oldest()
+            await self._delete_garbage()
+
+        await self._fencing(drop)
+        return dropped
+
+    async def _drop_oldest(self) -> int:
         async with self._changing:
             if self.state is State.OPEN and self.chain.tail.entry_id >= 0:
                 self.appender.roll_if_full(self.chain.tail.entry_id + 1)
@@ -230,7 +251,6 @@ class Lifecycle:
             for ledger_id in gone:
                 self._tail_cache.discard(ledger_id)
             self._garbage += gone
-        await self._delete_garbage()
         return dropped
 
     def _droppable(self) -> int:

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
-from geminga.managed_ledger.appender import AddListener
+from geminga.errors import GemingaError
+from geminga.managed_ledger.add_listener import AddListener
 from geminga.managed_ledger.cursor import Cursor
 from geminga.managed_ledger.cursor_ledger import Storage
 from geminga.managed_ledger.ledger_reads import LedgerReads
@@ -36,8 +37,8 @@ __all__ = ["AddListener", "ManagedLedger", "ManagedLedgerSettings"]
 
 class ManagedLedger:
     """Made by `open`. `append` and the cursors' acknowledgments are synchronous; whatever returns from an
-    `await` here is durable. After a StorageError it is fenced: it accepts and confirms nothing until it is
-    opened anew.
+    `await` here is durable. When its storage fails, or its records are not as it left them, it is fenced: it
+    accepts and confirms nothing until it is closed and opened anew. Then `fenced` is set, and `run` ends.
     """
 
     def __init__(self, storage: Storage, recovered: Recovered, tail_cache: TailCache) -> None:
@@ -61,6 +62,7 @@ class ManagedLedger:
         self.close = life.close
         self.delete = life.delete
         self.set_properties = life.set_properties
+        self.fenced = self._appender.fenced
         self.cursors: Mapping[str, Cursor] = MappingProxyType(life.cursors.by_name)
 
     # -- life -------------------------------------------------------------------------------------------
@@ -185,6 +187,11 @@ class ManagedLedger:
     @property
     def state(self) -> State:
         return self._appender.state
+
+    @property
+    def error(self) -> GemingaError | None:
+        """What fenced or ended it."""
+        return self._appender.error
 
     @property
     def terminated(self) -> bool:

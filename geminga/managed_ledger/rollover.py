@@ -23,6 +23,10 @@ class ManagedLedgerSettings(msgspec.Struct, frozen=True):
     """`managedLedgerMinLedgerRolloverTimeMinutes`; 0 = a full ledger is left at once"""
     rollover_max_ms: int = 240 * MINUTE_MS
     """`managedLedgerMaxLedgerRolloverTimeMinutes`"""
+    ledgers_max: int = 8_000
+    """A topic with so many ledgers gets no new one while it runs: their list is one metadata record of at
+    most 1 MiB, and each restart may add one more.
+    """
     retention_time_ms: int = 0
     """How long consumed ledgers stay; 0 = not at all, -1 = for ever."""
     retention_size_bytes: int = 0

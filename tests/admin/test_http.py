@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from http import HTTPStatus
 
 import pytest
 import trio
@@ -108,6 +109,7 @@ HOST = b"Host: x\r\n"
 async def test_answers(connect: Connect, request_bytes: bytes, status: int, body: bytes) -> None:
     answer = await exchange(connect(), request_bytes)
     assert status_of(answer) == status
+    assert answer.split(b"\r\n")[0].split(b" ", 2)[2] == HTTPStatus(status).phrase.encode()
     assert answer.partition(b"\r\n\r\n")[2] == body
 
 

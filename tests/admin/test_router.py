@@ -10,6 +10,7 @@ from geminga.admin.router import (
     BadRequest,
     MethodNotAllowed,
     NotFound,
+    NotServed,
     Request,
     Response,
     Router,
@@ -72,6 +73,31 @@ async def test_found(
 async def test_not_found(router: Router, target: str) -> None:
     with pytest.raises(NotFound):
         await answer(router, "GET", target)
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        ("GET", "/admin/v2/persistent/t/n/x/subscription/s/position/1"),
+        ("HEAD", "/admin/v3/functions"),
+        ("POST", "/lookup/v2/destination/a%2Fb"),
+        ("OPTIONS", "/admin/v2/nope"),
+    ],
+)
+async def test_what_is_pulsars_and_has_no_route_is_not_taken_for_a_missing_object(
+    router: Router, method: str, target: str
+) -> None:
+    with pytest.raises(NotServed) as caught:
+        await answer(router, method, target + "?x=1")
+    assert str(caught.value) == f"{method} {target} is not served by Geminga"
+    assert caught.value.http_status == 501
+
+
+async def test_the_root_can_have_a_handler(router: Router) -> None:
+    router.add("GET", "/", handler("index"))
+    assert await answer(router, "GET", "/?x") == (b"index", {})
+    with pytest.raises(NotFound):
+        await answer(router, "GET", "//")
 
 
 async def test_wrong_method_names_the_right_ones(router: Router) -> None:

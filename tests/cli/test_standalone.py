@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -75,6 +76,9 @@ def test_ready_line_banner_and_a_clean_stop(started: Started, tmp_path: Path) ->
     assert 0 < ready["startup_ms"] < 60_000
     assert started.get("/admin/v2/brokers/health") == "ok"
     assert json.loads(started.get("/admin/v2/namespaces/public")) == ["public/default"]
+    index = started.get("/")
+    assert all(started.get(path) for path in re.findall('href="([^"]+)"', index))
+    assert "/metrics" in index
     with socket.create_connection(("127.0.0.1", int(ready["binary"].rpartition(":")[2])), SECONDS_MAX):
         pass
     code, out, err = started.stop()

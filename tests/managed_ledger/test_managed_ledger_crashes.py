@@ -25,6 +25,7 @@ from geminga.managed_ledger.cursor_ledger import CursorLedger
 from geminga.managed_ledger.cursor_state_format import CursorState
 from geminga.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerSettings
 from geminga.managed_ledger.orphans import sweep_orphan_ledgers
+from geminga.managed_ledger.state import State
 from geminga.managed_ledger.tail_cache import TailCache
 from geminga.metadata import records
 from geminga.metadata.ledger_ids import LedgerIds
@@ -190,7 +191,11 @@ class World:
         self.droppable |= {
             i.ledger_id for i in ledger.ledgers[:-1] if (i.ledger_id, i.entries - 1) <= slowest
         }
-        return await ledger.trim()
+        dropped = await ledger.trim()
+        if ledger.state is State.FENCED:
+            assert isinstance(ledger.error, StorageError)
+            raise StorageError("trimming fenced the ledger")
+        return dropped
 
     # -- what must hold ---------------------------------------------------------------------------
 

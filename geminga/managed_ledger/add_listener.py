@@ -1,0 +1,31 @@
+"""Who is told what became of appended entries."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from geminga.errors import GemingaError
+
+
+class AddListener(Protocol):
+    """Told about appended entries, in order, on the loop."""
+
+    def on_confirmed(self, ledger_id: int, first_entry_id: int, contexts: list[Any]) -> None:
+        """These entries, numbered from `first_entry_id`, are durable; `last_confirmed` is already past
+        them.
+        """
+        ...
+
+    def on_add_failed(self, error: GemingaError, contexts: list[Any]) -> None:
+        """These entries may or may not be on disk: nobody may be told that they are."""
+        ...
+
+
+class NobodyListens:
+    """Until a topic sets itself as the listener."""
+
+    def on_confirmed(self, ledger_id: int, first_entry_id: int, contexts: list[Any]) -> None:
+        pass
+
+    def on_add_failed(self, error: GemingaError, contexts: list[Any]) -> None:
+        pass
