@@ -15,7 +15,7 @@ from geminga.bookie.journal_format import FileHeader, align, encode_file_header,
 from geminga.bookie.records import Segment
 from geminga.bookie.settings import BookieSettings
 from geminga.clock import RealClock
-from geminga.disk import Disk, File
+from geminga.disk import Disk, DiskFull, File
 
 DROP_CACHE_BYTES = 1 << 20
 """The page cache is released behind the writer in steps of at least this."""
@@ -90,8 +90,8 @@ class JournalFiles:
         file = self._file
         if end > self._allocated:
             step = self._settings.journal_allocate_bytes
-            self._allocated = max(end, min(align(end, step), self._settings.journal_file_bytes))
-            file.allocate(self._allocated)
+            wanted = max(end, min(align(end, step), self._settings.journal_file_bytes))
+            self._allocated = _reserve(file, end, wanted)
         file.pwrite_many(offset, (group, self._padding[: end - offset - len(group)]))
         started = _monotonic_s()
         file.sync()
@@ -128,7 +128,8 @@ class JournalFiles:
             recycled = self._free.pop(0) if self._free else None
         if recycled is None:
             file = self._disk.create(path)
-            file.allocate(min(self._settings.journal_allocate_bytes, self._settings.journal_file_bytes))
+            step = min(self._settings.journal_allocate_bytes, self._settings.journal_file_bytes)
+            _reserve(file, self._settings.journal_alignment_bytes, step)
         else:
             self._disk.rename(recycled, path)
             file = self._disk.open(path)
@@ -154,3 +155,15 @@ class JournalFiles:
                 path = self._free.pop(0)
             # No directory sync: an old journal that comes back is recognised by the mark and deleted again.
             self._disk.unlink(path)
+
+
+def _reserve(file: File, needed: int, wanted: int) -> int:
+    """Make the file `wanted` bytes long, or `needed` on a full disk: nothing is written yet, so that trying
+    again is no lie. DiskFull if not even that fits. Returns the length.
+    """
+    try:
+        file.allocate(wanted)
+        return wanted
+    except DiskFull:
+        file.allocate(needed)
+        return needed

@@ -201,6 +201,35 @@ def test_a_journal_without_space_promises_nothing(new_world: NewWorld, kind: str
     world.check()
 
 
+def test_a_journal_takes_less_space_in_advance_on_a_full_disk(new_world: NewWorld) -> None:
+    world = new_world()
+    refused = 0
+    asked: set[tuple[int, str]] = set()
+
+    def inject(operation: str, path: str) -> None:
+        nonlocal refused
+        if operation == "allocate":
+            # Every first try is too much.
+            place = world.disk.operations, path
+            if place not in asked:
+                asked.add(place)
+                refused += 1
+                raise DiskFull(f"{path}: cannot reserve space: no space")
+
+    async def script(world: Any) -> None:
+        async with world.running(close=False) as bookie:
+            world.create(bookie, 1)
+            await world.add(bookie, 1, count=40, size=300)
+
+    world.disk.inject = inject
+    assert world.run(script)
+    assert refused > 5
+    assert world.ledgers[1].durable == 39
+    world.disk.inject = None
+    world.crash("torn")
+    world.check()
+
+
 async def test_it_becomes_read_only_and_writable_by_itself(tmp_path: Path) -> None:
     class Small(RealDisk):
         free = GIB
