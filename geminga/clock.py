@@ -48,8 +48,7 @@ class RealClock:
 
 
 class TrioClock:
-    """Message time that follows trio's clock from a fixed start: under a `MockClock` a test owns all of time.
-    """
+    """Message time that follows trio's clock from a fixed start: under a `MockClock` a test owns it all."""
 
     def __init__(self, epoch_ms: int = 1_700_000_000_000) -> None:
         self._epoch_ms = epoch_ms

@@ -19,7 +19,6 @@ from typing import NamedTuple
 import trio
 
 from geminga.bookie.bookie import Bookie
-from geminga.bookie.recovery import RecoveryReport
 from geminga.broker import listener
 from geminga.broker.connection import Connections
 from geminga.broker.namespaces import Namespaces
@@ -158,7 +157,6 @@ async def _serve(
                 existing_ledgers=functools.partial(existing_ledgers, metadata),
             )
             await storage.start(failure.watch, bookie.run)
-            _log_recovery(bookie.recovery)
             await sweep_unrecorded_ledgers(bookie, metadata)
             await sweep_orphan_ledgers(bookie, metadata)
             rooms = await _rooms(config, clock, metadata, bookie)
@@ -192,25 +190,6 @@ def _open_databases(
         held.callback(values.close)
         opened.append(values)
     return opened[0], opened[1]
-
-
-def _log_recovery(report: RecoveryReport) -> None:
-    """What the bookie found: nothing to say after an orderly stop, one line after a crash, and damage by
-    name.
-    """
-    if report.clean:
-        return
-    log.info(
-        "recovered: %d entries replayed from %d journals, %d bytes of an unfinished write cut%s",
-        report.entries_replayed,
-        report.journals_read,
-        report.torn_bytes,
-        f", index made anew ({report.index_rebuilt})" if report.index_rebuilt else "",
-    )
-    for damage in report.damages:
-        log.error("damaged: %s", damage)
-    if report.logs_missing:
-        log.error("entry logs are missing: %s; reads of what they held fail", report.logs_missing)
 
 
 def _refuse_foreign(disk: Disk, data_dir: str) -> None:

@@ -113,7 +113,7 @@ class Bookie:
         settings = settings or BookieSettings()
         bookie = await disk.run(_recover, disk, index, directory, settings, existing_ledgers, threaded)
         log.log(
-            logging.INFO if bookie.recovery.clean else logging.WARNING,
+            logging.DEBUG if bookie.recovery.clean else logging.WARNING,
             "recovered %s: %s",
             directory,
             bookie.recovery,

@@ -66,6 +66,8 @@ class BookieSettings:
     """...until it is below this (`diskUsageLwmThreshold`)."""
     disk_free_bytes_min: int = 128 * MIB
     """With less than this free it becomes read-only too: what was accepted must still find its place."""
+    disk_free_bytes_enough: int = 4 * 1024 * MIB
+    """With this much free it takes entries however full the disk is: a share of a large disk is a lot."""
     disk_check_interval_s: float = 10.0
 
     def __post_init__(self) -> None:

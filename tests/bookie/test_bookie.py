@@ -280,7 +280,7 @@ async def test_an_old_copy_of_the_index_is_noticed(tmp_path: Path) -> None:
 async def test_what_a_start_found_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with running(tmp_path, close=False) as bookie:
         await Owner(bookie, 1).add(b"x", b"y")
-    caplog.set_level("INFO")
+    caplog.set_level("DEBUG")
     async with running(tmp_path):
         pass
     async with running(tmp_path):
@@ -288,7 +288,7 @@ async def test_what_a_start_found_is_logged(tmp_path: Path, caplog: pytest.LogCa
     first, second = [record for record in caplog.records if "recovered" in record.message]
     assert first.levelname == "WARNING"
     assert "entries replayed: 2" in first.message
-    assert second.levelname == "INFO"
+    assert second.levelname == "DEBUG"
 
 
 async def test_a_missing_entry_log_is_reported(tmp_path: Path) -> None:

@@ -29,10 +29,16 @@ def test_the_high_and_the_low_water_mark() -> None:
     settings = BookieSettings()
 
     def refused(used: float, *, read_only: bool) -> bool:
-        return bool(refusal(int(1000 * GIB * (1 - used)), 1000 * GIB, settings, read_only=read_only))
+        return bool(refusal(int(40 * GIB * (1 - used)), 40 * GIB, settings, read_only=read_only))
 
     assert [refused(used, read_only=False) for used in (0.5, 0.91, 0.94, 0.96)] == [False, False, False, True]
     assert [refused(used, read_only=True) for used in (0.5, 0.89, 0.91, 0.96)] == [False, False, True, True]
+
+
+def test_a_large_disk_has_enough_free_however_full_it_is() -> None:
+    settings = BookieSettings()
+    assert not refusal(5 * GIB, 1000 * GIB, settings, read_only=False)
+    assert refusal(3 * GIB, 1000 * GIB, settings, read_only=False) == "it is 99.7% full, more than 95.0%"
 
 
 def test_a_little_must_be_free_whatever_the_share() -> None:
