@@ -38,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {
     "tracker": EVERYONE | {"managed_ledger", "metadata", "bookie"},
     "broker": EVERYONE | {"tracker", "managed_ledger", "bookie", "metadata", "wire", "config"},
     "admin": EVERYONE | {"broker", "managed_ledger", "metadata", "config"},
-    "chaos": EVERYONE | {"disk", "key_value"},
+    "chaos": EVERYONE | {"disk", "key_value", "bookie"},
     "pipeline": EVERYONE | {"wire"},
 }
 BELOW_SERVER = set(ALLOWED) - {"chaos", "pipeline"}

@@ -1,182 +1,47 @@
-"""A disk that crashes: what is durable and what is only pending are kept apart, without threads, by seed.
+"""A disk that crashes, fills and fails: durable and pending state kept apart, without threads, by seed.
 
-A `write` reaches the file as every reader sees it at once, and the durable file only when it is synced or
-when a crash happens to keep it. A crash decides for each pending operation on its own, in 512-byte sectors
-for writes: kept, lost, or torn in the middle; a lost sector that a later kept one makes part of the file
-reads as zeros, or as whatever was durable there. Names behave the same until their directory is synced.
+**Writes.** A write reaches what every reader sees at once, and the durable file only when it is synced or
+when a crash happens to keep it. A crash decides for each pending write in sectors of 512 bytes, each on its
+own: kept, lost (old bytes stay, or zeros where a later sector made the file longer), zeroed, or torn: the
+first bytes of it kept. So writes persist out of order unless a sync orders them, and a length may get there
+without its bytes. Three limits, which real disks and file systems keep: bytes that a write did not name do
+not change, even in a sector that it shares with them; what lies beyond the old end is zeros and no other
+file's bytes; and what was synced stays.
 
-All is a function of the seed and the operations, so a failing case can be run again.
+**Names.** Creating, renaming and unlinking take effect at once and are durable when the directory was synced.
+A crash keeps or drops each of them on its own; a rename is whole or not there at all. Directories are durable
+when made.
+
+**While the power is on** (`faults`, `space_bytes`): an operation fails with EIO once, or from then on always;
+a write fails after a part of it; nothing grows beyond `space_bytes` (DiskFull, after the part that fitted).
+A failed sync has written some of what was pending and forgotten the rest: readers still see it, a later sync
+succeeds and does nothing for it, a crash loses it. Syncs may take virtual time.
+
+**At rest**: `flip_bit`, and `swap_sectors` for a write that went to the wrong place.
+
+Not modelled: reads that return different bytes each time, syncs that lie, damage that chooses its moment.
+
+All is a function of the seed and the operations, so a failing case can be run again. `log` has every
+operation, `faults.log` every fault, `story` both as text.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import trio
 
-from geminga.disk import Buffer, DirectoryInUse, DirectoryLock, File
+from geminga.chaos.disk_faults import DiskFaults
+from geminga.chaos.sim_file import PowerCut, SimFile
+from geminga.chaos.sim_inode import SECTOR_BYTES, CrashMode, Inode
+from geminga.chaos.sim_names import SimNames, parent
+from geminga.disk import DirectoryInUse, DirectoryLock, File
 from geminga.errors import StorageError
 
+__all__ = ["SECTOR_BYTES", "CrashMode", "PowerCut", "SimDisk", "SimFile"]
 T = TypeVar("T")
-SECTOR_BYTES = 512
-CrashMode = Literal["drop", "keep", "torn"]
-"""What becomes of everything not synced: all lost, all kept, or each thing as the seed has it."""
-
-
-class PowerCut(BaseException):
-    """The machine is off, until `crash` turns it on. No `Exception`: no code below a test survives it."""
-
-
-class _Write:
-    """Bytes on their way to a file; `extends_to` is the length that the file has with them."""
-
-    __slots__ = ("data", "offset")
-
-    def __init__(self, offset: int, data: bytes) -> None:
-        self.offset = offset
-        self.data = data
-
-
-class _Resize:
-    __slots__ = ("length",)
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-
-
-class _Inode:
-    __slots__ = ("current", "durable", "pending")
-
-    def __init__(self) -> None:
-        self.durable = bytearray()
-        self.current = bytearray()
-        self.pending: list[_Write | _Resize] = []
-
-    def write(self, offset: int, data: bytes) -> None:
-        _apply_write(self.current, offset, data)
-        self.pending.append(_Write(offset, data))
-
-    def resize(self, length: int) -> None:
-        _apply_resize(self.current, length)
-        self.pending.append(_Resize(length))
-
-    def sync(self) -> None:
-        for operation in self.pending:
-            _apply(self.durable, operation)
-        self.pending.clear()
-
-    def crash(self, mode: CrashMode, chance: random.Random) -> None:
-        if mode == "keep":
-            self.sync()
-        elif mode == "torn":
-            for operation in self.pending:
-                _apply_torn(self.durable, operation, chance)
-        self.pending.clear()
-        self.current = bytearray(self.durable)
-
-
-def _apply(content: bytearray, operation: _Write | _Resize) -> None:
-    if isinstance(operation, _Write):
-        _apply_write(content, operation.offset, operation.data)
-    else:
-        _apply_resize(content, operation.length)
-
-
-def _apply_write(content: bytearray, offset: int, data: bytes) -> None:
-    if offset > len(content):
-        content.extend(bytes(offset - len(content)))
-    content[offset : offset + len(data)] = data
-
-
-def _apply_resize(content: bytearray, length: int) -> None:
-    if length > len(content):
-        content.extend(bytes(length - len(content)))
-    else:
-        del content[length:]
-
-
-def _apply_torn(content: bytearray, operation: _Write | _Resize, chance: random.Random) -> None:
-    if isinstance(operation, _Resize):
-        if chance.random() < 0.5:
-            _apply_resize(content, operation.length)
-        return
-    end = operation.offset + len(operation.data)
-    if chance.random() < 0.5 and end > len(content):
-        # The length got there before the bytes did.
-        _apply_resize(content, end)
-    keep = chance.choice((0.1, 0.5, 0.9))
-    position = operation.offset
-    while position < end:
-        until = min(end, position - position % SECTOR_BYTES + SECTOR_BYTES)
-        fate = chance.random()
-        if fate < keep:
-            if chance.random() < 0.1:
-                until_kept = chance.randrange(position, until)
-                data = operation.data[position - operation.offset : until_kept - operation.offset]
-            else:
-                data = operation.data[position - operation.offset : until - operation.offset]
-            _apply_write(content, position, data)
-        position = until
-
-
-class SimFile:
-    """A handle; it dies with the crash that follows its opening."""
-
-    def __init__(self, disk: SimDisk, path: str, inode: _Inode) -> None:
-        self.path = path
-        self._disk = disk
-        self._inode = inode
-        self._life = disk.crashes
-        self._closed = False
-
-    def append(self, data: Buffer) -> int:
-        offset = len(self._inode.current)
-        self.pwrite(offset, data)
-        return offset
-
-    def append_many(self, parts: Sequence[Buffer]) -> int:
-        return self.append(b"".join(parts))
-
-    def pwrite(self, offset: int, data: Buffer) -> None:
-        self._step("write")
-        self._inode.write(offset, bytes(data))
-
-    def pwrite_many(self, offset: int, parts: Sequence[Buffer]) -> None:
-        self.pwrite(offset, b"".join(parts))
-
-    def pread(self, offset: int, length: int) -> bytes:
-        self._step("read")
-        return bytes(self._inode.current[offset : offset + length])
-
-    def size(self) -> int:
-        return len(self._inode.current)
-
-    def sync(self) -> None:
-        self._step("sync")
-        self._inode.sync()
-
-    def allocate(self, length: int) -> None:
-        if length > len(self._inode.current):
-            self._step("allocate")
-            self._inode.resize(length)
-
-    def truncate(self, length: int) -> None:
-        self._step("truncate")
-        self._inode.resize(length)
-
-    def drop_cache(self, offset: int, length: int) -> None:
-        pass
-
-    def close(self) -> None:
-        self._closed = True
-
-    def _step(self, kind: str) -> None:
-        if self._life != self._disk.crashes:
-            raise PowerCut(f"{self.path} was opened before the crash")
-        assert not self._closed, f"{self.path} is closed"
-        self._disk.step(kind, self.path)
 
 
 class SimDisk:
@@ -191,13 +56,14 @@ class SimDisk:
         """Kind and path of each of them."""
         self.inject: Callable[[str, str], None] | None = None
         """Called with kind and path before every operation, reads included; may raise a StorageError."""
+        self.faults = DiskFaults(seed)
+        self.space_bytes: int | None = None
+        """What all files together may hold, as readers see them; None: no limit."""
         self.free = 1 << 40
-        """What `free_bytes` answers, whatever is written."""
+        """What `free_bytes` answers at most, whatever is written."""
+        self._owed_s = 0.0
         self._chance = random.Random(seed)
-        self._names: dict[str, _Inode] = {}
-        self._durable_names: dict[str, _Inode] = {}
-        self._pending_names: list[tuple[str, dict[str, _Inode | None]]] = []
-        """Directory, and what its names mean after the operation (None: nothing)."""
+        self._names = SimNames()
         self._directories = {"", "."}
         self._locks: set[str] = set()
         self._off = False
@@ -205,53 +71,51 @@ class SimDisk:
     # ---- the disk's surface
 
     def create(self, path: str) -> File:
-        if path in self._names:
+        if path in self._names.current:
             raise StorageError(f"{path}: cannot create: it exists")
         self._need_directory(path)
         self.step("create", path)
-        inode = _Inode()
-        self._rename({path: inode})
+        inode = Inode()
+        self._names.change({path: inode})
         return SimFile(self, path, inode)
 
     def open(self, path: str) -> File:
         return SimFile(self, path, self._inode(path, "open"))
 
     def exists(self, path: str) -> bool:
-        return path in self._names or path in self._directories
+        return path in self._names.current or path in self._directories
 
     def rename(self, old: str, new: str) -> None:
         inode = self._inode(old, "rename")
-        assert _parent(old) == _parent(new), "a rename between directories is not atomic to a crash"
+        assert parent(old) == parent(new), "a rename between directories is not atomic to a crash"
         self.step("rename", new)
-        self._rename({new: inode, old: None})
+        self._names.change({new: inode, old: None})
 
     def unlink(self, path: str) -> None:
         self._inode(path, "delete")
         self.step("unlink", path)
-        self._rename({path: None})
+        self._names.change({path: None})
 
     def list(self, directory: str) -> list[str]:
-        return sorted(name.rsplit("/", 1)[-1] for name in self._names if _parent(name) == directory)
+        return sorted(name.rsplit("/", 1)[-1] for name in self._names.current if parent(name) == directory)
 
     def make_directory(self, path: str) -> None:
         if path in self._directories:
             return
-        self.make_directory(_parent(path))
+        self.make_directory(parent(path))
         self.step("make_directory", path)
         self._directories.add(path)
 
     def sync_directory(self, path: str) -> None:
         self.step("sync_directory", path)
-        for directory, names in self._pending_names:
-            if directory == path:
-                _set_names(self._durable_names, names)
-        self._pending_names = [(where, names) for where, names in self._pending_names if where != path]
+        self._names.sync(path)
 
     def free_bytes(self, path: str) -> int:
-        return self.free
+        left = self.free if self.space_bytes is None else self.space_bytes - self._used_bytes()
+        return max(0, min(self.free, left))
 
     def total_bytes(self, path: str) -> int:
-        return 1 << 40
+        return 1 << 40 if self.space_bytes is None else self.space_bytes
 
     def read_file(self, path: str) -> bytes:
         file = self.open(path)
@@ -265,7 +129,7 @@ class SimDisk:
         file.append(data)
         file.sync()
         self.rename(temporary, path)
-        self.sync_directory(_parent(path))
+        self.sync_directory(parent(path))
 
     def lock(self, path: str) -> DirectoryLock:
         if path in self._locks:
@@ -275,9 +139,20 @@ class SimDisk:
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
         await trio.lowlevel.checkpoint()
-        return function(*args)
+        try:
+            return function(*args)
+        finally:
+            owed_s, self._owed_s = self._owed_s, 0.0
+            if owed_s and not self._off:
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(owed_s)
 
     # ---- what a test does to it
+
+    @property
+    def is_off(self) -> bool:
+        """The power went, and `crash` was not called yet."""
+        return self._off
 
     def step(self, kind: str, path: str) -> None:
         """An operation is about to happen: count it, fail it, or cut the power before it. Other simulated
@@ -287,6 +162,7 @@ class SimDisk:
             raise PowerCut("the power is off")
         if self.inject is not None:
             self.inject(kind, path)
+        self.faults.before(kind, path)
         if kind == "read":
             return
         if self.crash_at is not None and self.operations >= self.crash_at:
@@ -294,18 +170,13 @@ class SimDisk:
             raise PowerCut(f"before operation {self.operations}: {kind} {path}")
         self.operations += 1
         self.log.append((kind, path))
+        if kind == "sync" and self.faults.sync_s is not None:
+            self._owed_s += self.faults.sync_s()
 
     def crash(self, mode: CrashMode) -> None:
         """Lose, keep or tear what was not synced, and be on again. Open files and locks are gone."""
-        if mode == "keep":
-            self._durable_names = dict(self._names)
-        elif mode == "torn":
-            for _, names in self._pending_names:
-                if self._chance.random() < 0.5:
-                    _set_names(self._durable_names, names)
-        self._pending_names = []
-        self._names = dict(self._durable_names)
-        for inode in self._inodes():
+        self._names.crash(mode, self._chance)
+        for inode in self._names.inodes():
             inode.crash(mode, self._chance)
         self._locks.clear()
         self.crashes += 1
@@ -314,37 +185,53 @@ class SimDisk:
 
     def flip_bit(self, path: str, offset: int, bit: int) -> None:
         """Damage at rest."""
-        inode = self._names[path]
-        inode.durable[offset] ^= 1 << bit
-        inode.current[offset] ^= 1 << bit
+        self._names.current[path].flip_bit(offset, bit)
+
+    def swap_sectors(self, path: str, first: int, second: int) -> None:
+        """Damage at rest: two sectors, counted from 0, have changed places."""
+        for content in (self._names.current[path].durable, self._names.current[path].current):
+            places = [slice(n * SECTOR_BYTES, (n + 1) * SECTOR_BYTES) for n in (first, second)]
+            one, other = bytes(content[places[0]]), bytes(content[places[1]])
+            assert len(one) == len(other) == SECTOR_BYTES
+            content[places[0]], content[places[1]] = other, one
+
+    def story(self, count: int = 50) -> str:
+        """The faults injected and the last operations, for whoever has to find out what happened."""
+        last = range(max(0, len(self.log) - count), len(self.log))
+        lines = [f"faults injected: {len(self.faults.log)}", *(f"  {text}" for text in self.faults.log)]
+        lines += [f"last operations of {self.operations}:"]
+        lines += [f"  {number:5} {self.log[number][0]} {self.log[number][1]}" for number in last]
+        return "\n".join(lines)
+
+    def fail_sync(self, inode: Inode) -> None:
+        """A sync of this file has failed."""
+        inode.fail_sync(self._chance)
+
+    def room(self, inode: Inode, end: int) -> int:
+        """Up to which length at most `end` the file may grow now; what it has already is its own."""
+        if self.space_bytes is None or end <= len(inode.current):
+            return end
+        return min(end, len(inode.current) + max(0, self.space_bytes - self._used_bytes()))
+
+    def _used_bytes(self) -> int:
+        return sum(len(inode.current) for inode in self._names.inodes())
 
     def unsynced(self) -> Sequence[str]:
         """Paths with anything that a crash could lose."""
-        names = {name for _, changed in self._pending_names for name in changed}
-        return sorted(names | {name for name, inode in self._names.items() if inode.pending})
+        names = self._names.unsynced()
+        return sorted(names | {name for name, inode in self._names.current.items() if inode.pending})
 
-    def _inodes(self) -> Iterator[_Inode]:
-        seen: set[int] = set()
-        for inode in self._names.values():
-            if id(inode) not in seen:
-                seen.add(id(inode))
-                yield inode
-
-    def _inode(self, path: str, doing: str) -> _Inode:
+    def _inode(self, path: str, doing: str) -> Inode:
         if self._off:
             raise PowerCut("the power is off")
-        inode = self._names.get(path)
+        inode = self._names.current.get(path)
         if inode is None:
             raise StorageError(f"{path}: cannot {doing}: no such file")
         return inode
 
     def _need_directory(self, path: str) -> None:
-        if _parent(path) not in self._directories:
+        if parent(path) not in self._directories:
             raise StorageError(f"{path}: cannot create: no such directory")
-
-    def _rename(self, names: dict[str, _Inode | None]) -> None:
-        _set_names(self._names, names)
-        self._pending_names.append((_parent(next(iter(names))), names))
 
 
 class _SimLock:
@@ -354,15 +241,3 @@ class _SimLock:
 
     def release(self) -> None:
         self._locks.discard(self._path)
-
-
-def _set_names(target: dict[str, _Inode], names: dict[str, _Inode | None]) -> None:
-    for name, inode in names.items():
-        if inode is None:
-            target.pop(name, None)
-        else:
-            target[name] = inode
-
-
-def _parent(path: str) -> str:
-    return path.rsplit("/", 1)[0] if "/" in path else ""

@@ -1,0 +1,222 @@
+"""One case of the crash campaign: a world, a way to break it, recoveries that are broken too, and the check.
+
+A case has a name from which it can be run again: `bursts:41:torn` is script, operation and way (and, if not
+the operation's number, a seed: `bursts:41:torn:5`); `random:7` is the seed of lives, settings and faults.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import trio
+
+from geminga.bookie.settings import BookieSettings
+from geminga.chaos.bookie_scripts import SCRIPTS, random_life
+from geminga.chaos.bookie_world import TINY, BookieWorld
+from geminga.chaos.disk_faults import FAILING_KINDS
+from geminga.chaos.sim_disk import CrashMode
+
+CRASHES: Final[tuple[CrashMode, ...]] = ("drop", "keep", "torn")
+"""Ways of losing what was not synced, when the power goes at an operation."""
+FAILURES: Final = ("once", "sticky", "short", "full")
+"""Ways for an operation to fail while the power is on: it alone, all of its kind from then on, a write in its
+middle, no more space."""
+INDEX_LOST: Final = "lost"
+"""As torn, and nothing is left of the index."""
+RECOVERY_OPERATIONS: Final = 16
+"""A recovery is cut short within about so many operations."""
+
+
+class CaseFailed(Exception):
+    """A case broke a promise. `text` has all that is needed to run it again."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(name, text)
+        self.name = name
+        self.text = text
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was done; added up over cases."""
+
+    cases: int = 0
+    crashes: int = 0
+    """Of these, in recoveries: `nested`."""
+    nested: int = 0
+    faults: int = 0
+    operations: int = 0
+
+    def add(self, other: Tally) -> None:
+        self.cases += other.cases
+        self.crashes += other.crashes
+        self.nested += other.nested
+        self.faults += other.faults
+        self.operations += other.operations
+
+
+WAYS: Final = (*CRASHES, *FAILURES, INDEX_LOST)
+
+
+def scripted_cases(scripts: Iterable[str], ways: Iterable[str]) -> list[str]:
+    """The names of every operation of every script in every way. Runs each script twice to count."""
+    names = []
+    for script in scripts:
+        crash_points, calls = _lengths(script)
+        for way in ways:
+            count = calls if way in FAILURES else crash_points
+            names += [f"{script}:{at}:{way}" for at in range(count)]
+    return names
+
+
+def _lengths(script: str) -> tuple[int, int]:
+    """How many operations change something, and how many there are with reads."""
+    world = BookieWorld()
+    calls = 0
+
+    def count(kind: str, path: str) -> None:
+        nonlocal calls
+        calls += 1
+
+    world.disk.inject = count
+    assert world.run(SCRIPTS[script])
+    # The seed of a case may lead to a few operations more or less.
+    return world.disk.operations + 1, calls + 1
+
+
+def run_case(name: str, *, nested_max: int = 3) -> Tally:
+    """Raises `CaseFailed`. `nested_max` recoveries in a row may be cut short."""
+    script, _, rest = name.partition(":")
+    if script == "random":
+        seed = int(rest)
+        chance = random.Random(f"point {seed}")
+        world = BookieWorld(seed, _random_settings(chance))
+    else:
+        text, way, *seeds = rest.split(":")
+        at = int(text)
+        seed = int(seeds[0]) if seeds else at
+        chance = random.Random(name)
+        # An old journal that is written over takes entries along that a new index would need.
+        world = BookieWorld(seed, replace(TINY, journal_free_files_max=0) if way == INDEX_LOST else TINY)
+    tally = Tally(cases=1)
+    try:
+        if script == "random":
+            _run_random(world, chance, nested_max, tally)
+        elif way in FAILURES:
+            _run_failing(world, script, at, way)
+            world.crash("drop")
+        else:
+            world.disk.crash_at = at
+            world.run(SCRIPTS[script])
+            _crash(world, "drop" if way == "drop" else "keep" if way == "keep" else "torn", tally)
+            if way == INDEX_LOST:
+                world.lose_index()
+            if way in ("torn", INDEX_LOST):
+                _cut_recoveries(world, chance, nested_max, tally)
+        world.check()
+    except Exception as error:
+        raise CaseFailed(name, f"{name}: {_leaves(error)}\n{world.disk.story()}") from error
+    tally.faults = len(world.disk.faults.log)
+    tally.operations = world.disk.operations
+    return tally
+
+
+def _run_random(world: BookieWorld, chance: random.Random, nested_max: int, tally: Tally) -> None:
+    for _ in range(chance.choice((1, 1, 2, 3))):
+        world.disk.crash_at = world.disk.operations + chance.randrange(chance.choice((20, 100, 300)))
+        _plan_faults(world, chance)
+        world.run(random_life(chance))
+        world.check_told_unless_off()
+        _crash(world, chance.choice(("drop", "keep", "torn", "torn", "torn")), tally)
+        _cut_recoveries(world, chance, chance.randrange(nested_max + 1), tally)
+
+
+def _plan_faults(world: BookieWorld, chance: random.Random) -> None:
+    """None in most lives; else some, each often or rare."""
+    faults = world.disk.faults
+    faults.sync_s = None
+    if chance.random() < 0.3:
+        longest_s = chance.choice((0.01, 1.0, 100.0))
+        faults.sync_s = lambda: chance.random() * longest_s
+    if chance.random() < 0.75:
+        return
+    for _ in range(chance.randrange(1, 3)):
+        kind = chance.choice(FAILING_KINDS)
+        faults.fail(
+            kind,
+            skip=chance.randrange(chance.choice((5, 50))),
+            sticky=chance.random() < 0.3,
+            short=kind == "write" and chance.random() < 0.5,
+        )
+    if chance.random() < 0.2:
+        world.disk.space_bytes = chance.randrange(2000, 60_000)
+
+
+def _run_failing(world: BookieWorld, script: str, at: int, way: str) -> None:
+    """The `at`-th operation fails, reads included. Nobody may be left waiting for what will not come."""
+    calls = 0
+    faults = world.disk.faults
+
+    def inject(kind: str, path: str) -> None:
+        nonlocal calls
+        calls += 1
+        if calls != at + 1:
+            return
+        if way == "full":
+            faults.log.append(f"no more space from operation {at} on")
+            world.disk.space_bytes = 0
+        else:
+            faults.fail(kind, sticky=way == "sticky", short=way == "short" and kind == "write")
+
+    world.disk.inject = inject
+    try:
+        world.run(SCRIPTS[script])
+    except trio.TooSlowError:
+        # A bookie that waits for space is as good as one that gives up.
+        if way != "full":
+            raise
+    world.disk.inject = None
+    world.check_told_unless_off()
+
+
+def _crash(world: BookieWorld, mode: CrashMode, tally: Tally) -> None:
+    world.forget_writers()
+    world.crash(mode)
+    tally.crashes += 1
+
+
+def _cut_recoveries(world: BookieWorld, chance: random.Random, count: int, tally: Tally) -> None:
+    for _ in range(count):
+        world.disk.crash_at = world.disk.operations + chance.randrange(RECOVERY_OPERATIONS)
+        world.recover()
+        _crash(world, chance.choice(("drop", "torn", "torn")), tally)
+        tally.nested += 1
+
+
+def _random_settings(chance: random.Random) -> BookieSettings:
+    if chance.random() < 0.4:
+        return TINY
+    return replace(
+        TINY,
+        journal_file_bytes=chance.choice((1024, 4096, 20_000)),
+        journal_allocate_bytes=chance.choice((512, 2048, 20_000)),
+        journal_alignment_bytes=chance.choice((512, 1024)),
+        journal_free_files_max=chance.choice((0, 1, 3)),
+        journal_group_bytes_max=chance.choice((100, 1500, 10_000)),
+        journal_group_entries_max=chance.choice((1, 8, 100)),
+        queue_bytes_max=chance.choice((500, 3000, 50_000)),
+        write_cache_bytes=chance.choice((2000, 9000, 100_000)),
+        read_cache_bytes=chance.choice((1, 2000, 50_000)),
+        row_entries_max=chance.choice((1, 5, 1000)),
+        entry_log_bytes=chance.choice((500, 3000, 50_000)),
+        entry_log_sync_bytes=chance.choice((200, 1000, 100_000)),
+    )
+
+
+def _leaves(error: BaseException) -> str:
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(_leaves(inner) for inner in error.exceptions)
+    return f"{type(error).__name__}: {error}"

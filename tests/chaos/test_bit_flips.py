@@ -1,0 +1,56 @@
+"""Two hundred flipped bits in real data directories, of every kind of file, and some on the simulated disk.
+
+`python -m tests.chaos.bit_flips` does more of them and prints what became of each kind.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import trio
+
+from geminga.bookie import entry_logs
+from tests.chaos.bit_flips import KINDS, Golden, WrongAnswer, flip, flip_range, make_golden
+from tests.chaos.sim_flips import flip_on_sim_disk
+
+FLIPS = 208
+SIM_FLIPS = 200
+
+
+@pytest.fixture(scope="module")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> list[Golden]:
+    return trio.run(make_golden, tmp_path_factory.mktemp("golden"))
+
+
+def test_one_flipped_bit_is_never_served(golden: list[Golden]) -> None:
+    counts, wrong = flip_range(golden, range(FLIPS))
+    assert wrong == []
+    assert {kind for kind, _ in counts} == set(KINDS)
+    told = Counter({kind: count for (kind, outcome), count in counts.items() if outcome != "harmless"})
+    assert told["entry log body"] > 5
+    assert told.total() > FLIPS // 4
+
+
+def test_nothing_is_told_of_whole_directories(golden: list[Golden], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flip itself left out."""
+    monkeypatch.setattr("tests.chaos.bit_flips.hit", lambda path, offset, bit: None)
+    assert {flip(golden, seed)[1] for seed in range(len(KINDS))} == {"harmless"}
+
+
+def test_a_flip_that_is_believed_is_noticed(golden: list[Golden], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entry_logs, "damaged_record", lambda segment: None)
+    with pytest.raises(WrongAnswer):
+        assert [flip(golden, seed, "entry log body") for seed in range(20)]
+
+
+def test_on_the_simulated_disk() -> None:
+    outcomes = Counter(flip_on_sim_disk(seed) for seed in range(SIM_FLIPS))
+    assert len(outcomes) > 3
+    assert outcomes["harmless"] < SIM_FLIPS * 3 // 4
+
+
+def test_the_directories_have_what_is_needed(golden: list[Golden], tmp_path: Path) -> None:
+    assert [len(directory.messages) for directory in golden] == [27, 50]
+    assert all(directory.acknowledged for directory in golden)
