@@ -170,6 +170,32 @@ async def torn_start(world: BookieWorld) -> None:
         await world.add(bookie, 3, count=6, size=250)
 
 
+async def compactions(world: BookieWorld) -> None:
+    """Living entries move to other logs, also while ledgers grow and go away, and after a restart."""
+    async with world.running(close=False) as bookie:
+        ids = list(range(1, 7))
+        for ledger_id in ids:
+            world.create(bookie, ledger_id)
+        for size in (150, 210):
+            await world.add(bookie, *ids, count=3, size=size)
+            await bookie.flush()
+        await world.drop(bookie, 2, 4, 6)
+        await bookie.compact(0.9)
+        for ledger_id in (1, 3, 5):
+            await world.read_back(bookie, ledger_id)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.delete, bookie, 1)
+            nursery.start_soon(bookie.compact, 1.0)
+            nursery.start_soon(bookie.flush)
+            await world.add(bookie, 3, 5, count=2, size=300)
+    async with world.running() as bookie:
+        await world.drop(bookie, 5)
+        await bookie.compact(0.9)
+        world.create(bookie, 7)
+        await world.add(bookie, 7, count=2)
+        await world.read_back(bookie, 3)
+
+
 SCRIPTS: Final[dict[str, Script]] = {
     script.__name__: script
     for script in (
@@ -184,11 +210,26 @@ SCRIPTS: Final[dict[str, Script]] = {
         crowd,
         slow,
         torn_start,
+        compactions,
     )
 }
 
 SIZES = (0, 5, 40, 90, 200, 600, 1700, 5000)
-ACTIONS = ("create", "add", "add", "add", "spread", "flush", "overlap", "delete", "fence", "read", "idle")
+ACTIONS = (
+    "create",
+    "add",
+    "add",
+    "add",
+    "spread",
+    "flush",
+    "overlap",
+    "delete",
+    "fence",
+    "read",
+    "idle",
+    "compact",
+    "drop",
+)
 LEDGERS_MAX = 8
 
 
@@ -227,11 +268,15 @@ async def _act(
             for _ in range(chance.randrange(6)):
                 await trio.lowlevel.checkpoint()
             await world.add(bookie, chance.choice(open_ones), size=chance.choice(sizes))
+    elif kind == "compact":
+        await bookie.compact(chance.choice((0.2, 0.5, 1.0)))
     elif kind == "idle":
         await trio.sleep(chance.choice((1, 61)))
     else:
         ledger_id = chance.choice([i for i, ledger in world.ledgers.items() if not ledger.deleting])
-        if kind == "delete":
+        if kind == "drop":
+            await world.drop(bookie, ledger_id)
+        elif kind == "delete":
             await world.delete(bookie, ledger_id)
         elif kind == "fence" and world.ledgers[ledger_id].fenced_at is None:
             await world.fence(bookie, ledger_id)

@@ -7,7 +7,7 @@ ledgers stay away, fences hold, an entry served once is served after the next cr
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -35,6 +35,9 @@ TINY: Final = BookieSettings(
     row_entries_max=5,
     entry_log_bytes=3000,
     entry_log_sync_bytes=1000,
+    compaction_slice_bytes=700,
+    compaction_rate_bytes_per_s=0,
+    disk_free_bytes_min=500,
 )
 """So small that a few entries are enough for every file to roll and every cache to swap."""
 
@@ -124,7 +127,14 @@ class BookieWorld:
     @asynccontextmanager
     async def running(self, *, close: bool = True) -> AsyncIterator[Bookie]:
         """A bookie that runs; with `close` it is closed in order at the end, else just cancelled."""
-        bookie = await Bookie.open(self.disk, self.index, "data", self.settings, threaded=False)
+        bookie = await Bookie.open(
+            self.disk,
+            self.index,
+            "data",
+            self.settings,
+            existing_ledgers=self._existing_ledgers,
+            threaded=False,
+        )
         async with trio.open_nursery() as nursery:
             await nursery.start(bookie.run)
             yield bookie
@@ -162,6 +172,16 @@ class BookieWorld:
         self.ledgers[ledger_id].deleting = True
         await bookie.delete_ledger(ledger_id)
         self.ledgers[ledger_id].deleted = True
+
+    async def drop(self, bookie: Bookie, *ledger_ids: int) -> None:
+        """Only the metadata's records go; the bookie finds out."""
+        for ledger_id in ledger_ids:
+            self.ledgers[ledger_id].deleting = True
+        await bookie.collect_garbage()
+
+    async def _existing_ledgers(self, ledger_ids: Sequence[int]) -> set[int]:
+        await trio.lowlevel.checkpoint()
+        return {ledger_id for ledger_id in ledger_ids if not self.ledgers[ledger_id].deleting}
 
     async def fence(self, bookie: Bookie, ledger_id: int) -> None:
         self.ledgers[ledger_id].fenced_at = await bookie.fence(ledger_id)

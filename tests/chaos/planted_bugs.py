@@ -265,6 +265,13 @@ def _is_deleted(states: Any, ledger_id: int) -> bool:
     return ledger_id in states and states[ledger_id].kind == DELETED
 
 
+def compaction_loses_a_row(patch: Patch) -> None:
+    real = ledger_index.LedgerIndex.move
+    patch.setattr(
+        ledger_index.LedgerIndex, "move", lambda self, taken, rest, new: real(self, taken, rest, new[:-1])
+    )
+
+
 def deletion_does_not_wait_for_its_mark(patch: Patch) -> None:
     async def delete_ledger(self: Bookie, ledger_id: int) -> None:
         self._caches.active.discard(ledger_id)
@@ -328,6 +335,7 @@ BY_CRASHES: tuple[Plant, ...] = (
     deletion_forgotten_before_the_journal,
     log_with_a_living_ledger_deleted,
     index_written_after_the_unlink,
+    compaction_loses_a_row,
     deletion_does_not_wait_for_its_mark,
     failure_not_told,
     rebuild_forgets_the_last_log,
