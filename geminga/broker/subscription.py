@@ -6,6 +6,7 @@ One task (`run`) reads and sends; everything else here is plain calls that chang
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -20,7 +21,7 @@ from geminga.broker.dispatch_types import dispatcher_for
 from geminga.broker.subscription_acks import acknowledge_command, acknowledge_cumulative
 from geminga.broker.subscription_log import SparseLog
 from geminga.broker.subscription_statistics import SubscriptionStatistics, statistics_of
-from geminga.errors import ConsumerBusy, NotAllowed, ServiceNotReady
+from geminga.errors import ConsumerBusy, NotAllowed, ServiceNotReady, SubscriptionNotFound
 from geminga.managed_ledger.batch_index import ACK_SET_WORDS_MAX, WORD_BITS
 from geminga.position import Position
 
@@ -121,7 +122,8 @@ class Subscription:
                 self._vanish()
         if self._vanishes_at_s == -math.inf:
             # Only now may another one take the name: the cursor has it until here.
-            await self._delete_cursor()
+            with contextlib.suppress(SubscriptionNotFound, ServiceNotReady):  # the topic went first
+                await self._delete_cursor()
             if self.topic.subscriptions.get(self.name) is self:
                 del self.topic.subscriptions[self.name]
 
@@ -336,8 +338,8 @@ class Subscription:
 
     async def _delete_cursor(self) -> None:
         if not self._cursor_deleted:
-            self._cursor_deleted = True
             await self.topic.ledger.delete_cursor(self.name)
+            self._cursor_deleted = True
 
     # -- statistics ------------------------------------------------------------------------------------------
 

@@ -52,7 +52,11 @@ def check_properties(properties: Mapping[str, str]) -> None:
 class Topic:
     """A loaded topic. `run` owns its tasks; `close` ends them and leaves everything on disk."""
 
-    def __init__(self, name: TopicName, ledger: ManagedLedger, rooms: Rooms) -> None:
+    def __init__(
+        self, name: TopicName, ledger: ManagedLedger, rooms: Rooms, *, on_fenced: Callable[[Topic], None]
+    ) -> None:
+        """`on_fenced` is told when the ledger takes nothing any more until it is loaded anew."""
+        self._on_fenced = on_fenced
         self.name = name
         self.partition_index = name.partition_index
         self.ledger = ledger
@@ -89,6 +93,7 @@ class Topic:
             for name, cursor in self.ledger.cursors.items():
                 self._start_subscription(name, cursor)
             nursery.start_soon(self._trim_forever)
+            nursery.start_soon(self._watch_ledger)
             task_status.started()
             await self._stopped.wait()
             nursery.cancel_scope.cancel()
@@ -117,6 +122,10 @@ class Topic:
     def is_in_use(self) -> bool:
         """Whether a producer or a consumer is connected."""
         return bool(len(self.producers)) or any(s.consumers for s in self.subscriptions.values())
+
+    async def _watch_ledger(self) -> None:
+        await self.ledger.fenced.wait()
+        self._on_fenced(self)
 
     async def _trim_forever(self) -> None:
         while True:

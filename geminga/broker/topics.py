@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -76,13 +78,46 @@ class Topics:
         self._closing = True
         async with trio.open_nursery() as nursery:
             for topic in tuple(self.loaded.values()):
-                nursery.start_soon(self._close_one, topic)
+                nursery.start_soon(self._close_quietly, topic)
 
     async def _close_one(self, topic: Topic) -> None:
         try:
             await topic.close()
         finally:
             self._forget(topic)
+
+    async def _close_quietly(self, topic: Topic) -> None:
+        """Close a topic for nobody in particular: what goes wrong is logged, the next load looks again."""
+        if not topic.closing:
+            try:
+                await self._close_one(topic)
+            except GemingaError as error:
+                log.error("%s could not be closed in order: %s", topic.name, error)
+
+    def _topic_fenced(self, topic: Topic) -> None:
+        if self._nursery is not None and not self._closing:
+            self._nursery.start_soon(self._close_quietly, topic)
+
+    async def _to_the_end(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do `work` whether or not the caller is cancelled meanwhile (its client left): a topic that is half
+        closed must not be loaded again.
+        """
+        done = trio.Event()
+        failure: list[GemingaError] = []
+
+        async def run() -> None:
+            try:
+                await work()
+            except GemingaError as error:
+                failure.append(error)
+            finally:
+                done.set()
+
+        assert self._nursery is not None
+        self._nursery.start_soon(run)
+        await done.wait()
+        if failure:
+            raise failure[0]
 
     def _forget(self, topic: Topic) -> None:
         """The next who asks for it loads it from disk."""
@@ -143,7 +178,7 @@ class Topics:
             tail_cache=rooms.tail_cache,
             create=not exists,
         )
-        topic = Topic(name, ledger, rooms)
+        topic = Topic(name, ledger, rooms, on_fenced=self._topic_fenced)
         assert self._nursery is not None
         await self._nursery.start(topic.run)
         return topic
@@ -312,6 +347,9 @@ class Topics:
         topic = await self.get(name, create=False)
         if not force:
             self._check_deletable(topic)
+        await self._to_the_end(partial(self._delete_one, topic))
+
+    async def _delete_one(self, topic: Topic) -> None:
         try:
             await topic.delete()
         finally:
@@ -325,7 +363,7 @@ class Topics:
                 raise TopicNotFound(f"Topic {name} does not exist")
             return
         if not topic.closing:
-            await self._close_one(topic)
+            await self._to_the_end(partial(self._close_one, topic))
 
     def _check_deletable(self, topic: Topic) -> None:
         connected = len(topic.producers) + sum(len(s.consumers) for s in topic.subscriptions.values())
