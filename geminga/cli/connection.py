@@ -10,7 +10,7 @@ import trio
 
 from geminga import __version__
 from geminga.errors import GemingaError, ProtocolError, ServerError
-from geminga.limits import HANDSHAKE_SECONDS
+from geminga.limits import HANDSHAKE_SECONDS, MESSAGE_BYTES_MAX
 from geminga.wire import client_commands, encoder
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.decoder import BadFrame, Decoder, Delivery, request_id_of
@@ -71,6 +71,8 @@ class Connection:
         self._consumers: dict[int, Receiver] = {}
         self._last_id = 0
         self._connected = _Reply()
+        self.message_bytes_max = MESSAGE_BYTES_MAX
+        """What the broker said that it takes."""
         self.lost: ConnectionLost | None = None
 
     @classmethod
@@ -158,6 +160,9 @@ class Connection:
         reason = "closed by the broker"
         try:
             while data := await self._stream.receive_some(RECEIVE_BYTES):
+                if self._connected.message is None and data.startswith(b"HTTP/"):
+                    reason = f"this looks like an HTTP port; clients use another one (usually {DEFAULT_PORT})"
+                    break
                 for command in self._decoder.feed(bytes(data)):
                     self._dispatch(command)
         except BadFrame as error:
@@ -191,6 +196,7 @@ class Connection:
             self.write(encoder.pong())
         elif isinstance(command, pb.CommandConnected):
             self._connected.message = command
+            self.message_bytes_max = command.max_message_size or MESSAGE_BYTES_MAX
             self._connected.done.set()
         else:
             self._answer(command)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import base64
 import json
+import re
 import sys
 from collections.abc import Sequence
 
@@ -13,7 +14,7 @@ import trio
 from geminga.cli.client import SUBSCRIPTION_TYPES, Client, open_client
 from geminga.cli.consumer import Consumer, Message, messages, position
 from geminga.cli.main import Parser
-from geminga.cli.options import add_url, count, duration_ms, run_until_done
+from geminga.cli.options import add_url, count, counted, duration_ms, run_until_done
 from geminga.wire.decoder import Delivery
 
 QUEUE_MESSAGES = 100
@@ -50,17 +51,55 @@ def parser(kind: type[Parser]) -> Parser:
 def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     """The whole command; returns its exit code."""
     flags = parser(kind).parse_strictly(arguments)
-    return run_until_done("consume", lambda: _consume(flags))
+    printer = Printer(as_json=flags.json)
+    return run_until_done(
+        "consume", lambda: _consume(flags, printer), lambda: counted(printer.printed, "message")
+    )
 
 
-async def _consume(flags: argparse.Namespace) -> None:
+class Printer:
+    """Writes messages to standard output: to a terminal without its control characters, else as they are."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.printed = 0
+        self._as_json = as_json
+        self._terminal = sys.stdout.isatty()
+
+    def print(self, message: Message) -> None:
+        if self._as_json:
+            text = _as_json(message)
+            line = (_CONTROLS.sub(_escape_json, text) if self._terminal else text).encode()
+        elif message.compression != "NONE":
+            line = f"({len(message.payload)} bytes, compressed with {message.compression})".encode()
+        elif self._terminal:
+            line = _CONTROLS.sub(_escape, message.payload.decode(errors="backslashreplace")).encode()
+        else:
+            line = message.payload
+        sys.stdout.buffer.write(line + b"\n")
+        self.printed += 1  # before the flush, so that whoever has seen the line finds it counted
+        sys.stdout.buffer.flush()
+
+
+# What moves the cursor, changes colours or answers in the user's name. A tab and a line feed are text.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def _escape(found: re.Match[str]) -> str:
+    return f"\\x{ord(found[0]):02x}"
+
+
+def _escape_json(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
+
+
+async def _consume(flags: argparse.Namespace, printer: Printer) -> None:
     async with open_client(flags.url) as client:
         consumers = await _subscribe(client, flags)
         send, receive = trio.open_memory_channel[tuple[Consumer, Delivery]](0)
         async with trio.open_nursery() as nursery:
             for consumer in consumers:
                 nursery.start_soon(_forward, consumer, send)
-            await _print_all(flags, receive)
+            await _print_all(flags, printer, receive)
             nursery.cancel_scope.cancel()
         for consumer in consumers:
             await consumer.close()
@@ -87,27 +126,20 @@ async def _forward(consumer: Consumer, send: trio.MemorySendChannel[tuple[Consum
 
 
 async def _print_all(
-    flags: argparse.Namespace, receive: trio.MemoryReceiveChannel[tuple[Consumer, Delivery]]
+    flags: argparse.Namespace,
+    printer: Printer,
+    receive: trio.MemoryReceiveChannel[tuple[Consumer, Delivery]],
 ) -> None:
-    printed = 0
-    while not flags.count or printed < flags.count:
+    while not flags.count or printer.printed < flags.count:
         seconds = flags.timeout / 1000 if flags.timeout is not None else float("inf")
         with trio.move_on_after(seconds) as silence:
             consumer, delivery = await receive.receive()
         if silence.cancelled_caught:
             break
         for message in messages(delivery):
-            print(_as_json(message) if flags.json else _as_text(message), flush=True)
-            printed += 1
+            printer.print(message)
         if not flags.no_ack:
             consumer.acknowledge([position(delivery)])
-    print(f"{printed} messages", file=sys.stderr)
-
-
-def _as_text(message: Message) -> str:
-    if message.compression != "NONE":
-        return f"({len(message.payload)} bytes, compressed with {message.compression})"
-    return message.payload.decode(errors="backslashreplace")
 
 
 def _as_json(message: Message) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+EXIT_OUTPUT_CLOSED = 141
+"""As the shell reports a program that a closed pipe ended."""
 
 COMMANDS = {
     "standalone": "run a broker",
@@ -38,10 +41,21 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(EXIT_USAGE)
 
     def parse_strictly(self, arguments: Sequence[str]) -> argparse.Namespace:
-        parsed, unknown = self.parse_known_args(arguments)
+        parsed, unknown = self.parse_known_args(self._with_negative_values(arguments))
         if unknown:
             self.error(self._explain(unknown))
         return parsed
+
+    def _with_negative_values(self, arguments: Sequence[str]) -> list[str]:
+        """`--delay -5s` as `--delay=-5s`, so that the value is refused and not taken for a flag."""
+        joined: list[str] = []
+        for given in arguments:
+            action = self._option_string_actions.get(joined[-1]) if joined else None
+            if given[:1] == "-" and given[1:2].isdigit() and action is not None and action.nargs != 0:
+                joined[-1] += given if len(joined[-1]) == 2 else f"={given}"
+            else:
+                joined.append(given)
+        return joined
 
     def _explain(self, unknown: Sequence[str]) -> str:
         import difflib
@@ -59,6 +73,18 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    try:
+        code = _main(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output went away: nothing more to say, and nobody to say it to.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        return EXIT_OUTPUT_CLOSED
+    return code
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0] in ("-h", "--help", "help"):
         print(usage())
@@ -76,10 +102,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = command.run(Parser, given[1:])
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read our output went away: nothing more to say, and nobody to say it to.
-        sys.stderr.close()
-        return EXIT_FAILED
     return code
 
 

@@ -28,6 +28,13 @@ def positive(text: str) -> int:
     return _at_least(1, text)
 
 
+def rate(text: str) -> int:
+    """Messages a second."""
+    if text == "0":
+        raise argparse.ArgumentTypeError("expected at least 1; leave it out for no limit")
+    return _at_least(1, text)
+
+
 def count(text: str) -> int:
     """A whole number of at least 0."""
     return _at_least(0, text)
@@ -60,12 +67,29 @@ def pair(text: str) -> tuple[str, str]:
     return key, value
 
 
-def run_until_done(name: str, main: Callable[[], Awaitable[None]]) -> int:
-    """Run a client command; its exit code. Ctrl-C ends it, with what it has to say so far said."""
+def counted(number: int, what: str) -> str:
+    """`1 message`, `2 messages`"""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def run_until_done(
+    name: str, main: Callable[[], Awaitable[None]], summary: Callable[[], str] | None = None
+) -> int:
+    """Run a client command; its exit code. Ctrl-C ends it, with what it has to say so far said.
+
+    `summary` is asked for at the end, and printed to standard error.
+    """
     import trio
 
     from geminga.cli.connection import ClientError
     from geminga.errors import GemingaError
+
+    def conclude(code: int) -> int:
+        if code == EXIT_INTERRUPTED and sys.stderr.isatty():
+            print(file=sys.stderr)  # the terminal's cursor stands behind ^C
+        if summary is not None:
+            print(summary(), file=sys.stderr)
+        return code
 
     def complain(error: GemingaError) -> int:
         print(f"geminga {name}: {error}", file=sys.stderr)
@@ -74,13 +98,15 @@ def run_until_done(name: str, main: Callable[[], Awaitable[None]]) -> int:
     try:
         trio.run(main)
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        return conclude(EXIT_INTERRUPTED)
     except ClientError as error:
         return complain(error)
     except BaseExceptionGroup as group:
         interrupted, rest = group.split(KeyboardInterrupt)
         if interrupted is not None and rest is None:
-            return EXIT_INTERRUPTED
+            return conclude(EXIT_INTERRUPTED)
+        if group.subgroup(BrokenPipeError) is not None:
+            raise BrokenPipeError from None  # only our own output is a pipe: main ends the program
         known = group.subgroup(GemingaError)
         if known is None or group.split(GemingaError)[1] is not None:
             raise
@@ -89,4 +115,4 @@ def run_until_done(name: str, main: Callable[[], Awaitable[None]]) -> int:
             leaf = leaf.exceptions[0]
         assert isinstance(leaf, GemingaError)
         return complain(leaf)
-    return EXIT_OK
+    return conclude(EXIT_OK)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import secrets
 import sys
 import time
 from collections.abc import Sequence
@@ -19,23 +20,30 @@ from geminga.cli.client import SUBSCRIPTION_TYPES, Client, open_client
 from geminga.cli.consumer import Consumer, messages, position
 from geminga.cli.latency import Histogram
 from geminga.cli.main import Parser
-from geminga.cli.options import add_url, count, duration_ms, positive, run_until_done
+from geminga.cli.options import add_url, count, counted, duration_ms, positive, rate, run_until_done
 from geminga.cli.pace import Pace
 from geminga.cli.producer import Producer
 
-MAGIC = b"geminga1"
-STAMP_BYTES = len(MAGIC) + 8
+MAGIC = b"gmg2"
+RUN_BYTES = 4
+STAMP_BYTES = len(MAGIC) + RUN_BYTES + 8
+"""Every payload begins with: whose it is, the run it belongs to, when it was made in nanoseconds."""
 REPORT_SECONDS = 1.0
 
 
 def parser(kind: type[Parser]) -> Parser:
     made = kind(prog="geminga perf", description="Measure rates and latencies of a broker.")
     add = made.add_argument
-    add("what", choices=("produce", "consume", "both"), help="what to do")
+    add(
+        "what",
+        type=lambda text: "produce" if text == "publish" else text,
+        choices=("produce", "consume", "both"),
+        help="what to do",
+    )
     add("topic", nargs="?", default="geminga-perf", help="the topic (default: geminga-perf)")
     add("--duration", type=duration_ms, default=10_000, metavar="TIME", help="how long (default: 10s)")
     add("--count", "-n", type=count, default=0, help="end after so many messages (default: by time only)")
-    add("--rate", "-r", type=count, default=0, help="messages a second to publish (default: no limit)")
+    add("--rate", "-r", type=rate, default=0, help="messages a second to publish (default: no limit)")
     add("--size", type=positive, default=1024, metavar="BYTES", help="size of a message (default: 1024)")
     add("--batch", type=positive, default=1, metavar="N", help="messages in an entry (default: 1)")
     add("--pending", type=positive, default=1000, metavar="N", help="entries under way (default: 1000)")
@@ -90,10 +98,10 @@ class _Side:
         self._reported = self.messages, self.bytes
         recent, self._recent = self._recent, Histogram()
         self.latency.merge(recent)
-        text = f"{self.name:8} {messages / seconds:9.0f} msg/s {size / seconds / 1e6:8.1f} MB/s"
+        text = f"{self.name:7} {messages / seconds:8.0f} msg/s {size / seconds / 1e6:6.1f} MB/s"
         if recent.count:
-            shown = " ".join(f"p{p:g} {recent.percentile(p) / 1000:.2f}" for p in (50, 99, 99.9))
-            text += f"  ms {shown} max {recent.max / 1000:.1f}"
+            shown = " ".join(f"p{p:g} {_short(recent.percentile(p) / 1000)}" for p in (50, 99, 99.9))
+            text += f" ms {shown} max {_short(recent.max / 1000)}"
         return text
 
     def summary(self) -> dict[str, object]:
@@ -123,13 +131,17 @@ class _Run:
         self._consuming = flags.what in ("consume", "both")
         self._all_consumed = trio.Event()
         self._expected: int | None = None
+        self._started = False
+        self._run_id = secrets.token_bytes(RUN_BYTES)
+        self._strange = 0
 
     async def run(self) -> None:
         try:
             async with open_client(self._flags.url) as client:
                 await self._measure(client)
         finally:
-            self._report_end()
+            if self._started:  # else there is nothing to report but the error
+                self._report_end()
 
     async def _measure(self, client: Client) -> None:
         flags = self._flags
@@ -138,6 +150,7 @@ class _Run:
         producers = []
         if self._producing:
             producers = [await client.producer(name, pending_max=flags.pending) for name in names]
+        self._started = True
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._report_forever)
             for consumer in consumers:
@@ -178,7 +191,7 @@ class _Run:
             wanted = min(flags.batch, flags.count - sent) if flags.count else flags.batch
             await pace.wait(wanted)
             now_ns = time.time_ns()
-            payload = (MAGIC + now_ns.to_bytes(8, "big") + filler)[: max(flags.size, STAMP_BYTES)]
+            payload = MAGIC + self._run_id + now_ns.to_bytes(8, "big") + filler
             producer = producers[sent // flags.batch % len(producers)]
 
             def on_receipt(
@@ -209,6 +222,9 @@ class _Run:
             delivery = await consumer.receive()
             now_ns = time.time_ns()
             for message in messages(delivery):
+                if self._producing and not message.payload.startswith(MAGIC + self._run_id):
+                    self._strange += 1  # somebody else's, or left over from an earlier run
+                    continue
                 self._consumed.add(1, len(message.payload), _age_us(message.payload, now_ns))
             consumer.acknowledge([position(delivery)])
             if self._expected is not None and self._consumed.messages >= self._expected:
@@ -229,19 +245,32 @@ class _Run:
     def _report_end(self) -> None:
         for side in self._sides():
             side.line(REPORT_SECONDS)  # takes what was not reported yet into the whole
+        if self._strange:
+            passed_over = counted(self._strange, "message")
+            print(f"passed over {passed_over} that this run did not publish", file=sys.stderr)
         summary = {side.name: side.summary() for side in self._sides()}
         if self._flags.json:
             print(json.dumps(summary))
             return
         for name, values in summary.items():
             latency = values.pop("latency_ms", None)
-            print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in values.items()))
+            number = values["messages"]
+            assert isinstance(number, int)
+            print(
+                f"{name}: {counted(number, 'message')}, {values['bytes']} bytes in "
+                f"{values['seconds']} s, {values['messages_per_s']} msg/s"
+            )
             if isinstance(latency, dict):
-                print("  latency ms: " + ", ".join(f"{key} {value:.3f}" for key, value in latency.items()))
+                print("  ms " + " ".join(f"{key} {_short(value)}" for key, value in latency.items()))
+
+
+def _short(number: float) -> str:
+    """Three digits, or as many as stand before the point: a line is to fit 80 columns."""
+    return f"{number:.{2 if number < 10 else 1 if number < 100 else 0}f}"
 
 
 def _age_us(payload: bytes, now_ns: int) -> int | None:
     """How long ago the payload was made; None if it was not by this program."""
     if not payload.startswith(MAGIC) or len(payload) < STAMP_BYTES:
         return None
-    return (now_ns - int.from_bytes(payload[len(MAGIC) : STAMP_BYTES], "big")) // 1000
+    return (now_ns - int.from_bytes(payload[STAMP_BYTES - 8 : STAMP_BYTES], "big")) // 1000

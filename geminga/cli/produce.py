@@ -10,7 +10,7 @@ import trio
 
 from geminga.cli.client import open_client
 from geminga.cli.main import EXIT_USAGE, Parser
-from geminga.cli.options import add_url, count, duration_ms, pair, positive, run_until_done
+from geminga.cli.options import add_url, counted, duration_ms, pair, positive, rate, run_until_done
 from geminga.cli.pace import Pace
 from geminga.cli.producer import Producer
 from geminga.clock import RealClock
@@ -27,7 +27,7 @@ def parser(kind: type[Parser]) -> Parser:
     add("--key", "-k", help="key of every message")
     add("--property", "-p", type=pair, action="append", default=[], metavar="KEY=VALUE", help="repeatable")
     add("--delay", type=duration_ms, metavar="TIME", help="deliver this much later: 250ms, 2s, 5m, 1h, 7d")
-    add("--rate", "-r", type=count, default=0, metavar="N", help="messages a second (default: no limit)")
+    add("--rate", "-r", type=rate, default=0, metavar="N", help="messages a second (default: no limit)")
     add("--quiet", "-q", action="store_true", help="print no message ids")
     add_url(made)
     return made
@@ -39,24 +39,34 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     if sum((bool(flags.message), flags.stdin, flags.size is not None)) != 1:
         print("geminga produce: give one of --message, --stdin or --size", file=sys.stderr)
         return EXIT_USAGE
-    return run_until_done("produce", lambda: _produce(flags))
-
-
-async def _produce(flags: argparse.Namespace) -> None:
     clock = RealClock()
+    tally = _Tally(clock)
+    return run_until_done("produce", lambda: _produce(flags, clock, tally), tally.summary)
+
+
+class _Tally:
+    def __init__(self, clock: RealClock) -> None:
+        self._clock = clock
+        self.confirmed = 0
+        self.started_s: float | None = None
+
+    def summary(self) -> str:
+        seconds = self._clock.monotonic_s() - self.started_s if self.started_s is not None else 0.0
+        return f"{counted(self.confirmed, 'message')} confirmed in {seconds:.2f} s"
+
+
+async def _produce(flags: argparse.Namespace, clock: RealClock, tally: _Tally) -> None:
     pace = Pace(flags.rate)
-    confirmed = 0
 
     def on_receipt(position: tuple[int, int], partition: int) -> None:
-        nonlocal confirmed
-        confirmed += 1
+        tally.confirmed += 1
         if not flags.quiet:
             print(f"{position[0]}:{position[1]}" + (f":{partition}" if partition >= 0 else ""))
 
     async with open_client(flags.url) as client:
         names = await client.partitions(flags.topic)
         producers = [await client.producer(name) for name in names]
-        started_s = clock.monotonic_s()
+        tally.started_s = clock.monotonic_s()
         sent = 0
         async for payload in _payloads(flags):
             await pace.wait()
@@ -66,8 +76,6 @@ async def _produce(flags: argparse.Namespace) -> None:
             sent += 1
         for producer in producers:
             await producer.close()
-        seconds = clock.monotonic_s() - started_s
-    print(f"{confirmed} messages confirmed in {seconds:.2f} s", file=sys.stderr)
 
 
 async def _send(

@@ -58,6 +58,7 @@ class Producer:
         on_receipt: OnReceipt | None = None,
     ) -> None:
         """Queue one message, after waiting for room. `on_receipt` gets (ledger, entry) once it is durable."""
+        self._check_size(len(payload))
         await self._wait_room()
         self._sequence_id += 1
         metadata = client_commands.metadata(
@@ -72,6 +73,7 @@ class Producer:
 
     async def send_batch(self, payloads: Sequence[bytes], *, on_receipt: OnReceipt | None = None) -> None:
         """Queue several messages as one entry."""
+        self._check_size(sum(map(len, payloads)))
         await self._wait_room()
         self._sequence_id += 1
         metadata = client_commands.metadata(self.name, self._sequence_id, self._clock.now_ms())
@@ -87,6 +89,12 @@ class Producer:
         self._connection.write(
             client_commands.send(self._producer_id, self._sequence_id, entry, num_messages=messages)
         )
+
+    def _check_size(self, size_bytes: int) -> None:
+        """The broker would hang up on a larger entry without saying why."""
+        allowed = self._connection.message_bytes_max
+        if size_bytes > allowed:
+            raise ClientError(f"{size_bytes} bytes in one entry; the broker takes at most {allowed}")
 
     async def _wait_room(self) -> None:
         while len(self._pending) >= self._pending_max and self._error is None:

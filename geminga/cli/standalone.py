@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 EXIT_PORT_TAKEN = 3
 EXIT_DATA_DIRECTORY = 4
+SAME_WISH_SECONDS = 1.0
 
 FLAG_KEYS = {
     "port": "brokerServicePort",
@@ -188,7 +189,8 @@ class _Broker:
             "startup_ms": startup_ms,
         }
         try:
-            print(json.dumps(event), flush=True)
+            if not sys.stdout.isatty():  # for a program that reads it; a person has the lines above
+                print(json.dumps(event), flush=True)
         except OSError as error:
             log.warning("nobody reads standard output: %s", error)
         # What start-up made lives as long as the process: no later collection needs to walk over it.
@@ -226,14 +228,21 @@ class _Broker:
 
 
 async def _stop_on(signals: AsyncIterator[int], serving: trio.CancelScope) -> None:
-    """The first signal stops in order, a second one at once."""
+    """The first signal stops in order, a later one at once.
+
+    One that follows within a second is the same wish told twice: `timeout` signals the process and its group.
+    """
+    stopping_s = 0.0
     async for number in signals:
         name = signal.Signals(number).name
+        if serving.cancel_called and time.monotonic() - stopping_s < SAME_WISH_SECONDS:
+            continue
         if serving.cancel_called:
             log.warning("%s again: ending at once; the next start recovers what was not closed", name)
             logging.shutdown()
             os._exit(EXIT_FAILED)
         log.info("%s: stopping", name)
+        stopping_s = time.monotonic()
         serving.cancel()
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
 import re
 import signal
@@ -10,11 +12,13 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 
 import pytest
+import trio
 
+from geminga.cli import standalone
 from geminga.cli.data_directory import default_data_dir
 from geminga.cli.ports import describe_refusal, owner_of
 
@@ -93,6 +97,45 @@ def test_interrupt_is_a_clean_stop_too(started: Started) -> None:
     code, _, err = started.stop(signal.SIGINT)
     assert code == 0
     assert "Traceback" not in err
+
+
+def test_a_second_signal_at_once_is_the_same_wish(started: Started) -> None:
+    started.process.send_signal(signal.SIGINT)
+    code, _, err = started.stop(signal.SIGTERM)
+    assert code == 0
+    assert "ending at once" not in err
+
+
+async def test_a_second_signal_later_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def signals() -> AsyncGenerator[int]:
+        yield signal.SIGTERM
+        yield signal.SIGTERM
+
+    def leave(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(standalone, "SAME_WISH_SECONDS", -1.0)
+    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr(logging, "shutdown", lambda: None)
+    async with contextlib.aclosing(signals()) as received:
+        with pytest.raises(SystemExit):
+            await standalone._stop_on(received, trio.CancelScope())
+
+
+def test_a_terminal_gets_no_line_of_json(tmp_path: Path) -> None:
+    ours, theirs = os.openpty()
+    command = [*GEMINGA, "standalone", "--data-dir", str(tmp_path / "d"), "--port", "0", "--web-port", "0"]
+    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        while "Ctrl-C" not in process.stderr.readline():
+            assert process.poll() is None
+        process.terminate()
+        _, err = process.communicate(timeout=SECONDS_MAX)
+    assert process.returncode == 0, err
+    os.write(theirs, b"nothing else")
+    assert os.read(ours, 1000) == b"nothing else"
+    os.close(ours)
+    os.close(theirs)
 
 
 def test_a_data_directory_is_used_by_one_broker_and_again_after_it(started: Started) -> None:

@@ -75,9 +75,13 @@ def test_brokers_of_the_cluster(admin: Admin) -> None:
     assert leader["serviceUrl"] == f"http://{broker}"
 
 
+def test_unknown_paths(admin: Admin) -> None:
+    assert admin.get("/no/such/thing").status == 404
+
+
 @pytest.mark.parametrize("path", [f"{V2}/no-such-thing", f"{V2}/brokers/no/such/thing/at/all"])
-def test_unknown_paths(admin: Admin, path: str) -> None:
-    assert admin.get(path).status == 404
+def test_what_is_not_served_of_the_api(admin: Admin, path: str) -> None:
+    refused(admin.get(path), 501)
 
 
 def test_unknown_methods(admin: Admin) -> None:
