@@ -72,6 +72,12 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
+def leave_line() -> None:
+    """After an interrupt a terminal's cursor stands behind ^C."""
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+
+
 def run_until_done(
     name: str, main: Callable[[], Awaitable[None]], summary: Callable[[], str] | None = None
 ) -> int:
@@ -85,8 +91,8 @@ def run_until_done(
     from geminga.errors import GemingaError
 
     def conclude(code: int) -> int:
-        if code == EXIT_INTERRUPTED and sys.stderr.isatty():
-            print(file=sys.stderr)  # the terminal's cursor stands behind ^C
+        if summary is not None and code == EXIT_INTERRUPTED:
+            leave_line()
         if summary is not None:
             print(summary(), file=sys.stderr)
         return code

@@ -20,7 +20,16 @@ from geminga.cli.client import SUBSCRIPTION_TYPES, Client, open_client
 from geminga.cli.consumer import Consumer, messages, position
 from geminga.cli.latency import Histogram
 from geminga.cli.main import Parser
-from geminga.cli.options import add_url, count, counted, duration_ms, positive, rate, run_until_done
+from geminga.cli.options import (
+    add_url,
+    count,
+    counted,
+    duration_ms,
+    leave_line,
+    positive,
+    rate,
+    run_until_done,
+)
 from geminga.cli.pace import Pace
 from geminga.cli.producer import Producer
 
@@ -139,6 +148,9 @@ class _Run:
         try:
             async with open_client(self._flags.url) as client:
                 await self._measure(client)
+        except* KeyboardInterrupt:
+            leave_line()
+            raise
         finally:
             if self._started:  # else there is nothing to report but the error
                 self._report_end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import AsyncIterator, Sequence
 
@@ -14,6 +15,8 @@ from geminga.cli.options import add_url, counted, duration_ms, pair, positive, r
 from geminga.cli.pace import Pace
 from geminga.cli.producer import Producer
 from geminga.clock import RealClock
+
+STDIN_BYTES = 64 * 1024
 
 
 def parser(kind: type[Parser]) -> Parser:
@@ -97,8 +100,14 @@ async def _send(
 
 async def _payloads(flags: argparse.Namespace) -> AsyncIterator[bytes]:
     if flags.stdin:
-        while line := await trio.to_thread.run_sync(sys.stdin.buffer.readline, abandon_on_cancel=True):
-            yield line.rstrip(b"\r\n")
+        # Not through sys.stdin: a read that is abandoned holds its lock, which ends the interpreter badly.
+        rest = b""
+        while chunk := await trio.to_thread.run_sync(os.read, 0, STDIN_BYTES, abandon_on_cancel=True):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                yield line.rstrip(b"\r")
+        if rest:
+            yield rest.rstrip(b"\r")
         return
     texts = [text.encode() for text in flags.message] or [b"x" * flags.size]
     for _ in range(flags.count):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,10 +28,14 @@ def start(broker_url: str) -> Iterator[Start]:
     """Starts a command and leaves it running."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def call(*arguments: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
+    def call(
+        *arguments: str, stdin: int = subprocess.DEVNULL, stdout: int = subprocess.PIPE
+    ) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "GEMINGA_URL": broker_url}
         command = [*GEMINGA, *arguments]
-        started.append(subprocess.Popen(command, stdout=stdout, stderr=subprocess.PIPE, env=environment))
+        started.append(
+            subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, env=environment)
+        )
         return started[-1]
 
     yield call
@@ -121,6 +126,19 @@ def test_an_interrupt_ends_with_the_summary(geminga: Geminga, start: Start, topi
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=SECONDS_MAX)
     assert (process.returncode, err) == (130, b"1 message\n")
+
+
+def test_an_interrupt_while_waiting_for_input(start: Start, topic: str) -> None:
+    consumer = start("consume", topic, "-s", "s", "--from", "earliest", "-n", "2")
+    process = start("produce", topic, "--stdin", "-q", stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stderr is not None
+    process.stdin.write(b"one\r\ntwo\nth")
+    process.stdin.flush()
+    assert consumer.communicate(timeout=SECONDS_MAX)[0] == b"one\ntwo\n"
+    process.send_signal(signal.SIGINT)
+    assert re.fullmatch(rb"[12] messages? confirmed in .* s\n", process.stderr.read())
+    assert process.wait(SECONDS_MAX) == 130
 
 
 def test_perf_counts_only_what_its_own_run_published(geminga: Geminga, topic: str) -> None:
