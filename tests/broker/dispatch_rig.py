@@ -67,9 +67,9 @@ def message(
 
 
 class FakeOutbox:
-    """Keeps what is written, also in `log` if several outboxes share one; `writable` is the test's to set."""
+    """Keeps what is written; `writable` is the test's to set. `log` is told of each command too."""
 
-    def __init__(self, log: list[Any] | None = None) -> None:
+    def __init__(self, log: Callable[[Any], None] | None = None) -> None:
         self.decoder = Decoder()
         self.commands: list[Any] = []
         self.log = log
@@ -86,7 +86,8 @@ class FakeOutbox:
             commands = self.decoder.feed(bytes(part))
             self.commands += commands
             if self.log is not None:
-                self.log += commands
+                for command in commands:
+                    self.log(command)
 
     def is_writable(self) -> bool:
         return self.writable and not self.closed

@@ -60,17 +60,17 @@ programs = st.builds(list.__add__, beginning, st.lists(operation, min_size=12, m
 class Model:
     """What each entry is to clients: acknowledged, pending at someone, or neither."""
 
-    def __init__(self, rig: Rig, sub_type: str, log: list[Delivery]) -> None:
+    def __init__(self, rig: Rig, sub_type: str) -> None:
         self.rig = rig
         self.sub_type = sub_type
-        self.log = log
+        self.log: list[tuple[int, Delivery]] = []
+        """What was sent since the last check, and when."""
         self.clients: list[Client] = []
         self.sizes: dict[Position, int] = {}
         self.keys: dict[Position, int] = {}
-        self.delayed: set[Position] = set()
+        self.due_ms: dict[Position, int] = {}
         self.pending: dict[Position, int] = {}
         self.acked: set[Position] = set()
-        self.delivered: set[Position] = set()
         self.subscription: Any = None
 
     async def step(self, name: str, *arguments: Any) -> None:
@@ -92,7 +92,7 @@ class Model:
             self.sizes[position] = size
             self.keys[position] = key % KEYS
             if deliver_at_ms:
-                self.delayed.add(position)
+                self.due_ms[position] = deliver_at_ms
 
     async def delay(self, key: int, delay_ms: int) -> None:
         await self.publish([(key, 1)], deliver_at_ms=self.rig.now_ms() + delay_ms)
@@ -106,7 +106,7 @@ class Model:
             name,
             permits=0,
             priority_level=priority,
-            outbox=FakeOutbox(self.log),
+            outbox=FakeOutbox(self._sent),
         )
         self.clients.append(client)
 
@@ -177,9 +177,8 @@ class Model:
 
     def check(self) -> None:
         """Judge what was sent since the last check, in the order in which it was sent."""
-        for delivery in self.log:
-            if type(delivery) is Delivery:
-                self._received(delivery)
+        for sent_ms, delivery in self.log:
+            self._received(sent_ms, delivery)
         self.log.clear()
         for client in self.clients:
             consumer = client.consumer
@@ -193,22 +192,23 @@ class Model:
             assert self.subscription.statistics().unacked_messages == held
         assert self.subscription.backlog() == len(self.sizes) - len(self.acked)
 
-    def _received(self, delivery: Delivery) -> None:
+    def _sent(self, command: Any) -> None:
+        if type(command) is Delivery:
+            self.log.append((self.rig.now_ms(), command))
+
+    def _received(self, sent_ms: int, delivery: Delivery) -> None:
         position, consumer_id = position_of(delivery), delivery.message.consumer_id
         assert position not in self.acked, f"{position} is acknowledged"
         if self._is_individual:
             assert position not in self.pending, f"{position} is pending already"
-            if position in self.delayed and position not in self.delivered:
-                due = self.rig.now_ms()
-                assert due >= 0
-        if self.sub_type == KEY_SHARED and position not in self.delayed:
+            assert sent_ms >= self.due_ms.get(position, 0), f"{position} is early"
+        if self.sub_type == KEY_SHARED and position not in self.due_ms:
             for earlier, key in self.keys.items():
-                if key == self.keys[position] and earlier < position and earlier not in self.delayed:
+                if key == self.keys[position] and earlier < position and earlier not in self.due_ms:
                     assert earlier in self.acked or self.pending.get(earlier) == consumer_id, (
                         f"{position} overtakes {earlier} of its key"
                     )
         self.pending[position] = consumer_id
-        self.delivered.add(position)
 
     async def finish(self) -> None:
         """Everybody gets permits and acknowledges: in the end nothing is left."""
@@ -250,9 +250,8 @@ def slow_down(rig: Rig, read_ms: int) -> None:
 async def execute(
     sub_type: str, program: list[tuple[Any, ...]], ledger_entries_max: int, read_ms: int
 ) -> None:
-    log: list[Delivery] = []
     async with open_rig(partition=0, ledger_entries_max=ledger_entries_max, rollover_min_ms=0) as rig:
-        model = Model(rig, sub_type, log)
+        model = Model(rig, sub_type)
         if read_ms:
             slow_down(rig, read_ms)
         model.subscription = await rig.subscription(
