@@ -36,6 +36,8 @@ class EntryLogWriter:
         self._synced = 0
         self._rows: list[LedgerRow] = []
         self._topics: dict[int, str] = {}
+        """Of the ledgers in the current log."""
+        self._known_topics: dict[int, str] = {}
         self._parts: list[memoryview] = []
         self._parts_bytes = 0
 
@@ -51,10 +53,9 @@ class EntryLogWriter:
         leaves records in a log that no row names; they cost space and nothing else.
         """
         rows: list[LedgerRow] = []
+        self._known_topics = topics
         for ledger_id, segments in cache.sorted_segments():
             self._write_ledger(ledger_id, segments, rows)
-            if ledger_id in topics:
-                self._topics[ledger_id] = topics[ledger_id]
         if self._file is not None:
             self._write_parts()
             self._file.sync()
@@ -125,6 +126,9 @@ class EntryLogWriter:
             self.finish()
         if self._file is None:
             self._open_log()
+        # With its first row: the log may be closed before the ledger's last.
+        if ledger_id in self._known_topics:
+            self._topics[ledger_id] = self._known_topics[ledger_id]
         return _OpenRow(ledger_id, first, self._log_id, self._end)
 
     def _close_row(self, row: _OpenRow | None, rows: list[LedgerRow]) -> None:
