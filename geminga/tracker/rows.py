@@ -1,0 +1,132 @@
+"""Rows of the delayed index: columns of due times and positions, and what is done to whole columns. Pure.
+
+A position is one number here, its *code*: ledger id << 32 | entry id, so that codes sort in the order of the
+topic. Ledger ids come from a counter that begins with small numbers; below 2**31 is asserted.
+
+This module imports numpy (75 ms, 15 MB), so nothing that a start needs may import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers = NDArray[np.int64]
+
+ENTRY_BITS: Final = 32
+ENTRY_MASK: Final = (1 << ENTRY_BITS) - 1
+LEDGER_ID_END: Final = 1 << 31
+FAR_MS: Final = 1 << 62
+"""Due times beyond this are cut to it: the year 146 million."""
+
+
+class Rows(NamedTuple):
+    """Two columns of the same length. "Sorted" means by (time, code), each code once."""
+
+    times_ms: Integers
+    codes: Integers
+
+    @property
+    def count(self) -> int:
+        return len(self.codes)
+
+    def part(self, start: int, end: int) -> Rows:
+        """Rows `start` to `end` - 1, as views."""
+        return Rows(self.times_ms[start:end], self.codes[start:end])
+
+    def where(self, chosen: NDArray[np.bool_]) -> Rows:
+        return Rows(self.times_ms[chosen], self.codes[chosen])
+
+    def sorted(self) -> Rows:
+        """The rows by (time, code); themselves if they are sorted already."""
+        return self if is_sorted(self) else _sort(self)
+
+
+EMPTY: Final = Rows(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+def code_of(ledger_id: int, entry_id: int) -> int:
+    assert 0 <= ledger_id < LEDGER_ID_END
+    assert 0 <= entry_id <= ENTRY_MASK
+    return ledger_id << ENTRY_BITS | entry_id
+
+
+def place_of(code: int) -> tuple[int, int]:
+    """(ledger id, entry id) of a code."""
+    return code >> ENTRY_BITS, code & ENTRY_MASK
+
+
+def places_of(codes: Integers) -> list[tuple[int, int]]:
+    """(ledger id, entry id) of each code, in plain integers."""
+    return list(zip((codes >> ENTRY_BITS).tolist(), (codes & ENTRY_MASK).tolist(), strict=True))
+
+
+def from_columns(times_ms: Iterable[int], codes: Iterable[int]) -> Rows:
+    """Any columns of integers (lists, arrays of type "q"), copied, in the order given."""
+    return Rows(_column(times_ms), _column(codes))
+
+
+def _column(numbers: Iterable[int]) -> Integers:
+    return np.array(numbers if isinstance(numbers, Sequence) else list(numbers), np.int64)
+
+
+def concatenate(parts: Sequence[Rows]) -> Rows:
+    """All rows, one part after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return EMPTY
+    return Rows(np.concatenate([p.times_ms for p in parts]), np.concatenate([p.codes for p in parts]))
+
+
+def merge(parts: Sequence[Rows]) -> Rows:
+    """Parts that need not be sorted as one that is. A code that occurs in several keeps all its rows."""
+    return concatenate(parts).sorted()
+
+
+def is_sorted(rows: Rows) -> bool:
+    """By (time, code)."""
+    times_ms, codes = rows
+    if len(codes) < 2:
+        return True
+    if not bool((times_ms[1:] >= times_ms[:-1]).all()):
+        return False
+    same_time = times_ms[1:] == times_ms[:-1]
+    return bool((codes[1:] > codes[:-1])[same_time].all())
+
+
+def _sort(rows: Rows) -> Rows:
+    """By one plain sort of (time, ledger, entry) in a word where they fit into one: a fifth of the time of a
+    sort by two columns.
+    """
+    times_ms, codes = rows
+    first_ms, low = int(times_ms.min()), int(codes.min())
+    time_bits = (int(times_ms.max()) - first_ms).bit_length()
+    code_bits = (int(codes.max()) - low).bit_length()
+    if time_bits + code_bits <= 63:
+        keys = (times_ms - first_ms) << code_bits
+        keys |= codes - low
+        keys.sort()
+        return Rows((keys >> code_bits) + first_ms, (keys & ((1 << code_bits) - 1)) + low)
+    row_bits = len(codes).bit_length()
+    if time_bits + row_bits <= 63:
+        by_code = np.argsort(codes, kind="stable")
+        keys = ((times_ms - first_ms)[by_code] << row_bits) | np.arange(len(codes))
+        keys.sort()
+        order = by_code[keys & ((1 << row_bits) - 1)]
+    else:
+        order = np.lexsort((codes, times_ms))
+    return Rows(times_ms[order], codes[order])
+
+
+def rows_up_to(rows: Rows, time_ms: int, code: int) -> int:
+    """How many of these sorted rows are at or before (time, code)."""
+    times_ms, codes = rows
+    end = int(times_ms.searchsorted(time_ms, "right"))
+    if end and int(times_ms[end - 1]) == time_ms:
+        start = int(times_ms.searchsorted(time_ms, "left"))
+        return start + int(codes[start:end].searchsorted(code, "right"))
+    return end
