@@ -8,24 +8,25 @@ that was not written to its end has no directory.
     entry     := version u8 (1) | kind u8 | crc u32 | segment or piece
     segment   := count u32 | min_ms i64 | positions_bytes u32 | positions | times            kind 1
     piece     := number u16 | pieces u16 | part of the directory                             kind 2
-    directory := start_ledger u32 | end_ledger u32 | rows u64 | segments u32 | members_bytes u32
-               | deflated table (min_ms, max_ms, count, bytes of each segment) | members
+    directory := start_ledger u32 | end_ledger u32 | segments u32 | ledgers u32 | table_bytes u32 | table
+               | ledger * ledgers
+    ledger    := ledger_id u32 | count u32 | set_bytes u32 | set of entry ids
 
-`crc` is CRC-32C over everything after it. `positions` and `members` are sets of `ledger << 32 | entry`; the
-members are those of all segments together. `times` are due times in the order of the positions, exact to the
-millisecond. See `packed_columns.py` for how sets and columns are written.
+`crc` is CRC-32C over version, kind, and everything after it. `positions` is a set of `ledger << 32 | entry`;
+`times` are due times in the order of the positions, exact to the millisecond. The table has four columns,
+each with a number for each segment: first and last due time, rows, length of the entry. The directory's
+ledgers have the positions of all segments together. `packed_columns.py` says how sets and columns are written.
 """
 
 from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 from fastcrc.crc32 import iscsi as crc32c
-from numpy.typing import NDArray
 from pyroaring import BitMap
 
 from geminga.errors import CorruptData
@@ -41,7 +42,7 @@ from geminga.tracker.packed_columns import (
     to_varints,
     to_widths,
 )
-from geminga.tracker.rows import Rows
+from geminga.tracker.rows import ENTRY_BITS, ENTRY_MASK, Integers, Rows
 
 VERSION: Final = 1
 SEGMENT, PIECE = 1, 2
@@ -49,16 +50,15 @@ PIECE_BYTES_MAX: Final = 1 * MIB
 SEGMENT_INDEXES_MAX: Final = 200_000
 """Where a segment is cut even if no limit is configured: such an entry is still below 4 MiB."""
 SEGMENT_SPAN_MS_MAX: Final = 1 << 48
-ROWS_MAX: Final = 1 << 40
 _HEAD: Final = struct.Struct("<BBI")
 _SEGMENT: Final = struct.Struct("<IqI")
 _PIECE: Final = struct.Struct("<HH")
-_DIRECTORY: Final = struct.Struct("<IIQII")
+_DIRECTORY: Final = struct.Struct("<IIIII")
+_LEDGER: Final = struct.Struct("<III")
 _PACKED, _STEPS = range(2)
 _STEPS_SAMPLED: Final = 256
 _STEPS_DISTINCT_MAX: Final = 48
 """Due times that change by more different steps than this, among the first ones, do not deflate well."""
-_ENTRY_BITS: Final = 32
 
 T = TypeVar("T")
 
@@ -75,46 +75,32 @@ class Directory(NamedTuple):
 
     start_ledger: int
     end_ledger: int
-    rows: int
-    min_ms: NDArray[np.int64]
-    max_ms: NDArray[np.int64]
-    counts: NDArray[np.int64]
-    bytes: NDArray[np.int64]
+    min_ms: Integers
+    max_ms: Integers
+    counts: Integers
+    sizes_bytes: Integers
     """The length of each segment's entry."""
-    members: bytes
-    """Encoded; see `memberships`."""
+    members: dict[int, BitMap]
+    """The entry ids of all segments together, by ledger."""
 
     @property
     def segments(self) -> int:
         return len(self.counts)
 
-    def memberships(self) -> dict[int, BitMap]:
-        """The entry ids of all segments together by ledger; made anew at each call. CorruptData."""
-        return _checked("the members of a bucket", lambda: self._memberships())
-
-    def _memberships(self) -> dict[int, BitMap]:
-        members: dict[int, BitMap] = {}
-        firsts, lengths = runs_of_positions(self.members, self.rows)
-        if len(firsts) > self.rows // 4:
-            members = _bitmaps(from_positions(self.members, self.rows))
-        else:
-            for first, length in zip(firsts.tolist(), lengths.tolist(), strict=True):
-                entry_id = first & 0xFFFFFFFF
-                members.setdefault(first >> _ENTRY_BITS, BitMap()).add_range(entry_id, entry_id + length)
-        if members and not self.start_ledger <= min(members) <= max(members) <= self.end_ledger:
-            raise ValueError("members of other ledgers than the bucket's")
-        return members
+    @property
+    def rows(self) -> int:
+        return int(self.counts.sum())
 
     def decode_segment(self, number: int, entry: bytes) -> Rows:
         """As the function `decode_segment`, and it must be what the directory says of this segment."""
         rows = decode_segment(entry)
-        first_ledger, last_ledger = int(rows.codes.min()) >> _ENTRY_BITS, int(rows.codes.max()) >> _ENTRY_BITS
+        first, last = int(rows.codes.min()) >> ENTRY_BITS, int(rows.codes.max()) >> ENTRY_BITS
         if (
-            len(entry) != self.bytes[number]
+            len(entry) != self.sizes_bytes[number]
             or len(rows.times_ms) != self.counts[number]
             or rows.times_ms[0] != self.min_ms[number]
             or rows.times_ms[-1] != self.max_ms[number]
-            or not self.start_ledger <= first_ledger <= last_ledger <= self.end_ledger
+            or not self.start_ledger <= first <= last <= self.end_ledger
         ):
             raise CorruptData(f"segment {number} of a bucket is not the one that the directory describes")
         return rows
@@ -123,7 +109,7 @@ class Directory(NamedTuple):
 # -- writing --------------------------------------------------------------------------------------------
 
 
-def cut_segments(times_ms: NDArray[np.int64], span_max_ms: int, indexes_max: int) -> Iterator[slice]:
+def cut_segments(times_ms: Integers, span_max_ms: int, indexes_max: int) -> Iterator[tuple[int, int]]:
     """Where sorted times are cut: after `indexes_max` (-1: as many as there may be) rows, or before the first
     one that is `span_max_ms` or more after a segment's first.
     """
@@ -135,12 +121,12 @@ def cut_segments(times_ms: NDArray[np.int64], span_max_ms: int, indexes_max: int
     while start < end:
         window = times_ms[start : start + indexes_max]
         stop = start + int(np.searchsorted(window - window[0], span_max_ms, "left"))
-        yield slice(start, stop)
+        yield start, stop
         start = stop
 
 
 def encode_segment(rows: Rows) -> bytes:
-    """One entry for at least one row; they come in the order of (time, code), each code once."""
+    """One entry for at least one row; they come in the order of (time, code)."""
     order = _order(rows.codes - rows.codes.min())
     codes, times_ms = rows.codes[order], rows.times_ms[order]
     min_ms = int(rows.times_ms[0])
@@ -149,7 +135,7 @@ def encode_segment(rows: Rows) -> bytes:
     return _entry(SEGMENT, head + positions + _encode_times(times_ms - min_ms))
 
 
-def _encode_times(offsets_ms: NDArray[np.int64]) -> bytes:
+def _encode_times(offsets_ms: Integers) -> bytes:
     width = int(offsets_ms.max()).bit_length()
     packed_bytes = -(-len(offsets_ms) * width // 8)
     steps = np.diff(offsets_ms, prepend=0)
@@ -179,42 +165,44 @@ class DirectoryBuilder:
         self.rows += len(rows.codes)
         return entry
 
-    def finish(self, codes: NDArray[np.int64]) -> list[bytes]:
-        """The directory's entries; `codes` are those of all segments, ascending."""
-        assert len(codes) == self.rows > 0, f"{len(codes)} members of {self.rows} rows"
+    def finish(self, members: Mapping[int, BitMap]) -> list[bytes]:
+        """The directory's entries; `members` are the entry ids of all segments by ledger."""
         start, end = self._range
-        first, last = int(codes[0]) >> _ENTRY_BITS, int(codes[-1]) >> _ENTRY_BITS
-        assert start <= first <= last <= end, "rows of ledgers out of the bucket's range"
-        table = np.array(self._table, np.int64).T.copy()
-        table[1] -= table[0]
-        table[0] = np.diff(table[0], prepend=0)
-        packed = deflate(to_varints(((table << 1) ^ (table >> 63)).reshape(-1)))
-        members = to_positions(codes)
-        head = _DIRECTORY.pack(start, end, self.rows, len(self._table), len(members))
-        whole = head + packed + members
-        parts = [whole[at : at + PIECE_BYTES_MAX] for at in range(0, len(whole), PIECE_BYTES_MAX)]
-        return [_entry(PIECE, _PIECE.pack(i, len(parts)) + part) for i, part in enumerate(parts)]
+        assert self.rows > 0
+        assert start <= min(members) <= max(members) <= end, "rows of ledgers out of the bucket's range"
+        columns = np.array(self._table, np.int64).T.copy()
+        columns[1] -= columns[0]
+        columns[0] = np.diff(columns[0], prepend=0)
+        table = deflate(to_varints(((columns << 1) ^ (columns >> 63)).reshape(-1)))
+        parts = [_DIRECTORY.pack(start, end, len(self._table), len(members), len(table)), table]
+        for ledger_id in sorted(members):
+            entry_ids = np.frombuffer(members[ledger_id].to_array(), np.uint32).astype(np.int64)
+            written = to_positions(entry_ids)
+            parts += [_LEDGER.pack(ledger_id, len(entry_ids), len(written)), written]
+        whole = b"".join(parts)
+        pieces = [whole[at : at + PIECE_BYTES_MAX] for at in range(0, len(whole), PIECE_BYTES_MAX)]
+        return [_entry(PIECE, _PIECE.pack(i, len(pieces)) + piece) for i, piece in enumerate(pieces)]
 
 
 def encode_bucket(
     start_ledger: int, end_ledger: int, rows: Rows, span_max_ms: int, indexes_max: int
 ) -> EncodedBucket:
-    """At least one row, in the order of (time, code), each code once, all of ledgers `start_ledger` to
-    `end_ledger`. About 4 ms for 50,000; keep it off the loop.
+    """At least one row, in the order of (time, code), all of ledgers `start_ledger` to `end_ledger`. About
+    5 ms for 50,000; keep it off the loop.
     """
     builder = DirectoryBuilder(start_ledger, end_ledger)
     segments = [
-        builder.add(Rows(rows.times_ms[cut], rows.codes[cut]))
-        for cut in cut_segments(rows.times_ms, span_max_ms, indexes_max)
+        builder.add(rows.part(start, stop))
+        for start, stop in cut_segments(rows.times_ms, span_max_ms, indexes_max)
     ]
-    return EncodedBucket(segments, builder.finish(np.sort(rows.codes)))
+    return EncodedBucket(segments, builder.finish(members_of(rows.codes)))
 
 
 def _entry(kind: int, body: bytes) -> bytes:
     return _HEAD.pack(VERSION, kind, crc32c(bytes((VERSION, kind)) + body)) + body
 
 
-def _order(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+def _order(numbers: Integers) -> Integers:
     """The stable order of numbers that are not negative."""
     bits = len(numbers).bit_length()
     if int(numbers.max()) >> (63 - bits):
@@ -222,7 +210,7 @@ def _order(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
     # One plain sort of (number, place) in a word takes a third of the time of a stable one.
     places = (numbers << bits) | np.arange(len(numbers))
     places.sort()
-    ordered: NDArray[np.int64] = places & ((1 << bits) - 1)
+    ordered: Integers = places & ((1 << bits) - 1)
     return ordered
 
 
@@ -247,13 +235,13 @@ def _decode_segment(body: bytes) -> Rows:
     return Rows(offsets_ms[order] + min_ms, codes[order])
 
 
-def _decode_times(data: bytes, count: int) -> NDArray[np.int64]:
+def _decode_times(data: bytes, count: int) -> Integers:
     if data[0] == _PACKED and len(data) > 1:
         return from_widths(data[2:], count, data[1])
     if data[0] != _STEPS:
         raise ValueError(f"times of kind {data[0]}")
     folded = from_varints(inflate(data[1:], count * 9), count)
-    offsets_ms: NDArray[np.int64] = np.cumsum((folded >> 1) ^ -(folded & 1))
+    offsets_ms: Integers = np.cumsum((folded >> 1) ^ -(folded & 1))
     return offsets_ms
 
 
@@ -282,37 +270,58 @@ def _decode_directory(entries: Sequence[bytes]) -> Directory:
             raise ValueError(f"another piece where {number} of {len(entries)} should be")
         parts.append(body[_PIECE.size :])
     whole = b"".join(parts)
-    start, end, rows, segments, members_bytes = _DIRECTORY.unpack_from(whole)
-    members_at = len(whole) - members_bytes
-    if not 0 < segments <= rows <= ROWS_MAX or start > end or members_at < _DIRECTORY.size:
-        raise ValueError(f"{segments} segments with {rows} rows of ledgers {start} to {end}")
-    folded = from_varints(inflate(whole[_DIRECTORY.size : members_at], 36 * segments), 4 * segments)
-    table = ((folded >> 1) ^ -(folded & 1)).reshape(4, segments)
-    min_ms, counts = np.cumsum(table[0]), table[2].copy()
-    if int(counts.min()) < 1 or int(counts.sum()) != rows or int(table[1].min()) < 0:
-        raise ValueError(f"{int(counts.sum())} rows in the table, {rows} expected")
-    return Directory(start, end, rows, min_ms, min_ms + table[1], counts, table[3].copy(), whole[members_at:])
+    start, end, segments, ledgers, table_bytes = _DIRECTORY.unpack_from(whole)
+    at = _DIRECTORY.size + table_bytes
+    if not segments or start > end or at > len(whole):
+        raise ValueError(f"{segments} segments of ledgers {start} to {end}")
+    folded = from_varints(inflate(whole[_DIRECTORY.size : at], 36 * segments), 4 * segments)
+    columns = ((folded >> 1) ^ -(folded & 1)).reshape(4, segments)
+    min_ms, counts = np.cumsum(columns[0]), columns[2].copy()
+    if int(columns[1:].min()) < 0 or int(counts.min()) < 1 or not _ascends(min_ms):
+        raise ValueError("a table of segments that cannot be")
+    members = _decode_members(whole, at, ledgers)
+    first, last = min(members), max(members)
+    if not start <= first <= last <= end or sum(map(len, members.values())) > int(counts.sum()):
+        raise ValueError(f"members of ledgers {first} to {last} in a bucket of {start} to {end}")
+    return Directory(start, end, min_ms, min_ms + columns[1], counts, columns[3].copy(), members)
 
 
-def _bitmaps(codes: NDArray[np.int64]) -> dict[int, BitMap]:
-    """Sorted codes by ledger."""
-    ledgers = codes >> _ENTRY_BITS
+def _decode_members(whole: bytes, at: int, ledgers: int) -> dict[int, BitMap]:
+    members: dict[int, BitMap] = {}
+    for _ in range(ledgers):
+        ledger_id, count, set_bytes = _LEDGER.unpack_from(whole, at)
+        at += _LEDGER.size
+        firsts, lengths = runs_of_positions(whole[at : at + set_bytes], count)
+        at += set_bytes
+        members[ledger_id] = entry_ids = BitMap()
+        if len(firsts) < count:
+            for first, length in zip(firsts.tolist(), lengths.tolist(), strict=True):
+                entry_ids.add_range(first, first + length)
+        else:
+            entry_ids |= _bitmap(firsts)
+        if len(entry_ids) != count:
+            raise ValueError(f"{len(entry_ids)} members of ledger {ledger_id}, {count} expected")
+    if at != len(whole) or not members:
+        raise ValueError(f"{len(whole) - at} bytes after the members")
+    return members
+
+
+def members_of(codes: Integers) -> dict[int, BitMap]:
+    """Codes in any order as entry ids by ledger."""
+    codes = np.sort(codes)
+    ledgers = codes >> ENTRY_BITS
     starts = np.flatnonzero(np.diff(ledgers, prepend=-1))
-    parts = np.split((codes & 0xFFFFFFFF).astype(np.uint32), starts[1:])
+    parts = np.split(codes & ENTRY_MASK, starts[1:])
+    return {ledger_id: _bitmap(part) for ledger_id, part in zip(ledgers[starts].tolist(), parts, strict=True)}
+
+
+def _bitmap(entry_ids: Integers) -> BitMap:
     # From a buffer of C ints pyroaring takes a tenth of the time that it takes from numpy's array.
-    return {
-        ledger_id: BitMap(array("I", part.tobytes()))
-        for ledger_id, part in zip(ledgers[starts].tolist(), parts, strict=True)
-    }
+    return BitMap(array("I", entry_ids.astype(np.uint32).tobytes()))
 
 
-def codes_of(members: Iterable[tuple[int, BitMap]]) -> NDArray[np.int64]:
-    """The codes of bit maps by ledger, ledgers ascending."""
-    columns = [
-        (ledger_id << _ENTRY_BITS) + np.frombuffer(entry_ids.to_array(), np.uint32).astype(np.int64)
-        for ledger_id, entry_ids in members
-    ]
-    return np.concatenate(columns) if columns else np.zeros(0, np.int64)
+def _ascends(numbers: Integers) -> bool:
+    return bool((numbers[1:] >= numbers[:-1]).all())
 
 
 def _body(entry: bytes, kind: int) -> bytes:

@@ -11,9 +11,8 @@ import zlib
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-Integers = NDArray[np.int64]
+from geminga.tracker.rows import Integers
 
 _VARINT_BYTES_MAX: Final = 9
 """Nine groups of seven bits: every integer that is not negative."""
@@ -89,7 +88,8 @@ def from_widths(data: bytes, count: int, width: int) -> Integers:
     words = np.ndarray((len(data) + 1,), _WORD, padded, strides=(1,))
     offsets = np.arange(count, dtype=np.int64) * width
     found = words[offsets >> 3] >> (offsets & 7).astype(np.uint64)
-    return (found & np.uint64((1 << width) - 1)).astype(np.int64)
+    numbers: Integers = (found & np.uint64((1 << width) - 1)).astype(np.int64)
+    return numbers
 
 
 # -- deflate --------------------------------------------------------------------------------------------
@@ -132,29 +132,27 @@ def inflate(data: bytes, bytes_max: int) -> bytes:
 
 # -- sets of positions ----------------------------------------------------------------------------------
 
-_GAPS, _RUNS = range(2)
+_STEPS, _RUNS = range(2)
 _SET: Final = struct.Struct("<BIq")
 """Which of the two, how many numbers, and the first of the set."""
 
 
 def to_positions(codes: Integers) -> bytes:
-    """Strictly ascending numbers, at least one: their gaps, or where runs of them begin and how long these
-    are, whichever is fewer numbers.
+    """Ascending numbers, at least one: how far each is from the one before, or where runs of neighbours begin
+    and how long these are, whichever is fewer numbers. Only in the first form a number may come twice.
     """
     steps = np.diff(codes)
     breaks = np.flatnonzero(steps != 1) + 1
-    if 2 * (len(breaks) + 1) <= len(codes):
+    if 2 * (len(breaks) + 1) <= len(codes) and steps.min(initial=1) > 0:
         firsts = np.concatenate(([0], breaks))
-        lengths = np.diff(np.concatenate((firsts, [len(codes)])))
         numbers = np.empty(2 * len(firsts), np.int64)
         numbers[0] = 0
         numbers[2::2] = steps[breaks - 1] - 2
-        numbers[1::2] = lengths - 1
+        numbers[1::2] = np.diff(np.concatenate((firsts, [len(codes)]))) - 1
         kind = _RUNS
     else:
-        numbers = np.diff(codes, prepend=codes[0]) - 1
-        numbers[0] = 0
-        kind = _GAPS
+        numbers = np.diff(codes, prepend=codes[0])
+        kind = _STEPS
     return _SET.pack(kind, len(numbers), int(codes[0])) + deflate(to_varints(numbers))
 
 
@@ -165,7 +163,8 @@ def from_positions(data: bytes, count: int) -> Integers:
         return firsts
     # Each run's numbers are its first and so many more: one arange, shifted run by run.
     before = np.cumsum(lengths) - lengths
-    return np.arange(count, dtype=np.int64) + np.repeat(firsts - before, lengths)
+    positions: Integers = np.arange(count, dtype=np.int64) + np.repeat(firsts - before, lengths)
+    return positions
 
 
 def runs_of_positions(data: bytes, count: int) -> tuple[Integers, Integers]:
@@ -173,13 +172,12 @@ def runs_of_positions(data: bytes, count: int) -> tuple[Integers, Integers]:
     if len(data) < _SET.size:
         raise ValueError(f"{len(data)} bytes for {count} positions")
     kind, size, first = _SET.unpack_from(data)
-    if kind not in (_GAPS, _RUNS) or not 1 <= size <= count:
+    if kind not in (_STEPS, _RUNS) or not 1 <= size <= count:
         raise ValueError(f"{size} numbers of kind {kind} for {count} positions")
     numbers = from_varints(inflate(data[_SET.size :], size * _VARINT_BYTES_MAX), size)
-    if kind == _GAPS:
+    if kind == _STEPS:
         if size != count:
-            raise ValueError(f"{size} gaps for {count} positions")
-        numbers[1:] += 1
+            raise ValueError(f"{size} steps for {count} positions")
         numbers[0] = first
         firsts, lengths = np.cumsum(numbers), np.ones(count, np.int64)
     else:
@@ -192,6 +190,6 @@ def runs_of_positions(data: bytes, count: int) -> tuple[Integers, Integers]:
         firsts = np.cumsum(steps)
         if int(lengths.sum()) != count:
             raise ValueError(f"runs of {int(lengths.sum())} positions, {count} expected")
-    if len(firsts) > 1 and int(np.diff(firsts).min()) <= 0:
+    if first < 0 or (len(firsts) > 1 and int(np.diff(firsts).min()) < 0):
         raise ValueError("positions out of order")
     return firsts, lengths
