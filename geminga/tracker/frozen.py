@@ -21,7 +21,7 @@ class Frozen:
 
     @property
     def count(self) -> int:
-        return sum(part.count for part in self._parts)
+        return sum(part.length for part in self._parts)
 
     @cached_property
     def rows(self) -> Rows:

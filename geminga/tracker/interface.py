@@ -2,13 +2,13 @@
 
 A tracker is an index from delivery time to positions, and nothing more: it neither holds message bodies nor
 acknowledges, so losing one costs a re-read of the backlog, never a message. One tracker serves one
-subscription of type Shared or Key_Shared, on one event loop. Pulsar's counterpart is `DelayedDeliveryTracker`
-(PIP-26, PIP-195).
+subscription of type Shared or Key_Shared, on one event loop; it may be a view of an index that several
+subscriptions share. Pulsar's counterpart is `DelayedDeliveryTracker` (PIP-26, PIP-195).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from geminga.position import Position
@@ -27,7 +27,17 @@ class DelayedDeliveryTracker(Protocol):
 
         Refused (False) are `NOT_DELAYED_MS` and any time up to now, or up to now + tick when not strict.
         Adding a position that is tracked already is harmless and counted once; refusing one that is
-        tracked forgets it, as it is dispatched now. Hot: called for each entry that is read.
+        tracked forgets it, as it is dispatched now.
+        """
+        ...
+
+    def add_many(
+        self, ledger_id: int, entry_ids: Sequence[int], deliver_at_ms: Sequence[int]
+    ) -> Sequence[int]:
+        """`add` for entries of one ledger, ids ascending, as one read returns them (a list is fastest).
+
+        Returns the places (0, 1, ...) of those that were refused, ascending: dispatch these now. Usually
+        empty. Hot: called once for each batch that is read.
         """
         ...
 
@@ -35,8 +45,9 @@ class DelayedDeliveryTracker(Protocol):
         """Whether `take_due` would return anything now."""
         ...
 
-    def take_due(self, count_max: int) -> list[Position]:
-        """Forget and return at most `count_max` positions that are due, those of the earliest time first.
+    def take_due(self, count_max: int) -> Sequence[tuple[int, int]]:
+        """Forget and return at most `count_max` positions that are due, those of the earliest time first, as
+        plain (ledger id, entry id).
 
         Positions whose times the index does not tell apart come in the order of the topic: ledger, then
         entry.
@@ -44,11 +55,11 @@ class DelayedDeliveryTracker(Protocol):
         ...
 
     def next_due_ms(self) -> int | None:
-        """When to ask again, in message time; None if nothing is tracked.
+        """When to ask again, in message time; None if nothing is tracked that time alone makes due.
 
         Computed from what is tracked at each call, so there is no armed timer to go stale. After now unless
         something is due: a dispatcher that cannot take that yet (no permits) must wait for permits, not for
-        the time.
+        the time. It may be too early where something has been cancelled or acknowledged, never too late.
         """
         ...
 
@@ -62,18 +73,36 @@ class DelayedDeliveryTracker(Protocol):
         """Change the allowed earliness, as a policy does. Cheap when nothing changes."""
         ...
 
-    def contains(self, position: Position) -> bool: ...
+    def contains(self, position: tuple[int, int]) -> bool:
+        """Exactly whether it is tracked: its entry need not be read. Under a microsecond."""
+        ...
+
+    def contained(self, ledger_id: int, first_entry: int, last_entry: int) -> int:
+        """How many of the entries first to last, both included, are tracked. About a microsecond."""
+        ...
+
+    def pass_positions(self, positions: Sequence[tuple[int, int]]) -> None:
+        """Forget these without delivering them: they have been acknowledged, or have expired. Any position
+        may be named, tracked or not.
+        """
+        ...
+
+    def mark_delete_moved(self, position: tuple[int, int]) -> None:
+        """Forget everything up to here, included. Cheap when that is nothing."""
+        ...
 
     def __len__(self) -> int:
         """How many positions are tracked, exactly; O(1)."""
         ...
 
     def memory_bytes(self) -> int:
-        """About how much memory the index takes, in bounded time."""
+        """How much memory the index takes, in bounded time. A shared index counts for one of its views."""
         ...
 
     async def clear(self) -> None:
-        """Forget everything, as after a seek or a cleared backlog; the tracker stays usable."""
+        """Forget everything that is tracked now, as after a seek or a cleared backlog; the tracker stays
+        usable. What is stored of it is deleted later by whoever stores it.
+        """
         ...
 
     async def close(self) -> None:

@@ -30,7 +30,7 @@ class Rows(NamedTuple):
     codes: Integers
 
     @property
-    def count(self) -> int:
+    def length(self) -> int:
         return len(self.codes)
 
     def part(self, start: int, end: int) -> Rows:

@@ -10,6 +10,7 @@ never late. Strict: times round up, so a message is never early and up to one bu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import islice, repeat
@@ -135,6 +136,13 @@ class TimeBucketTracker:
         self._count += 1
         return True
 
+    def add_many(
+        self, ledger_id: int, entry_ids: Sequence[int], deliver_at_ms: Sequence[int]
+    ) -> Sequence[int]:
+        add = self.add
+        places = enumerate(zip(entry_ids, deliver_at_ms, strict=True))
+        return [n for n, (entry_id, at_ms) in places if not add(Position(ledger_id, entry_id), at_ms)]
+
     def _bitmap_of(self, key: int, ledger_id: int) -> Any:
         """The bitmap of (bucket, ledger), which the next add probably wants too."""
         if self._count - self._run_start_count >= RUN_ENTRIES_MIN:
@@ -230,10 +238,19 @@ class TimeBucketTracker:
         else:
             self._apply_tick()
 
-    def contains(self, position: Position) -> bool:
+    def contains(self, position: tuple[int, int]) -> bool:
         """Looks into each bucket: for tests and inspection, not for the path of an entry."""
         ledger_id, entry_id = position
         return any(entry_id in ledgers.get(ledger_id, ()) for ledgers in self._buckets.values())
+
+    def contained(self, ledger_id: int, first_entry: int, last_entry: int) -> int:
+        return 0
+
+    def pass_positions(self, positions: Sequence[tuple[int, int]]) -> None:
+        pass
+
+    def mark_delete_moved(self, position: tuple[int, int]) -> None:
+        pass
 
     def __len__(self) -> int:
         return self._count
