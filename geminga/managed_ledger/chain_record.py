@@ -84,7 +84,8 @@ class ChainRecord:
 
     async def delete(self) -> list[int]:
         """Remove the record and those of all cursors that there are now, all at once; again it does nothing.
-        Returns the cursor ledgers, which are to be deleted. Errors as `save`.
+        Returns the ledgers that were named beside the chain's own, which are to be deleted: the cursors' and
+        those of the delayed index. Errors as `save`.
 
         The cursors are retired: nobody makes another one meanwhile.
         """
@@ -93,18 +94,22 @@ class ChainRecord:
                 return []
             storage = self._storage
             paths = [f"{storage.path}/{component}" for component in storage.metadata.children(storage.path)]
-            cursor_ledgers = [ledger_id for path in paths if (ledger_id := self._cursor_ledger(path)) >= 0]
+            named = storage.bucket_ledgers(self.properties)
+            for path in paths:
+                named += self._named_by_cursor(path)
             deletes = [*(Delete(path) for path in paths), Delete(storage.path, self._version)]
             with trio.CancelScope(shield=True):
                 await storage.metadata.transact([], deletes)
             self._deleted = True
-            return cursor_ledgers
+            return named
 
-    def _cursor_ledger(self, path: str) -> int:
+    def _named_by_cursor(self, path: str) -> list[int]:
         stored = self._storage.metadata.get(path)
         assert stored is not None
         try:
-            return records.decode(CursorRecord, stored.value, path).cursor_ledger_id
+            record = records.decode(CursorRecord, stored.value, path)
         except CorruptData as error:
             log.error("%s; it is deleted with its topic", error)
-            return -1  # its ledger is an orphan, found at the next start
+            return []  # its ledgers are orphans, found at the next start
+        named = self._storage.bucket_ledgers(record.properties)
+        return named if record.cursor_ledger_id < 0 else [*named, record.cursor_ledger_id]

@@ -11,6 +11,7 @@ import trio
 from geminga.errors import GemingaError, PeerError, ServiceNotReady
 from geminga.managed_ledger.acknowledgments import Acknowledgments
 from geminga.managed_ledger.attachment import Attachment
+from geminga.managed_ledger.bucket_properties import swapped
 from geminga.managed_ledger.cursor_ledger import CursorLedger
 from geminga.managed_ledger.ledger_chain import LedgerChain
 from geminga.managed_ledger.statistics import CursorStatistics
@@ -202,6 +203,15 @@ class Cursor(Acknowledgments):
             else:
                 properties[key] = value
             await ledger.save(properties=properties)
+
+    async def swap_properties(self, add: Mapping[str, int], remove: Mapping[str, int]) -> None:
+        """Add some properties, and remove those that still have the value given, in one write; durable on
+        return. Errors as `set_property`.
+        """
+        async with self._recording() as ledger:
+            properties = swapped(ledger.record.properties, add, remove)
+            if properties != ledger.record.properties:
+                await ledger.save(properties=properties)
 
     async def set_subscription_properties(self, properties: Mapping[str, str]) -> None:
         """Replace all subscription properties; durable on return. Errors as `set_property`."""

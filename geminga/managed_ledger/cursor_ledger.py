@@ -17,6 +17,7 @@ import trio
 
 from geminga.errors import BadVersion, KeyMissing, LedgerNotFound, PeerError, StorageError
 from geminga.managed_ledger.attachment import check_room
+from geminga.managed_ledger.bucket_properties import named_ledgers
 from geminga.managed_ledger.cursor_state_format import CursorState, decode, encode
 from geminga.managed_ledger.rollover import ManagedLedgerSettings
 from geminga.metadata import records
@@ -48,13 +49,13 @@ class Storage:
     clock: Clock
     settings: ManagedLedgerSettings
 
-    async def create_ledger_record(self, purpose: Literal["data", "cursor"]) -> int:
+    async def create_ledger_record(self, purpose: Literal["data", "cursor", "bucket"]) -> int:
         """A new ledger id whose metadata record is durable."""
         ledger_id = await self.ledger_ids.next()
         await self.metadata.transact([self.ledger_record(ledger_id, purpose)])
         return ledger_id
 
-    def ledger_record(self, ledger_id: int, purpose: Literal["data", "cursor"]) -> Put:
+    def ledger_record(self, ledger_id: int, purpose: Literal["data", "cursor", "bucket"]) -> Put:
         record = LedgerRecord(topic=self.path, purpose=purpose, created_ms=self.clock.now_ms())
         return Put(records.ledger_path(ledger_id), records.encode(record), MUST_NOT_EXIST)
 
@@ -69,6 +70,20 @@ class Storage:
                 pass  # created, but nothing was ever written to it
             with contextlib.suppress(KeyMissing):
                 await self.metadata.delete(records.ledger_path(ledger_id))
+
+    def bucket_ledgers(self, properties: Mapping[str, int] | Mapping[str, str]) -> list[int]:
+        """The delayed index's ledgers that these properties of the topic or of a cursor name; only such as
+        are this topic's.
+        """
+        found = []
+        for ledger_id in named_ledgers(properties):
+            path = records.ledger_path(ledger_id) if ledger_id >= 0 else ""
+            stored = self.metadata.get(path) if path else None
+            if stored is not None:
+                record = records.decode(LedgerRecord, stored.value, path)
+                if record.purpose == "bucket" and record.topic == self.path:
+                    found.append(ledger_id)
+        return found
 
 
 class CursorLedger:

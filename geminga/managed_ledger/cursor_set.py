@@ -110,8 +110,8 @@ class CursorSet:
             raise
 
     async def delete(self, name: str) -> None:
-        """Forget a cursor; its record is gone for good on return, then its ledger. SubscriptionNotFound,
-        ServiceNotReady, StorageError.
+        """Forget a cursor; its record is gone for good on return, then the ledgers that it named.
+        SubscriptionNotFound, ServiceNotReady, StorageError.
 
         Cancelled: the cursor is as it was, or gone.
         """
@@ -121,8 +121,11 @@ class CursorSet:
                 raise SubscriptionNotFound(f"Subscription not found: {name} on {self._storage.topic}")
             ledger = await cursor.delete()
             del self.by_name[name]
-        if ledger is not None and ledger.record.cursor_ledger_id >= 0:
-            await self._storage.delete_ledger(ledger.record.cursor_ledger_id)
+        if ledger is not None:
+            for ledger_id in self._storage.bucket_ledgers(ledger.record.properties):
+                await self._storage.delete_ledger(ledger_id)
+            if ledger.record.cursor_ledger_id >= 0:
+                await self._storage.delete_ledger(ledger.record.cursor_ledger_id)
 
     async def retire(self) -> None:
         """Stop all cursors for good: on return nothing of them is being written, and nothing will be.

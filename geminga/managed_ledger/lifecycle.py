@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 
 import trio
 
 from geminga.errors import GemingaError, PeerError, ServiceNotReady, TopicTerminated
 from geminga.managed_ledger.appender import Appender
+from geminga.managed_ledger.bucket_properties import only_internal, swapped, without_internal
 from geminga.managed_ledger.chain_record import ChainRecord
 from geminga.managed_ledger.cursor_ledger import Storage
 from geminga.managed_ledger.cursor_set import CursorSet
@@ -176,17 +178,33 @@ class Lifecycle:
                 self.appender.become(State.CLOSING)
             await self._end(ServiceNotReady(f"{self.name} was deleted"))
             if not self._deleted:
-                cursor_ledgers = await self.record.delete()
+                named = await self.record.delete()
                 self._deleted = True
-                self._garbage += [*self.chain.ids, *cursor_ledgers]
+                self._garbage += [*self.chain.ids, *named]
         await self._delete_garbage()
 
     async def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Replace all properties; durable on return. ValueTooLarge, ServiceNotReady, StorageError."""
+        """Replace all properties but the internal ones; durable on return. ValueTooLarge, ServiceNotReady,
+        StorageError.
+        """
+        async with self._recording() as record:
+            await record.save(properties=without_internal(properties) | only_internal(record.properties))
+
+    async def swap_properties(self, add: Mapping[str, str], remove: Mapping[str, str]) -> None:
+        """Add some properties, and remove those that still have the value given, in one write; durable on
+        return. Errors as `set_properties`.
+        """
+        async with self._recording() as record:
+            properties = swapped(record.properties, add, remove)
+            if properties != record.properties:
+                await record.save(properties=properties)
+
+    @asynccontextmanager
+    async def _recording(self) -> AsyncIterator[ChainRecord]:
         async with self._changing:
             self.check_open()
             try:
-                await self.record.save(properties=properties)
+                yield self.record
             except PeerError:
                 raise  # too large: nothing has changed
             except GemingaError as error:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from geminga.errors import GemingaError
 from geminga.managed_ledger.add_listener import AddListener
+from geminga.managed_ledger.bucket_properties import only_internal, without_internal
 from geminga.managed_ledger.cursor import Cursor
 from geminga.managed_ledger.cursor_ledger import Storage
 from geminga.managed_ledger.ledger_reads import LedgerReads
@@ -62,6 +63,8 @@ class ManagedLedger:
         self.close = life.close
         self.delete = life.delete
         self.set_properties = life.set_properties
+        self.swap_properties = life.swap_properties
+        self.storage = storage
         self.fenced = self._appender.fenced
         self.cursors: Mapping[str, Cursor] = MappingProxyType(life.cursors.by_name)
 
@@ -203,7 +206,13 @@ class ManagedLedger:
 
     @property
     def properties(self) -> Mapping[str, str]:
-        return self._record.properties
+        """The topic's own."""
+        return without_internal(self._record.properties)
+
+    @property
+    def internal_properties(self) -> Mapping[str, str]:
+        """Those of the delayed index, in `bucket_properties.py`."""
+        return only_internal(self._record.properties)
 
     @property
     def ledgers(self) -> Sequence[LedgerInfo]:

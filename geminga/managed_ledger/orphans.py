@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from geminga.errors import CorruptData, LedgerNotFound
+from geminga.managed_ledger.bucket_properties import named_ledgers
 from geminga.metadata import records
 from geminga.metadata.records import CursorRecord, LedgerRecord, ManagedLedgerRecord
 
@@ -24,15 +25,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("geminga.managed_ledger")
 
-SWEPT_PURPOSES = frozenset({"data", "cursor"})
-"""Buckets and schemas are named by others, and swept by them."""
+SWEPT_PURPOSES = frozenset({"data", "cursor", "bucket"})
+"""Schemas are named by others, and swept by them."""
 
 LEDGERS_AT_ONCE = 100
 """Records looked up without letting others run."""
 
 
 def find_orphan_ledgers(metadata: MetadataStore) -> list[int]:
-    """Ids of data and cursor ledgers that their topic does not name. Reads the whole list of ledgers once.
+    """Ids of data, cursor and bucket ledgers that their topic does not name. Reads the whole list of ledgers
+    once.
 
     CorruptData rather than a wrong answer: a record that cannot be read might name any ledger.
     """
@@ -58,12 +60,16 @@ def _named_ledgers(metadata: MetadataStore, path: str) -> set[int]:
     named: set[int] = set()
     stored = metadata.get(path)
     if stored is not None:
-        named.update(i.ledger_id for i in records.decode(ManagedLedgerRecord, stored.value, path).ledgers)
+        topic = records.decode(ManagedLedgerRecord, stored.value, path)
+        named.update(ledger.ledger_id for ledger in topic.ledgers)
+        named.update(named_ledgers(topic.properties))
     for component in metadata.children(path):
         cursor_path = records.cursor_path(path, records.cursor_of(component))
         cursor = metadata.get(cursor_path)
         if cursor is not None:
-            named.add(records.decode(CursorRecord, cursor.value, cursor_path).cursor_ledger_id)
+            record = records.decode(CursorRecord, cursor.value, cursor_path)
+            named.add(record.cursor_ledger_id)
+            named.update(named_ledgers(record.properties))
     return named
 
 

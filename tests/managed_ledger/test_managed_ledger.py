@@ -23,6 +23,7 @@ from geminga.managed_ledger.orphans import (
 from geminga.managed_ledger.state import State
 from geminga.metadata import records
 from geminga.metadata.store import ChangeKind
+from geminga.names import TopicName
 from geminga.position import EARLIEST, LATEST, Position
 
 PATH = "/managed-ledgers/public/default/persistent/orders"
@@ -268,6 +269,58 @@ async def test_properties_are_replaced_and_survive(rooms):
         assert (await r.open()).properties == {"a": "3"}
 
 
+async def test_internal_properties_are_swapped_in_one_write_and_not_shown(rooms):
+    key, other = "#pulsar.internal.delayed.bucket_1_2", "#pulsar.internal.delayed.bucket_3_4"
+    async with rooms(crash=True) as r:
+        ledger = await r.open()
+        await ledger.set_properties({"a": "1"})
+        await ledger.swap_properties({key: "70", other: "71"}, {})
+        await ledger.set_properties({"b": "2", key: "99"})
+        await ledger.swap_properties({}, {key: "69", other: "71"})
+        cursor = await ledger.open_cursor("s", initial="earliest")
+        await cursor.swap_properties({key: 5, other: 6}, {})
+        version = r.metadata.get(f"{PATH}/s").version
+        await cursor.swap_properties({other: 7}, {key: 5, other: 6})
+        await cursor.swap_properties({}, {key: 5, other: 6})
+        assert r.metadata.get(f"{PATH}/s").version == version + 1
+    async with rooms() as r:
+        ledger = await r.open()
+        assert ledger.properties == {"b": "2"}
+        assert ledger.internal_properties == {key: "70"}, "removed only with the value that it had"
+        assert ledger.cursors["s"].properties == {other: 7}
+
+
+async def test_bucket_ledgers_go_with_whatever_names_them(rooms):
+    """Pulsar's testUnsubscribe and testDelete: no snapshot outlives its subscription or topic, even with no
+    tracker; another's ledger is not touched whatever the property says."""
+    async with rooms() as r:
+        ledger = await r.open()
+        ids = [await ledger.storage.create_ledger_record("bucket") for _ in range(3)]
+        other = await r.open(topic=TopicName.parse("persistent://public/default/other"))
+        theirs = await other.storage.create_ledger_record("bucket")
+        cursor = await ledger.open_cursor("s", initial="earliest")
+        last = await ledger.open_cursor("t", initial="earliest")
+        await cursor.swap_properties({"#pulsar.internal.delayed.bucket_1_1": ids[0], "mine": ids[1]}, {})
+        await last.swap_properties({"#pulsar.internal.delayed.bucket_1_1": ids[1]}, {})
+        data = ledger.ledgers[0].ledger_id
+        await ledger.swap_properties(
+            {
+                f"#pulsar.internal.delayed.bucket_{i}_9": str(id_)
+                for i, id_ in enumerate((ids[2], theirs, data))
+            },
+            {},
+        )
+
+        def left() -> set[int]:
+            return {records.ledger_id_of(name) for name in r.metadata.children(records.LEDGERS)}
+
+        await ledger.delete_cursor("s")
+        assert left() >= {ids[1], ids[2], theirs, data}
+        assert ids[0] not in left()
+        await ledger.delete()
+        assert left() == {theirs, *(info.ledger_id for info in other.ledgers)}
+
+
 async def test_ledgers_that_nobody_names_are_swept_at_a_start(rooms, publish):
     async with rooms(crash=True) as r:
         ledger = await r.open()
@@ -279,14 +332,15 @@ async def test_ledgers_that_nobody_names_are_swept_at_a_start(rooms, publish):
         )
         lost = await r.ledger_ids.next()
         await r.metadata.put(records.ledger_path(lost), records.encode(record))
-        bucket = await r.ledger_ids.next()
-        await r.metadata.put(
-            records.ledger_path(bucket),
-            records.encode(records.LedgerRecord(topic=record.topic, purpose="bucket", created_ms=1)),
-        )
+        bucket, named, ours = [await ledger.storage.create_ledger_record("bucket") for _ in range(3)]
+        schema = records.LedgerRecord(topic=record.topic, purpose="schema", created_ms=1)
+        await r.metadata.put(records.ledger_path(await r.ledger_ids.next()), records.encode(schema))
+        cursor = await ledger.open_cursor("s", initial="earliest")
+        await cursor.swap_properties({"#pulsar.internal.delayed.bucket_1_1": named}, {})
+        await ledger.swap_properties({"#pulsar.internal.delayed.bucket_1_1": str(ours)}, {})
     async with rooms() as r:
-        assert find_orphan_ledgers(r.metadata) == [lost]
-        assert await sweep_orphan_ledgers(r.bookie, r.metadata) == [lost]
+        assert find_orphan_ledgers(r.metadata) == [lost, bucket]
+        assert await sweep_orphan_ledgers(r.bookie, r.metadata) == [lost, bucket]
         assert find_orphan_ledgers(r.metadata) == []
         ledger = await r.open()
         assert ledger.last_position() == positions[-1]
