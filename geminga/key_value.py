@@ -27,6 +27,8 @@ from geminga.limits import KIB, MIB
 from geminga.rocksdb_log_format import synced_marker
 from geminga.rocksdb_logs import check_logs
 
+_FILE_MISSING = "IO error: No such file or directory: While open"
+"""A database that names a file which is not there."""
 OPEN_FILES_MAX = 64
 WAL_BYTES_MAX_FACTOR = 4
 """The write-ahead log may grow to this many write buffers before RocksDB flushes the oldest."""
@@ -96,8 +98,9 @@ class RocksKeyValue:
     """A RocksDB directory, created if absent. RocksDB syncs what is inside it; the directory's own entry in
     its parent is for the caller to sync (`Disk.make_directory`).
 
-    Raises StorageError if another process has the directory open, CorruptData if its write-ahead log or
-    manifest is damaged (a torn last record is no damage: it was never acknowledged). `get` and short scans
+    Raises StorageError if another process has the directory open, CorruptData if a file that it names is
+    missing or its write-ahead log or manifest is damaged (a torn last record is no damage: it was never
+    acknowledged). `get` and short scans
     may read from disk; `write(sync=True)`, `flush` and `close` wait for it and belong on a thread. `write`
     and `flush` let other threads run while they sync.
     """
@@ -268,7 +271,17 @@ class RocksKeyValue:
             )
         if text.startswith("Corruption"):
             return CorruptData(f"{self.path}: damaged, cannot {doing}: {text}")
+        if doing != "write" and text.startswith(_FILE_MISSING):
+            return CorruptData(f"{self.path}: damaged, a file is missing, cannot {doing}: {text}")
         return StorageError(f"{self.path}: cannot {doing}: {text}")
+
+
+def destroy(path: str) -> None:
+    """Delete a database that nobody has open, damaged or not, and its directory. StorageError."""
+    try:
+        rocksdict.Rdict.destroy(path)
+    except Exception as error:
+        raise StorageError(f"{path}: cannot delete: {error}") from None
 
 
 def _options(cache: rocksdict.Cache, write_buffer_bytes: int) -> rocksdict.Options:

@@ -4,6 +4,7 @@
     "g" log u64 ledger u64        -> usage       how much of an entry log is a ledger's
     "l" ledger u64                -> state       fenced or deleted; absent for all others
     "m"                           -> mark        the journal position up to which all is in entry logs
+    "r"                           -> text        why the index is being made anew, until it is
 
 A row covers consecutive entries whose records lie side by side in one log. Rows of a ledger never overlap.
 """
@@ -20,6 +21,9 @@ from geminga.bookie.records import compact
 
 LEDGER_ID_MAX: Final = 2**63 - 1
 MARK_KEY: Final = b"m"
+REBUILD_KEY: Final = b"r"
+STATE_KEYS: Final = (b"l", b"m")
+"""The range in which all states lie."""
 _KEY: Final = struct.Struct(">cQQ")
 _STATE_KEY: Final = struct.Struct(">cQ")
 _ROW: Final = struct.Struct(">BQQI")

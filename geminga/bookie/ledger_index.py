@@ -12,6 +12,7 @@ from geminga.bookie.index_format import (
     DELETED,
     LEDGER_ID_MAX,
     MARK_KEY,
+    REBUILD_KEY,
     Row,
     State,
     Usage,
@@ -32,6 +33,9 @@ from geminga.bookie.index_format import (
 from geminga.bookie.journal_files import JournalPosition
 from geminga.key_value import KeyValue
 
+CLEARED_ROWS_MAX = 10_000
+"""Rows that one batch deletes."""
+
 
 class LedgerRow(NamedTuple):
     ledger_id: int
@@ -47,12 +51,15 @@ class LedgerIndex:
         """Per entry log, per ledger that has entries in it; as of the last `flushed` or `purge`."""
         self.states: dict[int, State] = {}
         self.mark = JournalPosition(0, 0)
+        self.rebuild_reason = ""
+        """Why the index has to be made anew; empty again with the first mark."""
 
     def load(self) -> None:
         """Read what is kept in memory. CorruptData if the map is damaged."""
         value = self._map.get(MARK_KEY)
         if value is not None:
             self.mark = decode_mark(value)
+        self.rebuild_reason = (self._map.get(REBUILD_KEY) or b"").decode()
         for key, value in self._map.scan(usage_key(0, 0), usage_key(LEDGER_ID_MAX, 0)):
             log_id, ledger_id = split_key(key)
             self.usage.setdefault(log_id, {})[ledger_id] = decode_usage(value)
@@ -91,18 +98,26 @@ class LedgerIndex:
         """
         self._write_rows(rows, mark)
         self.mark = mark
+        self.rebuild_reason = ""
 
     def add_rows(self, rows: Sequence[LedgerRow]) -> None:
         """Record entries that were found in a log."""
         self._write_rows(rows, None)
 
     def clear(self) -> None:
-        """Forget everything, the mark first."""
+        """Forget all rows, the mark first. Fences and deletions stay: no entry log knows them, and neither is
+        ever taken back.
+        """
         self._map.write([], [MARK_KEY], sync=True)
-        keys = [key for key, _ in self._map.scan(b"\0", b"\xff")]
-        self._map.write([], keys, sync=True)
+        for start in (entry_key(0, 0), usage_key(0, 0)):
+            keys: list[bytes] = []
+            for key, _ in self._map.scan(start, bytes([start[0] + 1])):
+                keys.append(key)
+                if len(keys) == CLEARED_ROWS_MAX:
+                    self._map.write([], keys, sync=False)
+                    keys = []
+            self._map.write([], keys, sync=True)
         self.usage = {}
-        self.states = {}
         self.mark = JournalPosition(0, 0)
 
     def _write_rows(self, rows: Sequence[LedgerRow], mark: JournalPosition | None) -> None:
@@ -122,7 +137,8 @@ class LedgerIndex:
         ]
         if mark is not None:
             puts.append((MARK_KEY, encode_mark(mark)))
-        self._map.write(puts, sync=True)
+        made_anew = mark is not None and self.rebuild_reason
+        self._map.write(puts, [REBUILD_KEY] if made_anew else (), sync=True)
         self.usage.update(usage)
 
     def move(self, taken: Sequence[LedgerRow], rest: Sequence[LedgerRow], new: Sequence[LedgerRow]) -> None:

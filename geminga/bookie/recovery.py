@@ -147,7 +147,7 @@ class Recovery:
         later = [journal_id for journal_id in journal_ids if journal_id > mark.journal_id]
         if not mark.journal_id:
             # Before the first mark nothing is ever flushed, so there can be no log.
-            self._index_rebuilt = "it was lost" if log_ids else ""
+            self._index_rebuilt = self._index.rebuild_reason or ("it was lost" if log_ids else "")
         elif mark.journal_id not in journal_ids and self._headers(later):
             # Journals go oldest first, and only once the mark has passed them: there was a later mark than
             # this.
