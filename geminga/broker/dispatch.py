@@ -122,6 +122,11 @@ class Dispatcher:
     def capacity_grew(self) -> None:
         """A consumer can take more: permits came, a block was lifted, its outbox has room again."""
 
+    def settle_up_to(self, position: Position) -> None:
+        """Everything up to `position` is acknowledged by someone who is no consumer. The cursor is told next:
+        until then it knows how many messages of a batch are left.
+        """
+
     def mark_delete_moved(self, position: Position) -> None:
         """Everything up to `position` was acknowledged by someone who is no consumer (skipped, expired)."""
 

@@ -102,7 +102,11 @@ class SharedDispatcher(Dispatcher):
         for ledger_id, entry_id in positions:
             # Also those that were not found: what has been trimmed need not be sent.
             self.redelivery.discard(ledger_id, entry_id)
-        self._share(self.admit(entries, self._delay, scattered=True), is_new=False)
+        batch = self.admit(entries, self._delay, scattered=True)
+        self._share(batch, is_new=False)
+        if len(batch.entries) < len(positions):
+            # Some were acknowledged or are gone: the permits they were counted for are free for others.
+            self.capacity_grew()
         return True
 
     def _is_overtaken(self, additions: int) -> bool:
@@ -248,6 +252,9 @@ class SharedDispatcher(Dispatcher):
         """Send these again, or all that is pending at the consumer."""
         self.books.give_back(consumer, positions)
         self.around.wake()
+
+    def settle_up_to(self, position: Position) -> None:
+        self.books.expire(position)
 
     def mark_delete_moved(self, position: Position) -> None:
         self.books.expire(position)

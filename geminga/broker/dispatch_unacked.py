@@ -122,7 +122,9 @@ class UnackedBooks:
             self._on_room()
 
     def expire(self, up_to: Position) -> None:
-        """Everything up to here was acknowledged by someone who is no consumer."""
+        """Everything up to here is acknowledged by someone who is no consumer. To be called before the cursor
+        is told.
+        """
         self.redelivery.remove_up_to(up_to)
         self.counts.forget_up_to(up_to)
         for consumer in self._consumers:

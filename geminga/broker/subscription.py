@@ -266,6 +266,8 @@ class Subscription:
         """Acknowledge everything up to `position` on behalf of someone who is no consumer (skip, expiry,
         clear).
         """
+        if self.dispatcher is not None and position <= self.topic.ledger.last_confirmed:
+            self.dispatcher.settle_up_to(position)
         self.cursor.acknowledge_cumulative(position)
         if self.dispatcher is not None:
             self.dispatcher.mark_delete_moved(self.cursor.mark_delete)

@@ -315,3 +315,22 @@ async def test_a_consumer_that_leaves_during_a_read_gets_nothing_of_it(dispatch_
         slow.go_on.set()
         await rig.settle()
         assert (len(one.payloads), len(two.payloads)) == (0, 10)
+
+
+async def test_what_was_acknowledged_before_it_is_sent_again_takes_no_permits_from_what_follows(
+    dispatch_rig: OpenRig,
+) -> None:
+    async with dispatch_rig() as rig:
+        subscription = await rig.subscription()
+        client = rig.join(subscription, KEY_SHARED, "a", permits=3)
+        rig.join(subscription, KEY_SHARED, "b")  # so that more could be read than client a has permits for
+        (key,) = keys_of(client, 1)
+        positions = await publish(rig, *[key] * 5)
+        await rig.settle()
+        assert client.new_positions() == positions[:3]
+        client.nack(*positions[:3])
+        client.ack(*positions[:2])
+        await rig.settle()
+        client.flow(2)
+        await rig.settle()
+        assert client.new_positions() == positions[2:4]

@@ -600,3 +600,19 @@ async def test_a_failed_read_of_what_is_to_go_out_again_is_tried_again_too(
 async def wait_ms(rig: Rig, duration_ms: int) -> None:
     await rig.clock.sleep_until_ms(rig.now_ms() + duration_ms)
     await rig.settle()
+
+
+async def test_skipping_a_partly_acknowledged_batch_takes_what_was_left_of_it_off_the_books(
+    dispatch_rig: OpenRig,
+) -> None:
+    async with dispatch_rig() as rig:
+        subscription = await rig.subscription()
+        client = rig.join(subscription, SHARED)
+        batch, single = await rig.publish(message(batch=4), message())
+        await rig.settle()
+        subscription.acknowledge_command(client.consumer, ack_command(client, message_id(batch, 0b1000)))
+        assert client.consumer.unacked == 2
+        subscription.skip_to(batch)
+        assert client.consumer.unacked == subscription.statistics().unacked_messages == 1
+        client.ack(single)
+        assert client.consumer.unacked == 0
