@@ -9,7 +9,7 @@ from geminga.bookie.bookie import Bookie
 from geminga.broker.statistics import MemoryPart, MemoryStatistics
 from geminga.disk import RealDisk
 from geminga.errors import StorageError
-from geminga.key_value import BlockCache, RocksKeyValue
+from geminga.key_value import BlockCache, KeyValue
 from geminga.managed_ledger.tail_cache import TailCache
 from geminga.memory_budget import SETTINGS, MemoryParts
 
@@ -23,7 +23,7 @@ class MemoryMeter:
         bookie: Bookie,
         tail_cache: TailCache,
         block_cache: BlockCache,
-        databases: Sequence[RocksKeyValue],
+        databases: Sequence[KeyValue],
     ) -> None:
         self._parts = parts
         self._bookie = bookie

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import trio
 
 from geminga.bookie.bookie import Bookie
+from geminga.bookie.index_database import IndexDatabase, opened_with
 from geminga.broker import listener
 from geminga.broker.connection import Connections
 from geminga.broker.namespaces import Namespaces
@@ -149,13 +150,16 @@ async def _serve(
             metadata = MetadataStore(metadata_values)
             await storage.start(failure.watch, metadata.run)
             await check_instance(metadata, cluster=config.cluster_name, clock="real", now_ms=clock.now_ms())
-            bookie = await Bookie.open(
+            open_bookie = functools.partial(
+                Bookie.open,
                 disk,
                 index,
                 os.path.join(data_dir, BOOKIE),
                 bookie_settings(config),
                 existing_ledgers=functools.partial(existing_ledgers, metadata),
             )
+            bookie = await opened_with(disk, [index], open_bookie)
+            await storage.start(failure.watch, index.run)
             await storage.start(failure.watch, bookie.run)
             await sweep_unrecorded_ledgers(bookie, metadata)
             await sweep_orphan_ledgers(bookie, metadata)
@@ -180,16 +184,17 @@ async def _serve(
 
 def _open_databases(
     disk: Disk, data_dir: str, cache: BlockCache, held: contextlib.ExitStack
-) -> tuple[RocksKeyValue, RocksKeyValue]:
-    """Metadata and index; `held` closes them."""
-    opened = []
-    for name in (METADATA, INDEX):
-        path = os.path.join(data_dir, name)
-        disk.make_directory(path)
-        values = RocksKeyValue(path, block_cache=cache)
-        held.callback(values.close)
-        opened.append(values)
-    return opened[0], opened[1]
+) -> tuple[RocksKeyValue, IndexDatabase]:
+    """Metadata and index; `held` closes them. A damaged index is replaced; nothing can make metadata anew, so
+    damage to them is a StorageError.
+    """
+    path = os.path.join(data_dir, METADATA)
+    disk.make_directory(path)
+    metadata = RocksKeyValue(path, block_cache=cache)
+    held.callback(metadata.close)
+    index = IndexDatabase(disk, os.path.join(data_dir, INDEX), block_cache=cache)
+    held.callback(index.close)
+    return metadata, index
 
 
 def _refuse_foreign(disk: Disk, data_dir: str) -> None:

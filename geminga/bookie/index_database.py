@@ -51,8 +51,8 @@ class IndexDatabase:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until damage is found: StorageError, which says that a new start mends it."""
         self._token = trio.lowlevel.current_trio_token()
+        task_status.started()
         if not self.damage:
-            task_status.started()
             await self._found.wait()
         raise StorageError(f"{self.damage}; start again: the index is made anew from the entry logs then")
 
@@ -137,7 +137,9 @@ class IndexDatabase:
             else:
                 self._rename(anew, self.path)
         disk.make_directory(self.path)
-        noted = disk.read_file(note).decode(errors="replace") if disk.exists(note) else ""
+        noted = ""
+        if disk.exists(note):
+            noted = disk.read_file(note).decode(errors="replace").strip() or f"{note} asks for a new index"
         try:
             values = self._opened()
         except CorruptData as error:

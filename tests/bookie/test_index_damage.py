@@ -314,6 +314,15 @@ def test_one_damaged_copy_is_kept(golden: dict[str, Golden], tmp_path: Path) -> 
     assert {name.name for name in path.iterdir()} == {"bookie", "index", "index.damaged"}
 
 
+def test_an_empty_note_asks_for_a_new_index(golden: dict[str, Golden], tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    shutil.copytree(golden["killed"].path, path)
+    (path / "index.damage").touch()
+    found = trio.run(start, path)
+    assert found.report.index_rebuilt == f"{path}/index.damage asks for a new index"
+    assert found.map == golden["killed"].expected
+
+
 class Crash(BaseException):
     pass
 
