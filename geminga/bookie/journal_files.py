@@ -82,7 +82,7 @@ class JournalFiles:
         Raises StorageError. The object may not be used again then: what the group left on disk is unknown.
         """
         offset = self._end
-        if offset >= self._settings.journal_file_bytes:
+        if offset >= self._settings.journal_file_bytes and offset > self._header.first_group:
             self._leave_file()
             offset = self._end
         group, segments = encode_group(self._header, offset, offset, batches)
@@ -124,18 +124,18 @@ class JournalFiles:
 
     def _open_next(self, journal_id: int, previous: JournalPosition) -> None:
         path = journal_path(self._directory, journal_id)
+        header = FileHeader(
+            journal_id, secrets.randbits(64), self._settings.journal_alignment_bytes, *previous
+        )
         with self._lock:
             recycled = self._free.pop(0) if self._free else None
         if recycled is None:
             file = self._disk.create(path)
             step = min(self._settings.journal_allocate_bytes, self._settings.journal_file_bytes)
-            _reserve(file, self._settings.journal_alignment_bytes, step)
+            _reserve(file, header.first_group, max(step, header.first_group))
         else:
             self._disk.rename(recycled, path)
             file = self._disk.open(path)
-        header = FileHeader(
-            journal_id, secrets.randbits(64), self._settings.journal_alignment_bytes, *previous
-        )
         file.pwrite(0, encode_file_header(header))
         file.sync()
         # The name must be durable before any entry in the file is promised.

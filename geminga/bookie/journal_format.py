@@ -1,6 +1,6 @@
 """The journal's bytes. `docs/formats/journal.md` is the page for people.
 
-    file   := file header (512 bytes) group*
+    file   := file header (512 bytes) | the same again | group*
     group  := group header | run* | record*
     run    := ledger id u64 | first entry u64 | count u32
 
@@ -29,14 +29,16 @@ from geminga.bookie.records import (
     pack_records,
 )
 
-VERSION: Final = 1
+VERSION: Final = 2
+"""Version 1 had the file header once. Both are read, 2 is written."""
 FILE_MAGIC: Final = b"GEMJRNL\0"
 FILE_HEADER: Final = struct.Struct(">8sIQQIQQI")
 """magic | version | journal id | salt | alignment | id of the journal before it (0: none) | where that one
 ended | crc
 """
 FILE_HEADER_BYTES: Final = 512
-"""One sector of its own, so that writing a group never rewrites the header."""
+"""One copy of it: a sector of its own, so that writing a group never rewrites the header."""
+FILE_HEADERS_BYTES_MAX: Final = 2 * FILE_HEADER_BYTES
 
 GROUP_MAGIC: Final = b"GRP1"
 GROUP_HEADER: Final = struct.Struct(">4sQQQIII")
@@ -62,11 +64,17 @@ class FileHeader(NamedTuple):
     alignment: int
     previous_id: int
     previous_end: int
+    version: int = VERSION
+
+    @property
+    def copies(self) -> int:
+        """How often the header stands at the beginning of the file."""
+        return 1 if self.version == 1 else 2
 
     @property
     def first_group(self) -> int:
         """Where the first group begins."""
-        return align(FILE_HEADER_BYTES, self.alignment)
+        return align(self.copies * FILE_HEADER_BYTES, self.alignment)
 
 
 class GroupHeader(NamedTuple):
@@ -91,22 +99,31 @@ class Run(NamedTuple):
     first: int
     entries: int
 
+    @classmethod
+    def table(cls, data: bytes) -> list[Run]:
+        """The runs that stand behind a group header."""
+        return [cls(*fields) for fields in RUN.iter_unpack(data)]
+
 
 def encode_file_header(header: FileHeader) -> bytes:
-    head = FILE_HEADER.pack(FILE_MAGIC, VERSION, *header, 0)[: -_CRC.size]
-    return (head + _CRC.pack(crc32c(head))).ljust(FILE_HEADER_BYTES, b"\0")
+    """All copies, to be written at offset 0 in one write."""
+    *fields, version = header
+    head = FILE_HEADER.pack(FILE_MAGIC, version, *fields, 0)[: -_CRC.size]
+    return (head + _CRC.pack(crc32c(head))).ljust(FILE_HEADER_BYTES, b"\0") * header.copies
 
 
 def decode_file_header(data: bytes) -> FileHeader | None:
-    """None if these are not the first bytes of a journal of this version."""
+    """One copy; None if these are not the first bytes of a journal of a version that is known."""
     if len(data) < FILE_HEADER.size:
         return None
     magic, version, journal_id, salt, alignment, previous_id, previous_end, crc = FILE_HEADER.unpack_from(
         data
     )
-    if magic != FILE_MAGIC or version != VERSION or crc != crc32c(data[: FILE_HEADER.size - _CRC.size]):
+    if magic != FILE_MAGIC or not 1 <= version <= VERSION:
         return None
-    return FileHeader(journal_id, salt, alignment, previous_id, previous_end)
+    if crc != crc32c(data[: FILE_HEADER.size - _CRC.size]):
+        return None
+    return FileHeader(journal_id, salt, alignment, previous_id, previous_end, version)
 
 
 def encode_group(
@@ -163,7 +180,7 @@ def decode_runs(data: bytes, file: FileHeader, header: GroupHeader) -> list[Run]
     (crc,) = _CRC.unpack_from(data, GROUP_HEADER.size - _CRC.size)
     if crc != _group_crc(file, data[: GROUP_HEADER.size - _CRC.size], table):
         return None
-    return [Run(*fields) for fields in RUN.iter_unpack(table)]
+    return Run.table(table)
 
 
 def walk_run(buffer: bytes, position: int, run: Run) -> tuple[list[int], bool]:

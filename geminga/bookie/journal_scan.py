@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from geminga.bookie.journal_format import (
-    FILE_HEADER_BYTES,
     GROUP_HEADER,
     GROUP_MAGIC,
     GROUP_MARK,
@@ -19,15 +18,13 @@ from geminga.bookie.journal_format import (
     GroupHeader,
     Run,
     align,
-    decode_file_header,
     decode_group_header,
     decode_runs,
     walk_run,
 )
+from geminga.bookie.journal_headers import SEARCH_BYTES, find_header
 from geminga.bookie.records import Segment, compact, damaged_record
 from geminga.disk import File
-
-SEARCH_BYTES = 1 << 20
 
 
 class Damage(NamedTuple):
@@ -164,8 +161,7 @@ def _sort_out(run: Run, buffer: bytes, start: int, ends: list[int]) -> tuple[lis
 
 
 def read_file_header(file: File, journal_id: int) -> FileHeader | None:
-    """The header, if the file was begun under this id; None for a file that a crash left before its first
-    sync.
+    """The header, from either copy or from the groups in the file; None for a file that a crash left before
+    its first sync, and for one that cannot be read: `journal_headers.find_header` tells them apart.
     """
-    header = decode_file_header(file.pread(0, FILE_HEADER_BYTES))
-    return header if header is not None and header.journal_id == journal_id else None
+    return find_header(file, journal_id).header

@@ -11,12 +11,12 @@ from dataclasses import dataclass, fields
 
 from geminga.bookie.entry_log_writer import EntryLogWriter
 from geminga.bookie.entry_logs import EntryLogs
-from geminga.bookie.file_names import JOURNAL_SUFFIX, journal_path, parse_id
 from geminga.bookie.index_format import DELETED, Row
 from geminga.bookie.index_rebuild import rebuild_index
 from geminga.bookie.journal_files import JournalFiles, JournalPosition
 from geminga.bookie.journal_format import FileHeader, Run
-from geminga.bookie.journal_scan import Damage, JournalScan, read_file_header
+from geminga.bookie.journal_inventory import JournalInventory
+from geminga.bookie.journal_scan import Damage, JournalScan
 from geminga.bookie.ledger_index import LedgerIndex, LedgerRow
 from geminga.bookie.missing_logs import find_moved_entries
 from geminga.bookie.records import Segment
@@ -40,6 +40,10 @@ class RecoveryReport:
     torn_bytes: int = 0
     """Of a last group that was never promised, and was cut."""
     damages: tuple[Damage, ...] = ()
+    headers_restored: tuple[str, ...] = ()
+    """Journals with a damaged header that were read all the same: by its copy, or by what their groups
+    say.
+    """
     index_rebuilt: str = ""
     """Why the index was made anew from the entry logs, if it was."""
     entries_indexed: int = 0
@@ -66,6 +70,7 @@ class RecoveryReport:
             self.entries_replayed
             or self.torn_bytes
             or self.damages
+            or self.headers_restored
             or self.index_rebuilt
             or self.entries_moved
             or self.logs_missing
@@ -96,6 +101,7 @@ class Recovery:
         self._last: dict[int, int] = {}
         self._counts = dict.fromkeys(("groups", "replayed", "known", "deleted", "lost", "torn"), 0)
         self._damages: list[Damage] = []
+        self._headers_restored: list[str] = []
         self._journals = 0
         self._index_rebuilt = ""
         self._entries_indexed = 0
@@ -114,6 +120,7 @@ class Recovery:
             entries_lost=counts["lost"],
             torn_bytes=counts["torn"],
             damages=tuple(self._damages),
+            headers_restored=tuple(self._headers_restored),
             index_rebuilt=self._index_rebuilt,
             entries_indexed=self._entries_indexed,
             entries_moved=self._entries_moved,
@@ -122,35 +129,30 @@ class Recovery:
 
     def run(self) -> JournalFiles:
         """Check the index, replay, flush, start a new journal. After a StorageError run another one."""
-        found = self._journals_found()
-        self._check_index(found)
-        headers = self._headers(
-            [journal_id for journal_id in found if journal_id >= self._index.mark.journal_id]
-        )
-        for journal_id, header in headers.items():
-            self._replay(header, self._synced_end(journal_id, headers))
-        mark = JournalPosition(max([*found, self._index.mark.journal_id]) + 1, 0)
-        if headers or self._index.mark != mark:
-            self._flush(mark)
-        free = [journal_path(self._directory, journal_id) for journal_id in found]
+        journals = JournalInventory(self._disk, self._directory)
+        self._check_index(journals)
+        needed_from = self._index.mark
+        self._damages = journals.damages(needed_from)
+        self._headers_restored = journals.restored(needed_from)
+        for header in journals.readable(needed_from):
+            self._replay(header, journals)
+        mark = JournalPosition(max(journals.last_id, needed_from.journal_id) + 1, 0)
+        self._flush(mark)
         return JournalFiles(
             self._disk,
             self._directory,
             self._settings,
             journal_id=mark.journal_id,
             previous=JournalPosition(0, 0),
-            free=free,
+            free=journals.spent(self._damages),
         )
 
-    def _check_index(self, journal_ids: list[int]) -> None:
+    def _check_index(self, journals: JournalInventory) -> None:
         mark, log_ids = self._index.mark, self._entry_logs.ids()
-        later = [journal_id for journal_id in journal_ids if journal_id > mark.journal_id]
         if not mark.journal_id:
             # Before the first mark nothing is ever flushed, so there can be no log.
             self._index_rebuilt = self._index.rebuild_reason or ("it was lost" if log_ids else "")
-        elif mark.journal_id not in journal_ids and self._headers(later):
-            # Journals go oldest first, and only once the mark has passed them: there was a later mark than
-            # this.
+        elif journals.starts_after(mark):
             self._index_rebuilt = "it is older than the journal"
         if not self._index_rebuilt and self._missing(log_ids):
             self._entries_moved = find_moved_entries(
@@ -174,34 +176,10 @@ class Recovery:
         named = {log_id for log_id, ledgers in self._index.usage.items() if ledgers}
         return tuple(sorted(named - set(log_ids)))
 
-    def _journals_found(self) -> list[int]:
-        names = self._disk.list(self._directory)
-        return sorted(id_ for name in names if (id_ := parse_id(name, JOURNAL_SUFFIX)) is not None)
-
-    def _headers(self, journal_ids: list[int]) -> dict[int, FileHeader]:
-        """Those that were begun: a file whose header is not its own was made ready and never written."""
-        headers = {}
-        for journal_id in journal_ids:
-            file = self._disk.open(journal_path(self._directory, journal_id))
-            try:
-                header = read_file_header(file, journal_id)
-            finally:
-                file.close()
-            if header is not None:
-                headers[journal_id] = header
-        return headers
-
-    def _synced_end(self, journal_id: int, headers: dict[int, FileHeader]) -> int | None:
-        for header in headers.values():
-            if header.previous_id == journal_id:
-                return header.previous_end
-        return None
-
-    def _replay(self, header: FileHeader, synced_end: int | None) -> None:
+    def _replay(self, header: FileHeader, journals: JournalInventory) -> None:
         mark = self._index.mark
-        file = self._disk.open(journal_path(self._directory, header.journal_id))
-        try:
-            scan = JournalScan(file, header, synced_end=synced_end)
+        with journals.open(header.journal_id) as file:
+            scan = JournalScan(file, header, synced_end=journals.synced_end(header.journal_id))
             self._journals += 1
             for group in scan.groups(mark.offset if header.journal_id == mark.journal_id else 0):
                 self._counts["groups"] += 1
@@ -210,12 +188,10 @@ class Recovery:
                 if self._cache.bytes >= self._settings.write_cache_bytes // 2:
                     # The mark stays: a crash from here on replays all of it again and skips what is indexed.
                     self._flush(mark)
-            self._damages += scan.damages
-            self._counts["torn"] += scan.torn_bytes
-            for damage in scan.damages:
-                self._lost += [(run, str(damage)) for run in damage.lost]
-        finally:
-            file.close()
+        self._damages += scan.damages
+        self._counts["torn"] += scan.torn_bytes
+        for damage in scan.damages:
+            self._lost += [(run, str(damage)) for run in damage.lost]
 
     def _take(self, segment: Segment) -> None:
         ledger_id = segment.ledger_id

@@ -24,14 +24,13 @@ from geminga.bookie.inspection import (
     log_id_in_header,
     walk_records,
 )
-from geminga.bookie.journal_format import FILE_HEADER_BYTES, GROUP_MAGIC, GROUP_MARK
+from geminga.bookie.journal_headers import HeaderState, find_header
 from geminga.bookie.journal_scan import JournalScan
 from geminga.bookie.ledger_index import LedgerIndex
 from geminga.disk import Disk, File
 from geminga.errors import CorruptData, StorageError
 from geminga.key_value import KeyValue
 
-SEARCH_BYTES = 64 << 10
 BAD_RECORDS_KEPT_MAX = 100_000
 LOAD_BYTES_MAX = 4 << 20
 """Records that are checked against the index at once."""
@@ -157,14 +156,16 @@ class Verification:
         counts = self.counts
         file = self._disk.open(journal.path)
         try:
-            if journal.header is None:
-                if journal.synced_end is not None or _was_begun(file, journal.journal_id):
-                    self._found(journal.path, 0, "the file header is damaged")
-                else:
-                    counts.journals_unused += 1
+            header, state = find_header(file, journal.journal_id)
+            if journal.synced_end is not None and state is HeaderState.UNUSED:
+                self._found(journal.path, 0, "nothing is left of the file header and of the groups")
+            elif state not in (HeaderState.WHOLE, HeaderState.UNUSED):
+                self._found(journal.path, 0, f"the file header is damaged{state.value}")
+            if header is None:
+                counts.journals_unused += journal.synced_end is None and state is HeaderState.UNUSED
                 return
             counts.journals += 1
-            scan = JournalScan(file, journal.header, synced_end=journal.synced_end)
+            scan = JournalScan(file, header, synced_end=journal.synced_end)
             for group in scan.groups(0):
                 counts.journal_groups += 1
                 counts.journal_records += sum(len(segment.ends) for segment in group.segments)
@@ -262,12 +263,6 @@ def _promised_ends(key_value: KeyValue) -> dict[int, _Promised]:
     except CorruptData:
         pass  # `check_index` reports it
     return found
-
-
-def _was_begun(file: File, journal_id: int) -> bool:
-    """Whether a file whose header is wrong has groups of this id: then it was written once."""
-    mark = GROUP_MARK.pack(GROUP_MAGIC, journal_id, 0)[:-8]
-    return mark in file.pread(FILE_HEADER_BYTES, SEARCH_BYTES)
 
 
 def _gap(ledger_id: int, expected: int, found: int) -> str:

@@ -182,7 +182,7 @@ def journals(parser: Parser, arguments: Sequence[str]) -> int:
                     "bytes": journal.bytes,
                     "written": header is not None,
                     "needed": header is not None and journal.journal_id >= mark.journal_id,
-                    "previous": list(header[3:]) if header is not None else None,
+                    "previous": [header.previous_id, header.previous_end] if header is not None else None,
                 }
                 print(json.dumps(row))
                 continue

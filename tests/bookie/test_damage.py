@@ -13,7 +13,7 @@ import trio
 from geminga.bookie import entry_logs
 from geminga.bookie.bookie import Bookie
 from geminga.bookie.journal_files import JournalFiles, JournalPosition
-from geminga.bookie.journal_format import FILE_HEADER_BYTES, GROUP_HEADER
+from geminga.bookie.journal_format import FILE_HEADERS_BYTES_MAX, GROUP_HEADER
 from geminga.bookie.journal_scan import JournalScan, ScannedGroup, read_file_header
 from geminga.bookie.settings import BookieSettings
 from geminga.chaos.sim_disk import SimDisk
@@ -83,7 +83,7 @@ def test_a_payload_that_looks_like_a_group_is_not_taken_for_one() -> None:
     body = bytes(512 - GROUP_HEADER.size - 20 - 24) + forged[:512]
     disk = written([[(9, 0, [body])]])
     file = disk.open(JOURNAL)
-    file.pwrite(512, b"\0")
+    file.pwrite(FILE_HEADERS_BYTES_MAX, b"\0")
     groups, found = scan(disk)
     assert groups == []
     assert found.damages == []
@@ -95,7 +95,7 @@ def test_any_damage_with_a_group_behind_it_is_damage() -> None:
     for seed in range(400):
         disk = written([ONE, TWO, THREE])
         chance = random.Random(seed)
-        offset, bit = chance.randrange(FILE_HEADER_BYTES, ends[1]), chance.randrange(8)
+        offset, bit = chance.randrange(FILE_HEADERS_BYTES_MAX, ends[1]), chance.randrange(8)
         disk.flip_bit(JOURNAL, offset, bit)
         groups, found = scan(disk)
         read = contents(groups)
@@ -148,7 +148,7 @@ def test_every_cut_of_a_journal_reads_as_a_beginning() -> None:
     whole = written([ONE, TWO, THREE])
     wanted = [*ONE, *TWO, *THREE]
     end = scan(whole)[0][-1].end
-    for length in range(FILE_HEADER_BYTES, end, 37):
+    for length in range(FILE_HEADERS_BYTES_MAX, end, 37):
         disk = written([ONE, TWO, THREE])
         disk.open(JOURNAL).truncate(length)
         groups, found = scan(disk)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -131,14 +132,26 @@ def test_a_group_round_trips(batches: list[tuple[int, int, list[bytes]]], offset
     assert journal_format.decode_runs(data[: header.head_bytes - 1], HEADER, header) is None
 
 
-def test_a_file_header_round_trips_and_refuses_all_else() -> None:
-    data = journal_format.encode_file_header(HEADER)
-    assert len(data) == 512
-    assert journal_format.decode_file_header(data) == HEADER
+@pytest.mark.parametrize(("version", "copies"), [(1, 1), (2, 2)])
+def test_a_file_header_round_trips_and_refuses_all_else(version: int, copies: int) -> None:
+    header = HEADER._replace(version=version)
+    data = journal_format.encode_file_header(header)
+    assert data == data[:512] * copies
+    assert journal_format.decode_file_header(data) == header
     for at in range(52):
         assert journal_format.decode_file_header(flipped(data, at)) is None
     assert journal_format.decode_file_header(data[:50]) is None
     assert journal_format.decode_file_header(bytes(512)) is None
+    future = journal_format.encode_file_header(HEADER._replace(version=3))
+    assert journal_format.decode_file_header(future) is None
+
+
+@pytest.mark.parametrize(
+    ("version", "alignment", "offset"),
+    [(1, 512, 512), (1, 4096, 4096), (2, 512, 1024), (2, 1024, 1024), (2, 1536, 1536), (2, 4096, 4096)],
+)
+def test_the_first_group_is_behind_the_headers(version: int, alignment: int, offset: int) -> None:
+    assert HEADER._replace(version=version, alignment=alignment).first_group == offset
 
 
 # ---- entry log

@@ -141,6 +141,8 @@ def all_scripts(new_world: Callable[..., World], scripts: Any) -> None:
     for seed in SEEDS:
         for name in ("bursts", "deletions", "overlaps", "compactions"):
             lose_index_after_crashes(new_world, scripts[name], step=2, seed=seed)
+    # Some show at a single operation only.
+    lose_index_after_crashes(new_world, scripts["bursts"], step=1, seed=2000)
 
 
 def test_footer_and_scan_agree() -> None:
