@@ -86,6 +86,9 @@ class KeySharedDispatcher(SharedDispatcher):
     def capacity_grew(self) -> None:
         self._may_send_again = True
 
+    def _choose_anew(self) -> None:
+        self._may_send_again = True
+
     def _to_send_again(self, count_max: int) -> list[Position]:
         redelivery = self.redelivery
         if not redelivery:

@@ -90,11 +90,13 @@ class SharedDispatcher(Dispatcher):
     async def _send_again(self, positions: list[Position]) -> bool:
         """False: reading failed, so that going on is of no use now."""
         if self._is_backing_off():
+            self._choose_anew()
             return False
         seen, additions = self.turned_away, self.redelivery.additions
         try:
             entries = await self.ledger.read_positions(positions)
         except StorageError as error:
+            self._choose_anew()
             self._read_failed(positions[0], error)
             return False
         if seen != self.turned_away or self._is_overtaken(additions):
@@ -106,8 +108,11 @@ class SharedDispatcher(Dispatcher):
         self._share(batch, is_new=False)
         if len(batch.entries) < len(positions):
             # Some were acknowledged or are gone: the permits they were counted for are free for others.
-            self.capacity_grew()
+            self._choose_anew()
         return True
+
+    def _choose_anew(self) -> None:
+        """Not all that was chosen to be sent again was sent."""
 
     def _is_overtaken(self, additions: int) -> bool:
         """Whether what came to the redelivery set during a read has to go before what was read."""

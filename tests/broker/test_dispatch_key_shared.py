@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from geminga.broker.consumer import KEY_SHARED
 from geminga.broker.dispatch_key_shared import KeySharedDispatcher
-from geminga.errors import ConsumerAssign, ConsumerBusy
+from geminga.errors import ConsumerAssign, ConsumerBusy, StorageError
 from geminga.position import Position
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.message_metadata import sticky_hash
@@ -334,3 +335,28 @@ async def test_what_was_acknowledged_before_it_is_sent_again_takes_no_permits_fr
         client.flow(2)
         await rig.settle()
         assert client.new_positions() == positions[2:4]
+
+
+async def test_what_could_not_be_read_is_sent_again_later(
+    dispatch_rig: OpenRig, autojump_clock: MockClock
+) -> None:
+    async with dispatch_rig() as rig:
+        subscription = await rig.subscription(read_retry_ms_min=100)
+        client = rig.join(subscription, KEY_SHARED, permits=2)
+        positions = await publish(rig, "k", "k")
+        await rig.settle()
+        client.nack(*positions)
+        ledger: Any = rig.ledger
+        read_positions = ledger.read_positions
+
+        async def fail_once(wanted: Any) -> Any:
+            ledger.read_positions = read_positions
+            await trio.lowlevel.checkpoint()
+            raise StorageError("cannot read")
+
+        ledger.read_positions = fail_once
+        client.flow(10)
+        await rig.settle()
+        assert client.new_positions() == positions, "sent once only so far"
+        await trio.sleep(0.2)
+        assert client.new_positions() == positions
