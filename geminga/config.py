@@ -33,6 +33,9 @@ Port = Annotated[int, Meta(ge=0, le=65535)]
 Count = Annotated[int, Meta(ge=0, le=_INT32_MAX)]
 Positive = Annotated[int, Meta(ge=1, le=_INT32_MAX)]
 Long = Annotated[int, Meta(ge=0, le=_INT64_MAX)]
+MillisOrNever = Annotated[int, Meta(ge=-1, le=_INT64_MAX)]
+"""-1: no limit."""
+Share = Annotated[float, Meta(ge=0, le=1)]
 MessageBytes = Annotated[int, Meta(ge=1, le=limits.MESSAGE_BYTES_MAX)]
 TopicKind = Literal["non-partitioned", "partitioned"]
 TrackerFactory = Literal[
@@ -117,6 +120,33 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
     # Pulsar: 2048. A small journal is replayed quickly after a crash.
     journal_max_size_mb: Positive = msgspec.field(default=32, name="journalMaxSizeMB")
 
+    journal_pre_alloc_size_mb: Annotated[int, Meta(ge=1, le=1024)] = msgspec.field(
+        default=8, name="journalPreAllocSizeMB"
+    )  # BookKeeper: 16
+    journal_remove_from_page_cache: bool = True
+    flush_interval: Positive = 60_000  # ms
+    log_size_limit: Annotated[int, Meta(ge=limits.MIB, le=2048 * limits.MIB)] = (
+        256 * limits.MIB
+    )  # BookKeeper: 1 GiB
+    db_storage_read_ahead_cache_batch_bytes_size: Annotated[int, Meta(ge=0, le=64 * limits.MIB)] = (
+        msgspec.field(default=limits.MIB, name="dbStorage_readAheadCacheBatchBytesSize")
+    )
+    gc_wait_time: Annotated[int, Meta(ge=100, le=_INT64_MAX)] = 900_000  # ms
+    minor_compaction_threshold: Share = 0.2  # 0, or an interval of 0: never
+    minor_compaction_interval: Count = 3600  # seconds
+    minor_compaction_max_time_millis: MillisOrNever = 600_000  # BookKeeper: -1
+    major_compaction_threshold: Share = 0.5
+    major_compaction_interval: Count = 86_400  # seconds
+    major_compaction_max_time_millis: MillisOrNever = 3_600_000  # BookKeeper: -1
+    compaction_rate_by_bytes: Count = 8 * limits.MIB  # a second; 0: no limit. BookKeeper: 1,000,000
+    disk_usage_threshold: Share = 0.95
+    disk_usage_lwm_threshold: Share = -1  # not set: 0.90, or the threshold if that is lower
+    disk_check_interval: Annotated[int, Meta(ge=100, le=_INT32_MAX)] = 10_000  # ms
+    # Not BookKeeper's: with less than the first free a disk is full, with more than the second it is not,
+    # whatever their share.
+    disk_free_bytes_min: Long = 128 * limits.MIB
+    disk_free_bytes_enough: Long = 4096 * limits.MIB
+
     # Memory: one budget for the process, and its parts where they are set by themselves; -1: their share.
     # docs/memory.md has the table.
     memory_mb: Annotated[int, Meta(ge=BUDGET_MB_MIN, le=BUDGET_MB_MAX)] = 192
@@ -153,8 +183,8 @@ class Setting(NamedTuple):
     key: str
     attribute: str
     type: Any
-    low: int | None
-    high: int | None
+    low: int | float | None
+    high: int | float | None
 
 
 def settings() -> dict[str, Setting]:
@@ -262,6 +292,8 @@ def _parse(setting: Setting, text: str) -> Any:
         return _parse_bool(text)
     if setting.type is int:
         return _parse_int(setting, text)
+    if setting.type is float:
+        return _parse_float(setting, text)
     if setting.type is str:
         if any(character.isspace() or not character.isprintable() for character in text):
             raise ValueError("expected a text without spaces")
@@ -294,6 +326,18 @@ def _parse_int(setting: Setting, text: str) -> int:
     return value
 
 
+def _parse_float(setting: Setting, text: str) -> float:
+    assert setting.low is not None, f"{setting.key} has no lower bound"
+    assert setting.high is not None, f"{setting.key} has no upper bound"
+    expected = f"expected a number from {setting.low} to {setting.high}"
+    if not text.replace(".", "", 1).isdigit() or not text.isascii():
+        raise ValueError(expected)
+    value = float(text)
+    if not setting.low <= value <= setting.high:
+        raise ValueError(expected)
+    return value
+
+
 def _parse_choice(choices: Sequence[str], text: str) -> str:
     for choice in choices:
         if choice.lower() == text.lower():
@@ -313,6 +357,16 @@ def _broken_relations(config: Config) -> list[str]:
     if config.broker_service_port == config.web_service_port != 0:
         problems.append(
             f"brokerServicePort and webServicePort are both {config.web_service_port}; they must differ"
+        )
+    if config.disk_usage_lwm_threshold > config.disk_usage_threshold:
+        problems.append(
+            f"diskUsageLwmThreshold ({config.disk_usage_lwm_threshold}) must not exceed "
+            f"diskUsageThreshold ({config.disk_usage_threshold})"
+        )
+    minor, major = config.minor_compaction_threshold, config.major_compaction_threshold
+    if config.minor_compaction_interval and config.major_compaction_interval and minor >= major > 0:
+        problems.append(
+            f"minorCompactionThreshold ({minor}) must be less than majorCompactionThreshold ({major})"
         )
     if not config.subscription_types_enabled:
         problems.append("subscriptionTypesEnabled names no type; leave the key out to allow all of them")

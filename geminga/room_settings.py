@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from geminga import limits
 from geminga.bookie.settings import BookieSettings
 from geminga.broker.dispatch_settings import SubscriptionSettings
@@ -20,7 +22,35 @@ def bookie_settings(config: Config) -> BookieSettings:
         # What waits, and the group that is made of it.
         queue_bytes_max=parts.journal * 2 // 3,
         journal_group_bytes_max=parts.journal // 3,
+        journal_allocate_bytes=config.journal_pre_alloc_size_mb * limits.MIB,
+        journal_drops_page_cache=config.journal_remove_from_page_cache,
+        flush_interval_s=config.flush_interval / 1000,
+        entry_log_bytes=config.log_size_limit,
+        read_ahead_bytes=config.db_storage_read_ahead_cache_batch_bytes_size,
+        gc_wait_s=config.gc_wait_time / 1000,
+        minor_compaction_threshold=config.minor_compaction_threshold,
+        minor_compaction_interval_s=float(config.minor_compaction_interval),
+        minor_compaction_max_s=_limit_s(config.minor_compaction_max_time_millis),
+        major_compaction_threshold=config.major_compaction_threshold,
+        major_compaction_interval_s=float(config.major_compaction_interval),
+        major_compaction_max_s=_limit_s(config.major_compaction_max_time_millis),
+        compaction_rate_bytes_per_s=config.compaction_rate_by_bytes,
+        disk_usage_threshold=config.disk_usage_threshold,
+        disk_usage_lwm_threshold=_low_water_mark(config),
+        disk_free_bytes_min=config.disk_free_bytes_min,
+        disk_free_bytes_enough=config.disk_free_bytes_enough,
+        disk_check_interval_s=config.disk_check_interval / 1000,
     )
+
+
+def _low_water_mark(config: Config) -> float:
+    if config.disk_usage_lwm_threshold >= 0:
+        return config.disk_usage_lwm_threshold
+    return min(BookieSettings().disk_usage_lwm_threshold, config.disk_usage_threshold)
+
+
+def _limit_s(limit_ms: int) -> float:
+    return limit_ms / 1000 if limit_ms >= 0 else math.inf
 
 
 def ledger_settings(config: Config) -> ManagedLedgerSettings:

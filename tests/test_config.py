@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import sys
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from geminga import config, config_file
+from geminga.bookie.settings import BookieSettings
 from geminga.config import Config, ConfigError, load
 from geminga.config_file import Property
 from geminga.limits import MIB
 from geminga.memory_budget import PROCESS_BYTES, SETTINGS, memory_parts
+from geminga.room_settings import bookie_settings
 
 # The names of the stock `conf/standalone.conf`, newest and older ones.
 STOCK_STANDALONE_KEYS = """
@@ -335,6 +339,14 @@ def test_settings_that_exclude_each_other() -> None:
     assert len(problems(file=conf("brokerServicePort=7000\nwebServicePort=7000"))) == 1
     assert len(problems(file=conf("managedLedgerMinLedgerRolloverTimeMinutes=241"))) == 1
     assert len(problems(file=conf("subscriptionTypesEnabled=,"))) == 1
+    assert len(problems(file=conf("diskUsageThreshold=0.8\ndiskUsageLwmThreshold=0.81"))) == 1
+    assert len(problems(file=conf("minorCompactionThreshold=0.5"))) == 1
+    for allowed in (
+        "diskUsageThreshold=0.8",
+        "diskUsageThreshold=0.8\ndiskUsageLwmThreshold=0.8",
+        "minorCompactionThreshold=0.5\nmajorCompactionInterval=0",
+    ):
+        assert load(file=conf(allowed), environment={}).notices == []
     assert load(file=conf("brokerServicePort=0\nwebServicePort=0"), environment={}).notices == []
 
 
@@ -347,11 +359,73 @@ def test_the_bucket_tracker_is_accepted_with_a_notice() -> None:
 def test_every_bounded_setting_has_a_default_within_its_bounds() -> None:
     for setting in config.settings().values():
         default = getattr(Config(), setting.attribute)
-        if setting.type is int:
+        if setting.type in (int, float):
             assert setting.low is not None
             assert setting.high is not None
-            is_share = setting.key in SETTINGS.values() and default == -1
-            assert is_share or setting.low <= default <= setting.high, setting.key
+            unset = setting.key in (*SETTINGS.values(), "diskUsageLwmThreshold") and default == -1
+            assert unset or setting.low <= default <= setting.high, setting.key
+
+
+BOOKIE_KEYS: list[tuple[str, str, str, object]] = [
+    ("journalMaxSizeMB", "64", "journal_file_bytes", 64 * MIB),
+    ("journalPreAllocSizeMB", "16", "journal_allocate_bytes", 16 * MIB),
+    ("journalRemoveFromPageCache", "false", "journal_drops_page_cache", False),
+    ("flushInterval", "1500", "flush_interval_s", 1.5),
+    ("logSizeLimit", "1073741824", "entry_log_bytes", 1 << 30),
+    ("dbStorage_readAheadCacheBatchBytesSize", "65536", "read_ahead_bytes", 65536),
+    ("gcWaitTime", "60000", "gc_wait_s", 60.0),
+    ("minorCompactionThreshold", "0.25", "minor_compaction_threshold", 0.25),
+    ("minorCompactionInterval", "60", "minor_compaction_interval_s", 60.0),
+    ("minorCompactionMaxTimeMillis", "-1", "minor_compaction_max_s", math.inf),
+    ("majorCompactionThreshold", "0", "major_compaction_threshold", 0.0),
+    ("majorCompactionInterval", "0", "major_compaction_interval_s", 0.0),
+    ("majorCompactionMaxTimeMillis", "2500", "major_compaction_max_s", 2.5),
+    ("compactionRateByBytes", "0", "compaction_rate_bytes_per_s", 0),
+    ("diskUsageThreshold", "1", "disk_usage_threshold", 1.0),
+    ("diskUsageLwmThreshold", ".5", "disk_usage_lwm_threshold", 0.5),
+    ("diskFreeBytesMin", "0", "disk_free_bytes_min", 0),
+    ("diskFreeBytesEnough", "1000000", "disk_free_bytes_enough", 1_000_000),
+    ("diskCheckInterval", "200", "disk_check_interval_s", 0.2),
+    ("dbStorage_writeCacheMaxSizeMb", "16", "write_cache_bytes", 16 * MIB),
+    ("dbStorage_readAheadCacheMaxSizeMb", "20", "read_cache_bytes", 20 * MIB),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "name", "expected"), BOOKIE_KEYS)
+def test_bookkeepers_keys_reach_the_bookie(key: str, value: str, name: str, expected: object) -> None:
+    loaded = load(environment={}, flags=[Property(key, value, "--set")])
+    assert loaded.notices == []
+    usual = bookie_settings(Config())
+    changed = bookie_settings(loaded.config)
+    assert getattr(changed, name) == expected != getattr(usual, name)
+    assert replace(changed, **{name: getattr(usual, name)}) == usual
+
+
+def test_without_a_key_the_bookie_has_its_own_defaults() -> None:
+    """Only the memory's parts come from the budget."""
+    own, configured = BookieSettings(), bookie_settings(Config())
+    differing = {
+        field.name for field in fields(own) if getattr(own, field.name) != getattr(configured, field.name)
+    }
+    assert differing <= {
+        "write_cache_bytes",
+        "read_cache_bytes",
+        "queue_bytes_max",
+        "journal_group_bytes_max",
+    }
+
+
+def test_the_low_water_mark_follows_a_lower_threshold() -> None:
+    assert bookie_settings(Config()).disk_usage_lwm_threshold == 0.90
+    assert bookie_settings(Config(disk_usage_threshold=0.8)).disk_usage_lwm_threshold == 0.8
+    assert bookie_settings(Config(disk_usage_threshold=0.99)).disk_usage_lwm_threshold == 0.90
+
+
+@pytest.mark.parametrize("value", ["1.01", "-0.1", "x", "0.5.5", "1e-1", "nan", "inf", "\u0661"])
+def test_a_share_is_a_number_from_0_to_1(value: str) -> None:
+    [problem] = problems(file=conf(f"diskUsageThreshold={value}"))
+    assert "diskUsageThreshold" in problem
+    assert "expected a number from 0 to 1" in problem
 
 
 def test_every_setting_has_an_effect() -> None:

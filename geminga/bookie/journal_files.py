@@ -97,7 +97,7 @@ class JournalFiles:
         file.sync()
         sync_s = _monotonic_s() - started
         self._end = end
-        if end - self._dropped >= DROP_CACHE_BYTES:
+        if end - self._dropped >= DROP_CACHE_BYTES and self._settings.journal_drops_page_cache:
             file.drop_cache(self._dropped, end - self._dropped)
             self._dropped = end
         entries = sum(len(segment.ends) for segment in segments)

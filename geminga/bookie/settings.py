@@ -69,6 +69,8 @@ class BookieSettings:
     disk_free_bytes_enough: int = 4 * 1024 * MIB
     """With this much free it takes entries however full the disk is: a share of a large disk is a lot."""
     disk_check_interval_s: float = 10.0
+    journal_drops_page_cache: bool = True
+    """Release the page cache behind the journal's writer (`journalRemoveFromPageCache`)."""
 
     def __post_init__(self) -> None:
         assert self.journal_alignment_bytes >= 512
