@@ -15,7 +15,8 @@ that was not written to its end has no directory.
 `crc` is CRC-32C over version, kind, and everything after it. `positions` is a set of `ledger << 32 | entry`;
 `times` are due times in the order of the positions, exact to the millisecond. The table has four columns,
 each with a number for each segment: first and last due time, rows, length of the entry. The directory's
-ledgers have the positions of all segments together. `packed_columns.py` says how sets and columns are written.
+ledgers have the positions of all segments together. How sets and columns are written is in
+`packed_columns.py`.
 """
 
 from __future__ import annotations

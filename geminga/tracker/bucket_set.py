@@ -1,0 +1,170 @@
+"""The buckets of one index that serve, and the way in and out: what names them, and their deletion."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import trio
+
+from geminga.errors import GemingaError
+from geminga.tracker.bucket_index import BucketIndex
+from geminga.tracker.bucket_operations import BucketOperations
+from geminga.tracker.bucket_owner import BucketOwner
+from geminga.tracker.bucket_store import KEY_PREFIX, BucketStore, BucketWriter, StoredBucket
+from geminga.tracker.retrying import BackOff, Signal
+
+log = logging.getLogger("geminga.tracker")
+
+
+class Outdated(GemingaError):
+    """What was being made is not wanted any more: the index was cleared, or a source is gone."""
+
+
+class BucketSet:
+    """A bucket *serves* from the moment its property is durable and the index was told, which nothing can
+    come between, until it is retired: from then on it is only to be deleted.
+    """
+
+    def __init__(
+        self, index: BucketIndex, store: BucketStore, owner: BucketOwner, operations: BucketOperations
+    ) -> None:
+        self.index = index
+        self.store = store
+        self.operations = operations
+        self.serving: dict[int, StoredBucket] = {}
+        """By ledger id."""
+        self.generation = 0
+        """How often all was cleared."""
+        self.load_signal = Signal()
+        self.merge_signal = Signal()
+        self._delete_signal = Signal()
+        self._owner = owner
+        self._doomed: deque[tuple[str | None, int]] = deque()
+        """To be deleted: the property, unless it is gone already, and the ledger that it names."""
+        self._naming = trio.Lock()
+        """Held while properties change and the index is told."""
+
+    # -- in ---------------------------------------------------------------------------------------------
+
+    def adopt(self, bucket: StoredBucket) -> None:
+        """A bucket that is named already and that the index knows."""
+        self.serving[bucket.ledger_id] = bucket
+        self.load_signal.set()
+        self.merge_signal.set()
+
+    async def name(
+        self,
+        writer: BucketWriter,
+        bucket: StoredBucket,
+        instead_of: Sequence[StoredBucket],
+        generation: int,
+        tell_index: Callable[[list[StoredBucket]], None],
+    ) -> None:
+        """Have a property name a new bucket, instead of those that name the others, in one write; then the
+        bucket serves, and the index hears which of the others it replaces.
+
+        `generation` is what it was when work on the bucket began. Outdated: since then all was cleared, or
+        another one retired; nothing has changed. ValueTooLarge, ServiceNotReady: nothing has changed.
+        StorageError: who knows; the next start will.
+        """
+        async with self._naming:
+            if self.generation != generation or any(old.retired for old in instead_of):
+                raise Outdated(f"{bucket!r} is not wanted any more")
+            with trio.CancelScope(shield=True):
+                writer.naming = True
+                old_properties = {old.key: old.ledger_id for old in instead_of}
+                await self._owner.swap({bucket.key: bucket.ledger_id}, old_properties)
+            # Of those that were lost meanwhile the new bucket has rows too many, which are harmless.
+            replaced = [old for old in instead_of if not old.retired]
+            for old in replaced:
+                self._retire(old)
+                self.doom(None, old.ledger_id)
+            if self.generation == generation:
+                self.adopt(bucket)
+                tell_index(replaced)
+            else:
+                self.doom(bucket.key, bucket.ledger_id)
+
+    # -- out --------------------------------------------------------------------------------------------
+
+    def _retire(self, bucket: StoredBucket) -> None:
+        bucket.retired = True
+        self.serving.pop(bucket.ledger_id, None)
+
+    def doom(self, key: str | None, ledger_id: int) -> None:
+        """Delete the property of that name if it still names this ledger, then the ledger."""
+        self._doomed.append((key, ledger_id))
+        self._delete_signal.set()
+
+    def lose(self, bucket: StoredBucket, error: GemingaError) -> None:
+        """It cannot be read: have its ledgers read again from the backlog, and delete what is left of it."""
+        if bucket.retired:
+            return
+        log.error("%r is lost, its messages are looked up again: %s", bucket, error)
+        self._retire(bucket)
+        self.doom(bucket.key, bucket.ledger_id)
+        self.index.bucket_lost(bucket)
+
+    def look_for_released(self) -> None:
+        self._delete_signal.set()
+
+    def _collect_released(self) -> None:
+        for bucket in self.index.released():
+            if not bucket.retired:
+                self._retire(bucket)
+                self.doom(bucket.key, bucket.ledger_id)
+
+    async def clear(self) -> None:
+        """Retire all; no property names a bucket on return, their ledgers are deleted soon after. Errors as
+        `BucketOwner.swap`: then it is tried again, but a crash before that may bring them back.
+        """
+        self.generation += 1
+        for bucket in list(self.serving.values()):
+            self._retire(bucket)
+            self.doom(bucket.key, bucket.ledger_id)
+        async with self._naming:
+            doomed = {ledger_id for _, ledger_id in self._doomed}
+            for key, ledger_id in self._owner.properties().items():
+                if key.startswith(KEY_PREFIX) and ledger_id not in doomed:
+                    self.doom(key, ledger_id)
+            await self._unname()
+
+    async def _unname(self) -> None:
+        """Remove the properties of all that is doomed, in one write."""
+        named = {key: ledger_id for key, ledger_id in self._doomed if key is not None}
+        if named:
+            with trio.CancelScope(shield=True):
+                await self._owner.swap({}, named)
+            for _ in range(len(self._doomed)):
+                key, ledger_id = self._doomed.popleft()
+                is_unnamed = key is None or named.get(key) == ledger_id
+                self._doomed.append((None if is_unnamed else key, ledger_id))
+
+    async def run_deletions(self) -> None:
+        """Delete what is doomed or released, until cancelled: the property first, then the ledger. What
+        cannot be deleted is tried again; a crash leaves a ledger for the sweep at the next start.
+        """
+        back_off = BackOff()
+        while True:
+            self._collect_released()
+            if not self._doomed:
+                await self._delete_signal.wait()
+                continue
+            try:
+                with self.operations.counting("delete"):
+                    await self._delete_first()
+                back_off.succeeded()
+            except GemingaError as error:
+                log.warning("%d bucket ledgers wait to be deleted: %s", len(self._doomed), error)
+                await trio.sleep(back_off.next_s())
+
+    async def _delete_first(self) -> None:
+        async with self._naming:
+            await self._unname()
+        key, ledger_id = self._doomed[0]
+        if key is None:
+            if ledger_id >= 0:
+                await self.store.delete(ledger_id)
+            self._doomed.popleft()

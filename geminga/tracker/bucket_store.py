@@ -1,0 +1,184 @@
+"""Buckets as ledgers on the bookie: written once, read segment by segment, deleted.
+
+The order of a bucket's life is what makes a crash harmless: the ledger's metadata record, its entries, the
+property that names it (`bucket_owner.py`); and backwards: the property, the ledger, its record. So a property
+never names a ledger that was not wholly written, and a ledger that no property names holds nothing that the
+backlog does not hold too; `managed_ledger/orphans.py` sweeps it at the next start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Final
+
+import trio
+
+from geminga.errors import CorruptData, GemingaError, LedgerNotFound, PeerError, StorageError
+from geminga.limits import MIB
+from geminga.managed_ledger.bucket_properties import DELAYED_PREFIX
+from geminga.managed_ledger.cursor_ledger import Storage
+from geminga.tracker.bucket_format import Directory, decode_directory, directory_pieces
+
+KEY_PREFIX: Final = DELAYED_PREFIX + "bucket_"
+SEGMENTS_READ_BYTES: Final = MIB // 4
+"""How much of a bucket is read at once when it is merged."""
+
+
+def bucket_key(start_ledger: int, end_ledger: int) -> str:
+    """The property's name; Pulsar's, to the letter."""
+    return f"{KEY_PREFIX}{start_ledger}_{end_ledger}"
+
+
+def range_of_key(key: str) -> tuple[int, int] | None:
+    """The ledgers of a bucket by its property's name; None if that is not one."""
+    start, _, end = key.removeprefix(KEY_PREFIX).partition("_")
+    if not key.startswith(KEY_PREFIX) or not start.isdecimal() or not end.isdecimal():
+        return None
+    found = int(start), int(end)
+    return found if found[0] <= found[1] and key == bucket_key(*found) else None
+
+
+class StoredBucket:
+    """One bucket on the bookie. `directory` has no members here: the index has taken them over."""
+
+    __slots__ = ("bytes", "directory", "key", "ledger_id", "retired")
+
+    def __init__(self, ledger_id: int, directory: Directory, size_bytes: int) -> None:
+        self.ledger_id = ledger_id
+        self.directory = directory._replace(members={})
+        self.bytes = size_bytes
+        """Length of all its entries."""
+        self.key = bucket_key(directory.start_ledger, directory.end_ledger)
+        self.retired = False
+        """Whether it is on its way out: released, merged away, lost or cleared."""
+
+    @property
+    def start_ledger(self) -> int:
+        return self.directory.start_ledger
+
+    @property
+    def end_ledger(self) -> int:
+        return self.directory.end_ledger
+
+    def __repr__(self) -> str:
+        return f"<bucket {self.start_ledger}..{self.end_ledger} in ledger {self.ledger_id}>"
+
+
+class BucketWriter:
+    """The entries of one new bucket; see `BucketStore.writing`."""
+
+    def __init__(self, storage: Storage, ledger_id: int) -> None:
+        self.ledger_id = ledger_id
+        self.bytes = 0
+        self.naming = False
+        """To be set before a property that names the ledger is written."""
+        self._bookie = storage.bookie
+        self._durable = -1
+        self._error: StorageError | None = None
+        self._progress = trio.Event()
+        self._writer = storage.bookie.create_ledger(
+            ledger_id, on_durable=self._on_durable, on_failed=self._on_failed, topic=storage.topic
+        )
+
+    async def append(self, entries: Iterable[bytes]) -> None:
+        """Add entries in order, as fast as the bookie takes them. ReadOnly, StorageError."""
+        for entry in entries:
+            await self._bookie.wait_room()
+            self._writer.append(entry)
+            self.bytes += len(entry)
+
+    async def finish(self) -> None:
+        """All entries are durable on return, and there will be no more. StorageError."""
+        self._writer.close()
+        while self._durable < self._writer.next_entry_id - 1:
+            if self._error is not None:
+                break
+            await self._progress.wait()
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _on_durable(self, last_entry_id: int) -> None:
+        self._durable = last_entry_id
+        self._wake()
+
+    def _on_failed(self, error: StorageError) -> None:
+        self._error = error
+        self._wake()
+
+    def _wake(self) -> None:
+        self._progress.set()
+        self._progress = trio.Event()
+
+
+class BucketStore:
+    """The bucket ledgers of one topic."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[BucketWriter]:
+        """A new ledger, whose record is durable. The body appends, finishes, and has a property name the
+        ledger. Left by an error or a cancellation the ledger is deleted, unless it may be named by then.
+
+        ReadOnly if the disk is full; StorageError.
+        """
+        ledger_id = await self._storage.create_ledger_record("bucket")
+        writer: BucketWriter | None = None
+        try:
+            writer = BucketWriter(self._storage, ledger_id)
+            try:
+                yield writer
+            finally:
+                writer.close()
+        except BaseException as error:
+            # A write of the property that failed may be on disk all the same; a refused one is not.
+            if writer is None or not writer.naming or isinstance(error, PeerError):
+                with contextlib.suppress(GemingaError):  # then it is swept at the next start
+                    await self.delete(ledger_id)
+            raise
+
+    async def delete(self, ledger_id: int) -> None:
+        """Delete a ledger that no property names any more: gone for good on return. A second time it does
+        nothing. StorageError. Cannot be cancelled half-way.
+        """
+        await self._storage.delete_ledger(ledger_id)
+
+    async def open(self, ledger_id: int) -> tuple[StoredBucket, Directory]:
+        """A bucket that was written before, and its directory with the members.
+
+        CorruptData: damaged or not written to its end. LedgerNotFound: there is no such ledger. StorageError.
+        """
+        bookie = self._storage.bookie
+        if ledger_id not in self._storage.bucket_ledgers({KEY_PREFIX: ledger_id}):
+            raise LedgerNotFound(f"ledger {ledger_id} is no bucket of {self._storage.topic}")
+        last = bookie.last_entry_id(ledger_id)
+        if last < 0:
+            raise LedgerNotFound(f"ledger {ledger_id} has no entries")
+        (last_entry,) = await bookie.read(ledger_id, last, last, bytes_max=1)
+        entries = [last_entry]
+        first = last - directory_pieces(last_entry) + 1
+        for entry_id in range(last - 1, max(first, 0) - 1, -1):
+            entries[:0] = await bookie.read(ledger_id, entry_id, entry_id, bytes_max=1)
+        directory = decode_directory(entries)
+        if directory.segments != first:
+            raise CorruptData(
+                f"ledger {ledger_id}: a directory of {directory.segments} segments at entry {first}"
+            )
+        size_bytes = int(directory.sizes_bytes.sum()) + sum(map(len, entries))
+        return StoredBucket(ledger_id, directory, size_bytes), directory
+
+    async def read_segment(self, bucket: StoredBucket, number: int) -> bytes:
+        """One segment's entry. LedgerNotFound, CorruptData: the bucket is damaged. StorageError."""
+        (entry,) = await self._storage.bookie.read(bucket.ledger_id, number, number, bytes_max=1)
+        return entry
+
+    async def read_segments(self, bucket: StoredBucket, first: int) -> list[bytes]:
+        """As many segments from `first` on as are read at once, at least one. Errors as `read_segment`."""
+        last = bucket.directory.segments - 1
+        return await self._storage.bookie.read(bucket.ledger_id, first, last, bytes_max=SEGMENTS_READ_BYTES)

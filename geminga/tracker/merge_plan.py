@@ -1,0 +1,70 @@
+"""Which buckets are merged when there are too many. Pure.
+
+With room for k buckets, each row written at most d times (the first included), C(k + d, d) - 1 buckets of
+one size can be taken in and not one more; what reaches this always merges a number of the newest buckets into
+one, and lets an older bucket be as large as the rest has to become before it is touched again ("Bigtable
+merge compaction", Mathieu, Staelin, Young and Yousefi 2014). So 2,000 sealed buckets at a bound of 50 are
+written 2.7 times, and the number of times grows with the logarithm.
+
+Buckets are not of one size here, and shrink as their messages are delivered. Hence sizes count, not numbers,
+and where a few neighbours have become so small that merging them alone is far cheaper for each bucket less,
+that is done instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import comb
+from typing import Final
+
+LARGE_ENOUGH: Final = 0.75
+"""A bucket with this share of the size that it should have is left as it is."""
+FAR_CHEAPER: Final = 8
+WINDOW_MAX: Final = 8
+"""Most neighbours that are merged because they are small."""
+
+
+def choose_merge(sizes: Sequence[int], buckets_max: int) -> tuple[int, int] | None:
+    """The neighbours to merge, first and one past the last, of buckets with so many rows each, in the order
+    of their ledgers; None if there are not more than `buckets_max` (0 or less: never).
+
+    Merging until this answers None takes the number down to any bound from 1 on.
+    """
+    if buckets_max <= 0 or len(sizes) <= buckets_max:
+        return None
+    start = _newest_to_merge(sizes, buckets_max)
+    price = sum(sizes[start:]) / (len(sizes) - start - 1)
+    cheapest, window = _cheapest_window(sizes)
+    return window if cheapest * FAR_CHEAPER < price else (start, len(sizes))
+
+
+def _newest_to_merge(sizes: Sequence[int], buckets_max: int) -> int:
+    """From which bucket on all are merged: the oldest that is smaller than it should be."""
+    unit = max(1, sizes[-1])
+    left = sum(sizes)
+    for i in range(len(sizes) - 2):
+        if i >= buckets_max - 1:
+            return i
+        if sizes[i] < LARGE_ENOUGH * unit * _first_of(max(1, round(left / unit)), buckets_max - i):
+            return i
+        left -= sizes[i]
+    return len(sizes) - 2
+
+
+def _first_of(units: int, slots: int) -> int:
+    """How large the oldest of `slots` buckets is when so many of size 1 were merged into them."""
+    depth = 1
+    while comb(slots + depth, depth) - 1 < units:
+        depth += 1
+    return comb(slots + depth - 1, depth - 1)
+
+
+def _cheapest_window(sizes: Sequence[int]) -> tuple[float, tuple[int, int]]:
+    """The neighbours with the fewest rows for each bucket less."""
+    best = float("inf"), (0, 2)
+    for start in range(len(sizes) - 1):
+        total = sizes[start]
+        for end in range(start + 2, min(start + WINDOW_MAX, len(sizes)) + 1):
+            total += sizes[end - 1]
+            best = min(best, (total / (end - start - 1), (start, end)))
+    return best

@@ -1,0 +1,58 @@
+"""Waiting: for work, and after a failure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final, Protocol, TypeVar
+
+import trio
+
+T = TypeVar("T")
+
+RETRY_FIRST_S: Final = 0.05
+RETRY_LAST_S: Final = 60.0
+
+
+class OffLoop(Protocol):
+    """Calls a function where it does not hold up the loop. Cancelling waits for it."""
+
+    async def __call__(self, function: Callable[..., T], *args: Any) -> T: ...
+
+
+async def in_thread(function: Callable[..., T], *args: Any) -> T:
+    return await trio.to_thread.run_sync(function, *args)
+
+
+class Signal:
+    """Says to one task that there is work. Nothing that was said is missed."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event = trio.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    async def wait(self, seconds_max: float = math.inf) -> None:
+        """Until it is set, or was since the last wait, but no longer than this."""
+        with trio.move_on_after(seconds_max):
+            await self._event.wait()
+        self._event = trio.Event()
+
+
+class BackOff:
+    """How long to wait after failures in a row: twice as long each time, up to a minute."""
+
+    __slots__ = ("failures",)
+
+    def __init__(self) -> None:
+        self.failures = 0
+
+    def next_s(self) -> float:
+        self.failures += 1
+        return float(min(RETRY_LAST_S, RETRY_FIRST_S * 2 ** min(self.failures - 1, 20)))
+
+    def succeeded(self) -> None:
+        self.failures = 0
