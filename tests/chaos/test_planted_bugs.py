@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.chaos.compaction_bugs import COMPACTION_BUGS
 from tests.chaos.planted_bugs import (
     BY_CRASHES,
     BY_FLIPS,
@@ -26,7 +27,9 @@ def cases() -> list[str]:
     return cases_in_order()[:CASES]
 
 
-@pytest.mark.parametrize("plant", [*BY_CRASHES, *BY_LOST_INDEXES], ids=lambda plant: plant.__name__)
+@pytest.mark.parametrize(
+    "plant", [*BY_CRASHES, *COMPACTION_BUGS, *BY_LOST_INDEXES], ids=lambda plant: plant.__name__
+)
 def test_the_campaign_catches(plant: Plant, cases: list[str]) -> None:
     assert hunt(plant, cases_for(plant, cases)) is not None
 
@@ -37,7 +40,7 @@ def test_the_flips_catch(plant: Plant) -> None:
 
 
 def test_there_are_enough() -> None:
-    names = {plant.__name__ for plant in (*BY_CRASHES, *BY_LOST_INDEXES, *BY_FLIPS)}
+    names = {plant.__name__ for plant in (*BY_CRASHES, *COMPACTION_BUGS, *BY_LOST_INDEXES, *BY_FLIPS)}
     assert len(names) >= 15
 
 
