@@ -30,6 +30,7 @@ import trio
 from geminga.bookie.bookie import Bookie
 from geminga.bookie.entry_log_format import HEADER_BYTES, TRAILER_BYTES, decode_trailer
 from geminga.bookie.entry_log_scan import read_rows
+from geminga.bookie.journal_format import FILE_HEADER, FILE_HEADER_BYTES, FILE_HEADERS_BYTES_MAX
 from geminga.bookie.settings import BookieSettings
 from geminga.chaos.crash_campaign import process_pool
 from geminga.clock import RealClock
@@ -54,6 +55,7 @@ SMALL = BookieSettings(
 DATABASES = ("index", "metadata")
 KINDS = (
     "journal",
+    "journal header",
     "entry log header",
     "entry log body",
     "entry log footer",
@@ -193,6 +195,9 @@ def _places(path: Path, data_ledgers: set[int]) -> dict[str, list[tuple[str, int
     for file in sorted((path / "bookie" / "journal").glob("*.journal")):
         content = file.read_bytes().rstrip(b"\0")
         add("journal", file, 0, len(content))
+        # The places that say something; a start finds both copies, or neither if the file was not begun.
+        for copy in range(0, min(len(content), FILE_HEADERS_BYTES_MAX), FILE_HEADER_BYTES):
+            add("journal header", file, copy, copy + FILE_HEADER.size)
     disk = RealDisk()
     for file in sorted((path / "bookie" / "entry-logs").glob("*.log")):
         content = file.read_bytes()
@@ -220,6 +225,8 @@ async def _judge(golden: Golden, path: Path) -> str:
     async with opened(path, create=False, close=False) as (bookie, ledger):
         if bookie.recovery.damages or bookie.recovery.logs_missing:
             outcomes.add("named at the start")
+        if bookie.recovery.headers_restored:
+            outcomes.add("header restored")
         if bookie.recovery.index_rebuilt:
             outcomes.add("index rebuilt")
         cursor = ledger.cursors.get("a")

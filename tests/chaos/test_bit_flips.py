@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
-from geminga.bookie import entry_logs
+from geminga.bookie import entry_logs, journal_headers
 from tests.chaos.bit_flips import KINDS, Golden, WrongAnswer, flip, flip_range, make_golden
 from tests.chaos.sim_flips import flip_on_sim_disk
 
-FLIPS = 208
+FLIPS = 210
 SIM_FLIPS = 200
 
 
@@ -43,6 +44,19 @@ def test_a_flip_that_is_believed_is_noticed(golden: list[Golden], monkeypatch: p
     monkeypatch.setattr(entry_logs, "damaged_record", lambda segment: None)
     with pytest.raises(WrongAnswer):
         assert [flip(golden, seed, "entry log body") for seed in range(20)]
+
+
+def test_a_damaged_journal_header_taken_for_an_unused_one_is_noticed(
+    golden: list[Golden], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def only_whole_ones(file: Any, journal_id: int) -> journal_headers.FoundHeader:
+        found = journal_headers.find_header(file, journal_id)
+        whole = found.state is journal_headers.HeaderState.WHOLE
+        return found if whole else journal_headers.FoundHeader(None, journal_headers.HeaderState.UNUSED)
+
+    monkeypatch.setattr("geminga.bookie.journal_inventory.find_header", only_whole_ones)
+    with pytest.raises(WrongAnswer):
+        assert [flip(golden, seed, "journal header") for seed in range(20)]
 
 
 def test_on_the_simulated_disk() -> None:
