@@ -35,8 +35,7 @@ def bookie_figures(
 ) -> Iterator[Figure]:
     """Counters are declared as gauges, as those of the broker are on the same page."""
     writing = bookie.write_cache_bytes + bookie.flushing_bytes
-    # A bookie that is not writable any more ends its process, so whoever is asked is writable.
-    yield _one("bookie_SERVER_STATUS", "1: writable, 0: read-only", getattr(bookie, "writable", 1))
+    yield _one("bookie_SERVER_STATUS", "1: writable, 0: read-only", not bookie.read_only)
     yield _one("bookie_WRITE_BYTES", "Bytes of entries added, with their record heads", bookie.bytes_written)
     yield _one("bookie_ledgers_count", "Ledgers", stored.ledgers)
     yield _one("bookie_entries_count", "Entries stored", stored.entries)
@@ -47,9 +46,6 @@ def bookie_figures(
     )
     yield _one("bookie_read_cache_misses", "Entries that a read had to wait for", bookie.reads_from_log)
     yield _one("bookie_flush", "Write caches flushed", bookie.flushes)
-    yield _one("bookie_ACTIVE_ENTRY_LOG_TOTAL", "Entry logs", bookie.entry_logs)
-    yield _one("bookie_ACTIVE_LEDGER_TOTAL", "Ledgers", stored.ledgers)
-    yield _one("bookie_DELETED_LEDGER_COUNT", "Ledgers deleted", bookie.ledgers_deleted)
     done = {"success": "true"}
     groups, sync_ms = bookie.journal_groups, bookie.journal_sync_s * 1000
     yield Figure(
@@ -69,8 +65,40 @@ def bookie_figures(
     yield _one("geminga_bookie_flushed_bytes", "Bytes written to entry logs", bookie.flushed_bytes)
     yield _one("geminga_bookie_read_log_bytes", "Bytes read from entry logs", bookie.read_log_bytes)
     yield _one("geminga_bookie_entry_log_bytes", "Bytes of entries in entry logs", bookie.entry_log_bytes)
-    yield _one("geminga_bookie_entry_logs_deleted", "Entry logs deleted", bookie.entry_logs_deleted)
+    yield from _of_space(bookie, stored)
     yield from _of_recovery(recovery)
+
+
+def _of_space(bookie: BookieStatistics, stored: StoredCounts) -> Iterator[Figure]:
+    """Garbage collection and compaction. Dashboards ask for some names with the endings of older releases."""
+    space = bookie.space
+    for ending in ("COUNT", "TOTAL"):
+        yield _one(f"bookie_ACTIVE_ENTRY_LOG_{ending}", "Entry logs", bookie.entry_logs)
+        yield _one(f"bookie_ACTIVE_LEDGER_{ending}", "Ledgers", stored.ledgers)
+        yield _one(f"bookie_DELETED_LEDGER_{ending}", "Ledgers deleted", bookie.ledgers_deleted)
+        yield _one(f"bookie_MINOR_COMPACTION_{ending}", "Minor compactions begun", space.minor_compactions)
+        yield _one(f"bookie_MAJOR_COMPACTION_{ending}", "Major compactions begun", space.major_compactions)
+    yield _one(
+        "bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES", "Bytes of living entries in entry logs", bookie.entry_log_bytes
+    )
+    yield _one(
+        "bookie_RECLAIMED_DELETION_SPACE_BYTES",
+        "Bytes of entry logs that were deleted because no ledger lived in them",
+        space.reclaimed_by_deletion_bytes,
+    )
+    yield _one(
+        "bookie_RECLAIMED_COMPACTION_SPACE_BYTES",
+        "Bytes of entry logs that compaction has emptied, less what it copied",
+        space.reclaimed_by_compaction_bytes,
+    )
+    done = {"success": "true"}
+    yield _one("bookie_THREAD_RUNTIME_count", "Garbage collections", space.collections, **done)
+    yield _one(
+        "bookie_THREAD_RUNTIME_sum", "Milliseconds in garbage collections", space.collect_s * 1000, **done
+    )
+    yield _one("geminga_bookie_entry_logs_deleted", "Entry logs deleted", bookie.entry_logs_deleted)
+    yield _one("geminga_bookie_entry_logs_compacted", "Entry logs compacted", bookie.logs_compacted)
+    yield _one("geminga_bookie_compacted_bytes", "Bytes that compaction has copied", bookie.compacted_bytes)
 
 
 def _of_recovery(report: RecoveryReport) -> Iterator[Figure]:
@@ -78,13 +106,21 @@ def _of_recovery(report: RecoveryReport) -> Iterator[Figure]:
     for name, text, value in (
         ("journals_read", "Journals read at the start", report.journals_read),
         ("entries_replayed", "Entries replayed from the journal at the start", report.entries_replayed),
+        ("groups_read", "Groups of entries read from journals", report.groups_read),
         ("entries_known", "Entries met in the journal that were in entry logs", report.entries_known),
+        (
+            "entries_of_deleted_ledgers",
+            "Entries met in the journal of ledgers that were deleted",
+            report.entries_of_deleted_ledgers,
+        ),
         ("entries_lost", "Entries that were durable and are damaged", report.entries_lost),
         ("torn_bytes", "Bytes of an unfinished group that were cut", report.torn_bytes),
         ("damages", "Damaged places in journals", len(report.damages)),
         ("index_rebuilt", "1: the index was made anew at the start", bool(report.index_rebuilt)),
         ("entries_indexed", "Entries indexed anew from entry logs", report.entries_indexed),
+        ("entries_moved", "Entries found in another log than an old index named", report.entries_moved),
         ("logs_missing", "Entry logs that are not there", len(report.logs_missing)),
+        ("headers_restored", "Journals read in spite of a damaged header", len(report.headers_restored)),
     ):
         yield _one(f"{prefix}_{name}", text, value)
 

@@ -409,6 +409,7 @@ class Bookie:
             compacted_bytes=self._garbage.compacted_bytes,
             logs_compacted=self._garbage.logs_compacted,
             read_only=bool(self._space.reason),
+            space=self._garbage.statistics(),
         )
 
     # ---- on the loop, once per group

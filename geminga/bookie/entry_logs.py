@@ -74,13 +74,16 @@ class EntryLogs:
         with self._pinned(log_id) as file:
             return read_footer_bytes(file)
 
-    def delete(self, log_id: int) -> None:
-        """Unlink a log; who reads it now reads on."""
+    def delete(self, log_id: int) -> int:
+        """Unlink a log; who reads it now reads on. Returns how long it was."""
+        with self._pinned(log_id) as file:
+            size = file.size()
         with self._lock:
             log = self._open.pop(log_id, None)
             if log is not None:
                 self._doom(log)
         self._disk.unlink(entry_log_path(self.directory, log_id))
+        return size
 
     def sync_directory(self) -> None:
         self._disk.sync_directory(self.directory)

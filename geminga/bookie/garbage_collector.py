@@ -15,6 +15,7 @@ import trio
 
 from geminga.bookie.compaction_plan import CompactionSchedule, logs_to_compact, pause_s
 from geminga.bookie.settings import BookieSettings
+from geminga.bookie.space_statistics import SpaceStatistics
 from geminga.bookie.storage import LedgerStorage
 from geminga.errors import ReadOnly, StorageError
 
@@ -40,6 +41,9 @@ class GarbageCollector:
     ) -> None:
         """`cached_ledgers` are those with entries that the index does not have yet."""
         self.compacted_bytes = self.logs_compacted = 0
+        self._collections = 0
+        self._collect_s = 0.0
+        self._runs = {"minor": 0, "major": 0}
         self._settings = settings
         self._storage = storage
         self._existing_ledgers = existing_ledgers
@@ -48,6 +52,16 @@ class GarbageCollector:
         self._on_failed = on_failed
         self._compacting = trio.Lock()
         self._running = trio.CancelScope()
+
+    def statistics(self) -> SpaceStatistics:
+        return SpaceStatistics(
+            self._collections,
+            self._collect_s,
+            self._runs["minor"],
+            self._runs["major"],
+            self._storage.reclaimed_by_deletion_bytes,
+            self._storage.reclaimed_by_compaction_bytes,
+        )
 
     async def run(self) -> None:
         """Both tasks, until `stop`. A StorageError goes to `on_failed` and ends it."""
@@ -71,6 +85,7 @@ class GarbageCollector:
             await trio.sleep_until(schedule.next_due_s)
             due = schedule.take_due(trio.current_time())
             if due is not None:
+                self._runs[due.name] += 1
                 with trio.move_on_after(due.seconds_max) as limit:
                     await self.compact(due.threshold)
                 if limit.cancelled_caught:
@@ -78,10 +93,13 @@ class GarbageCollector:
 
     async def collect(self) -> None:
         """Delete ledgers without a record, then logs without a living ledger. StorageError."""
+        started = trio.current_time()
         if self._existing_ledgers is not None:
             await self._delete_unknown(self._existing_ledgers)
         with self._failure_ends_it():
             await self._storage.collect()
+        self._collections += 1
+        self._collect_s += trio.current_time() - started
 
     async def _delete_unknown(self, existing_ledgers: ExistingLedgers) -> None:
         # First the ledgers, then the metadata: the other way round, one created in between had no record.

@@ -38,11 +38,11 @@ class LogSlices:
 
     def __init__(self, logs: EntryLogs, index: LedgerIndex, log_id: int, slice_bytes: int) -> None:
         self.damaged = False
+        self.log_id = log_id
         self.topics: dict[int, str] = {}
         """Whose ledger is whose, as far as the log's footer knows. Filled by the first slice."""
         self._logs = logs
         self._index = index
-        self._log_id = log_id
         self._slice_bytes = slice_bytes
         self._rows = self._rows_of_footer()
         self._footer_done = False
@@ -93,7 +93,7 @@ class LogSlices:
     def give_up(self, error: StorageError) -> None:
         """What cannot be read stays where it is, for whoever asks for it or wants to rescue it."""
         self.damaged = True
-        log.warning("entry log %d is not compacted in full: %s", self._log_id, error)
+        log.warning("entry log %d is not compacted in full: %s", self.log_id, error)
 
     def _load(self, taken: LedgerRow, records: SegmentMap) -> bool:
         ledger_id, row = taken
@@ -102,7 +102,7 @@ class LogSlices:
             if len(segment.ends) < len(row.ends):
                 raise CorruptData(f"entry {segment.last + 1} of ledger {ledger_id} is damaged")
         except StorageError as error:
-            if self._index.lives_in(ledger_id, self._log_id):
+            if self._index.lives_in(ledger_id, self.log_id):
                 self.give_up(error)
             return False
         records.add(segment)
@@ -110,7 +110,7 @@ class LogSlices:
 
     def _rows_of_footer(self) -> Iterator[LedgerRow | None]:
         """What the footer lists and the index has just so; None for what does not count."""
-        index, log_id = self._index, self._log_id
+        index, log_id = self._index, self.log_id
         try:
             footer = self._logs.footer_bytes(log_id)
         except StorageError:
@@ -124,7 +124,7 @@ class LogSlices:
 
     def _rows_of_index(self) -> Iterator[LedgerRow | None]:
         """The rest. A log may have no footer, and after a rebuild its rows may be cut in another way."""
-        index, log_id = self._index, self._log_id
+        index, log_id = self._index, self.log_id
         for ledger_id in list(index.usage.get(log_id, ())):
             if index.lives_in(ledger_id, log_id):
                 for row in index.rows(ledger_id):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from geminga.bookie.space_statistics import NOTHING, SpaceStatistics
 from geminga.limits import ENTRY_BYTES_MAX, JOURNAL_GROUP_ENTRIES_MAX, KIB, MIB
 
 
@@ -104,9 +105,10 @@ class BookieStatistics:
     compacted_bytes: int
     """Living records that compaction has copied."""
     logs_compacted: int
-    read_only: bool
     """Entry logs of which it has copied all that lived."""
+    read_only: bool
     ledgers_deleted: int
+    space: SpaceStatistics = NOTHING
 
 
 assert ENTRY_BYTES_MAX < 2**32, "record lengths are u32"

@@ -41,6 +41,8 @@ class LedgerStorage:
         """Whose ledger is whose, for the entry logs' footers."""
         self.logs_deleted = 0
         self.flushed_bytes = 0
+        self.reclaimed_by_deletion_bytes = 0
+        self.reclaimed_by_compaction_bytes = 0
         self.disk = disk
         self._settings = settings
         self._index = index
@@ -49,6 +51,8 @@ class LedgerStorage:
         self._record_bytes: dict[int, int] = {}
         """Of closed logs that were asked for it."""
         self._unreadable: set[int] = set()
+        self._copied: dict[int, int] = {}
+        """Bytes that compaction has copied out of logs which are still there."""
         self._log_lock = trio.Lock()
         """Held from writing to the entry log until its rows are in the index, and while logs are deleted: one
         that was just closed has no rows yet.
@@ -123,7 +127,9 @@ class LedgerStorage:
             new = await self.disk.run(self._write, piece.records, slices.topics)
             async with self._index_lock:
                 await self.disk.run(self._index.move, piece.taken, piece.rest, new)
-        return sum(row.ends[-1] for _, row in piece.taken)
+        copied = sum(row.ends[-1] for _, row in piece.taken)
+        self._copied[slices.log_id] = self._copied.get(slices.log_id, 0) + copied
+        return copied
 
     async def shares(self) -> list[LogShare]:
         """How much lives in each closed log."""
@@ -159,7 +165,12 @@ class LedgerStorage:
         usage, writing = self._index.usage, self._writer.log_id
         dead = [log_id for log_id in self._logs.ids() if log_id != writing and not usage.get(log_id)]
         for log_id in dead:
-            self._logs.delete(log_id)
+            freed = self._logs.delete(log_id)
+            copied = self._copied.pop(log_id, 0)
+            if copied:
+                self.reclaimed_by_compaction_bytes += max(0, freed - copied)
+            else:
+                self.reclaimed_by_deletion_bytes += freed
             self._index.forget_log(log_id)
             self._record_bytes.pop(log_id, None)
         if dead:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from geminga.admin.bookie_metrics import bookie_figures, memory_figures
 from geminga.admin.metrics import exposition
 from geminga.bookie.recovery import RecoveryReport
 from geminga.bookie.settings import BookieStatistics
+from geminga.bookie.space_statistics import SpaceStatistics, total
 from geminga.bookie.stored_counts import StoredCounts
 from geminga.broker.statistics import BrokerStatistics, MemoryPart, MemoryStatistics
 
 
-def statistics(**values: float) -> BookieStatistics:
+def statistics(**values: object) -> BookieStatistics:
     fields = dict.fromkeys(BookieStatistics.__dataclass_fields__, 0)
-    return BookieStatistics(**{**fields, **values})  # type: ignore[arg-type]
+    return BookieStatistics(**{**fields, "space": SpaceStatistics(), **values})  # type: ignore[arg-type]
 
 
 def test_each_figure_is_the_one_that_was_measured() -> None:
@@ -28,6 +31,10 @@ def test_each_figure_is_the_one_that_was_measured() -> None:
         journal_groups=4,
         journal_sync_s=0.25,
         entries_written=8,
+        entry_logs=3,
+        ledgers_deleted=21,
+        compacted_bytes=77,
+        space=total([SpaceStatistics(2, 0.5, 3, 1, 1000, 30), SpaceStatistics(1, 0.25, 0, 1, 0, 40)]),
     )
     recovery = RecoveryReport(entries_replayed=6, torn_bytes=512, index_rebuilt="it was lost")
     memory = MemoryStatistics(
@@ -57,6 +64,16 @@ def test_each_figure_is_the_one_that_was_measured() -> None:
         ("bookie_journal_JOURNAL_SYNC_sum", done, 250),
         ("bookkeeper_server_ADD_ENTRY_count", done, 8),
         ("bookkeeper_server_READ_ENTRY_count", done, 100),
+        ("bookie_ACTIVE_ENTRY_LOG_TOTAL", (), 3),
+        ("bookie_ACTIVE_LEDGER_COUNT", (), 2),
+        ("bookie_DELETED_LEDGER_TOTAL", (), 21),
+        ("bookie_MINOR_COMPACTION_COUNT", (), 3),
+        ("bookie_MAJOR_COMPACTION_TOTAL", (), 2),
+        ("bookie_RECLAIMED_DELETION_SPACE_BYTES", (), 1000),
+        ("bookie_RECLAIMED_COMPACTION_SPACE_BYTES", (), 70),
+        ("bookie_THREAD_RUNTIME_count", done, 3),
+        ("bookie_THREAD_RUNTIME_sum", done, 750),
+        ("geminga_bookie_compacted_bytes", (), 77),
         ("geminga_bookie_recovery_entries_replayed", (), 6),
         ("geminga_bookie_recovery_torn_bytes", (), 512),
         ("geminga_bookie_recovery_index_rebuilt", (), 1),
@@ -67,3 +84,17 @@ def test_each_figure_is_the_one_that_was_measured() -> None:
         assert found[name, labels] == value, name
     names = [figure.name for figure in figures]
     assert len(names) == len(set(names))
+
+
+def test_a_bookie_on_a_full_disk_shows_as_read_only() -> None:
+    [status] = [
+        figure.samples
+        for figure in bookie_figures(statistics(read_only=True), RecoveryReport(), StoredCounts(0, 0))
+        if figure.name == "bookie_SERVER_STATUS"
+    ]
+    assert status == [({}, 0.0)]
+
+
+def test_every_count_of_the_recovery_report_is_a_figure() -> None:
+    found = {figure.name for figure in bookie_figures(statistics(), RecoveryReport(), StoredCounts(0, 0))}
+    assert {f"geminga_bookie_recovery_{field.name}" for field in dataclasses.fields(RecoveryReport)} <= found

@@ -333,3 +333,41 @@ async def test_garbage_is_collected_and_compacted_by_itself(place: Place) -> Non
                 await trio.lowlevel.checkpoint()
         assert bookie.ledgers() == {4}
         assert await read_all(bookie, 4) == bodies[4]
+
+
+async def test_what_was_reclaimed_is_counted_by_its_cause(place: Place) -> None:
+    async with place.running() as bookie:
+        await place.fill(bookie, [1], rounds=300, size=1000)
+        await place.fill(bookie, range(11, 61), rounds=10, size=1000)
+        await place.fill(bookie, [2], rounds=300, size=1000)
+        before = place.log_bytes()
+        place.known -= {1}
+        await bookie.collect_garbage()
+        deleted = bookie.statistics().space
+        assert deleted.collections == 1
+        assert deleted.reclaimed_by_compaction_bytes == 0
+        assert deleted.reclaimed_by_deletion_bytes == before - place.log_bytes() > 128 * 1024
+        place.known -= {ledger_id for ledger_id in range(11, 61) if ledger_id % 5}
+        await bookie.collect_garbage()
+        assert bookie.statistics().space.reclaimed_by_deletion_bytes >= deleted.reclaimed_by_deletion_bytes
+        between = place.log_bytes(), bookie.statistics().space
+        await bookie.compact(0.5)
+        after = bookie.statistics()
+        assert after.logs_compacted >= 2
+        assert after.space.reclaimed_by_deletion_bytes == between[1].reclaimed_by_deletion_bytes
+        # What was copied is in a log without a footer still; the rest is headers and footers.
+        freed = between[0] - place.log_bytes()
+        assert after.space.reclaimed_by_compaction_bytes == pytest.approx(freed, abs=8 * 1024)
+
+
+async def test_runs_on_schedule_are_counted(place: Place) -> None:
+    often = replace(
+        SETTINGS, gc_wait_s=0.001, minor_compaction_interval_s=0.001, major_compaction_interval_s=0.01
+    )
+    async with place.running(often) as bookie:
+        space = bookie.statistics().space
+        with trio.fail_after(20):
+            while not (space.collections > 2 and space.minor_compactions > 2 and space.major_compactions > 1):
+                await trio.sleep(0.001)
+                space = bookie.statistics().space
+        assert space.collect_s > 0
