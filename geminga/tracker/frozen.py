@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from geminga.tracker.rows import Rows, merge
+from pyroaring import BitMap
+
+from geminga.tracker.due_rows import codes_of, keep_only
+from geminga.tracker.rows import Rows, merge, split_repeated
+from geminga.tracker.sources import Source
 
 
 class Frozen:
@@ -13,17 +18,35 @@ class Frozen:
     Nothing in here changes any more, so another thread may sort them while the index still serves them.
     """
 
-    def __init__(self, start_ledger: int, end_ledger: int, parts: list[Rows]) -> None:
+    def __init__(
+        self,
+        start_ledger: int,
+        end_ledger: int,
+        parts: Sequence[Rows],
+        members: Mapping[int, BitMap],
+        sources: Sequence[Source],
+    ) -> None:
+        """`members`: copies of the bitmaps as they were when this was cut off; at least one bit. `sources`
+        serve its rows meanwhile, and are the index's business.
+        """
         assert 0 <= start_ledger <= end_ledger
         self.start_ledger = start_ledger
         self.end_ledger = end_ledger
+        self.members = members
+        self.sources = sources
         self._parts = parts
 
     @property
     def count(self) -> int:
-        return sum(part.length for part in self._parts)
+        return sum(map(len, self.members.values()))
 
     @cached_property
     def rows(self) -> Rows:
-        """All of them, sorted. A few milliseconds for 50,000 at the first look: take it in a thread."""
-        return merge(self._parts)
+        """The rows of `members`, sorted, each code once. A few milliseconds for 50,000 at the first look:
+        take it in a thread.
+        """
+        rows = merge(self._parts)
+        if rows.length != self.count:
+            rows, _ = split_repeated(keep_only(rows, codes_of(self.members)))
+        self._parts = ()
+        return rows

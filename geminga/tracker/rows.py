@@ -130,3 +130,11 @@ def rows_up_to(rows: Rows, time_ms: int, code: int) -> int:
         start = int(times_ms.searchsorted(time_ms, "left"))
         return start + int(codes[start:end].searchsorted(code, "right"))
     return end
+
+
+def split_repeated(rows: Rows) -> tuple[Rows, Rows]:
+    """The first row of each code, and the others; each as sorted as they came."""
+    _, firsts = np.unique(rows.codes, return_index=True)
+    is_first = np.zeros(rows.length, bool)
+    is_first[firsts] = True
+    return rows.where(is_first), rows.where(~is_first)

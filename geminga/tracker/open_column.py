@@ -1,0 +1,91 @@
+"""The end of the index that messages are added to: plain columns in the order of arrival.
+
+Delivery times one after the other; positions as spans of consecutive entries, so that a topic on which every
+message is delayed pays for its times only. It is never searched: when its earliest time is due, or it is
+full, it is sorted into a run.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+import numpy as np
+
+from geminga.tracker.rows import FAR_MS, Integers, Rows
+
+NEVER_MS = 1 << 63
+"""Later than every time."""
+
+
+class OpenColumn:
+    """Rows in the order of arrival, each code at most once as far as this column knows.
+
+    `times_ms`, `append_time` and the spans are for the index, which adds single rows itself.
+    """
+
+    __slots__ = ("append_time", "earliest_ms", "next_code", "span_codes", "span_rows", "times_ms")
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.times_ms = array("q")
+        self.append_time = self.times_ms.append
+        self.span_codes = array("q")
+        self.span_rows = array("q")
+        self.next_code = -1
+        self.earliest_ms = NEVER_MS
+
+    def __len__(self) -> int:
+        return len(self.times_ms)
+
+    def add(self, code: int, deliver_at_ms: int) -> None:
+        if code != self.next_code:
+            self.span_codes.append(code)
+            self.span_rows.append(len(self.times_ms))
+        self.next_code = code + 1
+        if deliver_at_ms < self.earliest_ms:
+            self.earliest_ms = deliver_at_ms
+        self.append_time(min(deliver_at_ms, FAR_MS))
+
+    def add_many(
+        self, first_code: int, entry_ids: Sequence[int], deliver_at_ms: list[int], earliest_ms: int
+    ) -> None:
+        """Entries of one ledger, ascending; `first_code` is that of the first."""
+        count = len(deliver_at_ms)
+        if entry_ids[-1] - entry_ids[0] == count - 1:
+            if first_code != self.next_code:
+                self.span_codes.append(first_code)
+                self.span_rows.append(len(self.times_ms))
+            self.next_code = first_code + count
+        else:
+            codes = np.array(entry_ids, np.int64)
+            self.next_code = first_code + entry_ids[-1] - entry_ids[0] + 1
+            breaks = np.flatnonzero(codes[1:] - codes[:-1] != 1) + 1
+            codes += first_code - entry_ids[0]
+            starts = np.concatenate(([0], breaks))
+            self.span_codes.frombytes(codes[starts].tobytes())
+            self.span_rows.frombytes((starts + len(self.times_ms)).tobytes())
+        if earliest_ms < self.earliest_ms:
+            self.earliest_ms = earliest_ms
+        self.times_ms.fromlist(deliver_at_ms)
+
+    def codes(self) -> Integers:
+        firsts = np.frombuffer(self.span_codes, np.int64)
+        starts = np.frombuffer(self.span_rows, np.int64)
+        count = len(self.times_ms)
+        if len(firsts) == 1:
+            return np.arange(firsts[0], firsts[0] + count)
+        if len(firsts) == count:
+            return firsts.copy()
+        lengths = np.diff(starts, append=count)
+        return np.arange(count) + np.repeat(firsts - starts, lengths)
+
+    def rows(self) -> Rows:
+        """Copies of the columns, in the order of arrival."""
+        return Rows(np.array(self.times_ms, np.int64), self.codes())
+
+    def memory_bytes(self) -> int:
+        columns = (self.times_ms, self.span_codes, self.span_rows)
+        return sum(column.buffer_info()[1] * column.itemsize for column in columns)
