@@ -5,14 +5,13 @@ All integers are little-endian. A bucket with n segments has the entries 0 .. n-
 them its directory, in as many pieces as it needs: so it is written in one pass, however large, and a ledger
 that was not written to its end has no directory.
 
-    entry     := version u8 (1) | kind u8 | crc u32 | segment or piece
-    segment   := count u32 | min_ms i64 | positions_bytes u32 | positions | times            kind 1
-    piece     := number u16 | pieces u16 | part of the directory                             kind 2
+    segment   := count u32 | min_ms i64 | positions_bytes u32 | positions | times
+    piece     := number u16 | pieces u16 | part of the directory
     directory := start_ledger u32 | end_ledger u32 | segments u32 | ledgers u32 | table_bytes u32 | table
                | ledger * ledgers
     ledger    := ledger_id u32 | count u32 | set_bytes u32 | set of entry ids
 
-`crc` is CRC-32C over version, kind, and everything after it. `positions` is a set of `ledger << 32 | entry`;
+Each entry is framed as `entry_frame_format.py` says. `positions` is a set of `ledger << 32 | entry`;
 `times` are due times in the order of the positions, exact to the millisecond. The table has four columns,
 each with a number for each segment: first and last due time, rows, length of the entry. The directory's
 ledgers have the positions of all segments together. How sets and columns are written is in
@@ -23,15 +22,15 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
-from fastcrc.crc32 import iscsi as crc32c
 from pyroaring import BitMap
 
 from geminga.errors import CorruptData
 from geminga.limits import MIB
+from geminga.tracker.entry_frame_format import PIECE, SEGMENT, body_of, checked, framed
 from geminga.tracker.packed_columns import (
     deflate,
     from_positions,
@@ -45,13 +44,10 @@ from geminga.tracker.packed_columns import (
 )
 from geminga.tracker.rows import ENTRY_BITS, ENTRY_MASK, Integers, Rows
 
-VERSION: Final = 1
-SEGMENT, PIECE = 1, 2
 PIECE_BYTES_MAX: Final = 1 * MIB
 SEGMENT_INDEXES_MAX: Final = 200_000
 """Where a segment is cut even if no limit is configured: such an entry is still below 4 MiB."""
 SEGMENT_SPAN_MS_MAX: Final = 1 << 48
-_HEAD: Final = struct.Struct("<BBI")
 _SEGMENT: Final = struct.Struct("<IqI")
 _PIECE: Final = struct.Struct("<HH")
 _DIRECTORY: Final = struct.Struct("<IIIII")
@@ -60,8 +56,6 @@ _PACKED, _STEPS = range(2)
 _STEPS_SAMPLED: Final = 256
 _STEPS_DISTINCT_MAX: Final = 48
 """Due times that change by more different steps than this, among the first ones, do not deflate well."""
-
-T = TypeVar("T")
 
 
 class EncodedBucket(NamedTuple):
@@ -133,7 +127,7 @@ def encode_segment(rows: Rows) -> bytes:
     min_ms = int(rows.times_ms[0])
     positions = to_positions(codes)
     head = _SEGMENT.pack(len(codes), min_ms, len(positions))
-    return _entry(SEGMENT, head + positions + _encode_times(times_ms - min_ms))
+    return framed(SEGMENT, head + positions + _encode_times(times_ms - min_ms))
 
 
 def _encode_times(offsets_ms: Integers) -> bytes:
@@ -182,7 +176,7 @@ class DirectoryBuilder:
             parts += [_LEDGER.pack(ledger_id, len(entry_ids), len(written)), written]
         whole = b"".join(parts)
         pieces = [whole[at : at + PIECE_BYTES_MAX] for at in range(0, len(whole), PIECE_BYTES_MAX)]
-        return [_entry(PIECE, _PIECE.pack(i, len(pieces)) + piece) for i, piece in enumerate(pieces)]
+        return [framed(PIECE, _PIECE.pack(i, len(pieces)) + piece) for i, piece in enumerate(pieces)]
 
 
 def encode_bucket(
@@ -197,10 +191,6 @@ def encode_bucket(
         for start, stop in cut_segments(rows.times_ms, span_max_ms, indexes_max)
     ]
     return EncodedBucket(segments, builder.finish(members_of(rows.codes)))
-
-
-def _entry(kind: int, body: bytes) -> bytes:
-    return _HEAD.pack(VERSION, kind, crc32c(bytes((VERSION, kind)) + body)) + body
 
 
 def _order(numbers: Integers) -> Integers:
@@ -220,7 +210,7 @@ def _order(numbers: Integers) -> Integers:
 
 def decode_segment(entry: bytes) -> Rows:
     """The rows of one segment in the order of (time, code). About 0.3 ms for 5,000. CorruptData."""
-    return _checked("a segment of a bucket", lambda: _decode_segment(_body(entry, SEGMENT)))
+    return checked("a segment of a bucket", lambda: _decode_segment(body_of(entry, SEGMENT)))
 
 
 def _decode_segment(body: bytes) -> Rows:
@@ -248,11 +238,11 @@ def _decode_times(data: bytes, count: int) -> Integers:
 
 def directory_pieces(last_entry: bytes) -> int:
     """Of how many entries the directory is that ends with this one, the last of its ledger. CorruptData."""
-    return _checked("the end of a bucket", lambda: _directory_pieces(last_entry))
+    return checked("the end of a bucket", lambda: _directory_pieces(last_entry))
 
 
 def _directory_pieces(last_entry: bytes) -> int:
-    number, pieces = _PIECE.unpack_from(_body(last_entry, PIECE))
+    number, pieces = _PIECE.unpack_from(body_of(last_entry, PIECE))
     if number != pieces - 1:
         raise ValueError(f"piece {number} of {pieces} is the last entry")
     return int(pieces)
@@ -260,13 +250,13 @@ def _directory_pieces(last_entry: bytes) -> int:
 
 def decode_directory(entries: Sequence[bytes]) -> Directory:
     """From all pieces in order. CorruptData."""
-    return _checked("the directory of a bucket", lambda: _decode_directory(entries))
+    return checked("the directory of a bucket", lambda: _decode_directory(entries))
 
 
 def _decode_directory(entries: Sequence[bytes]) -> Directory:
     parts = []
     for number, entry in enumerate(entries):
-        body = _body(entry, PIECE)
+        body = body_of(entry, PIECE)
         if _PIECE.unpack_from(body) != (number, len(entries)):
             raise ValueError(f"another piece where {number} of {len(entries)} should be")
         parts.append(body[_PIECE.size :])
@@ -323,22 +313,3 @@ def _bitmap(entry_ids: Integers) -> BitMap:
 
 def _ascends(numbers: Integers) -> bool:
     return bool((numbers[1:] >= numbers[:-1]).all())
-
-
-def _body(entry: bytes, kind: int) -> bytes:
-    version, found, crc = _HEAD.unpack_from(entry)
-    body = entry[_HEAD.size :]
-    if crc32c(bytes((version, found)) + body) != crc:
-        raise ValueError("it does not match its checksum")
-    if version != VERSION:
-        raise ValueError(f"version {version}; this release reads version {VERSION}")
-    if found != kind:
-        raise ValueError(f"an entry of kind {found} where {kind} should be")
-    return body
-
-
-def _checked(what: str, decode: Callable[[], T]) -> T:
-    try:
-        return decode()
-    except (struct.error, ValueError, IndexError, OverflowError) as error:
-        raise CorruptData(f"{what} does not follow its format: {error}") from error

@@ -46,6 +46,11 @@ class BucketSet:
         self._naming = trio.Lock()
         """Held while properties change and the index is told."""
 
+    def named(self) -> dict[str, int]:
+        """The durable properties that name buckets."""
+        named = self._owner.properties()
+        return {key: ledger_id for key, ledger_id in named.items() if key.startswith(KEY_PREFIX)}
+
     # -- in ---------------------------------------------------------------------------------------------
 
     def adopt(self, bucket: StoredBucket) -> None:
@@ -126,8 +131,8 @@ class BucketSet:
             self.doom(bucket.key, bucket.ledger_id)
         async with self._naming:
             doomed = {ledger_id for _, ledger_id in self._doomed}
-            for key, ledger_id in self._owner.properties().items():
-                if key.startswith(KEY_PREFIX) and ledger_id not in doomed:
+            for key, ledger_id in self.named().items():
+                if ledger_id not in doomed:
                     self.doom(key, ledger_id)
             await self._unname()
 
@@ -165,6 +170,5 @@ class BucketSet:
             await self._unname()
         key, ledger_id = self._doomed[0]
         if key is None:
-            if ledger_id >= 0:
-                await self.store.delete(ledger_id)
+            await self.store.delete(ledger_id)
             self._doomed.popleft()

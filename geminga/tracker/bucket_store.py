@@ -9,6 +9,7 @@ backlog does not hold too; `managed_ledger/orphans.py` sweeps it at the next sta
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Final
@@ -20,6 +21,8 @@ from geminga.limits import MIB
 from geminga.managed_ledger.bucket_properties import DELAYED_PREFIX
 from geminga.managed_ledger.cursor_ledger import Storage
 from geminga.tracker.bucket_format import Directory, decode_directory, directory_pieces
+
+log = logging.getLogger("geminga.tracker")
 
 KEY_PREFIX: Final = DELAYED_PREFIX + "bucket_"
 SEGMENTS_READ_BYTES: Final = MIB // 4
@@ -92,12 +95,15 @@ class BucketWriter:
     async def finish(self) -> None:
         """All entries are durable on return, and there will be no more. StorageError."""
         self._writer.close()
-        while self._durable < self._writer.next_entry_id - 1:
+        await self.sync()
+
+    async def sync(self) -> None:
+        """All entries so far are durable on return. StorageError."""
+        last = self._writer.next_entry_id - 1
+        while self._durable < last:
             if self._error is not None:
-                break
+                raise self._error
             await self._progress.wait()
-        if self._error is not None:
-            raise self._error
 
     def close(self) -> None:
         self._writer.close()
@@ -144,10 +150,28 @@ class BucketStore:
             raise
 
     async def delete(self, ledger_id: int) -> None:
-        """Delete a ledger that no property names any more: gone for good on return. A second time it does
-        nothing. StorageError. Cannot be cancelled half-way.
+        """Delete a bucket ledger that no property names any more: gone for good on return. Nothing happens
+        if it is gone already, or is no ledger of this topic's index. StorageError. Cannot be cancelled
+        half-way.
         """
-        await self._storage.delete_ledger(ledger_id)
+        if self.is_ours(ledger_id):
+            await self._storage.delete_ledger(ledger_id)
+
+    def is_ours(self, ledger_id: int) -> bool:
+        """Whether there is such a ledger, of this topic's index."""
+        return ledger_id in self._storage.bucket_ledgers({KEY_PREFIX: ledger_id})
+
+    async def read_all(self, ledger_id: int) -> list[bytes]:
+        """All entries of a small ledger, as far as they can be read; logs those that cannot. StorageError."""
+        entries: list[bytes] = []
+        bookie = self._storage.bookie
+        last = bookie.last_entry_id(ledger_id) if self.is_ours(ledger_id) else -1
+        for entry_id in range(last + 1):
+            try:
+                entries += await bookie.read(ledger_id, entry_id, entry_id, bytes_max=1)
+            except (CorruptData, LedgerNotFound) as error:
+                log.error("ledger %d of %s: %s", ledger_id, self._storage.topic, error)
+        return entries
 
     async def open(self, ledger_id: int) -> tuple[StoredBucket, Directory]:
         """A bucket that was written before, and its directory with the members.
@@ -155,7 +179,7 @@ class BucketStore:
         CorruptData: damaged or not written to its end. LedgerNotFound: there is no such ledger. StorageError.
         """
         bookie = self._storage.bookie
-        if ledger_id not in self._storage.bucket_ledgers({KEY_PREFIX: ledger_id}):
+        if not self.is_ours(ledger_id):
             raise LedgerNotFound(f"ledger {ledger_id} is no bucket of {self._storage.topic}")
         last = bookie.last_entry_id(ledger_id)
         if last < 0:
