@@ -3,11 +3,14 @@
 While one group is synced the next one gathers in the queue, so a group is as large as the disk is slow, and
 an entry that comes alone is written at once. With `threaded` a thread of its own takes from the queue and
 tells the loop once per group; without, a task does the same work inline, for a simulated disk.
+
+The thread may be told to wait a little for a group to fill (`journal_group_wait_s`).
 """
 
 from __future__ import annotations
 
 import queue
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -16,7 +19,10 @@ import trio
 
 from geminga.bookie.journal_files import JournalFiles, WrittenGroup
 from geminga.bookie.settings import BookieSettings
+from geminga.clock import RealClock
 from geminga.errors import StorageError
+
+_monotonic_s = RealClock().monotonic_s
 
 
 class Adder(Protocol):
@@ -64,6 +70,10 @@ class Journal:
         self._wake_event = trio.Event()
         self._done: deque[tuple[WrittenGroup, list[tuple[Adder, int]]] | StorageError] = deque()
         self._stopping = False
+        self._group_wait_s = settings.journal_group_wait_s
+        self._waiting_since_s = 0.0
+        """Nothing in the queue is older than this."""
+        self._stop_wanted = threading.Event()
         self._broken = False
 
     def wake(self) -> None:
@@ -76,6 +86,7 @@ class Journal:
     def stop(self) -> None:
         """Write what is queued, then let `run` return."""
         self._stopping = True
+        self._stop_wanted.set()
         self.wake()
 
     async def run(self) -> None:
@@ -129,8 +140,11 @@ class Journal:
 
     def _work(self, token: trio.lowlevel.TrioToken) -> None:
         """The thread."""
+        self._waiting_since_s = _monotonic_s()
         while True:
             if self.queue:
+                if self._group_wait_s:
+                    self._wait_for_more()
                 try:
                     self._write_group()
                 finally:
@@ -145,6 +159,15 @@ class Journal:
             else:
                 self._wakes.get()
                 self.idle = False
+            self._waiting_since_s = _monotonic_s()
+
+    def _wait_for_more(self) -> None:
+        now_s = _monotonic_s()
+        left_s = self._waiting_since_s + self._group_wait_s - now_s
+        if left_s > 0 and len(self.queue) < self._entries_max and self.queued_bytes < self._bytes_max:
+            self._stop_wanted.wait(left_s)
+            now_s = _monotonic_s()
+        self._waiting_since_s = now_s
 
     def _write_group(self) -> None:
         popleft = self.queue.popleft

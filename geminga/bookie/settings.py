@@ -23,8 +23,8 @@ class BookieSettings:
     covered, and none has to read the rest of a page first.
     """
     journal_free_files_max: int = 2
-    """Old journals kept to be written over: their blocks are allocated, which makes a sync several times
-    faster.
+    """Old journals kept (BookKeeper's `journalMaxBackups`). They can be read until they are written over, the
+    oldest first: their blocks are allocated, which makes a sync several times faster.
     """
     journal_group_bytes_max: int = 4 * MIB
     journal_group_entries_max: int = JOURNAL_GROUP_ENTRIES_MAX // 4
@@ -72,9 +72,14 @@ class BookieSettings:
     disk_check_interval_s: float = 10.0
     journal_drops_page_cache: bool = True
     """Release the page cache behind the journal's writer (`journalRemoveFromPageCache`)."""
+    journal_group_wait_s: float = 0.0
+    """How long the first entry of a journal group may wait for others (`journalMaxGroupWaitMSec`). 0: what
+    came during one sync is the next group, and an entry that comes alone is written at once.
+    """
 
     def __post_init__(self) -> None:
-        assert self.journal_alignment_bytes >= 512
+        assert self.journal_alignment_bytes > 0
+        assert self.journal_alignment_bytes % 512 == 0
         assert self.row_entries_max > 0
 
 
