@@ -112,6 +112,11 @@ class BucketSet:
         self.doom(bucket.key, bucket.ledger_id)
         self.index.bucket_lost(bucket)
 
+    @property
+    def dying(self) -> int:
+        """How many are retired and not wholly deleted yet."""
+        return len(self._doomed)
+
     def look_for_released(self) -> None:
         self._delete_signal.set()
 

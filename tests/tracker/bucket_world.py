@@ -1,0 +1,319 @@
+"""A delayed index with its keeper on a simulated disk that loses power, and what may never come of it.
+
+What was published is in `truth`; what was delivered counts as acknowledged, durably. The rest, after a crash,
+is either in a sealed bucket or found in the backlog; `check` holds the stores to it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import trio
+from pyroaring import BitMap
+
+from geminga.bookie.bookie import Bookie
+from geminga.bookie.settings import BookieSettings
+from geminga.chaos.deterministic import run_deterministically
+from geminga.chaos.sim_disk import CrashMode, PowerCut, SimDisk
+from geminga.chaos.sim_key_value import SimKeyValue
+from geminga.errors import StorageError
+from geminga.managed_ledger.cursor import Cursor
+from geminga.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerSettings
+from geminga.managed_ledger.orphans import sweep_orphan_ledgers
+from geminga.managed_ledger.tail_cache import TailCache
+from geminga.metadata import records
+from geminga.metadata.ledger_ids import LedgerIds
+from geminga.metadata.store import MetadataStore
+from geminga.tracker.bucket_owner import CursorOwner, TopicOwner
+from geminga.tracker.bucket_settings import BucketSettings
+from geminga.tracker.bucket_store import BucketStore, StoredBucket
+from geminga.tracker.frozen import Frozen
+from geminga.tracker.index import DelayedIndex, IndexSettings
+from geminga.tracker.keeper import Keeper
+from geminga.tracker.recovery import Recovery
+
+PATH = "/managed-ledgers/public/default/persistent/orders"
+NOW_MS = 1_700_000_000_000
+SMALL = BookieSettings(
+    journal_file_bytes=64 * 1024,
+    journal_allocate_bytes=16 * 1024,
+    write_cache_bytes=8 * 1024,
+    read_cache_bytes=4096,
+)
+FIRST_DATA_LEDGER = 10_000
+"""The messages are in ledgers that are not there: only their positions matter here."""
+
+Place = tuple[int, int]
+
+
+class HandClock:
+    def __init__(self) -> None:
+        self.ms = NOW_MS
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    async def sleep_until_ms(self, due_ms: int) -> None:
+        raise NotImplementedError
+
+    def monotonic_s(self) -> float:
+        return trio.current_time()
+
+
+async def at_once(function: Callable[..., Any], *args: Any) -> Any:
+    """Instead of a thread: nothing that is encoded changes meanwhile, and the order is always the same."""
+    await trio.lowlevel.checkpoint()
+    return function(*args)
+
+
+class World:
+    """The stores, one life after the other, and the truth about the messages."""
+
+    def __init__(
+        self, seed: int = 0, settings: BucketSettings | None = None, *, is_shared: bool = False
+    ) -> None:
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.settings = settings or BucketSettings(
+            indexes_min=1, segment_span_ms=40, segment_indexes_max=4, buckets_max=2
+        )
+        self.is_shared = is_shared
+        self.disk = SimDisk(seed)
+        self.index_rows = self._hooked(SimKeyValue(seed), "index")
+        self.tree = self._hooked(SimKeyValue(seed + 1), "tree")
+        self.clock = HandClock()
+        self.truth: dict[Place, int] = {}
+        self.taken: set[Place] = set()
+        self.durable: set[Place] = set()
+        """Those that the index has been told are sealed."""
+        self.next_ledger = FIRST_DATA_LEDGER
+        self.rereads: list[tuple[int, int]] = []
+
+    def _hooked(self, rows: SimKeyValue, name: str) -> SimKeyValue:
+        rows.before_write = lambda: self.disk.step("put", name)
+        rows.before_sync = lambda: self.disk.step("sync", name)
+        return rows
+
+    # -- lives ------------------------------------------------------------------------------------
+
+    def run(self, script: Callable[[World], Awaitable[None]], *, recover: bool = True) -> bool:
+        """Live until the script's end, or the power's or a disk's: then False."""
+
+        async def live() -> None:
+            with trio.fail_after(100_000):
+                async with trio.open_nursery() as nursery:
+                    await self.open(nursery)
+                    if recover:
+                        await self.recover()
+                    await script(self)
+                    nursery.cancel_scope.cancel()
+
+        try:
+            run_deterministically(self.seed, live)
+        except BaseExceptionGroup as errors:
+            harmed = self.is_off or self.disk.inject is not None
+            if not harmed or errors.split((PowerCut, StorageError))[1] is not None:
+                raise
+            return False
+        return True
+
+    @property
+    def is_off(self) -> bool:
+        return self.disk.crash_at is not None and self.disk.operations >= self.disk.crash_at
+
+    def tracked(self) -> set[Place]:
+        bitmaps = self.index.members.bitmaps
+        return {(ledger_id, entry_id) for ledger_id, ids in bitmaps.items() for entry_id in ids}
+
+    def crash(self, mode: CrashMode) -> None:
+        # What was due has left the index, and its bucket may be gone: it is in the backlog until it is
+        # acknowledged.
+        if self.durable:
+            self.durable &= self.tracked()
+        self.disk.inject = None
+        self.disk.crash(mode)
+        keep = {"drop": 0, "keep": None, "torn": None}[mode]
+        self.index_rows = self._hooked(self.index_rows.crash(keep), "index")
+        self.tree = self._hooked(self.tree.crash(keep), "tree")
+
+    async def open(self, nursery: trio.Nursery) -> None:
+        self.metadata = MetadataStore(self.tree, threaded=False)
+        await nursery.start(self.metadata.run)
+        self.bookie = await Bookie.open(self.disk, self.index_rows, "bookie", SMALL, threaded=False)
+        await nursery.start(self.bookie.run)
+        await sweep_orphan_ledgers(self.bookie, self.metadata)
+        self.topic = await ManagedLedger.open(
+            PATH,
+            self.bookie,
+            self.metadata,
+            LedgerIds(self.metadata),
+            self.clock,
+            ManagedLedgerSettings(cursor_persist_interval_ms=10),
+            tail_cache=TailCache(),
+        )
+        await nursery.start(self.topic.run)
+        self.cursor: Cursor = await self.topic.open_cursor("sub", initial="earliest")
+        self.owner = TopicOwner(self.topic) if self.is_shared else CursorOwner(self.cursor)
+        self.store = BucketStore(self.topic.storage)
+        self._build()
+        await nursery.start(self.keeper.run)
+
+    def _build(self) -> None:
+        self.index = DelayedIndex(
+            self.clock,
+            IndexSettings(strict=True, exact=True, indexes_min=self.settings.indexes_min),
+            on_frozen=lambda frozen: self.keeper.freeze(frozen),
+            on_wanted=lambda: self.keeper.poke(),
+        )
+        self.view = self.index.open_view(reread=lambda first, last: self.rereads.append((first, last)))
+        told = self.index.sealed
+
+        def sealed(frozen: Frozen, bucket: StoredBucket) -> None:
+            self.durable |= {
+                (ledger_id, entry_id) for ledger_id, ids in frozen.members.items() for entry_id in ids
+            }
+            told(frozen, bucket)
+
+        self.index.sealed = sealed  # type: ignore[method-assign]
+        self.keeper = Keeper(self.index, self.store, self.owner, self.clock, self.settings, off_loop=at_once)
+        self.recovery = Recovery(
+            self.keeper.buckets,
+            wanted=self._wanted,
+            on_known=lambda first, last: self.rereads.append((first, last)),
+        )
+
+    def _wanted(self, members: Mapping[int, BitMap]) -> dict[int, BitMap]:
+        return {
+            ledger_id: BitMap([e for e in ids if (ledger_id, e) not in self.taken])
+            for ledger_id, ids in members.items()
+        }
+
+    async def recover(self) -> None:
+        await self.recovery.run()
+
+    # -- what scripts do --------------------------------------------------------------------------
+
+    def publish(self, count: int, *, ledgers: int = 2, within_ms: int = 1000) -> list[Place]:
+        """Delayed messages at the end of the topic, seen by the index."""
+        places = []
+        for _ in range(ledgers):
+            for entry_id in range(count):
+                place = self.next_ledger, entry_id
+                self.truth[place] = self.clock.ms + self.random.randrange(1, within_ms)
+                assert self.view.add(place, self.truth[place])  # type: ignore[arg-type]
+                places.append(place)
+            self.next_ledger += 1
+        return places
+
+    async def seal(self, count: int = 6, **options: int) -> list[Place]:
+        """Publish, and wait until it is a bucket, and merged as far as it has to be."""
+        places = self.publish(count, **options)
+        self.index.freeze()
+        await self.settled()
+        return places
+
+    async def settled(self) -> None:
+        """Nothing is left to do for the keeper but what is due later."""
+        keeper = self.keeper
+        while (  # noqa: ASYNC110 - the keeper tells nobody that it is done, and time is virtual
+            keeper.waiting
+            or keeper.buckets.dying
+            or len(keeper.stored) > self.settings.merged_above
+            or any(self.index.wanted(self.clock.ms))
+        ):
+            await trio.sleep(0.05)
+        await trio.testing.wait_all_tasks_blocked()
+
+    async def deliver(self, until_ms: int, count_max: int = 10_000) -> list[Place]:
+        """Move the time, take what is due, acknowledge it. Exact, in order, once."""
+        self.clock.ms = max(self.clock.ms, until_ms)
+        self.keeper.poke()
+        taken: list[Place] = []
+        while len(taken) < count_max:
+            some = [tuple(place) for place in self.view.take_due(count_max - len(taken))]
+            if not some:
+                if not any(self.index.wanted(self.clock.ms)):
+                    break
+                await trio.sleep(0.05)
+            taken += some
+        for place in taken:
+            assert self.truth[place] <= self.clock.ms, f"{place} is early"
+            assert place not in self.taken, f"{place} came twice"
+            self.taken.add(place)
+        return taken
+
+    async def clear(self) -> None:
+        """From here on nothing that was published before may be needed; after it, nothing may be there."""
+        self.truth = {}
+        self.durable.clear()
+        self.index.clear()
+        await self.keeper.clear()
+
+    # -- what must hold ---------------------------------------------------------------------------
+
+    def bucket_ledgers(self) -> set[int]:
+        """Those with a metadata record."""
+        found = set()
+        for name in self.metadata.children(records.LEDGERS):
+            ledger_id = records.ledger_id_of(name)
+            stored = self.metadata.get(records.ledger_path(ledger_id))
+            if stored and records.decode(records.LedgerRecord, stored.value, "").purpose == "bucket":
+                found.add(ledger_id)
+        return found
+
+    def check(self, *, gone: set[Place] | None = None) -> None:
+        """Open what a crash has left; all that waits is there, where it should be, and comes when it is due.
+
+        `gone`: what was cleared and must not come back.
+        """
+        assert self.run(lambda _: self._check(gone or set()), recover=False), "there is power"
+
+    async def _check(self, gone: set[Place]) -> None:
+        named = set(self.keeper.buckets.named().values())
+        assert self.bucket_ledgers() == named, "a ledger that nothing names, or a name without a ledger"
+        for ledger_id in named:
+            await self.store.open(ledger_id)
+        await self.recover()
+        await self.settled()
+        waiting = {place for place in self.truth if place not in self.taken}
+        found = self.tracked()
+        assert not found & gone, "what was cleared has come back"
+        assert found <= waiting, "what is acknowledged, or was never there"
+        assert self.durable - self.taken <= found, "sealed and lost"
+        assert len(self.index) == len(found)
+        await self.check_buckets(found)
+        for place in sorted(waiting - found):
+            assert self.view.add(place, self.truth[place]) == (self.truth[place] > self.clock.ms)  # type: ignore[arg-type]
+            if self.truth[place] <= self.clock.ms:
+                self.taken.add(place)
+        await self.deliver(max(self.truth.values(), default=self.clock.ms))
+        assert set(self.truth) <= self.taken, "some were never delivered"
+        assert len(self.view) == 0
+        await self.settled()
+        assert not self.owner.properties()
+        assert not self.bucket_ledgers()
+
+    async def check_buckets(self, found: set[Place]) -> None:
+        """Each position that is tracked is in one bucket, once, with its exact time."""
+        seen: list[Place] = []
+        for bucket in self.keeper.stored:
+            assert self.owner.properties()[bucket.key] == bucket.ledger_id
+            assert bucket.bytes == await self.length_of(bucket)
+            for number in range(bucket.directory.segments):
+                rows = bucket.directory.decode_segment(number, await self.store.read_segment(bucket, number))
+                for time_ms, code in zip(rows.times_ms.tolist(), rows.codes.tolist(), strict=True):
+                    place = code >> 32, code & 0xFFFFFFFF
+                    if place in found:
+                        assert self.truth[place] == time_ms
+                        seen.append(place)
+        assert sorted(seen) == sorted(found)
+
+    async def length_of(self, bucket: StoredBucket) -> int:
+        last = self.bookie.last_entry_id(bucket.ledger_id)
+        length = 0
+        for entry_id in range(last + 1):
+            (entry,) = await self.bookie.read(bucket.ledger_id, entry_id, entry_id, bytes_max=1)
+            length += len(entry)
+        return length
