@@ -8,12 +8,26 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 from pyroaring import BitMap
 
 from geminga.tracker.membership import Membership
-from geminga.tracker.rows import EMPTY, ENTRY_BITS, ENTRY_MASK, Integers, Rows, merge, split_repeated
+from geminga.tracker.rows import (
+    EMPTY,
+    ENTRY_BITS,
+    ENTRY_MASK,
+    Integers,
+    Rows,
+    concatenate,
+    merge,
+    split_repeated,
+)
+
+ROWS_PER_PART_MIN: Final = 64
+"""Below this, parts are put together first: numpy costs more for each call than for each row."""
+_SHORT_END: Final = 1 << 16
 
 
 class DueBatch:
@@ -50,37 +64,50 @@ class DueBatch:
 def release(
     parts: Sequence[Rows], members: Membership, overrides: Mapping[int, int]
 ) -> tuple[Rows, dict[int, BitMap]]:
-    """Sort gathered rows, leave out those that are dead, and take the rest out of the membership.
+    """Leave out of gathered rows those that are dead, take the rest out of the membership, and sort them.
 
     A row is dead if its position is not a member, or if it was given another time (`overrides`) than the
-    row's. Of several rows for one position the first counts.
+    row's. Of several rows for one position one counts.
     """
-    rows = merge(parts)
-    if overrides:
-        rows = rows.where(_has_its_time(rows, overrides))
-    if not rows.length:
-        return EMPTY, {}
+    if sum(part.length for part in parts) < ROWS_PER_PART_MIN * len(parts):
+        parts = (concatenate(parts),)
     taken: dict[int, BitMap] = {}
-    released = 0
+    live = []
+    for part in parts:
+        rows = part.where(_has_its_time(part, overrides)) if overrides else part
+        if rows.length and (rows := _take(rows, members, taken)).length:
+            live.append(rows)
+    # Parts of different ledgers, in their order, are sorted by time alone.
+    live.sort(key=lambda rows: rows.codes.item(0))
+    return merge(live), taken
+
+
+def _take(rows: Rows, members: Membership, taken: dict[int, BitMap]) -> Rows:
+    """The rows of members; these are members no more, but `taken`."""
+    own: dict[int, BitMap] = {}
+    count = 0
     for ledger_id, entry_ids in by_ledger(rows.codes):
         bitmap = members.bitmaps.get(ledger_id)
         if bitmap is None:
             continue
         found = bitmap_of(entry_ids)
-        count = len(found)
-        if bitmap.intersection_cardinality(found) != count:
+        found_count = len(found)
+        if bitmap.intersection_cardinality(found) != found_count:
             found &= bitmap
-            count = len(found)
-        if count:
+            found_count = len(found)
+        if found_count:
             members.take(ledger_id, found)
-            taken[ledger_id] = found
-            released += count
-    if released != rows.length:
-        rows = keep_only(rows, codes_of(taken)) if released else EMPTY
-        if released != rows.length:
+            own[ledger_id] = found
+            count += found_count
+    if count != rows.length:
+        rows = keep_only(rows, codes_of(own)) if count else EMPTY
+        if count != rows.length:
             rows, _ = split_repeated(rows)
-        assert rows.length == released
-    return rows, taken
+        assert rows.length == count
+    for ledger_id, found in own.items():
+        before = taken.get(ledger_id)
+        taken[ledger_id] = found if before is None else before | found
+    return rows
 
 
 def _has_its_time(rows: Rows, overrides: Mapping[int, int]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -99,12 +126,11 @@ def keep_only(rows: Rows, live: Integers) -> Rows:
 
 def by_ledger(codes: Integers) -> list[tuple[int, Integers]]:
     """Ledgers ascending, each with its entry ids ascending (those that occur twice, twice)."""
-    if not bool((codes[1:] >= codes[:-1]).all()):
-        codes = np.sort(codes)
-    first, last = codes.item(0) >> ENTRY_BITS, codes.item(-1) >> ENTRY_BITS
-    entry_ids = codes & ENTRY_MASK
+    first, last = int(codes.min()) >> ENTRY_BITS, int(codes.max()) >> ENTRY_BITS
     if first == last:
-        return [(first, entry_ids)]
+        return [(first, _ascending(codes & ENTRY_MASK))]
+    codes = _ascending(codes)
+    entry_ids = codes & ENTRY_MASK
     ledgers = codes >> ENTRY_BITS
     breaks = (np.flatnonzero(ledgers[1:] != ledgers[:-1]) + 1).tolist()
     starts = [0, *breaks]
@@ -113,14 +139,22 @@ def by_ledger(codes: Integers) -> list[tuple[int, Integers]]:
     return [(ids[n], entry_ids[starts[n] : ends[n]]) for n in range(len(starts))]
 
 
+def _ascending(numbers: Integers) -> Integers:
+    if bool((numbers[1:] >= numbers[:-1]).all()):
+        return numbers
+    if int(numbers.max()) < _SHORT_END:
+        # numpy sorts short numbers digit by digit, in a tenth of the time.
+        return np.sort(numbers.astype(np.uint16), kind="stable").astype(np.int64)
+    return np.sort(numbers)
+
+
 def bitmap_of(entry_ids: Integers) -> BitMap:
     """Of ascending entry ids, at least one."""
     first, last = entry_ids.item(0), entry_ids.item(-1)
-    if last - first == len(entry_ids) - 1:
+    if last - first == len(entry_ids) - 1 and bool((entry_ids[1:] != entry_ids[:-1]).all()):
         bitmap = BitMap()
         bitmap.add_range(first, last + 1)
-        if len(bitmap) == len(entry_ids) and bool((entry_ids[1:] != entry_ids[:-1]).all()):
-            return bitmap
+        return bitmap
     # From a buffer of C ints pyroaring takes a tenth of the time that it takes from numpy's array.
     return BitMap(array("I", entry_ids.astype(np.uint32).tobytes()))
 

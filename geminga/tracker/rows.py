@@ -19,6 +19,7 @@ Integers = NDArray[np.int64]
 ENTRY_BITS: Final = 32
 ENTRY_MASK: Final = (1 << ENTRY_BITS) - 1
 LEDGER_ID_END: Final = 1 << 31
+_DIGIT_END: Final = 1 << 16
 FAR_MS: Final = 1 << 62
 """Due times beyond this are cut to it: the year 146 million."""
 
@@ -61,7 +62,7 @@ def place_of(code: int) -> tuple[int, int]:
 
 def places_of(codes: Integers) -> list[tuple[int, int]]:
     """(ledger id, entry id) of each code, in plain integers."""
-    return list(zip((codes >> ENTRY_BITS).tolist(), (codes & ENTRY_MASK).tolist(), strict=True))
+    return list(zip((codes >> ENTRY_BITS).tolist(), (codes & ENTRY_MASK).tolist()))  # noqa: B905 - hot
 
 
 def from_columns(times_ms: Iterable[int], codes: Iterable[int]) -> Rows:
@@ -99,22 +100,38 @@ def is_sorted(rows: Rows) -> bool:
 
 
 def _sort(rows: Rows) -> Rows:
-    """By one plain sort of (time, ledger, entry) in a word where they fit into one: a fifth of the time of a
-    sort by two columns.
-    """
+    times_ms, codes = rows
+    offsets_ms = times_ms - times_ms.min()
+    unit = _lowest_bit(int(np.bitwise_or.reduce(offsets_ms)))
+    if int(offsets_ms.max()) >> unit < _DIGIT_END:
+        # Few different times, as there are where they are not exact or do not go far: numpy sorts such small
+        # numbers digit by digit, which keeps the codes in order where they came in order.
+        order = np.argsort((offsets_ms >> unit).astype(np.uint16), kind="stable")
+        by_time = Rows(times_ms[order], codes[order])
+        if is_sorted(by_time):
+            return by_time
+    return _sort_words(rows, offsets_ms)
+
+
+def _lowest_bit(number: int) -> int:
+    return (number & -number).bit_length() - 1 if number else 0
+
+
+def _sort_words(rows: Rows, offsets_ms: Integers) -> Rows:
+    """By one plain sort of (time, ledger, entry) in a word where they fit into one."""
     times_ms, codes = rows
     first_ms, low = int(times_ms.min()), int(codes.min())
-    time_bits = (int(times_ms.max()) - first_ms).bit_length()
+    time_bits = int(offsets_ms.max()).bit_length()
     code_bits = (int(codes.max()) - low).bit_length()
     if time_bits + code_bits <= 63:
-        keys = (times_ms - first_ms) << code_bits
+        keys = offsets_ms << code_bits
         keys |= codes - low
         keys.sort()
         return Rows((keys >> code_bits) + first_ms, (keys & ((1 << code_bits) - 1)) + low)
     row_bits = len(codes).bit_length()
     if time_bits + row_bits <= 63:
         by_code = np.argsort(codes, kind="stable")
-        keys = ((times_ms - first_ms)[by_code] << row_bits) | np.arange(len(codes))
+        keys = (offsets_ms[by_code] << row_bits) | np.arange(len(codes))
         keys.sort()
         order = by_code[keys & ((1 << row_bits) - 1)]
     else:
