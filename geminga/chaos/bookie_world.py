@@ -110,6 +110,7 @@ class BookieWorld:
     def _hooked(self, index: SimKeyValue) -> SimKeyValue:
         index.before_write = lambda: self.disk.step("index write", "index")
         index.before_sync = lambda: self.disk.step("index sync", "index")
+        index.before_read = lambda: self.disk.step("index read", "index")
         return index
 
     def crash(self, mode: CrashMode) -> None:

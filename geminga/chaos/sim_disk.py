@@ -163,7 +163,7 @@ class SimDisk:
         if self.inject is not None:
             self.inject(kind, path)
         self.faults.before(kind, path)
-        if kind == "read":
+        if kind.endswith("read"):
             return
         if self.crash_at is not None and self.operations >= self.crash_at:
             self._off = True

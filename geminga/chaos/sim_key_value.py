@@ -22,9 +22,10 @@ class SimulatedCrash(BaseException):
 class SimKeyValue:
     """Deterministic for a seed. `crash()` gives what a restart would find; the crashed one refuses all use.
 
-    Set `before_write` or `before_sync` to a function to be called first thing at that step: it may raise
-    `SimulatedCrash` (then call `crash()`) or StorageError (then that step fails as on a broken disk), or just
-    count. Damage done with `damage(key)` is met by `get` and by scans as CorruptData.
+    Set `before_write`, `before_sync` or `before_read` to a function to be called first thing at that step: it
+    may raise `SimulatedCrash` (then call `crash()`) or StorageError (then that step fails as on a broken
+    disk, and after a write or sync that failed all others are refused), or just count. Damage done with
+    `damage(key)` is met by `get` and by scans as CorruptData.
     """
 
     def __init__(self, seed: int = 0, durable: dict[bytes, bytes] | None = None) -> None:
@@ -38,11 +39,13 @@ class SimKeyValue:
         self._closed = False
         self.before_write: Callable[[], None] = _nothing
         self.before_sync: Callable[[], None] = _nothing
+        self.before_read: Callable[[], None] = _nothing
         self.writes = 0
         self.syncs = 0
 
     def get(self, key: bytes) -> bytes | None:
         self._check_open()
+        self.before_read()
         if key in self._damaged:
             raise CorruptData(f"simulated damage at key {key!r}")
         return self._rows.get(key)
@@ -65,6 +68,7 @@ class SimKeyValue:
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         self._check_open()
+        self.before_read()
         order, damaged = self._order(), set(self._damaged)
         keys = order[bisect_left(order, start) : bisect_left(order, end)]
         for key, value in [(key, self._rows[key]) for key in keys]:
@@ -75,6 +79,7 @@ class SimKeyValue:
 
     def last_before(self, end: bytes, start: bytes) -> tuple[bytes, bytes] | None:
         self._check_open()
+        self.before_read()
         order = self._order()
         index = bisect_left(order, end) - 1
         if index < 0 or order[index] < start:
