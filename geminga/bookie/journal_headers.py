@@ -96,6 +96,15 @@ def find_header(file: File, journal_id: int) -> FoundHeader:
     return FoundHeader(rebuilt, HeaderState.REBUILT if rebuilt is not None else HeaderState.UNREADABLE)
 
 
+def foreign_id(file: File, journal_id: int) -> int:
+    """The journal whose whole header stands in this one's file, 0 if none does. A crash came while the file
+    was made ready to be written over, between its new name and its new header: of both journals the earlier
+    had been let go.
+    """
+    header = decode_file_header(file.pread(0, FILE_HEADER_BYTES))
+    return header.journal_id if header is not None and header.journal_id != journal_id else 0
+
+
 def stated_groups(file: File) -> Iterator[tuple[int, int]]:
     """(journal id, offset) of everything in the file that says of itself to be a group at its offset, in
     order. Any payload can say that.
