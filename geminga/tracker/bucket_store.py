@@ -127,27 +127,31 @@ class BucketStore:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
+    async def begin(self) -> BucketWriter:
+        """A new ledger, whose record is durable. StorageError."""
+        return BucketWriter(self._storage, await self._storage.create_ledger_record("bucket"))
+
+    async def abandon(self, writer: BucketWriter, error: BaseException) -> None:
+        """It was not finished because of this error. The ledger is deleted, unless a property may name it:
+        one whose write failed may be on disk all the same; one that was refused is not.
+        """
+        writer.close()
+        if not writer.naming or isinstance(error, PeerError):
+            with contextlib.suppress(GemingaError):  # then it is swept at the next start
+                await self.delete(writer.ledger_id)
+
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[BucketWriter]:
-        """A new ledger, whose record is durable. The body appends, finishes, and has a property name the
-        ledger. Left by an error or a cancellation the ledger is deleted, unless it may be named by then.
-
-        ReadOnly if the disk is full; StorageError.
+        """`begin`; the body appends, finishes, and has a property name the ledger. Left by an error or a
+        cancellation it is abandoned.
         """
-        ledger_id = await self._storage.create_ledger_record("bucket")
-        writer: BucketWriter | None = None
+        writer = await self.begin()
         try:
-            writer = BucketWriter(self._storage, ledger_id)
-            try:
-                yield writer
-            finally:
-                writer.close()
+            yield writer
         except BaseException as error:
-            # A write of the property that failed may be on disk all the same; a refused one is not.
-            if writer is None or not writer.naming or isinstance(error, PeerError):
-                with contextlib.suppress(GemingaError):  # then it is swept at the next start
-                    await self.delete(ledger_id)
+            await self.abandon(writer, error)
             raise
+        writer.close()
 
     async def delete(self, ledger_id: int) -> None:
         """Delete a bucket ledger that no property names any more: gone for good on return. Nothing happens

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from contextlib import AsyncExitStack
 from typing import Final
 
 import trio
@@ -92,14 +91,16 @@ class OverrideStore:
     async def _switch(self, changes: Mapping[int, int]) -> None:
         self._leave()
         old_ledger_id = self._owner.properties().get(KEY, -1)
-        async with AsyncExitStack() as stack:
-            writer = await stack.enter_async_context(self._store.writing())
-            kept = {c: time_ms for c, time_ms in (self.times_ms | dict(changes)).items() if time_ms >= 0}
+        kept = {c: time_ms for c, time_ms in (self.times_ms | dict(changes)).items() if time_ms >= 0}
+        writer = await self._store.begin()
+        try:
             await writer.append([encode_overrides(kept)])
             await writer.sync()
             writer.naming = True
             await self._owner.swap({KEY: writer.ledger_id}, {})
-            stack.pop_all()  # it stays open
+        except BaseException as error:
+            await self._store.abandon(writer, error)
+            raise
         self._writer, self._entries = writer, 1
         if old_ledger_id >= 0:
             await self._store.delete(old_ledger_id)

@@ -7,7 +7,8 @@ is either in a sealed bucket or found in the backlog; `check` holds the stores t
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
@@ -20,15 +21,17 @@ from geminga.chaos.sim_disk import CrashMode, PowerCut, SimDisk
 from geminga.chaos.sim_key_value import SimKeyValue
 from geminga.errors import StorageError
 from geminga.managed_ledger.cursor import Cursor
+from geminga.managed_ledger.cursor_ledger import Storage
 from geminga.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerSettings
 from geminga.managed_ledger.orphans import sweep_orphan_ledgers
 from geminga.managed_ledger.tail_cache import TailCache
 from geminga.metadata import records
 from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.store import MetadataStore
+from geminga.tracker.bucket_format import Directory
 from geminga.tracker.bucket_owner import CursorOwner, TopicOwner
 from geminga.tracker.bucket_settings import BucketSettings
-from geminga.tracker.bucket_store import BucketStore, StoredBucket
+from geminga.tracker.bucket_store import BucketStore, BucketWriter, StoredBucket
 from geminga.tracker.frozen import Frozen
 from geminga.tracker.index import DelayedIndex, IndexSettings
 from geminga.tracker.keeper import Keeper
@@ -66,6 +69,40 @@ async def at_once(function: Callable[..., Any], *args: Any) -> Any:
     """Instead of a thread: nothing that is encoded changes meanwhile, and the order is always the same."""
     await trio.lowlevel.checkpoint()
     return function(*args)
+
+
+class FlakyStore(BucketStore):
+    """Fails as often as it is told to, as a disk does for a while."""
+
+    def __init__(self, storage: Storage) -> None:
+        super().__init__(storage)
+        self.failures = {"write": 0, "read": 0, "delete": 0, "open": 0}
+        self.calls = dict.fromkeys(self.failures, 0)
+
+    def _step(self, doing: str) -> None:
+        self.calls[doing] += 1
+        if self.failures[doing]:
+            self.failures[doing] -= 1
+            raise StorageError(f"simulated failure to {doing}")
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[BucketWriter]:
+        async with super().writing() as writer:
+            self._step("write")
+            yield writer
+
+    async def read_segment(self, bucket: StoredBucket, number: int) -> bytes:
+        await trio.lowlevel.checkpoint()
+        self._step("read")
+        return await super().read_segment(bucket, number)
+
+    async def delete(self, ledger_id: int) -> None:
+        self._step("delete")
+        await super().delete(ledger_id)
+
+    async def open(self, ledger_id: int) -> tuple[StoredBucket, Directory]:
+        self._step("open")
+        return await super().open(ledger_id)
 
 
 class World:
@@ -156,7 +193,7 @@ class World:
         await nursery.start(self.topic.run)
         self.cursor: Cursor = await self.topic.open_cursor("sub", initial="earliest")
         self.owner = TopicOwner(self.topic) if self.is_shared else CursorOwner(self.cursor)
-        self.store = BucketStore(self.topic.storage)
+        self.store = FlakyStore(self.topic.storage)
         self._build()
         await nursery.start(self.keeper.run)
 
@@ -195,13 +232,15 @@ class World:
 
     # -- what scripts do --------------------------------------------------------------------------
 
-    def publish(self, count: int, *, ledgers: int = 2, within_ms: int = 1000) -> list[Place]:
+    def publish(
+        self, count: int, *, ledgers: int = 2, after_ms: int = 0, within_ms: int = 1000
+    ) -> list[Place]:
         """Delayed messages at the end of the topic, seen by the index."""
         places = []
         for _ in range(ledgers):
             for entry_id in range(count):
                 place = self.next_ledger, entry_id
-                self.truth[place] = self.clock.ms + self.random.randrange(1, within_ms)
+                self.truth[place] = self.clock.ms + after_ms + self.random.randrange(1, within_ms)
                 assert self.view.add(place, self.truth[place])  # type: ignore[arg-type]
                 places.append(place)
             self.next_ledger += 1
@@ -217,14 +256,16 @@ class World:
     async def settled(self) -> None:
         """Nothing is left to do for the keeper but what is due later."""
         keeper = self.keeper
-        while (  # noqa: ASYNC110 - the keeper tells nobody that it is done, and time is virtual
-            keeper.waiting
-            or keeper.buckets.dying
-            or len(keeper.stored) > self.settings.merged_above
-            or any(self.index.wanted(self.clock.ms))
-        ):
-            await trio.sleep(0.05)
-        await trio.testing.wait_all_tasks_blocked()
+        while True:
+            await trio.testing.wait_all_tasks_blocked()
+            if not (
+                keeper.waiting
+                or keeper.buckets.dying
+                or len(keeper.stored) > self.settings.merged_above
+                or any(self.index.wanted(self.clock.ms))
+            ):
+                return
+            await trio.sleep(0.05)  # virtual: something is tried again then
 
     async def deliver(self, until_ms: int, count_max: int = 10_000) -> list[Place]:
         """Move the time, take what is due, acknowledge it. Exact, in order, once."""
