@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from geminga.bookie.file_names import JOURNAL_SUFFIX, journal_path, parse_id
 from geminga.bookie.journal_files import JournalPosition
 from geminga.bookie.journal_format import FILE_HEADERS_BYTES_MAX, FileHeader
-from geminga.bookie.journal_headers import FoundHeader, HeaderState, find_header
+from geminga.bookie.journal_headers import FoundHeader, HeaderState, find_header, foreign_id
 from geminga.bookie.journal_scan import Damage, JournalScan
 from geminga.disk import Disk, File
 
@@ -22,14 +22,20 @@ _DAMAGED = (HeaderState.COPIED, HeaderState.REBUILT)
 class JournalInventory:
     """The journals of one directory as they were when it was made. Blocking; writes nothing."""
 
-    def __init__(self, disk: Disk, directory: str) -> None:
+    def __init__(self, disk: Disk, directory: str, *, file_bytes: int = 0) -> None:
+        """`file_bytes` is the length from which on a journal is left for the next one; 0: not known."""
         self._disk = disk
+        self._file_bytes = file_bytes
         self._directory = directory
         ids = (parse_id(name, JOURNAL_SUFFIX) for name in disk.list(directory))
         self._found: dict[int, FoundHeader] = {}
+        self._let_go = 0
         for journal_id in sorted(id_ for id_ in ids if id_ is not None):
             with self.open(journal_id) as file:
                 self._found[journal_id] = find_header(file, journal_id)
+                foreign = foreign_id(file, journal_id)
+            if foreign:
+                self._let_go = max(self._let_go, min(foreign, journal_id))
 
     @property
     def last_id(self) -> int:
@@ -48,22 +54,39 @@ class JournalInventory:
             file.close()
 
     def starts_after(self, mark: JournalPosition) -> bool:
-        """The mark's own journal is not there, a later one is. Journals go oldest first, and only once the
-        mark has passed them: so there was a later mark than this.
+        """Whether there was a later mark than this. Journals go oldest first, and only once the mark has
+        passed them: the mark's own is not there while a later one is, or one that it calls for was about to
+        be written over.
         """
+        if self._let_go >= mark.journal_id:
+            return True
         later = any(found.begun for journal_id, found in self._found.items() if journal_id > mark.journal_id)
-        return mark.journal_id not in self._found and later
+        own = self._found.get(mark.journal_id)
+        # If a later one follows it, it was begun: then it is damaged, and `damages` says so.
+        return later and (own is None or not (own.begun or self._is_followed(mark.journal_id)))
+
+    def _is_followed(self, journal_id: int) -> bool:
+        headers = (found.header for found in self._found.values())
+        return any(header is not None and header.previous_id == journal_id for header in headers)
 
     def readable(self, mark: JournalPosition) -> list[FileHeader]:
         """The journals to replay, oldest first."""
         return [found.header for found in self._from(mark).values() if found.header is not None]
 
-    def synced_end(self, journal_id: int) -> int | None:
-        """Where the next journal says that this one ended."""
-        for found in self._found.values():
-            if found.header is not None and found.header.previous_id == journal_id:
-                return found.header.previous_end
-        return None
+    def synced_end(self, journal_id: int, mark: JournalPosition) -> int | None:
+        """Where the next journal says that this one ended; None for the last one.
+
+        A next journal that cannot say it any more still proves that this one was full: it was synced at least
+        so far.
+        """
+        followed = False
+        for later, (header, state) in self._found.items():
+            if header is not None and header.previous_id == journal_id:
+                return header.previous_end
+            lost = header is None or state is HeaderState.REBUILT
+            followed = followed or (later > journal_id and lost and state is not HeaderState.UNUSED)
+        # Without a mark this may be the last journal of one start, and the later one another's.
+        return (self._file_bytes or None) if followed and mark.journal_id else None
 
     def restored(self, mark: JournalPosition) -> list[str]:
         """Paths of those with a damaged header that can be read all the same."""
@@ -102,8 +125,9 @@ class JournalInventory:
             between = file.pread(begin, max(0, header.first_group - begin))
         return [Damage(self.path(header.journal_id), begin, len(between))] if any(between) else []
 
-    def spent(self, damages: list[Damage]) -> list[str]:
-        """Journals that may be written over once all are replayed, which found `damages`; oldest first.
+    def spent(self, damages: list[Damage], mark: JournalPosition) -> list[str]:
+        """Journals that may be written over once all from the mark on are replayed, which found `damages`;
+        oldest first.
 
         One whose header is damaged in both copies stays as it is, now and at every start, unless its groups
         could all be read: somebody may get more out of it.
@@ -113,14 +137,14 @@ class JournalInventory:
             self.path(journal_id)
             for journal_id, found in self._found.items()
             if found.state in (HeaderState.WHOLE, HeaderState.COPIED)
-            or (self.path(journal_id) not in damaged and self._is_readable(journal_id, found))
+            or (self.path(journal_id) not in damaged and self._is_readable(journal_id, found, mark))
         ]
 
-    def _is_readable(self, journal_id: int, found: FoundHeader) -> bool:
+    def _is_readable(self, journal_id: int, found: FoundHeader, mark: JournalPosition) -> bool:
         if found.header is None:
             return not found.begun
         with self.open(journal_id) as file:
-            scan = JournalScan(file, found.header, synced_end=self.synced_end(journal_id))
+            scan = JournalScan(file, found.header, synced_end=self.synced_end(journal_id, mark))
             for _ in scan.groups(0):
                 pass
         return not scan.damages and not self._before_first_group(found.header)

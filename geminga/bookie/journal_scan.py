@@ -52,7 +52,9 @@ class JournalScan:
     """One pass over a journal file from `offset`; iterate `groups`, then look at what was found."""
 
     def __init__(self, file: File, header: FileHeader, *, synced_end: int | None) -> None:
-        """`synced_end` is where the journal that came after this one says it ended, if there is one."""
+        """`synced_end` is where the journal that came after this one says it ended, if there is one: every
+        group that begins before it was synced.
+        """
         self._file = file
         self._header = header
         self._alignment = header.alignment
@@ -119,7 +121,7 @@ class JournalScan:
                 lost += runs[runs.index(run) + 1 :]
                 break
             position += ends[-1]
-        if lost and self._was_synced(end):
+        if lost and self._was_synced(header.offset, end):
             self.damages.append(Damage(self._file.path, header.offset, end - header.offset, tuple(lost)))
             return segments
         if lost:
@@ -130,9 +132,9 @@ class JournalScan:
             return [s for s in segments if s.first < first_lost.get(s.ledger_id, s.last + 1)]
         return segments
 
-    def _was_synced(self, end: int) -> bool:
+    def _was_synced(self, offset: int, end: int) -> bool:
         if self._synced_end is not None:
-            return end <= self._synced_end
+            return offset < self._synced_end
         return self._group_at(end)[0] is not None or self._search(end) is not None
 
 

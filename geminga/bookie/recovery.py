@@ -129,7 +129,7 @@ class Recovery:
 
     def run(self) -> JournalFiles:
         """Check the index, replay, flush, start a new journal. After a StorageError run another one."""
-        journals = JournalInventory(self._disk, self._directory)
+        journals = JournalInventory(self._disk, self._directory, file_bytes=self._settings.journal_file_bytes)
         self._check_index(journals)
         needed_from = self._index.mark
         self._damages = journals.damages(needed_from)
@@ -144,7 +144,7 @@ class Recovery:
             self._settings,
             journal_id=mark.journal_id,
             previous=JournalPosition(0, 0),
-            free=journals.spent(self._damages),
+            free=journals.spent(self._damages, needed_from),
         )
 
     def _check_index(self, journals: JournalInventory) -> None:
@@ -179,7 +179,7 @@ class Recovery:
     def _replay(self, header: FileHeader, journals: JournalInventory) -> None:
         mark = self._index.mark
         with journals.open(header.journal_id) as file:
-            scan = JournalScan(file, header, synced_end=journals.synced_end(header.journal_id))
+            scan = JournalScan(file, header, synced_end=journals.synced_end(header.journal_id, mark))
             self._journals += 1
             for group in scan.groups(mark.offset if header.journal_id == mark.journal_id else 0):
                 self._counts["groups"] += 1

@@ -195,6 +195,12 @@ def look(world: World) -> tuple[Any, dict[int, str]]:
     return found
 
 
+def wipe(world: World, path: str) -> None:
+    file = world.disk.open(path)
+    file.pwrite(0, bytes(file.size()))
+    file.sync()
+
+
 @pytest.mark.parametrize("which", ["newest", "older"])
 def test_any_damage_to_one_copy_of_a_header_takes_nothing(new_world: NewWorld, which: str) -> None:
     for at in range(FILE_HEADER.size):
@@ -238,6 +244,23 @@ def test_what_is_damaged_besides_both_headers_is_named_and_the_file_kept(new_wor
         assert world.disk.read_file(path) == kept
 
 
+@pytest.mark.parametrize("at", [0, 40, 100])
+def test_a_journal_before_one_whose_header_is_gone_was_synced_to_its_end(
+    new_world: NewWorld, at: int
+) -> None:
+    """The last group of the older one: only the next one's header says that it was promised."""
+    world, journals = left_by_a_crash(new_world)
+    last = [offset for _, offset in journal_headers.stated_groups(world.disk.open(journals[0]))][-1]
+    world.disk.flip_bit(journals[0], last + at, 1)
+    damage_headers(world.disk, journals[1])
+    report, errors = look(world)
+    (damage,) = report.damages
+    assert (damage.path, damage.offset) == (journals[0], last)
+    assert report.headers_restored == (journals[1],)
+    assert errors
+    assert "gone" not in errors.values()
+
+
 def test_a_journal_of_which_nothing_can_be_read_is_named_and_kept(new_world: NewWorld) -> None:
     world, journals = left_by_a_crash(new_world, groups=1)
     (path,) = journals
@@ -253,14 +276,12 @@ def test_a_journal_of_which_nothing_can_be_read_is_named_and_kept(new_world: New
         assert world.disk.read_file(path) == kept
 
 
-@pytest.mark.parametrize("how", ["wiped", "missing"])
-def test_a_journal_in_the_middle_that_is_gone_is_missed(new_world: NewWorld, how: str) -> None:
+@pytest.mark.parametrize(("which", "how"), [(0, "wiped"), (1, "wiped"), (1, "missing")])
+def test_a_journal_that_is_gone_is_missed(new_world: NewWorld, which: int, how: str) -> None:
     world, journals = left_by_a_crash(new_world)
-    path = journals[1]
+    path = journals[which]
     if how == "wiped":
-        file = world.disk.open(path)
-        file.pwrite(0, bytes(file.size()))
-        file.sync()
+        wipe(world, path)
     else:
         world.disk.unlink(path)
         world.disk.sync_directory("data/journal")
@@ -284,9 +305,7 @@ def test_the_journal_of_the_mark_is_missed_too(new_world: NewWorld) -> None:
     trio.run(fill)
     world.crash("drop")
     path = f"data/journal/{world.disk.list('data/journal')[-1]}"
-    file = world.disk.open(path)
-    file.pwrite(0, bytes(file.size()))
-    file.sync()
+    wipe(world, path)
     report, errors = look(world)
     assert [damage.path for damage in report.damages] == [path]
     assert errors == {2: "gone", 3: "gone"}
@@ -321,4 +340,4 @@ def test_a_planted_bug_is_caught(
 def all_of_them(new_world: NewWorld) -> None:
     test_any_damage_to_one_copy_of_a_header_takes_nothing(new_world, "older")
     test_damage_to_both_copies_takes_nothing_while_the_groups_are_whole(new_world, 0)
-    test_a_journal_in_the_middle_that_is_gone_is_missed(new_world, "wiped")
+    test_a_journal_that_is_gone_is_missed(new_world, 1, "wiped")
