@@ -139,6 +139,11 @@ def by_ledger(codes: Integers) -> list[tuple[int, Integers]]:
     return [(ids[n], entry_ids[starts[n] : ends[n]]) for n in range(len(starts))]
 
 
+def members_of(codes: Integers) -> dict[int, BitMap]:
+    """Codes in any order, perhaps none, as entry ids by ledger."""
+    return {ledger_id: bitmap_of(ids) for ledger_id, ids in by_ledger(codes)} if len(codes) else {}
+
+
 def _ascending(numbers: Integers) -> Integers:
     if bool((numbers[1:] >= numbers[:-1]).all()):
         return numbers

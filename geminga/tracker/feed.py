@@ -68,18 +68,19 @@ class Part:
         if rows.length >= COLUMN_ROWS_MAX:
             self._pack(rows)
         else:
-            run = Run(rows)
-            self.runs.append(run)
-            self._queue.push(run)
+            self.add_run(rows)
+
+    def add_run(self, rows: Rows) -> None:
+        run = Run(rows)
+        self.runs.append(run)
+        self._queue.push(run)
 
     def _pack(self, rows: Rows) -> None:
         self.packs = [bucket for bucket in self.packs if bucket.has_more()]
         if self.may_repeat:
             rows, again = split_repeated(rows)
             if again.length:
-                run = Run(again)
-                self.runs.append(run)
-                self._queue.push(run)
+                self.add_run(again)
         bucket = pack(rows)
         self.packs.append(bucket)
         self._queue.push(bucket)
@@ -159,16 +160,16 @@ class Feed:
             return
         self._members.count += 1
         column = self._column
-        code = self._first_code + entry_id
-        if code != column.next_code:
+        if (code := self._first_code + entry_id) != column.next_code:
             column.span_codes.append(code)
             column.span_rows.append(len(column.times_ms))
         column.next_code = code + 1
+        column.append_time(deliver_at_ms)
         if deliver_at_ms < column.earliest_ms:
             column.earliest_ms = deliver_at_ms
-        column.append_time(deliver_at_ms)
-        self._room -= 1
-        if self._room <= 0:
+        if self._room > 1:
+            self._room -= 1
+        else:
             self._fill_up()
 
     def add_many(
@@ -201,6 +202,11 @@ class Feed:
         """Another row for a member. It stays in memory."""
         self.expect_repeats()
         self.shared.column.add(code_of(ledger_id, entry_id), kept_ms)
+
+    def put_back(self, rows: Rows) -> None:
+        """Sorted rows of members, to stay in memory."""
+        self.expect_repeats()
+        self.shared.add_run(rows)
 
     def _turn_to(self, ledger_id: int) -> None:
         assert 0 <= ledger_id < LEDGER_ID_END

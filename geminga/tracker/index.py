@@ -17,7 +17,7 @@ from pyroaring import BitMap
 from geminga.clock import Clock
 from geminga.tracker.bucket_map import BucketMap
 from geminga.tracker.bucket_store import StoredBucket
-from geminga.tracker.due_rows import DueBatch, release
+from geminga.tracker.due_rows import DueBatch, members_of, release
 from geminga.tracker.feed import Feed
 from geminga.tracker.frozen import Frozen
 from geminga.tracker.membership import Membership
@@ -154,6 +154,25 @@ class DelayedIndex:
             for view in self.views:
                 view.fall_behind(oldest)
 
+    def take_back(self) -> None:
+        """Let wait again what is due and unread: the clock has stepped back, or the tick became shorter, so
+        that other rows may be due before these.
+        """
+        unread = [batch for batch in self._due if batch.readers]
+        places = [view.place_among(unread) for view in self.views]
+        for number, batch in enumerate(unread):
+            start = 0 if min(places)[0] < number else min(row for at, row in places if at == number)
+            rows = batch.rows.part(start, batch.rows.length)
+            self.members.add_all(members_of(rows.codes))
+            self.feed.put_back(rows)
+            for view, (at, row) in zip(self.views, places, strict=True):
+                end = batch.rows.length if at > number else row if at == number else 0
+                view.hand_back(batch.rows.codes[start : max(start, end)])
+        for view in self.views:
+            view.leave()
+        self._due.clear()
+        self._due_rows = 0
+
     def _let_go(self, taken: Mapping[int, BitMap]) -> None:
         if self.overrides:
             for code in [code for code in self.overrides if (code & 0xFFFFFFFF) in taken.get(code >> 32, ())]:
@@ -235,9 +254,11 @@ class DelayedIndex:
         for position, deliver_at_ms in times_ms.items():
             if not self.reschedule(position, deliver_at_ms) and len(self.overrides) < OVERRIDES_MAX:
                 self.overrides[code_of(*position)] = self.rules.kept_ms(deliver_at_ms)
+        self.wake()
 
     def wake(self) -> None:
         for view in self.views:
+            view.is_plain = False
             view.wake()
 
     # -- buckets ---------------------------------------------------------------------------------------------

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from pyroaring import BitMap
 
 from geminga.position import EARLIEST, Position
-from geminga.tracker.due_rows import DueBatch, bitmap_of, by_ledger
+from geminga.tracker.due_rows import DueBatch, members_of
 from geminga.tracker.fixed_delay import FixedDelay
 from geminga.tracker.membership import Membership
-from geminga.tracker.rows import code_of, places_of
+from geminga.tracker.rows import Integers, code_of, places_of
 
 if TYPE_CHECKING:
     from geminga.tracker.index import DelayedIndex
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 class View:
     """Implements `DelayedDeliveryTracker`. Its count: what waits and is not passed, what is due and unread,
     and what fell behind.
+
+    `is_plain` says that an add is nothing but an add to the index: no fixed delay is looked for, nothing is
+    due and unread, no position has another time, nobody shares the index. Whatever ends that clears it.
     """
 
     __slots__ = (
@@ -44,6 +47,7 @@ class View:
         "_rules",
         "_unread",
         "_wake",
+        "is_plain",
         "passed",
     )
 
@@ -74,6 +78,7 @@ class View:
         """Of the unread rows: what this view does not want any more."""
         self._behind = Membership()
         """Due, but its batch is gone: all that is known of it is that it is due."""
+        self.is_plain = False
         if is_acknowledged is not None and self._is_shared:
             self.recovered(index.members.bitmaps)
 
@@ -84,9 +89,7 @@ class View:
             self._refuse(position, deliver_at_ms)
             return False
         ledger_id, entry_id = position
-        if self._fixed.is_watched:
-            self._fixed.add(deliver_at_ms)
-        if self._is_shared or self._unread or self._dropped.count or self._index.overrides:
+        if not self.is_plain:
             return self._add_with_care(ledger_id, entry_id, deliver_at_ms)
         self._feed_add(ledger_id, entry_id, deliver_at_ms)
         return True
@@ -97,11 +100,8 @@ class View:
         if not deliver_at_ms:
             return ()
         earliest_ms = min(deliver_at_ms)
-        if (
-            earliest_ms <= self._now_ms() + self._rules.slack_ms
-            or self._is_shared
-            or self._index.overrides
-            or (self._unread and self._unread_between(ledger_id, entry_ids[0], entry_ids[-1]))
+        if earliest_ms <= self._now_ms() + self._rules.slack_ms or not (
+            self.is_plain or self._is_simple(ledger_id, entry_ids[0], entry_ids[-1])
         ):
             places = enumerate(zip(entry_ids, deliver_at_ms, strict=True))
             return [
@@ -113,6 +113,14 @@ class View:
         self._index.feed.add_many(ledger_id, entry_ids, times_ms, earliest_ms)
         return ()
 
+    def _is_simple(self, ledger_id: int, first_entry: int, last_entry: int) -> bool:
+        """Whether new positions in this range can be added at once."""
+        if self._is_shared or self._index.overrides or self._behind.count:
+            return False
+        return not (self._unread or self._dropped.count) or not self._unread_between(
+            ledger_id, first_entry, last_entry
+        )
+
     def _refuse(self, position: tuple[int, int], deliver_at_ms: int) -> None:
         """It is dispatched now, so `take_due` must not return it once more."""
         self._fixed.refuse()
@@ -122,6 +130,9 @@ class View:
     def _add_with_care(self, ledger_id: int, entry_id: int, deliver_at_ms: int) -> bool:
         """Where a position may be tracked without being a member, have another time, or wait for others."""
         index = self._index
+        if self._fixed.is_watched:
+            self._fixed.add(deliver_at_ms)
+        self.is_plain = self._may_be_plain() and not self._fixed.is_watched
         if self._behind.contains(ledger_id, entry_id):
             return True
         if self._find_unread(ledger_id, entry_id):
@@ -136,6 +147,10 @@ class View:
             if other is not self and other.has_no_need_of(ledger_id, entry_id):
                 other.passed.add(ledger_id, entry_id)
         return True
+
+    def _may_be_plain(self) -> bool:
+        tracked_apart = self._unread or self._dropped.count or self._behind.count
+        return not (self._is_shared or tracked_apart or self._index.overrides)
 
     def has_no_need_of(self, ledger_id: int, entry_id: int) -> bool:
         """Whether a position that comes to a shared index by way of another view is acknowledged here, or
@@ -164,7 +179,10 @@ class View:
             else:
                 if self._dropped.count:
                     batch = self._skip_dropped()
-                return batch.rows.times_ms.item(self._row) <= limit_ms
+                time_ms = batch.rows.times_ms.item(self._row)
+                if time_ms <= limit_ms and index.feed.earliest_ms() > time_ms:
+                    return True
+                index.take_back()
 
     def _skip_dropped(self) -> DueBatch:
         """Go on to the next row that was not dropped, which there is."""
@@ -186,6 +204,7 @@ class View:
             self._index.settle()
             if not len(self):
                 self._fixed.reset()
+                self.is_plain = False
         return taken
 
     def _read(self, count_max: int, limit_ms: int) -> list[tuple[int, int]]:
@@ -229,9 +248,7 @@ class View:
         if self._behind.count:
             return self._now_ms()
         now_ms = self._now_ms()
-        if self._has_row(now_ms + self._rules.due_slack_ms) or self._unread:
-            if self._dropped.count:
-                self._skip_dropped()
+        if self._has_row(now_ms + self._rules.due_slack_ms):
             return self._batch.rows.times_ms.item(self._row)
         earliest_ms = self._index.earliest_ms()
         return None if earliest_ms >= 1 << 63 else earliest_ms
@@ -251,6 +268,7 @@ class View:
 
     def arrived(self, batch: DueBatch) -> None:
         """A batch has been filled: its rows do not wait any more, they are to be read."""
+        self.is_plain = False
         self._unread += batch.rows.length
         if self.passed.count:
             for ledger_id, entry_ids in batch.members.items():
@@ -266,15 +284,33 @@ class View:
         members = dict(batch.members)
         if self._row:
             unread = batch.rows.codes[self._row :]
-            members = (
-                {ledger_id: bitmap_of(ids) for ledger_id, ids in by_ledger(unread)} if len(unread) else {}
-            )
+            members = members_of(unread)
         for ledger_id in list(members):
             dropped = self._dropped.bitmaps.get(ledger_id)
             if dropped is not None:
                 members[ledger_id] = members[ledger_id] - dropped
         self._unread -= self._behind.add_all(members)
         self._next_batch()
+
+    def place_among(self, batches: Sequence[DueBatch]) -> tuple[int, int]:
+        """Which of these is read next, and its row; one past the last if all have been read."""
+        numbers = [number for number, batch in enumerate(batches) if batch is self._batch]
+        return (numbers[0], self._row) if numbers else (len(batches), 0)
+
+    def hand_back(self, read: Integers) -> None:
+        """Unread rows wait again. `read`: codes that this view has taken, but others have not."""
+        unwanted = members_of(read)
+        for ledger_id, entry_ids in self._dropped.bitmaps.items():
+            before = unwanted.get(ledger_id)
+            unwanted[ledger_id] = BitMap(entry_ids) if before is None else before | entry_ids
+        for ledger_id, entry_ids in unwanted.items():
+            waiting = self._index.members.bitmaps.get(ledger_id)
+            if waiting is None or not (common := waiting & entry_ids):
+                continue
+            if self._is_shared:
+                self.passed.add_all({ledger_id: common})
+            else:
+                self._index.members.take(ledger_id, common)
 
     def recovered(self, members: Mapping[int, BitMap]) -> None:
         """The index has these now: pass those that are acknowledged here."""
@@ -355,9 +391,7 @@ class View:
             if batch.min_code <= code:
                 codes = batch.rows.codes[row:]
                 codes = codes[codes <= code]
-                if len(codes):
-                    members = {ledger_id: bitmap_of(ids) for ledger_id, ids in by_ledger(codes)}
-                    self._unread -= self._dropped.add_all(members)
+                self._unread -= self._dropped.add_all(members_of(codes))
             batch, row = batch.next, 0
 
     # -- what is tracked -------------------------------------------------------------------------------------
@@ -433,13 +467,15 @@ class View:
     def forget_all(self) -> None:
         """Nothing is tracked here any more."""
         self.leave()
-        for positions in (self.passed, self._dropped, self._behind):
-            positions.clear()
-        self._unread = 0
+        self.passed.clear()
+        self._behind.clear()
         self._fixed.reset()
+        self.is_plain = False
 
     def leave(self) -> None:
         """Read no more of what is due now."""
+        self._dropped.clear()
+        self._unread = 0
         while self._batch.next is not None:
             self._batch.readers -= 1
             self._batch = self._batch.next
