@@ -14,11 +14,11 @@ from typing import Final
 import trio
 
 from geminga.bookie.bookie import Bookie
-from geminga.bookie.ledger_writer import LedgerWriter
 from geminga.bookie.settings import BookieSettings
 from geminga.chaos.deterministic import run_deterministically
 from geminga.chaos.sim_disk import CrashMode, PowerCut, SimDisk
 from geminga.chaos.sim_key_value import SimKeyValue
+from geminga.chaos.sim_ledger import Broken, SimLedger, promise
 from geminga.errors import CorruptData, LedgerNotFound, StorageError
 
 TINY: Final = BookieSettings(
@@ -47,55 +47,6 @@ CHECKED_IDS: Final = 1000
 """Ledgers that `check` writes have ids above this."""
 
 
-class Broken(AssertionError):
-    """A promise was broken."""
-
-
-def promise(kept: bool, what: str) -> None:
-    if not kept:
-        raise Broken(what)
-
-
-class SimLedger:
-    """What one ledger was given, and what was said about it."""
-
-    def __init__(self, ledger_id: int) -> None:
-        self.ledger_id = ledger_id
-        self.bodies: list[bytes] = []
-        self.durable = -1
-        self.failure: StorageError | None = None
-        self.deleting = self.deleted = False
-        self.fenced_at: int | None = None
-        self.writer: LedgerWriter | None = None
-        self.progress = trio.Event()
-
-    def on_durable(self, last_entry_id: int) -> None:
-        promise(self.durable < last_entry_id < len(self.bodies), f"ledger {self.ledger_id}: reported wrong")
-        promise(self.failure is None, f"ledger {self.ledger_id}: durable after a failure")
-        self.durable = last_entry_id
-        self._wake()
-
-    def on_failed(self, error: StorageError) -> None:
-        promise(self.failure is None, f"ledger {self.ledger_id}: two failures")
-        self.failure = error
-        self._wake()
-
-    def body(self, size: int) -> bytes:
-        """Different for each entry."""
-        body = f"{self.ledger_id}:{len(self.bodies)}:".encode()
-        return (body * (size // len(body) + 1))[:size]
-
-    def is_pending(self) -> bool:
-        return self.durable < len(self.bodies) - 1 and self.failure is None
-
-    def is_open(self) -> bool:
-        return not self.deleting and self.fenced_at is None and self.failure is None
-
-    def _wake(self) -> None:
-        self.progress.set()
-        self.progress = trio.Event()
-
-
 class BookieWorld:
     """One disk, one index, and the ledgers' owners."""
 
@@ -105,13 +56,19 @@ class BookieWorld:
         self.disk = SimDisk(seed)
         self.ledgers: dict[int, SimLedger] = {}
         self.index_lost = False
+        self.index_copies: list[dict[bytes, bytes]] = []
+        """What the index was before each of its syncs."""
         self.index = self._hooked(SimKeyValue(seed))
 
     def _hooked(self, index: SimKeyValue) -> SimKeyValue:
         index.before_write = lambda: self.disk.step("index write", "index")
-        index.before_sync = lambda: self.disk.step("index sync", "index")
+        index.before_sync = lambda: self._before_index_sync(index)
         index.before_read = lambda: self.disk.step("index read", "index")
         return index
+
+    def _before_index_sync(self, index: SimKeyValue) -> None:
+        self.disk.step("index sync", "index")
+        self.index_copies.append(index.durable())
 
     def crash(self, mode: CrashMode) -> None:
         self.disk.faults.clear()
@@ -120,9 +77,12 @@ class BookieWorld:
         keep = {"drop": 0, "keep": self.index.unsynced, "torn": None}[mode]
         self.index = self._hooked(self.index.crash(keep))
 
-    def lose_index(self) -> None:
-        """With it go the only knowledge of deletions and fences; entries must all come back."""
-        self.index = self._hooked(SimKeyValue(self.seed))
+    def lose_index(self, age: int | None = None) -> None:
+        """With it go the only knowledge of deletions and fences; entries must all come back. With an age in
+        syncs an old copy is put in its place, if there were as many.
+        """
+        copy = self.index_copies[-age] if age is not None and age <= len(self.index_copies) else None
+        self.index = self._hooked(SimKeyValue(self.seed, copy))
         self.index_lost = True
 
     @asynccontextmanager
@@ -258,7 +218,8 @@ class BookieWorld:
             with trio.fail_after(HANG_S):
                 async with self.running(close=False) as bookie:
                     promise(not bookie.recovery.damages, f"a crash looks like damage: {bookie.recovery}")
-                    promise(not bookie.recovery.logs_missing, "the index names logs that are gone")
+                    missing = not self.index_lost and bookie.recovery.logs_missing
+                    promise(not missing, "the index names logs that are gone")
                     for ledger in self.ledgers.values():
                         lasts[ledger.ledger_id] = await self._check_ledger(bookie, ledger)
                     surplus = _entries_counted(bookie) - sum(last + 1 for last in lasts.values())

@@ -117,6 +117,10 @@ class SimKeyValue:
             _apply(rows, batch)
         return SimKeyValue(self._random.getrandbits(32), rows)
 
+    def durable(self) -> dict[bytes, bytes]:
+        """A copy of all that was synced."""
+        return dict(self._durable)
+
     @property
     def unsynced(self) -> int:
         """How many batches a crash may forget."""

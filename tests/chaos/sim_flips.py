@@ -7,9 +7,10 @@ from __future__ import annotations
 import random
 
 from geminga.bookie.bookie import Bookie
-from geminga.chaos.bookie_world import BookieWorld, SimLedger
+from geminga.chaos.bookie_world import BookieWorld
 from geminga.chaos.deterministic import run_deterministically
 from geminga.chaos.sim_disk import SECTOR_BYTES
+from geminga.chaos.sim_ledger import SimLedger
 from geminga.errors import CorruptData, LedgerNotFound
 
 GROUP_ENTRIES_MAX = 8

@@ -17,7 +17,8 @@ from geminga.chaos.crash_campaign import process_pool, random_cases, run_cases
 from geminga.chaos.crash_cases import WAYS, CaseFailed, Tally, run_case, scripted_cases
 from geminga.chaos.sim_disk import SimFile
 
-SCRIPTED, RANDOM = 1200, 600
+SCRIPTED, RANDOM = 1500, 600
+CALLS = {"write", "sync", "sync_directory", "rename", "unlink", "read", "index sync", "index read"}
 
 
 def test_no_promise_is_broken_in_this_slice() -> None:
@@ -34,6 +35,19 @@ def test_no_promise_is_broken_in_this_slice() -> None:
     assert tally.crashes > 2000
     assert tally.nested > 1000
     assert tally.faults > 400
+
+
+def test_the_nth_call_fails_for_every_n() -> None:
+    """A script that makes each kind of call; by command all scripts do that, in three more ways."""
+    kinds: set[str] = set()
+    world = BookieWorld()
+    world.disk.inject = lambda kind, path: kinds.add(kind)
+    assert world.run(SCRIPTS["compactions"])
+    assert kinds >= CALLS
+    cases = scripted_cases(["compactions"], ["once"])
+    with process_pool(2) as pool:
+        tallies = list(pool.map(run_cases, [cases[first::8] for first in range(8)], [0] * 8))
+    assert sum(tally.faults for tally in tallies) >= len(cases) - 5
 
 
 def test_a_life_is_a_function_of_its_seed() -> None:
