@@ -121,6 +121,8 @@ class BucketSet:
         self._delete_signal.set()
 
     def _collect_released(self) -> None:
+        while self.store.left_behind:
+            self.doom(None, self.store.left_behind.pop())
         for bucket in self.index.released():
             if not bucket.retired:
                 self._retire(bucket)

@@ -8,7 +8,6 @@ backlog does not hold too; `managed_ledger/orphans.py` sweeps it at the next sta
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -125,6 +124,8 @@ class BucketStore:
     """The bucket ledgers of one topic."""
 
     def __init__(self, storage: Storage) -> None:
+        self.left_behind: list[int] = []
+        """Ledgers that nothing names and that could not be deleted yet."""
         self._storage = storage
 
     async def begin(self) -> BucketWriter:
@@ -132,13 +133,16 @@ class BucketStore:
         return BucketWriter(self._storage, await self._storage.create_ledger_record("bucket"))
 
     async def abandon(self, writer: BucketWriter, error: BaseException) -> None:
-        """It was not finished because of this error. The ledger is deleted, unless a property may name it:
-        one whose write failed may be on disk all the same; one that was refused is not.
+        """It was not finished because of this error. The ledger is deleted, if not now then with the next
+        deletion; unless a property may name it: one whose write failed may be on disk all the same, one that
+        was refused is not.
         """
         writer.close()
         if not writer.naming or isinstance(error, PeerError):
-            with contextlib.suppress(GemingaError):  # then it is swept at the next start
+            try:
                 await self.delete(writer.ledger_id)
+            except GemingaError:
+                self.left_behind.append(writer.ledger_id)
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[BucketWriter]:
