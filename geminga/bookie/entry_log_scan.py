@@ -40,6 +40,8 @@ def read_footer_bytes(file: File) -> bytes | None:
     if trailer is None:
         return None
     offset, length, crc = trailer
+    if offset + length + TRAILER_BYTES != size:
+        return None
     footer = file.pread(offset, length)
     return footer if len(footer) == length and crc32c(footer) == crc else None
 
@@ -52,9 +54,14 @@ def read_rows(file: File, log_id: int, *, row_entries_max: int) -> list[LedgerRo
     return scan_rows(file, log_id, row_entries_max=row_entries_max)
 
 
-def scan_rows(file: File, log_id: int, *, row_entries_max: int) -> list[LedgerRow]:
+def scan_rows(
+    file: File, log_id: int, *, row_entries_max: int, holes: list[int] | None = None
+) -> list[LedgerRow]:
     """The same from the records alone, up to the first that is not whole: what comes behind it is the rest
     of a flush that a crash cut short, or a footer.
+
+    With `holes` also what lies behind a damaged record whose length leads to a right one; the offsets of
+    such records are added to it.
     """
     rows: list[LedgerRow] = []
     ends: list[int] = []
@@ -64,7 +71,8 @@ def scan_rows(file: File, log_id: int, *, row_entries_max: int) -> list[LedgerRo
         if ends:
             rows.append(LedgerRow(ledger_id, Row(first, log_id, begin, compact(ends))))
 
-    if decode_header(file.pread(0, HEADER_BYTES)) != log_id:
+    # A header that is damaged does not matter, one of another log does.
+    if decode_header(file.pread(0, HEADER_BYTES)) not in (log_id, None):
         return rows
     position = HEADER_BYTES
     window, window_start = file.pread(position, SCAN_BYTES), position
@@ -73,6 +81,12 @@ def scan_rows(file: File, log_id: int, *, row_entries_max: int) -> list[LedgerRo
         if record is None and window_start != position:
             window, window_start = file.pread(position, SCAN_BYTES), position
             record = _record_at(window, 0)
+        if record is None and holes is not None and (following := _following(file, position)):
+            close_row()
+            ledger_id, ends = -1, []
+            holes.append(position)
+            position = following
+            continue
         if record is None:
             break
         record_ledger, entry_id, length = record
@@ -83,6 +97,18 @@ def scan_rows(file: File, log_id: int, *, row_entries_max: int) -> list[LedgerRo
         ends.append(position - begin)
     close_row()
     return rows
+
+
+def _following(file: File, position: int) -> int:
+    """Where the next record stands, if the damaged one's length leads to a right one; else 0."""
+    head = file.pread(position, RECORD_HEAD.size)
+    if len(head) < RECORD_HEAD.size:
+        return 0
+    length = RECORD_HEAD.unpack(head)[0]
+    if length > ENTRY_BYTES_MAX:
+        return 0
+    following: int = position + RECORD_PREFIX_BYTES + length
+    return following if _record_at(file.pread(following, SCAN_BYTES), 0) is not None else 0
 
 
 def _record_at(window: bytes, position: int) -> tuple[int, int, int] | None:

@@ -7,13 +7,16 @@ is written to after a restart anyway.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 
-from geminga.bookie.entry_log_scan import read_rows
+from geminga.bookie.entry_log_scan import read_footer, scan_rows
 from geminga.bookie.file_names import entry_log_path
 from geminga.bookie.index_format import Row, row_part
 from geminga.bookie.ledger_index import LedgerIndex, LedgerRow
-from geminga.disk import Disk
+from geminga.disk import Disk, File
+
+log = logging.getLogger("geminga.bookie")
 
 
 def rebuild_index(
@@ -26,10 +29,11 @@ def rebuild_index(
     index.clear()
     covered: dict[int, _Covered] = {}
     entries = 0
+    behind: list[LedgerRow] = []
     for log_id in log_ids:
         file = disk.open(entry_log_path(directory, log_id))
         try:
-            found = read_rows(file, log_id, row_entries_max=row_entries_max)
+            found, damaged = _rows_of(file, log_id, row_entries_max)
         finally:
             file.close()
         # A flush that a crash cut short was done again: its entries lie in two logs, with the same bytes.
@@ -40,7 +44,46 @@ def rebuild_index(
         ]
         entries += sum(len(row.ends) for _, row in rows)
         index.add_rows(rows)
-    return entries
+        behind += damaged
+    rows = _rows_behind_damage(behind, covered)
+    index.add_rows(rows)
+    return entries + sum(len(row.ends) for _, row in rows)
+
+
+def _rows_of(file: File, log_id: int, row_entries_max: int) -> tuple[list[LedgerRow], list[LedgerRow]]:
+    """A log's rows: up to the first damaged record, and behind it."""
+    footer = read_footer(file)
+    if footer is not None:
+        return [LedgerRow(ledger_id, row) for ledger_id, row in footer.rows], []
+    holes: list[int] = []
+    rows = scan_rows(file, log_id, row_entries_max=row_entries_max, holes=holes)
+    if not holes:
+        return rows, []
+    log.warning("%s: the record at offset %d is damaged; those behind it are read", file.path, holes[0])
+    behind = [found for found in rows if found.row.offset > holes[0]]
+    return rows[: len(rows) - len(behind)], behind
+
+
+def _rows_behind_damage(found: list[LedgerRow], covered: dict[int, _Covered]) -> list[LedgerRow]:
+    """Those that follow without a gap upon what is known of their ledgers.
+
+    A ledger of which entries are missing has them in the journal, if this is the rest of a flush that a crash
+    cut short. All that follows is there as well then, and is left to the replay: it must not take the ledger
+    for complete. If the journal is gone, the ledger ends before the damaged record.
+    """
+    rows: list[LedgerRow] = []
+    for ledger_id, row in sorted(found, key=lambda found: (found.ledger_id, found.row.first)):
+        known = covered.setdefault(ledger_id, _Covered())
+        missing = known.missing_before(row.first)
+        if missing is None:
+            rows += (LedgerRow(ledger_id, piece) for piece in known.add(row))
+        else:
+            log.warning(
+                "entries %d to %d of ledger %d were not found in entry logs; unless the journal has them, the"
+                " ledger ends there, and entries %d to %d in entry log %d are not served",
+                *(missing, row.first - 1, ledger_id, row.first, row.last, row.log_id),
+            )
+    return rows
 
 
 class _Covered:
@@ -51,6 +94,12 @@ class _Covered:
     def __init__(self) -> None:
         self._firsts: list[int] = []
         self._lasts: list[int] = []
+
+    def missing_before(self, first: int) -> int | None:
+        """The first of the entries that are missing directly before this one; None if none is."""
+        at = bisect_right(self._firsts, first)
+        last = self._lasts[at - 1] if at else -1
+        return last + 1 if last < first - 1 else None
 
     def add(self, row: Row) -> list[Row]:
         """The parts of the row that are new."""
