@@ -7,7 +7,7 @@ that is needed to read the groups can be had from them too:
 - The salt is known to no client, so that no payload passes for a group; every group's checksum begins with
   it. A checksum of 32 bits is all that it becomes there, and CRC can be run backwards: a group whose records
   prove its runs right gives a salt that has the same effect.
-- The alignment divides every group's offset.
+- The alignment divides every group's offset. Unless they refute it, it is what the settings say.
 - The end of the journal before this one is not to be had. It is needed only if that one is damaged too.
 
 A file that was to be written over, and was not, is full of an older journal's groups, and their payloads may
@@ -42,6 +42,7 @@ from geminga.disk import File
 SEARCH_BYTES: Final = 1 << 20
 SECTOR_BYTES: Final = 512
 """Every alignment is a multiple of this, and so every group's offset."""
+USUAL_ALIGNMENT: Final = 4096
 
 
 class HeaderState(Enum):
@@ -66,8 +67,10 @@ class FoundHeader(NamedTuple):
         return self.state is not HeaderState.UNUSED
 
 
-def find_header(file: File, journal_id: int) -> FoundHeader:
-    """What is known of the file that bears this id. Reads all of the file if the header is not whole."""
+def find_header(file: File, journal_id: int, *, alignment: int = USUAL_ALIGNMENT) -> FoundHeader:
+    """What is known of the file that bears this id. Reads all of the file if the header is not whole.
+    `alignment` is what journals are likely to have.
+    """
     data = file.pread(0, FILE_HEADERS_BYTES_MAX)
     first = decode_file_header(data)
     second = decode_file_header(data[FILE_HEADER_BYTES:])
@@ -92,7 +95,7 @@ def find_header(file: File, journal_id: int) -> FoundHeader:
         # Another journal's whole header. Either this one's was never written, and payloads of the other look
         # like groups of it; or the file was about to be written over and lost its new name in a crash.
         return FoundHeader(None, HeaderState.UNUSED)
-    rebuilt = _rebuild(file, journal_id, own) if groups[0][0] == journal_id else None
+    rebuilt = _rebuild(file, journal_id, own, alignment) if groups[0][0] == journal_id else None
     return FoundHeader(rebuilt, HeaderState.REBUILT if rebuilt is not None else HeaderState.UNREADABLE)
 
 
@@ -120,7 +123,7 @@ def stated_groups(file: File) -> Iterator[tuple[int, int]]:
         start += SEARCH_BYTES
 
 
-def _rebuild(file: File, journal_id: int, offsets: list[int]) -> FileHeader | None:
+def _rebuild(file: File, journal_id: int, offsets: list[int], alignment: int) -> FileHeader | None:
     """A header with which the file's groups can be read, if a group at one of `offsets` can be trusted."""
     inside = 0
     found: tuple[int, list[int]] | None = None
@@ -141,7 +144,9 @@ def _rebuild(file: File, journal_id: int, offsets: list[int]) -> FileHeader | No
         return None
     salt, same = found
     version = 1 if same[0] < FILE_HEADERS_BYTES_MAX else 2
-    return FileHeader(journal_id, salt, math.gcd(*same), 0, 0, version)
+    if any(offset % alignment for offset in same):
+        alignment = math.gcd(*same)
+    return FileHeader(journal_id, salt, alignment, 0, 0, version)
 
 
 class _Group(NamedTuple):

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from geminga.bookie.file_names import JOURNAL_SUFFIX, journal_path, parse_id
 from geminga.bookie.journal_files import JournalPosition
 from geminga.bookie.journal_format import FILE_HEADERS_BYTES_MAX, FileHeader
-from geminga.bookie.journal_headers import FoundHeader, HeaderState, find_header, foreign_id
+from geminga.bookie.journal_headers import USUAL_ALIGNMENT, FoundHeader, HeaderState, find_header, foreign_id
 from geminga.bookie.journal_scan import Damage, JournalScan
 from geminga.disk import Disk, File
 
@@ -22,8 +22,12 @@ _DAMAGED = (HeaderState.COPIED, HeaderState.REBUILT)
 class JournalInventory:
     """The journals of one directory as they were when it was made. Blocking; writes nothing."""
 
-    def __init__(self, disk: Disk, directory: str, *, file_bytes: int = 0) -> None:
-        """`file_bytes` is the length from which on a journal is left for the next one; 0: not known."""
+    def __init__(
+        self, disk: Disk, directory: str, *, file_bytes: int, alignment: int = USUAL_ALIGNMENT
+    ) -> None:
+        """`file_bytes` is the length from which on a journal is left for the next one; both figures are
+        likely to be those with which the journals were written.
+        """
         self._disk = disk
         self._file_bytes = file_bytes
         self._directory = directory
@@ -32,7 +36,7 @@ class JournalInventory:
         self._let_go = 0
         for journal_id in sorted(id_ for id_ in ids if id_ is not None):
             with self.open(journal_id) as file:
-                self._found[journal_id] = find_header(file, journal_id)
+                self._found[journal_id] = find_header(file, journal_id, alignment=alignment)
                 foreign = foreign_id(file, journal_id)
             if foreign:
                 self._let_go = max(self._let_go, min(foreign, journal_id))
@@ -86,7 +90,7 @@ class JournalInventory:
             lost = header is None or state is HeaderState.REBUILT
             followed = followed or (later > journal_id and lost and state is not HeaderState.UNUSED)
         # Without a mark this may be the last journal of one start, and the later one another's.
-        return (self._file_bytes or None) if followed and mark.journal_id else None
+        return self._file_bytes if followed and mark.journal_id else None
 
     def restored(self, mark: JournalPosition) -> list[str]:
         """Paths of those with a damaged header that can be read all the same."""

@@ -129,7 +129,12 @@ class Recovery:
 
     def run(self) -> JournalFiles:
         """Check the index, replay, flush, start a new journal. After a StorageError run another one."""
-        journals = JournalInventory(self._disk, self._directory, file_bytes=self._settings.journal_file_bytes)
+        journals = JournalInventory(
+            self._disk,
+            self._directory,
+            file_bytes=self._settings.journal_file_bytes,
+            alignment=self._settings.journal_alignment_bytes,
+        )
         self._check_index(journals)
         needed_from = self._index.mark
         self._damages = journals.damages(needed_from)

@@ -62,8 +62,11 @@ def contents(disk: SimDisk, path: str, header: FileHeader) -> tuple[Batches, Jou
 
 
 @pytest.mark.parametrize("groups", [[ONE], [TWO, ONE], [ONE, TWO, THREE, ONE]])
-@pytest.mark.parametrize("alignment", [512, 1024, 4096, 12288])
-def test_groups_alone_say_how_to_read_them(groups: list[Batches], alignment: int) -> None:
+@pytest.mark.parametrize(
+    ("alignment", "likely"),
+    [(512, 512), (512, 4096), (1024, 4096), (4096, 4096), (4096, 12288), (12288, 12288)],
+)
+def test_groups_alone_say_how_to_read_them(groups: list[Batches], alignment: int, likely: int) -> None:
     for seed in range(20):
         disk = SimDisk()
         path = journal(disk, groups, alignment=alignment)
@@ -71,7 +74,7 @@ def test_groups_alone_say_how_to_read_them(groups: list[Batches], alignment: int
         assert before.state is HeaderState.WHOLE
         assert before.header is not None
         damage_headers(disk, path, seed)
-        after = find_header(disk.open(path), 1)
+        after = find_header(disk.open(path), 1, alignment=likely)
         assert after.state is HeaderState.REBUILT
         assert after.header is not None
         assert after.header.first_group == before.header.first_group
@@ -259,6 +262,24 @@ def test_a_journal_before_one_whose_header_is_gone_was_synced_to_its_end(
     assert report.headers_restored == (journals[1],)
     assert errors
     assert "gone" not in errors.values()
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_group_that_is_gone_with_both_headers_leaves_no_silent_hole(
+    new_world: NewWorld, which: int
+) -> None:
+    """The groups that are left would allow a coarser alignment, with which it would not be looked for."""
+    world, (path,) = left_by_a_crash(new_world, groups=3)
+    offsets = [offset for _, offset in journal_headers.stated_groups(world.disk.open(path))]
+    assert offsets == [1024, 1536, 2048]
+    damage_headers(world.disk, path)
+    file = world.disk.open(path)
+    file.pwrite(offsets[which], bytes(512))
+    file.sync()
+    report, errors = look(world)
+    (damage,) = report.damages
+    assert damage[:3] == (path, offsets[which], 512)
+    assert errors.keys() == {2 * which, 2 * which + 1}
 
 
 def test_a_journal_of_which_nothing_can_be_read_is_named_and_kept(new_world: NewWorld) -> None:
