@@ -16,7 +16,6 @@ from typing import Final
 import trio
 
 from geminga.errors import CorruptData, GemingaError, LedgerNotFound, PeerError, StorageError
-from geminga.limits import MIB
 from geminga.managed_ledger.bucket_properties import DELAYED_PREFIX
 from geminga.managed_ledger.cursor_ledger import Storage
 from geminga.tracker.bucket_format import Directory, decode_directory, directory_pieces
@@ -24,8 +23,6 @@ from geminga.tracker.bucket_format import Directory, decode_directory, directory
 log = logging.getLogger("geminga.tracker")
 
 KEY_PREFIX: Final = DELAYED_PREFIX + "bucket_"
-SEGMENTS_READ_BYTES: Final = MIB // 4
-"""How much of a bucket is read at once when it is merged."""
 
 
 def bucket_key(start_ledger: int, end_ledger: int) -> str:
@@ -210,7 +207,9 @@ class BucketStore:
         (entry,) = await self._storage.bookie.read(bucket.ledger_id, number, number, bytes_max=1)
         return entry
 
-    async def read_segments(self, bucket: StoredBucket, first: int) -> list[bytes]:
-        """As many segments from `first` on as are read at once, at least one. Errors as `read_segment`."""
+    async def read_segments(self, bucket: StoredBucket, first: int, bytes_max: int) -> list[bytes]:
+        """As many segments from `first` on as have that many bytes, at least one. Errors as
+        `read_segment`.
+        """
         last = bucket.directory.segments - 1
-        return await self._storage.bookie.read(bucket.ledger_id, first, last, bytes_max=SEGMENTS_READ_BYTES)
+        return await self._storage.bookie.read(bucket.ledger_id, first, last, bytes_max=bytes_max)

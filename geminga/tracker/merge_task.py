@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Final
 
 import trio
 
 from geminga.errors import CorruptData, GemingaError, LedgerNotFound
+from geminga.limits import KIB
 from geminga.tracker.bucket_format import Directory, decode_directory
 from geminga.tracker.bucket_set import BucketSet, Outdated
 from geminga.tracker.bucket_settings import BucketSettings
@@ -17,6 +19,11 @@ from geminga.tracker.merging import DamagedSource, Merger
 from geminga.tracker.retrying import BackOff, OffLoop
 
 log = logging.getLogger("geminga.tracker")
+
+READ_BYTES_MAX: Final = 512 * KIB
+"""Of all sources together is read at once, but at least a segment of each that needs one. In memory that is
+ten times as much.
+"""
 
 
 class MergeTask:
@@ -62,7 +69,10 @@ class MergeTask:
         )
         async with self._buckets.store.writing() as writer:
             while wanted := merger.wanted():
-                read = {number: await self._read(sources[number], segment) for number, segment in wanted}
+                read = {
+                    number: await self._read(sources[number], segment, READ_BYTES_MAX // len(sources))
+                    for number, segment in wanted
+                }
                 try:
                     segments = await self._off_loop(merger.step, read)
                 except DamagedSource as error:
@@ -79,11 +89,11 @@ class MergeTask:
                 writer, bucket, sources, generation, lambda replaced: index.swap(replaced, bucket)
             )
 
-    async def _read(self, source: StoredBucket, first: int) -> list[bytes]:
+    async def _read(self, source: StoredBucket, first: int, bytes_max: int) -> list[bytes]:
         if source.retired:
             raise Outdated(f"{source!r} is gone")
         try:
-            return await self._buckets.store.read_segments(source, first)
+            return await self._buckets.store.read_segments(source, first, bytes_max)
         except (CorruptData, LedgerNotFound) as error:
             self._buckets.lose(source, error)
             raise

@@ -117,9 +117,7 @@ class Merger:
         for source in self._sources:
             count = rows_up_to(source.rows, *min(ends)) if ends else source.rows.length
             parts.append(source.rows.part(0, count))
-            # A copy, so that a short rest does not keep the memory of all that was read.
-            rest = source.rows.part(count, source.rows.length)
-            source.rows = Rows(rest.times_ms.copy(), rest.codes.copy())
+            source.rows = source.rows.part(count, source.rows.length)
         return merge(parts)
 
     def _encode(self, rows: Rows, *, last: bool) -> list[bytes]:

@@ -132,7 +132,7 @@ def inflate(data: bytes, bytes_max: int) -> bytes:
 
 # -- sets of positions ----------------------------------------------------------------------------------
 
-_STEPS, _RUNS = range(2)
+_STEPS, _RUNS, _SPLIT_STEPS = range(3)
 _SET: Final = struct.Struct("<BIq")
 """Which of the two, how many numbers, and the first of the set."""
 
@@ -151,9 +151,27 @@ def to_positions(codes: Integers) -> bytes:
         numbers[1::2] = np.diff(np.concatenate((firsts, [len(codes)]))) - 1
         kind = _RUNS
     else:
-        numbers = np.diff(codes, prepend=codes[0])
-        kind = _STEPS
+        return _steps_of(codes)
     return _SET.pack(kind, len(numbers), int(codes[0])) + deflate(to_varints(numbers))
+
+
+def _steps_of(codes: Integers) -> bytes:
+    steps = np.diff(codes, prepend=codes[0])
+    plain = deflate(to_varints(steps))
+    width = _low_bits(steps)
+    if width:
+        # Steps that are large and random: their low bits are noise, and only the rest is worth deflating.
+        split = bytes((width,)) + to_widths(steps & ((1 << width) - 1), width)
+        split += deflate(to_varints(steps >> width))
+        if len(split) < len(plain):
+            return _SET.pack(_SPLIT_STEPS, len(steps), int(codes[0])) + split
+    return _SET.pack(_STEPS, len(steps), int(codes[0])) + plain
+
+
+def _low_bits(steps: Integers) -> int:
+    """An eighth of the typical step is as large a part of it as is noise for certain."""
+    typical = int(np.partition(steps, len(steps) // 2)[len(steps) // 2])
+    return max(0, typical.bit_length() - 3)
 
 
 def from_positions(data: bytes, count: int) -> Integers:
@@ -172,10 +190,10 @@ def runs_of_positions(data: bytes, count: int) -> tuple[Integers, Integers]:
     if len(data) < _SET.size:
         raise ValueError(f"{len(data)} bytes for {count} positions")
     kind, size, first = _SET.unpack_from(data)
-    if kind not in (_STEPS, _RUNS) or not 1 <= size <= count:
+    if kind not in (_STEPS, _RUNS, _SPLIT_STEPS) or not 1 <= size <= count:
         raise ValueError(f"{size} numbers of kind {kind} for {count} positions")
-    numbers = from_varints(inflate(data[_SET.size :], size * _VARINT_BYTES_MAX), size)
-    if kind == _STEPS:
+    numbers = _numbers_of(data[_SET.size :], size, kind)
+    if kind != _RUNS:
         if size != count:
             raise ValueError(f"{size} steps for {count} positions")
         numbers[0] = first
@@ -193,3 +211,16 @@ def runs_of_positions(data: bytes, count: int) -> tuple[Integers, Integers]:
     if first < 0 or (len(firsts) > 1 and int(np.diff(firsts).min()) < 0):
         raise ValueError("positions out of order")
     return firsts, lengths
+
+
+def _numbers_of(data: bytes, size: int, kind: int) -> Integers:
+    width = at = 0
+    if kind == _SPLIT_STEPS:
+        width = data[0]
+        at = 1 + -(-size * width // 8)
+    numbers = from_varints(inflate(data[at:], size * _VARINT_BYTES_MAX), size)
+    if not width:
+        return numbers
+    if int(numbers.max()) >> (63 - min(width, WIDTH_MAX)):
+        raise ValueError("steps that are too large")
+    return (numbers << width) | from_widths(data[1:at], size, width)

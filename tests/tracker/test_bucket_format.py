@@ -184,6 +184,17 @@ def test_bytes_for_each_message(kind: str, bytes_max: float) -> None:
     assert per_message <= bytes_max
 
 
+def test_bytes_for_each_message_of_many_ledgers() -> None:
+    """As after a merge of 50: a segment has one of 500 entries, and spans seconds instead of minutes."""
+    rng = np.random.default_rng(5)
+    entries = np.flatnonzero(rng.random(2_500_000) < 0.002).astype(np.int64)
+    codes = (np.int64(9) + entries // 50_000 << 32) + entries % 50_000
+    rows = Rows(NOW_MS + rng.integers(0, 2500, len(codes)), codes).sorted()
+    encoded = encode_segment(rows)
+    assert same(decode_segment(encoded), rows)
+    assert len(encoded) / rows.length <= 3.0 - 0.05
+
+
 # -- damage --------------------------------------------------------------------------------------------
 
 
