@@ -93,6 +93,8 @@ class DelayedIndex:
 
         `wake`: something may be due before the time that `next_due_ms` gave. `reread(first, last)`: what is
         neither acknowledged nor contained of these ledgers has to be read from the backlog again.
+        `is_acknowledged`: whether the subscription has acknowledged a position, or delivered it already; asked
+        for what the index has as the view is opened, and for what another view adds.
         """
         assert self.settings.is_shared or not self.views
         view = View(self, wake, reread, is_acknowledged)
@@ -205,7 +207,8 @@ class DelayedIndex:
             found = [view.pass_one(*position) for view in self.views]
             for view in self.views:
                 view.passed.discard(*position)
-            count += self.discard(*position) or any(found)
+            waited = self.discard(*position)
+            count += any(found) if self.views else waited
         self.settle()
         return count
 

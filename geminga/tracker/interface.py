@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from pyroaring import BitMap
+
 from geminga.position import Position
 
 NOT_DELAYED_MS = -1
@@ -79,6 +81,12 @@ class DelayedDeliveryTracker(Protocol):
 
     def contained(self, ledger_id: int, first_entry: int, last_entry: int) -> int:
         """How many of the entries first to last, both included, are tracked. About a microsecond."""
+        ...
+
+    def tracked(self, ledger_id: int, first_entry: int, last_entry: int) -> BitMap | None:
+        """Which of the entries first to last, both included, are tracked, None if none is; the set is the
+        caller's. Some 10 microseconds for 65,536 entries.
+        """
         ...
 
     def pass_positions(self, positions: Sequence[tuple[int, int]]) -> None:

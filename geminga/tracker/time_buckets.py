@@ -246,6 +246,14 @@ class TimeBucketTracker:
     def contained(self, ledger_id: int, first_entry: int, last_entry: int) -> int:
         return 0
 
+    def tracked(self, ledger_id: int, first_entry: int, last_entry: int) -> BitMap | None:
+        found = BitMap()
+        for ledgers in self._buckets.values():
+            if (bitmap := ledgers.get(ledger_id)) is not None:
+                found |= bitmap
+        found &= BitMap(range(first_entry, last_entry + 1))
+        return found or None
+
     def pass_positions(self, positions: Sequence[tuple[int, int]]) -> None:
         pass
 

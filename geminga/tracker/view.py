@@ -17,7 +17,7 @@ from geminga.position import EARLIEST, Position
 from geminga.tracker.due_rows import DueBatch, members_of
 from geminga.tracker.fixed_delay import FixedDelay
 from geminga.tracker.membership import Membership
-from geminga.tracker.rows import Integers, code_of, places_of
+from geminga.tracker.rows import ENTRY_BITS, ENTRY_MASK, Integers, code_of, places_of
 
 if TYPE_CHECKING:
     from geminga.tracker.index import DelayedIndex
@@ -431,6 +431,38 @@ class View:
                 for entry_id in self._unread_between(ledger_id, first_entry, last_entry)
             )
         return count
+
+    def tracked(self, ledger_id: int, first_entry: int, last_entry: int) -> BitMap | None:
+        found = BitMap()
+        span = BitMap(range(first_entry, last_entry + 1))
+        members = self._index.members.bitmaps.get(ledger_id)
+        if members is not None and members.range_cardinality(first_entry, last_entry + 1):
+            found = members & span
+            if (passed := self.passed.bitmaps.get(ledger_id)) is not None:
+                found -= passed
+        if self._unread:
+            unread = self._unread_of(ledger_id) & span
+            if (dropped := self._dropped.bitmaps.get(ledger_id)) is not None:
+                unread -= dropped
+            found |= unread
+        if (behind := self._behind.bitmaps.get(ledger_id)) is not None:
+            found |= behind & span
+        return found or None
+
+    def _unread_of(self, ledger_id: int) -> BitMap:
+        """Entries in rows that have not been read, dropped or not."""
+        found = BitMap()
+        batch, row = self._batch, self._row
+        while batch.next is not None:
+            entry_ids = batch.members.get(ledger_id)
+            if entry_ids is not None and row:
+                codes = batch.rows.codes[row:]
+                codes = codes[codes >> ENTRY_BITS == ledger_id]
+                entry_ids = BitMap((codes & ENTRY_MASK).tolist())
+            if entry_ids is not None:
+                found |= entry_ids
+            batch, row = batch.next, 0
+        return found
 
     def _unread_between(self, ledger_id: int, first_entry: int, last_entry: int) -> BitMap:
         """Entries that the batches ahead have; some of them may have been read."""

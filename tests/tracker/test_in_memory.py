@@ -366,7 +366,7 @@ def test_a_sleeper_who_follows_next_due_loses_nothing(
     while (wake_ms := tracker.next_due_ms()) is not None:
         assert tracker.has_due() or wake_ms > clock.ms
         clock.ms = max(clock.ms, wake_ms)
-        batch = tracker.take_due(take)
+        batch = [Position(*place) for place in tracker.take_due(take)]
         assert batch, "awake, and nothing to do: this would spin"
         for position in batch:
             assert -early_ms <= clock.ms - due_ms[position] <= late_ms
