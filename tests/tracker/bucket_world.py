@@ -31,7 +31,7 @@ from geminga.metadata.store import MetadataStore
 from geminga.tracker.bucket_format import Directory
 from geminga.tracker.bucket_owner import CursorOwner, TopicOwner
 from geminga.tracker.bucket_settings import BucketSettings
-from geminga.tracker.bucket_store import BucketStore, BucketWriter, StoredBucket
+from geminga.tracker.bucket_store import BucketStore, BucketWriter, StoredBucket, range_of_key
 from geminga.tracker.frozen import Frozen
 from geminga.tracker.index import DelayedIndex, IndexSettings
 from geminga.tracker.keeper import Keeper
@@ -194,8 +194,23 @@ class World:
         self.cursor: Cursor = await self.topic.open_cursor("sub", initial="earliest")
         self.owner = TopicOwner(self.topic) if self.is_shared else CursorOwner(self.cursor)
         self.store = FlakyStore(self.topic.storage)
+        self._watch_names()
         self._build()
         await nursery.start(self.keeper.run)
+
+    def _watch_names(self) -> None:
+        swap = self.owner.swap
+        store = BucketStore(self.topic.storage)
+
+        async def swapping(add: Mapping[str, int], remove: Mapping[str, int]) -> None:
+            for key, ledger_id in add.items():
+                if store.is_ours(ledger_id):
+                    assert self.bookie.last_entry_id(ledger_id) >= 0, f"{key} is named before it is durable"
+                    if range_of_key(key):
+                        await store.open(ledger_id)
+            await swap(add, remove)
+
+        self.owner.swap = swapping  # type: ignore[method-assign]
 
     def _build(self) -> None:
         self.index = DelayedIndex(

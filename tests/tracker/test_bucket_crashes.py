@@ -5,7 +5,7 @@ bucket or in the backlog afterwards, no name is without its ledger, and no ledge
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 import trio
@@ -15,7 +15,7 @@ from geminga.errors import StorageError
 from tests.tracker.bucket_world import Place, World
 
 MODES: tuple[CrashMode, ...] = ("drop", "keep", "torn")
-STRIDE = 1 if os.environ.get("GEMINGA_TESTS") == "night" else 7
+STRIDE = 1 if os.environ.get("GEMINGA_TESTS") == "night" else 11
 Script = Callable[[World], Awaitable[None]]
 
 
@@ -89,25 +89,26 @@ def test_a_crash_at_every_operation(name: str) -> None:
     print(f"{name}: {points} of {last - first} crash points")
 
 
-def fail_from(world: World, at: int) -> None:
-    """The disk's n-th operation fails, and all after it."""
+def fail_from(world: World, at: int, paths: tuple[str, ...]) -> None:
+    """The disk's n-th operation fails, and all after it; or of them only those of some files."""
 
     def fail(kind: str, path: str) -> None:
-        if world.disk.operations >= at:
+        if world.disk.operations >= at and path.startswith(paths):
             raise StorageError(f"{path}: simulated failure of {kind}")
 
     world.disk.inject = fail
 
 
+@pytest.mark.parametrize("paths", [("",), ("tree",), ("index", "bookie")], ids=["all", "metadata", "bookie"])
 @pytest.mark.parametrize("name", ["merging", "delivering"])
-def test_the_nth_write_fails(name: str) -> None:
+def test_the_nth_write_fails(name: str, paths: tuple[str, ...]) -> None:
     """The bookie or the metadata ends with it, and the process; a restart finds everything."""
     first, last = operations_of(name)
     for at in range(first, last):
         if at % STRIDE != (first + 3) % STRIDE:
             continue
         world, script = prepared(name)
-        fail_from(world, at)
+        fail_from(world, at, paths)
         world.run(script)
         world.crash(MODES[at % 3])
         try:
@@ -155,3 +156,39 @@ def test_a_crash_while_all_is_cleared() -> None:
         except BaseException as error:
             error.add_note(f"crash at operation {at}\n{world.disk.story()}")
             raise
+
+
+def test_a_name_that_may_be_on_disk_keeps_its_ledger() -> None:
+    """The write of the property fails after its bytes were written: a restart may find it, and then it has to
+    name a bucket."""
+    world = World(3)
+
+    async def script(world: World) -> None:
+        swap = world.owner.swap
+
+        async def swapping(add: Mapping[str, int], remove: Mapping[str, int]) -> None:
+            def fail(kind: str, path: str) -> None:
+                if (kind, path) == ("sync", "tree"):
+                    raise StorageError("simulated failure of sync")
+
+            world.disk.inject = fail
+            await swap(add, remove)
+
+        world.owner.swap = swapping  # type: ignore[method-assign]
+        world.publish(5)
+        world.index.freeze()
+        await trio.sleep(10)
+
+    assert not world.run(script)
+    world.disk.inject = None
+    world.disk.crash("keep")
+    world.index_rows = world._hooked(world.index_rows.crash(world.index_rows.unsynced), "index")
+    world.tree = world._hooked(world.tree.crash(world.tree.unsynced), "tree")
+    named = []
+
+    async def look(world: World) -> None:
+        named.extend(world.keeper.buckets.named())
+
+    assert world.run(look, recover=False)
+    assert named, "the property was on disk"
+    world.check()

@@ -138,7 +138,7 @@ def test_a_bad_bucket_costs_a_reread_of_its_own_ledgers(how: str) -> None:
                 await writer.append(entries)
                 await writer.finish()
                 writer.naming = True
-                await world.owner.swap({bad.key: writer.ledger_id}, {})
+                await world.cursor.swap_properties({bad.key: writer.ledger_id}, {})
         assert set(others) < set(world.owner.properties())
 
     async def after(world: World) -> None:
