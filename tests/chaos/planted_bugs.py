@@ -361,6 +361,10 @@ def cases_for(plant: Plant, cases: list[str]) -> list[str]:
         compactions = scripted_cases(("compactions",), CRASHES)
         random.Random(0).shuffle(compactions)
         return compactions
+    if plant is index_written_after_the_unlink:
+        deleting = scripted_cases(("deletions", "overlaps"), CRASHES)
+        random.Random(0).shuffle(deleting)
+        return deleting
     if plant not in BY_LOST_INDEXES:
         return cases
     lost = scripted_cases(("bursts", "overlaps"), (INDEX_LOST,))
