@@ -29,7 +29,12 @@ class JournalReplay:
         self._directory = directory
         self._settings = settings
         self._number = number
-        self._inventory = JournalInventory(disk, directory, file_bytes=settings.journal_file_bytes)
+        self._inventory = JournalInventory(
+            disk,
+            directory,
+            file_bytes=settings.journal_file_bytes,
+            alignment=settings.journal_alignment_bytes,
+        )
         self._start = JournalPosition(0, 0)
 
     @property
