@@ -219,6 +219,10 @@ class Bookie:
         """Whether publishers may go on. False while too much waits for a disk: then `wait_room`. True on a
         full disk, so that they are told.
         """
+        if self._only is not None and self._journals.only is not None:  # the usual case, quickly
+            queued_bytes = self._journals.only.queued_bytes
+            if queued_bytes < self._journals.queue_bytes_max and self._only.caches.has_room(queued_bytes):
+                return True
         if self._lifeline.failed is not None:
             return True
         if self._space.reason and not any(directory.caches.is_over() for directory in self.directories):

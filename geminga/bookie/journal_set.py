@@ -38,7 +38,8 @@ class JournalSet:
         with what it does with them: a flush makes the marks of it.
         """
         share = journal_share(settings, len(files))
-        self._queue_bytes_max = share.queue_bytes_max
+        self.queue_bytes_max = share.queue_bytes_max
+        """Of one journal."""
         self._journals = tuple(
             Journal(
                 each,
@@ -49,6 +50,7 @@ class JournalSet:
             )
             for number, each in enumerate(files)
         )
+        self.only = self._journals[0] if len(self._journals) == 1 else None
 
     def of(self, ledger_id: int) -> Journal:
         """The journal that takes the ledger's entries."""
@@ -61,7 +63,7 @@ class JournalSet:
 
     def is_queue_full(self) -> bool:
         """Whether one of the journals has its share of what may wait."""
-        return any(journal.queued_bytes >= self._queue_bytes_max for journal in self._journals)
+        return any(journal.queued_bytes >= self.queue_bytes_max for journal in self._journals)
 
     async def run(self) -> None:
         """Until `stop`, or all have failed. Cancelling writes what is queued first."""
