@@ -116,7 +116,9 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
     managed_ledger_max_size_per_ledger_mbytes: Positive = 2048
     managed_ledger_cursor_max_entries_per_ledger: Positive = 50_000
 
-    # Bookie
+    # Bookie. Directories, separated by commas: empty: inside the data directory; fixed with the first start.
+    journal_directories: tuple[str, ...] = ()
+    ledger_directories: tuple[str, ...] = ()
     # Pulsar: 2048. A small journal is replayed quickly after a crash.
     journal_max_size_mb: Positive = msgspec.field(default=32, name="journalMaxSizeMB")
 
@@ -301,6 +303,8 @@ def _parse(setting: Setting, text: str) -> Any:
     origin, arguments = typing.get_origin(setting.type), typing.get_args(setting.type)
     if origin is Literal:
         return _parse_choice(arguments, text)
+    if origin is tuple:
+        return tuple(part.strip() for part in text.split(",") if part.strip())
     assert origin is frozenset, setting
     choices = typing.get_args(arguments[0])
     return frozenset(_parse_choice(choices, part.strip()) for part in text.split(",") if part.strip())

@@ -9,7 +9,6 @@ once and comes out as `StorageError`.
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 import socket
@@ -19,7 +18,8 @@ from typing import NamedTuple
 import trio
 
 from geminga.bookie.bookie import Bookie
-from geminga.bookie.index_database import IndexDatabase, opened_with
+from geminga.bookie.directory_lists import DEFAULT
+from geminga.bookie_places import open_bookie, open_database
 from geminga.broker import listener
 from geminga.broker.connection import Connections
 from geminga.broker.namespaces import Namespaces
@@ -29,9 +29,8 @@ from geminga.clock import Clock, RealClock
 from geminga.config import Config
 from geminga.disk import Disk, RealDisk
 from geminga.errors import StorageError
-from geminga.key_value import BlockCache, RocksKeyValue
+from geminga.key_value import BlockCache
 from geminga.managed_ledger.orphans import (
-    existing_ledgers,
     sweep_orphan_ledgers,
     sweep_unrecorded_ledgers,
 )
@@ -41,12 +40,12 @@ from geminga.memory_report import MemoryMeter
 from geminga.metadata.instance import ForeignDirectory, check_instance
 from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.store import MetadataStore
-from geminga.room_settings import bookie_settings, broker_settings, ledger_settings, subscription_settings
+from geminga.room_settings import broker_settings, ledger_settings, subscription_settings
 from geminga.tracker.time_buckets import TimeBucketTracker
 
 log = logging.getLogger("geminga.server")
 
-LOCK, METADATA, INDEX, BOOKIE = "lock", "metadata", "index", "bookie"
+LOCK, METADATA, BOOKIE = "lock", "metadata", DEFAULT
 """What a data directory holds."""
 STOP_SECONDS = 10.0
 """How long an orderly stop may take; after it the recovery at the next start does the rest."""
@@ -144,22 +143,19 @@ async def _serve(
         held.callback(disk.lock(data_dir).release)
         # One cache for metadata and index together.
         block_cache = BlockCache(memory_parts(config).block_cache)
-        metadata_values, index = await disk.run(_open_databases, disk, data_dir, block_cache, held)
+        metadata_values = await disk.run(
+            open_database, disk, os.path.join(data_dir, METADATA), block_cache, held
+        )
         failure = _Failure(stop)
         async with trio.open_nursery() as storage:
             metadata = MetadataStore(metadata_values)
             await storage.start(failure.watch, metadata.run)
-            await check_instance(metadata, cluster=config.cluster_name, clock="real", now_ms=clock.now_ms())
-            open_bookie = functools.partial(
-                Bookie.open,
-                disk,
-                index,
-                os.path.join(data_dir, BOOKIE),
-                bookie_settings(config),
-                existing_ledgers=functools.partial(existing_ledgers, metadata),
+            instance = await check_instance(
+                metadata, cluster=config.cluster_name, clock="real", now_ms=clock.now_ms()
             )
-            bookie = await opened_with(disk, [index], open_bookie)
-            await storage.start(failure.watch, index.run)
+            bookie, indexes = await open_bookie(config, disk, data_dir, metadata, instance, block_cache, held)
+            for index in indexes:
+                await storage.start(failure.watch, index.run)
             await storage.start(failure.watch, bookie.run)
             await sweep_unrecorded_ledgers(bookie, metadata)
             await sweep_orphan_ledgers(bookie, metadata)
@@ -167,7 +163,7 @@ async def _serve(
             topics = Topics(rooms)
             await storage.start(topics.run)
             memory = MemoryMeter(
-                memory_parts(config), bookie, rooms.tail_cache, block_cache, (metadata_values, index)
+                memory_parts(config), bookie, rooms.tail_cache, block_cache, (metadata_values, *indexes)
             )
             with stop:
                 await _listen(config, rooms, topics, memory, binary, web, task_status)
@@ -180,21 +176,6 @@ async def _serve(
             storage.cancel_scope.cancel()
         if failure.error is not None:
             raise failure.error
-
-
-def _open_databases(
-    disk: Disk, data_dir: str, cache: BlockCache, held: contextlib.ExitStack
-) -> tuple[RocksKeyValue, IndexDatabase]:
-    """Metadata and index; `held` closes them. A damaged index is replaced; nothing can make metadata anew, so
-    damage to them is a StorageError.
-    """
-    path = os.path.join(data_dir, METADATA)
-    disk.make_directory(path)
-    metadata = RocksKeyValue(path, block_cache=cache)
-    held.callback(metadata.close)
-    index = IndexDatabase(disk, os.path.join(data_dir, INDEX), block_cache=cache)
-    held.callback(index.close)
-    return metadata, index
 
 
 def _refuse_foreign(disk: Disk, data_dir: str) -> None:

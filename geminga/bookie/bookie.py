@@ -7,40 +7,42 @@ these are synced, then the index and with it the mark up to which the journal is
 
 A read looks into the active cache, the flushing cache, the read cache, and then goes through index and entry
 log.
+
+There may be several journals, each on a disk of its own with a thread of its own, and several ledger
+directories. A ledger belongs to one of each for good. Every ledger directory has a mark for every journal; a
+journal is let go up to the earliest of its marks.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 
 import trio
 
 from geminga.bookie.disk_space import DiskSpace
-from geminga.bookie.entry_log_writer import EntryLogWriter
-from geminga.bookie.entry_logs import EntryLogs
-from geminga.bookie.file_names import entry_log_directory, journal_directory
-from geminga.bookie.garbage_collector import ExistingLedgers, GarbageCollector
-from geminga.bookie.index_format import DELETED, FENCED, State
-from geminga.bookie.journal import Adder, Journal
-from geminga.bookie.journal_files import JournalFiles, WrittenGroup
-from geminga.bookie.ledger_index import LedgerIndex
+from geminga.bookie.garbage_collector import ExistingLedgers
+from geminga.bookie.journal_files import WrittenGroup
+from geminga.bookie.journal_set import JournalSet, LastEntries
+from geminga.bookie.ledger_directory import LedgerDirectory
+from geminga.bookie.ledger_mapping import needed_from, place_of
 from geminga.bookie.ledger_writer import LedgerWriter
-from geminga.bookie.reader import LedgerReader
-from geminga.bookie.recovery import Recovery, RecoveryReport
-from geminga.bookie.settings import BookieSettings, BookieStatistics
-from geminga.bookie.storage import LedgerStorage
-from geminga.bookie.write_caches import WriteCaches
+from geminga.bookie.lifeline import Lifeline
+from geminga.bookie.opening import LedgerPlace, Opened, open_all
+from geminga.bookie.recovery import RecoveryReport
+from geminga.bookie.settings import BookieSettings, BookieStatistics, ledger_directory_share
+from geminga.bookie.statistics import JournalCounts, statistics_of
 from geminga.disk import Disk
-from geminga.errors import LedgerFenced, ReadOnly, StorageError
+from geminga.errors import ReadOnly, StorageError
 from geminga.key_value import KeyValue
 
+__all__ = ["Bookie", "LedgerPlace", "RecoveryReport"]
 log = logging.getLogger("geminga.bookie")
 
 
 class Bookie:
-    """All ledgers of one directory. Its methods belong to the event loop.
+    """All ledgers of some directories. Its methods belong to the event loop.
 
     Between `open` and `run` it can read; entries appended then wait for `run`. The disk's first failed write
     ends it: `run` raises, every writer with pending entries hears of it, and only a new `open` finds out
@@ -50,45 +52,43 @@ class Bookie:
     def __init__(
         self,
         settings: BookieSettings,
-        storage: LedgerStorage,
-        journal_files: JournalFiles,
-        recovery: RecoveryReport,
+        opened: Opened,
         *,
-        directory: str,
         existing_ledgers: ExistingLedgers | None,
         threaded: bool,
     ) -> None:
         """Use `open`."""
-        self.recovery = recovery
-        self._settings = settings
-        self._storage = storage
-        self._journal = Journal(
-            journal_files, settings, on_group=self._on_group, on_failed=self._fail, threaded=threaded
-        )
-        self._writers: dict[int, LedgerWriter] = {}
-        self._caches = WriteCaches(settings.write_cache_bytes, journal_files.position)
-        self._reader = LedgerReader(self._caches, storage, settings.read_cache_bytes)
-        self._garbage = GarbageCollector(
+        self.recovery = opened.report
+        self._disk = opened.disk
+        self._lifeline = Lifeline(self._failed)
+        self._journals = JournalSet(
+            opened.journals,
             settings,
-            storage,
-            existing_ledgers,
-            cached_ledgers=self._caches.ledgers,
-            delete_ledger=self.delete_ledger,
-            on_failed=self._fail,
+            on_group=self._on_group,
+            on_failed=self._lifeline.fail,
+            threaded=threaded,
         )
-        self._space = DiskSpace(storage.disk, directory, settings, self._space_changed)
-        self._privileged: set[int] = set()
-        self._failed: StorageError | None = None
-        self._flush_lock = trio.Lock()
-        self._flush_wanted = trio.Event()
-        self._changed = trio.Event()
+        paths = dict.fromkeys((*opened.ledger_directories, *opened.journal_directories))
+        self._space = DiskSpace(opened.disk, list(paths), settings, self._space_changed)
+        share = ledger_directory_share(settings, len(opened.storages))
+        self.directories = tuple(
+            LedgerDirectory(
+                path,
+                storage,
+                share,
+                self._journals.positions,
+                self._lifeline,
+                self._space,
+                existing_ledgers=existing_ledgers,
+                release_journals=self._release_journals,
+                on_full=self._start_flushes,
+            )
+            for path, storage in zip(opened.ledger_directories, opened.storages, strict=True)
+        )
+        self._only = self.directories[0] if len(self.directories) == 1 else None
         self._ended: trio.Event | None = None
         self._running = trio.CancelScope()
-        self._collect_wanted = True
-        self._deletions = 0
-        self._flushes = 0
-        self._entries = self._record_bytes = self._groups = self._journal_bytes = 0
-        self._sync_s = 0.0
+        self._counts = JournalCounts()
 
     @classmethod
     async def open(
@@ -101,86 +101,92 @@ class Bookie:
         existing_ledgers: ExistingLedgers | None = None,
         threaded: bool = True,
     ) -> Bookie:
-        """Recover whatever is in `directory` (created if absent). On return everything that can be read is
-        synced in entry logs and index, and the journal is empty; `recovery` says what was found.
+        """`open_directories` with one of each kind, both in `directory`."""
+        return await cls.open_directories(
+            disk,
+            [directory],
+            [LedgerPlace(directory, index)],
+            settings,
+            existing_ledgers=existing_ledgers,
+            threaded=threaded,
+        )
+
+    @classmethod
+    async def open_directories(
+        cls,
+        disk: Disk,
+        journals: Sequence[str],
+        ledgers: Sequence[LedgerPlace],
+        settings: BookieSettings | None = None,
+        *,
+        existing_ledgers: ExistingLedgers | None = None,
+        threaded: bool = True,
+    ) -> Bookie:
+        """Recover whatever is in these directories (created if absent); the lists must be the same, in the
+        same order, as ever. On return everything that can be read is synced in entry logs and indexes, and
+        the journals are empty; `recovery` says what was found.
 
         `existing_ledgers(ids)` tells which of these ledgers have a metadata record, read after the call; all
         others are deleted. Without it, only `delete_ledger` deletes.
 
-        The caller holds the directory's lock. StorageError if the disk fails; CorruptData if the index is
-        damaged. Cancelling or failing leaves a directory that the next `open` recovers.
+        The caller holds the directories' locks. StorageError if a disk fails; CorruptData if an index is
+        damaged. Cancelling or failing leaves directories that the next `open` recovers.
         """
         settings = settings or BookieSettings()
-        bookie = await disk.run(_recover, disk, index, directory, settings, existing_ledgers, threaded)
+        opened = await disk.run(open_all, disk, journals, ledgers, settings)
         log.log(
-            logging.DEBUG if bookie.recovery.clean else logging.WARNING,
+            logging.DEBUG if opened.report.clean else logging.WARNING,
             "recovered %s: %s",
-            directory,
-            bookie.recovery,
+            ", ".join(dict.fromkeys((*journals, *(place.directory for place in ledgers)))),
+            opened.report,
         )
-        return bookie
+        return cls(settings, opened, existing_ledgers=existing_ledgers, threaded=threaded)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Write the journal, flush caches and collect garbage, until `close` or cancelled. Cancelling still
+        """Write the journals, flush caches and collect garbage, until `close` or cancelled. Cancelling still
         writes what is queued.
 
         StorageError comes out of here, once every writer with pending entries has been told.
         """
         assert self._ended is None, "run once"
-        self._check_alive()
+        self._lifeline.check()
         self._ended = trio.Event()
         try:
-            with self._failure_ends_it():
+            with self._lifeline.failure_ends_it():
                 await self._space.check()
             async with trio.open_nursery() as nursery:
                 self._running = nursery.cancel_scope
-                nursery.start_soon(self._run_journal)
-                nursery.start_soon(self._flush_when_wanted)
-                nursery.start_soon(self._reader.run)
-                nursery.start_soon(self._garbage.run)
+                nursery.start_soon(self._run_journals)
+                for directory in self.directories:
+                    directory.start(nursery)
                 nursery.start_soon(self._watch_space)
                 task_status.started()
-            if self._failed is not None:
-                raise self._failed
+            if self._lifeline.failed is not None:
+                raise self._lifeline.failed
         finally:
-            self._fail(StorageError("the bookie is closed"))
+            self._lifeline.fail(StorageError("the bookie is closed"))
             self._ended.set()
 
-    async def _run_journal(self) -> None:
-        with contextlib.suppress(StorageError):  # `_fail` has it already
-            await self._journal.run()
+    async def _run_journals(self) -> None:
+        await self._journals.run()
         self._running.cancel()
 
     async def _watch_space(self) -> None:
-        with contextlib.suppress(StorageError), self._failure_ends_it():
-            while True:
-                await trio.sleep(self._settings.disk_check_interval_s)
-                await self._check_space()
-
-    async def _check_space(self) -> None:
-        await self._space.check()
-        if self._space.reason:
-            await self._garbage.collect()
-            await self._space.check()
+        with contextlib.suppress(StorageError), self._lifeline.failure_ends_it():
+            await self._space.watch(self.collect_garbage)
 
     def _space_changed(self) -> None:
-        for ledger_id, writer in self._writers.items():
-            self._pause_or_resume(ledger_id, writer)
-        if not self._space.reason and self._caches.flushing is not None:
-            self._flush_wanted.set()
-        self._notify()
-
-    def _pause_or_resume(self, ledger_id: int, writer: LedgerWriter) -> None:
-        if not self._space.reason:
-            writer.resume()
-        elif ledger_id not in self._privileged:
-            writer.pause(ReadOnly(self._space.reason))
+        for directory in self.directories:
+            directory.writers.pause_or_resume(self._space.reason)
+            if not self._space.reason:
+                directory.resume_flush()
+        self._lifeline.notify()
 
     # ---- writing
 
     @property
     def read_only(self) -> str:
-        """Why entries are refused now, as long as the disk is full; "" if they are not."""
+        """Why entries are refused now, as long as a disk is full; "" if they are not."""
         return self._space.reason
 
     def create_ledger(
@@ -199,35 +205,39 @@ class Bookie:
         while entries are pending. `topic` goes into entry logs for whoever reads them without the metadata.
         With `high_priority` the ledger takes entries on a full disk too: for the few that help to free space.
         """
-        self._check_alive()
-        assert ledger_id not in self._writers, f"ledger {ledger_id} has a writer"
-        assert self.last_entry_id(ledger_id) == -1, f"ledger {ledger_id} has entries already"
-        assert ledger_id not in self._storage.index.states, f"ledger {ledger_id} is fenced or deleted"
-        writer = LedgerWriter(ledger_id, self._journal, on_durable=on_durable, on_failed=on_failed)
-        self._writers[ledger_id] = writer
-        if high_priority:
-            self._privileged.add(ledger_id)
-        self._pause_or_resume(ledger_id, writer)
-        if topic:
-            self._storage.topics[ledger_id] = topic
-        return writer
+        self._lifeline.check()
+        return self._directory_of(ledger_id).create(
+            ledger_id,
+            self._journals.of(ledger_id),
+            on_durable=on_durable,
+            on_failed=on_failed,
+            topic=topic,
+            high_priority=high_priority,
+        )
 
     def has_room(self) -> bool:
-        """Whether publishers may go on. False while too much waits for the disk: then `wait_room`. True on a
+        """Whether publishers may go on. False while too much waits for a disk: then `wait_room`. True on a
         full disk, so that they are told.
         """
-        queued_bytes = self._journal.queued_bytes
-        if self._space.reason and self._caches.active.bytes < self._settings.write_cache_bytes:
+        if self._only is not None and self._journals.only is not None:  # the usual case, quickly
+            queued_bytes = self._journals.only.queued_bytes
+            if queued_bytes < self._journals.queue_bytes_max and self._only.caches.has_room(queued_bytes):
+                return True
+        if self._lifeline.failed is not None:
             return True
-        return (
-            queued_bytes < self._settings.queue_bytes_max and self._caches.has_room(queued_bytes)
-        ) or self._failed is not None
+        if self._space.reason and not any(directory.caches.is_over() for directory in self.directories):
+            return True
+        if self._journals.is_queue_full():
+            return False
+        queued_bytes = self._journals.queued_bytes
+        # What is queued may all be for one directory.
+        return all(directory.caches.has_room(queued_bytes) for directory in self.directories)
 
     async def wait_room(self) -> None:
         """Return once `has_room()`; after a failure at once, so that `append` can say what happened."""
         await trio.lowlevel.checkpoint_if_cancelled()
         while not self.has_room():
-            await self._next_change()
+            await self._lifeline.next_change()
 
     async def fence(self, ledger_id: int) -> int:
         """Refuse entries from now on, whoever writes, and across restarts; durable on return.
@@ -235,40 +245,14 @@ class Bookie:
         Returns the last entry id (-1: none), which will not change. Cancelling leaves the ledger refused in
         this process and maybe not after a restart.
         """
-        await self._end_writing(ledger_id, LedgerFenced(f"ledger {ledger_id} is fenced"))
-        if ledger_id not in self._storage.index.states:
-            await self._set_state(ledger_id, FENCED)
-        return self.last_entry_id(ledger_id)
+        return await self._directory_of(ledger_id).fence(ledger_id)
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Forget a ledger: durable on return, and not readable from then on. Its space comes back when no
         other ledger has entries in the same entry logs. Deleting twice, or what never was, is the same as
         once.
         """
-        await self._end_writing(ledger_id, LedgerFenced(f"ledger {ledger_id} is deleted"))
-        if self._storage.is_deleted(ledger_id):
-            return
-        await self._set_state(ledger_id, DELETED)
-        self._writers.pop(ledger_id, None)
-        self._privileged.discard(ledger_id)
-        self._storage.topics.pop(ledger_id, None)
-        self._caches.active.discard(ledger_id)
-        self._reader.forget(ledger_id)
-        self._deletions += 1
-        self._collect_wanted = True
-
-    async def _end_writing(self, ledger_id: int, reason: StorageError) -> None:
-        """On return no entry of the ledger is on its way any more, and none will be."""
-        self._check_alive()
-        writer = self._writers.get(ledger_id)
-        if writer is not None:
-            writer.refuse(reason)
-            await writer.settle()
-            self._check_alive()
-
-    async def _set_state(self, ledger_id: int, kind: int) -> None:
-        with self._failure_ends_it():
-            await self._storage.set_state(ledger_id, State(kind, self._caches.position))
+        await self._directory_of(ledger_id).delete(ledger_id)
 
     # ---- reading
 
@@ -276,17 +260,17 @@ class Bookie:
         """The last durable entry, -1 if there is none. Exact: nothing recovered is missing. May read one
         block of the index from disk for a ledger that is not in memory.
         """
-        return self._reader.last_entry_id(ledger_id)
+        return self._directory_of(ledger_id).reader.last_entry_id(ledger_id)
 
     def ledgers(self) -> set[int]:
-        """Every ledger with a durable entry here. After the index was lost, deleted ones may be among them:
+        """Every ledger with a durable entry here. After an index was lost, deleted ones may be among them:
         whoever knows better deletes them again.
         """
-        return self._reader.ledgers()
+        return {ledger_id for directory in self.directories for ledger_id in directory.reader.ledgers()}
 
     def read_cached(self, ledger_id: int, first: int, last: int) -> list[bytes]:
         """The longest run of entries from `first` up to `last` that is in memory; [] if `first` is not."""
-        return self._reader.read_cached(ledger_id, first, last)
+        return self._directory_of(ledger_id).reader.read_cached(ledger_id, first, last)
 
     async def read(self, ledger_id: int, first: int, last: int, *, bytes_max: int) -> list[bytes]:
         """Entries from `first` on, at least one, up to `last` at most, together at most `bytes_max` long
@@ -295,200 +279,108 @@ class Bookie:
         LedgerNotFound if the ledger was deleted or never had the first entry; CorruptData, with file and
         offset, if it had and the entry's bytes are damaged.
         """
-        return await self._reader.read(ledger_id, first, last, bytes_max)
+        return await self._directory_of(ledger_id).reader.read(ledger_id, first, last, bytes_max)
+
+    def _directory_of(self, ledger_id: int) -> LedgerDirectory:
+        return self._only or self.directories[place_of(ledger_id, len(self.directories))]
 
     # ---- flushing
 
     async def flush(self) -> None:
-        """Everything that is durable now is in entry logs on return, and the journal before it let go.
+        """Everything that is durable now is in entry logs on return, and the journals before it let go.
 
-        ReadOnly if the disk is full: all stays in memory and in the journal. Any other StorageError ends the
+        ReadOnly if a disk is full: all stays in memory and in the journals. Any other StorageError ends the
         bookie: what a failed flush left on disk is for recovery to find out.
         """
-        async with self._flush_lock:
-            self._check_alive()
-            with self._failure_ends_it():
-                await self._flush()
-
-    async def _flush(self) -> None:
-        caches = self._caches
-        cache = caches.flushing or caches.swap()
-        mark = caches.flushing_position
-        with trio.CancelScope(shield=True):  # half a flush would be done again
+        full: ReadOnly | None = None
+        for directory in self.directories:
             try:
-                await self._storage.flush(cache, mark, lambda: self._journal.files.release(mark))
-            except ReadOnly as error:
-                self._space.is_full(str(error))
-                raise
-        caches.flushed()
-        self._flushes += 1
-        self._forget_closed_writers()
-        self._notify()
-        if caches.is_full():
-            self._start_flush()
-        if self._collect_wanted and caches.flushing is None:
-            self._collect_wanted = False
-            await self._storage.collect()
+                await directory.flush()
+            except ReadOnly as error:  # another one's disk may have space
+                full = full or error
+        if full is not None:
+            raise full
 
-    def _forget_closed_writers(self) -> None:
-        active = self._caches.active
-        gone = [id_ for id_, writer in self._writers.items() if writer.is_done() and id_ not in active]
-        for ledger_id in gone:
-            del self._writers[ledger_id]
-            self._privileged.discard(ledger_id)
-            self._storage.topics.pop(ledger_id, None)
+    def _start_flushes(self) -> None:
+        """One cache is full: flush all of them, so that none alone keeps journals from being let go."""
+        for directory in self.directories:
+            directory.start_flush()
 
-    async def _flush_when_wanted(self) -> None:
-        while True:
-            with trio.move_on_after(self._settings.flush_interval_s):
-                await self._flush_wanted.wait()
-            self._flush_wanted = trio.Event()
-            if self._caches.flushing is not None or self._caches.active.entries or self._collect_wanted:
-                with contextlib.suppress(StorageError):  # `_fail` has it already
-                    await self.flush()
+    def _release_journals(self) -> None:
+        """On any thread."""
+        marks = (directory.storage.index.marks for directory in self.directories)
+        self._journals.release(needed_from(marks))
 
     async def collect_garbage(self) -> None:
         """Delete ledgers without a metadata record, and entry logs without a living ledger; `run` does so
         every `gc_wait_s`. A StorageError ends the bookie.
         """
-        self._check_alive()
-        await self._garbage.collect()
+        for directory in self.directories:
+            self._lifeline.check()
+            await directory.garbage.collect()
 
     async def compact(self, threshold: float) -> None:
         """Copy what lives out of entry logs with less than this share alive, and delete these; `run` does so
         on a schedule. Cancelling leaves the rest for another time. A StorageError ends the bookie.
         """
-        self._check_alive()
-        await self._garbage.compact(threshold)
-
-    def _start_flush(self) -> None:
-        self._caches.swap()
-        self._flush_wanted.set()
+        for directory in self.directories:
+            self._lifeline.check()
+            await directory.garbage.compact(threshold)
 
     async def close(self) -> None:
         """Refuse entries, make those accepted durable, flush all, and end `run`: the next `open` has nothing
         to replay. After a failure it only lets the files go. Cancelling leaves a replay to do.
         """
-        self._garbage.stop()
-        for writer in self._writers.values():
-            writer.close()
+        lifeline = self._lifeline
+        for directory in self.directories:
+            directory.garbage.stop()
+            directory.writers.close()
         if self._ended is not None:
-            while self._journal.queued_bytes and self._failed is None:
-                await self._next_change()
-        if self._failed is None:
-            with contextlib.suppress(ReadOnly):  # then the next `open` has something to replay
-                while self._caches.flushing is not None or self._caches.active.entries:
-                    await self.flush()
-            await self._storage.finish_log()
-        self._journal.stop()
+            while self._journals.queued_bytes and lifeline.failed is None:
+                await lifeline.next_change()
+        if lifeline.failed is None:
+            for directory in self.directories:
+                with contextlib.suppress(ReadOnly):  # then the next `open` has something to replay
+                    while directory.has_unflushed():
+                        await directory.flush()
+                await directory.storage.finish_log()
+        self._journals.stop()
         if self._ended is not None:
             await self._ended.wait()
-        await self._storage.close(self._journal.files.close)
+        await self._disk.run(self._journals.close_files)
+        for directory in self.directories:
+            await directory.storage.close()
 
     def statistics(self) -> BookieStatistics:
-        caches, usage = self._caches, self._storage.index.usage
-        return BookieStatistics(
-            entries_written=self._entries,
-            bytes_written=self._record_bytes,
-            journal_groups=self._groups,
-            journal_bytes=self._journal_bytes,
-            journal_sync_s=self._sync_s,
-            queued_bytes=self._journal.queued_bytes,
-            write_cache_bytes=caches.active.bytes,
-            flushing_bytes=caches.flushing.bytes if caches.flushing is not None else 0,
-            read_cache_bytes=self._reader.cache_bytes,
-            flushes=self._flushes,
-            flushed_bytes=self._storage.flushed_bytes,
-            reads_from_memory=self._reader.from_memory,
-            reads_from_log=self._reader.from_log,
-            read_log_bytes=self._reader.log_bytes,
-            entry_logs=len(usage),
-            entry_log_bytes=sum(row.bytes for ledgers in list(usage.values()) for row in ledgers.values()),
-            entry_logs_deleted=self._storage.logs_deleted,
-            ledgers_deleted=self._deletions,
-            compacted_bytes=self._garbage.compacted_bytes,
-            logs_compacted=self._garbage.logs_compacted,
+        """Sums over all directories, as of now."""
+        return statistics_of(
+            self._counts,
+            self._journals.queued_bytes,
+            self.directories,
             read_only=bool(self._space.reason),
-            space=self._garbage.statistics(),
         )
 
     # ---- on the loop, once per group
 
-    def _on_group(self, group: WrittenGroup, last: list[tuple[Adder, int]]) -> None:
-        if self._failed is not None:
+    def _on_group(self, number: int, group: WrittenGroup, last: LastEntries) -> None:
+        if self._lifeline.failed is not None:
             return  # these entries were reported as failed; recovery will find them
-        self._groups += 1
-        self._entries += group.entries
-        self._record_bytes += group.record_bytes
-        self._journal_bytes += group.file_bytes
-        self._sync_s += group.sync_s
-        caches = self._caches
-        caches.add(group.segments, group.end)
-        if caches.is_full() and caches.flushing is None:
-            self._start_flush()
+        self._counts.add(group)
+        if self._only is not None:
+            self._only.caches.add(group.segments)
+        else:
+            for segment in group.segments:
+                self._directory_of(segment.ledger_id).caches.add((segment,))
+        self._journals.positions[number] = group.end
+        for directory in self.directories:
+            if directory.caches.flushing is None and directory.caches.is_full():
+                self._start_flushes()
         for writer, last_entry_id in last:
             writer.durable(last_entry_id)
-        self._notify()
+        self._lifeline.notify()
 
-    def _fail(self, error: StorageError) -> None:
-        """Tell everyone who waits; later errors are consequences of the first."""
-        if self._failed is not None:
-            return
-        self._failed = error
+    def _failed(self, error: StorageError) -> None:
+        """Tell everyone who waits."""
         self._running.cancel()
-        for writer in list(self._writers.values()):
-            writer.failed(error)
-        self._notify()
-
-    def _check_alive(self) -> None:
-        if self._failed is not None:
-            raise StorageError(str(self._failed))
-
-    @contextlib.contextmanager
-    def _failure_ends_it(self) -> Iterator[None]:
-        try:
-            yield
-        except ReadOnly:
-            raise
-        except StorageError as error:
-            self._fail(error)
-            raise
-
-    def _notify(self) -> None:
-        self._changed.set()
-
-    async def _next_change(self) -> None:
-        """Until the next group, flush or failure."""
-        if self._changed.is_set():
-            self._changed = trio.Event()
-        await self._changed.wait()
-
-
-def _recover(
-    disk: Disk,
-    key_value: KeyValue,
-    directory: str,
-    settings: BookieSettings,
-    existing_ledgers: ExistingLedgers | None,
-    threaded: bool,
-) -> Bookie:
-    journals, entry_logs = journal_directory(directory), entry_log_directory(directory)
-    disk.make_directory(journals)
-    disk.make_directory(entry_logs)
-    index = LedgerIndex(key_value)
-    index.load()
-    logs = EntryLogs(disk, entry_logs)
-    next_log_id = max(logs.ids(), default=0) + 1
-    writer = EntryLogWriter(disk, entry_logs, settings, next_log_id=next_log_id)
-    recovery = Recovery(disk, journals, settings, index, logs, writer)
-    journal_files = recovery.run()
-    storage = LedgerStorage(disk, settings, index, logs, writer)
-    return Bookie(
-        settings,
-        storage,
-        journal_files,
-        recovery.report,
-        directory=directory,
-        existing_ledgers=existing_ledgers,
-        threaded=threaded,
-    )
+        for directory in self.directories:
+            directory.writers.failed(error)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
+
+import trio
 
 from geminga.bookie.settings import BookieSettings
 from geminga.disk import Disk
@@ -26,37 +28,56 @@ def refusal(free_bytes: int, total_bytes: int, settings: BookieSettings, *, read
 
 
 class DiskSpace:
-    """Looks at one directory's disk now and then. On the loop."""
+    """Looks at the disks of some directories now and then. One that is full makes the whole bookie
+    read-only: which directory a ledger belongs to is fixed. On the loop.
+    """
 
     def __init__(
-        self, disk: Disk, directory: str, settings: BookieSettings, on_change: Callable[[], None]
+        self, disk: Disk, directories: Sequence[str], settings: BookieSettings, on_change: Callable[[], None]
     ) -> None:
         """`on_change` is called when `reason` has become, or is no longer, empty."""
         self.reason = ""
         """Why the bookie is read-only; "" if it is not."""
         self._disk = disk
-        self._directory = directory
+        self._reasons = dict.fromkeys(directories, "")
         self._settings = settings
         self._on_change = on_change
 
+    async def watch(self, free_space: Callable[[], Awaitable[None]]) -> None:
+        """Look regularly, for ever; see `relieve`."""
+        while True:
+            await trio.sleep(self._settings.disk_check_interval_s)
+            await self.relieve(free_space)
+
+    async def relieve(self, free_space: Callable[[], Awaitable[None]]) -> None:
+        """Look now; if a disk is full, free what can be freed and look again."""
+        await self.check()
+        if self.reason:
+            await free_space()
+            await self.check()
+
     async def check(self) -> None:
-        """Look now. StorageError if the disk cannot even be asked."""
-        free, total = await self._disk.run(_space, self._disk, self._directory)
-        self._become(refusal(free, total, self._settings, read_only=bool(self.reason)))
+        """Look now. StorageError if a disk cannot even be asked."""
+        for directory in self._reasons:
+            free, total = await self._disk.run(_space, self._disk, directory)
+            was_full = bool(self._reasons[directory])
+            self._become(directory, refusal(free, total, self._settings, read_only=was_full))
 
-    def is_full(self, text: str) -> None:
+    def is_full(self, directory: str, text: str) -> None:
         """A write has found out; the next check may know better."""
-        self._become(text)
+        self._become(directory, text)
 
-    def _become(self, why: str) -> None:
+    def _become(self, directory: str, why: str) -> None:
         reason = f"the bookie is read-only, its disk is full: {why}" if why else ""
-        changed = bool(reason) != bool(self.reason)
-        self.reason = reason
-        if changed:
-            if reason:
-                log.error("%s (%s)", reason, self._directory)
-            else:
-                log.warning("the bookie takes entries again, there is space in %s", self._directory)
+        if reason and not self._reasons[directory]:
+            log.error("%s (%s)", reason, directory)
+        elif not reason and self._reasons[directory]:
+            log.warning("there is space again in %s", directory)
+        self._reasons[directory] = reason
+        before, self.reason = self.reason, next(filter(None, self._reasons.values()), "")
+        if bool(before) != bool(self.reason):
+            if before:
+                log.warning("the bookie takes entries again")
             self._on_change()
 
 

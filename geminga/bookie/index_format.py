@@ -4,6 +4,7 @@
     "g" log u64 ledger u64        -> usage       how much of an entry log is a ledger's
     "l" ledger u64                -> state       fenced or deleted; absent for all others
     "m"                           -> mark        the journal position up to which all is in entry logs
+    "m" journal u32               -> mark        the same for each further journal, numbered from 1
     "r"                           -> text        why the index is being made anew, until it is
 
 A row covers consecutive entries whose records lie side by side in one log. Rows of a ledger never overlap.
@@ -25,6 +26,7 @@ REBUILD_KEY: Final = b"r"
 STATE_KEYS: Final = (b"l", b"m")
 """The range in which all states lie."""
 _KEY: Final = struct.Struct(">cQQ")
+_JOURNAL: Final = struct.Struct(">I")
 _STATE_KEY: Final = struct.Struct(">cQ")
 _ROW: Final = struct.Struct(">BQQI")
 """kind | log id | offset | entries"""
@@ -87,6 +89,11 @@ def usage_key(log_id: int, ledger_id: int) -> bytes:
 
 def state_key(ledger_id: int) -> bytes:
     return _STATE_KEY.pack(b"l", ledger_id)
+
+
+def mark_key(journal: int) -> bytes:
+    """The journals are numbered from 0, in the order of their directories."""
+    return MARK_KEY + _JOURNAL.pack(journal) if journal else MARK_KEY
 
 
 def split_key(key: bytes) -> tuple[int, int]:

@@ -26,9 +26,11 @@ from geminga.bookie.file_names import (
     journal_path,
     parse_id,
 )
+from geminga.bookie.journal_files import JournalPosition
 from geminga.bookie.journal_format import FileHeader
 from geminga.bookie.journal_scan import JournalScan, read_file_header
 from geminga.bookie.ledger_index import LedgerIndex
+from geminga.bookie.ledger_mapping import needed_from, place_of
 from geminga.bookie.records import RECORD_CRC, RECORD_HEAD, RECORD_PREFIX_BYTES, Segment, crc32c
 from geminga.disk import Disk, File
 
@@ -225,19 +227,36 @@ def record_body(file: File, record: LogRecord) -> bytes:
 # ---- the journal
 
 
-def unflushed(disk: Disk, directory: str, index: LedgerIndex) -> Iterator[tuple[JournalFile, Segment]]:
-    """What a start would replay: entries that are in the journal behind the mark and not in the index."""
+def unflushed(
+    disk: Disk, directories: Sequence[str], indexes: Sequence[LedgerIndex]
+) -> Iterator[tuple[JournalFile, Segment]]:
+    """What a start would replay: entries that are in a journal behind the mark of their ledger directory and
+    not in its index. `directories` are those with the journals' files, `indexes` one of each ledger
+    directory.
+    """
+    for number, directory in enumerate(directories):
+        yield from _unflushed(disk, directory, number, indexes)
+
+
+def _unflushed(
+    disk: Disk, directory: str, number: int, indexes: Sequence[LedgerIndex]
+) -> Iterator[tuple[JournalFile, Segment]]:
+    start = needed_from(index.marks for index in indexes)[number]
     last: dict[int, int] = {}
     for journal in journal_files(disk, directory):
-        if journal.header is None or journal.journal_id < index.mark.journal_id:
+        if journal.header is None or journal.journal_id < start.journal_id:
             continue
         file = disk.open(journal.path)
         try:
             scan = JournalScan(file, journal.header, synced_end=journal.synced_end)
-            at_mark = journal.journal_id == index.mark.journal_id
-            for group in scan.groups(index.mark.offset if at_mark else 0):
+            at_start = journal.journal_id == start.journal_id
+            for group in scan.groups(start.offset if at_start else 0):
+                end = JournalPosition(journal.journal_id, group.end)
                 for segment in group.segments:
                     ledger_id = segment.ledger_id
+                    index = indexes[place_of(ledger_id, len(indexes))]
+                    if end <= index.marks[number]:
+                        continue
                     if ledger_id not in last:
                         last[ledger_id] = index.last_entry_id(ledger_id)
                     if segment.last > last[ledger_id]:

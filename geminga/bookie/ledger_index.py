@@ -11,7 +11,6 @@ from typing import NamedTuple
 from geminga.bookie.index_format import (
     DELETED,
     LEDGER_ID_MAX,
-    MARK_KEY,
     REBUILD_KEY,
     Row,
     State,
@@ -26,6 +25,7 @@ from geminga.bookie.index_format import (
     encode_usage,
     entry_key,
     ledger_of_state_key,
+    mark_key,
     split_key,
     state_key,
     usage_key,
@@ -43,22 +43,23 @@ class LedgerRow(NamedTuple):
 
 
 class LedgerIndex:
-    """The bookie's rows in a `KeyValue` of their own."""
+    """One ledger directory's rows in a `KeyValue` of their own."""
 
-    def __init__(self, key_value: KeyValue) -> None:
+    def __init__(self, key_value: KeyValue, *, journals: int = 1) -> None:
+        """`journals`: how many journals the entries come through."""
         self._map = key_value
         self.usage: dict[int, dict[int, Usage]] = {}
         """Per entry log, per ledger that has entries in it; as of the last `flushed` or `purge`."""
         self.states: dict[int, State] = {}
-        self.mark = JournalPosition(0, 0)
+        self.marks = (JournalPosition(0, 0),) * journals
+        """For each journal: everything before this that belongs here is in entry logs."""
         self.rebuild_reason = ""
-        """Why the index has to be made anew; empty again with the first mark."""
+        """Why the index has to be made anew; empty again with the first marks."""
 
     def load(self) -> None:
         """Read what is kept in memory. CorruptData if the map is damaged."""
-        value = self._map.get(MARK_KEY)
-        if value is not None:
-            self.mark = decode_mark(value)
+        marks = (self._map.get(mark_key(journal)) for journal in range(len(self.marks)))
+        self.marks = tuple(decode_mark(mark) if mark is not None else JournalPosition(0, 0) for mark in marks)
         self.rebuild_reason = (self._map.get(REBUILD_KEY) or b"").decode()
         for key, value in self._map.scan(usage_key(0, 0), usage_key(LEDGER_ID_MAX, 0)):
             log_id, ledger_id = split_key(key)
@@ -92,23 +93,25 @@ class LedgerIndex:
         """Every ledger with at least one entry in an entry log."""
         return {ledger_id for ledgers in list(self.usage.values()) for ledger_id in ledgers}
 
-    def flushed(self, rows: Sequence[LedgerRow], mark: JournalPosition) -> None:
-        """Record a flushed write cache and that the journal before `mark` is not needed: both or neither,
-        durable on return. The entry logs must be durable already.
+    def flushed(self, rows: Sequence[LedgerRow], marks: tuple[JournalPosition, ...]) -> None:
+        """Record a flushed write cache and that the journals before `marks` are not needed here: both or
+        neither, durable on return. The entry logs must be durable already.
         """
-        self._write_rows(rows, mark)
-        self.mark = mark
-        self.rebuild_reason = ""
+        assert len(marks) == len(self.marks)
+        self._write_rows(rows, marks)
+        self.marks = marks
+        if marks[0].journal_id:
+            self.rebuild_reason = ""
 
     def add_rows(self, rows: Sequence[LedgerRow]) -> None:
         """Record entries that were found in a log."""
-        self._write_rows(rows, None)
+        self._write_rows(rows, ())
 
     def clear(self) -> None:
-        """Forget all rows, the mark first. Fences and deletions stay: no entry log knows them, and neither is
-        ever taken back.
+        """Forget all rows, the marks first. Fences and deletions stay: no entry log knows them, and neither
+        is ever taken back.
         """
-        self._map.write([], [MARK_KEY], sync=True)
+        self._map.write([], [mark_key(journal) for journal in range(len(self.marks))], sync=True)
         for start in (entry_key(0, 0), usage_key(0, 0)):
             keys: list[bytes] = []
             for key, _ in self._map.scan(start, bytes([start[0] + 1])):
@@ -118,9 +121,9 @@ class LedgerIndex:
                     keys = []
             self._map.write([], keys, sync=True)
         self.usage = {}
-        self.mark = JournalPosition(0, 0)
+        self.marks = (JournalPosition(0, 0),) * len(self.marks)
 
-    def _write_rows(self, rows: Sequence[LedgerRow], mark: JournalPosition | None) -> None:
+    def _write_rows(self, rows: Sequence[LedgerRow], marks: tuple[JournalPosition, ...]) -> None:
         puts = []
         usage: dict[int, dict[int, Usage]] = {}
         for ledger_id, row in rows:
@@ -135,9 +138,8 @@ class LedgerIndex:
         puts += [
             (usage_key(log, ledger), encode_usage(usage[log][ledger])) for log, ledger in sorted(touched)
         ]
-        if mark is not None:
-            puts.append((MARK_KEY, encode_mark(mark)))
-        made_anew = mark is not None and self.rebuild_reason
+        puts += [(mark_key(journal), encode_mark(mark)) for journal, mark in enumerate(marks)]
+        made_anew = self.rebuild_reason and marks and marks[0].journal_id
         self._map.write(puts, [REBUILD_KEY] if made_anew else (), sync=True)
         self.usage.update(usage)
 
@@ -193,7 +195,7 @@ class LedgerIndex:
     def purge(self) -> list[int]:
         """Forget the rows of deleted ledgers, durable on return; the number of ledgers whose rows went.
 
-        A deleted ledger's own mark stays until the journal before which it was deleted is gone: until then a
+        A deleted ledger's own state stays until its journal before which it was deleted is gone: until then a
         replay could meet its entries.
         """
         deletes = []
@@ -209,7 +211,7 @@ class LedgerIndex:
             deletes += [
                 usage_key(log, ledger_id) for log, ledgers in self.usage.items() if ledger_id in ledgers
             ]
-            if state.position <= self.mark:
+            if state.position <= self.marks[ledger_id % len(self.marks)]:
                 deletes.append(state_key(ledger_id))
                 forgotten.append(ledger_id)
         if deletes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from geminga.bookie.space_statistics import NOTHING, SpaceStatistics
 from geminga.limits import ENTRY_BYTES_MAX, JOURNAL_GROUP_ENTRIES_MAX, KIB, MIB
@@ -11,7 +11,8 @@ from geminga.limits import ENTRY_BYTES_MAX, JOURNAL_GROUP_ENTRIES_MAX, KIB, MIB
 @dataclass(frozen=True, slots=True)
 class BookieSettings:
     """Sizes in bytes. The memory that the bookie may hold is about
-    `write_cache_bytes + read_cache_bytes + 2 * queue_bytes_max + journal_group_bytes_max`.
+    `write_cache_bytes + read_cache_bytes + 2 * queue_bytes_max + journal_group_bytes_max`, however many
+    journals and ledger directories share it.
     """
 
     journal_file_bytes: int = 32 * MIB
@@ -81,6 +82,24 @@ class BookieSettings:
         assert self.journal_alignment_bytes > 0
         assert self.journal_alignment_bytes % 512 == 0
         assert self.row_entries_max > 0
+
+
+def journal_share(settings: BookieSettings, journals: int) -> BookieSettings:
+    """What one of so many journals may hold in memory."""
+    return replace(
+        settings,
+        queue_bytes_max=settings.queue_bytes_max // journals,
+        journal_group_bytes_max=settings.journal_group_bytes_max // journals,
+    )
+
+
+def ledger_directory_share(settings: BookieSettings, directories: int) -> BookieSettings:
+    """What one of so many ledger directories may hold in memory."""
+    return replace(
+        settings,
+        write_cache_bytes=settings.write_cache_bytes // directories,
+        read_cache_bytes=settings.read_cache_bytes // directories,
+    )
 
 
 @dataclass(frozen=True, slots=True)

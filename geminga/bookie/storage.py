@@ -27,7 +27,9 @@ from geminga.errors import CorruptData, LedgerNotFound, ReadOnly, StorageError
 
 
 class LedgerStorage:
-    """Entry logs and their index. Async methods wait on threads; all are called on the loop."""
+    """Entry logs and index of one ledger directory. Async methods wait on threads; all are called on the
+    loop.
+    """
 
     def __init__(
         self,
@@ -63,15 +65,17 @@ class LedgerStorage:
     def index(self) -> LedgerIndex:
         return self._index
 
-    async def flush(self, cache: SegmentMap, mark: JournalPosition, release: Callable[[], None]) -> None:
-        """Write a cache to entry logs; `release` is called, off the loop, once the journal before `mark` is
-        not needed. On return all of it is durable and can be read from here. ReadOnly if there is no space:
-        nothing has changed then, try again later.
+    async def flush(
+        self, cache: SegmentMap, marks: tuple[JournalPosition, ...], release: Callable[[], None]
+    ) -> None:
+        """Write a cache to entry logs; `release` is called, off the loop, once the journals before `marks`
+        are not needed here. On return all of it is durable and can be read from here. ReadOnly if there is
+        no space: nothing has changed then, try again later.
         """
         async with self._log_lock:
             rows = await self.disk.run(self._write, cache, dict(self.topics))
             async with self._index_lock:
-                await self.disk.run(self._index.flushed, rows, mark)
+                await self.disk.run(self._index.flushed, rows, marks)
         self.flushed_bytes += cache.bytes
         await self.disk.run(release)
 
@@ -177,9 +181,8 @@ class LedgerStorage:
             self._logs.sync_directory()
         return len(dead)
 
-    async def close(self, close_journal: Callable[[], None]) -> None:
+    async def close(self) -> None:
         """Let all files go."""
-        await self.disk.run(close_journal)
         await self.disk.run(self._logs.close)
         await self.disk.run(self._writer.close)
 

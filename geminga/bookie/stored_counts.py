@@ -14,10 +14,11 @@ class StoredCounts(NamedTuple):
 
 
 def stored_counts(bookie: Bookie) -> StoredCounts:
-    """On the loop; a pass over the sums that the index keeps in memory."""
-    caches = bookie._caches
-    flushing = caches.flushing
-    in_memory = caches.active.entries + (flushing.entries if flushing is not None else 0)
-    usage = bookie._storage.index.usage
-    in_logs = sum(of.entries for ledgers in list(usage.values()) for of in ledgers.values())
-    return StoredCounts(len(bookie.ledgers()), in_logs + in_memory)
+    """On the loop; a pass over the sums that the indexes keep in memory."""
+    entries = 0
+    for directory in bookie.directories:
+        for cache in (directory.caches.active, directory.caches.flushing):
+            entries += cache.entries if cache is not None else 0
+        usage = directory.storage.index.usage
+        entries += sum(of.entries for ledgers in list(usage.values()) for of in ledgers.values())
+    return StoredCounts(len(bookie.ledgers()), entries)

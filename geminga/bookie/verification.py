@@ -24,6 +24,7 @@ from geminga.bookie.inspection import (
     log_id_in_header,
     walk_records,
 )
+from geminga.bookie.journal_files import JournalPosition
 from geminga.bookie.journal_headers import HeaderState, find_header
 from geminga.bookie.journal_scan import JournalScan
 from geminga.bookie.ledger_index import LedgerIndex
@@ -76,8 +77,8 @@ class Verification:
         self.counts = Counts()
         self._disk = disk
         self._report = report
-        self._bad_records: set[tuple[int, int]] = set()
-        """(log id, offset) of what was reported already: a row that names it says nothing new."""
+        self._bad_records: set[tuple[str, int]] = set()
+        """(path, offset) of what was reported already: a row that names it says nothing new."""
 
     def add(self, finding: Finding) -> None:
         """Count and report what somebody else found."""
@@ -127,7 +128,7 @@ class Verification:
                     break
                 damaged = True
                 if len(self._bad_records) < BAD_RECORDS_KEPT_MAX:
-                    self._bad_records.add((log_id, record.offset))
+                    self._bad_records.add((path, record.offset))
                 self._found(path, record.offset, f"{record.length} bytes are no right record")
                 continue
             counts.log_records += 1
@@ -145,14 +146,15 @@ class Verification:
 
     # ---- journals
 
-    def check_journals(self, directory: str, index: LedgerIndex | None) -> None:
+    def check_journals(self, directory: str, mark: JournalPosition | None) -> None:
+        """`mark` is the earliest that a ledger directory has in this journal; None if it is not known."""
         for journal in journal_files(self._disk, directory):
             try:
-                self._check_journal(journal, index)
+                self._check_journal(journal, mark)
             except StorageError as error:
                 self._found(journal.path, None, str(error))
 
-    def _check_journal(self, journal: JournalFile, index: LedgerIndex | None) -> None:
+    def _check_journal(self, journal: JournalFile, mark: JournalPosition | None) -> None:
         counts = self.counts
         file = self._disk.open(journal.path)
         try:
@@ -172,7 +174,7 @@ class Verification:
         finally:
             file.close()
         counts.torn_bytes += scan.torn_bytes
-        needed = index is None or journal.journal_id >= index.mark.journal_id
+        needed = mark is None or journal.journal_id >= mark.journal_id
         for damage in scan.damages:
             lost = sum(run.entries for run in damage.lost)
             text = f"{damage.length} bytes are damaged" + (f", with {lost} entries" if lost else "")
@@ -181,16 +183,16 @@ class Verification:
 
     # ---- the index
 
-    def check_index(self, path: str, key_value: KeyValue, directory: str) -> None:
+    def check_index(self, path: str, key_value: KeyValue, directory: str, *, journals: int) -> None:
         """Every row against the records of `directory`, the entry logs' own."""
-        index = LedgerIndex(key_value)
+        index = LedgerIndex(key_value, journals=journals)
         logs = EntryLogs(self._disk, directory)
         present = set(logs.ids()) if self._disk.exists(directory) else set()
         usage: dict[int, dict[int, list[int]]] = {}
         ledger_id, following = -1, 0
         try:
             index.load()
-            if not index.mark.journal_id and present:
+            if not index.marks[0].journal_id and present:
                 self._found(path, None, "there is no mark: the next start makes the index anew")
             for key, value in key_value.scan(*ALL_ROWS):
                 self.counts.index_rows += 1
@@ -231,8 +233,8 @@ class Verification:
             try:
                 first = logs.load(ledger_id, row, first, last).last + 1
             except CorruptData:
-                if (row.log_id, row.offset + begin) not in self._bad_records:
-                    log_path = entry_log_path(logs.directory, row.log_id)
+                log_path = entry_log_path(logs.directory, row.log_id)
+                if (log_path, row.offset + begin) not in self._bad_records:
                     text = f"not entry {first} of ledger {ledger_id}, as the index has it"
                     self._found(log_path, row.offset + begin, text)
                 first += 1

@@ -10,26 +10,34 @@ from geminga.bookie.segment_map import SegmentMap
 
 
 class WriteCaches:
-    """Every durable entry that the index does not have yet. `bytes_max` is for both caches together."""
+    """Every durable entry of one ledger directory that its index does not have yet. `bytes_max` is for both
+    caches together.
+    """
 
-    def __init__(self, bytes_max: int, position: JournalPosition) -> None:
+    def __init__(self, bytes_max: int, positions: list[JournalPosition]) -> None:
+        """`positions` has each journal's end as of the last group that was given to the caches; whoever gives
+        keeps it, for all directories together.
+        """
         self.active = SegmentMap()
         self.flushing: SegmentMap | None = None
-        self.position = position
-        """The journal's end as of the last entry added."""
-        self.flushing_position = position
-        """Once the flushing cache is in the index, the journal before this is not needed."""
+        self.positions = positions
+        self.flushing_positions = tuple(positions)
+        """Once the flushing cache is in the index, the journals before this are not needed here."""
         self._half_bytes = bytes_max // 2
 
-    def add(self, segments: Sequence[Segment], position: JournalPosition) -> None:
+    def add(self, segments: Sequence[Segment]) -> None:
+        """The positions are moved in the same breath."""
         add = self.active.add
         for segment in segments:
             add(segment)
-        self.position = position
 
     def is_full(self) -> bool:
         """The active cache should be flushed."""
         return self.active.bytes >= self._half_bytes
+
+    def is_over(self) -> bool:
+        """More is in the active cache than both may have: a full disk keeps it from being flushed."""
+        return self.active.bytes >= 2 * self._half_bytes
 
     def has_room(self, queued_bytes: int) -> bool:
         """Whether what is queued, and a little more, fits before the flush under way is done."""
@@ -39,7 +47,7 @@ class WriteCaches:
         """Make the active cache the flushing one. Only when none is."""
         assert self.flushing is None
         self.flushing = self.active
-        self.flushing_position = self.position
+        self.flushing_positions = tuple(self.positions)
         self.active = SegmentMap()
         return self.flushing
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
-from geminga.bookie.bookie import Bookie
+from geminga.bookie.bookie import Bookie, LedgerPlace
 from geminga.bookie.settings import BookieSettings
 from geminga.chaos.deterministic import run_deterministically
 from geminga.chaos.sim_disk import CrashMode, PowerCut, SimDisk
@@ -47,51 +47,75 @@ CHECKED_IDS: Final = 1000
 """Ledgers that `check` writes have ids above this."""
 
 
-class BookieWorld:
-    """One disk, one index, and the ledgers' owners."""
+class Layout(NamedTuple):
+    """How many directories of each kind a bookie has; they share one disk, and lose power together."""
 
-    def __init__(self, seed: int = 0, settings: BookieSettings = TINY) -> None:
+    journals: int = 1
+    ledgers: int = 1
+
+    def journal_directories(self) -> list[str]:
+        return ["data", *(f"journal-{number}" for number in range(1, self.journals))]
+
+    def ledger_directories(self) -> list[str]:
+        return ["data", *(f"ledgers-{number}" for number in range(1, self.ledgers))]
+
+
+ONE_OF_EACH: Final = Layout()
+
+
+class BookieWorld:
+    """One disk, an index for each ledger directory, and the ledgers' owners."""
+
+    def __init__(self, seed: int = 0, settings: BookieSettings = TINY, layout: Layout = ONE_OF_EACH) -> None:
         self.seed = seed
         self.settings = settings
+        self.layout = layout
         self.disk = SimDisk(seed)
         self.ledgers: dict[int, SimLedger] = {}
         self.index_lost = False
-        self.index_copies: list[dict[bytes, bytes]] = []
-        """What the index was before each of its syncs."""
-        self.index = self._hooked(SimKeyValue(seed))
+        self._index_copies: list[list[dict[bytes, bytes]]] = [[] for _ in range(layout.ledgers)]
+        """What each index was before each of its syncs."""
+        self._indexes = [self._index(number) for number in range(layout.ledgers)]
 
-    def _hooked(self, index: SimKeyValue) -> SimKeyValue:
+    def _index(self, number: int, content: dict[bytes, bytes] | None = None) -> SimKeyValue:
+        return self._hooked(number, SimKeyValue(self.seed + number, content))
+
+    def _hooked(self, number: int, index: SimKeyValue) -> SimKeyValue:
         index.before_write = lambda: self.disk.step("index write", "index")
-        index.before_sync = lambda: self._before_index_sync(index)
+        index.before_sync = lambda: self._before_index_sync(number, index)
         index.before_read = lambda: self.disk.step("index read", "index")
         return index
 
-    def _before_index_sync(self, index: SimKeyValue) -> None:
+    def _before_index_sync(self, number: int, index: SimKeyValue) -> None:
         self.disk.step("index sync", "index")
-        self.index_copies.append(index.durable())
+        self._index_copies[number].append(index.durable())
 
     def crash(self, mode: CrashMode) -> None:
         self.disk.faults.clear()
         self.disk.space_bytes = None
         self.disk.crash(mode)
-        keep = {"drop": 0, "keep": self.index.unsynced, "torn": None}[mode]
-        self.index = self._hooked(self.index.crash(keep))
+        for number, index in enumerate(self._indexes):
+            keep = {"drop": 0, "keep": index.unsynced, "torn": None}[mode]
+            self._indexes[number] = self._hooked(number, index.crash(keep))
 
-    def lose_index(self, age: int | None = None) -> None:
-        """With it go the only knowledge of deletions and fences; entries must all come back. With an age in
-        syncs an old copy is put in its place, if there were as many.
+    def lose_index(self, age: int | None = None, *, number: int | None = None) -> None:
+        """All of them, or that of one ledger directory. With them go the only knowledge of deletions and
+        fences; entries must all come back. With an age in syncs an old copy is put in its place, if there
+        were as many.
         """
-        copy = self.index_copies[-age] if age is not None and age <= len(self.index_copies) else None
-        self.index = self._hooked(SimKeyValue(self.seed, copy))
+        for lost in range(self.layout.ledgers) if number is None else (number,):
+            copies = self._index_copies[lost]
+            copy = copies[-age] if age is not None and age <= len(copies) else None
+            self._indexes[lost] = self._index(lost, copy)
         self.index_lost = True
 
     @asynccontextmanager
     async def running(self, *, close: bool = True) -> AsyncIterator[Bookie]:
         """A bookie that runs; with `close` it is closed in order at the end, else just cancelled."""
-        bookie = await Bookie.open(
+        bookie = await Bookie.open_directories(
             self.disk,
-            self.index,
-            "data",
+            self.layout.journal_directories(),
+            list(map(LedgerPlace, self.layout.ledger_directories(), self._indexes)),
             self.settings,
             existing_ledgers=self._existing_ledgers,
             threaded=False,
@@ -256,13 +280,13 @@ class BookieWorld:
 
 def _entries_counted(bookie: Bookie) -> int:
     """What garbage collection will go by."""
-    usage = bookie._storage.index.usage
-    return sum(row.entries for ledgers in usage.values() for row in ledgers.values())
+    usages = [directory.storage.index.usage for directory in bookie.directories]
+    return sum(row.entries for usage in usages for ledgers in usage.values() for row in ledgers.values())
 
 
 def _can_be_created(bookie: Bookie, ledger_id: int) -> bool:
     # The mark itself: a ledger with entries cannot be created again whether it is fenced or not.
-    return ledger_id not in bookie._storage.index.states
+    return not any(ledger_id in directory.storage.index.states for directory in bookie.directories)
 
 
 async def _open_and_leave(world: BookieWorld) -> None:

@@ -1,6 +1,7 @@
 """The crash campaign: the bookie loses power, and worse, at every operation and at random, and is checked.
 
     python -m geminga.chaos.crash_campaign --points 100000 --seed 1
+    python -m geminga.chaos.crash_campaign --points 100000 --seed 1 --directories 2x3
 
 First every operation of every script in every way (`--workloads none` leaves this out), then `--points`
 random lives. Prints progress and a final figure. On a failure: exit code 1, and what broke, the faults
@@ -45,9 +46,9 @@ def run_cases(names: Sequence[str], nested_max: int) -> Tally:
     return tally
 
 
-def random_cases(points: int, seed: int) -> Iterator[str]:
-    """Other seeds share no case, up to a billion points."""
-    return (f"random:{seed * 10**9 + number}" for number in range(points))
+def random_cases(points: int, seed: int, layout: str = "") -> Iterator[str]:
+    """Other seeds share no case, up to a billion points. `layout` is "" or, say, "/2x3"."""
+    return (f"random{layout}:{seed * 10**9 + number}" for number in range(points))
 
 
 def campaign(
@@ -88,6 +89,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default="all",
         help=f"all, none, or some of {','.join(SCRIPTS)}; every operation of each",
     )
+    parser.add_argument(
+        "--directories",
+        default="1x1",
+        metavar="JxL",
+        help="so many journal and ledger directories (default: %(default)s)",
+    )
     parser.add_argument("--nested", type=int, default=3, help="crashes in recoveries, one in the other")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--replay", metavar="CASE", help="only this case")
@@ -106,11 +113,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     chosen = {"all": list(SCRIPTS), "none": []}.get(options.workloads, options.workloads.split(","))
+    layout = "" if options.directories == "1x1" else f"/{options.directories}"
     now_s = RealClock().monotonic_s
     whole = Tally()
     for title, cases in (
-        ("every operation", scripted_cases(chosen, WAYS)),
-        ("random lives", list(random_cases(options.points, options.seed))),
+        ("every operation", scripted_cases([f"{script}{layout}" for script in chosen], WAYS)),
+        ("random lives", list(random_cases(options.points, options.seed, layout))),
     ):
         if not cases:
             continue

@@ -2,6 +2,7 @@
 
 A case has a name from which it can be run again: `bursts:41:torn` is script, operation and way (and, if not
 the operation's number, a seed: `bursts:41:torn:5`); `random:7` is the seed of lives, settings and faults.
+`bursts/2x3:41:torn` and `random/2x3:7` have two journal directories and three ledger directories.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import trio
 
 from geminga.bookie.settings import BookieSettings
 from geminga.chaos.bookie_scripts import SCRIPTS, random_life
-from geminga.chaos.bookie_world import TINY, BookieWorld
+from geminga.chaos.bookie_world import TINY, BookieWorld, Layout
 from geminga.chaos.disk_faults import FAILING_KINDS
 from geminga.chaos.sim_disk import CrashMode
 
@@ -61,8 +62,17 @@ class Tally:
 WAYS: Final = (*CRASHES, *FAILURES, INDEX_LOST)
 
 
+def split_layout(script: str) -> tuple[str, Layout]:
+    """`bursts/2x3` is a script and how many directories of each kind there are."""
+    name, _, numbers = script.partition("/")
+    journals, _, ledgers = numbers.partition("x")
+    return name, Layout(int(journals), int(ledgers)) if numbers else Layout()
+
+
 def scripted_cases(scripts: Iterable[str], ways: Iterable[str]) -> list[str]:
-    """The names of every operation of every script in every way. Runs each script twice to count."""
+    """The names of every operation of every script, given with or without a layout, in every way. Runs each
+    script once to count.
+    """
     names = []
     for script in scripts:
         crash_points, calls = _lengths(script)
@@ -74,7 +84,8 @@ def scripted_cases(scripts: Iterable[str], ways: Iterable[str]) -> list[str]:
 
 def _lengths(script: str) -> tuple[int, int]:
     """How many operations change something, and how many there are with reads."""
-    world = BookieWorld()
+    name, layout = split_layout(script)
+    world = BookieWorld(layout=layout)
     calls = 0
 
     def count(kind: str, path: str) -> None:
@@ -82,25 +93,27 @@ def _lengths(script: str) -> tuple[int, int]:
         calls += 1
 
     world.disk.inject = count
-    assert world.run(SCRIPTS[script])
+    assert world.run(SCRIPTS[name])
     # The seed of a case may lead to a few operations more or less.
     return world.disk.operations + 1, calls + 1
 
 
 def run_case(name: str, *, nested_max: int = 3) -> Tally:
     """Raises `CaseFailed`. `nested_max` recoveries in a row may be cut short."""
-    script, _, rest = name.partition(":")
+    numbered, _, rest = name.partition(":")
+    script, layout = split_layout(numbered)
     if script == "random":
         seed = int(rest)
         chance = random.Random(f"point {seed}")
-        world = BookieWorld(seed, _random_settings(chance))
+        world = BookieWorld(seed, _random_settings(chance), layout)
     else:
         text, way, *seeds = rest.split(":")
         at = int(text)
         seed = int(seeds[0]) if seeds else at
         chance = random.Random(name)
         # An old journal that is written over takes entries along that a new index would need.
-        world = BookieWorld(seed, replace(TINY, journal_free_files_max=0) if way == INDEX_LOST else TINY)
+        settings = replace(TINY, journal_free_files_max=0) if way == INDEX_LOST else TINY
+        world = BookieWorld(seed, settings, layout)
     tally = Tally(cases=1)
     try:
         if script == "random":
@@ -113,7 +126,7 @@ def run_case(name: str, *, nested_max: int = 3) -> Tally:
             world.run(SCRIPTS[script])
             _crash(world, "drop" if way == "drop" else "keep" if way == "keep" else "torn", tally)
             if way == INDEX_LOST:
-                world.lose_index()
+                world.lose_index(number=None if at % 2 else chance.randrange(layout.ledgers))
             if way in ("torn", INDEX_LOST):
                 _cut_recoveries(world, chance, nested_max, tally)
         world.check()

@@ -5,20 +5,24 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
-from geminga.bookie.file_names import entry_log_directory, journal_directory
+from geminga.bookie.directory_cookies import claim_directories, index_directory
+from geminga.bookie.directory_lists import COOKIE, DirectoryLists, ForeignLists, absolute
+from geminga.bookie.file_names import entry_log_directory, entry_log_path, journal_directory, journal_path
 from geminga.bookie.ledger_index import LedgerIndex
 from geminga.cli.data_directory import default_data_dir
 from geminga.cli.main import Parser
 from geminga.disk import DirectoryInUse, RealDisk
-from geminga.errors import StorageError
+from geminga.errors import CorruptData, StorageError
 from geminga.key_value import RocksKeyValue
 from geminga.metadata import records
-from geminga.metadata.records import LedgerRecord
+from geminga.metadata.bookie_directories import recorded_directories
+from geminga.metadata.records import InstanceRecord, LedgerRecord
 from geminga.metadata.store import MetadataStore
-from geminga.server import BOOKIE, INDEX, METADATA
+from geminga.server import BOOKIE, METADATA
 
 
 class NoDirectory(StorageError):
@@ -35,24 +39,63 @@ def add_json(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
 
 
+class StoppedLedgers:
+    """One ledger directory: where its entry logs and their index are."""
+
+    def __init__(self, disk: RealDisk, path: str, index_path: str, held: contextlib.ExitStack) -> None:
+        self.path = path
+        self.entry_logs = entry_log_directory(path)
+        self.index_path = index_path
+        self._disk = disk
+        self._held = held
+
+    @property
+    def has_index(self) -> bool:
+        return self._disk.exists(os.path.join(self.index_path, "CURRENT"))
+
+    def open_index(self) -> RocksKeyValue:
+        """CorruptData if RocksDB cannot read it; StorageError if it is not there."""
+        if not self.has_index:
+            raise StorageError(
+                f"{self.index_path}: there is no index; 'geminga bookie rebuild-index' makes it anew"
+            )
+        values = RocksKeyValue(self.index_path)
+        self._held.callback(values.close)
+        return values
+
+
 class StoppedBookie:
-    """The bookie's files in a data directory, locked until `close`."""
+    """All files of the bookie of a data directory, locked until `close`."""
 
     def __init__(self, data_dir: str) -> None:
-        """NoDirectory if there is no bookie, or a broker runs on it."""
+        """NoDirectory if there is no bookie, one of its directories is missing, or a broker runs on it."""
         self.disk = RealDisk()
         self.data_dir = os.path.abspath(data_dir)
-        self.bookie = os.path.join(self.data_dir, BOOKIE)
-        self.entry_logs = entry_log_directory(self.bookie)
-        self.journals = journal_directory(self.bookie)
-        self.index_path = os.path.join(self.data_dir, INDEX)
         self._held = contextlib.ExitStack()
-        if not self.disk.exists(self.bookie):
+        self._metadata: MetadataStore | None = None
+        if not self.disk.exists(os.path.join(self.data_dir, BOOKIE)) and not self._has_metadata:
             raise NoDirectory(f"{self.data_dir} is not a data directory of Geminga (it has no {BOOKIE!r})")
-        try:
-            self._held.callback(self.disk.lock(self.data_dir).release)
-        except DirectoryInUse as error:
-            raise NoDirectory(f"{error}; stop the broker first") from None
+        with contextlib.ExitStack() as held:
+            self._held = held
+            try:
+                held.callback(self.disk.lock(self.data_dir).release)
+                lists = self._claimed()
+            except DirectoryInUse as error:
+                raise NoDirectory(f"{error}; stop the broker first") from None
+            except ForeignLists as error:
+                raise NoDirectory(str(error)) from None
+            self.journal_directories = [absolute(self.data_dir, name) for name in lists.journals]
+            self.journals = [journal_directory(path) for path in self.journal_directories]
+            """Where the journal files are, one directory for each journal."""
+            self.ledgers = [
+                StoppedLedgers(
+                    self.disk, absolute(self.data_dir, name), index_directory(self.data_dir, name), held
+                )
+                for name in lists.ledgers
+            ]
+            self._held = held.pop_all()
+            for place in self.ledgers:
+                place._held = self._held
 
     def __enter__(self) -> StoppedBookie:
         return self
@@ -61,32 +104,61 @@ class StoppedBookie:
         self._held.close()
 
     @property
-    def has_index(self) -> bool:
-        return self.disk.exists(os.path.join(self.index_path, "CURRENT"))
+    def _has_metadata(self) -> bool:
+        return self.disk.exists(os.path.join(self.data_dir, METADATA, "CURRENT"))
 
-    def open_index(self) -> RocksKeyValue:
-        """CorruptData if RocksDB cannot read it; StorageError if it is not there."""
-        if not self.has_index:
-            raise StorageError(
-                f"{self.index_path}: there is no index; 'geminga bookie rebuild-index' makes it anew"
-            )
-        return self._open(self.index_path)
+    def _claimed(self) -> DirectoryLists:
+        """The lists as recorded, each directory's cookie looked at. The default without metadata."""
+        try:
+            store = self._opened_metadata()
+            record = recorded_directories(store) if store is not None else None
+            if store is None or record is None:
+                return DirectoryLists()
+            stored = store.get(InstanceRecord.path)
+        except CorruptData as error:
+            print(f"{error}\nassuming that all files are in {self.data_dir}", file=sys.stderr)
+            return DirectoryLists()
+        assert stored is not None, "directories are recorded together with the instance"
+        instance = records.decode(InstanceRecord, stored.value, InstanceRecord.path)
+        lists = DirectoryLists(tuple(record.journals), tuple(record.ledgers))
+        claim_directories(self.disk, self.data_dir, lists, instance.instance_id, self._held, first=False)
+        return lists
 
-    def load_index(self) -> LedgerIndex:
-        index = LedgerIndex(self.open_index())
-        index.load()
-        return index
+    def _opened_metadata(self) -> MetadataStore | None:
+        if self._metadata is None and self._has_metadata:
+            values = RocksKeyValue(os.path.join(self.data_dir, METADATA))
+            self._held.callback(values.close)
+            self._metadata = MetadataStore(values)
+        return self._metadata
 
-    def _open(self, path: str) -> RocksKeyValue:
-        values = RocksKeyValue(path)
-        self._held.callback(values.close)
-        return values
+    def load_indexes(self) -> list[LedgerIndex]:
+        """One for each ledger directory."""
+        indexes = [LedgerIndex(place.open_index(), journals=len(self.journals)) for place in self.ledgers]
+        for index in indexes:
+            index.load()
+        return indexes
 
     def ledger_records(self) -> LedgerRecords:
-        """Whose the ledgers are, by the metadata. Call once."""
-        path = os.path.join(self.data_dir, METADATA)
-        there = self.disk.exists(os.path.join(path, "CURRENT"))
-        return LedgerRecords(MetadataStore(self._open(path)) if there else None)
+        """Whose the ledgers are, by the metadata."""
+        return LedgerRecords(self._opened_metadata())
+
+    def entry_log(self, log_id: int) -> str:
+        """The path of the log with this id; StorageError if that is in several directories."""
+        return self._only(
+            [entry_log_path(place.entry_logs, log_id) for place in self.ledgers], f"entry log {log_id}"
+        )
+
+    def journal(self, journal_id: int) -> str:
+        """The path of the journal with this id; StorageError if that is in several directories."""
+        return self._only(
+            [journal_path(directory, journal_id) for directory in self.journals], f"journal {journal_id}"
+        )
+
+    def _only(self, paths: list[str], name: str) -> str:
+        found = [path for path in paths if self.disk.exists(path)]
+        if len(found) > 1:
+            raise StorageError(f"{name} is in several directories; name one by its path: {', '.join(found)}")
+        return found[0] if found else paths[0]
 
 
 class LedgerRecords:
@@ -131,9 +203,14 @@ def file_in(flags: argparse.Namespace, directory: Callable[[StoppedBookie], str]
         stopped = held.enter_context(directory_of(flags))
         return directory(stopped)
     path = os.path.abspath(given)
-    data_dir = os.path.dirname(os.path.dirname(os.path.dirname(path)))
-    if os.path.basename(os.path.dirname(os.path.dirname(path))) == BOOKIE and RealDisk().exists(
-        os.path.join(data_dir, METADATA)
-    ):
+    directory_path = os.path.dirname(os.path.dirname(path))
+    data_dir = os.path.dirname(directory_path)
+    disk = RealDisk()
+    if os.path.basename(directory_path) == BOOKIE and disk.exists(os.path.join(data_dir, METADATA)):
         held.enter_context(StoppedBookie(data_dir))
+    elif disk.exists(os.path.join(directory_path, COOKIE)):
+        try:
+            held.callback(disk.lock(directory_path).release)
+        except DirectoryInUse as error:
+            raise NoDirectory(f"{error}; stop the broker first") from None
     return path

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from geminga.bookie.entry_log_format import HEADER_BYTES, Footer
 from geminga.bookie.entry_logs import EntryLogs
-from geminga.bookie.file_names import ENTRY_LOG_SUFFIX, entry_log_path, journal_path
+from geminga.bookie.file_names import ENTRY_LOG_SUFFIX
 from geminga.bookie.inspection import (
     BadBytes,
     footer_of,
@@ -21,6 +21,7 @@ from geminga.bookie.inspection import (
 )
 from geminga.bookie.journal_format import FILE_HEADER_BYTES, decode_file_header
 from geminga.bookie.journal_scan import JournalScan
+from geminga.bookie.ledger_mapping import place_of
 from geminga.bookie.records import Segment
 from geminga.cli.bookie_directory import (
     StoppedBookie,
@@ -48,7 +49,7 @@ def dump_log(parser: Parser, arguments: Sequence[str]) -> int:
     add_json(parser)
     flags = parser.parse_strictly(arguments)
     with contextlib.ExitStack() as held:
-        path = file_in(flags, lambda s: entry_log_path(s.entry_logs, int(flags.file)), held)
+        path = file_in(flags, lambda s: s.entry_log(int(flags.file)), held)
         file = RealDisk().open(path)
         held.callback(file.close)
         return _dump_log(file, as_json=flags.json)
@@ -113,7 +114,7 @@ def dump_journal(parser: Parser, arguments: Sequence[str]) -> int:
     add_json(parser)
     flags = parser.parse_strictly(arguments)
     with contextlib.ExitStack() as held:
-        path = file_in(flags, lambda s: journal_path(s.journals, int(flags.file)), held)
+        path = file_in(flags, lambda s: s.journal(int(flags.file)), held)
         file = RealDisk().open(path)
         held.callback(file.close)
         return _dump_journal(file, as_json=flags.json)
@@ -193,22 +194,27 @@ def entry(parser: Parser, arguments: Sequence[str]) -> int:
 
 def _find(stopped: StoppedBookie, ledger_id: int, entry_id: int) -> tuple[str, bytes]:
     """Where the entry lies, and its body, checked."""
-    index = stopped.load_index()
-    row = index.find(ledger_id, entry_id)
+    indexes = stopped.load_indexes()
+    number = place_of(ledger_id, len(indexes))
+    row = indexes[number].find(ledger_id, entry_id)
     if row is not None:
         if row.lost:
             raise StorageError(f"entry {entry_id} of ledger {ledger_id} is lost: {row.lost}")
-        logs = EntryLogs(stopped.disk, stopped.entry_logs)
+        logs = EntryLogs(stopped.disk, stopped.ledgers[number].entry_logs)
         try:
             segment = logs.load(ledger_id, row, entry_id, entry_id)
         finally:
             logs.close()
         at = entry_id - row.first
         offset = row.offset + (row.ends[at - 1] if at else 0)
-        return f"{row.log_id:020d}{ENTRY_LOG_SUFFIX}, offset {offset}", segment.bodies(entry_id, entry_id)[0]
-    for journal, segment in unflushed(stopped.disk, stopped.journals, index):
+        name = f"{row.log_id:020d}{ENTRY_LOG_SUFFIX}"
+        if len(indexes) > 1:
+            name = f"{logs.directory}/{name}"
+        return f"{name}, offset {offset}", segment.bodies(entry_id, entry_id)[0]
+    for journal, segment in unflushed(stopped.disk, stopped.journals, indexes):
         if segment.ledger_id == ledger_id and segment.first <= entry_id <= segment.last:
-            place = f"{journal.journal_id:020d}.journal (not in an entry log yet)"
+            name = journal.path if len(stopped.journals) > 1 else f"{journal.journal_id:020d}.journal"
+            place = f"{name} (not in an entry log yet)"
             return place, segment.bodies(entry_id, entry_id)[0]
     raise LedgerNotFound(f"ledger {ledger_id} has no entry {entry_id}")
 

@@ -7,12 +7,22 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from geminga.bookie.file_names import entry_log_path
-from geminga.bookie.index_format import DELETED, FENCED
-from geminga.bookie.inspection import journal_files, log_contents, unflushed
+from geminga.bookie.index_format import DELETED, FENCED, State
+from geminga.bookie.inspection import (
+    JournalFile,
+    LogContents,
+    entry_log_ids,
+    journal_files,
+    log_contents,
+    unflushed,
+)
+from geminga.bookie.journal_files import JournalPosition
 from geminga.bookie.ledger_index import LedgerIndex
+from geminga.bookie.ledger_mapping import needed_from
 from geminga.cli.bookie_directory import (
     LedgerRecords,
     StoppedBookie,
+    StoppedLedgers,
     add_data_dir,
     add_json,
     directory_of,
@@ -40,8 +50,8 @@ def ledgers(parser: Parser, arguments: Sequence[str]) -> int:
     add_json(parser)
     flags = parser.parse_strictly(arguments)
     with directory_of(flags) as stopped:
-        index, names = stopped.load_index(), stopped.ledger_records()
-        rows = _ledger_rows(stopped, index, names)
+        indexes, names = stopped.load_indexes(), stopped.ledger_records()
+        rows = _ledger_rows(stopped, indexes, names)
         if flags.json:
             for row in rows:
                 print(json.dumps(row))
@@ -70,20 +80,24 @@ def ledgers(parser: Parser, arguments: Sequence[str]) -> int:
     return EXIT_OK
 
 
-def _ledger_rows(stopped: StoppedBookie, index: LedgerIndex, names: LedgerRecords) -> list[dict[str, Any]]:
+def _ledger_rows(
+    stopped: StoppedBookie, indexes: Sequence[LedgerIndex], names: LedgerRecords
+) -> list[dict[str, Any]]:
     journal_entries: dict[int, int] = {}
-    for _, segment in unflushed(stopped.disk, stopped.journals, index):
+    for _, segment in unflushed(stopped.disk, stopped.journals, indexes):
         journal_entries[segment.ledger_id] = journal_entries.get(segment.ledger_id, 0) + len(segment.ends)
     logs: dict[int, list[int]] = {}
     entries: dict[int, int] = {}
     sizes: dict[int, int] = {}
-    for log_id in sorted(index.usage):
-        for ledger_id, usage in index.usage[log_id].items():
+    in_logs = [(log_id, of) for index in indexes for log_id, of in sorted(index.usage.items())]
+    for log_id, of_log in in_logs:
+        for ledger_id, usage in of_log.items():
             logs.setdefault(ledger_id, []).append(log_id)
             entries[ledger_id] = entries.get(ledger_id, 0) + usage.entries
             sizes[ledger_id] = sizes.get(ledger_id, 0) + usage.bytes
     rows = []
-    for ledger_id in sorted({*logs, *journal_entries, *index.states, *names.ids()}):
+    states = {ledger_id: state for index in indexes for ledger_id, state in index.states.items()}
+    for ledger_id in sorted({*logs, *journal_entries, *states, *names.ids()}):
         record = names.get(ledger_id)
         recorded = record.state if record is not None else "no record" if names.is_there else "-"
         rows.append(
@@ -91,7 +105,7 @@ def _ledger_rows(stopped: StoppedBookie, index: LedgerIndex, names: LedgerRecord
                 "ledger": ledger_id,
                 "topic": topic_text(record),
                 "purpose": record.purpose if record is not None else "",
-                "state": _state(index, ledger_id, recorded),
+                "state": _state(states.get(ledger_id), recorded),
                 "entries": entries.get(ledger_id, 0),
                 "bytes": sizes.get(ledger_id, 0),
                 "journal_entries": journal_entries.get(ledger_id, 0),
@@ -101,8 +115,7 @@ def _ledger_rows(stopped: StoppedBookie, index: LedgerIndex, names: LedgerRecord
     return rows
 
 
-def _state(index: LedgerIndex, ledger_id: int, recorded: str) -> str:
-    state = index.states.get(ledger_id)
+def _state(state: State | None, recorded: str) -> str:
     if state is None:
         return recorded
     return {DELETED: "deleted", FENCED: f"{recorded}, fenced"}[state.kind]
@@ -113,48 +126,52 @@ def entry_logs(parser: Parser, arguments: Sequence[str]) -> int:
     add_json(parser)
     flags = parser.parse_strictly(arguments)
     with directory_of(flags) as stopped:
-        index = stopped.load_index()
-        deleted = {ledger_id for ledger_id, state in index.states.items() if state.kind == DELETED}
-        if not flags.json:
-            print(_LOG.format("LOG", "CLOSED", "RECORDS", "LEDGERS", "ALIVE", "SHARE", "LEDGER IDS"))
-        for log_id in _log_ids(stopped):
-            contents = log_contents(stopped.disk, stopped.entry_logs, log_id)
-            usage = index.usage.get(log_id, {})
-            alive = {ledger_id: of for ledger_id, of in usage.items() if ledger_id not in deleted}
-            live_bytes = sum(of.bytes for of in alive.values())
-            share = live_bytes / contents.record_bytes if contents.record_bytes else 0.0
-            if flags.json:
-                row = {
-                    "log": log_id,
-                    "path": entry_log_path(stopped.entry_logs, log_id),
-                    "closed": contents.closed,
-                    "record_bytes": contents.record_bytes,
-                    "live_bytes": live_bytes,
-                    "live_share": round(share, 4),
-                    "ledgers": sorted(contents.ledgers),
-                    "live_ledgers": sorted(alive),
-                }
-                print(json.dumps(row))
-            else:
-                ids = [f"{id_}{'' if id_ in alive else ' (dead)'}" for id_ in sorted(contents.ledgers)]
-                print(
-                    _LOG.format(
-                        log_id,
-                        "yes" if contents.closed else "no",
-                        size_text(contents.record_bytes),
-                        len(ids),
-                        len(alive),
-                        f"{share:.0%}",
-                        ", ".join(ids[:6]) + (f", and {len(ids) - 6} more" if len(ids) > 6 else ""),
-                    )
-                )
+        for number, (place, index) in enumerate(zip(stopped.ledgers, stopped.load_indexes(), strict=True)):
+            if not flags.json:
+                _print_heading(number, place.entry_logs, len(stopped.ledgers))
+                print(_LOG.format("LOG", "CLOSED", "RECORDS", "LEDGERS", "ALIVE", "SHARE", "LEDGER IDS"))
+            for log_id in entry_log_ids(stopped.disk, place.entry_logs):
+                contents = log_contents(stopped.disk, place.entry_logs, log_id)
+                row = _log_row(place, index, log_id, contents)
+                print(json.dumps(row) if flags.json else _log_text(row))
     return EXIT_OK
 
 
-def _log_ids(stopped: StoppedBookie) -> list[int]:
-    from geminga.bookie.inspection import entry_log_ids
+def _print_heading(number: int, directory: str, count: int) -> None:
+    """Only where there are several directories."""
+    if count > 1:
+        print("\n" * (number > 0) + f"{directory}:")
 
-    return entry_log_ids(stopped.disk, stopped.entry_logs)
+
+def _log_row(place: StoppedLedgers, index: LedgerIndex, log_id: int, contents: LogContents) -> dict[str, Any]:
+    deleted = {ledger_id for ledger_id, state in index.states.items() if state.kind == DELETED}
+    usage = index.usage.get(log_id, {})
+    alive = {ledger_id: of for ledger_id, of in usage.items() if ledger_id not in deleted}
+    live_bytes = sum(of.bytes for of in alive.values())
+    share = live_bytes / contents.record_bytes if contents.record_bytes else 0.0
+    return {
+        "log": log_id,
+        "path": entry_log_path(place.entry_logs, log_id),
+        "closed": contents.closed,
+        "record_bytes": contents.record_bytes,
+        "live_bytes": live_bytes,
+        "live_share": round(share, 4),
+        "ledgers": sorted(contents.ledgers),
+        "live_ledgers": sorted(alive),
+    }
+
+
+def _log_text(row: dict[str, Any]) -> str:
+    ids = [f"{id_}{'' if id_ in row['live_ledgers'] else ' (dead)'}" for id_ in row["ledgers"]]
+    return _LOG.format(
+        row["log"],
+        "yes" if row["closed"] else "no",
+        size_text(row["record_bytes"]),
+        len(ids),
+        len(row["live_ledgers"]),
+        f"{row['live_share']:.0%}",
+        ", ".join(ids[:6]) + (f", and {len(ids) - 6} more" if len(ids) > 6 else ""),
+    )
 
 
 def journals(parser: Parser, arguments: Sequence[str]) -> int:
@@ -162,37 +179,42 @@ def journals(parser: Parser, arguments: Sequence[str]) -> int:
     add_json(parser)
     flags = parser.parse_strictly(arguments)
     with directory_of(flags) as stopped:
-        mark = stopped.load_index().mark
-        if not flags.json:
-            print(_JOURNAL.format("JOURNAL", "FILE", "FOLLOWS", "STATE"))
-        for journal in journal_files(stopped.disk, stopped.journals):
-            header = journal.header
-            if header is None:
-                state = "never written"
-            elif journal.journal_id < mark.journal_id:
-                state = "not needed any more"
-            elif journal.journal_id == mark.journal_id:
-                state = f"replayed from offset {max(mark.offset, header.first_group)}"
-            else:
-                state = "replayed"
-            if flags.json:
-                row = {
-                    "journal": journal.journal_id,
-                    "path": journal.path,
-                    "bytes": journal.bytes,
-                    "written": header is not None,
-                    "needed": header is not None and journal.journal_id >= mark.journal_id,
-                    "previous": [header.previous_id, header.previous_end] if header is not None else None,
-                }
-                print(json.dumps(row))
-                continue
-            after = (
-                f"{header.previous_id} up to {header.previous_end}" if header and header.previous_id else "-"
-            )
-            print(_JOURNAL.format(journal.journal_id, size_text(journal.bytes), after, state))
-        if not flags.json:
-            print(f"\nmark: journal {mark.journal_id}, offset {mark.offset}")
+        marks = needed_from(index.marks for index in stopped.load_indexes())
+        for number, (directory, mark) in enumerate(zip(stopped.journals, marks, strict=True)):
+            if not flags.json:
+                _print_heading(number, directory, len(marks))
+                print(_JOURNAL.format("JOURNAL", "FILE", "FOLLOWS", "STATE"))
+            for journal in journal_files(stopped.disk, directory):
+                print(json.dumps(_journal_row(journal, mark)) if flags.json else _journal_text(journal, mark))
+            if not flags.json:
+                print(f"\nmark: journal {mark.journal_id}, offset {mark.offset}")
     return EXIT_OK
+
+
+def _journal_row(journal: JournalFile, mark: JournalPosition) -> dict[str, Any]:
+    header = journal.header
+    return {
+        "journal": journal.journal_id,
+        "path": journal.path,
+        "bytes": journal.bytes,
+        "written": header is not None,
+        "needed": header is not None and journal.journal_id >= mark.journal_id,
+        "previous": [header.previous_id, header.previous_end] if header is not None else None,
+    }
+
+
+def _journal_text(journal: JournalFile, mark: JournalPosition) -> str:
+    header = journal.header
+    if header is None:
+        state = "never written"
+    elif journal.journal_id < mark.journal_id:
+        state = "not needed any more"
+    elif journal.journal_id == mark.journal_id:
+        state = f"replayed from offset {max(mark.offset, header.first_group)}"
+    else:
+        state = "replayed"
+    after = f"{header.previous_id} up to {header.previous_end}" if header and header.previous_id else "-"
+    return _JOURNAL.format(journal.journal_id, size_text(journal.bytes), after, state)
 
 
 COMMANDS: dict[str, Callable[[Parser, Sequence[str]], int]] = {

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from geminga.bookie.bookie import Bookie
+from geminga.bookie.bookie import Bookie, LedgerPlace
 from geminga.bookie.index_format import DELETED, State
 from geminga.bookie.ledger_index import LedgerIndex
-from geminga.bookie.recovery import RecoveryReport
+from geminga.bookie.ledger_mapping import needed_from, place_of
+from geminga.bookie.recovery_report import RecoveryReport
 from geminga.bookie.verification import Finding, Verification
-from geminga.cli.bookie_directory import LedgerRecords, StoppedBookie, add_data_dir, add_json, directory_of
+from geminga.cli.bookie_directory import (
+    LedgerRecords,
+    StoppedBookie,
+    StoppedLedgers,
+    add_data_dir,
+    add_json,
+    directory_of,
+)
 from geminga.cli.main import EXIT_FAILED, EXIT_OK, Parser
 from geminga.errors import StorageError
 from geminga.key_value import RocksKeyValue
@@ -38,11 +48,19 @@ def verify(parser: Parser, arguments: Sequence[str]) -> int:
 
     with directory_of(flags) as stopped:
         verification = Verification(stopped.disk, show)
-        values, index = _readable_index(stopped, verification)
-        verification.check_logs(stopped.entry_logs, values)
-        if values is not None:
-            verification.check_index(stopped.index_path, values, stopped.entry_logs)
-        verification.check_journals(stopped.journals, index)
+        marks = []
+        for place in stopped.ledgers:
+            values, index = _readable_index(place, len(stopped.journals), verification)
+            verification.check_logs(place.entry_logs, values)
+            if values is not None:
+                verification.check_index(
+                    place.index_path, values, place.entry_logs, journals=len(stopped.journals)
+                )
+            if index is not None:
+                marks.append(index.marks)
+        needed = needed_from(marks) if len(marks) == len(stopped.ledgers) else None
+        for number, directory in enumerate(stopped.journals):
+            verification.check_journals(directory, needed[number] if needed is not None else None)
     counts = verification.counts
     if flags.json:
         print(json.dumps({"counts": dataclasses.asdict(counts)}))
@@ -63,14 +81,14 @@ def verify(parser: Parser, arguments: Sequence[str]) -> int:
 
 
 def _readable_index(
-    stopped: StoppedBookie, verification: Verification
+    place: StoppedLedgers, journals: int, verification: Verification
 ) -> tuple[RocksKeyValue | None, LedgerIndex | None]:
     try:
-        values = stopped.open_index()
+        values = place.open_index()
     except StorageError as error:
-        verification.add(Finding(stopped.index_path, None, str(error)))
+        verification.add(Finding(place.index_path, None, str(error)))
         return None, None
-    index = LedgerIndex(values)
+    index = LedgerIndex(values, journals=journals)
     try:
         index.load()
     except StorageError:
@@ -83,29 +101,37 @@ def rebuild_index(parser: Parser, arguments: Sequence[str]) -> int:
     flags = parser.parse_strictly(arguments)
     with directory_of(flags) as stopped:
         names = stopped.ledger_records()
-        states, aside = _put_aside(stopped)
-        report, dropped = _rebuild(stopped, states or {}, names)
+        old = [_put_aside(stopped, place) for place in stopped.ledgers]
+        report, dropped = _rebuild(stopped, [index.states for index in old], names)
     print(f"{report.entries_indexed} entries found in entry logs, {report.entries_replayed} in the journal")
     if dropped:
         print(f"{dropped} ledgers left out: the metadata has no record of them, so they were deleted")
-    if states is None and aside is not None:
-        print("the old index could not be read: fences, and deletions under way, are forgotten")
-    if aside is not None:
-        print(f"the old index is kept in {aside}; delete it when all is well")
+    for index in old:
+        if not index.is_readable:
+            print("the old index could not be read: fences, and deletions under way, are forgotten")
+        if index.aside:
+            print(f"the old index is kept in {index.aside}; delete it when all is well")
     for damage in report.damages:
         print(damage)
     return EXIT_FAILED if report.damages else EXIT_OK
 
 
-def _put_aside(stopped: StoppedBookie) -> tuple[dict[int, State] | None, str | None]:
-    """What only the old index knows (None if it cannot be read), and where its files are now."""
-    if not stopped.has_index:
-        return None, None
+class _OldIndex(NamedTuple):
+    """What only the old index knows, and where its files are now; "" if there was none."""
+
+    states: dict[int, State]
+    is_readable: bool = True
+    aside: str = ""
+
+
+def _put_aside(stopped: StoppedBookie, place: StoppedLedgers) -> _OldIndex:
+    if not place.has_index:
+        return _OldIndex({})
     states: dict[int, State] | None
     try:
-        values = RocksKeyValue(stopped.index_path)
+        values = RocksKeyValue(place.index_path)
         try:
-            index = LedgerIndex(values)
+            index = LedgerIndex(values, journals=len(stopped.journals))
             index.load()
             states = index.states
         finally:
@@ -113,43 +139,49 @@ def _put_aside(stopped: StoppedBookie) -> tuple[dict[int, State] | None, str | N
     except StorageError:
         states = None
     number = 1
-    while stopped.disk.exists(aside := f"{stopped.index_path}.old-{number}"):
+    while stopped.disk.exists(aside := f"{place.index_path}.old-{number}"):
         number += 1
-    stopped.disk.rename(stopped.index_path, aside)
-    stopped.disk.sync_directory(stopped.data_dir)
-    return states, os.path.abspath(aside)
+    stopped.disk.rename(place.index_path, aside)
+    stopped.disk.sync_directory(os.path.dirname(place.index_path))
+    return _OldIndex(states or {}, states is not None, os.path.abspath(aside))
 
 
 def _rebuild(
-    stopped: StoppedBookie, states: dict[int, State], names: LedgerRecords
+    stopped: StoppedBookie, states: Sequence[dict[int, State]], names: LedgerRecords
 ) -> tuple[RecoveryReport, int]:
-    """A start of the bookie without an index: it makes it from the logs, and replays the journal. Then what
+    """A start of the bookie without an index: it makes it from the logs, and replays the journals. Then what
     is known to be deleted is deleted again. Returns how many ledgers the metadata does not have, too.
     """
     import trio
 
-    async def recover() -> RecoveryReport:
-        bookie = await Bookie.open(stopped.disk, values, stopped.bookie)
+    async def recover(places: list[LedgerPlace]) -> RecoveryReport:
+        bookie = await Bookie.open_directories(stopped.disk, stopped.journal_directories, places)
         await bookie.close()
         return bookie.recovery
 
-    stopped.disk.make_directory(stopped.index_path)
-    values = RocksKeyValue(stopped.index_path)
-    try:
-        report = trio.run(recover)
-        index = LedgerIndex(values)
-        index.load()
-        for ledger_id, state in states.items():
-            index.set_state(ledger_id, state)
-        # Records are synced before the first entry. If there are none at all it is the metadata that is lost.
-        recorded = set(names.ids())
-        dropped = index.ledgers() - recorded if recorded else set()
-        for ledger_id in dropped:
-            index.set_state(ledger_id, State(DELETED, index.mark))
-        index.purge()
-        return report, len(dropped)
-    finally:
-        values.close()
+    recorded = set(names.ids())
+    dropped = 0
+    with contextlib.ExitStack() as opened:
+        places = []
+        for place in stopped.ledgers:
+            stopped.disk.make_directory(place.index_path)
+            values = RocksKeyValue(place.index_path)
+            opened.callback(values.close)
+            places.append(LedgerPlace(place.path, values))
+        report = trio.run(recover, places)
+        for made, known in zip(places, states, strict=True):
+            index = LedgerIndex(made.key_value, journals=len(stopped.journals))
+            index.load()
+            for ledger_id, state in known.items():
+                index.set_state(ledger_id, state)
+            # Records are synced before the first entry. If there are none at all the metadata is lost.
+            unknown = index.ledgers() - recorded if recorded else set()
+            for ledger_id in unknown:
+                mark = index.marks[place_of(ledger_id, len(index.marks))]
+                index.set_state(ledger_id, State(DELETED, mark))
+            index.purge()
+            dropped += len(unknown)
+    return report, dropped
 
 
 COMMANDS: dict[str, Callable[[Parser, Sequence[str]], int]] = {

@@ -10,9 +10,11 @@ from geminga.metadata.node import MUST_NOT_EXIST
 from geminga.metadata.records import InstanceRecord, decode, encode
 from geminga.metadata.store import MetadataStore
 
-DIRECTORY_FORMAT_VERSION = 1
-"""Of the whole data directory. Raised when an older program would damage or misread what a newer one wrote.
+DIRECTORY_FORMAT_VERSION = 2
+"""Of the whole data directory, the latest that is known. Raised when an older program would damage or misread
+what a newer one wrote. 2: the bookie's directories are recorded, and are not the default ones.
 """
+FIRST_FORMAT_VERSION = 1
 
 
 class ForeignDirectory(StorageError):
@@ -41,7 +43,7 @@ async def check_instance(
                 "program, or it is damaged. Point the broker at another directory, or restore this one."
             )
         record = InstanceRecord(
-            format_version=DIRECTORY_FORMAT_VERSION,
+            format_version=FIRST_FORMAT_VERSION,
             instance_id=new_id or uuid.uuid4().hex,
             cluster=cluster,
             clock=clock,

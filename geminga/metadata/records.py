@@ -38,6 +38,17 @@ class InstanceRecord(Record, frozen=True, tag="instance"):
     created_ms: int
 
 
+class BookieDirectoriesRecord(Record, frozen=True, tag="bookie-directories"):
+    """Where the bookie's files are: for good, since the order decides which ledger is where. Absolute paths,
+    or relative to the data directory. Absent if all is in the data directory.
+    """
+
+    path: ClassVar[str] = "/bookie-directories"
+
+    journals: list[str]
+    ledgers: list[str]
+
+
 class LedgerIdsRecord(Record, frozen=True, tag="ledger-ids"):
     """All ledger ids below `next_id` may be in use."""
 

@@ -145,7 +145,7 @@ async def test_a_ledger_that_is_created_meanwhile_is_not_asked_for(place: Place)
         await place.fill(bookie, [1], rounds=1, size=100)
         asked = trio.Event()
         go_on = trio.Event()
-        existing = bookie._garbage._existing_ledgers
+        existing = bookie.directories[0].garbage._existing_ledgers
         assert existing is not None
 
         async def slow(ledger_ids: Sequence[int]) -> set[int]:
@@ -155,7 +155,7 @@ async def test_a_ledger_that_is_created_meanwhile_is_not_asked_for(place: Place)
             await go_on.wait()
             return set(known)
 
-        bookie._garbage._existing_ledgers = slow
+        bookie.directories[0].garbage._existing_ledgers = slow
         async with trio.open_nursery() as nursery:
             nursery.start_soon(bookie.collect_garbage)
             await asked.wait()
@@ -174,7 +174,7 @@ async def test_scattered_production_does_not_keep_its_space(place: Place) -> Non
         logs = bookie.statistics().entry_logs
         assert logs >= 8
         place.known = set(range(10, 201, 10))
-        assert all(place.known & row.keys() for row in bookie._storage.index.usage.values())
+        assert all(place.known & row.keys() for row in bookie.directories[0].storage.index.usage.values())
         await bookie.collect_garbage()
         assert place.log_bytes() >= before
         await bookie.compact(0.2)
@@ -278,7 +278,7 @@ async def test_a_log_that_was_just_closed_is_not_taken_for_dead(
         world.create(bookie, 1)
         world.create(bookie, 2)
         await world.add(bookie, 1, 2, size=1500)
-        index_lock = bookie._storage._index_lock
+        index_lock = bookie.directories[0].storage._index_lock
         async with trio.open_nursery() as nursery:
             await index_lock.acquire()
             nursery.start_soon(bookie.collect_garbage)
@@ -306,7 +306,7 @@ async def test_a_row_longer_than_a_slice_is_moved_in_parts(place: Place) -> None
         await bookie.compact(0.5)
         assert bookie.statistics().logs_compacted == 1
         assert await read_all(bookie, 1) == bodies[1]
-        usage = bookie._storage.index.usage
+        usage = bookie.directories[0].storage.index.usage
         assert sum(row.entries for ledgers in usage.values() for row in ledgers.values()) == 20
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from geminga.bookie import index_rebuild, recovery
+from geminga.bookie import directory_replay, index_rebuild
+from geminga.bookie.directory_replay import DirectoryReplay
 from geminga.bookie.entry_log_format import encode_footer
 from geminga.bookie.entry_log_scan import read_footer, read_rows, scan_rows
 from geminga.bookie.entry_log_writer import EntryLogWriter
@@ -87,7 +88,7 @@ def doubled_entries_kept(patch: pytest.MonkeyPatch) -> None:
 def last_log_forgotten(patch: pytest.MonkeyPatch) -> None:
     real = index_rebuild.rebuild_index
     patch.setattr(
-        "geminga.bookie.recovery.rebuild_index",
+        "geminga.bookie.directory_replay.rebuild_index",
         lambda disk, directory, log_ids, *args, **kwargs: real(
             disk, directory, log_ids[:-1], *args, **kwargs
         ),
@@ -106,7 +107,7 @@ def test_a_planted_bug_is_caught(
 def test_trusting_an_old_index_is_caught(
     monkeypatch: pytest.MonkeyPatch, new_world: Callable[..., World], scripts: Any
 ) -> None:
-    monkeypatch.setattr(recovery.Recovery, "_check_index", lambda self, journal_ids: None)
+    monkeypatch.setattr(DirectoryReplay, "check_index", lambda self, is_older: None)
     with pytest.raises((AssertionError, BaseExceptionGroup)):
         for_every_age(new_world, scripts)
 
@@ -114,7 +115,7 @@ def test_trusting_an_old_index_is_caught(
 def test_not_looking_for_what_compaction_moved_is_caught(
     monkeypatch: pytest.MonkeyPatch, new_world: Callable[..., World], scripts: Any
 ) -> None:
-    monkeypatch.setattr(recovery, "find_moved_entries", lambda *_, **__: 0)
+    monkeypatch.setattr(directory_replay, "find_moved_entries", lambda *_, **__: 0)
     with pytest.raises((AssertionError, BaseExceptionGroup)):
         for_every_age(new_world, scripts)
 

@@ -51,7 +51,7 @@ def test_a_little_must_be_free_whatever_the_share() -> None:
 
 async def fill_and_check(bookie: Bookie, world: Any, free: int) -> None:
     world.disk.free = free
-    await bookie._check_space()
+    await bookie._space.relieve(bookie.collect_garbage)
 
 
 def test_entries_are_refused_and_everything_else_goes_on(new_world: NewWorld) -> None:
@@ -140,7 +140,7 @@ def test_a_flush_without_space_waits_for_space(new_world: NewWorld, kind: str) -
             found = bookie.read_cached(1, 0, 3) or await bookie.read(1, 0, 3, bytes_max=1 << 20)
             assert found == world.ledgers[1].bodies[: len(found)]
             full = False
-            await bookie._check_space()
+            await bookie._space.relieve(bookie.collect_garbage)
             await world.add(bookie, 1)
             await bookie.flush()
             assert bookie.statistics().flushing_bytes == 0

@@ -54,10 +54,10 @@ def log_deleted_before_its_entries_moved(patch: Patch) -> None:
     real = LedgerStorage.move_slice
 
     async def move_slice(self: LedgerStorage, slices: Any) -> int | None:
-        usage = self._index.usage.pop(slices._log_id, None)
+        usage = self._index.usage.pop(slices.log_id, None)
         self._delete_dead_logs()
         if usage is not None:
-            self._index.usage[slices._log_id] = usage
+            self._index.usage[slices.log_id] = usage
         return await real(self, slices)
 
     patch.setattr(LedgerStorage, "move_slice", move_slice)

@@ -19,8 +19,9 @@ from typing import Any
 
 import pytest
 
-from geminga.bookie import entry_logs, index_rebuild, journal_scan, ledger_index, recovery, storage
+from geminga.bookie import directory_replay, entry_logs, index_rebuild, journal_scan, ledger_index, storage
 from geminga.bookie.bookie import Bookie
+from geminga.bookie.directory_replay import DirectoryReplay
 from geminga.bookie.entry_log_writer import EntryLogWriter
 from geminga.bookie.index_format import DELETED
 from geminga.bookie.journal_files import JournalFiles, JournalPosition
@@ -126,7 +127,7 @@ def mark_too_far(patch: Patch) -> None:
 
     def swap(self: WriteCaches) -> Any:
         cache = real(self)
-        self.flushing_position = JournalPosition(self.position.journal_id + 1, 0)
+        self.flushing_positions = tuple(JournalPosition(p.journal_id + 1, 0) for p in self.positions)
         return cache
 
     patch.setattr(WriteCaches, "swap", swap)
@@ -157,9 +158,10 @@ def cache_swap_loses_an_entry(patch: Patch) -> None:
 def journal_released_before_the_index(patch: Patch) -> None:
     real = storage.LedgerStorage.flush
 
-    async def flush(self: storage.LedgerStorage, cache: Any, mark: Any, release: Any) -> None:
+    async def flush(self: storage.LedgerStorage, cache: Any, marks: Any, release: Any) -> None:
+        self._index.marks = marks
         release()
-        await real(self, cache, mark, lambda: None)
+        await real(self, cache, marks, lambda: None)
 
     patch.setattr(storage.LedgerStorage, "flush", flush)
 
@@ -183,28 +185,28 @@ def last_group_not_replayed(patch: Patch) -> None:
 
 
 def last_entry_of_a_run_not_replayed(patch: Patch) -> None:
-    real = recovery.Recovery._take
+    real = DirectoryReplay.take
 
-    def take(self: recovery.Recovery, segment: Any) -> None:
+    def take(self: DirectoryReplay, segment: Any) -> None:
         if segment.last > segment.first:
             segment = segment.part(segment.first, segment.last - 1)
         real(self, segment)
 
-    patch.setattr(recovery.Recovery, "_take", take)
+    patch.setattr(DirectoryReplay, "take", take)
 
 
 def replay_not_idempotent(patch: Patch) -> None:
-    patch.setattr(recovery.Recovery, "_last_entry_id", lambda self, ledger_id: -1)
+    patch.setattr(DirectoryReplay, "_last_entry_id", lambda self, ledger_id: -1)
 
 
 def replay_served_without_flushing(patch: Patch) -> None:
-    real = recovery.Recovery._flush
+    real = DirectoryReplay._flush
 
-    def flush(self: recovery.Recovery, mark: JournalPosition) -> None:
-        self._index.flushed = lambda rows, mark: None  # type: ignore[method-assign]
-        real(self, mark)
+    def flush(self: DirectoryReplay, marks: Any, lost: Any) -> None:
+        self._index.flushed = lambda rows, marks: None  # type: ignore[method-assign]
+        real(self, marks, lost)
 
-    patch.setattr(recovery.Recovery, "_flush", flush)
+    patch.setattr(DirectoryReplay, "_flush", flush)
 
 
 def fence_not_persisted(patch: Patch) -> None:
@@ -268,7 +270,7 @@ def _is_deleted(states: Any, ledger_id: int) -> bool:
 
 def deletion_does_not_wait_for_its_mark(patch: Patch) -> None:
     async def delete_ledger(self: Bookie, ledger_id: int) -> None:
-        self._caches.active.discard(ledger_id)
+        self._directory_of(ledger_id).caches.active.discard(ledger_id)
 
     patch.setattr(Bookie, "delete_ledger", delete_ledger)
 
@@ -292,7 +294,7 @@ def footer_synced_with_its_records(patch: Patch) -> None:
 def rebuild_forgets_the_last_log(patch: Patch) -> None:
     real = index_rebuild.rebuild_index
     patch.setattr(
-        recovery,
+        directory_replay,
         "rebuild_index",
         lambda disk, directory, log_ids, *args, **kwargs: real(
             disk, directory, log_ids[:-1], *args, **kwargs
@@ -359,6 +361,10 @@ def cases_for(plant: Plant, cases: list[str]) -> list[str]:
         compactions = scripted_cases(("compactions",), CRASHES)
         random.Random(0).shuffle(compactions)
         return compactions
+    if plant is index_written_after_the_unlink:
+        deleting = scripted_cases(("deletions", "overlaps"), CRASHES)
+        random.Random(0).shuffle(deleting)
+        return deleting
     if plant not in BY_LOST_INDEXES:
         return cases
     lost = scripted_cases(("bursts", "overlaps"), (INDEX_LOST,))

@@ -16,7 +16,7 @@ async def test_a_topic_takes_entries_again_when_there_is_space(rooms: Any) -> No
         ledger.append(b"before", None)
         while ledger.last_confirmed.entry_id < 0:
             await r.bookie.flush()
-        r.bookie._space.is_full("for the test")
+        r.bookie._space.is_full(r.bookie.directories[0].path, "for the test")
         with pytest.raises(ReadOnly) as refused:
             ledger.append(b"refused", None)
         assert refused.value.server_error is ServerError.PERSISTENCE

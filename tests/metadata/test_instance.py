@@ -46,9 +46,9 @@ async def test_foreign_directories_are_refused() -> None:
             await check_instance(store, cluster="standalone", clock="virtual", now_ms=7)
         stored = store.get(InstanceRecord.path)
         assert stored is not None
-        newer = msgspec.structs.replace(decode(InstanceRecord, stored.value, ""), format_version=2)
+        newer = msgspec.structs.replace(decode(InstanceRecord, stored.value, ""), format_version=3)
         await store.put(InstanceRecord.path, encode(newer))
-        with pytest.raises(ForeignDirectory, match="format 2, written by a newer version"):
+        with pytest.raises(ForeignDirectory, match="format 3, written by a newer version"):
             await check_instance(store, cluster="standalone", clock="real", now_ms=7)
 
 

@@ -1,0 +1,132 @@
+"""Which directories a bookie has, and whether they are the same as ever. Pure decisions.
+
+The lists are recorded at the first start and never change: which directory a ledger belongs to follows from
+their order. Every directory outside the data directory has a cookie, as BookKeeper's do: a small file that
+says whose it is and which place in the lists it has. So a disk that is not mounted, two disks that have
+changed places and a directory of another instance are found before anything is read or written.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from geminga.errors import StorageError
+
+DEFAULT = "bookie"
+"""Inside the data directory; needs no cookie."""
+COOKIE = "cookie"
+IGNORED = frozenset({COOKIE, f"{COOKIE}.tmp", "lock", "lost+found"})
+"""Names that may stand in a directory before anything of the bookie's does."""
+_COOKIE_HEAD = "geminga bookie directory, format 1"
+
+
+class ForeignLists(StorageError):
+    """Other directories than at the first start, or not in the state in which this instance left them."""
+
+
+class DirectoryLists(NamedTuple):
+    """Paths are absolute, or relative to the data directory for what lies inside it: that may be moved."""
+
+    journals: tuple[str, ...] = (DEFAULT,)
+    ledgers: tuple[str, ...] = (DEFAULT,)
+
+    def all(self) -> list[str]:
+        """Each once."""
+        return list(dict.fromkeys((*self.journals, *self.ledgers)))
+
+
+class Role(NamedTuple):
+    """What a directory is in the lists: its number in each, counted from 1; 0: it is not in this one."""
+
+    journal: int
+    ledgers: int
+
+
+def role_of(directory: str, lists: DirectoryLists) -> Role:
+    return Role(*(of.index(directory) + 1 if directory in of else 0 for of in lists))
+
+
+def lists_from(data_dir: str, journals: Sequence[str], ledgers: Sequence[str]) -> DirectoryLists:
+    """The lists as configured; empty ones stand for the default. ForeignLists if one repeats itself."""
+    lists = DirectoryLists(
+        *(tuple(_normal(data_dir, path) for path in paths) or (DEFAULT,) for paths in (journals, ledgers))
+    )
+    for key, paths in zip(("journalDirectories", "ledgerDirectories"), lists, strict=True):
+        if len(set(paths)) < len(paths):
+            raise ForeignLists(f"{key} names a directory twice: {_shown(paths)}")
+    return lists
+
+
+def _normal(data_dir: str, path: str) -> str:
+    root, path = os.path.abspath(data_dir), os.path.abspath(path)
+    return os.path.relpath(path, root).replace(os.sep, "/") if path.startswith(root + os.sep) else path
+
+
+def absolute(data_dir: str, directory: str) -> str:
+    return os.path.join(os.path.abspath(data_dir), directory)
+
+
+def check_lists(recorded: DirectoryLists, wanted: DirectoryLists) -> None:
+    """ForeignLists, with both lists and what to do, if they are not the same in the same order."""
+    keys = ("journalDirectories", "ledgerDirectories")
+    for key, before, now in zip(keys, recorded, wanted, strict=True):
+        if before != now:
+            back = f"set {key}={','.join(before)}" if before != (DEFAULT,) else f"leave {key} out"
+            raise ForeignLists(
+                f"{key} has changed: since the first start it is {_shown(before)}, now it is {_shown(now)}. "
+                "Which directory an entry is in follows from the list and its order, so neither can change; "
+                f"{back}, or begin with an empty data directory"
+            )
+
+
+def _shown(paths: Sequence[str]) -> str:
+    return f"[{', '.join(paths)}{', in the data directory' if paths == (DEFAULT,) else ''}]"
+
+
+# ---- cookies
+
+
+def encode_cookie(instance_id: str, role: Role) -> bytes:
+    text = f"{_COOKIE_HEAD}\ninstance={instance_id}\njournal={role.journal}\nledgers={role.ledgers}\n"
+    return text.encode()
+
+
+def check_cookie(path: str, data: bytes | None, instance_id: str, role: Role) -> None:
+    """Of a directory in the recorded lists. `data` is None if there is no cookie."""
+    if data is None:
+        raise ForeignLists(
+            f"{path}: there is no cookie of this bookie: the disk is not mounted, or the directory was moved "
+            "or emptied. Put it back; nothing was read or written"
+        )
+    _check_owner(path, data, instance_id)
+    if data != encode_cookie(instance_id, role):
+        raise ForeignLists(
+            f"{path}: this directory has another place in the lists of directories (its cookie says "
+            f"{_said(data)}; it is listed as journal={role.journal} ledgers={role.ledgers}): "
+            "two disks may have changed places"
+        )
+
+
+def check_new(path: str, names: Sequence[str], data: bytes | None, instance_id: str) -> None:
+    """Of a directory that is used for the first time, or whose first start was cut short."""
+    if data is not None:
+        _check_owner(path, data, instance_id)
+    left = sorted(set(names) - IGNORED)
+    if left:
+        raise ForeignLists(
+            f"{path}: a new bookie directory must be empty, and it has {left[0]!r}; name another one"
+        )
+
+
+def _check_owner(path: str, data: bytes, instance_id: str) -> None:
+    if f"instance={instance_id}" not in data.decode(errors="replace").splitlines():
+        raise ForeignLists(
+            f"{path}: the directory belongs to another instance (its cookie says {_said(data)}; this one is "
+            f"instance={instance_id}); name another one"
+        )
+
+
+def _said(data: bytes) -> str:
+    return " ".join(data.decode(errors="replace").split("\n")[1:]).strip() or "nothing"

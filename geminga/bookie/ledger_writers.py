@@ -1,0 +1,71 @@
+"""The writers of one ledger directory: of ledgers that take entries, or have some that are not flushed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from geminga.bookie.journal import Journal
+from geminga.bookie.ledger_writer import LedgerWriter
+from geminga.bookie.segment_map import SegmentMap
+from geminga.errors import ReadOnly, StorageError
+
+
+class LedgerWriters:
+    """By ledger. Writers with high priority are not paused on a full disk."""
+
+    def __init__(self) -> None:
+        self._writers: dict[int, LedgerWriter] = {}
+        self._privileged: set[int] = set()
+
+    def create(
+        self,
+        ledger_id: int,
+        journal: Journal,
+        *,
+        on_durable: Callable[[int], None],
+        on_failed: Callable[[StorageError], None],
+        high_priority: bool,
+        read_only: str,
+    ) -> LedgerWriter:
+        """`read_only` says why entries are refused now; "" if they are not."""
+        writer = LedgerWriter(ledger_id, journal, on_durable=on_durable, on_failed=on_failed)
+        self._writers[ledger_id] = writer
+        if high_priority:
+            self._privileged.add(ledger_id)
+        self._pause_or_resume(ledger_id, writer, read_only)
+        return writer
+
+    def get(self, ledger_id: int) -> LedgerWriter | None:
+        return self._writers.get(ledger_id)
+
+    def discard(self, ledger_id: int) -> None:
+        self._writers.pop(ledger_id, None)
+        self._privileged.discard(ledger_id)
+
+    def pause_or_resume(self, read_only: str) -> None:
+        """The disk is full, and this says why; or, with "", it is not any more."""
+        for ledger_id, writer in self._writers.items():
+            self._pause_or_resume(ledger_id, writer, read_only)
+
+    def _pause_or_resume(self, ledger_id: int, writer: LedgerWriter, read_only: str) -> None:
+        if not read_only:
+            writer.resume()
+        elif ledger_id not in self._privileged:
+            writer.pause(ReadOnly(read_only))
+
+    def discard_done(self, active: SegmentMap) -> list[int]:
+        """Let go of closed ledgers with nothing pending and nothing in the active cache; their ids."""
+        gone = [id_ for id_, writer in self._writers.items() if writer.is_done() and id_ not in active]
+        for ledger_id in gone:
+            self.discard(ledger_id)
+        return gone
+
+    def close(self) -> None:
+        """All refuse entries from now on."""
+        for writer in self._writers.values():
+            writer.close()
+
+    def failed(self, error: StorageError) -> None:
+        """Nothing more will become durable."""
+        for writer in list(self._writers.values()):
+            writer.failed(error)

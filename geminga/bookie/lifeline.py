@@ -1,0 +1,53 @@
+"""Whether the bookie lives, and a signal whenever something has changed: what all of its parts share."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import trio
+
+from geminga.errors import ReadOnly, StorageError
+
+
+class Lifeline:
+    """The first failure is the last: whoever waits is told of it, later ones are its consequences. On the
+    loop.
+    """
+
+    def __init__(self, on_failed: Callable[[StorageError], None]) -> None:
+        """`on_failed` is called once, with the first failure."""
+        self.failed: StorageError | None = None
+        self._on_failed = on_failed
+        self._changed = trio.Event()
+
+    def fail(self, error: StorageError) -> None:
+        if self.failed is None:
+            self.failed = error
+            self._on_failed(error)
+            self.notify()
+
+    def check(self) -> None:
+        """StorageError with the text of the failure, if there was one."""
+        if self.failed is not None:
+            raise StorageError(str(self.failed))
+
+    @contextlib.contextmanager
+    def failure_ends_it(self) -> Iterator[None]:
+        """A StorageError that comes out of the block is the end, unless it is ReadOnly."""
+        try:
+            yield
+        except ReadOnly:
+            raise
+        except StorageError as error:
+            self.fail(error)
+            raise
+
+    def notify(self) -> None:
+        self._changed.set()
+
+    async def next_change(self) -> None:
+        """Until the next group, flush or failure."""
+        if self._changed.is_set():
+            self._changed = trio.Event()
+        await self._changed.wait()

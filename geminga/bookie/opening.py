@@ -1,0 +1,70 @@
+"""From directories to what a bookie is made of: everything recovered, nothing running yet. Blocking."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from geminga.bookie.directory_replay import DirectoryReplay
+from geminga.bookie.entry_log_writer import EntryLogWriter
+from geminga.bookie.entry_logs import EntryLogs
+from geminga.bookie.file_names import entry_log_directory, journal_directory
+from geminga.bookie.journal_files import JournalFiles
+from geminga.bookie.ledger_index import LedgerIndex
+from geminga.bookie.recovery import Recovery
+from geminga.bookie.recovery_report import RecoveryReport
+from geminga.bookie.settings import BookieSettings, journal_share, ledger_directory_share
+from geminga.bookie.storage import LedgerStorage
+from geminga.disk import Disk
+from geminga.key_value import KeyValue
+
+
+class LedgerPlace(NamedTuple):
+    """A ledger directory: entry logs lie below `directory`, their index is wherever the caller opened it."""
+
+    directory: str
+    key_value: KeyValue
+
+
+class Opened(NamedTuple):
+    """A recovered bookie's parts, one for each directory, in the order of the lists."""
+
+    disk: Disk
+    journal_directories: Sequence[str]
+    ledger_directories: Sequence[str]
+    journals: list[JournalFiles]
+    storages: list[LedgerStorage]
+    report: RecoveryReport
+
+
+def open_all(
+    disk: Disk, journals: Sequence[str], ledgers: Sequence[LedgerPlace], settings: BookieSettings
+) -> Opened:
+    """See `Bookie.open_directories`."""
+    assert journals
+    assert ledgers
+    share = ledger_directory_share(settings, len(ledgers))
+    replays, storages = [], []
+    for directory in journals:
+        disk.make_directory(journal_directory(directory))
+    for place in ledgers:
+        directory = entry_log_directory(place.directory)
+        disk.make_directory(directory)
+        index = LedgerIndex(place.key_value, journals=len(journals))
+        index.load()
+        logs = EntryLogs(disk, directory)
+        next_log_id = max(logs.ids(), default=0) + 1
+        writer = EntryLogWriter(disk, directory, share, next_log_id=next_log_id)
+        replays.append(DirectoryReplay(disk, share, index, logs, writer))
+        storages.append(LedgerStorage(disk, share, index, logs, writer))
+    paths = [journal_directory(directory) for directory in journals]
+    recovery = Recovery(disk, paths, journal_share(settings, len(journals)), replays)
+    journal_files = recovery.run()
+    return Opened(
+        disk,
+        journals,
+        [place.directory for place in ledgers],
+        journal_files,
+        storages,
+        recovery.report,
+    )
