@@ -22,6 +22,10 @@ LARGE_ENOUGH: Final = 0.75
 FAR_CHEAPER: Final = 8
 WINDOW_MAX: Final = 8
 """Most neighbours that are merged because they are small."""
+SOURCES_MAX: Final = 128
+"""About the most that are merged at once, as all are open at the same time. Under a larger bound only the
+newest are ever merged, as if there might be no more than these.
+"""
 
 
 def choose_merge(sizes: Sequence[int], buckets_max: int) -> tuple[int, int] | None:
@@ -32,10 +36,19 @@ def choose_merge(sizes: Sequence[int], buckets_max: int) -> tuple[int, int] | No
     """
     if buckets_max <= 0 or len(sizes) <= buckets_max:
         return None
+    if buckets_max > SOURCES_MAX:
+        left_alone = buckets_max - SOURCES_MAX
+        start, end = _choose(sizes[left_alone:], SOURCES_MAX)
+        return start + left_alone, end + left_alone
+    return _choose(sizes, buckets_max)
+
+
+def _choose(sizes: Sequence[int], buckets_max: int) -> tuple[int, int]:
     start = _newest_to_merge(sizes, buckets_max)
-    price = sum(sizes[start:]) / (len(sizes) - start - 1)
+    end = min(len(sizes), start + SOURCES_MAX + 1)
+    price = sum(sizes[start:end]) / (end - start - 1)
     cheapest, window = _cheapest_window(sizes)
-    return window if cheapest * FAR_CHEAPER < price else (start, len(sizes))
+    return window if cheapest * FAR_CHEAPER < price else (start, end)
 
 
 def _newest_to_merge(sizes: Sequence[int], buckets_max: int) -> int:

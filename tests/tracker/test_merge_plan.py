@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geminga.tracker.merge_plan import choose_merge
+from geminga.tracker.merge_plan import SOURCES_MAX, choose_merge
 
 
 def seal_all(seals: int, buckets_max: int, sizes_of: list[int]) -> tuple[float, list[int]]:
@@ -70,6 +70,19 @@ def test_a_large_old_bucket_is_left_alone() -> None:
 def test_a_few_rows_between_large_buckets_are_merged_alone() -> None:
     start, end = choose_merge([10**6, 10**6, 3, 2, 10**6, 10**6], 5) or (0, 0)
     assert (start, end) == (2, 4)
+
+
+def test_only_so_many_are_merged_at_once() -> None:
+    """Whether the bound is large, or was lowered."""
+    written, sizes = seal_all(6000, 1000, [7])
+    assert len(sizes) <= 1000
+    assert written <= 4
+    sizes = [5] * 1000
+    while (window := choose_merge(sizes, 3)) is not None:
+        start, end = window
+        assert end - start <= SOURCES_MAX + 1
+        sizes[start:end] = [sum(sizes[start:end])]
+    assert len(sizes) <= 3
 
 
 @given(st.lists(st.integers(1, 10**7), min_size=1, max_size=60), st.integers(1, 55))
