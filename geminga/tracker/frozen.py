@@ -9,7 +9,7 @@ from pyroaring import BitMap
 
 from geminga.tracker.due_rows import codes_of, keep_only
 from geminga.tracker.rows import Rows, merge, split_repeated
-from geminga.tracker.sources import Source
+from geminga.tracker.sources import Bucket, Run, Source
 
 
 class Frozen:
@@ -35,6 +35,12 @@ class Frozen:
         self.members = members
         self.sources = sources
         self._parts = parts
+
+    def runs(self) -> list[Run]:
+        return [source for source in self.sources if isinstance(source, Run)]
+
+    def packs(self) -> list[Bucket]:
+        return [source for source in self.sources if isinstance(source, Bucket)]
 
     @property
     def count(self) -> int:

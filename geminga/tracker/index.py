@@ -93,7 +93,7 @@ class DelayedIndex:
 
         `wake`: something may be due before the time that `next_due_ms` gave. `reread(first, last)`: what is
         neither acknowledged nor contained of these ledgers has to be read from the backlog again.
-        `is_acknowledged`: whether the subscription has acknowledged a position, or delivered it already; asked
+        `is_acknowledged`: whether the subscription has acknowledged a position, or delivered it; asked
         for what the index has as the view is opened, and for what another view adds.
         """
         assert self.settings.is_shared or not self.views

@@ -237,12 +237,17 @@ class Bucket:
             self._progressed()
         return taken
 
+    def rows_brought_out(self) -> list[Rows]:
+        """Those at hand that are decoded."""
+        return [] if self._run is None else [self._run.rest()]
+
     def rows_in_memory(self) -> list[Rows]:
         """All rows that are not taken and can be had without a load. Decodes them: for looking, not for
         serving.
         """
-        found = [] if self._run is None else [self._run.rest()]
-        return found + [self._decode(number, encoded) for number, encoded in sorted(self.loaded.items())]
+        return self.rows_brought_out() + [
+            self._decode(number, encoded) for number, encoded in sorted(self.loaded.items())
+        ]
 
     def memory_bytes(self) -> int:
         described = 400 + 150 * self.segments if self.ledger_id is not None else 400

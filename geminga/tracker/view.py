@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
+import numpy as np
 from pyroaring import BitMap
 
 from geminga.position import EARLIEST, Position
 from geminga.tracker.due_rows import DueBatch, members_of
 from geminga.tracker.fixed_delay import FixedDelay
 from geminga.tracker.membership import Membership
-from geminga.tracker.rows import ENTRY_BITS, ENTRY_MASK, Integers, code_of, places_of
+from geminga.tracker.rows import ENTRY_BITS, ENTRY_MASK, Integers, Rows, code_of, places_of
 
 if TYPE_CHECKING:
     from geminga.tracker.index import DelayedIndex
@@ -37,7 +38,6 @@ class View:
         "_dropped",
         "_feed_add",
         "_fixed",
-        "_index",
         "_is_acknowledged",
         "_is_shared",
         "_mark_delete",
@@ -47,6 +47,7 @@ class View:
         "_rules",
         "_unread",
         "_wake",
+        "index",
         "is_plain",
         "passed",
     )
@@ -58,7 +59,7 @@ class View:
         reread: Callable[[int, int], None] | None,
         is_acknowledged: Callable[[tuple[int, int]], bool] | None,
     ) -> None:
-        self._index = index
+        self.index = index
         self._wake = wake
         self._reread = reread
         self._is_acknowledged = is_acknowledged
@@ -110,12 +111,12 @@ class View:
         if self._fixed.is_watched:
             self._fixed.add_many(earliest_ms, deliver_at_ms)
         times_ms = deliver_at_ms if isinstance(deliver_at_ms, list) else list(deliver_at_ms)
-        self._index.feed.add_many(ledger_id, entry_ids, times_ms, earliest_ms)
+        self.index.feed.add_many(ledger_id, entry_ids, times_ms, earliest_ms)
         return ()
 
     def _is_simple(self, ledger_id: int, first_entry: int, last_entry: int) -> bool:
         """Whether new positions in this range can be added at once."""
-        if self._is_shared or self._index.overrides or self._behind.count:
+        if self._is_shared or self.index.overrides or self._behind.count:
             return False
         return not (self._unread or self._dropped.count) or not self._unread_between(
             ledger_id, first_entry, last_entry
@@ -125,11 +126,11 @@ class View:
         """It is dispatched now, so `take_due` must not return it once more."""
         self._fixed.refuse()
         if deliver_at_ms >= 0 and len(self) and self.pass_one(*position):
-            self._index.settle()
+            self.index.settle()
 
     def _add_with_care(self, ledger_id: int, entry_id: int, deliver_at_ms: int) -> bool:
         """Where a position may be tracked without being a member, have another time, or wait for others."""
-        index = self._index
+        index = self.index
         if self._fixed.is_watched:
             self._fixed.add(deliver_at_ms)
         self.is_plain = self._may_be_plain() and not self._fixed.is_watched
@@ -150,7 +151,7 @@ class View:
 
     def _may_be_plain(self) -> bool:
         tracked_apart = self._unread or self._dropped.count or self._behind.count
-        return not (self._is_shared or tracked_apart or self._index.overrides)
+        return not (self._is_shared or tracked_apart or self.index.overrides)
 
     def has_no_need_of(self, ledger_id: int, entry_id: int) -> bool:
         """Whether a position that comes to a shared index by way of another view is acknowledged here, or
@@ -168,7 +169,7 @@ class View:
 
     def _has_row(self, limit_ms: int) -> bool:
         """Whether the row that is read next is due; it is brought out of the index if need be."""
-        index = self._index
+        index = self.index
         while True:
             batch = self._batch
             if batch is index.last_batch:
@@ -200,8 +201,8 @@ class View:
         limit_ms = self._now_ms() + self._rules.due_slack_ms
         while len(taken) < count_max and self._has_row(limit_ms):
             taken += self._read(count_max - len(taken), limit_ms)
-        if taken and not self._index.members.count:
-            self._index.settle()
+        if taken and not self.index.members.count:
+            self.index.settle()
             if not len(self):
                 self._fixed.reset()
                 self.is_plain = False
@@ -250,14 +251,14 @@ class View:
         now_ms = self._now_ms()
         if self._has_row(now_ms + self._rules.due_slack_ms):
             return self._batch.rows.times_ms.item(self._row)
-        earliest_ms = self._index.earliest_ms()
+        earliest_ms = self.index.earliest_ms()
         return None if earliest_ms >= 1 << 63 else earliest_ms
 
     def should_pause(self) -> bool:
         return self._fixed.is_full(len(self)) and not self.has_due()
 
     def set_tick(self, tick_ms: int) -> None:
-        self._index.set_tick(tick_ms)
+        self.index.set_tick(tick_ms)
 
     # -- the index's side ------------------------------------------------------------------------------------
 
@@ -304,13 +305,13 @@ class View:
             before = unwanted.get(ledger_id)
             unwanted[ledger_id] = BitMap(entry_ids) if before is None else before | entry_ids
         for ledger_id, entry_ids in unwanted.items():
-            waiting = self._index.members.bitmaps.get(ledger_id)
+            waiting = self.index.members.bitmaps.get(ledger_id)
             if waiting is None or not (common := waiting & entry_ids):
                 continue
             if self._is_shared:
                 self.passed.add_all({ledger_id: common})
             else:
-                self._index.members.take(ledger_id, common)
+                self.index.members.take(ledger_id, common)
 
     def recovered(self, members: Mapping[int, BitMap]) -> None:
         """The index has these now: pass those that are acknowledged here."""
@@ -331,11 +332,11 @@ class View:
         if len(self):
             for ledger_id, entry_id in positions:
                 self.pass_one(ledger_id, entry_id)
-            self._index.settle()
+            self.index.settle()
 
     def pass_one(self, ledger_id: int, entry_id: int) -> bool:
         """Whether it was tracked."""
-        index = self._index
+        index = self.index
         if index.members.contains(ledger_id, entry_id):
             if not self._is_shared:
                 return index.discard(ledger_id, entry_id)
@@ -358,18 +359,18 @@ class View:
         before, self._mark_delete = self._mark_delete, position
         if self._is_shared:
             self._pass_between(before, position)
-            index = self._index
+            index = self.index
             if len(index.views) == 1 or position[0] > before[0]:
                 index.trim(min(view._mark_delete for view in index.views))
         else:
-            self._index.discard_up_to(position)
+            self.index.discard_up_to(position)
         if self._behind.count:
             self._behind.discard_up_to(*position)
         if self._unread:
             self._drop_up_to(position)
 
     def _pass_between(self, before: tuple[int, int], position: tuple[int, int]) -> None:
-        members = self._index.members
+        members = self.index.members
         if members.is_empty_up_to(*position):
             return
         for ledger_id in members.ledgers_between(before[0], position[0]):
@@ -398,12 +399,12 @@ class View:
 
     def contains(self, position: tuple[int, int]) -> bool:
         ledger_id, entry_id = position
-        bitmap = self._index.members.bitmaps.get(ledger_id)
+        bitmap = self.index.members.bitmaps.get(ledger_id)
         if bitmap is not None and entry_id in bitmap and not self.passed.contains(ledger_id, entry_id):
             return True
-        return (self._unread > 0 or self._behind.count > 0) and self._is_due(ledger_id, entry_id)
+        return (self._unread > 0 or self._behind.count > 0) and self.is_due(ledger_id, entry_id)
 
-    def _is_due(self, ledger_id: int, entry_id: int) -> bool:
+    def is_due(self, ledger_id: int, entry_id: int) -> bool:
         if self._behind.contains(ledger_id, entry_id):
             return True
         return self._find_unread(ledger_id, entry_id) and not self._dropped.contains(ledger_id, entry_id)
@@ -420,7 +421,7 @@ class View:
         return False
 
     def contained(self, ledger_id: int, first_entry: int, last_entry: int) -> int:
-        count = self._index.members.contained(ledger_id, first_entry, last_entry)
+        count = self.index.members.contained(ledger_id, first_entry, last_entry)
         if self.passed.count:
             count -= self.passed.contained(ledger_id, first_entry, last_entry)
         if self._behind.count:
@@ -435,7 +436,7 @@ class View:
     def tracked(self, ledger_id: int, first_entry: int, last_entry: int) -> BitMap | None:
         found = BitMap()
         span = BitMap(range(first_entry, last_entry + 1))
-        members = self._index.members.bitmaps.get(ledger_id)
+        members = self.index.members.bitmaps.get(ledger_id)
         if members is not None and members.range_cardinality(first_entry, last_entry + 1):
             found = members & span
             if (passed := self.passed.bitmaps.get(ledger_id)) is not None:
@@ -448,6 +449,39 @@ class View:
         if (behind := self._behind.bitmaps.get(ledger_id)) is not None:
             found |= behind & span
         return found or None
+
+    def unread_rows(self) -> list[Rows]:
+        """What is due and has not been taken, but for what fell behind."""
+        found = []
+        batch, row = self._batch, self._row
+        while batch.next is not None:
+            rows = batch.rows.part(row, batch.rows.length)
+            if self._dropped.count:
+                dropped = self._dropped
+                wanted = [not dropped.contains(*place) for place in places_of(rows.codes)]
+                rows = rows.where(np.array(wanted, bool))
+            if rows.length:
+                found.append(rows)
+            batch, row = batch.next, 0
+        return found
+
+    def ledgers(self) -> list[int]:
+        """Those that have tracked positions, perhaps others too, ascending."""
+        found = {*self.index.members.ledgers, *self._behind.ledgers}
+        batch = self._batch
+        while batch.next is not None:
+            found.update(batch.members)
+            batch = batch.next
+        return sorted(found)
+
+    def last_entry(self, ledger_id: int) -> int:
+        """An entry id that no tracked one of this ledger exceeds."""
+        bitmaps = [self.index.members.bitmaps.get(ledger_id), self._behind.bitmaps.get(ledger_id)]
+        batch = self._batch
+        while batch.next is not None:
+            bitmaps.append(batch.members.get(ledger_id))
+            batch = batch.next
+        return max((int(bitmap.max()) for bitmap in bitmaps if bitmap), default=-1)
 
     def _unread_of(self, ledger_id: int) -> BitMap:
         """Entries in rows that have not been read, dropped or not."""
@@ -476,25 +510,25 @@ class View:
         return found
 
     def __len__(self) -> int:
-        return self._index.members.count - self.passed.count + self._unread + self._behind.count
+        return self.index.members.count - self.passed.count + self._unread + self._behind.count
 
     def memory_bytes(self) -> int:
         own = self.passed.memory_bytes() + self._dropped.memory_bytes() + self._behind.memory_bytes()
-        return own + self._index.memory_bytes() // max(1, len(self._index.views))
+        return own + self.index.memory_bytes() // max(1, len(self.index.views))
 
     # -- the end ---------------------------------------------------------------------------------------------
 
     async def clear(self) -> None:
         if self._is_shared:
             self.forget_all()
-            self.passed.add_all(self._index.members.bitmaps)
+            self.passed.add_all(self.index.members.bitmaps)
         else:
-            self._index.clear()
+            self.index.clear()
 
     async def close(self) -> None:
-        self._index.close_view(self)
+        self.index.close_view(self)
         if not self._is_shared:
-            self._index.clear()
+            self.index.clear()
 
     def forget_all(self) -> None:
         """Nothing is tracked here any more."""

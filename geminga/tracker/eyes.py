@@ -1,0 +1,227 @@
+"""Looking into an index of delayed positions: what waits, until when, and where its due time is kept.
+
+Everything here reads what is in memory and changes nothing. A due time may be in a segment on the bookie that
+is not loaded: then the caller is told which segments to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from geminga.tracker.bucket_store import StoredBucket
+from geminga.tracker.due_rows import by_ledger, keep_only
+from geminga.tracker.index import DelayedIndex
+from geminga.tracker.rows import Rows, code_of
+from geminga.tracker.sources import Bucket
+from geminga.tracker.view import View
+
+CLASSES_MAX: Final = 10_000
+"""Of a histogram; what is due later than the last one begins counts in the last one."""
+
+
+class DueClass(NamedTuple):
+    """How many positions are due from `start_ms` on, for the width of the classes."""
+
+    start_ms: int
+    positions: int
+
+
+class Whereabouts(NamedTuple):
+    """Of one position in a view."""
+
+    is_tracked: bool
+    is_due: bool
+    """Brought out of the index: it goes with the next `take_due`."""
+    due_ms: int | None
+    """As the index keeps it; None if it is not in memory."""
+    is_rescheduled: bool
+    bucket: StoredBucket | None
+    """Whose ledgers the position belongs to, if there is one."""
+
+
+def histogram(view: View, width_ms: int) -> list[DueClass]:
+    """Ascending classes that are not empty; the counts sum up to that of the view.
+
+    Single rows are counted where they are; of a packed or stored segment only the first and the last time are
+    known, so its rows are spread evenly between these.
+    """
+    assert width_ms > 0
+    index = view.index
+    exact: dict[int, int] = {}
+    for rows in chain(view.unread_rows(), _live_rows(view)):
+        starts, counts = np.unique(rows.times_ms // width_ms, return_counts=True)
+        for start, count in zip(starts.tolist(), counts.tolist(), strict=True):
+            exact[start] = exact.get(start, 0) + count
+    spread: dict[int, float] = {}
+    for bucket in _buckets(index):
+        for number in range(bucket.next_segment, bucket.segments):
+            _spread(
+                spread,
+                int(bucket.min_ms[number]),
+                int(bucket.max_ms[number]),
+                int(bucket.counts[number]),
+                width_ms,
+            )
+    left = len(view) - sum(exact.values())
+    if left > 0 and not spread:
+        spread[index.now_ms() // width_ms] = 1.0  # due for long, and its time is forgotten
+    counts_by_class = _apportion(spread, max(left, 0))
+    for start, count in exact.items():
+        counts_by_class[start] = counts_by_class.get(start, 0) + count
+    return [DueClass(start * width_ms, counts_by_class[start]) for start in sorted(counts_by_class)]
+
+
+def _spread(classes: dict[int, float], min_ms: int, max_ms: int, count: int, width_ms: int) -> None:
+    first, last = min_ms // width_ms, max_ms // width_ms
+    last = min(last, first + CLASSES_MAX - 1)
+    for start in range(first, last + 1):
+        from_ms, to_ms = max(min_ms, start * width_ms), min(max_ms + 1, (start + 1) * width_ms)
+        share = count * (to_ms - from_ms) / (max_ms + 1 - min_ms)
+        classes[start] = classes.get(start, 0.0) + share
+
+
+def _apportion(weights: dict[int, float], total: int) -> dict[int, int]:
+    """Whole numbers in proportion to the weights that sum up to the total."""
+    whole = sum(weights.values())
+    found: dict[int, int] = {}
+    done, passed = 0, 0.0
+    for start in sorted(weights):
+        passed += weights[start]
+        until = round(total * passed / whole)
+        if until > done:
+            found[start] = until - done
+        done = until
+    return found
+
+
+def _live_rows(view: View) -> Iterable[Rows]:
+    """Single rows of the index whose positions wait and are not passed."""
+    index = view.index
+    parts = [index.feed.shared, index.feed.mutable]
+    rows = [part.unsorted_rows() for part in parts if len(part.column)]
+    rows += [run.rest() for part in parts for run in part.runs if run.has_more() and not run.is_stale]
+    rows += [
+        source.rest() for frozen in index.buckets.frozen() for source in frozen.runs() if source.has_more()
+    ]
+    rows += [run for bucket in _buckets(index) for run in bucket.rows_brought_out()]
+    seen: set[int] = set()
+    for part in rows:
+        wanted = _wanted(view, part)
+        if index.overrides and wanted.length:
+            wanted = _with_their_times(wanted, index.overrides, seen)
+        if wanted.length:
+            yield wanted
+
+
+def _wanted(view: View, rows: Rows) -> Rows:
+    live = []
+    for ledger_id, entry_ids in by_ledger(rows.codes) if rows.length else ():
+        tracked = view.index.members.bitmaps.get(ledger_id)
+        if tracked is None:
+            continue
+        passed = view.passed.bitmaps.get(ledger_id)
+        live += [
+            code_of(ledger_id, entry_id)
+            for entry_id in entry_ids.tolist()
+            if entry_id in tracked and (passed is None or entry_id not in passed)
+        ]
+    return keep_only(rows, np.array(live, np.int64)) if live else rows.part(0, 0)
+
+
+def _with_their_times(rows: Rows, overrides: dict[int, int], seen: set[int]) -> Rows:
+    wanted = np.ones(rows.length, bool)
+    for row, code in enumerate(rows.codes.tolist()):
+        if (time_ms := overrides.get(code)) is not None:
+            wanted[row] = time_ms == rows.times_ms.item(row) and code not in seen
+            seen.add(code)
+    return rows.where(wanted)
+
+
+def _buckets(index: DelayedIndex) -> list[Bucket]:
+    packs = [bucket for part in (index.feed.shared, index.feed.mutable) for bucket in part.packs]
+    packs += [pack for frozen in index.buckets.frozen() for pack in frozen.packs()]
+    return [bucket for bucket in packs if not bucket.is_stale] + [
+        bucket for _, bucket in index.buckets.items()
+    ]
+
+
+# -- positions -----------------------------------------------------------------------------------------
+
+
+def page(view: View, start: tuple[int, int], count_max: int) -> list[tuple[int, int]]:
+    """At most so many tracked positions at or after `start`, in the order of the topic."""
+    found: list[tuple[int, int]] = []
+    for ledger_id in view.ledgers():
+        if ledger_id < start[0] or len(found) >= count_max:
+            continue
+        first = max(start[1], 0) if ledger_id == start[0] else 0
+        entry_ids = view.tracked(ledger_id, first, view.last_entry(ledger_id))
+        if entry_ids is not None:
+            found += [(ledger_id, entry_id) for entry_id in entry_ids[: count_max - len(found)]]
+    return found
+
+
+def due_times_ms(view: View, positions: Sequence[tuple[int, int]]) -> dict[tuple[int, int], int]:
+    """The due times, as the index keeps them, of those tracked positions whose times are in memory."""
+    index = view.index
+    left = {code_of(*position): position for position in positions if view.contains(position)}
+    found: dict[tuple[int, int], int] = {}
+    for code in [code for code in left if code in index.overrides]:
+        found[left.pop(code)] = index.overrides[code]
+    ledgers = {position[0] for position in left.values()}
+    packed = (
+        rows
+        for bucket in _buckets(index)
+        if any(bucket.start_ledger <= ledger_id <= bucket.end_ledger for ledger_id in ledgers)
+        for rows in bucket.rows_in_memory()
+    )
+    for rows in chain(view.unread_rows(), _live_rows(view), packed):
+        if not left:
+            break
+        for code, time_ms in times_in(rows, left).items():
+            found[left.pop(code)] = time_ms
+    return found
+
+
+def times_in(rows: Rows, codes: Iterable[int]) -> dict[int, int]:
+    """Of those codes that are in these rows, the (first) time."""
+    wanted = np.fromiter(codes, np.int64)
+    found: dict[int, int] = {}
+    for row in np.flatnonzero(np.isin(rows.codes, wanted)).tolist():
+        found.setdefault(rows.codes.item(row), rows.times_ms.item(row))
+    return found
+
+
+def segments_to_read(view: View, position: tuple[int, int]) -> list[tuple[StoredBucket, int]]:
+    """Where the due time of a position that waits may stand, if it is not in memory: read and decode these,
+    and look with `times_in`.
+    """
+    return [
+        (stored, number)
+        for stored, bucket in view.index.buckets.items()
+        if stored.start_ledger <= position[0] <= stored.end_ledger
+        for number in range(bucket.next_segment, bucket.segments)
+        if number not in bucket.loaded
+    ]
+
+
+def whereabouts(view: View, position: tuple[int, int]) -> Whereabouts:
+    """Why a position has not been delivered yet, as far as the index knows."""
+    is_tracked = view.contains(position)
+    is_due = is_tracked and view.is_due(*position)
+    covering = [
+        stored
+        for stored, _ in view.index.buckets.items()
+        if stored.start_ledger <= position[0] <= stored.end_ledger
+    ]
+    return Whereabouts(
+        is_tracked,
+        is_due,
+        due_times_ms(view, [position]).get(position) if is_tracked else None,
+        code_of(*position) in view.index.overrides,
+        covering[0] if covering else None,
+    )
