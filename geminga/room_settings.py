@@ -7,6 +7,8 @@ import math
 from geminga import limits
 from geminga.bookie.settings import BookieSettings
 from geminga.broker.dispatch_settings import SubscriptionSettings
+from geminga.broker.policies import EffectivePolicies
+from geminga.broker.policies_values import AutoSubscriptionCreation, DelayedDelivery
 from geminga.broker.settings import BrokerSettings
 from geminga.config import Config
 from geminga.managed_ledger.rollover import MINUTE_MS, ManagedLedgerSettings
@@ -74,9 +76,24 @@ def broker_settings(config: Config) -> BrokerSettings:
         auto_subscription_creation=config.allow_auto_subscription_creation,
         trim_interval_s=float(config.retention_check_interval_in_seconds),
         rates_interval_s=float(config.stats_update_frequency_in_secs),
-        delay_max_ms=config.delayed_delivery_max_delay_in_millis if config.delayed_delivery_enabled else 0,
         exposes_broker_metadata=config.exposing_broker_entry_metadata_to_client_enabled,
         subscription_types=frozenset(config.subscription_types_enabled),
+    )
+
+
+def default_policies(config: Config) -> EffectivePolicies:
+    """What holds where neither a topic nor its namespace says otherwise."""
+    return EffectivePolicies(
+        delayed_delivery=DelayedDelivery(
+            config.delayed_delivery_tick_time_millis,
+            config.delayed_delivery_enabled,
+            config.delayed_delivery_max_delay_in_millis,
+        ),
+        consumers_max_per_subscription=config.max_consumers_per_subscription,
+        unacked_max_per_consumer=config.max_unacked_messages_per_consumer,
+        unacked_max_per_subscription=config.max_unacked_messages_per_subscription,
+        subscription_types=sorted(config.subscription_types_enabled),
+        auto_subscription_creation=AutoSubscriptionCreation(config.allow_auto_subscription_creation),
     )
 
 

@@ -26,8 +26,6 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """[retentionCheckIntervalInSeconds]"""
     rates_interval_s: float = 60.0
     """[statsUpdateFrequencyInSecs]"""
-    delay_max_ms: int = 0
-    """How far after its publish time a message may be due, 0: no limit [delayedDeliveryMaxDelayInMillis]"""
     exposes_broker_metadata: bool = False
     """[exposingBrokerEntryMetadataToClientEnabled] Clients that ask for it get the broker's stamp too."""
     subscription_types: frozenset[str] = frozenset({"Exclusive", "Shared", "Failover", "Key_Shared"})

@@ -28,6 +28,7 @@ from geminga.wire import encoder
 from geminga.wire.message_metadata import peek, stamp
 
 if TYPE_CHECKING:
+    from geminga.broker.policies import EffectivePolicies
     from geminga.broker.rooms import Rooms
     from geminga.managed_ledger.entry import Entry
     from geminga.managed_ledger.managed_ledger import ManagedLedger
@@ -76,7 +77,10 @@ class Topic:
         self.write_latencies = Histogram(WRITE_LATENCY_BOUNDS_MS)
         self.last_publish_ms = 0
         self._now_s = rooms.clock.monotonic_s
-        self._delay_max_ms = rooms.settings.delay_max_ms
+        self.policies = rooms.policies.attach(name, self._policies_changed)
+        """What holds for this topic now."""
+        self._delay_max_ms = 0
+        self._apply_policies()
         self._stamp_ms = -1
         self._stamp = b""
         self._stopped = trio.Event()
@@ -115,6 +119,7 @@ class Topic:
                 await subscription.close()
             await finish()
         finally:
+            self.rooms.policies.detach(self.name, self._policies_changed)
             self.subscriptions.clear()
             self._stopped.set()
 
@@ -131,6 +136,15 @@ class Topic:
         while True:
             await trio.sleep(self.settings.trim_interval_s)
             await self.ledger.trim()
+
+    def _policies_changed(self, policies: EffectivePolicies) -> None:
+        self.policies = policies
+        self._apply_policies()
+
+    def _apply_policies(self) -> None:
+        """Have what is looked at for each message or entry at hand. Everything else asks `policies`."""
+        delayed = self.policies.delayed_delivery
+        self._delay_max_ms = delayed.delay_max_ms if delayed.active else 0
 
     def _check_open(self) -> None:
         if self.closing:

@@ -168,6 +168,8 @@ class Topics:
         exists = self.exists(name)
         if not exists:
             self._check_may_create(name, create)
+            if not name.is_partition:
+                await rooms.policies.forget_topic(name)  # of an earlier topic, whose deletion was cut short
         ledger = await ManagedLedger.open(
             records.managed_ledger_path(name),
             rooms.bookie,
@@ -278,6 +280,7 @@ class Topics:
         self._check_count(partitions)
         if self.exists(name) or self.partitions(name):
             raise Conflict("This topic already exists")
+        await self._rooms.policies.forget_topic(name)  # of an earlier topic, whose deletion was cut short
         record = PartitionedTopicRecord(
             partitions=partitions, properties=properties or {}, created_ms=self._rooms.clock.now_ms()
         )
@@ -341,6 +344,7 @@ class Topics:
             await self._rooms.metadata.delete(records.partitioned_topic_path(name))
         except KeyMissing:
             raise TopicNotFound(f"Partitioned topic {name} does not exist") from None
+        await self._rooms.policies.forget_topic(name)
 
     async def delete(self, name: TopicName, *, force: bool = False) -> None:
         """Delete a topic and all that it stores. Without `force` nobody may be connected to it."""
@@ -352,6 +356,8 @@ class Topics:
     async def _delete_one(self, topic: Topic) -> None:
         try:
             await topic.delete()
+            if not topic.name.is_partition:
+                await self._rooms.policies.forget_topic(topic.name)
         finally:
             self._forget(topic)
 
