@@ -102,6 +102,7 @@ class Policies:
         self._metadata = metadata
         self._namespaces = namespaces
         self._of_namespace: dict[str, Overrides] = {}
+        self._said: set[str] = set()
         self._attached: dict[NamespaceName, dict[TopicName, list[Listener]]] = {}
         namespaces.on_policies_changed = self._namespace_changed
 
@@ -192,7 +193,7 @@ class Policies:
             return with_value(policies, policy, value, self._namespaces.cluster)
 
         await self._namespaces.change_policies(name, change)
-        _say_if_without_effect(policy, value, name)
+        self._say_if_without_effect(policy, value, name)
 
     async def set_namespace_quota(self, name: NamespaceName, kind: str, quota: BacklogQuota | None) -> None:
         """As `set_for_namespace`."""
@@ -225,7 +226,7 @@ class Policies:
             return kept if value is None or value == [] else {**kept, policy.name: shown(value)}
 
         await self._change_topic(topic, change)
-        _say_if_without_effect(policy, value, topic)
+        self._say_if_without_effect(policy, value, topic)
 
     async def set_topic_quota(self, topic: TopicName, kind: str, quota: BacklogQuota | None) -> None:
         """As `set_for_topic`."""
@@ -281,7 +282,7 @@ class Policies:
             for listener in tuple(listeners):
                 listener(effective)
 
-
-def _say_if_without_effect(policy: Policy, value: object, owner: object) -> None:
-    if value is not None and not policy.acted_upon:
-        log.warning("%s: %s is stored and shown, and has no effect in this broker", owner, policy.name)
+    def _say_if_without_effect(self, policy: Policy, value: object, owner: object) -> None:
+        if value is not None and not policy.acted_upon and policy.name not in self._said:
+            self._said.add(policy.name)
+            log.warning("%s: %s is stored and shown, and has no effect in this broker", owner, policy.name)

@@ -43,8 +43,6 @@ class Endpoint(NamedTuple):
     """What GET answers while nothing is set; None: no body."""
     unset_status: int = 200
     removable: bool = True
-    shows_applied: bool = True
-    """Whether `applied=true` asks the namespace and the broker too."""
 
 
 class Policy(NamedTuple):
@@ -94,7 +92,7 @@ POLICIES: tuple[Policy, ...] = (
         ("publishMaxMessageRate",),
         is_rate=True,
         namespace=Endpoint("publishRate"),
-        topic=Endpoint("publishRate", empty="keep", unset_status=204, shows_applied=False),
+        topic=Endpoint("publishRate", empty="keep", unset_status=204),
         acted_upon=False,
     ),
     Policy(
@@ -141,9 +139,7 @@ POLICIES: tuple[Policy, ...] = (
             negative="interval must be greater than or equal to 0",
             removable=False,
         ),
-        topic=Endpoint(
-            "deduplicationSnapshotInterval", negative="interval must be 0 or more", shows_applied=False
-        ),
+        topic=Endpoint("deduplicationSnapshotInterval", negative="interval must be 0 or more"),
         acted_upon=False,
     ),
     Policy(
@@ -166,7 +162,7 @@ POLICIES: tuple[Policy, ...] = (
         ("max_consumers_per_subscription",),
         namespace=_count("maxConsumersPerSubscription"),
         topic=_count("maxConsumersPerSubscription", "Invalid value for maxConsumersPerSubscription")._replace(
-            unset_status=204, shows_applied=False
+            unset_status=204
         ),
     ),
     Policy(
@@ -174,7 +170,7 @@ POLICIES: tuple[Policy, ...] = (
         Int32,
         ("max_subscriptions_per_topic",),
         namespace=_count("maxSubscriptionsPerTopic"),
-        topic=_count("maxSubscriptionsPerTopic")._replace(unset_status=204, shows_applied=False),
+        topic=_count("maxSubscriptionsPerTopic")._replace(unset_status=204),
     ),
     Policy(
         "unacked_max_per_consumer",
@@ -195,7 +191,7 @@ POLICIES: tuple[Policy, ...] = (
         list[SubscriptionKind],
         ("subscription_types_enabled",),
         namespace=Endpoint("subscriptionTypesEnabled", empty="refuse", unset=[]),
-        topic=Endpoint("subscriptionTypesEnabled", empty="refuse", unset=[], shows_applied=False),
+        topic=Endpoint("subscriptionTypesEnabled", empty="refuse", unset=[]),
     ),
     Policy(
         "auto_subscription_creation",

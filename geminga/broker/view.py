@@ -58,6 +58,7 @@ class View:
     ) -> None:
         self.config = config
         self.namespaces = rooms.namespaces
+        self.policies = rooms.policies
         self.binary_port = binary_port
         self.web_port = web_port
         self.memory_statistics = memory
