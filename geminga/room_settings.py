@@ -73,11 +73,9 @@ def broker_settings(config: Config) -> BrokerSettings:
         keep_alive_s=float(config.keep_alive_interval_seconds),
         auto_topic_creation=config.allow_auto_topic_creation,
         auto_topic_creation_partitions=config.default_num_partitions if partitioned else 0,
-        auto_subscription_creation=config.allow_auto_subscription_creation,
         trim_interval_s=float(config.retention_check_interval_in_seconds),
         rates_interval_s=float(config.stats_update_frequency_in_secs),
         exposes_broker_metadata=config.exposing_broker_entry_metadata_to_client_enabled,
-        subscription_types=frozenset(config.subscription_types_enabled),
     )
 
 

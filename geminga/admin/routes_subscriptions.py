@@ -51,7 +51,7 @@ class SubscriptionRoutes:
                 )
             except Conflict:
                 if not self._view.partitions(topic):
-                    raise Conflict("Subscription already exists for topic") from None
+                    raise
         return NO_CONTENT
 
     async def delete(self, request: Request) -> Response:

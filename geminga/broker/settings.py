@@ -20,13 +20,9 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """[allowAutoTopicCreation]"""
     auto_topic_creation_partitions: int = 0
     """0: topics are created without partitions [allowAutoTopicCreationType, defaultNumPartitions]"""
-    auto_subscription_creation: bool = True
-    """[allowAutoSubscriptionCreation]"""
     trim_interval_s: float = 120.0
     """[retentionCheckIntervalInSeconds]"""
     rates_interval_s: float = 60.0
     """[statsUpdateFrequencyInSecs]"""
     exposes_broker_metadata: bool = False
     """[exposingBrokerEntryMetadataToClientEnabled] Clients that ask for it get the broker's stamp too."""
-    subscription_types: frozenset[str] = frozenset({"Exclusive", "Shared", "Failover", "Key_Shared"})
-    """[subscriptionTypesEnabled]"""

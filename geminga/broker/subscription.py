@@ -104,6 +104,15 @@ class Subscription:
         self._cursor_deleted = False
         self._vanishes_at_s = math.inf
 
+    def apply(self, settings: SubscriptionSettings) -> None:
+        """Go by other settings from now on."""
+        if settings != self.settings:
+            self.settings = settings
+            self._around = self._around._replace(settings=settings)
+            if self.dispatcher is not None:
+                self.dispatcher.apply(settings)
+                self.wake()
+
     # -- the dispatch task -----------------------------------------------------------------------------------
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import trio
 
 from geminga import limits
@@ -14,8 +15,9 @@ from geminga.broker.producer import Producer
 from geminga.broker.producers import Producers
 from geminga.broker.rates import Histogram, Rate
 from geminga.broker.statistics import ENTRY_SIZE_BOUNDS, WRITE_LATENCY_BOUNDS_MS
-from geminga.broker.subscription import Subscription
+from geminga.broker.subscription import Subscription, SubscriptionSettings
 from geminga.errors import (
+    ConsumerBusy,
     GemingaError,
     NotAllowed,
     ProtocolError,
@@ -145,6 +147,17 @@ class Topic:
         """Have what is looked at for each message or entry at hand. Everything else asks `policies`."""
         delayed = self.policies.delayed_delivery
         self._delay_max_ms = delayed.delay_max_ms if delayed.active else 0
+        for subscription in self.subscriptions.values():
+            subscription.apply(self._subscription_settings())
+
+    def _subscription_settings(self) -> SubscriptionSettings:
+        policies = self.policies
+        return msgspec.structs.replace(
+            self.rooms.subscription_settings,
+            consumers_max=policies.consumers_max_per_subscription,
+            unacked_max_per_consumer=policies.unacked_max_per_consumer,
+            unacked_max_per_subscription=policies.unacked_max_per_subscription,
+        )
 
     def _check_open(self) -> None:
         if self.closing:
@@ -215,7 +228,7 @@ class Topic:
         self._check_open()
         if self.ledger.terminated:
             raise TopicTerminated(f"Topic {self.name} was already terminated")
-        fenced = self.producers.admit(producer, topic_epoch)
+        fenced = self.producers.admit(producer, topic_epoch, self.policies.producers_max)
         if fenced is None:
             return False
         for other in fenced:
@@ -259,6 +272,8 @@ class Topic:
         non-durable one begins. Raises `PeerError` when the subscription does not take the consumer.
         """
         self._check_open()
+        if consumer.sub_type not in self.policies.subscription_types:
+            raise NotAllowed(f"Topic {self.name} doesn't support {consumer.sub_type} sub type!")
         subscription = self.subscriptions.get(name)
         if subscription is not None and subscription.cursor.durable is not durable:
             raise NotAllowed(
@@ -277,6 +292,7 @@ class Topic:
             )
         await subscription.ready()
         self._check_open()
+        self._check_consumers()
         subscription.add_consumer(consumer)
         return subscription
 
@@ -293,6 +309,7 @@ class Topic:
         """A new subscription without consumers; the existing one if another caller was faster."""
         self._check_open()
         check_properties(subscription_properties or {})
+        self._check_subscriptions(name)
         if not create:
             raise SubscriptionNotFound(
                 f"Subscription {name} does not exist on {self.name} and may not be created automatically"
@@ -309,6 +326,16 @@ class Topic:
         self._check_open()
         existing = self.subscriptions.get(name)
         return existing if existing is not None else self._start_subscription(name, cursor)
+
+    def _check_consumers(self) -> None:
+        present = sum(len(subscription.consumers) for subscription in self.subscriptions.values())
+        if 0 < self.policies.consumers_max <= present:
+            raise ConsumerBusy("Topic reached max consumers limit")
+
+    def _check_subscriptions(self, name: str) -> None:
+        limit = self.policies.subscriptions_max
+        if name not in self.subscriptions and 0 < limit <= len(self.subscriptions):
+            raise NotAllowed(f"Exceed the maximum number of subscriptions of the topic: {self.name}")
 
     async def delete_subscription(self, name: str) -> None:
         """Take a subscription and its cursor away, for good on return."""
@@ -342,7 +369,7 @@ class Topic:
             self,
             name,
             cursor,
-            settings=self.rooms.subscription_settings,
+            settings=self._subscription_settings(),
             clock=self.clock,
             tracker_factory=self.rooms.tracker_factory,
         )

@@ -141,6 +141,8 @@ class View:
         loaded = await self._topics.get(topic, create=self._topics.may_be_created(topic))
         if name in loaded.subscriptions:
             raise Conflict("Subscription already exists for topic")
+        if 0 < loaded.policies.subscriptions_max <= len(loaded.subscriptions):
+            raise Conflict(f"Exceed the maximum number of subscriptions of the topic: {topic}")
         ends = {EARLIEST: "earliest", LATEST: "latest"}
         await loaded.create_subscription(
             name,
