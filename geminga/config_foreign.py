@@ -30,15 +30,9 @@ _TLS_PORTS = frozenset({"brokerServicePortTls", "webServicePortTls"})
 
 # With the values that ask for nothing: the broker's own default, and what the stock files have.
 _ABOUT_DATA: Mapping[str, tuple[str, ...]] = {
-    "backlogQuotaDefaultLimitBytes": ("-1",),
     "backlogQuotaDefaultLimitGB": ("-1", "-1.0", "10"),
-    "backlogQuotaDefaultLimitSecond": ("-1",),
-    "backlogQuotaDefaultRetentionPolicy": ("producer_request_hold",),
     "brokerDeduplicationEnabled": ("false",),
-    "defaultRetentionSizeInMB": ("0",),
-    "defaultRetentionTimeInMinutes": ("0",),
     "subscriptionExpirationTimeMinutes": ("0",),
-    "ttlDurationDefaultInSeconds": ("0",),
 }
 
 

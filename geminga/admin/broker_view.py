@@ -99,6 +99,10 @@ class BrokerView(Protocol):
         """Acknowledge the next `count` unacknowledged messages; None: all."""
         ...
 
+    async def expire(self, topic: TopicName, name: str, older_than_s: int) -> bool:
+        """Acknowledge what was published longer ago; False: there was nothing to look for."""
+        ...
+
     async def reset(self, topic: TopicName, name: str, position: Position) -> None:
         """The next message is the one at `position`, or after it if that is gone; EARLIEST, LATEST."""
         ...

@@ -22,6 +22,15 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """0: topics are created without partitions [allowAutoTopicCreationType, defaultNumPartitions]"""
     trim_interval_s: float = 120.0
     """[retentionCheckIntervalInSeconds]"""
+    expiry_interval_s: float = 300.0
+    """How often messages older than their TTL are looked for [messageExpiryCheckIntervalInMinutes]"""
+    expires_by_broker_time: bool = False
+    """Ages are counted from the broker's stamp and not from the producer's clock
+    [brokerEntryMetadataInterceptors]"""
+    quota_interval_s: float = 60.0
+    """[backlogQuotaCheckIntervalInSeconds]"""
+    checks_quotas: bool = True
+    """[backlogQuotaCheckEnabled]"""
     rates_interval_s: float = 60.0
     """[statsUpdateFrequencyInSecs]"""
     exposes_broker_metadata: bool = False

@@ -10,6 +10,7 @@ import msgspec
 import trio
 
 from geminga import limits
+from geminga.broker.backlog_quota import check_producer
 from geminga.broker.consumer import Consumer
 from geminga.broker.producer import Producer
 from geminga.broker.producers import Producers
@@ -145,6 +146,12 @@ class Topic:
 
     def _apply_policies(self) -> None:
         """Have what is looked at for each message or entry at hand. Everything else asks `policies`."""
+        retention = self.policies.retention
+        self.ledger.settings = msgspec.structs.replace(
+            self.ledger.settings,
+            retention_time_ms=retention.time_ms,
+            retention_size_bytes=retention.size_bytes,
+        )
         delayed = self.policies.delayed_delivery
         self._delay_max_ms = delayed.delay_max_ms if delayed.active else 0
         for subscription in self.subscriptions.values():
@@ -158,6 +165,18 @@ class Topic:
             unacked_max_per_consumer=policies.unacked_max_per_consumer,
             unacked_max_per_subscription=policies.unacked_max_per_subscription,
         )
+
+    async def expire(self) -> None:
+        """Acknowledge what is older than the TTL, on every subscription. StorageError when it cannot be read."""
+        ttl_s = self.policies.message_ttl_s
+        if ttl_s > 0:
+            for subscription in tuple(self.subscriptions.values()):
+                await self.expire_older(subscription, ttl_s)
+
+    async def expire_older(self, subscription: Subscription, than_s: int) -> bool:
+        """See `Expiry.expire`."""
+        by_broker_time = self.settings.expires_by_broker_time
+        return await subscription.expiry.expire(subscription, than_s, by_broker_time=by_broker_time)
 
     def _check_open(self) -> None:
         if self.closing:
@@ -228,6 +247,8 @@ class Topic:
         self._check_open()
         if self.ledger.terminated:
             raise TopicTerminated(f"Topic {self.name} was already terminated")
+        await check_producer(self)
+        self._check_open()
         fenced = self.producers.admit(producer, topic_epoch, self.policies.producers_max)
         if fenced is None:
             return False

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import trio
 
+from geminga.broker.backlog_quota import enforce
 from geminga.broker.topic import Topic
 from geminga.errors import (
     BadVersion,
@@ -66,12 +67,27 @@ class Topics:
         """Own the tasks of all topics. A topic that breaks for a reason of ours ends the broker, loudly."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            settings = self._rooms.settings
+            nursery.start_soon(self._every, settings.expiry_interval_s, Topic.expire)
+            if settings.checks_quotas:
+                nursery.start_soon(self._every, settings.quota_interval_s, enforce)
             task_status.started()
             while True:
                 started_s = trio.current_time()
                 await trio.sleep(self._rooms.settings.rates_interval_s)
                 for topic in tuple(self.loaded.values()):
                     topic.measure(trio.current_time() - started_s)
+
+    async def _every(self, interval_s: float, work: Callable[[Topic], Awaitable[None]]) -> None:
+        """Do `work` on every loaded topic, every so often; what goes wrong with one is that one's."""
+        while True:
+            await trio.sleep(interval_s)
+            for topic in tuple(self.loaded.values()):
+                if not topic.closing:
+                    try:
+                        await work(topic)
+                    except GemingaError as error:
+                        log.warning("%s: %s", topic.name, error)
 
     async def close(self) -> None:
         """Close every topic, several at a time; nothing is loaded any more."""

@@ -171,6 +171,10 @@ class View:
             position = subscription.cursor.next_unacknowledged(ledger.next_position(position))
         subscription.skip_to(position)
 
+    async def expire(self, topic: TopicName, name: str, older_than_s: int) -> bool:
+        loaded = await self._load(topic)
+        return await loaded.expire_older(loaded.subscription(name), older_than_s)
+
     async def reset(self, topic: TopicName, name: str, position: Position) -> None:
         await (await self._load(topic)).subscription(name).seek(position)
 
