@@ -67,7 +67,7 @@ def notices(given: Mapping[str, Property]) -> list[str]:
     ]
     lines = [
         f"{given[key].source}: {key} = {given[key].value!r} has no effect: "
-        "this broker neither expires, refuses, deduplicates nor retains messages because of it."
+        "this broker neither deduplicates, refuses nor drops anything because of it."
         for key in about_data
     ]
     rest = [key for key in given if key not in about_data]

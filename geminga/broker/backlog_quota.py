@@ -1,8 +1,8 @@
 """Backlog quotas: how large and how old a topic's backlog is, and what happens when it is too much.
 
-Only durable subscriptions count, and of those the slowest. Pulsar's rules: holding and refusing producers is
-decided when one asks, and those that are connected are sent away at the next check; eviction moves the slowest
-subscription on to nine tenths of the quota.
+Only durable subscriptions count, and of those the slowest. Pulsar's rules: whether a producer is held or
+refused is decided when it asks, those that are connected are sent away at the next check; eviction moves the
+slowest subscription on until nine tenths of the quota are left.
 """
 
 from __future__ import annotations
@@ -128,9 +128,5 @@ async def _evict_by_age(topic: Topic, age_max_ms: int) -> None:
 
 
 def _note(subscription: Subscription, entries: int) -> None:
-    log.info(
-        "%s / %s: %d entries evicted by the backlog quota",
-        subscription.topic.name,
-        subscription.name,
-        entries,
-    )
+    topic, name = subscription.topic.name, subscription.name
+    log.info("%s / %s: %d entries evicted by the backlog quota", topic, name, entries)

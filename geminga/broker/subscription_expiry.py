@@ -1,7 +1,7 @@
 """Messages that are too old are acknowledged on behalf of a subscription: by its TTL, or because asked to.
 
-The first message that is young enough is found by bisection over publish times, so entries out of order may go
-with their neighbours or stay with them, as in Pulsar. Expiry acknowledges; it deletes nothing.
+The first message that is young enough is found by bisection over publish times, so entries out of order go or
+stay with their neighbours, as in Pulsar. Expiry acknowledges; it deletes nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Expiry:
         self._is_running = False
 
     async def expire(self, subscription: Subscription, older_than_s: int, *, by_broker_time: bool) -> bool:
-        """Acknowledge what was published more than `older_than_s` ago; durable soon, as every acknowledgement.
+        """Acknowledge what was published more than `older_than_s` ago; durable as acknowledgements are.
 
         False: nothing was done, since there is no backlog, nothing of a small one is that old while consumers
         are connected, or another expiry is under way. StorageError when an entry cannot be read.
@@ -57,9 +57,8 @@ class Expiry:
         oldest = await oldest_unacknowledged(subscription)
         if oldest is None or is_young(oldest):
             # One read has answered what a connected, nearly caught up subscription needs to know.
-            return (
-                not (subscription.consumers and subscription.backlog() < SMALL_BACKLOG) and oldest is not None
-            )
+            is_nearly_caught_up = bool(subscription.consumers) and subscription.backlog() < SMALL_BACKLOG
+            return oldest is not None and not is_nearly_caught_up
         self.last_ms = subscription.clock.now_ms()
         young = await ledger.find_first(is_young, after=cursor.mark_delete)
         up_to = last if young is None else ledger.previous_position(young)
@@ -84,8 +83,8 @@ async def oldest_unacknowledged(subscription: Subscription) -> Entry | None:
 
 
 def published_ms(entry: Entry, by_broker_time: bool) -> int:
-    """When an entry was published, by its producer's clock or by ours. 0 if its metadata cannot be read: it is
-    delivered to no one and may go.
+    """When an entry was published, by its producer's clock or by ours; 0 if its metadata cannot be read: it
+    is delivered to no one and may go.
     """
     try:
         stamped_ms = broker_timestamp_ms(entry.body) if by_broker_time else None

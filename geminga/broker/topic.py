@@ -167,7 +167,7 @@ class Topic:
         )
 
     async def expire(self) -> None:
-        """Acknowledge what is older than the TTL, on every subscription. StorageError when it cannot be read."""
+        """Acknowledge what is older than the TTL, on every subscription. StorageError if unreadable."""
         ttl_s = self.policies.message_ttl_s
         if ttl_s > 0:
             for subscription in tuple(self.subscriptions.values()):

@@ -5,8 +5,8 @@
 The recording took a broker with 10 entries a ledger (`managedLedgerMaxEntriesPerLedger=10`,
 `managedLedgerMinLedgerRolloverTimeMinutes=0`), ledgers checked and quotas checked every 5 s
 (`retentionCheckIntervalInSeconds`, `backlogQuotaCheckIntervalInSeconds`), expiry every minute
-(`messageExpiryCheckIntervalInMinutes`). `lifetime_recording.json` has the cases: steps [what, arguments, outcome].
-All run at once, each in a namespace of its own.
+(`messageExpiryCheckIntervalInMinutes`). `lifetime_recording.json` has the cases: steps [what, arguments,
+outcome]. All run at once, each in a namespace of its own.
 """
 
 from __future__ import annotations
