@@ -225,6 +225,8 @@ def _statistics_of(topic: Topic) -> TopicStatistics:
         average_msg_size=_ratio(topic.byte_rate.per_s, topic.message_rate.per_s),
         msg_chunk_published=topic.chunks_in > 0,
         storage_size=ledger.total_size_bytes,
+        backlog_quota_limit_size=topic.policies.quota_size.limit_size,
+        backlog_quota_limit_time=topic.policies.quota_age.limit_time,
         backlog_size=max((s.backlog_size for s in subscriptions.values() if s.is_durable), default=0),
         publishers=[_publisher(producer) for producer in topic.producers],
         waiting_publishers=topic.producers.waiting_count,
