@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import ItemsView, Mapping
 from typing import Any
 
 from msgspec import UNSET
@@ -41,28 +41,31 @@ def fits(quota: BacklogQuota, retention: Retention | None) -> bool:
 
 def check_created(policies: Mapping[str, Any]) -> dict[str, Any]:
     """The policies that a namespace is created with, each as it would have been set. `PolicyRefused`."""
-    checked = dict(policies)
+    checked = {key: value for key, value in policies.items() if value is not None}
     for policy in POLICIES:
         for key in policy.keys:
-            stored = checked.get(key)
-            if policy.is_rate and stored is not None:
-                values = stored if isinstance(stored, dict) else {}
-                checked[key] = {name: shown(read(policy.kind, rate)) for name, rate in values.items()}
-            elif stored is not None:
-                value = read(policy.kind, stored)
-                check(value)
-                if policy.name == "message_ttl_s" and value < 0:
-                    raise PolicyInvalid("Invalid value for message TTL")
-                checked[key] = shown(value)
-                if checked[key] is UNSET:
-                    del checked[key]
-            else:
-                checked.pop(key, None)
-    if checked.get(QUOTAS_KEY):
-        checked[QUOTAS_KEY] = {
-            kind: shown(read(BacklogQuota, quota)) for kind, quota in checked[QUOTAS_KEY].items()
-        }
-    return checked
+            if key in checked:
+                checked[key] = _created(policy, checked[key])
+    if QUOTAS_KEY in checked:
+        quotas = _items(checked[QUOTAS_KEY])
+        checked[QUOTAS_KEY] = {kind: shown(read(BacklogQuota, quota)) for kind, quota in quotas}
+    return {key: value for key, value in checked.items() if value is not None}
+
+
+def _created(policy: Policy, given: object) -> object:
+    if policy.is_rate:
+        return {cluster: shown(read(policy.kind, rate)) for cluster, rate in _items(given)}
+    value = read(policy.kind, given)
+    check(value)
+    if policy.name == "message_ttl_s" and value < 0:
+        raise PolicyInvalid("Invalid value for message TTL")
+    return None if value is UNSET else shown(value)
+
+
+def _items(given: object) -> ItemsView[str, Any]:
+    if not isinstance(given, dict):
+        raise PolicyRefused("Cannot deserialize value of type `java.util.LinkedHashMap`: expected an object")
+    return given.items()
 
 
 def from_namespace(policies: Mapping[str, Any], cluster: str, name: str) -> Overrides:

@@ -7,6 +7,7 @@ accepted is what Pulsar accepts, nonsense such as a negative rate included; who 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -222,8 +223,11 @@ def _read_float(value: object) -> float:
     try:
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise ValueError
-        return float(value)
-    except ValueError:
+        number = float(value)
+        if not math.isfinite(number):
+            raise ValueError
+        return number
+    except (ValueError, OverflowError):
         raise _wrong("double", value) from None
 
 

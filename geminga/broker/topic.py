@@ -161,6 +161,7 @@ class Topic:
         policies = self.policies
         return msgspec.structs.replace(
             self.rooms.subscription_settings,
+            delayed_delivery=policies.delayed_delivery.active,
             consumers_max=policies.consumers_max_per_subscription,
             unacked_max_per_consumer=policies.unacked_max_per_consumer,
             unacked_max_per_subscription=policies.unacked_max_per_subscription,
