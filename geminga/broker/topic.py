@@ -6,19 +6,24 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import trio
 
 from geminga import limits
 from geminga.broker.backlog_quota import check_producer
 from geminga.broker.consumer import Consumer
+from geminga.broker.policies_applied import (
+    check_consumer_type,
+    check_consumers,
+    check_subscriptions,
+    ledger_settings,
+    subscription_settings,
+)
 from geminga.broker.producer import Producer
 from geminga.broker.producers import Producers
 from geminga.broker.rates import Histogram, Rate
 from geminga.broker.statistics import ENTRY_SIZE_BOUNDS, WRITE_LATENCY_BOUNDS_MS
 from geminga.broker.subscription import Subscription, SubscriptionSettings
 from geminga.errors import (
-    ConsumerBusy,
     GemingaError,
     NotAllowed,
     ProtocolError,
@@ -146,26 +151,14 @@ class Topic:
 
     def _apply_policies(self) -> None:
         """Have what is looked at for each message or entry at hand. Everything else asks `policies`."""
-        retention = self.policies.retention
-        self.ledger.settings = msgspec.structs.replace(
-            self.ledger.settings,
-            retention_time_ms=retention.time_ms,
-            retention_size_bytes=retention.size_bytes,
-        )
+        self.ledger.settings = ledger_settings(self.ledger.settings, self.policies)
         delayed = self.policies.delayed_delivery
         self._delay_max_ms = delayed.delay_max_ms if delayed.active else 0
         for subscription in self.subscriptions.values():
             subscription.apply(self._subscription_settings())
 
     def _subscription_settings(self) -> SubscriptionSettings:
-        policies = self.policies
-        return msgspec.structs.replace(
-            self.rooms.subscription_settings,
-            delayed_delivery=policies.delayed_delivery.active,
-            consumers_max=policies.consumers_max_per_subscription,
-            unacked_max_per_consumer=policies.unacked_max_per_consumer,
-            unacked_max_per_subscription=policies.unacked_max_per_subscription,
-        )
+        return subscription_settings(self.rooms.subscription_settings, self.policies)
 
     async def expire(self) -> None:
         """Acknowledge what is older than the TTL, on every subscription. StorageError if unreadable."""
@@ -294,8 +287,7 @@ class Topic:
         non-durable one begins. Raises `PeerError` when the subscription does not take the consumer.
         """
         self._check_open()
-        if consumer.sub_type not in self.policies.subscription_types:
-            raise NotAllowed(f"Topic {self.name} doesn't support {consumer.sub_type} sub type!")
+        check_consumer_type(self.name, consumer.sub_type, self.policies)
         subscription = self.subscriptions.get(name)
         if subscription is not None and subscription.cursor.durable is not durable:
             raise NotAllowed(
@@ -314,7 +306,7 @@ class Topic:
             )
         await subscription.ready()
         self._check_open()
-        self._check_consumers()
+        check_consumers(self.subscriptions, self.policies)
         subscription.add_consumer(consumer)
         return subscription
 
@@ -331,7 +323,7 @@ class Topic:
         """A new subscription without consumers; the existing one if another caller was faster."""
         self._check_open()
         check_properties(subscription_properties or {})
-        self._check_subscriptions(name)
+        check_subscriptions(self.name, name, self.subscriptions, self.policies)
         if not create:
             raise SubscriptionNotFound(
                 f"Subscription {name} does not exist on {self.name} and may not be created automatically"
@@ -348,16 +340,6 @@ class Topic:
         self._check_open()
         existing = self.subscriptions.get(name)
         return existing if existing is not None else self._start_subscription(name, cursor)
-
-    def _check_consumers(self) -> None:
-        present = sum(len(subscription.consumers) for subscription in self.subscriptions.values())
-        if 0 < self.policies.consumers_max <= present:
-            raise ConsumerBusy("Topic reached max consumers limit")
-
-    def _check_subscriptions(self, name: str) -> None:
-        limit = self.policies.subscriptions_max
-        if name not in self.subscriptions and 0 < limit <= len(self.subscriptions):
-            raise NotAllowed(f"Exceed the maximum number of subscriptions of the topic: {self.name}")
 
     async def delete_subscription(self, name: str) -> None:
         """Take a subscription and its cursor away, for good on return."""
