@@ -68,7 +68,8 @@ class Broker:
         self.rooms = rooms
         self.topics = topics
         self.router = router
-        self._consumers = 0
+        self.producers_ahead_ms = 0
+        """How much the clocks of producers are ahead of the broker's."""
 
     async def play(self, steps: list[Step]) -> list[Step]:
         return [step._replace(outcome=await getattr(self, step.what)(*step.arguments)) for step in steps]
@@ -139,7 +140,7 @@ class Broker:
         return "ok"
 
     def _message(self, size: int, delay_s: int) -> bytes:
-        now_ms = self.rooms.clock.now_ms()
+        now_ms = self.rooms.clock.now_ms() + self.producers_ahead_ms
         metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=now_ms)
         if delay_s:
             metadata.deliver_at_time = now_ms + delay_s * 1000
@@ -172,7 +173,7 @@ class Broker:
 
 
 @asynccontextmanager
-async def open_broker() -> AsyncIterator[Broker]:
+async def open_broker(*, by_broker_time: bool = False) -> AsyncIterator[Broker]:
     clock = TrioClock()
     async with trio.open_nursery() as nursery:
         metadata = MetadataStore(SimKeyValue(), threaded=False)
@@ -189,7 +190,12 @@ async def open_broker() -> AsyncIterator[Broker]:
             policies=Policies(metadata, namespaces, EffectivePolicies()),
             clock=clock,
             tail_cache=TailCache(),
-            settings=BrokerSettings(trim_interval_s=5, expiry_interval_s=60, quota_interval_s=5),
+            settings=BrokerSettings(
+                trim_interval_s=5,
+                expiry_interval_s=60,
+                quota_interval_s=5,
+                expires_by_broker_time=by_broker_time,
+            ),
             ledger_settings=ManagedLedgerSettings(ledger_entries_max=10, rollover_min_ms=0),
             subscription_settings=SubscriptionSettings(),
             tracker_factory=lambda: TimeBucketTracker(clock, tick_ms=1000, strict=False),
@@ -211,3 +217,82 @@ async def test_the_recording(autojump_clock: MockClock, name: str) -> None:
             )
             expected = DIFFERENT.get((name, what), want.outcome)
             assert got.outcome == expected, f"{want.what}{want.arguments}: {got.outcome}, recorded {expected}"
+
+
+@pytest.mark.parametrize("by_broker_time", [False, True])
+async def test_whose_clock_counts_for_the_age_of_a_message(
+    autojump_clock: MockClock, by_broker_time: bool
+) -> None:
+    async with open_broker(by_broker_time=by_broker_time) as broker:
+        await broker.subscribe("s")
+        broker.producers_ahead_ms = 3_600_000
+        await broker.publish(5, 10)
+        await broker.wait(10)
+        assert await broker.expire("s", 5) == 204
+        assert await broker.backlog("s") == (0 if by_broker_time else 5)
+
+
+async def test_an_entry_that_nobody_can_read_does_not_stop_expiry(autojump_clock: MockClock) -> None:
+    async with open_broker() as broker:
+        await broker.subscribe("s")
+        topic = await broker.topics.get(TOPIC, create=False)
+        producer = Producer(topic, 1, "p", FakeOutbox(), message_bytes_max=100)  # type: ignore[arg-type]
+        await topic.add_producer(producer, None)
+        producer.publish(Send(1, 0, 1, 0, b"\xff" * 40, True))
+        durable = trio.Event()
+        producer.when_idle(durable.set)
+        await durable.wait()
+        topic.producers.remove(producer)
+        await broker.publish(3, 10)
+        await broker.wait(10)
+        await broker.publish(2, 10)
+        assert await broker.expire("s", 5) == 204
+        assert (await broker.backlog("s"), await broker.expired("s")) == (2, 4)
+
+
+async def test_only_one_expiry_runs_at_a_time(autojump_clock: MockClock) -> None:
+    async with open_broker() as broker:
+        await broker.subscribe("s")
+        await broker.publish(20, 10)
+        await broker.wait(10)
+        answers: list[int] = []
+
+        async def expire() -> None:
+            answers.append(await broker.expire("s", 5))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(expire)
+            nursery.start_soon(expire)
+        assert sorted(answers) == [204, 409]
+        assert await broker.expired("s") == 20
+
+
+async def test_connected_producers_are_sent_away_only_while_a_quota_is_exceeded(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as broker:
+        await broker.subscribe("s")
+        topic = await broker.topics.get(TOPIC, create=False)
+        outbox = FakeOutbox()
+        producer = Producer(topic, 1, "stays", outbox, message_bytes_max=100)  # type: ignore[arg-type]
+        await topic.add_producer(producer, None)
+        await broker.set("T/backlogQuota", {"limitSize": 500, "policy": "producer_request_hold"})
+        await broker.wait(20)
+        assert not producer.closed
+        assert await broker.publish(20, 100) == "ok"
+        await broker.wait(6)
+        assert producer.closed
+        assert [type(command) for command in outbox.commands] == [pb.CommandCloseProducer]
+
+
+async def test_policies_go_with_their_topic(autojump_clock: MockClock) -> None:
+    async with open_broker() as broker:
+        await broker.set("T/messageTTL?messageTTL=5", None)
+        loaded = await broker.topics.get(TOPIC, create=False)
+        assert loaded.policies.message_ttl_s == 5
+        await broker.topics.unload(TOPIC)
+        await broker.set("T/messageTTL?messageTTL=6", None)
+        assert loaded.policies.message_ttl_s == 5, "a closed topic is told no more"
+        assert (await broker.topics.get(TOPIC, create=False)).policies.message_ttl_s == 6
+        await broker.topics.delete(TOPIC)
+        assert (await broker.topics.get(TOPIC, create=True)).policies.message_ttl_s == 0
