@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("geminga.broker")
 
 NAMESPACES_REMEMBERED_MAX = 1_000
+NOTHING: Overrides = {}
+"""What nearly every topic sets itself; one object for all."""
 NO_QUOTA = BacklogQuota(-1, -1, "producer_request_hold")
 
 
@@ -93,6 +95,20 @@ class EffectivePolicies(msgspec.Struct, frozen=True, kw_only=True):
 Listener = Callable[[EffectivePolicies], None]
 
 
+class _Attached:
+    """A topic that is loaded, or whose partitions are: what it sets itself, and who wants to know."""
+
+    __slots__ = ("listeners", "overrides")
+
+    def __init__(self, overrides: Overrides) -> None:
+        self.overrides = overrides
+        self.listeners: list[Listener] = []
+
+    def tell(self, effective: EffectivePolicies) -> None:
+        for listener in tuple(self.listeners):
+            listener(effective)
+
+
 class Policies:
     """The policies of one broker. Reads are plain calls, changes wait for the disk."""
 
@@ -103,30 +119,46 @@ class Policies:
         self._namespaces = namespaces
         self._of_namespace: dict[str, Overrides] = {}
         self._said: set[str] = set()
-        self._attached: dict[NamespaceName, dict[TopicName, list[Listener]]] = {}
+        self._shared: dict[str, EffectivePolicies] = {}
+        """By namespace: what holds for its topics that have no policies of their own."""
+        self._attached: dict[NamespaceName, dict[TopicName, _Attached]] = {}
         namespaces.on_policies_changed = self._namespace_changed
 
     # -- what holds ------------------------------------------------------------------------------------------
 
     def effective(self, topic: TopicName) -> EffectivePolicies:
         """What holds for a topic or a partition, loaded or not, there or not."""
-        overrides = {**self._namespace_overrides(topic.namespace), **self._topic_overrides(topic)}
-        return msgspec.structs.replace(self.defaults, **overrides) if overrides else self.defaults
+        return self._effective(topic.namespace, self._topic_overrides(topic))
+
+    def _effective(self, namespace: NamespaceName, of_topic: Overrides) -> EffectivePolicies:
+        """Topics without policies of their own share what holds for their namespace."""
+        key = str(namespace)
+        shared = self._shared.get(key)
+        if shared is None:
+            overrides = self._namespace_overrides(namespace)
+            shared = msgspec.structs.replace(self.defaults, **overrides) if overrides else self.defaults
+            if len(self._shared) >= NAMESPACES_REMEMBERED_MAX:
+                self._shared.clear()
+            self._shared[key] = shared
+        return msgspec.structs.replace(shared, **of_topic) if of_topic else shared
 
     def attach(self, topic: TopicName, listener: Listener) -> EffectivePolicies:
         """What holds now; `listener` is called with what holds after each change, until `detach`."""
         topics = self._attached.setdefault(topic.namespace, {})
-        topics.setdefault(topic.partitioned_name, []).append(listener)
-        return self.effective(topic)
+        attached = topics.get(topic.partitioned_name)
+        if attached is None:
+            attached = topics[topic.partitioned_name] = _Attached(self._topic_overrides(topic))
+        attached.listeners.append(listener)
+        return self._effective(topic.namespace, attached.overrides)
 
     def detach(self, topic: TopicName, listener: Listener) -> None:
         """May be repeated."""
         topics = self._attached.get(topic.namespace, {})
-        listeners = topics.get(topic.partitioned_name, [])
-        if listener in listeners:
-            listeners.remove(listener)
-        if not listeners:
-            topics.pop(topic.partitioned_name, None)
+        attached = topics.get(topic.partitioned_name)
+        if attached is not None and listener in attached.listeners:
+            attached.listeners.remove(listener)
+        if attached is not None and not attached.listeners:
+            del topics[topic.partitioned_name]
         if not topics:
             self._attached.pop(topic.namespace, None)
 
@@ -145,7 +177,8 @@ class Policies:
         return known
 
     def _topic_overrides(self, topic: TopicName) -> Overrides:
-        return from_topic(self._topic_record(topic)[1], topic)
+        given = self._topic_record(topic)[1]
+        return from_topic(given, topic) if given else NOTHING
 
     def _topic_record(self, topic: TopicName) -> tuple[int, dict[str, Any]]:
         path = records.topic_policies_path(topic)
@@ -272,15 +305,15 @@ class Policies:
 
     def _namespace_changed(self, name: NamespaceName) -> None:
         self._of_namespace.pop(str(name), None)
-        for topic in tuple(self._attached.get(name, ())):
-            self._topic_changed(topic)
+        self._shared.pop(str(name), None)
+        for attached in tuple(self._attached.get(name, {}).values()):
+            attached.tell(self._effective(name, attached.overrides))
 
     def _topic_changed(self, topic: TopicName) -> None:
-        listeners = self._attached.get(topic.namespace, {}).get(topic.partitioned_name)
-        if listeners:
-            effective = self.effective(topic)
-            for listener in tuple(listeners):
-                listener(effective)
+        attached = self._attached.get(topic.namespace, {}).get(topic.partitioned_name)
+        if attached is not None:
+            attached.overrides = self._topic_overrides(topic)
+            attached.tell(self._effective(topic.namespace, attached.overrides))
 
     def _say_if_without_effect(self, policy: Policy, value: object, owner: object) -> None:
         if value is not None and not policy.acted_upon and policy.name not in self._said:

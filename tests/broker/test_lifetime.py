@@ -37,6 +37,7 @@ from geminga.errors import GemingaError, PeerError, ServerError
 from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
 from geminga.managed_ledger.tail_cache import TailCache
 from geminga.metadata.ledger_ids import LedgerIds
+from geminga.metadata.records import topic_policies_path
 from geminga.metadata.store import MetadataStore
 from geminga.names import TopicName
 from geminga.tracker.time_buckets import TimeBucketTracker
@@ -232,6 +233,18 @@ async def test_whose_clock_counts_for_the_age_of_a_message(
         assert await broker.backlog("s") == (0 if by_broker_time else 5)
 
 
+async def test_a_message_expires_when_it_is_older_than_its_ttl(autojump_clock: MockClock) -> None:
+    async with open_broker() as broker:
+        await broker.subscribe("s")
+        await broker.publish(1, 10)
+        await trio.sleep(4.9)
+        await broker.expire("s", 5)
+        assert await broker.backlog("s") == 1
+        await trio.sleep(0.2)
+        await broker.expire("s", 5)
+        assert await broker.backlog("s") == 0
+
+
 async def test_an_entry_that_nobody_can_read_does_not_stop_expiry(autojump_clock: MockClock) -> None:
     async with open_broker() as broker:
         await broker.subscribe("s")
@@ -295,4 +308,5 @@ async def test_policies_go_with_their_topic(autojump_clock: MockClock) -> None:
         assert loaded.policies.message_ttl_s == 5, "a closed topic is told no more"
         assert (await broker.topics.get(TOPIC, create=False)).policies.message_ttl_s == 6
         await broker.topics.delete(TOPIC)
+        assert broker.rooms.metadata.get(topic_policies_path(TOPIC)) is None
         assert (await broker.topics.get(TOPIC, create=True)).policies.message_ttl_s == 0

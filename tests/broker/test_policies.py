@@ -94,6 +94,8 @@ async def test_loaded_topics_are_told_before_a_change_returns(policies: Policies
     policies.detach(TOPIC, listeners[TOPIC])
     await policies.set_for_namespace(DEFAULT, TTL, 11)
     assert told == [("p-partition-1", 20)]
+    assert policies.effective(part).message_ttl_s == 20
+    assert policies.effective(TOPIC) is policies.effective(TopicName.parse("another")), "shared"
     told.clear()
     await policies.forget_topic(part.partitioned_name)
     assert told == [("p-partition-1", 11)]
