@@ -32,6 +32,8 @@ _INT64_MAX = 2**63 - 1
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Count = Annotated[int, Meta(ge=0, le=_INT32_MAX)]
 Positive = Annotated[int, Meta(ge=1, le=_INT32_MAX)]
+Limit = Annotated[int, Meta(ge=-1, le=_INT32_MAX)]
+LongLimit = Annotated[int, Meta(ge=-1, le=_INT64_MAX)]
 Long = Annotated[int, Meta(ge=0, le=_INT64_MAX)]
 MillisOrNever = Annotated[int, Meta(ge=-1, le=_INT64_MAX)]
 """-1: no limit."""
@@ -44,6 +46,7 @@ TrackerFactory = Literal[
 ]
 IN_MEMORY_TRACKER: TrackerFactory = "org.apache.pulsar.broker.delayed.InMemoryDelayedDeliveryTrackerFactory"
 BUCKET_TRACKER: TrackerFactory = "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory"
+QuotaPolicy = Literal["producer_request_hold", "producer_exception", "consumer_backlog_eviction"]
 SubscriptionKind = Literal["Exclusive", "Shared", "Failover", "Key_Shared"]
 
 
@@ -83,6 +86,16 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
     allow_auto_subscription_creation: bool = True
     exposing_broker_entry_metadata_to_client_enabled: bool = False
     retention_check_interval_in_seconds: Positive = 120
+    default_retention_time_in_minutes: Limit = 0  # -1: for ever
+    default_retention_size_in_mb: Limit = msgspec.field(default=0, name="defaultRetentionSizeInMB")  # -1: any
+    ttl_duration_default_in_seconds: Count = 0  # 0: nothing expires
+    message_expiry_check_interval_in_minutes: Positive = 5
+    broker_entry_metadata_interceptors: str = ""  # of these only AppendBrokerTimestamp... counts
+    backlog_quota_check_enabled: bool = True
+    backlog_quota_check_interval_in_seconds: Positive = 60
+    backlog_quota_default_limit_bytes: LongLimit = -1  # -1: no limit
+    backlog_quota_default_limit_second: Limit = -1  # -1: no limit
+    backlog_quota_default_retention_policy: QuotaPolicy = "producer_request_hold"
     stats_update_frequency_in_secs: Positive = 60
 
     # Subscriptions and dispatch

@@ -30,15 +30,9 @@ _TLS_PORTS = frozenset({"brokerServicePortTls", "webServicePortTls"})
 
 # With the values that ask for nothing: the broker's own default, and what the stock files have.
 _ABOUT_DATA: Mapping[str, tuple[str, ...]] = {
-    "backlogQuotaDefaultLimitBytes": ("-1",),
     "backlogQuotaDefaultLimitGB": ("-1", "-1.0", "10"),
-    "backlogQuotaDefaultLimitSecond": ("-1",),
-    "backlogQuotaDefaultRetentionPolicy": ("producer_request_hold",),
     "brokerDeduplicationEnabled": ("false",),
-    "defaultRetentionSizeInMB": ("0",),
-    "defaultRetentionTimeInMinutes": ("0",),
     "subscriptionExpirationTimeMinutes": ("0",),
-    "ttlDurationDefaultInSeconds": ("0",),
 }
 
 
@@ -73,7 +67,7 @@ def notices(given: Mapping[str, Property]) -> list[str]:
     ]
     lines = [
         f"{given[key].source}: {key} = {given[key].value!r} has no effect: "
-        "this broker neither expires, refuses, deduplicates nor retains messages because of it."
+        "this broker neither deduplicates, refuses nor drops anything because of it."
         for key in about_data
     ]
     rest = [key for key in given if key not in about_data]

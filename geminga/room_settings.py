@@ -7,10 +7,19 @@ import math
 from geminga import limits
 from geminga.bookie.settings import BookieSettings
 from geminga.broker.dispatch_settings import SubscriptionSettings
+from geminga.broker.policies import EffectivePolicies
+from geminga.broker.policies_values import (
+    AutoSubscriptionCreation,
+    BacklogQuota,
+    DelayedDelivery,
+    Retention,
+)
 from geminga.broker.settings import BrokerSettings
 from geminga.config import Config
 from geminga.managed_ledger.rollover import MINUTE_MS, ManagedLedgerSettings
 from geminga.memory_budget import memory_parts
+
+BROKER_TIMESTAMPS = "org.apache.pulsar.common.intercept.AppendBrokerTimestampMetadataInterceptor"
 
 
 def bookie_settings(config: Config) -> BookieSettings:
@@ -71,12 +80,34 @@ def broker_settings(config: Config) -> BrokerSettings:
         keep_alive_s=float(config.keep_alive_interval_seconds),
         auto_topic_creation=config.allow_auto_topic_creation,
         auto_topic_creation_partitions=config.default_num_partitions if partitioned else 0,
-        auto_subscription_creation=config.allow_auto_subscription_creation,
         trim_interval_s=float(config.retention_check_interval_in_seconds),
+        expiry_interval_s=config.message_expiry_check_interval_in_minutes * 60.0,
+        expires_by_broker_time=BROKER_TIMESTAMPS in config.broker_entry_metadata_interceptors.split(","),
+        quota_interval_s=float(config.backlog_quota_check_interval_in_seconds),
+        checks_quotas=config.backlog_quota_check_enabled,
         rates_interval_s=float(config.stats_update_frequency_in_secs),
-        delay_max_ms=config.delayed_delivery_max_delay_in_millis if config.delayed_delivery_enabled else 0,
         exposes_broker_metadata=config.exposing_broker_entry_metadata_to_client_enabled,
-        subscription_types=frozenset(config.subscription_types_enabled),
+    )
+
+
+def default_policies(config: Config) -> EffectivePolicies:
+    """What holds where neither a topic nor its namespace says otherwise."""
+    action = config.backlog_quota_default_retention_policy
+    return EffectivePolicies(
+        retention=Retention(config.default_retention_time_in_minutes, config.default_retention_size_in_mb),
+        message_ttl_s=config.ttl_duration_default_in_seconds,
+        quota_size=BacklogQuota(config.backlog_quota_default_limit_bytes, -1, action),
+        quota_age=BacklogQuota(-1, config.backlog_quota_default_limit_second, action),
+        delayed_delivery=DelayedDelivery(
+            config.delayed_delivery_tick_time_millis,
+            config.delayed_delivery_enabled,
+            config.delayed_delivery_max_delay_in_millis,
+        ),
+        consumers_max_per_subscription=config.max_consumers_per_subscription,
+        unacked_max_per_consumer=config.max_unacked_messages_per_consumer,
+        unacked_max_per_subscription=config.max_unacked_messages_per_subscription,
+        subscription_types=sorted(config.subscription_types_enabled),
+        auto_subscription_creation=AutoSubscriptionCreation(config.allow_auto_subscription_creation),
     )
 
 

@@ -23,6 +23,7 @@ from geminga.bookie_places import open_bookie, open_database
 from geminga.broker import listener
 from geminga.broker.connection import Connections
 from geminga.broker.namespaces import Namespaces
+from geminga.broker.policies import Policies
 from geminga.broker.rooms import Rooms
 from geminga.broker.topics import Topics
 from geminga.clock import Clock, RealClock
@@ -40,7 +41,12 @@ from geminga.memory_report import MemoryMeter
 from geminga.metadata.instance import ForeignDirectory, check_instance
 from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.store import MetadataStore
-from geminga.room_settings import broker_settings, ledger_settings, subscription_settings
+from geminga.room_settings import (
+    broker_settings,
+    default_policies,
+    ledger_settings,
+    subscription_settings,
+)
 from geminga.tracker.time_buckets import TimeBucketTracker
 
 log = logging.getLogger("geminga.server")
@@ -196,6 +202,7 @@ async def _rooms(config: Config, clock: Clock, metadata: MetadataStore, bookie: 
         metadata=metadata,
         ledger_ids=LedgerIds(metadata),
         namespaces=namespaces,
+        policies=Policies(metadata, namespaces, default_policies(config)),
         clock=clock,
         tail_cache=TailCache(memory_parts(config).tail_cache),
         settings=broker_settings(config),

@@ -13,6 +13,7 @@ from geminga.bookie.recovery import RecoveryReport
 from geminga.bookie.settings import BookieStatistics
 from geminga.bookie.stored_counts import StoredCounts
 from geminga.broker.namespaces import Namespaces
+from geminga.broker.policies import Policies
 from geminga.broker.statistics import BrokerStatistics, MemoryStatistics, TopicStatistics
 from geminga.config import Config
 from geminga.managed_ledger.statistics import ManagedLedgerStatistics
@@ -25,6 +26,7 @@ class BrokerView(Protocol):
 
     config: Config
     namespaces: Namespaces
+    policies: Policies
     binary_port: int
     web_port: int
 
@@ -95,6 +97,10 @@ class BrokerView(Protocol):
 
     async def skip(self, topic: TopicName, name: str, count: int | None) -> None:
         """Acknowledge the next `count` unacknowledged messages; None: all."""
+        ...
+
+    async def expire(self, topic: TopicName, name: str, older_than_s: int) -> bool:
+        """Acknowledge what was published longer ago; False: there was nothing to look for."""
         ...
 
     async def reset(self, topic: TopicName, name: str, position: Position) -> None:

@@ -87,8 +87,16 @@ TOPIC_FAMILIES = (
     Family("pulsar_storage_write_rate", "Entries written per second", _field("msg_rate_in")),
     Family("pulsar_storage_read_rate", "Entries read per second", _total("msg_rate_out")),
     Family("pulsar_storage_read_cache_misses_rate", "Entries read from disk per second", _zero),
-    Family("pulsar_storage_backlog_quota_limit", "Backlog quota in bytes, -1: none", _minus_one),
-    Family("pulsar_storage_backlog_quota_limit_time", "Backlog quota in seconds, -1: none", _minus_one),
+    Family(
+        "pulsar_storage_backlog_quota_limit",
+        "Backlog quota in bytes, -1: none",
+        _field("backlog_quota_limit_size"),
+    ),
+    Family(
+        "pulsar_storage_backlog_quota_limit_time",
+        "Backlog quota in seconds, -1: none",
+        _field("backlog_quota_limit_time"),
+    ),
     Family(
         "pulsar_storage_backlog_age_seconds", "Age of the oldest backlog message, -1: unknown", _minus_one
     ),

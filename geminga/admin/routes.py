@@ -10,6 +10,8 @@ from geminga.admin.routes_lookup import LookupRoutes
 from geminga.admin.routes_metrics import MetricsRoutes
 from geminga.admin.routes_namespaces import NamespaceRoutes
 from geminga.admin.routes_partitions import PartitionRoutes
+from geminga.admin.routes_policies import PolicyRoutes
+from geminga.admin.routes_policies_quota import QuotaRoutes
 from geminga.admin.routes_subscriptions import SubscriptionRoutes
 from geminga.admin.routes_tenants import TenantRoutes
 from geminga.admin.routes_topics import TopicRoutes
@@ -24,6 +26,8 @@ def router_for(view: BrokerView) -> Router:
     NamespaceRoutes(view).add_to(router)
     TopicRoutes(view).add_to(router)
     PartitionRoutes(view).add_to(router)
+    PolicyRoutes(view).add_to(router)
+    QuotaRoutes(view).add_to(router)
     SubscriptionRoutes(view).add_to(router)
     LookupRoutes(view).add_to(router)
     MetricsRoutes(view).add_to(router)

@@ -26,6 +26,8 @@ class SubscriptionRoutes:
         router.add("DELETE", SUBSCRIPTION, self.delete)
         router.add("POST", f"{SUBSCRIPTION}/skip_all", self.skip_all)
         router.add("POST", f"{SUBSCRIPTION}/skip/{{count}}", self.skip)
+        router.add("POST", f"{SUBSCRIPTION}/expireMessages/{{seconds}}", self.expire)
+        router.add("POST", f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", self.expire_all)
         router.add("POST", f"{SUBSCRIPTION}/resetcursor", self.reset)
         router.add("POST", f"{SUBSCRIPTION}/resetcursor/{{timestamp}}", self.reset_to_time)
 
@@ -51,7 +53,7 @@ class SubscriptionRoutes:
                 )
             except Conflict:
                 if not self._view.partitions(topic):
-                    raise Conflict("Subscription already exists for topic") from None
+                    raise
         return NO_CONTENT
 
     async def delete(self, request: Request) -> Response:
@@ -71,6 +73,27 @@ class SubscriptionRoutes:
             raise NotAllowed("Skip messages on a partitioned topic is not allowed")
         for part, name in await self._targets(request):
             await self._view.skip(part, name, count)
+        return NO_CONTENT
+
+    async def expire(self, request: Request) -> Response:
+        seconds = _number(request.parameters["seconds"])
+        return await self._expire(await self._targets(request), seconds)
+
+    async def expire_all(self, request: Request) -> Response:
+        seconds = _number(request.parameters["seconds"])
+        parts = parts_of(self._view, topic_of(request))
+        targets = [(part, name) for part in parts for name in await self._view.subscription_names(part)]
+        return await self._expire(targets, seconds)
+
+    async def _expire(self, targets: list[tuple[TopicName, str]], seconds: int) -> Response:
+        for part, name in targets:
+            if not await self._view.expire(part, name, seconds):
+                raise Conflict(
+                    f"Expire message by timestamp not issued on topic {part} for subscription {name} due to "
+                    "ongoing message expiration not finished or subscription almost catch  up. If it's "
+                    "performed on a partitioned topic operation might succeeded on other partitions, please "
+                    "check stats of individual partition."
+                )
         return NO_CONTENT
 
     async def reset_to_time(self, request: Request) -> Response:

@@ -144,6 +144,10 @@ class Dispatcher:
     async def close(self) -> None:
         """Release what is held in memory; the dispatcher is not used any more."""
 
+    def apply(self, settings: SubscriptionSettings) -> None:
+        """Go by other settings from now on."""
+        self.settings = settings
+
     # -- consumers -------------------------------------------------------------------------------------------
 
     def check_room(self) -> None:

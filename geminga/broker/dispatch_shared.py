@@ -14,6 +14,7 @@ from geminga.broker.dispatch import Batch, Dispatcher, Surroundings, count_chunk
 from geminga.broker.dispatch_choice import share_round_robin
 from geminga.broker.dispatch_chunks import ChunkOwners, HeldChunks
 from geminga.broker.dispatch_send import send_tracked
+from geminga.broker.dispatch_settings import SubscriptionSettings
 from geminga.broker.dispatch_unacked import UnackedBooks
 from geminga.errors import StorageError
 from geminga.managed_ledger.entry import Entry
@@ -42,6 +43,10 @@ class SharedDispatcher(Dispatcher):
         self._chunks = ChunkOwners[Consumer]()
         self._starts_over = False
         self._held = HeldChunks()
+
+    def apply(self, settings: SubscriptionSettings) -> None:
+        super().apply(settings)
+        self.books.limit(settings.unacked_max_per_subscription, settings.unacked_max_per_consumer)
 
     # -- a round ---------------------------------------------------------------------------------------------
 

@@ -112,6 +112,18 @@ class UnackedBooks:
                 self._on_room()
             self._count(-messages)
 
+    def limit(self, unacked_max: int, unacked_max_per_consumer: int) -> None:
+        """Other bounds from now on, 0: none. Who is within them is not blocked any more."""
+        self._unacked_max = unacked_max
+        for consumer in self._consumers:
+            if consumer.durable:
+                consumer.unacked_max = unacked_max_per_consumer
+                if consumer.unblock_below(consumer.unacked_max - 1 if consumer.unacked_max else 2**63):
+                    self._on_room()
+        if self.blocked and not 0 < unacked_max <= self.messages:
+            self.blocked = False
+            self._on_room()
+
     def _count(self, messages: int) -> None:
         self.messages += messages
         limit = self._unacked_max

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 import trio
 
 from geminga import limits
-from geminga.broker.consumer import SUBSCRIPTION_TYPES, Consumer
+from geminga.broker.consumer import Consumer
 from geminga.broker.handle_produce import NO_SCHEMA
 from geminga.broker.session import Attached, Handler, Session
 from geminga.broker.topic import Topic
@@ -50,9 +50,6 @@ def subscribe(session: Session, command: pb.CommandSubscribe) -> Awaitable[None]
     if not command.subscription:
         raise InvalidName("Empty subscription name")
     check_subscription(command.subscription)
-    sub_type = SUBSCRIPTION_TYPES[command.subType]
-    if sub_type not in session.rooms.settings.subscription_types:
-        raise NotAllowed(f"Topic {name} doesn't support {sub_type} sub type!")
     if command.HasField("schema") and command.schema.type != NO_SCHEMA:
         session.topics.note_schema(str(name))
     # Known from now on, so that a CLOSE_CONSUMER right behind finds it.
@@ -96,7 +93,7 @@ async def _attach(
         initial="earliest" if earliest else "latest",
         start=start,
         subscription_properties={pair.key: pair.value for pair in command.subscription_properties},
-        create=session.rooms.settings.auto_subscription_creation or not command.durable,
+        create=topic.policies.auto_subscription_creation.allowed or not command.durable,
     )
     if session.outbox.closed or scope.cancel_called:
         subscription.remove_consumer(consumer)

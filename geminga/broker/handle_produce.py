@@ -50,7 +50,7 @@ async def _open_producer(
                 await topic.create_subscription(
                     command.initial_subscription_name,
                     initial="earliest",
-                    create=session.rooms.settings.auto_subscription_creation,
+                    create=topic.policies.auto_subscription_creation.allowed,
                 )
             await _enter(session, command, _make(session, command, topic), scope)
         if scope.cancel_called:

@@ -7,8 +7,10 @@ Texts and codes are Pulsar 4.0's; admin clients show them to people.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from geminga.broker.policies_records import check_created
 from geminga.errors import BadVersion, Conflict, InvalidName, KeyMissing, NamespaceNotFound, PeerError
 from geminga.metadata import records
 from geminga.metadata.records import NamespaceRecord, TenantRecord
@@ -48,6 +50,8 @@ class Namespaces:
         self._metadata = metadata
         self._clock = clock
         self.cluster = cluster
+        self.on_policies_changed: Callable[[NamespaceName], None] = lambda name: None
+        """Called after each change of what was set for a namespace."""
 
     async def bootstrap(self) -> None:
         """Make what every Pulsar has: public/default for users, pulsar/system for itself. Idempotent."""
@@ -167,6 +171,7 @@ class Namespaces:
         given = dict(policies or {})
         bundles = _bundle_count(given.pop("bundles", None))
         self._check_replication(name, given.get("replication_clusters"))
+        given = check_created(given)
         record = records.encode(self._new_record(given, bundles))
         while True:
             tenant = self._metadata.get(records.tenant_path(name.tenant))
@@ -205,23 +210,28 @@ class Namespaces:
             for domain in TopicDomain
         )
 
-    async def set_policy(self, name: NamespaceName, key: str, value: object) -> None:
-        """Store one policy under Pulsar's key; None takes it away. Raises `NamespaceNotFound`."""
+    async def change_policies(
+        self, name: NamespaceName, change: Callable[[dict[str, Any]], dict[str, Any]]
+    ) -> None:
+        """Replace the policies that were set by what `change` makes of them; it may be called again when
+        somebody else was faster. Durable on return. Raises `NamespaceNotFound`, and what `change` raises.
+        """
         path = records.namespace_path(name)
         while True:
             stored = self._metadata.get(path)
             if stored is None:
                 raise NamespaceNotFound("Namespace does not exist")
-            record = records.decode(NamespaceRecord, stored.value, records.namespace_path(name))
-            policies = {k: v for k, v in record.policies.items() if k != key}
-            if value is not None:
-                policies[key] = value
+            record = records.decode(NamespaceRecord, stored.value, path)
+            policies = change(record.policies)
+            if policies == record.policies:
+                return
             changed = NamespaceRecord(policies=policies, created_ms=record.created_ms, bundles=record.bundles)
             try:
                 await self._metadata.put(path, records.encode(changed), stored.version)
-                return
+                break
             except BadVersion:
                 continue
+        self.on_policies_changed(name)
 
     def _check_replication(self, name: NamespaceName, clusters: object) -> None:
         if clusters is None:

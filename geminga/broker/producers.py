@@ -52,13 +52,17 @@ class Producers:
     def waiting_count(self) -> int:
         return len(self._waiting)
 
-    def admit(self, producer: Producer, topic_epoch: int | None) -> list[Producer] | None:
-        """Add a producer at once, or say why not.
+    def admit(
+        self, producer: Producer, topic_epoch: int | None, producers_max: int = 0
+    ) -> list[Producer] | None:
+        """Add a producer at once, or say why not. 0: there may be any number.
 
         Returns the producers that it fences off, to be closed by the caller; None if it has to wait for its
         turn (`wait` then). Raises `ProducerBusy`, `ProducerFenced`.
         """
         self._refuse_duplicate(producer)
+        if 0 < producers_max <= len(self._by_name):
+            raise ProducerBusy(f"Topic '{self._topic_name}' reached max producers limit")
         mode = AccessMode(producer.access_mode)
         taken = self._exclusive is not None or bool(self._waiting)
         if mode is AccessMode.SHARED:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from geminga.bookie.bookie import Bookie
     from geminga.broker.namespaces import Namespaces
+    from geminga.broker.policies import Policies
     from geminga.broker.settings import BrokerSettings
     from geminga.broker.subscription import SubscriptionSettings
     from geminga.clock import Clock
@@ -27,6 +28,7 @@ class Rooms:
     metadata: MetadataStore
     ledger_ids: LedgerIds
     namespaces: Namespaces
+    policies: Policies
     clock: Clock
     tail_cache: TailCache
     settings: BrokerSettings

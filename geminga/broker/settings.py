@@ -20,15 +20,18 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """[allowAutoTopicCreation]"""
     auto_topic_creation_partitions: int = 0
     """0: topics are created without partitions [allowAutoTopicCreationType, defaultNumPartitions]"""
-    auto_subscription_creation: bool = True
-    """[allowAutoSubscriptionCreation]"""
     trim_interval_s: float = 120.0
     """[retentionCheckIntervalInSeconds]"""
+    expiry_interval_s: float = 300.0
+    """How often messages older than their TTL are looked for [messageExpiryCheckIntervalInMinutes]"""
+    expires_by_broker_time: bool = False
+    """Ages are counted from the broker's stamp and not from the producer's clock
+    [brokerEntryMetadataInterceptors]"""
+    quota_interval_s: float = 60.0
+    """[backlogQuotaCheckIntervalInSeconds]"""
+    checks_quotas: bool = True
+    """[backlogQuotaCheckEnabled]"""
     rates_interval_s: float = 60.0
     """[statsUpdateFrequencyInSecs]"""
-    delay_max_ms: int = 0
-    """How far after its publish time a message may be due, 0: no limit [delayedDeliveryMaxDelayInMillis]"""
     exposes_broker_metadata: bool = False
     """[exposingBrokerEntryMetadataToClientEnabled] Clients that ask for it get the broker's stamp too."""
-    subscription_types: frozenset[str] = frozenset({"Exclusive", "Shared", "Failover", "Key_Shared"})
-    """[subscriptionTypesEnabled]"""

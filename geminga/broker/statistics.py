@@ -56,6 +56,10 @@ class TopicStatistics(msgspec.Struct, frozen=True, kw_only=True):
     average_msg_size: float = 0.0
     msg_chunk_published: bool = False
     storage_size: int = 0
+    backlog_quota_limit_size: int = -1
+    """In bytes, -1: none."""
+    backlog_quota_limit_time: int = -1
+    """In seconds, -1: none."""
     backlog_size: int = 0
     """Bytes stored from the slowest durable subscription's first unacknowledged message on."""
     publishers: list[PublisherStatistics] = []

@@ -19,6 +19,7 @@ from geminga.broker.dispatch_settings import SubscriptionSettings
 from geminga.broker.dispatch_task import Sleeper
 from geminga.broker.dispatch_types import dispatcher_for
 from geminga.broker.subscription_acks import acknowledge_command, acknowledge_cumulative
+from geminga.broker.subscription_expiry import Expiry
 from geminga.broker.subscription_log import SparseLog
 from geminga.broker.subscription_statistics import SubscriptionStatistics, statistics_of
 from geminga.errors import ConsumerBusy, NotAllowed, ServiceNotReady, SubscriptionNotFound
@@ -81,6 +82,7 @@ class Subscription:
         self.rates: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0, 0.0)
         self.dispatcher: Dispatcher | None = None
         self.mark_delete_seen = cursor.mark_delete
+        self.expiry = Expiry()
         self.log = SparseLog(clock)
         self._sleeper = Sleeper(clock)
         self.wake = self._sleeper.wake
@@ -103,6 +105,15 @@ class Subscription:
         self._ended = False
         self._cursor_deleted = False
         self._vanishes_at_s = math.inf
+
+    def apply(self, settings: SubscriptionSettings) -> None:
+        """Go by other settings from now on."""
+        if settings != self.settings:
+            self.settings = settings
+            self._around = self._around._replace(settings=settings)
+            if self.dispatcher is not None:
+                self.dispatcher.apply(settings)
+                self.wake()
 
     # -- the dispatch task -----------------------------------------------------------------------------------
 
@@ -347,6 +358,7 @@ class Subscription:
 
     def update_rates(self, interval_s: float) -> None:
         """Set the rates from what was counted in the last `interval_s` seconds."""
+        self.expiry.rate.measure(self.expiry.total, interval_s)
         for consumer in self.consumers:
             consumer.update_rates(interval_s)
         self.rates = tuple(map(sum, zip(*(c.rates for c in self.consumers), strict=True))) or (0.0,) * 5

@@ -49,6 +49,9 @@ class SubscriptionStatistics(msgspec.Struct, frozen=True, kw_only=True):
     non_contiguous_deleted_messages_ranges: int
     delayed_message_index_size_in_bytes: int
     subscription_properties: dict[str, str]
+    msg_rate_expired: float = 0.0
+    total_msg_expired: int = 0
+    last_expire_timestamp: int = 0
     is_replicated: bool = False
 
 
@@ -98,6 +101,9 @@ def statistics_of(subscription: Subscription) -> SubscriptionStatistics:
         non_contiguous_deleted_messages_ranges=cursor.acknowledged_ranges_count(),
         delayed_message_index_size_in_bytes=tracker.memory_bytes() if tracker is not None else 0,
         subscription_properties=dict(cursor.subscription_properties),
+        msg_rate_expired=subscription.expiry.rate.per_s,
+        total_msg_expired=subscription.expiry.total,
+        last_expire_timestamp=subscription.expiry.last_ms,
     )
 
 

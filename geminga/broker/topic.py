@@ -9,12 +9,20 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from geminga import limits
+from geminga.broker.backlog_quota import check_producer
 from geminga.broker.consumer import Consumer
+from geminga.broker.policies_applied import (
+    check_consumer_type,
+    check_consumers,
+    check_subscriptions,
+    ledger_settings,
+    subscription_settings,
+)
 from geminga.broker.producer import Producer
 from geminga.broker.producers import Producers
 from geminga.broker.rates import Histogram, Rate
 from geminga.broker.statistics import ENTRY_SIZE_BOUNDS, WRITE_LATENCY_BOUNDS_MS
-from geminga.broker.subscription import Subscription
+from geminga.broker.subscription import Subscription, SubscriptionSettings
 from geminga.errors import (
     GemingaError,
     NotAllowed,
@@ -28,6 +36,7 @@ from geminga.wire import encoder
 from geminga.wire.message_metadata import peek, stamp
 
 if TYPE_CHECKING:
+    from geminga.broker.policies import EffectivePolicies
     from geminga.broker.rooms import Rooms
     from geminga.managed_ledger.entry import Entry
     from geminga.managed_ledger.managed_ledger import ManagedLedger
@@ -76,7 +85,10 @@ class Topic:
         self.write_latencies = Histogram(WRITE_LATENCY_BOUNDS_MS)
         self.last_publish_ms = 0
         self._now_s = rooms.clock.monotonic_s
-        self._delay_max_ms = rooms.settings.delay_max_ms
+        self.policies = rooms.policies.attach(name, self._policies_changed)
+        """What holds for this topic now."""
+        self._delay_max_ms = 0
+        self._apply_policies()
         self._stamp_ms = -1
         self._stamp = b""
         self._stopped = trio.Event()
@@ -115,6 +127,7 @@ class Topic:
                 await subscription.close()
             await finish()
         finally:
+            self.rooms.policies.detach(self.name, self._policies_changed)
             self.subscriptions.clear()
             self._stopped.set()
 
@@ -131,6 +144,33 @@ class Topic:
         while True:
             await trio.sleep(self.settings.trim_interval_s)
             await self.ledger.trim()
+
+    def _policies_changed(self, policies: EffectivePolicies) -> None:
+        self.policies = policies
+        self._apply_policies()
+
+    def _apply_policies(self) -> None:
+        """Have what is looked at for each message or entry at hand. Everything else asks `policies`."""
+        self.ledger.settings = ledger_settings(self.ledger.settings, self.policies)
+        delayed = self.policies.delayed_delivery
+        self._delay_max_ms = delayed.delay_max_ms if delayed.active else 0
+        for subscription in self.subscriptions.values():
+            subscription.apply(self._subscription_settings())
+
+    def _subscription_settings(self) -> SubscriptionSettings:
+        return subscription_settings(self.rooms.subscription_settings, self.policies)
+
+    async def expire(self) -> None:
+        """Acknowledge what is older than the TTL, on every subscription. StorageError if unreadable."""
+        ttl_s = self.policies.message_ttl_s
+        if ttl_s > 0:
+            for subscription in tuple(self.subscriptions.values()):
+                await self.expire_older(subscription, ttl_s)
+
+    async def expire_older(self, subscription: Subscription, than_s: int) -> bool:
+        """See `Expiry.expire`."""
+        by_broker_time = self.settings.expires_by_broker_time
+        return await subscription.expiry.expire(subscription, than_s, by_broker_time=by_broker_time)
 
     def _check_open(self) -> None:
         if self.closing:
@@ -201,7 +241,9 @@ class Topic:
         self._check_open()
         if self.ledger.terminated:
             raise TopicTerminated(f"Topic {self.name} was already terminated")
-        fenced = self.producers.admit(producer, topic_epoch)
+        await check_producer(self)
+        self._check_open()
+        fenced = self.producers.admit(producer, topic_epoch, self.policies.producers_max)
         if fenced is None:
             return False
         for other in fenced:
@@ -245,6 +287,7 @@ class Topic:
         non-durable one begins. Raises `PeerError` when the subscription does not take the consumer.
         """
         self._check_open()
+        check_consumer_type(self.name, consumer.sub_type, self.policies)
         subscription = self.subscriptions.get(name)
         if subscription is not None and subscription.cursor.durable is not durable:
             raise NotAllowed(
@@ -263,6 +306,7 @@ class Topic:
             )
         await subscription.ready()
         self._check_open()
+        check_consumers(self.subscriptions, self.policies)
         subscription.add_consumer(consumer)
         return subscription
 
@@ -279,6 +323,7 @@ class Topic:
         """A new subscription without consumers; the existing one if another caller was faster."""
         self._check_open()
         check_properties(subscription_properties or {})
+        check_subscriptions(self.name, name, self.subscriptions, self.policies)
         if not create:
             raise SubscriptionNotFound(
                 f"Subscription {name} does not exist on {self.name} and may not be created automatically"
@@ -328,7 +373,7 @@ class Topic:
             self,
             name,
             cursor,
-            settings=self.rooms.subscription_settings,
+            settings=self._subscription_settings(),
             clock=self.clock,
             tracker_factory=self.rooms.tracker_factory,
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import trio
 
+from geminga.broker.backlog_quota import enforce
 from geminga.broker.topic import Topic
 from geminga.errors import (
     BadVersion,
@@ -66,12 +67,27 @@ class Topics:
         """Own the tasks of all topics. A topic that breaks for a reason of ours ends the broker, loudly."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            settings = self._rooms.settings
+            nursery.start_soon(self._every, settings.expiry_interval_s, Topic.expire)
+            if settings.checks_quotas:
+                nursery.start_soon(self._every, settings.quota_interval_s, enforce)
             task_status.started()
             while True:
                 started_s = trio.current_time()
                 await trio.sleep(self._rooms.settings.rates_interval_s)
                 for topic in tuple(self.loaded.values()):
                     topic.measure(trio.current_time() - started_s)
+
+    async def _every(self, interval_s: float, work: Callable[[Topic], Awaitable[None]]) -> None:
+        """Do `work` on every loaded topic, every so often; what goes wrong with one is that one's."""
+        while True:
+            await trio.sleep(interval_s)
+            for topic in tuple(self.loaded.values()):
+                if not topic.closing:
+                    try:
+                        await work(topic)
+                    except GemingaError as error:
+                        log.warning("%s: %s", topic.name, error)
 
     async def close(self) -> None:
         """Close every topic, several at a time; nothing is loaded any more."""
@@ -168,6 +184,8 @@ class Topics:
         exists = self.exists(name)
         if not exists:
             self._check_may_create(name, create)
+            if not name.is_partition:
+                await rooms.policies.forget_topic(name)  # of an earlier topic, whose deletion was cut short
         ledger = await ManagedLedger.open(
             records.managed_ledger_path(name),
             rooms.bookie,
@@ -278,6 +296,7 @@ class Topics:
         self._check_count(partitions)
         if self.exists(name) or self.partitions(name):
             raise Conflict("This topic already exists")
+        await self._rooms.policies.forget_topic(name)  # of an earlier topic, whose deletion was cut short
         record = PartitionedTopicRecord(
             partitions=partitions, properties=properties or {}, created_ms=self._rooms.clock.now_ms()
         )
@@ -341,6 +360,7 @@ class Topics:
             await self._rooms.metadata.delete(records.partitioned_topic_path(name))
         except KeyMissing:
             raise TopicNotFound(f"Partitioned topic {name} does not exist") from None
+        await self._rooms.policies.forget_topic(name)
 
     async def delete(self, name: TopicName, *, force: bool = False) -> None:
         """Delete a topic and all that it stores. Without `force` nobody may be connected to it."""
@@ -352,6 +372,8 @@ class Topics:
     async def _delete_one(self, topic: Topic) -> None:
         try:
             await topic.delete()
+            if not topic.name.is_partition:
+                await self._rooms.policies.forget_topic(topic.name)
         finally:
             self._forget(topic)
 

@@ -58,6 +58,7 @@ class View:
     ) -> None:
         self.config = config
         self.namespaces = rooms.namespaces
+        self.policies = rooms.policies
         self.binary_port = binary_port
         self.web_port = web_port
         self.memory_statistics = memory
@@ -140,6 +141,8 @@ class View:
         loaded = await self._topics.get(topic, create=self._topics.may_be_created(topic))
         if name in loaded.subscriptions:
             raise Conflict("Subscription already exists for topic")
+        if 0 < loaded.policies.subscriptions_max <= len(loaded.subscriptions):
+            raise Conflict(f"Exceed the maximum number of subscriptions of the topic: {topic}")
         ends = {EARLIEST: "earliest", LATEST: "latest"}
         await loaded.create_subscription(
             name,
@@ -167,6 +170,10 @@ class View:
                 await trio.lowlevel.checkpoint()
             position = subscription.cursor.next_unacknowledged(ledger.next_position(position))
         subscription.skip_to(position)
+
+    async def expire(self, topic: TopicName, name: str, older_than_s: int) -> bool:
+        loaded = await self._load(topic)
+        return await loaded.expire_older(loaded.subscription(name), older_than_s)
 
     async def reset(self, topic: TopicName, name: str, position: Position) -> None:
         await (await self._load(topic)).subscription(name).seek(position)
@@ -218,6 +225,8 @@ def _statistics_of(topic: Topic) -> TopicStatistics:
         average_msg_size=_ratio(topic.byte_rate.per_s, topic.message_rate.per_s),
         msg_chunk_published=topic.chunks_in > 0,
         storage_size=ledger.total_size_bytes,
+        backlog_quota_limit_size=topic.policies.quota_size.limit_size,
+        backlog_quota_limit_time=topic.policies.quota_age.limit_time,
         backlog_size=max((s.backlog_size for s in subscriptions.values() if s.is_durable), default=0),
         publishers=[_publisher(producer) for producer in topic.producers],
         waiting_publishers=topic.producers.waiting_count,

@@ -25,9 +25,14 @@ COMMANDS = {
     "produce": "publish messages to a topic",
     "consume": "receive messages from a subscription",
     "perf": "measure rates and latencies of a broker",
+    "namespaces": "list, create and delete namespaces, get and set their policies",
+    "topicPolicies": "get and set policies of single topics",
+    "topics": "list, create and delete topics, show statistics, manage subscriptions",
     "memory": "show what a running broker's memory is used for",
     "bookie": "look into a stopped broker's storage: list, dump, verify, rebuild the index",
 }
+MODULES = {"topicPolicies": "topic_policies"}
+"""Where a command's module is not called as the command is, which has pulsar-admin's name."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -98,7 +103,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         print(_unknown_command(given[0]), file=sys.stderr)
         return EXIT_USAGE
     try:
-        command = importlib.import_module(f"geminga.cli.{given[0]}")
+        command = importlib.import_module(f"geminga.cli.{MODULES.get(given[0], given[0])}")
         code: int = command.run(Parser, given[1:])
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -106,7 +111,7 @@ def _main(arguments: Sequence[str] | None) -> int:
 
 
 def usage() -> str:
-    lines = [f"  {name:12}{text}" for name, text in COMMANDS.items()]
+    lines = [f"  {name:15}{text}" for name, text in COMMANDS.items()]
     return "\n".join(
         [
             "usage: geminga COMMAND [FLAGS]",

@@ -128,13 +128,16 @@ class LedgerReads:
         bodies = await self._read_bookie(ledger_id, first, last, READ_RUN_BYTES_MAX)
         return [] if bodies is None else entries_from(ledger_id, first, bodies)
 
-    async def find_first(self, predicate: Callable[[Entry], bool]) -> Position | None:
-        """The first entry for which `predicate` is true, if it is false before and true from there on.
+    async def find_first(
+        self, predicate: Callable[[Entry], bool], *, after: tuple[int, int] | None = None
+    ) -> Position | None:
+        """The first entry (behind `after`) for which `predicate` is true, if it is false before and true from
+        there on.
 
         Reads O(log entries) single entries. None: it is true for none.
         """
         chain = self._chain
-        low = chain.ordinal((chain.ids[0], -1))  # the answer is above `low`...
+        low = chain.ordinal((chain.ids[0], -1) if after is None else after)  # the answer is above `low`...
         high = chain.ordinal(chain.tail) + 1  # ...and at most `high`; above the tail means none
         end = high
         while low + 1 < high:

@@ -50,6 +50,18 @@ class Lifecycle:
         open_bytes = self.appender.ledger_bytes if self.chain.newest_is_open else 0
         return self.chain.closed_bytes + open_bytes
 
+    def estimated_bytes_after(self, position: Position) -> int:
+        """See `ManagedLedger.estimated_bytes_after`."""
+        chain, size_bytes = self.chain, 0
+        for ledger in reversed(list(chain)):
+            if ledger.ledger_id < position.ledger_id:
+                break
+            whole = ledger.size_bytes if ledger.closed_ms else self.appender.ledger_bytes
+            if ledger.ledger_id == position.ledger_id and ledger.entries:
+                whole = whole * (ledger.entries - position.entry_id - 1) // ledger.entries
+            size_bytes += whole
+        return size_bytes
+
     async def open(self) -> None:
         """Make the first ledger, unless the topic is terminated, and recover the cursors."""
         appender = self.appender

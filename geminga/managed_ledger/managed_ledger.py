@@ -163,6 +163,16 @@ class ManagedLedger:
         """Entries in (after, up_to]."""
         return self._chain.count_between(after, up_to)
 
+    def position_after(self, position: Position, entries: int) -> Position:
+        """The entry that stands so many entries behind `position`; the last one if there are not so many."""
+        chain = self._chain
+        ordinal = min(chain.ordinal(position) + entries, chain.ordinal(chain.tail))
+        return chain.at_ordinal(ordinal) if ordinal > chain.ordinal((chain.ids[0], -1)) else position
+
+    def estimated_bytes_after(self, position: Position) -> int:
+        """Bytes of the entries behind `position`; of its own ledger the same share as of the entries."""
+        return self._life.estimated_bytes_after(position)
+
     @property
     def last_confirmed(self) -> Position:
         """The newest durable entry; (ledger, -1) if it is not in this newest ledger or there is none."""

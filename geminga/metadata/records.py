@@ -76,6 +76,12 @@ class PartitionedTopicRecord(Record, frozen=True, tag="partitioned-topic"):
     created_ms: int = 0
 
 
+class TopicPoliciesRecord(Record, frozen=True, tag="topic-policies"):
+    """What was set for one topic, all its partitions if it has any. Values are the admin API's JSON."""
+
+    policies: dict[str, Any] = {}
+
+
 class LedgerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One ledger of a topic. Of the newest, still open one `closed_ms` is 0 and the counts are not kept."""
 
@@ -145,6 +151,7 @@ def decode(kind: type[R], value: bytes, path: str) -> R:
 TENANTS = "/tenants"
 NAMESPACES = "/namespaces"
 PARTITIONED_TOPICS = "/partitioned-topics"
+TOPIC_POLICIES = "/topic-policies"
 MANAGED_LEDGERS = "/managed-ledgers"
 LEDGERS = "/ledgers"
 
@@ -164,6 +171,11 @@ def namespace_path(name: NamespaceName) -> str:
 
 def partitioned_topic_path(name: TopicName) -> str:
     return f"{PARTITIONED_TOPICS}/{name.path}"
+
+
+def topic_policies_path(name: TopicName) -> str:
+    """Of a partition: its partitioned topic's."""
+    return f"{TOPIC_POLICIES}/{name.partitioned_name.path}"
 
 
 def managed_ledger_path(name: TopicName) -> str:

@@ -42,7 +42,7 @@ async def test_bootstrap_makes_what_every_pulsar_has_and_keeps_what_is_there(
     store: MetadataStore, namespaces: Namespaces
 ) -> None:
     name = NamespaceName.parse("public/default")
-    await namespaces.set_policy(name, "message_ttl_in_seconds", 7)
+    await namespaces.change_policies(name, lambda _: {"message_ttl_in_seconds": 7})
     again = Namespaces(store, RealClock(), cluster="standalone")
     await again.bootstrap()
     assert again.tenants() == ["public", "pulsar"]
@@ -150,9 +150,9 @@ async def test_deleting_a_tenant_beside_creating_its_namespace_leaves_no_orphan(
 
 async def test_policies_are_set_and_taken_away(namespaces: Namespaces) -> None:
     name = NamespaceName.parse("public/default")
-    await namespaces.set_policy(name, "retention_policies", {"retentionTimeInMinutes": 5})
+    await namespaces.change_policies(name, lambda _: {"retention_policies": {"retentionTimeInMinutes": 5}})
     assert namespaces.policies(name)["retention_policies"] == {"retentionTimeInMinutes": 5}
-    await namespaces.set_policy(name, "retention_policies", None)
+    await namespaces.change_policies(name, lambda _: {})
     assert "retention_policies" not in namespaces.policies(name)
 
 

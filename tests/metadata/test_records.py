@@ -21,6 +21,7 @@ from geminga.metadata.records import (
     PartitionedTopicRecord,
     Record,
     TenantRecord,
+    TopicPoliciesRecord,
     decode,
     encode,
 )
@@ -47,6 +48,10 @@ EXAMPLES: list[tuple[Record, bytes]] = [
     (
         PartitionedTopicRecord(partitions=3, properties={"k": "é"}, created_ms=7),
         '{"record":"partitioned-topic","partitions":3,"properties":{"k":"é"},"created_ms":7,"format":1}'.encode(),
+    ),
+    (
+        TopicPoliciesRecord(policies={"message_ttl_s": 10}),
+        b'{"record":"topic-policies","policies":{"message_ttl_s":10},"format":1}',
     ),
     (
         ManagedLedgerRecord(

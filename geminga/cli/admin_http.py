@@ -1,0 +1,141 @@
+"""The admin API as a command calls it: one request, its answer, or a line that says what went wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
+
+from geminga.cli.main import EXIT_FAILED, EXIT_OK, EXIT_USAGE, Parser
+from geminga.errors import GemingaError, InvalidName
+from geminga.names import NamespaceName, TopicName
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+URL_VARIABLE = "GEMINGA_WEB_URL"
+SECONDS_MAX = 60
+
+
+class RequestFailed(GemingaError):
+    """The broker refused, or did not answer."""
+
+
+class Admin:
+    """The admin API at one address."""
+
+    def __init__(self, url: str) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise RequestFailed(f"{url}: an address begins with http://")
+        self._url = url.rstrip("/")
+
+    def call(self, method: str, path: str, body: object = None, **query: object) -> Any:
+        """The answer's JSON, None for none. `RequestFailed` with the broker's own reason."""
+        from urllib.error import HTTPError, URLError
+        from urllib.request import Request, urlopen
+
+        asked = urlencode({key: _text(value) for key, value in query.items() if value is not None})
+        request = Request(f"{self._url}{path}{'?' if asked else ''}{asked}", method=method)
+        if body is not None:
+            request.add_header("Content-Type", "application/json")
+            request.data = json.dumps(body).encode()
+        try:
+            with urlopen(request, timeout=SECONDS_MAX) as response:
+                answer = response.read()
+        except HTTPError as error:
+            raise RequestFailed(_reason(error.read()) or f"{error.code} {error.reason}") from None
+        except (URLError, OSError, ValueError) as error:
+            raise RequestFailed(f"{self._url}: {getattr(error, 'reason', error)}") from None
+        return json.loads(answer) if answer.strip() else None
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _reason(body: bytes) -> str:
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        return body.decode(errors="replace").partition("\n")[0] if not body.startswith(b"<") else ""
+    return str(answer.get("reason", "")) if isinstance(answer, dict) else ""
+
+
+def namespace_path(text: str) -> str:
+    """The path of `tenant/namespace`."""
+    name = NamespaceName.parse(text)
+    return f"/admin/v2/namespaces/{quote(name.tenant, safe='')}/{quote(name.local, safe='')}"
+
+
+def topic_path(text: str) -> str:
+    """The path of a topic, named in full or by its last part in public/default."""
+    name = TopicName.parse(text)
+    parts = (name.tenant, name.namespace.local, name.local)
+    return f"/admin/v2/{name.domain.value}/{'/'.join(quote(part, safe='') for part in parts)}"
+
+
+class Flag(NamedTuple):
+    """One option of a verb, as `argparse` takes it."""
+
+    names: tuple[str, ...]
+    options: dict[str, Any]
+
+
+class Verb(NamedTuple):
+    """`run` gets the admin API and the parsed flags; what it returns is printed."""
+
+    text: str
+    subject: str
+    """What the positional argument is called; empty: there is none."""
+    flags: Sequence[Flag]
+    run: Callable[[Admin, Any], Any]
+
+
+def flag(*names: str, **options: Any) -> Flag:
+    return Flag(names, options)
+
+
+def run_group(kind: type[Parser], group: str, verbs: Mapping[str, Verb], arguments: Sequence[str]) -> int:
+    """Run `geminga GROUP VERB ...`; the exit code."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        lines = [f"  {name:48}{verb.text}" for name, verb in verbs.items()]
+        print("\n".join([f"usage: geminga {group} VERB [FLAGS]", "", *lines]))
+        return EXIT_OK if arguments else EXIT_USAGE
+    verb = verbs.get(arguments[0])
+    if verb is None:
+        print(_unknown(group, arguments[0], verbs), file=sys.stderr)
+        return EXIT_USAGE
+    parser = kind(prog=f"geminga {group} {arguments[0]}", description=verb.text)
+    if verb.subject:
+        parser.add_argument("subject", metavar=verb.subject)
+    for names, options in verb.flags:
+        parser.add_argument(*names, **options)
+    parser.add_argument(
+        "--url",
+        default=os.environ.get(URL_VARIABLE, DEFAULT_URL),
+        help=f"the broker's admin address (default: ${URL_VARIABLE} or {DEFAULT_URL})",
+    )
+    flags = parser.parse_strictly(arguments[1:])
+    try:
+        answer = verb.run(Admin(flags.url), flags)
+    except (RequestFailed, InvalidName) as error:
+        print(f"geminga {group} {arguments[0]}: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    _show(answer)
+    return EXIT_OK
+
+
+def _show(answer: Any) -> None:
+    if isinstance(answer, list) and all(isinstance(item, str) for item in answer):
+        print("\n".join(answer), end="\n" if answer else "")
+    elif answer is not None:
+        print(json.dumps(answer, indent=2))
+
+
+def _unknown(group: str, given: str, verbs: Mapping[str, Verb]) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(given, verbs, n=1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    return f"geminga {group}: unknown verb {given!r}.{hint} Try 'geminga {group} --help'."

@@ -1,0 +1,163 @@
+"""What is kept and what is let go: scripted cases, and what the real broker (Pulsar 4.0.7) did in each.
+
+    python -m tests.broker.lifetime_recording pulsar://localhost:6650 http://localhost:8080     # record anew
+
+The recording took a broker with 10 entries a ledger (`managedLedgerMaxEntriesPerLedger=10`,
+`managedLedgerMinLedgerRolloverTimeMinutes=0`), ledgers checked and quotas checked every 5 s
+(`retentionCheckIntervalInSeconds`, `backlogQuotaCheckIntervalInSeconds`), expiry every minute
+(`messageExpiryCheckIntervalInMinutes`). `lifetime_recording.json` has the cases: steps [what, arguments,
+outcome]. All run at once, each in a namespace of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+FILE = Path(__file__).with_name("lifetime_recording.json")
+SETTLING_S = 0.5
+
+
+class Step(NamedTuple):
+    what: str
+    arguments: list[Any]
+    outcome: Any
+
+
+def cases() -> dict[str, list[Step]]:
+    return {name: [Step(*step) for step in steps] for name, steps in json.loads(FILE.read_text()).items()}
+
+
+def save(recorded: dict[str, list[Step]]) -> None:
+    lines = []
+    for name, steps in recorded.items():
+        rows = ",\n  ".join(json.dumps(step) for step in steps)
+        lines.append(f'"{name}": [\n  {rows}\n ]')
+    FILE.write_text("{\n " + ",\n ".join(lines) + "\n}\n")
+
+
+class RealBroker:
+    """One case on a running broker, over its client and its admin API."""
+
+    def __init__(self, service_url: str, web_url: str, number: int) -> None:
+        import pulsar
+
+        from tests.e2e.admin_http import Admin
+
+        self._pulsar = pulsar
+        logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
+        self._client = pulsar.Client(service_url, operation_timeout_seconds=4, logger=logger)
+        self._admin = Admin(web_url)
+        namespace = f"public/lifetime-{os.getpid()}-{number}"
+        self._roots = {"N": f"/admin/v2/namespaces/{namespace}", "T": f"/admin/v2/persistent/{namespace}/t"}
+        self._topic = f"persistent://{namespace}/t"
+        self._consumers: list[Any] = []
+        for root in self._roots.values():
+            assert self._admin.put(root).status == 204
+
+    def play(self, steps: list[Step]) -> list[Step]:
+        return [step._replace(outcome=getattr(self, step.what)(*step.arguments)) for step in steps]
+
+    def set(self, path: str, body: Any) -> int:
+        answer = self._admin.post(self._roots[path[0]] + path[1:], body)
+        time.sleep(SETTLING_S)  # noqa: TID251 - the real broker tells nobody
+        return answer.status
+
+    def remove(self, path: str) -> int:
+        answer = self._admin.delete(self._roots[path[0]] + path[1:])
+        time.sleep(SETTLING_S)  # noqa: TID251
+        return answer.status
+
+    def subscribe(self, name: str) -> int:
+        return self._admin.put(f"{self._roots['T']}/subscription/{name}", "earliest").status
+
+    def publish(self, count: int, size: int, delay_s: int = 0) -> str:
+        """By a new producer, one entry for each message."""
+        try:
+            producer = self._client.create_producer(
+                self._topic, batching_enabled=False, send_timeout_millis=4000
+            )
+            for _ in range(count):
+                producer.send(
+                    b"x" * size, **({"deliver_after": timedelta(seconds=delay_s)} if delay_s else {})
+                )
+            producer.close()
+        except self._pulsar.PulsarException as error:
+            return type(error).__name__
+        return "ok"
+
+    def skip(self, name: str, count: int) -> int:
+        return self._admin.post(f"{self._roots['T']}/subscription/{name}/skip/{count}").status
+
+    def skip_all(self, name: str) -> int:
+        return self._admin.post(f"{self._roots['T']}/subscription/{name}/skip_all").status
+
+    def acknowledge(self, name: str, indexes: list[int]) -> str:
+        """Receive everything, acknowledge these, leave."""
+        consumer = self._client.subscribe(self._topic, name, self._pulsar.ConsumerType.Shared)
+        received = []
+        try:
+            while True:
+                received.append(consumer.receive(2000))
+        except self._pulsar.Timeout:
+            pass
+        for index in indexes:
+            consumer.acknowledge(received[index])
+        time.sleep(SETTLING_S)  # noqa: TID251
+        consumer.close()
+        return "ok"
+
+    def connect(self, name: str) -> str:
+        self._consumers.append(self._client.subscribe(self._topic, name, self._pulsar.ConsumerType.Shared))
+        return "ok"
+
+    def wait(self, seconds: int) -> None:
+        time.sleep(seconds)  # noqa: TID251
+
+    def expire(self, name: str, seconds: int) -> int:
+        answer = self._admin.post(f"{self._roots['T']}/subscription/{name}/expireMessages/{seconds}")
+        time.sleep(SETTLING_S)  # noqa: TID251
+        return answer.status
+
+    def expire_all(self, seconds: int) -> int:
+        answer = self._admin.post(f"{self._roots['T']}/all_subscription/expireMessages/{seconds}")
+        time.sleep(SETTLING_S)  # noqa: TID251
+        return answer.status
+
+    def entries(self) -> int:
+        """In the topic, consumed or not."""
+        return int(self._admin.get(self._roots["T"] + "/internalStats").json()["numberOfEntries"])
+
+    def backlog(self, name: str) -> int:
+        return self._admin.backlog(self._topic, name)
+
+    def expired(self, name: str) -> int:
+        return int(self._admin.subscription(self._topic, name)["totalMsgExpired"])
+
+
+def record(service_url: str, web_url: str) -> None:
+    recorded: dict[str, list[Step]] = {}
+
+    def run(number: int, name: str, steps: list[Step]) -> None:
+        recorded[name] = RealBroker(service_url, web_url, number).play(steps)
+
+    asked = cases()
+    threads = [
+        threading.Thread(target=run, args=(number, name, steps))
+        for number, (name, steps) in enumerate(asked.items())
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    save({name: recorded.get(name, steps) for name, steps in asked.items()})
+
+
+if __name__ == "__main__":
+    record(sys.argv[1], sys.argv[2])
