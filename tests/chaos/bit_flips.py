@@ -4,13 +4,15 @@
 
 Two directories are made once: one closed in order, one copied while it was open, as a kill leaves it. Each
 flip takes a copy, flips a bit of one kind of file, and opens it as the broker does. What is then read is
-right, or an error of ours says what is damaged; a cursor may fall back, and never runs ahead. Exit code 1
-for a wrong answer, and for an error that is not ours. Prints a table of what became of each kind.
+right, or an error of ours says what is damaged; a cursor may fall back, and never runs ahead. Damage to an
+index costs nothing at all: it is made anew, at this start or the next. Only damaged metadata may be refused.
+Exit code 1 for anything else, and for an error that is not ours. Prints a table of what became of each kind.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import random
@@ -23,13 +25,14 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import trio
 
 from geminga.bookie.bookie import Bookie
 from geminga.bookie.entry_log_format import HEADER_BYTES, TRAILER_BYTES, decode_trailer
 from geminga.bookie.entry_log_scan import read_rows
+from geminga.bookie.index_database import IndexDatabase, opened_with
 from geminga.bookie.journal_format import FILE_HEADER, FILE_HEADER_BYTES, FILE_HEADERS_BYTES_MAX
 from geminga.bookie.settings import BookieSettings
 from geminga.chaos.crash_campaign import process_pool
@@ -53,6 +56,7 @@ SMALL = BookieSettings(
     entry_log_bytes=8 * 1024,
 )
 DATABASES = ("index", "metadata")
+DAMAGE_NOTE = "index.damage"
 KINDS = (
     "journal",
     "journal header",
@@ -97,18 +101,27 @@ class _Listener:
         raise AssertionError(error)
 
 
+class Opened(NamedTuple):
+    bookie: Bookie
+    ledger: ManagedLedger
+    index: IndexDatabase
+
+
 @asynccontextmanager
-async def opened(path: Path, *, create: bool, close: bool) -> AsyncIterator[tuple[Bookie, ManagedLedger]]:
+async def opened(path: Path, *, create: bool, close: bool) -> AsyncIterator[Opened]:
     """As the broker opens a directory; with `close` left in order, else as it is."""
-    databases: list[RocksKeyValue] = []
-    try:
-        for name in DATABASES:
-            databases.append(RocksKeyValue(str(path / name)))  # noqa: PERF401 - closed one by one below
-        index, tree = databases
+    disk = RealDisk()
+    with contextlib.ExitStack() as held:
+        tree = RocksKeyValue(str(path / "metadata"))
+        held.callback(tree.close)
+        index = IndexDatabase(disk, str(path / "index"))
+        held.callback(index.close)
         async with trio.open_nursery() as nursery:
             metadata = MetadataStore(tree)
             await nursery.start(metadata.run)
-            bookie = await Bookie.open(RealDisk(), index, str(path / "bookie"), SMALL)
+            bookie = await opened_with(
+                disk, [index], lambda: Bookie.open(disk, index, str(path / "bookie"), SMALL)
+            )
             await nursery.start(bookie.run)
             await sweep_orphan_ledgers(bookie, metadata)
             ledger = await ManagedLedger.open(
@@ -123,14 +136,11 @@ async def opened(path: Path, *, create: bool, close: bool) -> AsyncIterator[tupl
             )
             ledger.listener = _Listener()
             await nursery.start(ledger.run)
-            yield bookie, ledger
+            yield Opened(bookie, ledger, index)
             if close:
                 await ledger.close()
                 await bookie.close()
             nursery.cancel_scope.cancel()
-    finally:
-        for database in databases:
-            database.close()
 
 
 async def _publish(golden: Golden, ledger: ManagedLedger, sizes: Sequence[int]) -> list[Position]:
@@ -157,9 +167,8 @@ async def _acknowledge(golden: Golden, cursor: Any, positions: Sequence[Position
 async def make_golden(directory: Path) -> list[Golden]:
     """The closed directory and the killed one."""
     live = Golden(directory / "live")
-    for name in DATABASES:
-        (live.path / name).mkdir(parents=True)
-    async with opened(live.path, create=True, close=True) as (bookie, ledger):
+    (live.path / "metadata").mkdir(parents=True)
+    async with opened(live.path, create=True, close=True) as (bookie, ledger, _):
         cursor = await ledger.open_cursor("a", initial="earliest")
         for size in (10, 200, 700):
             new = await _publish(live, ledger, [size] * 9)
@@ -167,7 +176,7 @@ async def make_golden(directory: Path) -> list[Golden]:
             await bookie.flush()
     closed = Golden(directory / "closed", dict(live.messages), set(live.acknowledged))
     shutil.copytree(live.path, closed.path)
-    async with opened(live.path, create=False, close=True) as (bookie, ledger):
+    async with opened(live.path, create=False, close=True) as (bookie, ledger, _):
         cursor = ledger.cursors["a"]
         for size in (30, 400, 90):
             new = await _publish(live, ledger, [size] * 6)
@@ -218,11 +227,32 @@ def _places(path: Path, data_ledgers: set[int]) -> dict[str, list[tuple[str, int
     return places
 
 
-async def _judge(golden: Golden, path: Path) -> str:
+async def _judge(golden: Golden, path: Path, kind: str) -> str:
     """What became of the damage. Raises `WrongAnswer`."""
-    outcomes = set()
+    outcomes: set[str] = set()
+    index_damage = ""
+    try:
+        index_damage = await _start_and_read(golden, path, outcomes)
+    except BaseException as error:
+        if not (path / DAMAGE_NOTE).exists() or not _all_ours(error):
+            raise
+        index_damage = str(error)
+    if index_damage:
+        # The broker ends there. What it answered is checked; the next start has to mend it.
+        outcomes = set()
+        if await _start_and_read(golden, path, outcomes) or "index rebuilt" not in outcomes:
+            raise WrongAnswer(f"{index_damage}, and the next start has not mended it")
+        outcomes = {"at the second start" if each == "index rebuilt" else each for each in outcomes}
+        outcomes.add("index rebuilt")
+    if kind.startswith("index") and outcomes - {"index rebuilt", "at the second start"}:
+        raise WrongAnswer(f"damage to the index alone has cost something: {sorted(outcomes)}")
+    return ", ".join(sorted(outcomes)) or "harmless"
+
+
+async def _start_and_read(golden: Golden, path: Path, outcomes: set[str]) -> str:
+    """Read all; returns what it found damaged in the index."""
     missing = 0
-    async with opened(path, create=False, close=False) as (bookie, ledger):
+    async with opened(path, create=False, close=False) as (bookie, ledger, index):
         if bookie.recovery.damages or bookie.recovery.logs_missing:
             outcomes.add("named at the start")
         if bookie.recovery.headers_restored:
@@ -240,17 +270,24 @@ async def _judge(golden: Golden, path: Path) -> str:
             try:
                 entries = await ledger.read_positions([position])
             except GemingaError:
+                if index.damage:
+                    return index.damage
                 outcomes.add("named when read")
                 continue
             if not entries:
                 missing += 1
             elif entries[0].body != body:
                 raise WrongAnswer(f"{position} is {entries[0].body[:40]!r}, was {body[:40]!r}")
-    if missing > golden.last_group:
-        raise WrongAnswer(f"{missing} messages are gone without a word")
-    if missing:
-        outcomes.add("cut like a torn end")
-    return ", ".join(sorted(outcomes)) or "harmless"
+        if missing > golden.last_group:
+            raise WrongAnswer(f"{missing} messages are gone without a word")
+        if missing:
+            outcomes.add("cut like a torn end")
+        return index.damage
+
+
+def _all_ours(error: BaseException) -> bool:
+    found = leaves(error)
+    return bool(found) and all(isinstance(leaf, GemingaError) for leaf in found)
 
 
 def leaves(error: BaseException) -> list[BaseException]:
@@ -279,10 +316,10 @@ def flip(golden: Sequence[Golden], seed: int, kind: str | None = None) -> tuple[
         shutil.copytree(directory.path, copy)
         hit(copy / name, offset, bit)
         try:
-            return kind, trio.run(_judge, directory, copy)
+            return kind, trio.run(_judge, directory, copy, kind)
         except BaseException as error:
             found = leaves(error)
-            if found and all(isinstance(leaf, GemingaError) for leaf in found):
+            if kind.startswith("metadata") and _all_ours(error):
                 return kind, "refused to open"
             where = f"seed {seed}, {directory.path.name}/{name}, byte {offset}, bit {bit}"
             raise WrongAnswer(f"{where}: {'; '.join(map(repr, found))}") from error
