@@ -139,6 +139,13 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
         default=8, name="journalPreAllocSizeMB"
     )  # BookKeeper: 16
     journal_remove_from_page_cache: bool = True
+    journal_max_backups: Annotated[int, Meta(ge=0, le=10_000)] = 2  # BookKeeper: 5, which are not reused
+    # A group: BookKeeper waits 2 ms for it to fill, Pulsar's bookie 1.
+    journal_max_group_wait_msec: Annotated[int, Meta(ge=0, le=60_000)] = msgspec.field(
+        default=0, name="journalMaxGroupWaitMSec"
+    )
+    journal_buffered_writes_threshold: Long = 0  # 0: the memory's share
+    journal_buffered_entries_threshold: Count = 0  # 0: the bookie's own bound
     flush_interval: Positive = 60_000  # ms
     log_size_limit: Annotated[int, Meta(ge=limits.MIB, le=2048 * limits.MIB)] = (
         256 * limits.MIB

@@ -30,7 +30,10 @@ def bookie_settings(config: Config) -> BookieSettings:
         read_cache_bytes=parts.read_cache,
         # What waits, and the group that is made of it.
         queue_bytes_max=parts.journal * 2 // 3,
-        journal_group_bytes_max=parts.journal // 3,
+        journal_group_bytes_max=_group_bytes_max(config, parts.journal // 3),
+        journal_group_entries_max=_group_entries_max(config),
+        journal_group_wait_s=config.journal_max_group_wait_msec / 1000,
+        journal_free_files_max=config.journal_max_backups,
         journal_allocate_bytes=config.journal_pre_alloc_size_mb * limits.MIB,
         journal_drops_page_cache=config.journal_remove_from_page_cache,
         flush_interval_s=config.flush_interval / 1000,
@@ -50,6 +53,17 @@ def bookie_settings(config: Config) -> BookieSettings:
         disk_free_bytes_enough=config.disk_free_bytes_enough,
         disk_check_interval_s=config.disk_check_interval / 1000,
     )
+
+
+def _group_bytes_max(config: Config, bytes_max: int) -> int:
+    """Of all journals together, as everything that is held in memory."""
+    each = config.journal_buffered_writes_threshold
+    return min(each * max(1, len(config.journal_directories)), bytes_max) if each else bytes_max
+
+
+def _group_entries_max(config: Config) -> int:
+    most = BookieSettings().journal_group_entries_max
+    return min(config.journal_buffered_entries_threshold or most, most)
 
 
 def _low_water_mark(config: Config) -> float:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from geminga import config, config_file
-from geminga.bookie.settings import BookieSettings
+from geminga.bookie.settings import BookieSettings, journal_share
 from geminga.config import Config, ConfigError, load
 from geminga.config_file import Property
 from geminga.limits import MIB
@@ -379,6 +379,10 @@ BOOKIE_KEYS: list[tuple[str, str, str, object]] = [
     ("majorCompactionThreshold", "0", "major_compaction_threshold", 0.0),
     ("majorCompactionInterval", "0", "major_compaction_interval_s", 0.0),
     ("majorCompactionMaxTimeMillis", "2500", "major_compaction_max_s", 2.5),
+    ("journalMaxBackups", "5", "journal_free_files_max", 5),
+    ("journalMaxGroupWaitMSec", "2", "journal_group_wait_s", 0.002),
+    ("journalBufferedWritesThreshold", "524288", "journal_group_bytes_max", 512 * 1024),
+    ("journalBufferedEntriesThreshold", "100", "journal_group_entries_max", 100),
     ("compactionRateByBytes", "0", "compaction_rate_bytes_per_s", 0),
     ("diskUsageThreshold", "1", "disk_usage_threshold", 1.0),
     ("diskUsageLwmThreshold", ".5", "disk_usage_lwm_threshold", 0.5),
@@ -412,6 +416,16 @@ def test_without_a_key_the_bookie_has_its_own_defaults() -> None:
         "queue_bytes_max",
         "journal_group_bytes_max",
     }
+
+
+def test_a_journal_group_is_never_larger_than_the_memory_for_it() -> None:
+    usual = bookie_settings(Config())
+    changed = bookie_settings(
+        Config(journal_buffered_writes_threshold=2**40, journal_buffered_entries_threshold=2**30)
+    )
+    assert changed == usual
+    several = Config(journal_buffered_writes_threshold=1000, journal_directories=("a", "b"))
+    assert journal_share(bookie_settings(several), 2).journal_group_bytes_max == 1000
 
 
 def test_the_low_water_mark_follows_a_lower_threshold() -> None:

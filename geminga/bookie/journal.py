@@ -22,6 +22,8 @@ from geminga.bookie.settings import BookieSettings
 from geminga.clock import RealClock
 from geminga.errors import StorageError
 
+FILL_CHECK_S = 0.001
+"""A journal that waits for a group to fill looks this often whether it has."""
 _monotonic_s = RealClock().monotonic_s
 
 
@@ -162,12 +164,12 @@ class Journal:
             self._waiting_since_s = _monotonic_s()
 
     def _wait_for_more(self) -> None:
-        now_s = _monotonic_s()
-        left_s = self._waiting_since_s + self._group_wait_s - now_s
-        if left_s > 0 and len(self.queue) < self._entries_max and self.queued_bytes < self._bytes_max:
-            self._stop_wanted.wait(left_s)
-            now_s = _monotonic_s()
-        self._waiting_since_s = now_s
+        end_s = self._waiting_since_s + self._group_wait_s
+        while (left_s := end_s - _monotonic_s()) > 0 and not self._stop_wanted.is_set():
+            if len(self.queue) >= self._entries_max or self.queued_bytes >= self._bytes_max:
+                break
+            self._stop_wanted.wait(min(left_s, FILL_CHECK_S))
+        self._waiting_since_s = _monotonic_s()
 
     def _write_group(self) -> None:
         popleft = self.queue.popleft

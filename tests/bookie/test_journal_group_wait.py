@@ -88,6 +88,19 @@ async def test_a_full_group_does_not_wait(tmp_path: Path) -> None:
         await owner.until_durable(0)
 
 
+async def test_a_group_that_fills_while_it_waits_is_written_at_once(tmp_path: Path) -> None:
+    settings = BookieSettings(journal_group_wait_s=LONG_S, journal_group_entries_max=8)
+    async with running(tmp_path, settings) as bookie:
+        await idle(bookie)
+        owner = Owner(bookie)
+        for number in range(8):
+            await trio.sleep(0.003)  # the thread is awake and waits
+            assert owner.durable == -1
+            owner.writer.append(b"%d" % number)
+        with trio.fail_after(20):
+            await owner.until_durable(7)
+
+
 async def test_the_wait_ends(tmp_path: Path) -> None:
     async with running(tmp_path, BookieSettings(journal_group_wait_s=0.05)) as bookie:
         await idle(bookie)
