@@ -28,7 +28,8 @@ from geminga.bookie.file_names import (
 )
 from geminga.bookie.journal_files import JournalPosition
 from geminga.bookie.journal_format import FileHeader
-from geminga.bookie.journal_scan import JournalScan, read_file_header
+from geminga.bookie.journal_headers import HeaderState, find_header
+from geminga.bookie.journal_scan import JournalScan
 from geminga.bookie.ledger_index import LedgerIndex
 from geminga.bookie.ledger_mapping import needed_from, place_of
 from geminga.bookie.records import RECORD_CRC, RECORD_HEAD, RECORD_PREFIX_BYTES, Segment, crc32c
@@ -56,15 +57,21 @@ class BadBytes(NamedTuple):
 
 
 class JournalFile(NamedTuple):
-    """One journal. `header` is None for a file that was made ready and never written (or whose header is
-    damaged); `synced_end` is where the next journal says this one ended.
+    """One journal. `header` is None for a file that cannot be read, or that holds nothing; `synced_end` is
+    where the next journal says this one ended.
     """
 
     journal_id: int
     path: str
     bytes: int
     header: FileHeader | None
+    state: HeaderState
     synced_end: int | None
+
+    @property
+    def begun(self) -> bool:
+        """Whether entries may have been promised by what it holds, or held."""
+        return self.state is not HeaderState.UNUSED or self.synced_end is not None
 
 
 def entry_log_ids(disk: Disk, directory: str) -> list[int]:
@@ -74,14 +81,14 @@ def entry_log_ids(disk: Disk, directory: str) -> list[int]:
 
 def journal_files(disk: Disk, directory: str) -> list[JournalFile]:
     """Every journal, oldest first. `directory` is the journals' own."""
-    found: dict[int, tuple[str, int, FileHeader | None]] = {}
+    found: dict[int, tuple[str, int, FileHeader | None, HeaderState]] = {}
     ends: dict[int, int] = {}
     for journal_id in _ids(disk, directory, JOURNAL_SUFFIX):
         path = journal_path(directory, journal_id)
         file = disk.open(path)
         try:
-            header = read_file_header(file, journal_id)
-            found[journal_id] = path, file.size(), header
+            header, state = find_header(file, journal_id)
+            found[journal_id] = path, file.size(), header, state
         finally:
             file.close()
         if header is not None and header.previous_id:

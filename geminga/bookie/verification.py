@@ -25,7 +25,7 @@ from geminga.bookie.inspection import (
     walk_records,
 )
 from geminga.bookie.journal_files import JournalPosition
-from geminga.bookie.journal_headers import HeaderState, find_header
+from geminga.bookie.journal_headers import HeaderState
 from geminga.bookie.journal_scan import JournalScan
 from geminga.bookie.ledger_index import LedgerIndex
 from geminga.disk import Disk, File
@@ -75,7 +75,7 @@ class Verification:
 
     def __init__(self, disk: Disk, report: Callable[[Finding], None]) -> None:
         self.counts = Counts()
-        self._disk = disk
+        self.disk = disk
         self._report = report
         self._bad_records: set[tuple[str, int]] = set()
         """(path, offset) of what was reported already: a row that names it says nothing new."""
@@ -93,9 +93,9 @@ class Verification:
     def check_logs(self, directory: str, key_value: KeyValue | None) -> None:
         """`key_value` is the index, if it can be read: it says how far a log that was not closed goes."""
         promised = _promised_ends(key_value) if key_value is not None else {}
-        for log_id in entry_log_ids(self._disk, directory):
+        for log_id in entry_log_ids(self.disk, directory):
             path = entry_log_path(directory, log_id)
-            file = self._disk.open(path)
+            file = self.disk.open(path)
             try:
                 self._check_log(path, file, log_id, promised.get(log_id, _Promised()))
             except StorageError as error:
@@ -148,7 +148,7 @@ class Verification:
 
     def check_journals(self, directory: str, mark: JournalPosition | None) -> None:
         """`mark` is the earliest that a ledger directory has in this journal; None if it is not known."""
-        for journal in journal_files(self._disk, directory):
+        for journal in journal_files(self.disk, directory):
             try:
                 self._check_journal(journal, mark)
             except StorageError as error:
@@ -156,17 +156,17 @@ class Verification:
 
     def _check_journal(self, journal: JournalFile, mark: JournalPosition | None) -> None:
         counts = self.counts
-        file = self._disk.open(journal.path)
+        header, state = journal.header, journal.state
+        if journal.synced_end is not None and state is HeaderState.UNUSED:
+            self._found(journal.path, 0, "nothing is left of the file header and of the groups")
+        elif state not in (HeaderState.WHOLE, HeaderState.UNUSED):
+            self._found(journal.path, 0, f"the file header is damaged{state.value}")
+        if header is None:
+            counts.journals_unused += not journal.begun
+            return
+        counts.journals += 1
+        file = self.disk.open(journal.path)
         try:
-            header, state = find_header(file, journal.journal_id)
-            if journal.synced_end is not None and state is HeaderState.UNUSED:
-                self._found(journal.path, 0, "nothing is left of the file header and of the groups")
-            elif state not in (HeaderState.WHOLE, HeaderState.UNUSED):
-                self._found(journal.path, 0, f"the file header is damaged{state.value}")
-            if header is None:
-                counts.journals_unused += journal.synced_end is None and state is HeaderState.UNUSED
-                return
-            counts.journals += 1
             scan = JournalScan(file, header, synced_end=journal.synced_end)
             for group in scan.groups(0):
                 counts.journal_groups += 1
@@ -186,8 +186,8 @@ class Verification:
     def check_index(self, path: str, key_value: KeyValue, directory: str, *, journals: int) -> None:
         """Every row against the records of `directory`, the entry logs' own."""
         index = LedgerIndex(key_value, journals=journals)
-        logs = EntryLogs(self._disk, directory)
-        present = set(logs.ids()) if self._disk.exists(directory) else set()
+        logs = EntryLogs(self.disk, directory)
+        present = set(logs.ids()) if self.disk.exists(directory) else set()
         usage: dict[int, dict[int, list[int]]] = {}
         ledger_id, following = -1, 0
         try:

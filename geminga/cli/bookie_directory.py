@@ -12,6 +12,7 @@ from typing import Any
 from geminga.bookie.directory_cookies import claim_directories, index_directory
 from geminga.bookie.directory_lists import COOKIE, DirectoryLists, ForeignLists, absolute
 from geminga.bookie.file_names import entry_log_directory, entry_log_path, journal_directory, journal_path
+from geminga.bookie.index_database import NOTE
 from geminga.bookie.ledger_index import LedgerIndex
 from geminga.cli.data_directory import default_data_dir
 from geminga.cli.main import Parser
@@ -46,6 +47,8 @@ class StoppedLedgers:
         self.path = path
         self.entry_logs = entry_log_directory(path)
         self.index_path = index_path
+        self.damage_note = index_path + NOTE
+        """What a broker writes when it meets damage in the index."""
         self._disk = disk
         self._held = held
 

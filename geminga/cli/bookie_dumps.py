@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 
 from geminga.bookie.entry_log_format import HEADER_BYTES, Footer
 from geminga.bookie.entry_logs import EntryLogs
-from geminga.bookie.file_names import ENTRY_LOG_SUFFIX
+from geminga.bookie.file_names import ENTRY_LOG_SUFFIX, JOURNAL_SUFFIX, parse_id
 from geminga.bookie.inspection import (
     BadBytes,
     footer_of,
@@ -20,6 +21,7 @@ from geminga.bookie.inspection import (
     walk_records,
 )
 from geminga.bookie.journal_format import FILE_HEADER_BYTES, decode_file_header
+from geminga.bookie.journal_headers import FoundHeader, HeaderState, find_header
 from geminga.bookie.journal_scan import JournalScan
 from geminga.bookie.ledger_mapping import place_of
 from geminga.bookie.records import Segment
@@ -121,9 +123,11 @@ def dump_journal(parser: Parser, arguments: Sequence[str]) -> int:
 
 
 def _dump_journal(file: File, *, as_json: bool) -> int:
-    header = decode_file_header(file.pread(0, FILE_HEADER_BYTES))
+    header, state = _journal_header(file)
+    if state is not HeaderState.WHOLE:
+        print(f"{file.path}: offset 0: the file header is damaged{state.value}", file=sys.stderr)
     if header is None:
-        raise StorageError(f"{file.path}: offset 0: not the header of a journal")
+        return EXIT_FAILED
     if not as_json:
         print(f"journal {header.journal_id}, {file.size()} bytes, groups at multiples of {header.alignment}")
         if header.previous_id:
@@ -146,7 +150,20 @@ def _dump_journal(file: File, *, as_json: bool) -> int:
     if not as_json:
         torn = f"; a last group of {scan.torn_bytes} bytes was not finished" if scan.torn_bytes else ""
         print(f"\n{groups} groups, {entries} entries, up to offset {scan.end}{torn}")
-    return EXIT_FAILED if scan.damages else EXIT_OK
+    return EXIT_FAILED if scan.damages or state is not HeaderState.WHOLE else EXIT_OK
+
+
+def _journal_header(file: File) -> FoundHeader:
+    """Of the journal that the file's name says. A file that was about to be written over still holds another
+    one; whatever has no such name is the journal that its header says.
+    """
+    journal_id = parse_id(os.path.basename(file.path), JOURNAL_SUFFIX)
+    copies = (decode_file_header(file.pread(at, FILE_HEADER_BYTES)) for at in (0, FILE_HEADER_BYTES))
+    stated = next((copy.journal_id for copy in copies if copy is not None), None)
+    found = find_header(file, journal_id) if journal_id is not None else None
+    if stated is not None and (found is None or not found.begun):
+        return find_header(file, stated)
+    return found or FoundHeader(None, HeaderState.UNUSED)
 
 
 def _entries_text(segment: Segment) -> str:

@@ -17,6 +17,7 @@ from geminga.bookie.inspection import (
     unflushed,
 )
 from geminga.bookie.journal_files import JournalPosition
+from geminga.bookie.journal_headers import HeaderState
 from geminga.bookie.ledger_index import LedgerIndex
 from geminga.bookie.ledger_mapping import needed_from
 from geminga.cli.bookie_directory import (
@@ -197,22 +198,27 @@ def _journal_row(journal: JournalFile, mark: JournalPosition) -> dict[str, Any]:
         "journal": journal.journal_id,
         "path": journal.path,
         "bytes": journal.bytes,
-        "written": header is not None,
-        "needed": header is not None and journal.journal_id >= mark.journal_id,
+        "written": journal.begun,
+        "header": journal.state.name.lower() if journal.begun else "unused",
+        "needed": journal.begun and journal.journal_id >= mark.journal_id,
         "previous": [header.previous_id, header.previous_end] if header is not None else None,
     }
 
 
 def _journal_text(journal: JournalFile, mark: JournalPosition) -> str:
     header = journal.header
-    if header is None:
+    if not journal.begun:
         state = "never written"
+    elif header is None:
+        state = "damaged: neither its headers nor its groups can be read"
     elif journal.journal_id < mark.journal_id:
         state = "not needed any more"
     elif journal.journal_id == mark.journal_id:
         state = f"replayed from offset {max(mark.offset, header.first_group)}"
     else:
         state = "replayed"
+    if header is not None and journal.state is not HeaderState.WHOLE:
+        state += f" (the file header is damaged{journal.state.value})"
     after = f"{header.previous_id} up to {header.previous_end}" if header and header.previous_id else "-"
     return _JOURNAL.format(journal.journal_id, size_text(journal.bytes), after, state)
 

@@ -83,6 +83,10 @@ def verify(parser: Parser, arguments: Sequence[str]) -> int:
 def _readable_index(
     place: StoppedLedgers, journals: int, verification: Verification
 ) -> tuple[RocksKeyValue | None, LedgerIndex | None]:
+    if verification.disk.exists(place.damage_note):
+        noted = verification.disk.read_file(place.damage_note).decode(errors="replace").strip()
+        text = f"the next start makes the index anew: {noted or 'this file asks for it'}"
+        verification.add(Finding(place.damage_note, None, text))
     try:
         values = place.open_index()
     except StorageError as error:
@@ -103,6 +107,8 @@ def rebuild_index(parser: Parser, arguments: Sequence[str]) -> int:
         names = stopped.ledger_records()
         old = [_put_aside(stopped, place) for place in stopped.ledgers]
         report, dropped = _rebuild(stopped, [index.states for index in old], names)
+        for place in stopped.ledgers:
+            _forget_damage(stopped, place)
     print(f"{report.entries_indexed} entries found in entry logs, {report.entries_replayed} in the journal")
     if dropped:
         print(f"{dropped} ledgers left out: the metadata has no record of them, so they were deleted")
@@ -144,6 +150,13 @@ def _put_aside(stopped: StoppedBookie, place: StoppedLedgers) -> _OldIndex:
     stopped.disk.rename(place.index_path, aside)
     stopped.disk.sync_directory(os.path.dirname(place.index_path))
     return _OldIndex(states or {}, states is not None, os.path.abspath(aside))
+
+
+def _forget_damage(stopped: StoppedBookie, place: StoppedLedgers) -> None:
+    """What a broker has noted for its next start is done."""
+    if stopped.disk.exists(place.damage_note):
+        stopped.disk.unlink(place.damage_note)
+        stopped.disk.sync_directory(os.path.dirname(place.damage_note))
 
 
 def _rebuild(

@@ -27,7 +27,7 @@ from geminga.cli.data_directory import default_data_dir
 from geminga.cli.main import EXIT_FAILED, EXIT_OK, EXIT_USAGE, STARTED_S, Parser
 from geminga.config import Config, ConfigError, Loaded, load
 from geminga.config_file import ConfigFile, Property, parse
-from geminga.errors import StorageError
+from geminga.errors import CorruptData, StorageError
 
 if TYPE_CHECKING:
     from geminga.server import Addresses
@@ -206,12 +206,28 @@ class _Broker:
                 print(f"geminga standalone: {cause}", file=sys.stderr)
                 if self._ready:
                     return EXIT_FAILED
-                print("Choose another data directory with --data-dir, or free this one.", file=sys.stderr)
+                for hint in self._hints(cause):
+                    print(hint, file=sys.stderr)
                 return EXIT_DATA_DIRECTORY
         for cause in causes:
             if isinstance(cause, OSError) and not self._ready:
                 return self._explain_listen(cause)
         raise failure
+
+    def _hints(self, error: StorageError) -> list[str]:
+        """What may be done about a start that failed, where the error itself does not say."""
+        from geminga.bookie.directory_lists import ForeignLists
+        from geminga.disk import DirectoryInUse
+
+        if isinstance(error, ForeignLists):
+            return []
+        if isinstance(error, CorruptData):
+            return [
+                f"'geminga bookie verify --data-dir {self._data_dir}' lists what is damaged in the bookie."
+            ]
+        if isinstance(error, DirectoryInUse):
+            return ["Stop the process that uses it, or choose another data directory with --data-dir."]
+        return [f"The data directory is {self._data_dir}; --data-dir names another one."]
 
     def _explain_listen(self, error: OSError) -> int:
         config = self._config

@@ -263,6 +263,63 @@ def test_a_flipped_bit_in_a_record_is_found_and_the_rest_is_read(data: Path, cal
     assert f"{offset} " in out
 
 
+def rows_of(out: str) -> set[tuple[int, int, int]]:
+    return {(row["ledger"], row["first"], row["last"]) for row in lines(out)}
+
+
+def test_a_journal_without_its_header_is_dumped_all_the_same(crashed: Path, call: Call) -> None:
+    [*_, row] = [row for row in lines(call("journals", "--data-dir", crashed, "--json")[1]) if row["needed"]]
+    assert row["header"] == "whole"
+    path = Path(row["path"])
+    before = rows_of(call("dump-journal", path, "--json")[1])
+    for at, said in ((20, "damaged, one copy of two"), (512 + 20, "the groups in the file can be read")):
+        flip(path, at)
+        code, out, err = call("dump-journal", path, "--json")
+        assert (code, rows_of(out)) == (1, before)
+        assert f"{path}: offset 0: the file header is damaged" in err
+        assert said in err
+        assert said in call("journals", "--data-dir", crashed)[1]
+    [*_, row] = [row for row in lines(call("journals", "--data-dir", crashed, "--json")[1]) if row["needed"]]
+    assert (row["header"], row["written"]) == ("rebuilt", True)
+
+
+def test_an_unreadable_journal_is_not_one_that_was_never_written(crashed: Path, call: Call) -> None:
+    directory = crashed / "bookie/journal"
+    [*_, row] = [row for row in lines(call("journals", "--data-dir", crashed, "--json")[1]) if row["needed"]]
+    unused = directory / f"{row['journal'] + 1:020d}.journal"
+    unused.write_bytes(bytes(8192))
+    path = Path(row["path"])
+    content = bytearray(path.read_bytes())
+    content[:4096] = bytes(4096)
+    for at in range(4096, len(content), 4096):
+        content[at + 60] ^= 0xFF  # in the runs, or the first record: no group is right
+    path.write_bytes(content)
+    rows = {row["journal"]: row for row in lines(call("journals", "--data-dir", crashed, "--json")[1])}
+    kinds = {id_: (found["header"], found["written"], found["needed"]) for id_, found in rows.items()}
+    assert kinds[row["journal"]] == ("unreadable", True, True)
+    assert kinds[row["journal"] + 1] == ("unused", False, False)
+    listed = call("journals", "--data-dir", crashed)[1].splitlines()
+    assert any(
+        str(row["journal"]) in line and "neither its headers nor its groups" in line for line in listed
+    )
+    assert sum("never written" in line for line in listed) == 1
+    for file, said in ((path, ", and so are the groups"), (unused, "or was never written")):
+        code, out, err = call("dump-journal", file)
+        assert (code, out) == (1, "")
+        assert said in err
+
+
+def test_a_damage_note_is_told_and_gone_with_the_damage(data: Path, call: Call) -> None:
+    note = data / "index.damage"
+    note.write_text("index/000009.sst: block checksum mismatch")
+    code, out, _ = call("verify", "--data-dir", data)
+    assert code == 1
+    assert f"{note}: the next start makes the index anew: index/000009.sst: block checksum" in out
+    assert call("rebuild-index", "--data-dir", data)[0] == 0
+    assert not note.exists()
+    assert call("verify", "--data-dir", data)[0] == 0
+
+
 @pytest.mark.parametrize("from_end", [1, 10, 20, 28, 32, 40, 200])
 def test_a_flipped_bit_in_footer_or_trailer_is_found(data: Path, call: Call, from_end: int) -> None:
     log = data / "bookie/entry-logs/00000000000000000001.log"
