@@ -112,15 +112,14 @@ def stated_groups(file: File) -> Iterator[tuple[int, int]]:
     """(journal id, offset) of everything in the file that says of itself to be a group at its offset, in
     order. Any payload can say that.
     """
-    start = 0
-    while window := file.pread(start, SEARCH_BYTES + GROUP_MARK.size):
+    for start in range(0, file.size(), SEARCH_BYTES):
+        window = file.pread(start, SEARCH_BYTES + GROUP_MARK.size)
         at = window.find(GROUP_MAGIC)
         while 0 <= at < SEARCH_BYTES and at + GROUP_MARK.size <= len(window):
             _, journal_id, offset = GROUP_MARK.unpack_from(window, at)
             if offset == start + at and offset % SECTOR_BYTES == 0:
                 yield journal_id, offset
             at = window.find(GROUP_MAGIC, at + 1)
-        start += SEARCH_BYTES
 
 
 def _rebuild(file: File, journal_id: int, offsets: list[int], alignment: int) -> FileHeader | None:

@@ -12,6 +12,7 @@ from geminga.bookie.bookie import Bookie
 from geminga.chaos.bookie_scripts import SCRIPTS
 from geminga.chaos.bookie_world import BookieWorld
 from geminga.chaos.crash_cases import run_case
+from geminga.chaos.sim_file import SimFile
 from geminga.errors import CorruptData, LedgerNotFound, StorageError
 
 LEDGERS: Final = (1, 2, 3)
@@ -83,6 +84,30 @@ def test_a_reader_is_told_and_may_ask_again(kind: str, sticky: bool) -> None:
         failed = reads.failed > 0
         at += 1
     assert refusals >= 4
+
+
+@pytest.mark.parametrize("script", ["restarts", "torn_start"])
+def test_a_start_on_a_disk_that_reads_as_zeros_ends(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even with a disk that knows no end of a file: whatever it opens with then, it reads each file once or
+    a few times.
+    """
+    world = BookieWorld()
+    assert world.run(SCRIPTS[script])
+    reads: list[str] = []
+
+    def zeros(file: SimFile, offset: int, length: int) -> bytes:
+        reads.append(file.path)
+        assert len(reads) < 1000, f"read for ever: {reads[-3:]}"
+        return bytes(length)
+
+    monkeypatch.setattr(SimFile, "pread", zeros)
+
+    async def life(world: BookieWorld) -> None:
+        async with world.running():
+            pass
+
+    assert world.run(life)
+    assert len(reads) >= 3
 
 
 def test_compaction_leaves_what_it_cannot_read_where_it_is() -> None:
