@@ -68,12 +68,12 @@ class BucketMap:
     def sealed(self, frozen: Frozen, stored: StoredBucket, now_ms: int) -> None:
         """The bucket serves for the frozen rows; the segments that are due soon are taken from them."""
         self._frozen.pop(frozen, None)
-        for source in frozen.sources:
-            source.is_stale = True
         bucket = self._bucket(stored)
         segments = bisect_right(bucket.min_ms, now_ms + LOAD_AHEAD_MS)
         rows = frozen.rows.part(0, int(sum(bucket.counts[:segments])))
         bucket.hold(type(rows)(*(column.copy() for column in rows)), segments)
+        for source in frozen.sources:
+            self._queue.retire(source)
         self._serve(stored, bucket)
 
     def add(self, stored: StoredBucket) -> None:
@@ -154,8 +154,7 @@ class BucketMap:
         """It serves no more."""
         bucket = self._buckets.pop(stored, None)
         if bucket is not None:
-            bucket.is_stale = True
-            bucket.on_progress = None
+            self._queue.retire(bucket)
             self._ranges_changed()
 
     def released(self) -> Sequence[StoredBucket]:
@@ -171,7 +170,7 @@ class BucketMap:
     def clear(self) -> None:
         for frozen in self._frozen:
             for source in frozen.sources:
-                source.is_stale = True
+                self._queue.retire(source)
         self._frozen.clear()
         for stored in list(self._buckets):
             self.drop(stored)

@@ -63,8 +63,8 @@ class Part:
         self.runs = [run for run in self.runs if run.has_more()]
         while self.runs and len(self.runs[-1]) < 2 * rows.length and self.runs[-1].prepare():
             before = self.runs.pop()
-            before.is_stale = True
             rows = merge([before.rest(), rows])
+            self._queue.retire(before)
         if rows.length >= COLUMN_ROWS_MAX:
             self._pack(rows)
         else:
@@ -87,9 +87,9 @@ class Part:
 
     def forget(self) -> None:
         for run in self.runs:
-            run.is_stale = True
+            self._queue.retire(run)
         for bucket in self.packs:
-            bucket.is_stale = True
+            self._queue.retire(bucket)
         self.column.clear()
         self.runs, self.packs = [], []
         self.may_repeat = False
@@ -103,8 +103,6 @@ class Feed:
     """Adds positions and knows to which part each belongs. `on_frozen` None: everything stays in memory."""
 
     __slots__ = (
-        "_add_bit",
-        "_bitmap",
         "_column",
         "_covers",
         "_first_code",
@@ -145,6 +143,7 @@ class Feed:
 
     def turn_away(self) -> None:
         """No ledger is the present one: the next add looks up to which part it belongs."""
+        self._members.stop_run()
         self._ledger_id = -1
         self._room = 0
 
@@ -152,18 +151,12 @@ class Feed:
 
     def add(self, ledger_id: int, entry_id: int, deliver_at_ms: int) -> None:
         """A position that is not due yet. One that is a member already stays as it is."""
-        if ledger_id != self._ledger_id:
-            self._turn_to(ledger_id)
-        try:
-            self._add_bit(entry_id)
-        except KeyError:
+        members = self._members
+        if entry_id == members.run_end and ledger_id == self._ledger_id:
+            members.run_end = entry_id + 1
+        elif not self._begin_run(ledger_id, entry_id):
             return
-        self._members.count += 1
         column = self._column
-        if (code := self._first_code + entry_id) != column.next_code:
-            column.span_codes.append(code)
-            column.span_rows.append(len(column.times_ms))
-        column.next_code = code + 1
         column.append_time(deliver_at_ms)
         if deliver_at_ms < column.earliest_ms:
             column.earliest_ms = deliver_at_ms
@@ -172,26 +165,31 @@ class Feed:
         else:
             self._fill_up()
 
+    def _begin_run(self, ledger_id: int, entry_id: int) -> bool:
+        if ledger_id != self._ledger_id:
+            self._turn_to(ledger_id)
+        if not self._members.begin_run(entry_id):
+            return False
+        self._column.begin_span(self._first_code + entry_id)
+        return True
+
     def add_many(
         self, ledger_id: int, entry_ids: Sequence[int], deliver_at_ms: list[int], earliest_ms: int
     ) -> None:
         """`add` for entries of one ledger, ids ascending; at least one. `earliest_ms`: their least time."""
         if ledger_id != self._ledger_id:
             self._turn_to(ledger_id)
-        bitmap, count = self._bitmap, len(deliver_at_ms)
-        first, last = entry_ids[0], entry_ids[-1]
-        if bitmap.range_cardinality(first, last + 1):
+        members = self._members
+        continued = entry_ids[0] == members.run_end
+        if not members.add_entries(entry_ids):
             for entry_id, at_ms in zip(entry_ids, deliver_at_ms, strict=True):
                 self.add(ledger_id, entry_id, at_ms)
             return
-        if last - first == count - 1:
-            bitmap.add_range(first, last + 1)
+        count = len(deliver_at_ms)
+        self._column.add_many(self._first_code, entry_ids, deliver_at_ms, earliest_ms, continued)
+        if self._room > count:
+            self._room -= count
         else:
-            bitmap.update(entry_ids)
-        self._members.count += count
-        self._column.add_many(self._first_code + first, entry_ids, deliver_at_ms, earliest_ms)
-        self._room -= count
-        if self._room <= 0:
             self._fill_up()
 
     def expect_repeats(self) -> None:
@@ -200,6 +198,7 @@ class Feed:
 
     def reschedule(self, ledger_id: int, entry_id: int, kept_ms: int) -> None:
         """Another row for a member. It stays in memory."""
+        self._members.stop_run()
         self.expect_repeats()
         self.shared.column.add(code_of(ledger_id, entry_id), kept_ms)
 
@@ -211,8 +210,7 @@ class Feed:
     def _turn_to(self, ledger_id: int) -> None:
         assert 0 <= ledger_id < LEDGER_ID_END
         part = self._part_for(ledger_id)
-        self._bitmap = self._members.keep_open(ledger_id)
-        self._add_bit = self._bitmap.add_checked
+        self._members.keep_open(ledger_id)
         self._column = part.column
         self._first_code = ledger_id << ENTRY_BITS
         self._ledger_id = ledger_id
@@ -224,6 +222,7 @@ class Feed:
 
     def _fill_up(self) -> None:
         part = self.mutable if self._column is self.mutable.column else self.shared
+        self._members.stop_run()
         part.flush()
         self._room = self._rows_max(part)
 
@@ -261,20 +260,21 @@ class Feed:
             return
         sources: list[Run | Bucket] = [*part.runs, *part.packs]
         parts = [run.rest() for run in part.runs if run.has_more()]
-        for packed in part.packs:
-            parts += packed.rows_in_memory()
+        parts += [rows for bucket in part.packs for rows in bucket.rows_brought_out()]
+        packed = [data for bucket in part.packs for data in bucket.loaded.values()]
         if len(part.column):
             rows = part.unsorted_rows()
             parts.append(rows)
             run = Run(rows, earliest_ms=part.earliest_ms())
             self._queue.push(run)
             sources.append(run)
-        self._on_frozen(Frozen(start, end, parts, members, sources))
+        self._on_frozen(Frozen(start, end, parts, packed, members, sources))
 
     def flush_due(self, limit_ms: int) -> None:
         """Turn columns with rows that are due into runs."""
         for part in (self.shared, self.mutable):
             if part.earliest_ms() <= limit_ms:
+                self._members.stop_run()
                 part.flush()
                 if part.column is self._column_now():
                     self._room = self._rows_max(part)

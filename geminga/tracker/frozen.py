@@ -8,6 +8,7 @@ from functools import cached_property
 from pyroaring import BitMap
 
 from geminga.tracker.due_rows import codes_of, keep_only
+from geminga.tracker.packed_rows import unpack_rows
 from geminga.tracker.rows import Rows, merge, split_repeated
 from geminga.tracker.sources import Bucket, Run, Source
 
@@ -23,11 +24,12 @@ class Frozen:
         start_ledger: int,
         end_ledger: int,
         parts: Sequence[Rows],
+        packed: Sequence[bytes],
         members: Mapping[int, BitMap],
         sources: Sequence[Source],
     ) -> None:
-        """`members`: copies of the bitmaps as they were when this was cut off; at least one bit. `sources`
-        serve its rows meanwhile, and are the index's business.
+        """`packed`: more rows, as `pack_rows` makes them. `members`: copies of the bitmaps as they were when
+        this was cut off; at least one bit. `sources` serve its rows meanwhile, and are the index's business.
         """
         assert 0 <= start_ledger <= end_ledger
         self.start_ledger = start_ledger
@@ -35,6 +37,7 @@ class Frozen:
         self.members = members
         self.sources = sources
         self._parts = parts
+        self._packed = packed
 
     def runs(self) -> list[Run]:
         return [source for source in self.sources if isinstance(source, Run)]
@@ -51,8 +54,8 @@ class Frozen:
         """The rows of `members`, sorted, each code once. A few milliseconds for 50,000 at the first look:
         take it in a thread.
         """
-        rows = merge(self._parts)
+        rows = merge([*self._parts, *map(unpack_rows, self._packed)])
         if rows.length != self.count:
             rows, _ = split_repeated(keep_only(rows, codes_of(self.members)))
-        self._parts = ()
+        self._parts = self._packed = ()
         return rows

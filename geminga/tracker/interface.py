@@ -29,7 +29,8 @@ class DelayedDeliveryTracker(Protocol):
 
         Refused (False) are `NOT_DELAYED_MS` and any time up to now, or up to now + tick when not strict.
         Adding a position that is tracked already is harmless and counted once; refusing one that is
-        tracked forgets it, as it is dispatched now.
+        tracked forgets it, as it is dispatched now. A position comes with the same time each time, as its
+        entry does not change.
         """
         ...
 

@@ -8,7 +8,7 @@ number of delayed messages is the cardinality, counted as it changes.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from pyroaring import BitMap
@@ -19,33 +19,101 @@ SAMPLED_LEDGERS_MAX = 64
 
 
 class Membership:
-    """A set of positions. Only the ledger that is kept open may have an empty bitmap."""
+    """A set of positions. Only the ledger that is kept open may have an empty bitmap.
 
-    __slots__ = ("_open_ledger", "bitmaps", "count", "ledgers")
+    Entries that follow each other in the open ledger are a *run* first, `run_first` to `run_end` - 1: two
+    numbers, so that adding the next one is one addition. Whoever looks at the bitmaps has it put in there.
+    """
+
+    __slots__ = (
+        "_bitmaps",
+        "_count",
+        "_open_bitmap",
+        "_open_ledger",
+        "_top",
+        "ledgers",
+        "run_end",
+        "run_first",
+    )
 
     def __init__(self) -> None:
-        self.bitmaps: dict[int, BitMap] = {}
+        self._bitmaps: dict[int, BitMap] = {}
         self.ledgers: list[int] = []
         """The keys of `bitmaps`, ascending."""
-        self.count = 0
+        self._count = 0
         self._open_ledger = -1
+        self._open_bitmap = BitMap()
+        self._top = 0
+        """No member of the open ledger is at or above this."""
+        self.run_first = self.run_end = -1
 
-    def keep_open(self, ledger_id: int) -> BitMap:
-        """The bitmap of this ledger, which stays the same object until another one is kept open. Whoever adds
-        to it directly adds to `count` too.
-        """
+    @property
+    def bitmaps(self) -> dict[int, BitMap]:
+        if self.run_end > self.run_first:
+            self._put_run()
+        return self._bitmaps
+
+    @property
+    def count(self) -> int:
+        return self._count + self.run_end - self.run_first
+
+    def _put_run(self) -> None:
+        self._open_bitmap.add_range(self.run_first, self.run_end)
+        self._count += self.run_end - self.run_first
+        self._top = self.run_first = self.run_end
+
+    def keep_open(self, ledger_id: int) -> None:
+        """From now on runs are added to this ledger."""
+        self.stop_run()
         before, self._open_ledger = self._open_ledger, ledger_id
-        if (left := self.bitmaps.get(before)) is not None and before != ledger_id:
+        if (left := self._bitmaps.get(before)) is not None and before != ledger_id:
             left.run_optimize()
             left.shrink_to_fit()
             if not left:
                 self._close(before)
-        return self._of(ledger_id)
+        self._open_bitmap = self._of(ledger_id)
+        self._top = self._open_bitmap.max() + 1 if self._open_bitmap else 0
+
+    def stop_run(self) -> None:
+        """The next entry begins a new run."""
+        if self.run_end > self.run_first:
+            self._put_run()
+        self.run_first = self.run_end = -1
+
+    def begin_run(self, entry_id: int) -> bool:
+        """Add an entry of the open ledger that does not continue the run. False: it was a member."""
+        self.stop_run()
+        if entry_id >= self._top:
+            self.run_first = entry_id
+            self.run_end = entry_id + 1
+            return True
+        if entry_id in self._open_bitmap:
+            return False
+        self._open_bitmap.add(entry_id)
+        self._count += 1
+        return True
+
+    def add_entries(self, entry_ids: Sequence[int]) -> bool:
+        """Add ascending entries of the open ledger. False: nothing was done, some of them may be members."""
+        first, last = entry_ids[0], entry_ids[-1]
+        if first == self.run_end and last - first == len(entry_ids) - 1:
+            self.run_end = last + 1
+            return True
+        self.stop_run()
+        if first < self._top and self._open_bitmap.range_cardinality(first, last + 1):
+            return False
+        if last - first == len(entry_ids) - 1 and first >= self._top:
+            self.run_first, self.run_end = first, last + 1
+        else:
+            self._open_bitmap.update(entry_ids)
+            self._count += len(entry_ids)
+            self._top = max(self._top, last + 1)
+        return True
 
     def _of(self, ledger_id: int) -> BitMap:
-        bitmap = self.bitmaps.get(ledger_id)
+        bitmap = self._bitmaps.get(ledger_id)
         if bitmap is None:
-            bitmap = self.bitmaps[ledger_id] = BitMap()
+            bitmap = self._bitmaps[ledger_id] = BitMap()
             insort(self.ledgers, ledger_id)
         return bitmap
 
@@ -60,6 +128,7 @@ class Membership:
 
     def add_all(self, bitmaps: Mapping[int, BitMap]) -> int:
         """Returns how many of them were not members before."""
+        self.stop_run()
         added = 0
         for ledger_id, entry_ids in bitmaps.items():
             if entry_ids:
@@ -67,13 +136,16 @@ class Membership:
                 before = len(bitmap)
                 bitmap |= entry_ids
                 added += len(bitmap) - before
-        self.count += added
+        self._count += added
+        if self._open_bitmap:
+            self._top = max(self._top, self._open_bitmap.max() + 1)
         return added
 
     def add(self, ledger_id: int, entry_id: int) -> None:
-        """It must not be a member."""
+        """It must not be a member. Not for the open ledger."""
+        assert ledger_id != self._open_ledger
         self._of(ledger_id).add_checked(entry_id)
-        self.count += 1
+        self._count += 1
 
     def discard(self, ledger_id: int, entry_id: int) -> bool:
         """Whether it was a member."""
@@ -81,7 +153,7 @@ class Membership:
         if bitmap is None or entry_id not in bitmap:
             return False
         bitmap.discard(entry_id)
-        self.count -= 1
+        self._count -= 1
         if not bitmap:
             self._close(ledger_id)
         return True
@@ -90,7 +162,7 @@ class Membership:
         """Remove these, which must all be members."""
         bitmap = self.bitmaps[ledger_id]
         bitmap -= entry_ids
-        self.count -= len(entry_ids)
+        self._count -= len(entry_ids)
         if not bitmap:
             self._close(ledger_id)
 
@@ -107,7 +179,7 @@ class Membership:
                 removed += in_last
             if not bitmap:
                 self._close(ledger_id)
-        self.count -= removed
+        self._count -= removed
         return removed
 
     def discard_ledgers(self, first_ledger: int, last_ledger: int) -> int:
@@ -116,7 +188,7 @@ class Membership:
         for ledger_id in self.ledgers_between(first_ledger, last_ledger):
             removed += len(self.bitmaps[ledger_id])
             self._close(ledger_id)
-        self.count -= removed
+        self._count -= removed
         return removed
 
     def ledgers_between(self, first_ledger: int, last_ledger: int) -> list[int]:
@@ -133,6 +205,8 @@ class Membership:
         """Whether nothing stands at or before this position. O(1) where that is so."""
         if not self.ledgers or self.ledgers[0] > ledger_id:
             return True
+        if not self.count:
+            return True
         bitmap = self.bitmaps[self.ledgers[0]]
         return bool(self.ledgers[0] == ledger_id and (not bitmap or bitmap.min() > entry_id))
 
@@ -144,25 +218,30 @@ class Membership:
                 yield ledger, entry
 
     def clear(self) -> None:
-        """Also of the ledger that is kept open."""
-        self.bitmaps.clear()
+        """Also of the ledger that is kept open: none is, after this."""
+        self.stop_run()
+        self._open_ledger = -1
+        self._open_bitmap = BitMap()
+        self._top = 0
+        self._bitmaps.clear()
         self.ledgers.clear()
-        self.count = 0
+        self._count = 0
 
     def _close(self, ledger_id: int) -> None:
         if ledger_id == self._open_ledger:
-            self.bitmaps[ledger_id].clear()
+            self._open_bitmap.clear()
             return
-        del self.bitmaps[ledger_id]
+        del self._bitmaps[ledger_id]
         del self.ledgers[bisect_left(self.ledgers, ledger_id)]
 
     def memory_bytes(self) -> int:
         """From the bitmaps themselves; of more than a few, from an even sample."""
-        if not self.bitmaps:
+        bitmaps = self.bitmaps
+        if not bitmaps:
             return 0
-        stride = -(-len(self.bitmaps) // SAMPLED_LEDGERS_MAX)
-        sampled = [bitmap_bytes(bitmap) for bitmap in islice(self.bitmaps.values(), 0, None, stride)]
-        return sum(sampled) * len(self.bitmaps) // len(sampled)
+        stride = -(-len(bitmaps) // SAMPLED_LEDGERS_MAX)
+        sampled = [bitmap_bytes(bitmap) for bitmap in islice(bitmaps.values(), 0, None, stride)]
+        return sum(sampled) * len(bitmaps) // len(sampled)
 
 
 def bitmap_bytes(bitmap: BitMap) -> int:

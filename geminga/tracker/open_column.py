@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from geminga.tracker.rows import FAR_MS, Integers, Rows
+from geminga.tracker.rows import Integers, Rows
 
 NEVER_MS = 1 << 63
 """Later than every time."""
@@ -21,10 +21,10 @@ NEVER_MS = 1 << 63
 class OpenColumn:
     """Rows in the order of arrival, each code at most once as far as this column knows.
 
-    `times_ms`, `append_time` and the spans are for the index, which adds single rows itself.
+    `append_time` and `earliest_ms` are for the feed, which adds single rows itself.
     """
 
-    __slots__ = ("append_time", "earliest_ms", "next_code", "span_codes", "span_rows", "times_ms")
+    __slots__ = ("append_time", "earliest_ms", "span_codes", "span_rows", "times_ms")
 
     def __init__(self) -> None:
         self.clear()
@@ -34,39 +34,44 @@ class OpenColumn:
         self.append_time = self.times_ms.append
         self.span_codes = array("q")
         self.span_rows = array("q")
-        self.next_code = -1
         self.earliest_ms = NEVER_MS
 
     def __len__(self) -> int:
         return len(self.times_ms)
 
+    def begin_span(self, code: int) -> None:
+        """The next time is that of this position, those after it follow it until a new span begins."""
+        self.span_codes.append(code)
+        self.span_rows.append(len(self.times_ms))
+
     def add(self, code: int, deliver_at_ms: int) -> None:
-        if code != self.next_code:
-            self.span_codes.append(code)
-            self.span_rows.append(len(self.times_ms))
-        self.next_code = code + 1
+        self.begin_span(code)
         if deliver_at_ms < self.earliest_ms:
             self.earliest_ms = deliver_at_ms
-        self.append_time(min(deliver_at_ms, FAR_MS))
+        self.append_time(deliver_at_ms)
 
     def add_many(
-        self, first_code: int, entry_ids: Sequence[int], deliver_at_ms: list[int], earliest_ms: int
+        self,
+        ledger_code: int,
+        entry_ids: Sequence[int],
+        deliver_at_ms: list[int],
+        earliest_ms: int,
+        continued: bool,
     ) -> None:
-        """Entries of one ledger, ascending; `first_code` is that of the first."""
-        count = len(deliver_at_ms)
-        if entry_ids[-1] - entry_ids[0] == count - 1:
-            if first_code != self.next_code:
-                self.span_codes.append(first_code)
-                self.span_rows.append(len(self.times_ms))
-            self.next_code = first_code + count
-        else:
+        """Entries of one ledger, ascending; `ledger_code` is that of its first entry. `continued`: the first
+        one follows the last position of this column.
+        """
+        if entry_ids[-1] - entry_ids[0] != len(deliver_at_ms) - 1:
             codes = np.array(entry_ids, np.int64)
-            self.next_code = first_code + entry_ids[-1] - entry_ids[0] + 1
-            breaks = np.flatnonzero(codes[1:] - codes[:-1] != 1) + 1
-            codes += first_code - entry_ids[0]
-            starts = np.concatenate(([0], breaks))
+            codes += ledger_code
+            starts = np.flatnonzero(codes[1:] - codes[:-1] != 1)
+            starts += 1
+            self.begin_span(codes.item(0))
             self.span_codes.frombytes(codes[starts].tobytes())
-            self.span_rows.frombytes((starts + len(self.times_ms)).tobytes())
+            starts += len(self.times_ms)
+            self.span_rows.frombytes(starts.tobytes())
+        elif not continued:
+            self.begin_span(ledger_code + entry_ids[0])
         if earliest_ms < self.earliest_ms:
             self.earliest_ms = earliest_ms
         self.times_ms.fromlist(deliver_at_ms)

@@ -5,7 +5,7 @@ out of many of them at once, in the order of (time, ledger, entry).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final, Protocol
 
 from geminga.tracker.rows import EMPTY, Integers, Rows, concatenate, rows_up_to
@@ -13,6 +13,8 @@ from geminga.tracker.rows import EMPTY, Integers, Rows, concatenate, rows_up_to
 GATHERED_ROWS_MAX: Final = 65_536
 """About how many rows are brought out at once: a few milliseconds of work."""
 SHARE_ROWS_MIN: Final = 512
+STALE_MIN: Final = 64
+"""So many sources from which nothing is taken any more may wait in the queue for their time."""
 CODE_MAX: Final = (1 << 63) - 1
 
 Column = Sequence[int] | Integers
@@ -46,6 +48,10 @@ class Source(Protocol):
 
     def has_more(self) -> bool:
         """Whether it has rows left, at hand or not."""
+        ...
+
+    def let_go(self) -> None:
+        """Hold no rows any more."""
         ...
 
 
@@ -95,6 +101,9 @@ class Run:
 
     def has_more(self) -> bool:
         return self._at < self._rows.length
+
+    def let_go(self) -> None:
+        self._rows, self._at = EMPTY, 0
 
     def memory_bytes(self) -> int:
         return self._rows.times_ms.nbytes + self._rows.codes.nbytes
@@ -199,6 +208,10 @@ class Bucket:
         self.loaded_bytes = 0
         self.on_progress = None
 
+    def let_go(self) -> None:
+        self.cut_short()
+        self._run = None
+
     def prepare(self) -> bool:
         if self._fill(1):
             return True
@@ -258,11 +271,13 @@ class Bucket:
 class Queue:
     """Sources by the time of their first row."""
 
-    __slots__ = ("_active_before", "_heap", "_pushed")
+    __slots__ = ("_active_before", "_heap", "_pushed", "_stale")
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Source]] = []
         self._pushed = 0
+        self._stale = 0
+        """How many in the heap, about."""
         self._active_before = 4
 
     def push(self, source: Source) -> None:
@@ -270,6 +285,16 @@ class Queue:
             source.is_queued = True
             self._pushed += 1
             heappush(self._heap, (source.head_ms(), self._pushed, source))
+
+    def retire(self, source: Source) -> None:
+        """Take nothing from it any more; it lets go of its rows."""
+        source.is_stale = True
+        source.let_go()
+        self._stale += source.is_queued
+        if self._stale > STALE_MIN and 2 * self._stale > len(self._heap):
+            self._heap = [entry for entry in self._heap if not entry[2].is_stale]
+            heapify(self._heap)
+            self._stale = 0
 
     def head_ms(self) -> int | None:
         """The earliest time of all sources that are at hand."""
@@ -280,6 +305,7 @@ class Queue:
 
     def clear(self) -> None:
         self._heap.clear()
+        self._stale = 0
 
     def gather(self, limit_ms: int) -> list[Rows]:
         """Bring out rows that are due at `limit_ms`: at most about `GATHERED_ROWS_MAX`, and of all sources
