@@ -1,22 +1,22 @@
 """How fast delayed messages go in and out of the index, and how much memory and disk each of them takes.
 
-    python bench/delayed_index.py                             2 million messages a row, some three minutes
-    python bench/delayed_index.py --messages 10000000         the published size
-    python bench/delayed_index.py --rows seed --chart seed.png    the published table of the time-bucket structure
-    python bench/delayed_index.py --rows large                100 million messages with one delay, tick 32768 ms
-    python bench/delayed_index.py --java JARS                 Pulsar's own classes too (a folder with its jars)
+    python bench/delayed_index.py                           2 million messages a row, two or three minutes
+    python bench/delayed_index.py --messages 10000000       the published size
+    python bench/delayed_index.py --rows seed --chart x.png  the published table of the time-bucket structure
+    python bench/delayed_index.py --rows large              100 million with one delay, tick 32768 ms
+    python bench/delayed_index.py --java JARS               Pulsar's own classes too (a folder with its jars)
 
 Messages come x = 8 for each millisecond, 50,000 entries in each ledger, tick 1024 ms unless the row says
-otherwise. "fixed" is one delay; "random" is even over the time that all messages take to come; "mix2" two delays
-by turns; "alt" every other message delayed; "jitter" one delay and 0..5 s.
+otherwise. "fixed" is one delay; "random" is even over the time that all messages take to come; "mix2" two
+delays by turns; "alt" every other message delayed; "jitter" one delay and 0..5 s.
 
 Each row runs in a process of its own and says which tracker it measures: "memory" is the tracker in memory,
-"sealed" the one with buckets, which are encoded as on the bookie and kept in a file (what the bookie itself costs
-is not in here), "shared" one index with 100 views. Everything goes through the view that a dispatcher holds.
-Rates are CPU time of the one thread, in millions of messages a second; "seal" is the CPU time of encoding, which
-the broker gives to another thread, and "stall" the longest single call on the loop. Bytes a message: the growth of
-resident memory after the allocator returned what it could, with the code already warm; what the index says of
-itself; what is written.
+"sealed" the one with buckets, which are encoded as on the bookie and kept in a file (what the bookie itself
+costs is not in here), "shared" one index with 100 views. Everything goes through the view that a dispatcher
+holds. Rates are CPU time of the one thread, in millions of messages a second; "seal" is the CPU time of
+encoding, which the broker gives to another thread, and "stall" the longest single call on the loop. Bytes a
+message: the growth of resident memory after the allocator returned what it could, with the code already warm;
+what the index says of itself; what is written.
 """
 
 from __future__ import annotations
@@ -281,7 +281,7 @@ def _measure(
 
 
 def _acknowledge_half(views: list[View], messages: int) -> float:
-    """Every view passes every other message before its time, as after a cancel: the most that a view can take."""
+    """Every view passes every other message before its time: the most that a view can take."""
     before_bytes = resident_bytes()
     for view in views:
         for first in range(0, messages, ENTRIES_PER_LEDGER):
@@ -334,10 +334,8 @@ def seed_table(messages: int, chart: Path | None) -> dict[str, Any]:
         row["mib"] = row["held_bytes_per_message"] * mib
         rows[name] = row
         legacy = 240.0 if name == "x1-10" else LEGACY_BYTES * mib
-        print(
-            f"{per_ms} {bits:<4}{legacy:>10.1f}{row['theory_mib']:>9.2f}{row['published_mib']:>11.2f}{row['mib']:>10.3f}",
-            flush=True,
-        )
+        figures = f"{legacy:>10.1f}{row['theory_mib']:>9.2f}{row['published_mib']:>11.2f}{row['mib']:>10.3f}"
+        print(f"{per_ms} {bits:<4}{figures}", flush=True)
     widest = 60 / np.log10(240 / 0.01)
     bars = [("queue of triples", 240.0)]
     for name, row in rows.items():

@@ -212,7 +212,7 @@ def segments_to_read(view: View, position: tuple[int, int]) -> list[tuple[Stored
 def whereabouts(view: View, position: tuple[int, int]) -> Whereabouts:
     """Why a position has not been delivered yet, as far as the index knows."""
     is_tracked = view.contains(position)
-    is_due = is_tracked and view.is_due(*position)
+    is_due = is_tracked and view.due.contains(*position)
     covering = [
         stored
         for stored, _ in view.index.buckets.items()

@@ -102,7 +102,7 @@ class DelayedIndex:
         return view
 
     def close_view(self, view: View) -> None:
-        view.leave()
+        view.due.leave()
         self.views.remove(view)
 
     # -- adding ----------------------------------------------------------------------------------------------
@@ -154,14 +154,14 @@ class DelayedIndex:
             oldest = self._due.popleft()
             self._due_rows -= oldest.rows.length
             for view in self.views:
-                view.fall_behind(oldest)
+                view.due.fall_behind(oldest)
 
     def take_back(self) -> None:
         """Let wait again what is due and unread: the clock has stepped back, or the tick became shorter, so
         that other rows may be due before these.
         """
         unread = [batch for batch in self._due if batch.readers]
-        places = [view.place_among(unread) for view in self.views]
+        places = [view.due.place_among(unread) for view in self.views]
         for number, batch in enumerate(unread):
             start = 0 if min(places)[0] < number else min(row for at, row in places if at == number)
             rows = batch.rows.part(start, batch.rows.length)
@@ -171,7 +171,7 @@ class DelayedIndex:
                 end = batch.rows.length if at > number else row if at == number else 0
                 view.hand_back(batch.rows.codes[start : max(start, end)])
         for view in self.views:
-            view.leave()
+            view.due.leave()
         self._due.clear()
         self._due_rows = 0
 

@@ -6,7 +6,8 @@ and several times slower.)
             | times | codes
 
 Each column is coded as the steps from one number to the next: as runs of the same step where there are few of
-these, else each in 8, 16 or 32 bits, with the steps that do not fit apart.
+these, else each in 8, 16 or 32 bits, with the steps that do not fit apart. Runs and steps apart are written
+with their length or place in 16 bits (32 where there are more rows), and the step in 32 (or 64).
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ import struct
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from geminga.tracker.rows import Integers, Rows
 
 _HEAD: Final = struct.Struct("<IBBqq")
-_RUNS: Final = 0
 _COUNT: Final = struct.Struct("<I")
-RUN_BYTES: Final = 12
-"""A run of steps: how long it is, and the step."""
-APART_BYTES: Final = 12
-"""A step that stands apart: where, and the step."""
-_WIDTHS: Final = (np.uint8, np.uint16, np.uint32)
+_RUNS: Final = 0
+_WIDE: Final = 0x10
+"""Added to the kind: the steps that are written whole take 8 bytes each, not 4."""
+_SHORT_END: Final = 1 << 16
+_INT_END: Final = 1 << 31
 
 
 def pack_rows(rows: Rows) -> bytes:
-    """At least one row, sorted; a code may occur twice only if one does not follow the other."""
-    times = _pack(np.diff(rows.times_ms))
-    codes = _pack(np.diff(rows.codes))
+    """At least one row, sorted."""
+    times = _pack(rows.times_ms[1:] - rows.times_ms[:-1])
+    codes = _pack(rows.codes[1:] - rows.codes[:-1])
     first = rows.times_ms.item(0), rows.codes.item(0)
     return b"".join((_HEAD.pack(rows.length, times[0], codes[0], *first), times[1], codes[1]))
 
@@ -39,22 +40,42 @@ def pack_rows(rows: Rows) -> bytes:
 def _pack(steps: Integers) -> tuple[int, bytes]:
     """Kind and bytes. Kind 0 is runs, else the bytes of a step."""
     count = len(steps)
-    changes = np.flatnonzero(steps[1:] != steps[:-1]) + 1
-    sizes = {_RUNS: RUN_BYTES * (len(changes) + 1)}
-    lowest = int(steps.min()) if count else 0
-    for width in _WIDTHS:
-        top = int(np.iinfo(width).max)
-        apart = int(((steps < 0) | (steps > top)).sum()) if lowest < 0 else int((steps > top).sum())
-        sizes[np.dtype(width).itemsize] = count * np.dtype(width).itemsize + APART_BYTES * apart
+    changes = np.flatnonzero(steps[1:] != steps[:-1])
+    low, high = (int(steps.min()), int(steps.max())) if count else (0, 0)
+    wide = 0 if max(-low, high) < _INT_END else _WIDE
+    whole_bytes = (8 if wide else 4) + (2 if count < _SHORT_END else 4)
+    sizes = {_RUNS: whole_bytes * (len(changes) + 1)}
+    for width in (1, 2, 4):
+        apart = int(_apart(steps, width).sum()) if low < 0 or high >> 8 * width else 0
+        sizes[width] = count * width + whole_bytes * apart
+        if not apart:
+            break
     kind = min(sizes, key=lambda kind: sizes[kind])
     if kind == _RUNS:
+        changes += 1
         starts = np.concatenate(([0], changes))[:count]
         lengths = np.diff(starts, append=count)
-        return kind, _COUNT.pack(len(starts)) + lengths.astype(np.uint32).tobytes() + steps[starts].tobytes()
-    top = (1 << 8 * kind) - 1
-    where = np.flatnonzero((steps < 0) | (steps > top))
-    apart_bytes = where.astype(np.uint32).tobytes() + steps[where].tobytes()
-    return kind, _COUNT.pack(len(where)) + apart_bytes + steps.astype(f"<u{kind}").tobytes()
+        return kind | wide, _pack_whole(lengths, steps[starts], count, wide)
+    where = np.flatnonzero(_apart(steps, kind))
+    return kind | wide, _pack_whole(where, steps[where], count, wide) + steps.astype(f"<u{kind}").tobytes()
+
+
+def _apart(steps: Integers, width: int) -> NDArray[np.bool_]:
+    """Which steps do not fit into that many bytes."""
+    return (steps < 0) | (steps >= 1 << 8 * width)
+
+
+def _pack_whole(places: Integers, steps: Integers, count: int, wide: int) -> bytes:
+    written = places.astype(_place_type(count)).tobytes() + steps.astype(_step_type(wide)).tobytes()
+    return _COUNT.pack(len(places)) + written
+
+
+def _place_type(count: int) -> str:
+    return "<u2" if count < _SHORT_END else "<u4"
+
+
+def _step_type(wide: int) -> str:
+    return "<i8" if wide else "<i4"
 
 
 def unpack_rows(packed: bytes) -> Rows:
@@ -65,20 +86,21 @@ def unpack_rows(packed: bytes) -> Rows:
 
 
 def _unpack(packed: bytes, at: int, kind: int, count: int, first: int) -> tuple[Integers, int]:
+    wide, width = kind & _WIDE, kind & ~_WIDE
     (special,) = _COUNT.unpack_from(packed, at)
     at += _COUNT.size
-    places = np.frombuffer(packed, np.uint32, special, at)
+    places = np.frombuffer(packed, _place_type(count - 1), special, at)
     at += places.nbytes
-    values = np.frombuffer(packed, np.int64, special, at)
-    at += values.nbytes
+    whole = np.frombuffer(packed, _step_type(wide), special, at)
+    at += whole.nbytes
     numbers = np.empty(count, np.int64)
     numbers[0] = first
-    if kind == _RUNS:
-        numbers[1:] = np.repeat(values, places)
+    if width == _RUNS:
+        numbers[1:] = np.repeat(whole, places)
     else:
-        steps = np.frombuffer(packed, f"<u{kind}", count - 1, at)
+        steps = np.frombuffer(packed, f"<u{width}", count - 1, at)
         at += steps.nbytes
         numbers[1:] = steps
-        numbers[1:][places] = values
+        numbers[1:][places] = whole
     np.cumsum(numbers, out=numbers)
     return numbers, at
