@@ -100,19 +100,21 @@ def only_one_directory_flushed_at_close(patch: Patch) -> None:
 
 
 @pytest.mark.parametrize(
-    "plant",
+    ("plant", "start"),
     [
-        journals_let_go_by_the_latest_mark,
-        journals_read_from_the_latest_mark,
-        journals_replayed_to_another_directory,
-        only_the_first_directory_replayed,
-        state_at_another_journals_place,
-        only_one_directory_flushed_at_close,
+        (journals_let_go_by_the_latest_mark, 380),
+        (journals_read_from_the_latest_mark, 0),
+        (journals_replayed_to_another_directory, 0),
+        (only_the_first_directory_replayed, 0),
+        (state_at_another_journals_place, 175),
+        (only_one_directory_flushed_at_close, 0),
     ],
-    ids=lambda plant: plant.__name__,
+    ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_a_planted_bug_is_caught(monkeypatch: Patch, plant: Callable[[Patch], None]) -> None:
+def test_a_planted_bug_is_caught(monkeypatch: Patch, plant: Callable[[Patch], None], start: int) -> None:
+    """All cases, beginning shortly before the first that showed the bug when this was written."""
     names = [*random_cases(PLANTED_CASES, 1, f"/{LAYOUT}")]
+    names = names[start:] + names[:start]
     plant(monkeypatch)
 
     def run_all() -> None:
