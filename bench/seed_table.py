@@ -315,7 +315,7 @@ def draw_chart(path: Path, rows: list[dict[str, Any]], heap_mib: float, java_ver
         ],
         ("dict/roaring, measured here", "#5b8db8", [row["dict/roaring"]["mib"] for row in rows]),
         ("Geminga", "#2a7f4f", [max(row["ours"]["mib"], row["ours"]["reported_mib"]) for row in rows]),
-        ("... before a ledger ends", "#8fc5a5", [row["ours"]["full_mib"] for row in rows]),
+        ("Geminga, just before a ledger ends", "#8fc5a5", [row["ours"]["full_mib"] for row in rows]),
     ]
     figure, axes = pyplot.subplots(figsize=(12, 6))
     width = 0.85 / len(series)
@@ -338,7 +338,8 @@ def draw_chart(path: Path, rows: list[dict[str, Any]], heap_mib: float, java_ver
                 label="theory of the article" if group == 0 else None,
             )
     axes.set_yscale("log")
-    axes.set_ylim(0.02, 1500)
+    axes.set_ylim(0.02, 6000)
+    axes.set_yticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
     axes.axhline(
         rows[0]["messages"] / 8 / MIB,
         color="#b02020",
