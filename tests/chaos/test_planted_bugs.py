@@ -7,17 +7,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.chaos.bookie_bugs import BY_CRASHES, BY_FLIPS, BY_LOST_INDEXES, Plant
 from tests.chaos.compaction_bugs import COMPACTION_BUGS
-from tests.chaos.planted_bugs import (
-    BY_CRASHES,
-    BY_FLIPS,
-    BY_LOST_INDEXES,
-    Plant,
-    cases_for,
-    cases_in_order,
-    hunt,
-    hunt_by_flips,
-)
+from tests.chaos.planted_bugs import cases_for, cases_in_order, hunt, hunt_by_flips
 
 CASES = 600
 
