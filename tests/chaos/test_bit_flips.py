@@ -57,14 +57,14 @@ def test_a_flip_that_is_believed_is_noticed(golden: list[Golden], monkeypatch: p
 def test_a_damaged_journal_header_taken_for_an_unused_one_is_noticed(
     golden: list[Golden], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def only_whole_ones(file: Any, journal_id: int) -> journal_headers.FoundHeader:
-        found = journal_headers.find_header(file, journal_id)
+    def only_whole_ones(file: Any, journal_id: int, *, alignment: int) -> journal_headers.FoundHeader:
+        found = journal_headers.find_header(file, journal_id, alignment=alignment)
         whole = found.state is journal_headers.HeaderState.WHOLE
         return found if whole else journal_headers.FoundHeader(None, journal_headers.HeaderState.UNUSED)
 
     monkeypatch.setattr("geminga.bookie.journal_inventory.find_header", only_whole_ones)
-    with pytest.raises(WrongAnswer):
-        assert [flip(golden, seed, "journal header") for seed in range(20)]
+    with pytest.raises(WrongAnswer, match="without a word|fell|lost|gone"):
+        assert [flip(golden, seed, "journal header") for seed in range(40)]
 
 
 def test_on_the_simulated_disk() -> None:
