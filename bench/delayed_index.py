@@ -4,7 +4,6 @@
     python bench/delayed_index.py --messages 10000000       the published size
     python bench/delayed_index.py --rows seed --chart x.png  the published table of the time-bucket structure
     python bench/delayed_index.py --rows large              100 million with one delay, tick 32768 ms
-    python bench/delayed_index.py --java JARS               Pulsar's own classes too (a folder with its jars)
 
 Messages come x = 8 for each millisecond, 50,000 entries in each ledger, tick 1024 ms unless the row says
 otherwise. "fixed" is one delay; "random" is even over the time that all messages take to come; "mix2" two
@@ -26,7 +25,6 @@ import ctypes
 import gc
 import json
 import multiprocessing
-import subprocess
 import sys
 import tempfile
 import time
@@ -361,15 +359,6 @@ def draw(bars: list[tuple[str, float]], path: Path) -> None:
     figure.savefig(path)
 
 
-def java_table(jars: Path, messages: int) -> None:
-    source = Path(__file__).with_name("DelayedIndexBench.java")
-    if not source.exists():
-        raise SystemExit(f"{source} is missing")
-    classpath = ":".join(map(str, sorted(jars.rglob("*.jar"))))
-    command = ["java", "-Xmx2g", "-XX:+UseSerialGC", "-cp", classpath, str(source), str(messages)]
-    subprocess.run(command, check=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--messages", type=int, default=2_000_000)
@@ -378,7 +367,6 @@ def main() -> None:
     )
     parser.add_argument("--chart", type=Path, help="draw the published table as a picture (needs matplotlib)")
     parser.add_argument("--json", type=Path, help="write the rows here too")
-    parser.add_argument("--java", type=Path, help="a folder with Pulsar's jars")
     arguments = parser.parse_args()
     messages = max(arguments.messages - arguments.messages % ENTRIES_PER_LEDGER, ENTRIES_PER_LEDGER)
     rows: dict[str, Any] = {}
@@ -395,8 +383,6 @@ def main() -> None:
                 arguments_of_row = (*TABLE[name], count, True)
             rows[name] = in_own_process(arguments_of_row)
             print_row(name, rows[name])
-    if arguments.java is not None:
-        java_table(arguments.java, messages)
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=1))
 

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from geminga.tracker.rows import EMPTY, Integers, Rows, concatenate, rows_up_to
 
-GATHERED_ROWS_MAX: Final = 65_536
+GATHERED_ROWS_MAX: Final = 100_000
 """About how many rows are brought out at once: a few milliseconds of work."""
 SHARE_ROWS_MIN: Final = 512
 STALE_MIN: Final = 64
@@ -58,22 +58,23 @@ class Source(Protocol):
 class Run:
     """Rows in memory. They may come unsorted and are sorted when the first of them is due."""
 
-    __slots__ = ("_at", "_head_ms", "_rows", "_sorted", "is_queued", "is_stale")
+    __slots__ = ("_at", "_end", "_head_ms", "_rows", "_sorted", "is_queued", "is_stale")
 
     def __init__(self, rows: Rows, *, earliest_ms: int | None = None) -> None:
         """At least one row: sorted, or with the earliest of their times."""
         self._rows = rows
         self._at = 0
+        self._end = len(rows.codes)
         self._sorted = earliest_ms is None
-        self._head_ms = int(rows.times_ms[0]) if earliest_ms is None else earliest_ms
+        self._head_ms = rows.times_ms.item(0) if earliest_ms is None else earliest_ms
         self.is_stale = False
         self.is_queued = False
 
     def __len__(self) -> int:
-        return self._rows.length - self._at
+        return self._end - self._at
 
     def rest(self) -> Rows:
-        return self._rows.part(self._at, self._rows.length)
+        return self._rows.part(self._at, self._end)
 
     def head_ms(self) -> int:
         return self._head_ms
@@ -81,11 +82,11 @@ class Run:
     def prepare(self) -> bool:
         if not self._sorted:
             self._rows, self._sorted = self._rows.sorted(), True
-        return self._at < self._rows.length
+        return self._at < self._end
 
     def bound(self, rows: int) -> Bound | None:
         at = self._at + rows - 1
-        if at >= self._rows.length:
+        if at >= self._end:
             return None
         return self._rows.times_ms.item(at), self._rows.codes.item(at)
 
@@ -93,17 +94,18 @@ class Run:
         rest = self.rest()
         count = rows_up_to(rest, *bound)
         self._at += count
-        if self._at < self._rows.length:
+        if self._at < self._end:
             self._head_ms = self._rows.times_ms.item(self._at)
-            if 2 * self._at > self._rows.length > SHARE_ROWS_MIN:
-                self._rows, self._at = Rows(*(column[self._at :].copy() for column in self._rows)), 0
+            if 2 * self._at > self._end > SHARE_ROWS_MIN:
+                self._rows = Rows(*(column[self._at :].copy() for column in self._rows))
+                self._at, self._end = 0, self._end - self._at
         return rest.part(0, count)
 
     def has_more(self) -> bool:
-        return self._at < self._rows.length
+        return self._at < self._end
 
     def let_go(self) -> None:
-        self._rows, self._at = EMPTY, 0
+        self._rows, self._at, self._end = EMPTY, 0, 0
 
     def memory_bytes(self) -> int:
         return self._rows.times_ms.nbytes + self._rows.codes.nbytes

@@ -284,9 +284,13 @@ class AgainstDictionaries(RuleBasedStateMachine):
         self.stored[bucket] = (encoded.segments, directory.members)
         return bucket
 
-    @precondition(lambda self: self.durable and self.frozen)
+    @precondition(lambda self: self.durable)
     @rule()
     def seal(self) -> None:
+        if not self.frozen:
+            self.index.freeze()
+        if not self.frozen:
+            return
         frozen = self.frozen.pop(0)
         self.index.sealed(frozen, self.store(frozen.start_ledger, frozen.end_ledger, frozen.rows))
 

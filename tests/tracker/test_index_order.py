@@ -1,0 +1,118 @@
+"""Many rows in many sources come out in the order of time, then ledger, then entry, in any portions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from geminga.position import Position
+from geminga.tracker.bucket_format import decode_directory, encode_bucket
+from geminga.tracker.bucket_store import StoredBucket
+from geminga.tracker.frozen import Frozen
+from geminga.tracker.index import DelayedIndex, IndexSettings
+
+
+class HandClock:
+    ms = 0
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    async def sleep_until_ms(self, due_ms: int) -> None:
+        raise NotImplementedError
+
+    def monotonic_s(self) -> float:
+        raise NotImplementedError
+
+
+def expected(times: np.ndarray[tuple[int], np.dtype[np.int64]], width_ms: int) -> list[tuple[int, int]]:
+    kept = times // width_ms
+    order = np.lexsort((np.arange(len(times)), kept))
+    return [(1 + n // 50_000, n % 50_000) for n in order.tolist()]
+
+
+def fill(index: DelayedIndex, times: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+    view = index.views[0]
+    for first in range(0, len(times), 100):
+        ledger_id, entry_id = 1 + first // 50_000, first % 50_000
+        ids = list(range(entry_id, entry_id + 100))
+        assert not view.add_many(ledger_id, ids, times[first : first + 100].tolist())
+
+
+@pytest.mark.parametrize(("tick_ms", "span_ms"), [(1, 3000), (1, 10_000_000), (1024, 100_000), (1024, 500)])
+def test_overlapping_packs_and_a_column_drain_in_order(tick_ms: int, span_ms: int) -> None:
+    clock = HandClock()
+    index = DelayedIndex(clock, IndexSettings(tick_ms=tick_ms))
+    view = index.open_view()
+    times = np.random.default_rng(span_ms).integers(5000, 5000 + span_ms, size=230_000)
+    fill(index, times)
+    clock.ms = 10**9
+    drained: list[tuple[int, int]] = []
+    while taken := view.take_due(997):
+        drained += taken
+    assert drained == expected(times, tick_ms)
+
+
+def test_sealed_buckets_drain_in_order_while_their_segments_are_loaded() -> None:
+    clock = HandClock()
+    frozen: list[Frozen] = []
+    segments: dict[StoredBucket, list[bytes]] = {}
+    index = DelayedIndex(clock, IndexSettings(tick_ms=1, strict=True, exact=True), frozen.append)
+    view = index.open_view()
+    times = np.random.default_rng(1).integers(100_000, 400_000, size=170_000)
+    fill(index, times)
+    assert [(f.start_ledger, f.end_ledger) for f in frozen] == [(1, 1), (2, 2), (3, 3)]
+    for number, piece in enumerate(frozen):
+        encoded = encode_bucket(piece.start_ledger, piece.end_ledger, piece.rows, 300_000, 5000)
+        stored = StoredBucket(100 + number, decode_directory(encoded.directory), 0)
+        segments[stored] = encoded.segments
+        index.sealed(piece, stored)
+    drained: list[tuple[int, int]] = []
+    for now_ms in range(99_000, 401_000, 1000):
+        clock.ms = now_ms
+        while wanted := index.wanted(now_ms):
+            for stored, number in wanted:
+                index.segment_loaded(stored, number, segments[stored][number])
+        while taken := view.take_due(500):
+            assert all(times[(ledger_id - 1) * 50_000 + entry_id] <= now_ms for ledger_id, entry_id in taken)
+            drained += taken
+    assert drained == expected(times, 1)
+    assert len(view) == 0
+    assert set(index.released()) == set(segments)
+
+
+def test_a_view_that_lags_keeps_what_is_due_as_bitmaps() -> None:
+    clock = HandClock()
+    index = DelayedIndex(clock, IndexSettings(tick_ms=1, is_shared=True))
+    quick, slow = index.open_view(), index.open_view()
+    count = 600_000
+    for n in range(count):
+        index.append(1 + n // 50_000, n % 50_000, 10 + n % 7)
+    slow.pass_positions([(1, 0), (3, 5)])
+    clock.ms = 1000
+    while quick.take_due(5000):
+        pass
+    assert (len(quick), len(slow)) == (0, count - 2)
+    assert slow.due.behind.count > count // 4, "the oldest batches are gone"
+    quick_alone = index.memory_bytes()
+    assert quick_alone < 6 * 2**20, "and what is kept of them is small"
+    came: set[tuple[int, int]] = set()
+    taken_count = 0
+    while taken := slow.take_due(5000):
+        came.update(taken)
+        taken_count += len(taken)
+    assert taken_count == len(came) == count - 2
+    assert came.isdisjoint({(1, 0), (3, 5)})
+
+
+def test_positions_may_be_huge() -> None:
+    clock = HandClock()
+    view = DelayedIndex(clock, IndexSettings(tick_ms=1)).open_view()
+    places = [(2**31 - 1, 2**32 - 2), (2**31 - 1, 0), (0, 2**31)]
+    for place in places:
+        assert view.add(Position(*place), 2**63 - 1)
+    assert len(view) == 3
+    view.pass_positions([places[1]])
+    assert (len(view), view.contains(places[0]), view.contains(places[1])) == (2, True, False)
+    clock.ms = 2**62
+    assert list(view.take_due(9)) == [places[2], places[0]]
