@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from geminga.errors import TopicNotFound
+from geminga.errors import CorruptData, TopicNotFound
 from geminga.limits import KIB
 from geminga.managed_ledger.cursor_ledger import CursorLedger, Storage
 from geminga.managed_ledger.ledger_chain import ChainLedger, LedgerChain
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from geminga.bookie.bookie import Bookie
 
 SIZE_SAMPLE_BYTES = 256 * KIB
+log = logging.getLogger("geminga.managed_ledger")
 
 
 class Recovered(NamedTuple):
@@ -57,10 +59,16 @@ async def recover_chain(storage: Storage, *, create: bool, properties: Mapping[s
 
 
 async def size_by_sample(bookie: Bookie, ledger_id: int, entries: int) -> int:
-    """About how many bytes a ledger holds whose size nobody wrote down: exact if it is small."""
+    """About how many bytes a ledger holds whose size nobody wrote down: exact if it is small. 0 if its first
+    entry is damaged: no reason to refuse all the others.
+    """
     if not entries:
         return 0
-    sample = await bookie.read(ledger_id, 0, entries - 1, bytes_max=SIZE_SAMPLE_BYTES)
+    try:
+        sample = await bookie.read(ledger_id, 0, entries - 1, bytes_max=SIZE_SAMPLE_BYTES)
+    except CorruptData as error:
+        log.warning("the size of ledger %d is not known: %s", ledger_id, error)
+        return 0
     return sum(map(len, sample)) * entries // len(sample)
 
 

@@ -17,7 +17,7 @@ import trio
 from geminga.errors import CorruptData, LedgerNotFound
 from geminga.managed_ledger.bucket_properties import named_ledgers
 from geminga.metadata import records
-from geminga.metadata.records import CursorRecord, LedgerRecord, ManagedLedgerRecord
+from geminga.metadata.records import CursorRecord, LedgerIdsRecord, LedgerRecord, ManagedLedgerRecord
 
 if TYPE_CHECKING:
     from geminga.bookie.bookie import Bookie
@@ -109,8 +109,8 @@ async def sweep_unrecorded_ledgers(bookie: Bookie, metadata: MetadataStore) -> l
     was lost and made anew. Returns their ids. Records are synced before a ledger's first entry, so nothing
     that was acknowledged is without one.
 
-    CorruptData if the metadata knows no ledger at all while the bookie has some: then it is the metadata that
-    is missing, and nothing is deleted.
+    CorruptData if the metadata knows no ledger at all while the bookie has some, or has not given their ids
+    yet: then it is the metadata that is missing or an old copy, and nothing is deleted.
     """
     recorded = {records.ledger_id_of(component) for component in metadata.children(records.LEDGERS)}
     held = bookie.ledgers()
@@ -120,6 +120,14 @@ async def sweep_unrecorded_ledgers(bookie: Bookie, metadata: MetadataStore) -> l
             "lost or another directory's. Restore it, or start with an empty data directory"
         )
     unknown = sorted(held - recorded)
+    stored = metadata.get(LedgerIdsRecord.path)
+    next_id = records.decode(LedgerIdsRecord, stored.value, LedgerIdsRecord.path).next_id if stored else 0
+    if unknown and unknown[-1] >= next_id:
+        raise CorruptData(
+            f"the bookie holds ledger {unknown[-1]}, but the metadata has given ids below {next_id} only: it "
+            "is older than the ledgers, as an old copy is, or one whose write-ahead log is gone. Restore the "
+            "metadata that belongs to them; nothing was deleted"
+        )
     for ledger_id in unknown:
         await bookie.delete_ledger(ledger_id)
     if unknown:
