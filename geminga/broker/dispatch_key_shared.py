@@ -149,6 +149,10 @@ class KeySharedDispatcher(SharedDispatcher):
         room = self._look_ahead_left()
         return room > 0 and await super()._send_new(min(count_max, room))
 
+    async def _read_once_more(self, count_max: int) -> bool:
+        room = self._look_ahead_left()
+        return room > 0 and await super()._read_once_more(min(count_max, room))
+
     # -- who gets what ---------------------------------------------------------------------------------------
 
     def _share(self, batch: Batch, *, is_new: bool) -> None:

@@ -65,8 +65,7 @@ def statistics_of(subscription: Subscription) -> SubscriptionStatistics:
     consumers = (
         [dispatcher.consumer_statistics(c) for c in dispatcher.consumers] if dispatcher is not None else []
     )
-    tracker = shared.tracker if shared is not None else None
-    delayed = len(tracker) if tracker is not None else 0
+    delayed = len(subscription.delayed)
     backlog = cursor.backlog_entries()
     messages, throughput, redelivered, acks, chunks = subscription.rates
     return SubscriptionStatistics(
@@ -99,7 +98,7 @@ def statistics_of(subscription: Subscription) -> SubscriptionStatistics:
         draining_hashes_cleared_total=sum(c.draining_hashes_cleared_total for c in consumers),
         draining_hashes_unacked_messages=sum(c.draining_hashes_unacked_messages for c in consumers),
         non_contiguous_deleted_messages_ranges=cursor.acknowledged_ranges_count(),
-        delayed_message_index_size_in_bytes=tracker.memory_bytes() if tracker is not None else 0,
+        delayed_message_index_size_in_bytes=subscription.delayed.memory_bytes(),
         subscription_properties=dict(cursor.subscription_properties),
         msg_rate_expired=subscription.expiry.rate.per_s,
         total_msg_expired=subscription.expiry.total,

@@ -375,7 +375,7 @@ class Topic:
             cursor,
             settings=self._subscription_settings(),
             clock=self.clock,
-            tracker_factory=self.rooms.tracker_factory,
+            open_tracker=self.rooms.open_tracker,
         )
         self.subscriptions[name] = subscription
         self._nursery.start_soon(subscription.run)

@@ -18,6 +18,7 @@ from fastcrc.crc32 import iscsi
 
 from geminga.bookie.bookie import Bookie
 from geminga.broker.consumer import EXCLUSIVE, SUBSCRIPTION_TYPES, Consumer
+from geminga.broker.delayed import DelayedEntries
 from geminga.broker.subscription import Subscription, SubscriptionSettings
 from geminga.chaos.sim_disk import SimDisk
 from geminga.chaos.sim_key_value import SimKeyValue
@@ -28,6 +29,7 @@ from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.store import MetadataStore
 from geminga.names import TopicName
 from geminga.position import EARLIEST, Position
+from geminga.tracker.interface import DelayedDeliveryTracker
 from geminga.tracker.time_buckets import TimeBucketTracker
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.decoder import Decoder, Delivery
@@ -226,11 +228,14 @@ class Rig:
             cursor,
             settings=SubscriptionSettings(**settings),
             clock=self.clock,
-            tracker_factory=lambda: TimeBucketTracker(self.clock, tick_ms=self.tick_ms, strict=self.strict),
+            open_tracker=self.open_tracker,
         )
         self.topic.subscriptions[name] = subscription
         await self.nursery.start(subscription.run)
         return subscription
+
+    async def open_tracker(self, delayed: DelayedEntries) -> DelayedDeliveryTracker:
+        return TimeBucketTracker(self.clock, tick_ms=self.tick_ms, strict=self.strict)
 
     def consumer(
         self, sub_type: str = EXCLUSIVE, name: str = "c", **fields: Any

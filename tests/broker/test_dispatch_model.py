@@ -46,6 +46,7 @@ operation = st.one_of(
     join,
     st.tuples(st.just("leave"), pick),
     st.tuples(st.just("delay"), pick, st.integers(1, 3000)),
+    st.tuples(st.just("lose"), pick),
     st.tuples(st.just("ack_elsewhere"), pick, st.integers(1, 3)),
     st.tuples(st.just("redeliver"), pick),
     st.tuples(st.just("block"), pick),
@@ -96,6 +97,15 @@ class Model:
 
     async def delay(self, key: int, delay_ms: int) -> None:
         await self.publish([(key, 1)], deliver_at_ms=self.rig.now_ms() + delay_ms)
+
+    async def lose(self, number: int) -> None:
+        """A part of the index is lost: nobody may notice."""
+        delayed = self.subscription.delayed
+        held = [p for p in self.due_ms if delayed.holds(p)]
+        if held:
+            ledger_id = held[number % len(held)].ledger_id
+            delayed.tracker.pass_positions([p for p in held if p.ledger_id == ledger_id])
+            delayed.read_again(ledger_id, ledger_id)
 
     async def join(self, priority: int, name: str) -> None:
         if self.sub_type == EXCLUSIVE and self.clients:
