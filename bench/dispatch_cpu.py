@@ -40,7 +40,7 @@ from geminga.metadata.store import MetadataStore
 from geminga.names import TopicName
 from geminga.position import Position
 from geminga.tracker.interface import DelayedDeliveryTracker
-from geminga.tracker.time_buckets import TimeBucketTracker
+from geminga.tracker.in_memory import in_memory_tracker
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.message_metadata import stamp
 
@@ -89,7 +89,7 @@ class Bench:
         raise error
 
     async def open_tracker(self, delayed: DelayedEntries) -> DelayedDeliveryTracker:
-        return TimeBucketTracker(self.clock)
+        return in_memory_tracker(self.clock)
 
     async def fill(self, entries: int, *, keyed: bool) -> None:
         prefix = stamp(self.clock.now_ms())

@@ -22,7 +22,6 @@ from geminga.bookie.directory_lists import DEFAULT
 from geminga.bookie_places import open_bookie, open_database
 from geminga.broker import listener
 from geminga.broker.connection import Connections
-from geminga.broker.delayed import DelayedEntries
 from geminga.broker.namespaces import Namespaces
 from geminga.broker.policies import Policies
 from geminga.broker.rooms import Rooms
@@ -45,10 +44,10 @@ from geminga.metadata.store import MetadataStore
 from geminga.room_settings import (
     broker_settings,
     default_policies,
+    delay_settings,
     ledger_settings,
     subscription_settings,
 )
-from geminga.tracker.time_buckets import TimeBucketTracker
 
 log = logging.getLogger("geminga.server")
 
@@ -198,15 +197,6 @@ def _refuse_foreign(disk: Disk, data_dir: str) -> None:
 async def _rooms(config: Config, clock: Clock, metadata: MetadataStore, bookie: Bookie) -> Rooms:
     namespaces = Namespaces(metadata, clock, cluster=config.cluster_name)
     await namespaces.bootstrap()
-
-    async def open_tracker(delayed: DelayedEntries) -> TimeBucketTracker:
-        return TimeBucketTracker(
-            clock,
-            tick_ms=config.delayed_delivery_tick_time_millis,
-            strict=config.is_delayed_delivery_deliver_at_time_strict,
-            fixed_delay_lookahead=config.delayed_delivery_fixed_delay_detection_lookahead,
-        )
-
     return Rooms(
         bookie=bookie,
         metadata=metadata,
@@ -218,7 +208,7 @@ async def _rooms(config: Config, clock: Clock, metadata: MetadataStore, bookie: 
         settings=broker_settings(config),
         ledger_settings=ledger_settings(config),
         subscription_settings=subscription_settings(config),
-        open_tracker=open_tracker,
+        delay_settings=delay_settings(config),
     )
 
 

@@ -4,9 +4,9 @@ have to be looked at once more because the index has lost, or does not know yet,
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import trio
 from pyroaring import BitMap
@@ -15,6 +15,7 @@ from geminga.position import Position
 from geminga.tracker.interface import NOT_DELAYED_MS
 
 if TYPE_CHECKING:
+    from geminga.broker.statistics import BucketStatistics
     from geminga.managed_ledger.cursor import Cursor
     from geminga.managed_ledger.entry import Entry
     from geminga.managed_ledger.managed_ledger import ManagedLedger
@@ -44,6 +45,10 @@ class LedgerRange(NamedTuple):
     last: int
 
 
+def _no() -> bool:
+    return False
+
+
 class Window(NamedTuple):
     """A run of entries of one ledger, from the unacknowledged one at `place` up to and without `end`."""
 
@@ -51,6 +56,20 @@ class Window(NamedTuple):
     free: BitMap | None
     """Those that are neither acknowledged nor held back; None: nothing of it is held back."""
     end: Position
+
+
+class OwnIndex(Protocol):
+    """What keeps an index that belongs to one subscription."""
+
+    def bucket_statistics(self) -> BucketStatistics | None: ...
+
+    async def clear(self) -> None:
+        """The index was cleared: nothing on disk names what was in it on return."""
+        ...
+
+    async def stop(self) -> None:
+        """Write nothing any more; what is sealed stays."""
+        ...
 
 
 OpenTracker = Callable[["DelayedEntries"], Awaitable["DelayedDeliveryTracker"]]
@@ -68,11 +87,15 @@ class DelayedEntries:
         "_again",
         "_again_asked",
         "_again_at",
-        "_cursor",
         "_ledger",
         "_open",
         "_opening",
         "_policy",
+        "cursor",
+        "has_index",
+        "home",
+        "is_unknown",
+        "overrides",
         "tracker",
         "wake",
     )
@@ -86,7 +109,7 @@ class DelayedEntries:
         wake: Callable[[], None],
     ) -> None:
         self._ledger = ledger
-        self._cursor = cursor
+        self.cursor = cursor
         self._open = open_tracker
         self._opening = trio.Lock()
         self._policy = policy
@@ -94,6 +117,16 @@ class DelayedEntries:
         self._again_at: Position | None = None
         self._again_asked = self._again
         self.tracker: DelayedDeliveryTracker | None = None
+        self.is_unknown: Callable[[int], bool] | None = None
+        """While an index that was found at a start is being read: whether it may yet say when entries of this
+        ledger are due. `read_again` is called for each range of ledgers when that is settled.
+        """
+        self.home: OwnIndex | None = None
+        """What keeps the tracker's index, where it is this subscription's own."""
+        self.overrides: Mapping[int, int] = {}
+        """Other due times than the entries say, by ledger id << 32 | entry id."""
+        self.has_index: Callable[[], bool] = _no
+        """Whether there is an index already that `open` would look at."""
         self.wake = wake
         """Has the subscription's dispatcher run soon."""
 
@@ -104,6 +137,10 @@ class DelayedEntries:
 
     def memory_bytes(self) -> int:
         return self.tracker.memory_bytes() if self.tracker is not None else 0
+
+    def bucket_statistics(self) -> BucketStatistics | None:
+        """Of an index of this subscription's own that keeps buckets."""
+        return self.home.bucket_statistics() if self.home is not None else None
 
     @property
     def policy(self) -> DelayPolicy:
@@ -135,11 +172,15 @@ class DelayedEntries:
         self.all_again()
         if self.tracker is not None:
             await self.tracker.clear()
+        if self.home is not None:
+            await self.home.clear()
 
     async def close(self) -> None:
         """Release memory; what is durable stays."""
         async with self._opening:
             self.all_again()
+            if self.home is not None:
+                await self.home.stop()
             if self.tracker is not None:
                 tracker, self.tracker = self.tracker, None
                 await tracker.close()
@@ -164,13 +205,17 @@ class DelayedEntries:
                 stop += 1
             part = entries[start:stop]
             times = [entry.peek.deliver_at_ms for entry in part]
+            if self.overrides:
+                changed = self.overrides.get
+                codes = [entry.position.ledger_id << 32 | entry.position.entry_id for entry in part]
+                times = [changed(code, at_ms) for code, at_ms in zip(codes, times, strict=True)]
             refused = tracker.add_many(ledger_id, list(map(_entry_id, part)), times)
             held.update(entry.position for entry in part)
             held.difference_update(part[place].position for place in refused)
             start = stop
         return held
 
-    def holds(self, position: Position) -> bool:
+    def holds(self, position: tuple[int, int]) -> bool:
         return self.tracker is not None and self.tracker.contains(position)
 
     def saw_undelayed(self, position: Position) -> None:
@@ -190,11 +235,14 @@ class DelayedEntries:
 
     # -- the backlog without what is held back ---------------------------------------------------------------
 
-    def window(self, start: Position, stop: Position | None = None) -> Window | None:
+    def window(self, start: Position, stop: Position | None = None, *, skips: bool = True) -> Window | None:
         """The part of the backlog that is next from `start` on and before `stop`: in one ledger, and at most
         `WINDOW_ENTRIES` long. None: there is nothing left.
+
+        Of a ledger that is unknown (see `is_unknown`) nothing is free: it is passed over, and read once it is
+        known; or, if not `skips`, nothing comes before it is known.
         """
-        cursor, ledger = self._cursor, self._ledger
+        cursor, ledger = self.cursor, self._ledger
         place = cursor.next_unacknowledged(start)
         ledger_id, first = place
         end = min(first + WINDOW_ENTRIES, ledger.entries_in(ledger_id))
@@ -202,6 +250,10 @@ class DelayedEntries:
             end = min(end, stop.entry_id) if ledger_id == stop.ledger_id else 0
         if first >= end:
             return None
+        if self.is_unknown is not None and self.is_unknown(ledger_id):
+            return (
+                Window(place, BitMap(), Position(ledger_id, ledger.entries_in(ledger_id))) if skips else None
+            )
         held = self.tracker.tracked(ledger_id, first, end - 1) if self.tracker is not None else None
         if held is None:
             return Window(place, None, Position(ledger_id, end))
@@ -224,6 +276,10 @@ class DelayedEntries:
         self._again = merged
         self._again_at = None
         self.wake()
+
+    def has_gaps(self) -> bool:
+        """Whether reads have to look at the index: something is held back, or it is not known yet what."""
+        return len(self) > 0 or self.is_unknown is not None
 
     def next_again(self, read_position: Position) -> Window | None:
         """The next part of what is to be read again; None: nothing is, any more.

@@ -36,6 +36,7 @@ class KeySharedDispatcher(SharedDispatcher):
         super().__init__(around)
         self.is_sticky = is_sticky
         self.allows_out_of_order = allows_out_of_order
+        self.skips_unknown = allows_out_of_order
         settings = around.settings
         self.selector: Selector[Consumer]
         if is_sticky:

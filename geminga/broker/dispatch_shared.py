@@ -34,6 +34,8 @@ class SharedDispatcher(Dispatcher):
     """
 
     sub_type = SHARED
+    skips_unknown = True
+    """Whether entries may go out before earlier ones of which it is not known yet when they are due."""
 
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
@@ -66,6 +68,9 @@ class SharedDispatcher(Dispatcher):
             if self._starts_over:
                 # Not only before the first read: all consumers may have left and others come during one.
                 self._start_over()
+            if self.delayed.tracker is None and self.delayed.has_index():
+                await self.delayed.open()
+                continue
             self._held.release_if_asked()
             self._take_due(count)
             positions = self._to_send_again(count)
@@ -164,9 +169,12 @@ class SharedDispatcher(Dispatcher):
         when it is.
         """
         cursor = self.cursor
-        if cursor.read_position > self._taken_ahead and not len(self.delayed):
+        if cursor.read_position > self._taken_ahead and not self.delayed.has_gaps():
             return await super().read_new(count_max)
-        if self._is_backing_off() or (window := self.delayed.window(cursor.read_position)) is None:
+        if self._is_backing_off():
+            return []
+        window = self.delayed.window(cursor.read_position, skips=self.skips_unknown)
+        if window is None:
             return []
         if window.free is None and window.place > self._taken_ahead:
             return await self.read_from(window.place, count_max)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from geminga.bookie.bookie import Bookie
-    from geminga.broker.delayed import OpenTracker
+    from geminga.broker.delay_settings import DelaySettings
     from geminga.broker.namespaces import Namespaces
     from geminga.broker.policies import Policies
     from geminga.broker.settings import BrokerSettings
@@ -33,4 +33,4 @@ class Rooms:
     settings: BrokerSettings
     ledger_settings: ManagedLedgerSettings
     subscription_settings: SubscriptionSettings
-    open_tracker: OpenTracker
+    delay_settings: DelaySettings

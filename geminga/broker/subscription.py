@@ -131,6 +131,8 @@ class Subscription:
         sent.
         """
         task_status.started()
+        if self.delayed.has_index():
+            await self.delayed.open()
         while not self._ended:
             await self._sleep()
             if self._forgets_delayed:
@@ -278,6 +280,9 @@ class Subscription:
         """
         mark_delete = self.cursor.mark_delete
         if mark_delete != self.mark_delete_seen:
+            if mark_delete.ledger_id != self.mark_delete_seen.ledger_id:
+                # A shared index lets go of what all have passed; a ledger at a time will do.
+                self.delayed.mark_delete_moved(mark_delete)
             self.mark_delete_seen = mark_delete
             self.last_mark_delete_advanced_ms = now_ms
         if self.topic.ledger.terminated:
@@ -340,6 +345,7 @@ class Subscription:
             if self.dispatcher is not None:
                 self.dispatcher.reset()
             await self.delayed.clear()
+            self.delayed.mark_delete_moved(self.mark_delete_seen)
         finally:
             self._fenced = self._ended
             self._unfenced.set()

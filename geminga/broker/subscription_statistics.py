@@ -9,6 +9,7 @@ import msgspec
 from geminga.broker.consumer import ConsumerStatistics
 from geminga.broker.dispatch_key_shared import KeySharedDispatcher
 from geminga.broker.dispatch_shared import SharedDispatcher
+from geminga.broker.statistics import BucketStatistics
 
 if TYPE_CHECKING:
     from geminga.broker.subscription import Subscription
@@ -52,6 +53,8 @@ class SubscriptionStatistics(msgspec.Struct, frozen=True, kw_only=True):
     msg_rate_expired: float = 0.0
     total_msg_expired: int = 0
     last_expire_timestamp: int = 0
+    delayed_buckets: BucketStatistics | None = None
+    """Of an index of its own that keeps buckets."""
     is_replicated: bool = False
 
 
@@ -103,6 +106,7 @@ def statistics_of(subscription: Subscription) -> SubscriptionStatistics:
         msg_rate_expired=subscription.expiry.rate.per_s,
         total_msg_expired=subscription.expiry.total,
         last_expire_timestamp=subscription.expiry.last_ms,
+        delayed_buckets=subscription.delayed.bucket_statistics(),
     )
 
 

@@ -319,3 +319,25 @@ async def test_consumers_that_come_and_go_while_the_tracker_opens(
         assert (first.positions, second.positions) == ([], positions[:1])
         await trio.sleep(2)
         assert second.positions == positions
+
+
+@pytest.mark.parametrize(("sub_type", "skips"), [(SHARED, True), (KEY_SHARED, False)])
+async def test_reading_goes_on_while_a_part_of_the_index_is_unknown(
+    dispatch_rig: OpenRig, autojump_clock: MockClock, sub_type: str, skips: bool
+) -> None:
+    """Key_Shared waits: an entry must not come before an earlier one of its key."""
+    async with dispatch_rig(ledger_entries_max=4, rollover_min_ms=0) as rig:
+        subscription = await rig.subscription()
+        positions = await publish(rig, 0, 0, 0, 0, 0, LATER_MS, 0, LATER_MS, 0, 0, 0, 0)
+        unknown = {positions[4].ledger_id}
+        subscription.delayed.is_unknown = unknown.__contains__
+        client = rig.join(subscription, sub_type)
+        await rig.settle()
+        flowing = positions[:4] + positions[8:]
+        assert client.positions == (flowing if skips else positions[:4])
+        subscription.delayed.is_unknown = None
+        subscription.delayed.read_again(positions[4].ledger_id, positions[4].ledger_id)
+        await rig.settle()
+        assert sorted(client.positions) == [p for p in positions if p not in (positions[5], positions[7])]
+        assert skips or client.positions == sorted(client.positions)
+        assert len(subscription.delayed) == 2
