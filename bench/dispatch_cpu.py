@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from geminga.bookie.bookie import Bookie
 from geminga.broker.consumer import SUBSCRIPTION_TYPES, Consumer
+from geminga.broker.delayed import DelayedEntries
 from geminga.broker.subscription import Subscription, SubscriptionSettings
 from geminga.chaos.sim_disk import SimDisk
 from geminga.chaos.sim_key_value import SimKeyValue
@@ -38,7 +39,8 @@ from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.store import MetadataStore
 from geminga.names import TopicName
 from geminga.position import Position
-from geminga.tracker.time_buckets import TimeBucketTracker
+from geminga.tracker.interface import DelayedDeliveryTracker
+from geminga.tracker.in_memory import in_memory_tracker
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.message_metadata import stamp
 
@@ -86,6 +88,9 @@ class Bench:
     def on_add_failed(self, error: Exception, contexts: list[Any]) -> None:
         raise error
 
+    async def open_tracker(self, delayed: DelayedEntries) -> DelayedDeliveryTracker:
+        return in_memory_tracker(self.clock)
+
     async def fill(self, entries: int, *, keyed: bool) -> None:
         prefix = stamp(self.clock.now_ms())
         for number in range(entries):
@@ -103,7 +108,7 @@ class Bench:
             await self.ledger.open_cursor("bench", initial="earliest"),
             settings=SubscriptionSettings(failover_delay_ms=0),
             clock=self.clock,
-            tracker_factory=lambda: TimeBucketTracker(self.clock),
+            open_tracker=self.open_tracker,
         )
         self._forget_metadata(start, entries)
         await self.nursery.start(subscription.run)

@@ -121,6 +121,13 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
     is_delayed_delivery_deliver_at_time_strict: bool = False
     delayed_delivery_fixed_delay_detection_lookahead: Long = 50_000  # 0: off
     delayed_delivery_max_delay_in_millis: Long = 0  # 0: no limit
+    # Buckets: of the second tracker factory, and of the shared index.
+    delayed_delivery_min_index_count_per_bucket: Annotated[int, Meta(ge=1, le=_INT64_MAX)] = 50_000
+    delayed_delivery_max_time_step_per_bucket_snapshot_segment_seconds: Positive = 300
+    delayed_delivery_max_indexes_per_bucket_snapshot_segment: Limit = 5_000  # -1 (or 0): no limit
+    delayed_delivery_max_num_buckets: Limit = -1  # -1 (or 0): never merged
+    # Not Pulsar's: one index for all subscriptions of a topic (docs/delayed-delivery.md).
+    delayed_delivery_shared_index_enabled: bool = False
 
     # Managed ledgers and cursors
     managed_ledger_max_entries_per_ledger: Positive = 50_000
@@ -187,6 +194,9 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
     managed_ledger_cache_size_mb: Annotated[int, Meta(ge=0, le=BUDGET_MB_MAX)] = msgspec.field(
         default=-1, name=SETTINGS["tail_cache"]
     )
+
+    # Not Pulsar's: whoever tests what a broken index does may break one over HTTP.
+    chaos_enabled: bool = False
 
     # Metrics
     expose_topic_level_metrics_in_prometheus: bool = True
@@ -269,8 +279,6 @@ def load(
             notices.append(f"{too_large}. The broker will take that much.")
     if problems:
         raise ConfigError(problems)
-    if config.delayed_delivery_tracker_factory_class_name == BUCKET_TRACKER:
-        notices.append("The bucket tracker is not served yet: delayed messages are tracked in memory.")
     return Loaded(config, notices)
 
 

@@ -6,6 +6,7 @@ import math
 
 from geminga import limits
 from geminga.bookie.settings import BookieSettings
+from geminga.broker.delay_settings import DelaySettings
 from geminga.broker.dispatch_settings import SubscriptionSettings
 from geminga.broker.policies import EffectivePolicies
 from geminga.broker.policies_values import (
@@ -15,7 +16,7 @@ from geminga.broker.policies_values import (
     Retention,
 )
 from geminga.broker.settings import BrokerSettings
-from geminga.config import Config
+from geminga.config import BUCKET_TRACKER, Config
 from geminga.managed_ledger.rollover import MINUTE_MS, ManagedLedgerSettings
 from geminga.memory_budget import memory_parts
 
@@ -139,4 +140,19 @@ def subscription_settings(config: Config) -> SubscriptionSettings:
         failover_by_hash=config.active_consumer_failover_consistent_hashing,
         key_shared_ring=config.subscription_key_shared_use_consistent_hashing,
         key_shared_ring_points=config.subscription_key_shared_consistent_hashing_replica_points,
+    )
+
+
+def delay_settings(config: Config) -> DelaySettings:
+    span_s = config.delayed_delivery_max_time_step_per_bucket_snapshot_segment_seconds
+    return DelaySettings(
+        tick_ms=config.delayed_delivery_tick_time_millis,
+        strict=config.is_delayed_delivery_deliver_at_time_strict,
+        fixed_delay_lookahead=config.delayed_delivery_fixed_delay_detection_lookahead,
+        keeps_buckets=config.delayed_delivery_tracker_factory_class_name == BUCKET_TRACKER,
+        is_shared=config.delayed_delivery_shared_index_enabled,
+        bucket_indexes_min=config.delayed_delivery_min_index_count_per_bucket,
+        segment_span_ms=span_s * 1000,
+        segment_indexes_max=config.delayed_delivery_max_indexes_per_bucket_snapshot_segment or -1,
+        buckets_max=config.delayed_delivery_max_num_buckets,
     )

@@ -44,10 +44,10 @@ from geminga.metadata.store import MetadataStore
 from geminga.room_settings import (
     broker_settings,
     default_policies,
+    delay_settings,
     ledger_settings,
     subscription_settings,
 )
-from geminga.tracker.time_buckets import TimeBucketTracker
 
 log = logging.getLogger("geminga.server")
 
@@ -208,12 +208,7 @@ async def _rooms(config: Config, clock: Clock, metadata: MetadataStore, bookie: 
         settings=broker_settings(config),
         ledger_settings=ledger_settings(config),
         subscription_settings=subscription_settings(config),
-        tracker_factory=lambda: TimeBucketTracker(
-            clock,
-            tick_ms=config.delayed_delivery_tick_time_millis,
-            strict=config.is_delayed_delivery_deliver_at_time_strict,
-            fixed_delay_lookahead=config.delayed_delivery_fixed_delay_detection_lookahead,
-        ),
+        delay_settings=delay_settings(config),
     )
 
 

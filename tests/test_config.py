@@ -349,10 +349,23 @@ def test_settings_that_exclude_each_other() -> None:
     assert load(file=conf("brokerServicePort=0\nwebServicePort=0"), environment={}).notices == []
 
 
-def test_the_bucket_tracker_is_accepted_with_a_notice() -> None:
+def test_buckets_are_set_by_pulsars_names() -> None:
     key = "delayedDeliveryTrackerFactoryClassName"
-    [notice] = load(file=conf(f"{key}={config.BUCKET_TRACKER}"), environment={}).notices
-    assert "in memory" in notice
+    loaded = load(
+        file=conf(
+            f"{key}={config.BUCKET_TRACKER}\ndelayedDeliveryMinIndexCountPerBucket=7\n"
+            "delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds=60\n"
+            "delayedDeliveryMaxIndexesPerBucketSnapshotSegment=-1\ndelayedDeliveryMaxNumBuckets=50\n"
+            "delayedDeliverySharedIndexEnabled=true"
+        ),
+        environment={},
+    )
+    assert loaded.notices == []
+    assert loaded.config.delayed_delivery_min_index_count_per_bucket == 7
+    assert loaded.config.delayed_delivery_max_time_step_per_bucket_snapshot_segment_seconds == 60
+    assert loaded.config.delayed_delivery_max_indexes_per_bucket_snapshot_segment == -1
+    assert loaded.config.delayed_delivery_max_num_buckets == 50
+    assert loaded.config.delayed_delivery_shared_index_enabled is True
 
 
 def test_every_bounded_setting_has_a_default_within_its_bounds() -> None:

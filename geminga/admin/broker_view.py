@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from geminga.admin.delayed_view import DelayedView
 from geminga.bookie.recovery import RecoveryReport
 from geminga.bookie.settings import BookieStatistics
 from geminga.bookie.stored_counts import StoredCounts
@@ -29,6 +30,11 @@ class BrokerView(Protocol):
     policies: Policies
     binary_port: int
     web_port: int
+
+    @property
+    def delayed(self) -> DelayedView:
+        """Of the delayed indexes."""
+        ...
 
     # -- topics ----------------------------------------------------------------------------------------------
 

@@ -27,6 +27,13 @@ def _total(attribute: str) -> Callable[[TopicStatistics], float]:
     return lambda topic: sum(getattr(s, attribute) for s in _subscriptions(topic))
 
 
+def _delayed_index_bytes(topic: TopicStatistics) -> float:
+    """A shared index counts once, however many subscriptions look at it."""
+    if topic.delayed_index_bytes is not None:
+        return topic.delayed_index_bytes
+    return float(sum(s.delayed_message_index_size_in_bytes for s in _subscriptions(topic)))
+
+
 def _field(attribute: str) -> Callable[[Any], float]:
     return lambda source: float(getattr(source, attribute, 0))
 
@@ -104,7 +111,7 @@ TOPIC_FAMILIES = (
     Family(
         "pulsar_delayed_message_index_size_bytes",
         "Memory of the delayed-message index",
-        _total("delayed_message_index_size_in_bytes"),
+        _delayed_index_bytes,
     ),
     *_classes("pulsar_entry_size", "entry_sizes", _SIZES, "Entries by size"),
     # The name that the dashboards ask for; the broker's own is ..._le_overflow.

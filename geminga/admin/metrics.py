@@ -9,7 +9,7 @@ imports it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import generate_latest
@@ -17,6 +17,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from geminga import __version__
+from geminga.admin import delayed_metrics
 from geminga.admin.bookie_metrics import Figure
 from geminga.admin.metric_families import (
     SUBSCRIPTION_FAMILIES,
@@ -83,6 +84,7 @@ class _Page(Collector):
         if self._topic_level:
             for family in SUBSCRIPTION_FAMILIES:
                 yield _metric(family.name, family.help, self._per_subscription(family))
+        yield from self._delayed_buckets(by_namespace)
 
     def _of_broker(self) -> Iterator[Metric]:
         cluster = {"cluster": self._cluster}
@@ -139,6 +141,24 @@ class _Page(Collector):
             for name, topic in self._names
             for subscription, statistics in topic.subscriptions.items()
         ]
+
+    def _delayed_buckets(self, by_namespace: dict[str, list[TopicStatistics]]) -> Iterator[Metric]:
+        found: dict[str, list[tuple[Labels, float]]] = {}
+
+        def note(labels: Labels, samples: Iterable[delayed_metrics.Sample]) -> None:
+            for sample in samples:
+                found.setdefault(sample.name, []).append(({**labels, **dict(sample.labels)}, sample.value))
+
+        if self._topic_level:
+            for name, topic in self._names:
+                note(self._labels(name), delayed_metrics.samples_of_topic(topic))
+        else:
+            for namespace, topics in by_namespace.items():
+                labels = {"cluster": self._cluster, "namespace": namespace}
+                note(labels, delayed_metrics.samples_of_namespace(topics))
+        for family, text in delayed_metrics.FAMILIES.items():
+            if family in found:
+                yield _metric(family, text, found[family])
 
     def _labels(self, name: TopicName) -> Labels:
         labels = {"cluster": self._cluster, "namespace": str(name.namespace)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from geminga.admin.broker_view import BrokerView
 from geminga.admin.router import Router
 from geminga.admin.routes_brokers import BrokerRoutes
+from geminga.admin.routes_delayed import DelayedRoutes
 from geminga.admin.routes_index import IndexRoutes
 from geminga.admin.routes_lookup import LookupRoutes
 from geminga.admin.routes_metrics import MetricsRoutes
@@ -31,4 +32,5 @@ def router_for(view: BrokerView) -> Router:
     SubscriptionRoutes(view).add_to(router)
     LookupRoutes(view).add_to(router)
     MetricsRoutes(view).add_to(router)
+    DelayedRoutes(view.delayed).add_to(router)
     return router

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import trio
 
@@ -23,13 +23,13 @@ from geminga.position import Position
 from geminga.wire.message_metadata import peek
 
 if TYPE_CHECKING:
+    from geminga.broker.delayed import DelayedEntries
     from geminga.broker.dispatch_settings import SubscriptionSettings
     from geminga.broker.subscription_log import SparseLog
     from geminga.clock import Clock
     from geminga.managed_ledger.cursor import Cursor
     from geminga.managed_ledger.entry import Entry
     from geminga.managed_ledger.managed_ledger import ManagedLedger
-    from geminga.tracker.interface import DelayedDeliveryTracker
 
 log = logging.getLogger("geminga.broker")
 
@@ -48,31 +48,34 @@ class Surroundings(NamedTuple):
     cursor: Cursor
     settings: SubscriptionSettings
     clock: Clock
-    tracker_factory: Callable[[], DelayedDeliveryTracker]
+    delayed: DelayedEntries
     wake: Callable[[], None]
     log: SparseLog
-
-
-class DelaySink(Protocol):
-    """Takes the delivery time of each entry; True: it keeps the entry for later."""
-
-    def __call__(self, position: Position, deliver_at_ms: int) -> bool:
-        """`deliver_at_ms` is 0 for an entry without one; those are only shown once there is a tracker."""
-        ...
 
 
 class Batch:
     """Entries that may be sent: `sizes[i]` messages of `entries[i]` are not acknowledged yet (at least 1)."""
 
-    __slots__ = ("ack_sets", "entries", "has_chunks", "sizes")
+    __slots__ = ("ack_sets", "entries", "has_chunks", "sizes", "timed")
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.sizes: list[int] = []
+        self.timed: list[Entry] = []
+        """Those of `entries` that have a delivery time."""
         self.has_chunks = False
         self.ack_sets: dict[Position, tuple[int, list[int]]] = {}
         """For partly acknowledged entries: (messages in the whole entry, bits of those still unacknowledged).
         """
+
+    def leave_out(self, held: Collection[Position]) -> None:
+        """Take these entries out again: they are held back."""
+        if not held:
+            return
+        kept = [n for n, entry in enumerate(self.entries) if entry.position not in held]
+        self.entries = [self.entries[n] for n in kept]
+        self.sizes = [self.sizes[n] for n in kept]
+        self.has_chunks = self.has_chunks and count_chunks(self.entries) > 0
 
 
 class Dispatcher:
@@ -88,8 +91,6 @@ class Dispatcher:
         self.consumers: list[Consumer] = []
         self.turned_away = 0
         """Grows whenever the result of a read that is under way would not be wanted any more."""
-        self.tracker: DelayedDeliveryTracker | None = None
-        """Made when the first entry with a delivery time is read, by the types that delay."""
         self._retry_at_s = math.inf
         """After a failed read: when to try again."""
         self._passes = 0
@@ -137,12 +138,9 @@ class Dispatcher:
     def active(self) -> Consumer | None:
         return None
 
-    async def reset(self) -> None:
+    def reset(self) -> None:
         """The cursor was moved: forget everything that was read before."""
         self.rewind()
-
-    async def close(self) -> None:
-        """Release what is held in memory; the dispatcher is not used any more."""
 
     def apply(self, settings: SubscriptionSettings) -> None:
         """Go by other settings from now on."""
@@ -194,7 +192,10 @@ class Dispatcher:
         """
         if self._is_backing_off():
             return []
-        start = self.cursor.next_unacknowledged(self.cursor.read_position)
+        return await self.read_from(self.cursor.next_unacknowledged(self.cursor.read_position), count_max)
+
+    async def read_from(self, start: Position, count_max: int) -> list[Entry] | None:
+        """Entries from a place on, as `read_new` returns them."""
         bytes_max = self.settings.read_bytes_max
         entries = self.ledger.read_cached(start, count_max, bytes_max)
         if entries or start > self.ledger.last_confirmed:
@@ -205,8 +206,11 @@ class Dispatcher:
         except StorageError as error:
             self._read_failed(start, error)
             return []
-        self._retry_at_s, self._retry_ms, self._failed_at = math.inf, 0, None
+        self._read_succeeded()
         return entries if seen == self.turned_away else None
+
+    def _read_succeeded(self) -> None:
+        self._retry_at_s, self._retry_ms, self._failed_at = math.inf, 0, None
 
     def _is_backing_off(self) -> bool:
         return self._retry_at_s < math.inf and self._retry_at_s > self.around.clock.monotonic_s()
@@ -228,14 +232,14 @@ class Dispatcher:
 
     # -- choosing what may be sent ---------------------------------------------------------------------------
 
-    def admit(self, entries: list[Entry], delay: DelaySink | None, *, scattered: bool = False) -> Batch:
-        """Leave out what is acknowledged, kept for later, a marker of the broker's own, or unreadable.
+    def admit(self, entries: list[Entry], *, scattered: bool = False) -> Batch:
+        """Leave out what is acknowledged, a marker of the broker's own, or unreadable.
 
         Markers and entries whose metadata cannot be read are acknowledged at once, as in Pulsar. `scattered`
         entries were read by position, others are a run.
         """
         batch = Batch()
-        admitted, sizes = batch.entries, batch.sizes
+        admitted, sizes, timed = batch.entries, batch.sizes, batch.timed
         cursor = self.cursor
         skipped: list[Position] = []
         if scattered:
@@ -254,10 +258,8 @@ class Dispatcher:
             if metadata.marker_type is not None:
                 skipped.append(entry.position)
                 continue
-            deliver_at_ms = metadata.deliver_at_ms
-            if deliver_at_ms or self.tracker is not None:  # noqa: SIM102 (the outer one is the hot one)
-                if delay is not None and delay(entry.position, deliver_at_ms):
-                    continue
+            if metadata.deliver_at_ms:
+                timed.append(entry)
             size = metadata.num_messages_in_batch
             if size != 1:
                 # A producer may claim any number.

@@ -36,6 +36,7 @@ class KeySharedDispatcher(SharedDispatcher):
         super().__init__(around)
         self.is_sticky = is_sticky
         self.allows_out_of_order = allows_out_of_order
+        self.skips_unknown = allows_out_of_order
         settings = around.settings
         self.selector: Selector[Consumer]
         if is_sticky:
@@ -148,6 +149,10 @@ class KeySharedDispatcher(SharedDispatcher):
     async def _send_new(self, count_max: int) -> bool:
         room = self._look_ahead_left()
         return room > 0 and await super()._send_new(min(count_max, room))
+
+    async def _read_once_more(self, count_max: int) -> bool:
+        room = self._look_ahead_left()
+        return room > 0 and await super()._read_once_more(min(count_max, room))
 
     # -- who gets what ---------------------------------------------------------------------------------------
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from itertools import islice
 
 from geminga.broker.consumer import SHARED, Consumer
+from geminga.broker.delayed import Window
 from geminga.broker.dispatch import Batch, Dispatcher, Surroundings, count_chunks
 from geminga.broker.dispatch_choice import share_round_robin
 from geminga.broker.dispatch_chunks import ChunkOwners, HeldChunks
@@ -19,15 +21,21 @@ from geminga.broker.dispatch_unacked import UnackedBooks
 from geminga.errors import StorageError
 from geminga.managed_ledger.entry import Entry
 from geminga.position import Position
-from geminga.tracker.interface import NOT_DELAYED_MS
 
 log = logging.getLogger("geminga.broker")
 
 
+NOWHERE = Position(-1, -1)
+
+
 class SharedDispatcher(Dispatcher):
-    """Keeps what is pending at each consumer, what is to be sent again, and what waits for its time."""
+    """Keeps what is pending at each consumer and what is to be sent again. What waits for its time is with
+    the subscription.
+    """
 
     sub_type = SHARED
+    skips_unknown = True
+    """Whether entries may go out before earlier ones of which it is not known yet when they are due."""
 
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
@@ -37,12 +45,16 @@ class SharedDispatcher(Dispatcher):
             around.settings.unacked_max_per_subscription,
             self._room_came,
             self._slot_settled,
+            around.delayed.passed,
         )
         self.redelivery = self.books.redelivery
+        self.delayed = around.delayed
         self._turn = 0
         self._chunks = ChunkOwners[Consumer]()
         self._starts_over = False
         self._held = HeldChunks()
+        self._taken_ahead = NOWHERE
+        """Up to here the index may have given entries that are yet to be passed by reading."""
 
     def apply(self, settings: SubscriptionSettings) -> None:
         super().apply(settings)
@@ -53,17 +65,23 @@ class SharedDispatcher(Dispatcher):
     async def round(self) -> None:
         self._held.try_again()
         while count := self._entries_wanted():
-            while self._starts_over:
+            if self._starts_over:
                 # Not only before the first read: all consumers may have left and others come during one.
-                await self._start_over()
+                self._start_over()
+            if self.delayed.tracker is None and self.delayed.has_index():
+                await self.delayed.open()
+                continue
             self._held.release_if_asked()
             self._take_due(count)
             positions = self._to_send_again(count)
             if positions:
                 if not await self._send_again(positions):
                     return
-            elif not await self._send_new(count):
-                return
+            else:
+                # By turns: neither holds the other up.
+                sent_new = await self._send_new(count)
+                if not await self._read_once_more(count) and not sent_new:
+                    return
             await self.let_others_run()
 
     def _entries_wanted(self) -> int:
@@ -79,10 +97,13 @@ class SharedDispatcher(Dispatcher):
         return wanted
 
     def _take_due(self, count_max: int) -> None:
-        tracker = self.tracker
+        tracker = self.delayed.tracker
         if tracker is not None and tracker.has_due():
-            for ledger_id, entry_id in tracker.take_due(count_max):
+            taken = tracker.take_due(count_max)
+            for ledger_id, entry_id in taken:
                 self.redelivery.add(ledger_id, entry_id)
+            if taken:
+                self._taken_ahead = max(self._taken_ahead, Position(*max(taken)))
 
     def _to_send_again(self, count_max: int) -> list[Position]:
         if not self.redelivery:
@@ -109,7 +130,8 @@ class SharedDispatcher(Dispatcher):
         for ledger_id, entry_id in positions:
             # Also those that were not found: what has been trimmed need not be sent.
             self.redelivery.discard(ledger_id, entry_id)
-        batch = self.admit(entries, self._delay, scattered=True)
+        # All of them were to be sent before: none is asked for its time again.
+        batch = self.admit(entries, scattered=True)
         self._share(batch, is_new=False)
         if len(batch.entries) < len(positions):
             # Some were acknowledged or are gone: the permits they were counted for are free for others.
@@ -123,26 +145,112 @@ class SharedDispatcher(Dispatcher):
         """Whether what came to the redelivery set during a read has to go before what was read."""
         return False
 
+    def _may_read(self) -> bool:
+        """Whether anything may be read that was not to be sent before."""
+        return not self.books.blocked
+
     async def _send_new(self, count_max: int) -> bool:
         """False: there is nothing to read now, or reading is not allowed."""
-        if self.books.blocked or (self.tracker is not None and self.tracker.should_pause()):
+        tracker = self.delayed.tracker
+        if not self._may_read() or (tracker is not None and tracker.should_pause()):
             return False
         entries = await self.read_new(count_max)
         if entries is None:
             return True
         if not entries:
             return False
-        self.cursor.read_position = entries[-1].position.next()
-        self._share(self.admit(entries, self._delay), is_new=True)
+        if (batch := await self._hold_back(entries)) is not None:
+            self.cursor.read_position = entries[-1].position.next()
+            self._share(batch, is_new=True)
         return True
 
-    def _delay(self, position: Position, deliver_at_ms: int) -> bool:
-        tracker = self.tracker
-        if tracker is None:
-            if not self.settings.delayed_delivery:
-                return False
-            tracker = self.tracker = self.around.tracker_factory()
-        return tracker.add(position, deliver_at_ms or NOT_DELAYED_MS)
+    async def read_new(self, count_max: int) -> list[Entry] | None:
+        """As in the base, without what is held back: an entry is read once to learn when it is due, and next
+        when it is.
+        """
+        cursor = self.cursor
+        if cursor.read_position > self._taken_ahead and not self.delayed.has_gaps():
+            return await super().read_new(count_max)
+        if self._is_backing_off():
+            return []
+        window = self.delayed.window(cursor.read_position, skips=self.skips_unknown)
+        if window is None:
+            return []
+        if window.free is None and window.place > self._taken_ahead:
+            return await self.read_from(window.place, count_max)
+        entry_ids = self._nowhere(window, count_max)
+        if entry_ids:
+            entries = await self._read_free(window.place.ledger_id, entry_ids)
+            if entries is None or entries or self._is_backing_off():
+                return entries
+        cursor.read_position = window.end
+        return None
+
+    def _nowhere(self, window: Window, count_max: int) -> list[int]:
+        """Of a window, the first entries that are neither held back nor pending nor to be sent again."""
+        ledger_id, first = window.place
+        free = window.free if window.free is not None else range(first, window.end.entry_id)
+        holds = self.books.holds
+        return list(islice((e for e in free if not holds(ledger_id, e)), count_max))
+
+    async def _read_free(self, ledger_id: int, entry_ids: list[int]) -> list[Entry] | None:
+        """These entries of a ledger, as `read_new` returns them; at least the first, if they exist."""
+        first = Position(ledger_id, entry_ids[0])
+        if entry_ids[-1] - entry_ids[0] < len(entry_ids):
+            return await self.read_from(first, len(entry_ids))
+        seen = self.turned_away
+        try:
+            entries = await self.ledger.read_positions([(ledger_id, entry_id) for entry_id in entry_ids])
+        except StorageError as error:
+            self._read_failed(first, error)
+            return []
+        self._read_succeeded()
+        return entries if seen == self.turned_away else None
+
+    async def _hold_back(self, entries: list[Entry]) -> Batch | None:
+        """Admit entries that were not to be sent before, but for those that have to wait. None: the answer is
+        not wanted any more.
+        """
+        delayed = self.delayed
+        batch = self.admit(entries)
+        if not batch.timed or not delayed.policy.active:
+            if batch.entries and not batch.timed:
+                delayed.saw_undelayed(batch.entries[0].position)
+            return batch
+        if delayed.tracker is None:
+            seen = self.turned_away
+            await delayed.open()
+            if seen != self.turned_away:
+                return None
+            batch = self.admit(entries)
+        if len(batch.timed) < len(batch.entries):
+            delayed.saw_undelayed(next(e.position for e in batch.entries if not e.peek.deliver_at_ms))
+        batch.leave_out(delayed.hold_back(batch.timed))
+        return batch
+
+    async def _read_once_more(self, count_max: int) -> bool:
+        """Go on with what is to be read again: whatever of it is nowhere is held back or sent. False: nothing
+        was done.
+        """
+        if not self._may_read() or self._is_backing_off():
+            return False
+        window = self.delayed.next_again(self.cursor.read_position)
+        if window is None:
+            return False
+        entry_ids = self._nowhere(window, count_max)
+        if not entry_ids:
+            self.delayed.again_up_to(window.end)
+            return True
+        entries = await self._read_free(window.place.ledger_id, entry_ids)
+        if not entries:
+            if entries is not None and not self._is_backing_off():
+                self.delayed.again_up_to(window.end)
+            return not self._is_backing_off()
+        self.delayed.again_up_to(entries[-1].position.next())
+        entries = [entry for entry in entries if not self.delayed.holds(entry.position)]
+        if (batch := await self._hold_back(entries)) is not None:
+            self._share(batch, is_new=True)
+        return True
 
     def _share(self, batch: Batch, *, is_new: bool) -> None:
         """Decide who gets what of a batch, send it, and keep the rest for the next time."""
@@ -210,13 +318,13 @@ class SharedDispatcher(Dispatcher):
         if consumer.durable:
             consumer.unacked_max = self.settings.unacked_max_per_consumer
 
-    async def _start_over(self) -> None:
-        """The first consumer came: read from the first unacknowledged entry; that refills the tracker."""
+    def _start_over(self) -> None:
+        """The first consumer came: read from the first unacknowledged entry, without what is held back."""
         self._starts_over = False
         self._held.try_again()
         self.books.forget()
-        if self.tracker is not None:
-            await self.tracker.clear()
+        self.delayed.all_again()
+        self._taken_ahead = NOWHERE
         self.rewind()
 
     def remove(self, consumer: Consumer) -> None:
@@ -228,20 +336,15 @@ class SharedDispatcher(Dispatcher):
             self.turned_away += 1
         self.around.wake()
 
-    async def reset(self) -> None:
+    def reset(self) -> None:
         self.turned_away += 1
-        await self._start_over()
-
-    async def close(self) -> None:
-        if self.tracker is not None:
-            tracker, self.tracker = self.tracker, None
-            await tracker.close()
+        self._start_over()
 
     def due_ms(self) -> int | None:
         """A time that has come counts as long as a round would take what is due, so it does not come back
         for ever; else the message waits for permits or the next try of a failed read, not for the time.
         """
-        tracker = self.tracker
+        tracker = self.delayed.tracker
         if tracker is None or self._is_backing_off() or not self._takes_due():
             return None
         return tracker.next_due_ms()

@@ -57,7 +57,9 @@ class SingleDispatcher(Dispatcher):
         return -(-consumer.capacity() // average)
 
     def _deliver(self, consumer: Consumer, entries: list[Entry]) -> None:
-        batch = self.admit(entries, None if self._told_delay else self._note_delay)
+        batch = self.admit(entries)
+        if batch.timed and not self._told_delay:
+            self._note_delay(batch.timed)
         following = entries[-1].position.next()
         self._keep(consumer, batch)
         fits = fitting(batch.sizes, consumer.capacity())
@@ -81,8 +83,8 @@ class SingleDispatcher(Dispatcher):
     def _keep(self, consumer: Consumer, batch: Batch) -> None:
         """Leave out what is not this consumer's, whatever that means for the type."""
 
-    def _note_delay(self, position: Position, deliver_at_ms: int) -> bool:
-        if deliver_at_ms and deliver_at_ms > self.around.clock.now_ms() and not self._told_delay:
+    def _note_delay(self, timed: list[Entry]) -> None:
+        if max(entry.peek.deliver_at_ms for entry in timed) > self.around.clock.now_ms():
             self._told_delay = True
             log.warning(
                 "%s / %s: messages with a delivery time are delivered at once, as the type is %s; "
@@ -91,7 +93,6 @@ class SingleDispatcher(Dispatcher):
                 self.around.subscription,
                 self.sub_type,
             )
-        return False
 
     def _note_compacted(self, consumer: Consumer) -> None:
         if consumer.read_compacted and not self._told_compacted:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class UnackedBooks:
-    """Books only: what follows is told by `on_room` (a block was lifted) and asked of `slot_settled`.
+    """Books only: what follows is told by `on_room` (a block was lifted) and `on_stray` (something was
+    acknowledged that nobody has), and asked of `slot_settled`.
 
     An entry is in at most one place: pending at one consumer, or in `redelivery`, or neither. `slot_settled`
     is called for each entry with a Key_Shared slot that is no longer pending at a consumer; it returns
@@ -31,6 +32,7 @@ class UnackedBooks:
         unacked_max: int,
         on_room: Callable[[], None],
         slot_settled: Callable[[Consumer, int], bool],
+        on_stray: Callable[[Sequence[tuple[int, int]]], None],
     ) -> None:
         self.redelivery = RedeliverySet()
         self.counts = RedeliveryCounts()
@@ -43,6 +45,7 @@ class UnackedBooks:
         self._unacked_max = unacked_max
         self._on_room = on_room
         self._slot_settled = slot_settled
+        self._on_stray = on_stray
 
     def sent(self, consumer: Consumer, messages: int) -> None:
         consumer.add_unacked(messages)
@@ -88,6 +91,7 @@ class UnackedBooks:
             if other is not consumer and (packed := other.pending.pop(*position)):
                 self.release(other, self._settled(other, position, packed))
                 return
+        self._on_stray((position,))
 
     def _left_of(self, position: Position, packed: int) -> int:
         """Messages of a pending entry that were not acknowledged one by one before."""
@@ -95,6 +99,12 @@ class UnackedBooks:
         if size > 1 and (bits := self._cursor.ack_set(position)) is not None:
             return count_bits(bits)
         return size
+
+    def holds(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether the entry is pending at a consumer or to be sent again."""
+        if (ledger_id, entry_id) in self.redelivery:
+            return True
+        return any(consumer.pending.get(ledger_id, entry_id) for consumer in self._consumers)
 
     def owner_of(self, consumer: Consumer, position: Position) -> Consumer:
         """At whom an entry is pending: nearly always `consumer`."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from geminga.bookie.bookie import Bookie
+    from geminga.broker.delay_settings import DelaySettings
     from geminga.broker.namespaces import Namespaces
     from geminga.broker.policies import Policies
     from geminga.broker.settings import BrokerSettings
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from geminga.managed_ledger.tail_cache import TailCache
     from geminga.metadata.ledger_ids import LedgerIds
     from geminga.metadata.store import MetadataStore
-    from geminga.tracker.interface import DelayedDeliveryTracker
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,4 +33,4 @@ class Rooms:
     settings: BrokerSettings
     ledger_settings: ManagedLedgerSettings
     subscription_settings: SubscriptionSettings
-    tracker_factory: Callable[[], DelayedDeliveryTracker]
+    delay_settings: DelaySettings

@@ -13,6 +13,8 @@ import msgspec
 
 ENTRY_SIZE_BOUNDS = (128, 512, 1024, 2048, 4096, 16 * 1024, 100 * 1024, 1024 * 1024)
 """Upper bounds in bytes of Pulsar's entry-size classes; one more class is for what is larger."""
+BUCKET_LATENCY_BOUNDS_MS = (50, 100, 500, 1000, 5000, 30_000, 60_000)
+"""Upper bounds of its classes of the latency of operations on buckets."""
 WRITE_LATENCY_BOUNDS_MS = (0.5, 1, 5, 10, 20, 50, 100, 200, 1000)
 """Upper bounds of its classes of write latency."""
 
@@ -44,6 +46,32 @@ class PublisherStatistics(msgspec.Struct, frozen=True, kw_only=True):
     chunked_message_rate: float = 0.0
 
 
+class BucketOperationStatistics(msgspec.Struct, frozen=True):
+    """One kind of operation on buckets, counted since the topic was loaded."""
+
+    type: str
+    """create, load, delete or merge"""
+    succeeded: int
+    failed: int
+    total_ms: float
+    """Of those that succeeded, as `latencies`."""
+    latencies: tuple[int, ...]
+    """How many took up to each of BUCKET_LATENCY_BOUNDS_MS and longer than the one before; then all longer
+    ones.
+    """
+
+
+class BucketStatistics(msgspec.Struct, frozen=True):
+    """A delayed index that keeps buckets on the bookie."""
+
+    buckets: int = 0
+    """The one that is not sealed yet counts too."""
+    loaded: int = 0
+    """Rows in memory."""
+    stored_bytes: int = 0
+    operations: tuple[BucketOperationStatistics, ...] = ()
+
+
 class TopicStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """A loaded topic, its producers, and its subscriptions with their consumers."""
 
@@ -66,6 +94,10 @@ class TopicStatistics(msgspec.Struct, frozen=True, kw_only=True):
     waiting_publishers: int = 0
     subscriptions: Mapping[str, Any] = {}
     """By name: what `Subscription.statistics()` returns."""
+    delayed_index_bytes: int | None = None
+    """Memory of the delayed index that the subscriptions share; None: each has its own."""
+    delayed_buckets: BucketStatistics | None = None
+    """Of the shared index; None: there is none, or it keeps no buckets."""
     entry_sizes: Classes = Classes()
     """By ENTRY_SIZE_BOUNDS, in bytes."""
     write_latencies: Classes = Classes()

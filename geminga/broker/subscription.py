@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import trio
 
 from geminga.broker.consumer import Consumer
+from geminga.broker.delayed import DelayedEntries, DelayPolicy, OpenTracker
 from geminga.broker.dispatch import Dispatcher, Surroundings
 from geminga.broker.dispatch_settings import SubscriptionSettings
+from geminga.broker.dispatch_shared import SharedDispatcher
 from geminga.broker.dispatch_task import Sleeper
 from geminga.broker.dispatch_types import dispatcher_for
 from geminga.broker.subscription_acks import acknowledge_command, acknowledge_cumulative
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from geminga.clock import Clock
     from geminga.managed_ledger.cursor import Cursor
     from geminga.managed_ledger.managed_ledger import ManagedLedger
-    from geminga.tracker.interface import DelayedDeliveryTracker
     from geminga.wire import pulsar_pb2 as pb
 
 __all__ = ["Subscription", "SubscriptionSettings", "SubscriptionStatistics", "TopicOfSubscription"]
@@ -67,7 +68,8 @@ class Subscription:
         *,
         settings: SubscriptionSettings,
         clock: Clock,
-        tracker_factory: Callable[[], DelayedDeliveryTracker],
+        open_tracker: OpenTracker,
+        delay_policy: DelayPolicy | None = None,
     ) -> None:
         self.topic = topic
         self.name = name
@@ -87,6 +89,13 @@ class Subscription:
         self._sleeper = Sleeper(clock)
         self.wake = self._sleeper.wake
         """Have a round run soon. Cheap when one is due already."""
+        self.delayed = DelayedEntries(
+            topic.ledger,
+            cursor,
+            open_tracker,
+            delay_policy or DelayPolicy(settings.delayed_delivery),
+            self.wake,
+        )
         self._around = Surroundings(
             str(topic.name),
             name,
@@ -95,11 +104,11 @@ class Subscription:
             cursor,
             settings,
             clock,
-            tracker_factory,
+            self.delayed,
             self.wake,
             self.log,
         )
-        self._retired: list[Dispatcher] = []
+        self._forgets_delayed = False
         self._fenced = False
         self._unfenced = trio.Event()
         self._ended = False
@@ -122,10 +131,13 @@ class Subscription:
         sent.
         """
         task_status.started()
+        if self.delayed.has_index():
+            await self.delayed.open()
         while not self._ended:
             await self._sleep()
-            while self._retired:
-                await self._retired.pop().close()
+            if self._forgets_delayed:
+                self._forgets_delayed = False
+                await self.delayed.clear()
             if self.dispatcher is not None and not self._fenced:
                 await self.dispatcher.run_round()
                 self.end_of_topic()
@@ -180,9 +192,9 @@ class Subscription:
         dispatcher = dispatcher_for(consumer, self.dispatcher, self._around)
         dispatcher.add(consumer)
         if dispatcher is not self.dispatcher:
-            if self.dispatcher is not None:
-                self._retired.append(self.dispatcher)
             self.dispatcher = dispatcher
+            # Exclusive and Failover deliver at once: the index says nothing about them.
+            self._forgets_delayed = not isinstance(dispatcher, SharedDispatcher)
         self._vanishes_at_s = math.inf
         consumer.outbox.on_writable.add(self._writable)
         self.wake()
@@ -268,6 +280,9 @@ class Subscription:
         """
         mark_delete = self.cursor.mark_delete
         if mark_delete != self.mark_delete_seen:
+            if mark_delete.ledger_id != self.mark_delete_seen.ledger_id:
+                # A shared index lets go of what all have passed; a ledger at a time will do.
+                self.delayed.mark_delete_moved(mark_delete)
             self.mark_delete_seen = mark_delete
             self.last_mark_delete_advanced_ms = now_ms
         if self.topic.ledger.terminated:
@@ -280,6 +295,7 @@ class Subscription:
         if self.dispatcher is not None and position <= self.topic.ledger.last_confirmed:
             self.dispatcher.settle_up_to(position)
         self.cursor.acknowledge_cumulative(position)
+        self.delayed.mark_delete_moved(self.cursor.mark_delete)
         if self.dispatcher is not None:
             self.dispatcher.mark_delete_moved(self.cursor.mark_delete)
         self.after_acks(self.clock.now_ms())
@@ -287,8 +303,7 @@ class Subscription:
     async def clear_backlog(self) -> None:
         """Acknowledge everything there is, delayed messages included."""
         self.skip_to(self.topic.ledger.last_confirmed)
-        if self.dispatcher is not None and self.dispatcher.tracker is not None:
-            await self.dispatcher.tracker.clear()
+        await self.delayed.clear()
 
     def backlog(self) -> int:
         """Entries that are not acknowledged."""
@@ -328,7 +343,9 @@ class Subscription:
                 self.cursor.acknowledge_batch_index(position, ack_set, WORD_BITS * len(ack_set))
             self.mark_delete_seen = self.cursor.mark_delete
             if self.dispatcher is not None:
-                await self.dispatcher.reset()
+                self.dispatcher.reset()
+            await self.delayed.clear()
+            self.delayed.mark_delete_moved(self.mark_delete_seen)
         finally:
             self._fenced = self._ended
             self._unfenced.set()
@@ -339,8 +356,7 @@ class Subscription:
         self._fenced = self._ended = True
         for consumer in list(self.consumers):
             self.disconnect(consumer)
-        if self.dispatcher is not None:
-            await self.dispatcher.close()
+        await self.delayed.close()
         self._unfenced.set()
         self.wake()
 

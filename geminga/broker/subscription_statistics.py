@@ -9,6 +9,7 @@ import msgspec
 from geminga.broker.consumer import ConsumerStatistics
 from geminga.broker.dispatch_key_shared import KeySharedDispatcher
 from geminga.broker.dispatch_shared import SharedDispatcher
+from geminga.broker.statistics import BucketStatistics
 
 if TYPE_CHECKING:
     from geminga.broker.subscription import Subscription
@@ -52,6 +53,8 @@ class SubscriptionStatistics(msgspec.Struct, frozen=True, kw_only=True):
     msg_rate_expired: float = 0.0
     total_msg_expired: int = 0
     last_expire_timestamp: int = 0
+    delayed_buckets: BucketStatistics | None = None
+    """Of an index of its own that keeps buckets."""
     is_replicated: bool = False
 
 
@@ -65,8 +68,7 @@ def statistics_of(subscription: Subscription) -> SubscriptionStatistics:
     consumers = (
         [dispatcher.consumer_statistics(c) for c in dispatcher.consumers] if dispatcher is not None else []
     )
-    tracker = shared.tracker if shared is not None else None
-    delayed = len(tracker) if tracker is not None else 0
+    delayed = len(subscription.delayed)
     backlog = cursor.backlog_entries()
     messages, throughput, redelivered, acks, chunks = subscription.rates
     return SubscriptionStatistics(
@@ -99,11 +101,12 @@ def statistics_of(subscription: Subscription) -> SubscriptionStatistics:
         draining_hashes_cleared_total=sum(c.draining_hashes_cleared_total for c in consumers),
         draining_hashes_unacked_messages=sum(c.draining_hashes_unacked_messages for c in consumers),
         non_contiguous_deleted_messages_ranges=cursor.acknowledged_ranges_count(),
-        delayed_message_index_size_in_bytes=tracker.memory_bytes() if tracker is not None else 0,
+        delayed_message_index_size_in_bytes=subscription.delayed.memory_bytes(),
         subscription_properties=dict(cursor.subscription_properties),
         msg_rate_expired=subscription.expiry.rate.per_s,
         total_msg_expired=subscription.expiry.total,
         last_expire_timestamp=subscription.expiry.last_ms,
+        delayed_buckets=subscription.delayed.bucket_statistics(),
     )
 
 

@@ -11,6 +11,7 @@ import trio
 from geminga import limits
 from geminga.broker.backlog_quota import check_producer
 from geminga.broker.consumer import Consumer
+from geminga.broker.delayed import DelayPolicy
 from geminga.broker.policies_applied import (
     check_consumer_type,
     check_consumers,
@@ -23,6 +24,7 @@ from geminga.broker.producers import Producers
 from geminga.broker.rates import Histogram, Rate
 from geminga.broker.statistics import ENTRY_SIZE_BOUNDS, WRITE_LATENCY_BOUNDS_MS
 from geminga.broker.subscription import Subscription, SubscriptionSettings
+from geminga.broker.topic_delays import TopicDelays
 from geminga.errors import (
     GemingaError,
     NotAllowed,
@@ -34,6 +36,7 @@ from geminga.errors import (
 from geminga.position import LATEST, Position
 from geminga.wire import encoder
 from geminga.wire.message_metadata import peek, stamp
+from geminga.wire.stored_entry import may_be_delayed
 
 if TYPE_CHECKING:
     from geminga.broker.policies import EffectivePolicies
@@ -85,6 +88,7 @@ class Topic:
         self.write_latencies = Histogram(WRITE_LATENCY_BOUNDS_MS)
         self.last_publish_ms = 0
         self._now_s = rooms.clock.monotonic_s
+        self.delays = TopicDelays(ledger, rooms.clock, rooms.delay_settings)
         self.policies = rooms.policies.attach(name, self._policies_changed)
         """What holds for this topic now."""
         self._delay_max_ms = 0
@@ -102,6 +106,7 @@ class Topic:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             await nursery.start(self.ledger.run)
+            await self.delays.start(nursery)
             for name, cursor in self.ledger.cursors.items():
                 self._start_subscription(name, cursor)
             nursery.start_soon(self._trim_forever)
@@ -125,6 +130,7 @@ class Topic:
             self.disconnect_producers()
             for subscription in tuple(self.subscriptions.values()):
                 await subscription.close()
+            await self.delays.close()
             await finish()
         finally:
             self.rooms.policies.detach(self.name, self._policies_changed)
@@ -154,6 +160,7 @@ class Topic:
         self.ledger.settings = ledger_settings(self.ledger.settings, self.policies)
         delayed = self.policies.delayed_delivery
         self._delay_max_ms = delayed.delay_max_ms if delayed.active else 0
+        self.delays.set_policy(DelayPolicy(delayed.active, delayed.tick_ms))
         for subscription in self.subscriptions.values():
             subscription.apply(self._subscription_settings())
 
@@ -202,11 +209,12 @@ class Topic:
             self._stamp_ms = now_ms
             self._stamp = stamp(now_ms)
         body = send.headers_and_payload
-        if self._delay_max_ms:
-            self._check_delay(body)
-        self.ledger.append(
-            self._stamp + body, (producer, send.sequence_id, send.highest_sequence_id, self._now_s())
-        )
+        stored = self._stamp + body
+        deliver_at_ms = 0
+        if (self._delay_max_ms or self.delays.feeds) and may_be_delayed(stored):
+            deliver_at_ms = self._delivery_time(stored)
+        context = producer, send.sequence_id, send.highest_sequence_id, self._now_s(), deliver_at_ms
+        self.ledger.append(stored, context)
         self.entry_sizes.add(len(body))
         self.messages_in += send.num_messages
         self.bytes_in += len(body)
@@ -214,20 +222,30 @@ class Topic:
         if send.is_chunk:
             self.chunks_in += 1
 
-    def _check_delay(self, body: bytes) -> None:
-        metadata = peek(body)
-        if metadata.deliver_at_ms - metadata.publish_time_ms > self._delay_max_ms:
+    def _delivery_time(self, stored: bytes) -> int:
+        """When an entry is due, 0: at once. NotAllowed if that is too far away."""
+        try:
+            metadata = peek(stored)
+        except ProtocolError:
+            return 0  # nobody will get it
+        if 0 < self._delay_max_ms < metadata.deliver_at_ms - metadata.publish_time_ms:
             raise NotAllowed(f"Exceeds max allowed delivery delay of {self._delay_max_ms} milliseconds")
+        return metadata.deliver_at_ms
 
     def on_confirmed(self, ledger_id: int, first_entry_id: int, contexts: list[Any]) -> None:
         """The ledger's entries from `first_entry_id` on are durable: receipts, then consumers."""
         entry_id = first_entry_id
         now_s = self._now_s()
         add_latency = self.write_latencies.add
-        for producer, sequence_id, highest_sequence_id, started_s in contexts:
+        is_delayed = 0
+        for producer, sequence_id, highest_sequence_id, started_s, deliver_at_ms in contexts:
             producer.confirm(sequence_id, highest_sequence_id, ledger_id, entry_id)
             add_latency((now_s - started_s) * 1000)
             entry_id += 1
+            is_delayed |= deliver_at_ms
+        if is_delayed:
+            # Before anyone reads: an entry that waits is read once, when it is due.
+            self.delays.appended(ledger_id, first_entry_id, [context[4] for context in contexts])
         for subscription in self.subscriptions.values():
             subscription.entries_available()
 
@@ -347,6 +365,7 @@ class Topic:
         if subscription is None:
             raise SubscriptionNotFound(f"Subscription not found: {name} on {self.name}")
         await subscription.delete()
+        await self.delays.subscription_deleted()
 
     def subscription(self, name: str) -> Subscription:
         """The subscription of that name, or `SubscriptionNotFound`."""
@@ -375,8 +394,15 @@ class Topic:
             cursor,
             settings=self._subscription_settings(),
             clock=self.clock,
-            tracker_factory=self.rooms.tracker_factory,
+            open_tracker=self.delays.open_tracker,
         )
         self.subscriptions[name] = subscription
-        self._nursery.start_soon(subscription.run)
+        self.delays.attach(subscription.delayed)
+        self._nursery.start_soon(self._run_subscription, subscription)
         return subscription
+
+    async def _run_subscription(self, subscription: Subscription) -> None:
+        try:
+            await subscription.run()
+        finally:
+            self.delays.detach(subscription.delayed)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from geminga.bookie.stored_counts import StoredCounts, stored_counts
+from geminga.broker.delayed_view import DelayedOperator
 from geminga.broker.producers import AccessMode
 from geminga.broker.statistics import (
     BrokerStatistics,
@@ -62,6 +63,7 @@ class View:
         self.binary_port = binary_port
         self.web_port = web_port
         self.memory_statistics = memory
+        self.delayed = DelayedOperator(topics, allows_damage=config.chaos_enabled)
         self._rooms = rooms
         self._topics = topics
         self._connections = connections

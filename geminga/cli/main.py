@@ -25,6 +25,7 @@ COMMANDS = {
     "produce": "publish messages to a topic",
     "consume": "receive messages from a subscription",
     "perf": "measure rates and latencies of a broker",
+    "delayed": "look into delayed messages, cancel or reschedule them",
     "namespaces": "list, create and delete namespaces, get and set their policies",
     "topicPolicies": "get and set policies of single topics",
     "topics": "list, create and delete topics, show statistics, manage subscriptions",

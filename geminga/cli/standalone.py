@@ -65,6 +65,11 @@ def parser(kind: type[Parser]) -> Parser:
         help="any key of broker.conf; may be repeated, and wins over the file and the environment",
     )
     add(
+        "--chaos",
+        action="store_true",
+        help="let anyone lose, cut or damage parts of the delayed index over HTTP, to test what happens then",
+    )
+    add(
         "--log-level",
         choices=("debug", "info", "warning", "error"),
         default="info",
@@ -117,6 +122,8 @@ def read_configuration(flags: argparse.Namespace) -> Loaded:
             given.append(Property(key, value.strip(), f"--{attribute.replace('_', '-')} {value}"))
     if flags.memory is not None:
         given.append(Property("memoryMb", str(memory_mb(flags.memory)), f"--memory {flags.memory}"))
+    if flags.chaos:
+        given.append(Property("chaosEnabled", "true", "--chaos"))
     file = _read_file(flags.conf) if flags.conf else None
     return load(file=file, environment=os.environ, flags=given)
 

@@ -76,6 +76,13 @@ class Acknowledged:
                 return entries
         return [entry for entry in entries if not self.is_acknowledged(entry.position)]
 
+    def acknowledged_in(self, ledger_id: int, first: int, stop: int) -> BitMap | None:
+        """Entry ids of [first, stop), all of it beyond mark-delete, that are acknowledged; None: none is."""
+        bitmap = self._acked.get(ledger_id)
+        if bitmap is None or not bitmap.range_cardinality(first, stop):
+            return None
+        return bitmap & BitMap(range(first, stop))
+
     def backlog_entries(self) -> int:
         """Entries up to the last confirmed one that are not acknowledged."""
         chain = self._chain

@@ -159,6 +159,10 @@ class ManagedLedger:
         """The last confirmed entry that still is in the chain, however old; None if it is empty."""
         return self._chain.last_entry()
 
+    def entries_in(self, ledger_id: int) -> int:
+        """Confirmed entries of one ledger; 0 if it is not in the chain."""
+        return self._chain.counts.get(ledger_id, 0)
+
     def count_between(self, after: Position, up_to: Position) -> int:
         """Entries in (after, up_to]."""
         return self._chain.count_between(after, up_to)

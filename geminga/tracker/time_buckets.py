@@ -255,10 +255,21 @@ class TimeBucketTracker:
         return found or None
 
     def pass_positions(self, positions: Sequence[tuple[int, int]]) -> None:
-        pass
+        for ledger_id, entry_id in positions:
+            for key, ledgers in self._buckets.items():
+                if entry_id in ledgers.get(ledger_id, ()):
+                    self._discard(Position(ledger_id, entry_id), key)
+                    break
 
     def mark_delete_moved(self, position: tuple[int, int]) -> None:
-        pass
+        gone = [
+            (ledger_id, entry_id)
+            for ledgers in self._buckets.values()
+            for ledger_id, bitmap in ledgers.items()
+            for entry_id in bitmap
+            if (ledger_id, entry_id) <= position
+        ]
+        self.pass_positions(gone)
 
     def __len__(self) -> int:
         return self._count

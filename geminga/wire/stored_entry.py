@@ -12,6 +12,8 @@ USUAL_STAMP = b"\x0e\x02\x00\x00\x00\x07\x08"
 """A stamp of nothing but the time, which takes six bytes from 2004 to 2109."""
 _USUAL_STAMP_BYTES = 13
 _CHECKSUM_MAGIC = b"\x0e\x01"
+_DELIVER_AT_TAG = b"\x98\x01"
+"""Field 19 of MessageMetadata, a varint."""
 
 
 def stamp_bytes(body: bytes) -> int:
@@ -37,6 +39,15 @@ def metadata_place(body: bytes) -> tuple[int, int]:
     if end > len(body):
         raise ProtocolError(f"metadata up to byte {end} in an entry of {len(body)}")
     return at + 4, end
+
+
+def may_be_delayed(body: bytes) -> bool:
+    """False: the entry surely has no delivery time. A fraction of `peek`, for those who ask nothing else."""
+    try:
+        at, end = metadata_place(body)
+    except ProtocolError:
+        return False
+    return body.find(_DELIVER_AT_TAG, at, end) >= 0
 
 
 def parse_metadata(body: bytes, at: int, end: int) -> pb.MessageMetadata:

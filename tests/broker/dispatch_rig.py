@@ -18,7 +18,11 @@ from fastcrc.crc32 import iscsi
 
 from geminga.bookie.bookie import Bookie
 from geminga.broker.consumer import EXCLUSIVE, SUBSCRIPTION_TYPES, Consumer
+from geminga.broker.delay_settings import DelaySettings
+from geminga.broker.delayed import DelayedEntries
+from geminga.broker.index_home import IndexHome
 from geminga.broker.subscription import Subscription, SubscriptionSettings
+from geminga.broker.topic_delays import TopicDelays
 from geminga.chaos.sim_disk import SimDisk
 from geminga.chaos.sim_key_value import SimKeyValue
 from geminga.clock import TrioClock
@@ -28,11 +32,14 @@ from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.store import MetadataStore
 from geminga.names import TopicName
 from geminga.position import EARLIEST, Position
-from geminga.tracker.time_buckets import TimeBucketTracker
+from geminga.tracker.in_memory import in_memory_tracker
+from geminga.tracker.interface import DelayedDeliveryTracker
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.decoder import Decoder, Delivery
-from geminga.wire.message_metadata import stamp
+from geminga.wire.message_metadata import peek, stamp
+from geminga.wire.stored_entry import may_be_delayed
 
+assert IndexHome is not None, "imported here, as its first import would take a thread"
 TOPIC = TopicName.parse("persistent://public/default/orders")
 
 
@@ -64,6 +71,12 @@ def message(
     head = metadata.SerializeToString()
     checked = struct.pack(">I", len(head)) + head + payload
     return struct.pack(">HI", 0x0E01, iscsi(checked)) + checked
+
+
+async def on_loop(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What would run in a thread, here: so that a mock clock owns all of time."""
+    await trio.lowlevel.checkpoint()
+    return function(*arguments)
 
 
 class FakeOutbox:
@@ -176,6 +189,8 @@ class Rig:
             ledger=ledger,
             subscriptions={},
         )
+        self.delays: TopicDelays | None = None
+        """Opens the trackers, if `index` was called; else each is in memory, by `strict` and `tick_ms`."""
         self.strict = True
         self.tick_ms = 16
         self._consumer_id = 0
@@ -186,6 +201,8 @@ class Rig:
     def on_confirmed(self, ledger_id: int, first_entry_id: int, contexts: list[Any]) -> None:
         self._confirmed += len(contexts)
         self._published.set()
+        if self.delays is not None:
+            self.delays.appended(ledger_id, first_entry_id, contexts)
         for subscription in self.topic.subscriptions.values():
             subscription.entries_available()
 
@@ -198,7 +215,8 @@ class Rig:
         before = self.ledger.last_confirmed
         prefix = stamp(self.clock.now_ms())
         for entry in entries:
-            self.ledger.append(prefix + entry, None)
+            stored = prefix + entry
+            self.ledger.append(stored, peek(stored).deliver_at_ms if may_be_delayed(stored) else 0)
         while self._confirmed < wanted:
             self._published = trio.Event()
             await self._published.wait()
@@ -226,11 +244,24 @@ class Rig:
             cursor,
             settings=SubscriptionSettings(**settings),
             clock=self.clock,
-            tracker_factory=lambda: TimeBucketTracker(self.clock, tick_ms=self.tick_ms, strict=self.strict),
+            open_tracker=self.open_tracker,
         )
+        if self.delays is not None:
+            self.delays.attach(subscription.delayed)
         self.topic.subscriptions[name] = subscription
         await self.nursery.start(subscription.run)
         return subscription
+
+    async def open_tracker(self, delayed: DelayedEntries) -> DelayedDeliveryTracker:
+        if self.delays is not None:
+            return await self.delays.open_tracker(delayed)
+        return in_memory_tracker(self.clock, tick_ms=self.tick_ms, strict=self.strict)
+
+    async def index(self, **settings: Any) -> TopicDelays:
+        """Have the index of each subscription, or of all, as this says; before the first subscription."""
+        self.delays = TopicDelays(self.ledger, self.clock, DelaySettings(**settings), off_loop=on_loop)
+        await self.delays.start(self.nursery)
+        return self.delays
 
     def consumer(
         self, sub_type: str = EXCLUSIVE, name: str = "c", **fields: Any

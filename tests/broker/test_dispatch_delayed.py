@@ -215,7 +215,7 @@ async def test_a_message_that_falls_due_between_a_round_and_the_sleep_comes_at_o
 
         async def slow_round() -> None:
             await original()
-            if dispatcher.tracker is not None:
+            if subscription.delayed.tracker is not None:
                 clock.stepped_ms = 1100
 
         dispatcher.round = slow_round  # type: ignore[method-assign]

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geminga.broker.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
+from geminga.errors import CorruptData
 from geminga.position import Position
 from geminga.wire.decoder import Delivery
 from tests.broker.dispatch_rig import Client, FakeOutbox, Rig, message, open_rig, position_of
@@ -27,6 +28,21 @@ PROGRAMS = int(os.environ.get("GEMINGA_DISPATCH_PROGRAMS", "40"))
 KEYS = 3
 UNACKED_MAX = 12
 UNACKED_MAX_ALL = 30
+
+SMALL_BUCKETS = {
+    "keeps_buckets": True,
+    "bucket_indexes_min": 3,
+    "segment_indexes_max": 2,
+    "segment_span_ms": 500,
+    "buckets_max": 3,
+}
+INDEXES: list[dict[str, Any] | None] = [
+    None,
+    SMALL_BUCKETS,
+    {"is_shared": True},
+    {"is_shared": True, **SMALL_BUCKETS},
+]
+"""What holds the delayed entries; None: a tracker in memory."""
 
 pick = st.integers(0, 11)
 publish = st.tuples(st.just("publish"), st.lists(st.tuples(pick, st.integers(1, 4)), min_size=1, max_size=12))
@@ -46,6 +62,7 @@ operation = st.one_of(
     join,
     st.tuples(st.just("leave"), pick),
     st.tuples(st.just("delay"), pick, st.integers(1, 3000)),
+    st.tuples(st.just("lose"), pick),
     st.tuples(st.just("ack_elsewhere"), pick, st.integers(1, 3)),
     st.tuples(st.just("redeliver"), pick),
     st.tuples(st.just("block"), pick),
@@ -96,6 +113,21 @@ class Model:
 
     async def delay(self, key: int, delay_ms: int) -> None:
         await self.publish([(key, 1)], deliver_at_ms=self.rig.now_ms() + delay_ms)
+
+    async def lose(self, number: int) -> None:
+        """A part of the index is lost: nobody may notice."""
+        delayed = self.subscription.delayed
+        home = self.rig.delays.home_of(delayed) if self.rig.delays is not None else None
+        if home is not None and home.keeper is not None and (stored := home.keeper.stored):
+            home.keeper.buckets.lose(stored[number % len(stored)], CorruptData("as if"))
+            return
+        if home is not None:
+            return
+        held = [p for p in self.due_ms if delayed.holds(p)]
+        if held:
+            ledger_id = held[number % len(held)].ledger_id
+            delayed.tracker.pass_positions([p for p in held if p.ledger_id == ledger_id])
+            delayed.read_again(ledger_id, ledger_id)
 
     async def join(self, priority: int, name: str) -> None:
         if self.sub_type == EXCLUSIVE and self.clients:
@@ -248,10 +280,16 @@ def slow_down(rig: Rig, read_ms: int) -> None:
 
 
 async def execute(
-    sub_type: str, program: list[tuple[Any, ...]], ledger_entries_max: int, read_ms: int
+    sub_type: str,
+    program: list[tuple[Any, ...]],
+    ledger_entries_max: int,
+    read_ms: int,
+    index: dict[str, Any] | None,
 ) -> None:
     async with open_rig(partition=0, ledger_entries_max=ledger_entries_max, rollover_min_ms=0) as rig:
         model = Model(rig, sub_type)
+        if index is not None:
+            await rig.index(strict=True, tick_ms=16, **index)
         if read_ms:
             slow_down(rig, read_ms)
         model.subscription = await rig.subscription(
@@ -270,9 +308,11 @@ async def execute(
 @pytest.mark.parametrize("sub_type", [EXCLUSIVE, FAILOVER, SHARED, KEY_SHARED])
 def test_random_programs(sub_type: str) -> None:
     @settings(max_examples=PROGRAMS, deadline=None, database=None)
-    @given(programs, st.sampled_from([5, 1000]), st.sampled_from([0, 20]))
-    def run(program: list[tuple[Any, ...]], ledger_entries_max: int, read_ms: int) -> None:
+    @given(programs, st.sampled_from([5, 1000]), st.sampled_from([0, 20]), st.sampled_from(INDEXES))
+    def run(
+        program: list[tuple[Any, ...]], ledger_entries_max: int, read_ms: int, index: dict[str, Any] | None
+    ) -> None:
         clock = trio.testing.MockClock(autojump_threshold=0)
-        trio.run(execute, sub_type, program, ledger_entries_max, read_ms, clock=clock)
+        trio.run(execute, sub_type, program, ledger_entries_max, read_ms, index, clock=clock)
 
     run()

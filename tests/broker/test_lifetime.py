@@ -20,6 +20,7 @@ from geminga.admin.router import Request, Response, Router
 from geminga.admin.routes import router_for
 from geminga.bookie.bookie import Bookie
 from geminga.broker.consumer import SHARED, SUBSCRIPTION_TYPES, Consumer
+from geminga.broker.delay_settings import DelaySettings
 from geminga.broker.dispatch_settings import SubscriptionSettings
 from geminga.broker.namespaces import Namespaces
 from geminga.broker.policies import EffectivePolicies, Policies
@@ -40,7 +41,6 @@ from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.records import topic_policies_path
 from geminga.metadata.store import MetadataStore
 from geminga.names import TopicName
-from geminga.tracker.time_buckets import TimeBucketTracker
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import Send
 from tests.broker.dispatch_rig import FakeOutbox
@@ -199,7 +199,7 @@ async def open_broker(*, by_broker_time: bool = False) -> AsyncIterator[Broker]:
             ),
             ledger_settings=ManagedLedgerSettings(ledger_entries_max=10, rollover_min_ms=0),
             subscription_settings=SubscriptionSettings(),
-            tracker_factory=lambda: TimeBucketTracker(clock, tick_ms=1000, strict=False),
+            delay_settings=DelaySettings(),
         )
         topics = Topics(rooms)
         await nursery.start(topics.run)

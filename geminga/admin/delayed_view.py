@@ -1,0 +1,63 @@
+"""What the admin API needs of the delayed indexes; `geminga.broker.delayed_view` implements it.
+
+Every method raises `TopicNotFound` or `SubscriptionNotFound` if there is no such thing. Times are ms since
+1970.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from geminga.broker.delayed_statistics import (
+    BucketInfo,
+    Damage,
+    DelayedPage,
+    DelayedSummary,
+    DueCount,
+    WhyNotDelivered,
+)
+from geminga.names import TopicName
+from geminga.position import Position
+
+
+class DelayedView(Protocol):
+    """Reads are a moment's; changes are durable on return."""
+
+    async def summary(self, topic: TopicName, subscription: str) -> DelayedSummary: ...
+
+    async def histogram(self, topic: TopicName, subscription: str, width_ms: int) -> list[DueCount]:
+        """By due time, without empty classes. At most 1,000: `width_ms` is doubled as often as that takes."""
+        ...
+
+    async def messages(
+        self, topic: TopicName, subscription: str, start: Position, count_max: int
+    ) -> DelayedPage:
+        """Messages that wait, in the order of the topic."""
+        ...
+
+    async def why(self, topic: TopicName, subscription: str, position: Position) -> WhyNotDelivered:
+        """Why this one has not been delivered, or not again."""
+        ...
+
+    async def buckets(self, topic: TopicName, subscription: str) -> list[BucketInfo]:
+        """In the order of their ledgers."""
+        ...
+
+    async def cancel(self, topic: TopicName, subscription: str, positions: Sequence[Position]) -> int:
+        """Acknowledge messages that wait: they are never delivered. Returns how many that was news for."""
+        ...
+
+    async def reschedule(
+        self, topic: TopicName, subscription: str, position: Position, due_ms: int | None
+    ) -> None:
+        """Give a message that waits another time; None: now. `NotDelayed` if it does not wait."""
+        ...
+
+    async def damage(
+        self, topic: TopicName, subscription: str, how: Damage, ledger_id: int | None
+    ) -> int | None:
+        """Break a bucket (None: the first) on the bookie, as a disk might; returns its ledger, None if
+        there is no such bucket. `NotAllowed` unless the broker was started for that.
+        """
+        ...

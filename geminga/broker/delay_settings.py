@@ -1,0 +1,28 @@
+"""How delayed messages are indexed; the names in brackets are `broker.conf`'s."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class DelaySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Of all topics; what a topic's policy may override is in `delayed.DelayPolicy`."""
+
+    tick_ms: int = 1000
+    """[delayedDeliveryTickTimeMillis]"""
+    strict: bool = False
+    """Whether a message may not even be a tick early [isDelayedDeliveryDeliverAtTimeStrict]"""
+    fixed_delay_lookahead: int = 50_000
+    """0: off [delayedDeliveryFixedDelayDetectionLookahead]"""
+    keeps_buckets: bool = False
+    """Whether what waits is sealed into buckets on the bookie [delayedDeliveryTrackerFactoryClassName]"""
+    is_shared: bool = False
+    """One index for all subscriptions of a topic [delayedDeliverySharedIndexEnabled, Geminga's own]"""
+    bucket_indexes_min: int = 50_000
+    """[delayedDeliveryMinIndexCountPerBucket]"""
+    segment_span_ms: int = 300_000
+    """[delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds]"""
+    segment_indexes_max: int = 5_000
+    """-1: no limit [delayedDeliveryMaxIndexesPerBucketSnapshotSegment]"""
+    buckets_max: int = -1
+    """-1: none [delayedDeliveryMaxNumBuckets]"""

@@ -1,0 +1,71 @@
+"""What is told of a delayed index: by the admin API as it stands, in camel case. Times are ms since 1970."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Damage = Literal["lose", "truncate", "corrupt"]
+"""Delete a bucket's ledger, cut its last entry off, or flip a bit in it."""
+
+
+class DelayedSummary(msgspec.Struct, rename="camel", kw_only=True):
+    messages: int
+    next_due_ms: int | None
+    """None: nothing waits."""
+    index_bytes: int
+    keeps_buckets: bool
+    is_shared: bool
+    buckets: int
+    bucket_bytes: int
+    """On the bookie."""
+
+
+class DueCount(msgspec.Struct, rename="camel", kw_only=True):
+    """Messages due from `from_ms` on and before `to_ms`."""
+
+    from_ms: int
+    to_ms: int
+    messages: int
+
+
+class DelayedMessage(msgspec.Struct, rename="camel", kw_only=True):
+    ledger_id: int
+    entry_id: int
+    due_ms: int | None
+    """None: its metadata cannot be read."""
+
+
+class DelayedPage(msgspec.Struct, rename="camel", kw_only=True):
+    messages: list[DelayedMessage]
+    next: str | None
+    """Where the next page starts, as `ledger:entry`; None: that was the last."""
+
+
+class WhyNotDelivered(msgspec.Struct, rename="camel", kw_only=True):
+    reason: str
+    """One of: acknowledged, pending, delayed, due, to-be-sent-again, not-read-yet, no-such-entry."""
+    text: str
+    """For people."""
+    due_ms: int | None = None
+
+
+class SegmentInfo(msgspec.Struct, rename="camel", kw_only=True):
+    number: int
+    first_due_ms: int
+    last_due_ms: int
+    messages: int
+    bytes: int
+    is_loaded: bool
+
+
+class BucketInfo(msgspec.Struct, rename="camel", kw_only=True):
+    start_ledger: int
+    end_ledger: int
+    ledger_id: int | None
+    """Of its own ledger on the bookie; None: it is only in memory."""
+    messages: int
+    """Those that still wait."""
+    bytes: int
+    segments: list[SegmentInfo]

@@ -1,0 +1,222 @@
+"""What an operator may see of the delayed indexes and change in them; `admin/delayed_view.py` says it all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import trio
+
+from geminga.broker.delayed_damage import damage_bucket
+from geminga.broker.delayed_statistics import (
+    BucketInfo,
+    Damage,
+    DelayedMessage,
+    DelayedPage,
+    DelayedSummary,
+    DueCount,
+    SegmentInfo,
+    WhyNotDelivered,
+)
+from geminga.broker.dispatch_shared import SharedDispatcher
+from geminga.errors import NotAllowed, PeerError, ProtocolError
+from geminga.position import Position
+from geminga.wire.message_metadata import peek
+
+if TYPE_CHECKING:
+    from geminga.broker.index_home import IndexHome
+    from geminga.broker.subscription import Subscription
+    from geminga.broker.topics import Topics
+    from geminga.managed_ledger.entry import Entry
+    from geminga.names import TopicName
+
+
+CLASSES_MAX = 1000
+READ_AT_ONCE = 20
+"""Entries, of whatever size, that are read for nothing but their times."""
+
+
+class NotDelayed(PeerError):
+    """The message is not one that waits for its time."""
+
+    http_status = 404
+
+
+def _due_ms(subscription: Subscription, entry: Entry) -> int | None:
+    """When an entry is due: as it was sent, or as it was changed. None: its metadata cannot be read."""
+    changed = subscription.delayed.overrides.get(entry.position.ledger_id << 32 | entry.position.entry_id)
+    if changed is not None:
+        return changed
+    try:
+        return peek(entry.body).deliver_at_ms
+    except ProtocolError:
+        return None
+
+
+def _capacity(subscription: Subscription) -> str:
+    consumers = subscription.consumers
+    if not consumers:
+        return "no consumer is connected"
+    able = sum(consumer.capacity() > 0 for consumer in consumers)
+    return f"{able} of {len(consumers)} connected consumers have permits"
+
+
+class DelayedOperator:
+    """Loads topics if need be."""
+
+    def __init__(self, topics: Topics, *, allows_damage: bool) -> None:
+        self._topics = topics
+        self._allows_damage = allows_damage
+
+    async def _find(self, topic: TopicName, name: str) -> tuple[Subscription, IndexHome | None]:
+        loaded = await self._topics.get(topic, create=False)
+        subscription = loaded.subscription(name)
+        return subscription, loaded.delays.home_of(subscription.delayed)
+
+    async def summary(self, topic: TopicName, subscription: str) -> DelayedSummary:
+        loaded = await self._topics.get(topic, create=False)
+        delayed = loaded.subscription(subscription).delayed
+        home = loaded.delays.home_of(delayed)
+        buckets = home.bucket_statistics() if home is not None else None
+        settings = loaded.delays.settings
+        return DelayedSummary(
+            messages=len(delayed),
+            next_due_ms=delayed.tracker.next_due_ms() if delayed.tracker is not None else None,
+            index_bytes=delayed.memory_bytes(),
+            keeps_buckets=settings.keeps_buckets,
+            is_shared=settings.is_shared,
+            buckets=buckets.buckets if buckets is not None else 0,
+            bucket_bytes=buckets.stored_bytes if buckets is not None else 0,
+        )
+
+    async def histogram(self, topic: TopicName, subscription: str, width_ms: int) -> list[DueCount]:
+        found, _ = await self._find(topic, subscription)
+        view = found.delayed.tracker
+        if view is None:
+            return []
+        from geminga.tracker import eyes
+        from geminga.tracker.view import View
+
+        assert isinstance(view, View)
+        while len(classes := eyes.histogram(view, width_ms)) > CLASSES_MAX:
+            width_ms *= 2
+            await trio.lowlevel.checkpoint()
+        return [
+            DueCount(from_ms=one.start_ms, to_ms=one.start_ms + width_ms, messages=one.positions)
+            for one in classes
+        ]
+
+    async def messages(
+        self, topic: TopicName, subscription: str, start: Position, count_max: int
+    ) -> DelayedPage:
+        found, home = await self._find(topic, subscription)
+        view = found.delayed.tracker
+        if view is None or home is None:
+            return DelayedPage(messages=[], next=None)
+        from geminga.tracker import eyes
+        from geminga.tracker.view import View
+
+        assert isinstance(view, View)
+        places = eyes.page(view, start, count_max + 1)
+        following = places[count_max] if len(places) > count_max else None
+        # In memory the index keeps times no more exactly than it has to; the entries have them all.
+        due_ms = eyes.due_times_ms(view, places[:count_max]) if home.index.rules.exact else {}
+        unknown = [place for place in places[:count_max] if place not in due_ms]
+        for first in range(0, len(unknown), READ_AT_ONCE):
+            part = unknown[first : first + READ_AT_ONCE]
+            for entry in await found.topic.ledger.read_positions(part):
+                if (sent_ms := _due_ms(found, entry)) is not None:
+                    due_ms[entry.position] = sent_ms
+        messages = [
+            DelayedMessage(ledger_id=ledger_id, entry_id=entry_id, due_ms=due_ms.get((ledger_id, entry_id)))
+            for ledger_id, entry_id in places[:count_max]
+        ]
+        following_text = None if following is None else f"{following[0]}:{following[1]}"
+        return DelayedPage(messages=messages, next=following_text)
+
+    async def why(self, topic: TopicName, subscription: str, position: Position) -> WhyNotDelivered:
+        found, _ = await self._find(topic, subscription)
+        ledger_id, entry_id = position
+        place = f"{ledger_id}:{entry_id}"
+        if entry_id >= found.topic.ledger.entries_in(ledger_id):
+            return WhyNotDelivered(reason="no-such-entry", text=f"there is no message {place}")
+        if found.cursor.is_acknowledged(position):
+            return WhyNotDelivered(reason="acknowledged", text=f"{place} is acknowledged")
+        if isinstance(dispatcher := found.dispatcher, SharedDispatcher):
+            for consumer in dispatcher.consumers:
+                if consumer.pending.get(ledger_id, entry_id):
+                    text = f"{place} was sent to the consumer {consumer.name} and is not acknowledged yet"
+                    return WhyNotDelivered(reason="pending", text=text)
+            if position in dispatcher.redelivery:
+                text = f"{place} goes out as soon as a consumer takes more: {_capacity(found)}"
+                return WhyNotDelivered(reason="to-be-sent-again", text=text)
+        if found.delayed.holds(position):
+            return await self._why_delayed(found, position)
+        text = f"{place} has not been read yet: {_capacity(found)}"
+        return WhyNotDelivered(reason="not-read-yet", text=text)
+
+    async def _why_delayed(self, found: Subscription, position: Position) -> WhyNotDelivered:
+        place = f"{position.ledger_id}:{position.entry_id}"
+        entries = await found.topic.ledger.read_positions([position])
+        due_ms = _due_ms(found, entries[0]) if entries else None
+        now_ms = found.clock.now_ms()
+        if due_ms is None or due_ms <= now_ms:
+            text = f"{place} is due, and goes out as soon as a consumer takes more: {_capacity(found)}"
+            return WhyNotDelivered(reason="due", text=text, due_ms=due_ms)
+        text = f"{place} waits for another {(due_ms - now_ms) / 1000:.3f} s, until {due_ms} ms since 1970"
+        return WhyNotDelivered(reason="delayed", text=text, due_ms=due_ms)
+
+    async def buckets(self, topic: TopicName, subscription: str) -> list[BucketInfo]:
+        _, home = await self._find(topic, subscription)
+        if home is None:
+            return []
+        index = home.index
+        return [
+            BucketInfo(
+                start_ledger=stored.start_ledger,
+                end_ledger=stored.end_ledger,
+                ledger_id=stored.ledger_id,
+                messages=index.live_count(stored.start_ledger, stored.end_ledger),
+                bytes=stored.bytes,
+                segments=[
+                    SegmentInfo(
+                        number=number,
+                        first_due_ms=int(bucket.min_ms[number]),
+                        last_due_ms=int(bucket.max_ms[number]),
+                        messages=int(bucket.counts[number]),
+                        bytes=int(bucket.sizes_bytes[number]),
+                        is_loaded=number < bucket.next_segment or number in bucket.loaded,
+                    )
+                    for number in range(bucket.segments)
+                ],
+            )
+            for stored, bucket in index.buckets.items()
+        ]
+
+    async def cancel(self, topic: TopicName, subscription: str, positions: Sequence[Position]) -> int:
+        found, _ = await self._find(topic, subscription)
+        waiting = [position for position in dict.fromkeys(positions) if found.delayed.holds(position)]
+        found.delayed.passed(waiting)
+        found.cursor.acknowledge(waiting)
+        if waiting and found.cursor.durable:
+            await found.cursor.persist()
+        return len(waiting)
+
+    async def reschedule(
+        self, topic: TopicName, subscription: str, position: Position, due_ms: int | None
+    ) -> None:
+        found, home = await self._find(topic, subscription)
+        if home is None or not found.delayed.holds(position):
+            raise NotDelayed(f"{position} does not wait on {subscription}")
+        home.forget_overrides(home.is_acknowledged_by_all)
+        when_ms = found.clock.now_ms() if due_ms is None else due_ms
+        if not await home.reschedule(position, when_ms):
+            raise NotDelayed(f"{position} does not wait on {subscription}: it is due")
+
+    async def damage(
+        self, topic: TopicName, subscription: str, how: Damage, ledger_id: int | None
+    ) -> int | None:
+        if not self._allows_damage:
+            raise NotAllowed("buckets are damaged only where the broker was started with --chaos")
+        _, home = await self._find(topic, subscription)
+        return None if home is None else await damage_bucket(home, how, ledger_id)

@@ -1,0 +1,99 @@
+"""`geminga delayed` against a broker: what waits, and how that is changed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+
+from tests.e2e.broker_process import ROOT, BrokerProcess
+
+TOPIC = "persistent://public/default/orders"
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(
+        tmp_path_factory.mktemp("delayed") / "data",
+        settings={
+            "delayedDeliveryTrackerFactoryClassName": "org.apache.pulsar.broker.delayed."
+            "BucketDelayedDeliveryTrackerFactory",
+            "delayedDeliveryMinIndexCountPerBucket": "10",
+            "managedLedgerMaxEntriesPerLedger": "10",
+            "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+        },
+    )
+    process.start()
+    yield process
+    assert process.stop() == 0
+
+
+def run(process: BrokerProcess, *arguments: str, fails: bool = False) -> str:
+    action, *rest = arguments
+    command = [sys.executable, "-m", "geminga", "delayed", action, TOPIC, *rest, "-s", "billing"]
+    command += ["--url", process.endpoints.web_url]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode != 0) is fails, done
+    return done.stderr if fails else done.stdout
+
+
+def test_seeing_and_changing_what_waits(process: BrokerProcess, tmp_path: Path) -> None:
+    logger = pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(tmp_path / "client.log"))
+    client = pulsar.Client(process.endpoints.service_url, logger=logger)
+    consumer = client.subscribe(TOPIC, "billing", pulsar.ConsumerType.Shared)
+    producer = client.create_producer(TOPIC)
+    ids = [producer.send(b"%d" % n, deliver_after=timedelta(hours=1 + n)) for n in range(30)]
+    producer.send(b"plain")
+    plain = consumer.receive(5000)
+    assert plain.data() == b"plain"
+    places = [f"{i.ledger_id()}:{i.entry_id()}" for i in ids]
+
+    summary = json.loads(run(process, "summary", "--json"))
+    assert summary["messages"] == 30
+    assert summary["keepsBuckets"]
+    assert "messages that wait  30" in run(process, "summary")
+    rows: list[Any] = json.loads(run(process, "histogram", "--width", "1h", "--json"))
+    assert sum(row["messages"] for row in rows) == 30
+    assert "#" in run(process, "histogram", "--width", "5h")
+    listed = run(process, "list", "--limit", "10")
+    assert listed.splitlines()[0].split()[0] == places[0]
+    assert f"more: --from {places[10]}" in listed
+    assert "waits for another" in run(process, "why", places[0])
+    assert "SEGMENTS" in run(process, "buckets")
+
+    assert run(process, "cancel", places[1], places[2]) == "cancelled: 2\n"
+    run(process, "postpone", places[3], "--for", "2d")
+    run(process, "postpone", places[4], "--until", "2040-01-31T12:00:00+00:00")
+    run(process, "expedite", places[5])
+    early = consumer.receive(5000)
+    assert early.data() == b"5"
+    assert json.loads(run(process, "summary", "--json"))["messages"] == 27
+    assert "is acknowledged" in run(process, "why", places[1])
+    assert "does not wait" in run(process, "expedite", "999:0", fails=True)
+    assert "--chaos" in run(process, "lose-bucket", fails=True)
+
+    process.kill()
+    process.start()
+    again = consumer.receive(10_000)
+    assert again.data() in (b"plain", b"5")
+    consumer.acknowledge(again)
+    both = consumer.receive(10_000)
+    assert {again.data(), both.data()} == {b"plain", b"5"}
+    message = json.loads(run(process, "list", "--from", places[4], "--limit", "1", "--json"))["messages"][0]
+    assert message["dueMs"] == 2_211_624_000_000
+    assert "is acknowledged" in run(process, "why", places[1])
+    client.close()
+
+
+def test_what_is_refused(process: BrokerProcess) -> None:
+    assert "ledger:entry" in run(process, "cancel", "nonsense", fails=True)
+    assert "of type" not in run(process, "why", "1:x", fails=True)
+    assert "expected a duration" in run(process, "postpone", "1:1", "--for", "never", fails=True)
+    assert "--for" in run(process, "postpone", "1:1", fails=True)
