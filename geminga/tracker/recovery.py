@@ -101,16 +101,21 @@ class Recovery:
 
     async def run(self) -> None:
         """On return nothing is unknown. Cancelling leaves the rest unknown, and the disk as it was."""
-        limit = trio.CapacityLimiter(OPENED_AT_ONCE)
-        generation = self._buckets.generation
-        async with trio.open_nursery() as nursery:
-            for group in tuple(self._groups):
-                nursery.start_soon(self._take_over, group, generation, limit)
+        # In the order of the ledgers, as what was published first is most likely to be due: tasks that are
+        # started together would run in this order or the other way round.
+        groups, generation = iter(tuple(self._groups)), self._buckets.generation
 
-    async def _take_over(self, group: list[_Named], generation: int, limit: trio.CapacityLimiter) -> None:
-        async with limit:
-            for one in group:
-                await self._open(one)
+        async def take_over_some() -> None:
+            for group in groups:
+                await self._take_over(group, generation)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(OPENED_AT_ONCE):
+                nursery.start_soon(take_over_some)
+
+    async def _take_over(self, group: list[_Named], generation: int) -> None:
+        for one in group:
+            await self._open(one)
         if self._buckets.generation == generation:
             kept: list[_Named] = []
             for one in sorted(group, key=_precedence):
