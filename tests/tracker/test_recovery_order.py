@@ -40,9 +40,16 @@ async def test_the_first_ledgers_are_known_first(attempt: int) -> None:
     recovery = Recovery(
         NamedBuckets(),  # type: ignore[arg-type]
         wanted=lambda members: {},
-        on_known=lambda first, last: known.append(first - 10),
+        on_known=lambda first, last: note(first),
     )
-    assert recovery.is_unknown(10)
+
+    def note(ledger_id: int) -> None:
+        assert not recovery.is_unknown(ledger_id)
+        known.append(ledger_id - 10)
+        unknown = [n for n in range(BUCKETS) if recovery.is_unknown(10 + n)]
+        assert sorted(known + unknown) == list(range(BUCKETS))
+
+    assert [n for n in range(10 + BUCKETS + 5) if recovery.is_unknown(n)] == list(range(10, 10 + BUCKETS))
     await recovery.run()
     assert sorted(known) == list(range(BUCKETS))
     assert max(abs(place - n) for place, n in enumerate(known)) < OPENED_AT_ONCE
