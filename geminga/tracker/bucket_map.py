@@ -31,6 +31,9 @@ class BucketMap:
         self._buckets: dict[StoredBucket, Bucket] = {}
         self._frozen: dict[Frozen, None] = {}
         self._done: list[StoredBucket] = []
+        self._ran_out = False
+        """Whether some bucket may have no rows any more."""
+        self._closed_before = 0
         self._starts: list[int] = []
         self._ends: list[int] = []
 
@@ -92,11 +95,17 @@ class BucketMap:
         columns = directory.min_ms, directory.max_ms, directory.counts, directory.sizes_bytes
         decode = directory.decode_segment
         bucket = Bucket(stored.start_ledger, stored.end_ledger, columns, decode, stored.ledger_id)
-        bucket.on_progress = self.progressed
+
+        def progressed() -> None:
+            self._ran_out = self._ran_out or not bucket.has_more()
+            self.progressed()
+
+        bucket.on_progress = progressed
         return bucket
 
     def _serve(self, stored: StoredBucket, bucket: Bucket) -> None:
         self._buckets[stored] = bucket
+        self._ran_out = True
         self._ranges_changed()
         if bucket.is_ready():
             self._queue.push(bucket)
@@ -158,14 +167,21 @@ class BucketMap:
             self._ranges_changed()
 
     def released(self) -> Sequence[StoredBucket]:
-        """Buckets whose rows have all been taken or are dead; each is returned once."""
+        """Buckets whose rows have all been taken or are dead; each is returned once. O(1) unless one has run
+        out of rows, or a ledger of members, since the last call.
+        """
+        if self._ran_out or self._closed_before != self._members.closed:
+            self._ran_out, self._closed_before = False, self._members.closed
+            self._drop_done()
+        done, self._done = self._done, []
+        return done
+
+    def _drop_done(self) -> None:
         for stored, bucket in list(self._buckets.items()):
             ledgers = stored.start_ledger, stored.end_ledger
             if not bucket.has_more() or not self._members.count_between(*ledgers):
                 self.drop(stored)
                 self._done.append(stored)
-        done, self._done = self._done, []
-        return done
 
     def clear(self) -> None:
         for frozen in self._frozen:

@@ -31,6 +31,7 @@ class Membership:
         "_open_bitmap",
         "_open_ledger",
         "_top",
+        "closed",
         "ledgers",
         "run_end",
         "run_first",
@@ -40,6 +41,8 @@ class Membership:
         self._bitmaps: dict[int, BitMap] = {}
         self.ledgers: list[int] = []
         """The keys of `bitmaps`, ascending."""
+        self.closed = 0
+        """How often the last member of a ledger has gone."""
         self._count = 0
         self._open_ledger = -1
         self._open_bitmap = BitMap()
@@ -226,8 +229,10 @@ class Membership:
         self._bitmaps.clear()
         self.ledgers.clear()
         self._count = 0
+        self.closed += 1
 
     def _close(self, ledger_id: int) -> None:
+        self.closed += 1
         if ledger_id == self._open_ledger:
             self._open_bitmap.clear()
             return

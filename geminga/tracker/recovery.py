@@ -13,6 +13,8 @@ the newest), those that it overlaps go, and what only they had is found in the b
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -67,7 +69,10 @@ class Recovery:
         self._buckets = buckets
         self._wanted = wanted
         self._on_known = on_known
-        self._groups = list(self._overlapping(self._named()))
+        self._groups = deque(self._overlapping(self._named()))
+        self._firsts = [group[0].first_ledger for group in self._groups]
+        self._lasts = [max(one.last_ledger for one in group) for group in self._groups]
+        """The ranges that are unknown still: ascending, and no two overlap."""
 
     def _named(self) -> list[_Named]:
         named, ledger_ids = [], set()
@@ -94,23 +99,26 @@ class Recovery:
 
     def is_unknown(self, ledger_id: int) -> bool:
         """Whether a bucket that has not been read yet may say when entries of this ledger are due."""
-        return any(
-            group[0].first_ledger <= ledger_id <= max(one.last_ledger for one in group)
-            for group in self._groups
-        )
+        place = bisect_right(self._firsts, ledger_id) - 1
+        return place >= 0 and ledger_id <= self._lasts[place]
 
     async def run(self) -> None:
         """On return nothing is unknown. Cancelling leaves the rest unknown, and the disk as it was."""
-        limit = trio.CapacityLimiter(OPENED_AT_ONCE)
+        # In the order of the ledgers, as what was published first is most likely to be due: tasks that are
+        # started together would run in this order or the other way round.
         generation = self._buckets.generation
-        async with trio.open_nursery() as nursery:
-            for group in tuple(self._groups):
-                nursery.start_soon(self._take_over, group, generation, limit)
 
-    async def _take_over(self, group: list[_Named], generation: int, limit: trio.CapacityLimiter) -> None:
-        async with limit:
-            for one in group:
-                await self._open(one)
+        async def take_over_some() -> None:
+            while self._groups:
+                await self._take_over(self._groups.popleft(), generation)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(OPENED_AT_ONCE):
+                nursery.start_soon(take_over_some)
+
+    async def _take_over(self, group: list[_Named], generation: int) -> None:
+        for one in group:
+            await self._open(one)
         if self._buckets.generation == generation:
             kept: list[_Named] = []
             for one in sorted(group, key=_precedence):
@@ -121,8 +129,8 @@ class Recovery:
                 else:
                     kept.append(one)
                     self._adopt(one.key, *one.found)
-        self._groups.remove(group)
-        self._on_known(group[0].first_ledger, max(one.last_ledger for one in group))
+        place = bisect_left(self._firsts, group[0].first_ledger)
+        self._on_known(self._firsts.pop(place), self._lasts.pop(place))
 
     def _adopt(self, key: str, bucket: StoredBucket, directory: Directory) -> None:
         members = self._wanted(directory.members)
