@@ -39,8 +39,8 @@ from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.store import MetadataStore
 from geminga.names import TopicName
 from geminga.position import Position
-from geminga.tracker.interface import DelayedDeliveryTracker
 from geminga.tracker.in_memory import in_memory_tracker
+from geminga.tracker.interface import DelayedDeliveryTracker
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.message_metadata import stamp
 
