@@ -97,19 +97,23 @@ class Verification:
             path = entry_log_path(directory, log_id)
             file = self.disk.open(path)
             try:
-                self._check_log(path, file, log_id, promised.get(log_id, _Promised()))
+                is_dead = key_value is not None and log_id not in promised
+                self._check_log(path, file, log_id, promised.get(log_id, _Promised()), is_dead=is_dead)
             except StorageError as error:
                 self._found(path, None, str(error))
             finally:
                 file.close()
 
-    def _check_log(self, path: str, file: File, log_id: int, promised: _Promised) -> None:
+    def _check_log(self, path: str, file: File, log_id: int, promised: _Promised, *, is_dead: bool) -> None:
         counts = self.counts
         counts.entry_logs += 1
         counts.log_bytes += file.size()
-        if log_id_in_header(file) != log_id:
-            self._found(path, 0, f"the header is not that of entry log {log_id}")
         footer, bad = footer_of(file)
+        if log_id_in_header(file) != log_id:
+            if is_dead and footer is None and bad is None:
+                counts.unfinished_bytes += file.size()  # a crash came before the header was on the disk
+                return
+            self._found(path, 0, f"the header is not that of entry log {log_id}")
         end = file.size()
         if bad is not None:
             self._found(path, bad.offset, f"the footer ({bad.length} bytes) is damaged")

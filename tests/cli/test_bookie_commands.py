@@ -329,6 +329,21 @@ def test_a_flipped_bit_in_footer_or_trailer_is_found(data: Path, call: Call, fro
     assert str(log) in out
 
 
+@pytest.mark.parametrize("left", [b"", b"\0" * 64], ids=["nothing", "zeros"])
+def test_a_log_that_a_crash_left_before_its_header_is_no_damage(data: Path, call: Call, left: bytes) -> None:
+    (data / "bookie/entry-logs/00000000000000000099.log").write_bytes(left)
+    code, out, _ = call("verify", "--data-dir", data)
+    assert code == 0, out
+
+
+def test_a_lost_header_of_a_log_that_is_needed_is_damage(data: Path, call: Call) -> None:
+    log = data / "bookie/entry-logs/00000000000000000001.log"
+    flip(log, 2)
+    code, out, _ = call("verify", "--data-dir", data)
+    assert code == 1
+    assert f"{log}: offset 0: the header is not that of entry log 1" in out
+
+
 def test_damage_in_a_journal_is_found(crashed: Path, call: Call) -> None:
     needed = [row for row in lines(call("journals", "--data-dir", crashed, "--json")[1]) if row["needed"]]
     ends = {
