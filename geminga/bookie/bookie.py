@@ -30,6 +30,7 @@ from geminga.bookie.ledger_mapping import needed_from, place_of
 from geminga.bookie.ledger_writer import LedgerWriter
 from geminga.bookie.lifeline import Lifeline
 from geminga.bookie.opening import LedgerPlace, Opened, open_all
+from geminga.bookie.records import Segment
 from geminga.bookie.recovery import RecoveryReport
 from geminga.bookie.settings import BookieSettings, BookieStatistics, ledger_directory_share
 from geminga.bookie.statistics import JournalCounts, statistics_of
@@ -369,8 +370,7 @@ class Bookie:
         if self._only is not None:
             self._only.caches.add(group.segments)
         else:
-            for segment in group.segments:
-                self._directory_of(segment.ledger_id).caches.add((segment,))
+            self._distribute(group.segments)
         self._journals.positions[number] = group.end
         for directory in self.directories:
             if directory.caches.flushing is None and directory.caches.is_full():
@@ -378,6 +378,13 @@ class Bookie:
         for writer, last_entry_id in last:
             writer.durable(last_entry_id)
         self._lifeline.notify()
+
+    def _distribute(self, segments: Sequence[Segment]) -> None:
+        parts: dict[LedgerDirectory, list[Segment]] = {}
+        for segment in segments:
+            parts.setdefault(self._directory_of(segment.ledger_id), []).append(segment)
+        for directory, part in parts.items():
+            directory.caches.add_part(part)
 
     def _failed(self, error: StorageError) -> None:
         """Tell everyone who waits."""

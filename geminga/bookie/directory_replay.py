@@ -94,7 +94,8 @@ class DirectoryReplay:
             if segment.last <= last:
                 return
             segment = segment.part(last + 1, segment.last)
-        self._cache.add(segment)
+        # Its group's other entries may be another directory's, or known: they are not kept alive for it.
+        self._cache.add(segment.detached())
         self._last[ledger_id] = segment.last
         self.counts["replayed"] += len(segment.ends)
 

@@ -117,7 +117,7 @@ class LedgerDirectory:
         await self._set_state(ledger_id, DELETED)
         self.writers.discard(ledger_id)
         self.storage.topics.pop(ledger_id, None)
-        self.caches.active.discard(ledger_id)
+        self.caches.discard(ledger_id)
         self.reader.forget(ledger_id)
         self.deletions += 1
         self._collect_wanted = True

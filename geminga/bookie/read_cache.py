@@ -30,7 +30,7 @@ class ReadCache:
                 continue
             following = self._map.first_after(segment.ledger_id, first)
             last = segment.last if following is None else min(segment.last, following - 1)
-            piece = segment.part(first, last)
+            piece = segment.part(first, last).detached()
             self._map.add(piece)
             self._used[piece] = None
             first = last + 1

@@ -79,6 +79,14 @@ class Segment:
         ends = compact([end - begin for end in self.ends[index : last - self.first + 1]])
         return Segment(self.ledger_id, first, self.buffer, self.start + begin, ends)
 
+    def detached(self) -> Segment:
+        """The same entries, in a buffer of their own unless this one holds little else: whoever keeps them
+        does not keep a large buffer alive.
+        """
+        if self.ends[-1] * 8 >= len(self.buffer) * 7:
+            return self
+        return Segment(self.ledger_id, self.first, bytes(self.records()), 0, self.ends)
+
 
 def pack_records(
     ledger_id: int, first: int, bodies: Sequence[bytes], parts: list[bytes], position: int = 0

@@ -32,7 +32,6 @@ def statistics_of(
 ) -> BookieStatistics:
     """On the loop; a pass over the sums that the indexes keep in memory."""
     usages = [directory.storage.index.usage for directory in directories]
-    flushing = [directory.caches.flushing for directory in directories]
     return BookieStatistics(
         entries_written=counts.entries,
         bytes_written=counts.record_bytes,
@@ -40,8 +39,8 @@ def statistics_of(
         journal_bytes=counts.file_bytes,
         journal_sync_s=counts.sync_s,
         queued_bytes=queued_bytes,
-        write_cache_bytes=sum(directory.caches.active.bytes for directory in directories),
-        flushing_bytes=sum(cache.bytes for cache in flushing if cache is not None),
+        write_cache_bytes=sum(directory.caches.active_bytes for directory in directories),
+        flushing_bytes=sum(directory.caches.flushing_bytes for directory in directories),
         read_cache_bytes=sum(directory.reader.cache_bytes for directory in directories),
         flushes=sum(directory.flushes for directory in directories),
         flushed_bytes=sum(directory.storage.flushed_bytes for directory in directories),
