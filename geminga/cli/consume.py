@@ -75,8 +75,8 @@ class Printer:
             line = _CONTROLS.sub(_escape, message.payload.decode(errors="backslashreplace")).encode()
         else:
             line = message.payload
+        self.printed += 1  # first, so that whoever has seen the line finds it counted
         sys.stdout.buffer.write(line + b"\n")
-        self.printed += 1  # before the flush, so that whoever has seen the line finds it counted
         sys.stdout.buffer.flush()
 
 
