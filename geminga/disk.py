@@ -16,11 +16,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import io
 import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import IO, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import trio
 
@@ -383,36 +384,43 @@ class RealDirectoryLock:
     def __init__(self, path: str) -> None:
         name = os.path.join(path, "lock")
         with _translated("lock", name):
-            file = open(name, "a+", encoding="ascii")  # noqa: SIM115 (open for as long as the lock is held)
+            file = open(name, "a+b", buffering=0)  # noqa: SIM115 (open for as long as the lock is held)
         try:
             _claim(file)
         except OSError as error:
-            file.seek(0)
-            owner = file.read(20).strip()
+            owner = _owner(file)
             file.close()
             if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK):
                 raise storage_error(error, "lock", name) from error
             who = f"process {owner}" if owner.isdigit() else "another process"
             raise DirectoryInUse(f"{path}: already in use by {who}") from None
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
-        self._file: IO[str] = file
+        with contextlib.suppress(OSError):  # on a full disk, say: the lock is held, it only lacks a name
+            file.truncate(0)
+            file.write(b"%d\n" % os.getpid())
+        self._file = file
 
     def release(self) -> None:
         """Let go. The file stays: if it were removed, two later owners could lock different files."""
         self._file.close()
 
 
+def _owner(file: io.FileIO) -> str:
+    """What the lock's file says; "" if it cannot be read."""
+    with contextlib.suppress(OSError):
+        file.seek(0)
+        return file.read(20).decode("ascii", "replace").strip()
+    return ""
+
+
 if sys.platform == "win32":
     import msvcrt
 
-    def _claim(file: IO[str]) -> None:
+    def _claim(file: io.FileIO) -> None:
         # A byte far behind the text, so that the owner's number stays readable.
         os.lseek(file.fileno(), 1 << 20, os.SEEK_SET)
         msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
 else:
     import fcntl
 
-    def _claim(file: IO[str]) -> None:
+    def _claim(file: io.FileIO) -> None:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)

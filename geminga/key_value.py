@@ -16,12 +16,14 @@ Facts about `rocksdict` that the shape of this file comes from, each held by a t
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Final, Protocol
 
 import rocksdict
 
+from geminga.disk import storage_error
 from geminga.errors import CorruptData, StorageError
 from geminga.limits import KIB, MIB
 from geminga.rocksdb_log_format import synced_marker
@@ -29,6 +31,8 @@ from geminga.rocksdb_logs import check_logs
 
 _FILE_MISSING = "IO error: No such file or directory: While open"
 """A database that names a file which is not there."""
+_BINDING_FILE = "rocksdict-config.json"
+"""Beside RocksDB's files; whatever its content, it is written anew at each opening."""
 OPEN_FILES_MAX = 64
 WAL_BYTES_MAX_FACTOR = 4
 """The write-ahead log may grow to this many write buffers before RocksDB flushes the oldest."""
@@ -103,6 +107,9 @@ class RocksKeyValue:
     acknowledged). `get` and short scans
     may read from disk; `write(sync=True)`, `flush` and `close` wait for it and belong on a thread. `write`
     and `flush` let other threads run while they sync.
+
+    With `read_only` no byte of the directory changes: what is in the write-ahead log is read into memory,
+    and writes raise StorageError. It must be there, and the caller sees to it that nobody writes meanwhile.
     """
 
     def __init__(
@@ -112,8 +119,10 @@ class RocksKeyValue:
         block_cache: BlockCache | None = None,
         block_cache_bytes: int = 8 * MIB,
         write_buffer_bytes: int = 4 * MIB,
+        read_only: bool = False,
     ) -> None:
         self.path: Final = path
+        self._read_only = read_only
         self._cache = block_cache or BlockCache(block_cache_bytes)
         self._cursors: weakref.WeakSet[_Cursor] = weakref.WeakSet()
         self._failed: StorageError | None = None
@@ -121,7 +130,9 @@ class RocksKeyValue:
         self._no_sync = rocksdict.WriteOptions()
         check_logs(path)
         try:
-            self._db = rocksdict.Rdict(path, _options(self._cache._cache, write_buffer_bytes))
+            self._db = rocksdict.Rdict(
+                path, _options(self._cache._cache, write_buffer_bytes), access_type=_access(read_only)
+            )
         except Exception as error:
             raise self._translate(error, "open") from None
 
@@ -218,7 +229,7 @@ class RocksKeyValue:
         for cursor in list(self._cursors):
             cursor.iterator = None
         try:
-            if self._failed is None:
+            if self._failed is None and not self._read_only:
                 # Tables are checksummed block by block, the log's tail is not: leave no log behind.
                 self._db.flush(True)
         except Exception as error:
@@ -249,6 +260,8 @@ class RocksKeyValue:
             ) from self._failed
         if self._closed:
             raise StorageError(f"{self.path}: closed")
+        if self._read_only:
+            raise StorageError(f"{self.path}: opened for reading only")
 
     def _fail(self, error: Exception, doing: str) -> Exception:
         translated = self._translate(error, doing)
@@ -262,6 +275,8 @@ class RocksKeyValue:
         """
         if isinstance(error, rocksdict.DbClosedError):
             return StorageError(f"{self.path}: closed")
+        if isinstance(error, OSError):  # from the binding, about the file where it keeps its own settings
+            return storage_error(error, doing, os.path.join(self.path, _BINDING_FILE))
         if type(error) is not Exception:
             return error
         text = str(error)
@@ -282,6 +297,10 @@ def destroy(path: str) -> None:
         rocksdict.Rdict.destroy(path)
     except Exception as error:
         raise StorageError(f"{path}: cannot delete: {error}") from None
+
+
+def _access(read_only: bool) -> rocksdict.AccessType:
+    return rocksdict.AccessType.read_only() if read_only else rocksdict.AccessType.read_write()
 
 
 def _options(cache: rocksdict.Cache, write_buffer_bytes: int) -> rocksdict.Options:

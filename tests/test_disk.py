@@ -196,3 +196,13 @@ async def test_cancelling_waits_for_the_call(tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
         finish.set()
     assert done == [True]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_lock_is_held_even_where_its_owner_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "lock").symlink_to("/dev/full")
+    lock = RealDisk().lock(str(tmp_path))
+    with pytest.raises(DirectoryInUse, match="already in use by another process"):
+        RealDisk().lock(str(tmp_path))
+    lock.release()
+    RealDisk().lock(str(tmp_path)).release()

@@ -426,3 +426,31 @@ def test_memory_is_bounded_and_the_cache_shared(tmp_path: Path) -> None:
     assert cache.usage_bytes() < 2 << 20
     for key_value in databases:
         key_value.close()
+
+
+def test_for_reading_only_it_changes_nothing(log: Path, tmp_path: Path) -> None:
+    path = tmp_path / "copy"
+    shutil.copytree(log, path)
+    before = {name.name: name.read_bytes() for name in path.iterdir()}
+    reader = RocksKeyValue(str(path), read_only=True)
+    found = list(reader.scan(b"", b"\xff" * 9))
+    assert found
+    with pytest.raises(StorageError, match="reading only"):
+        reader.write([(b"x", b"y")], sync=True)
+    with pytest.raises(StorageError, match="reading only"):
+        reader.flush()
+    reader.close()
+    assert {name.name: name.read_bytes() for name in path.iterdir()} == before
+    writer = RocksKeyValue(str(path))
+    assert list(writer.scan(b"", b"\xff" * 9)) == found
+    writer.close()
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_file_that_cannot_be_opened_is_named(log: Path, tmp_path: Path, read_only: bool) -> None:
+    path = tmp_path / "copy"
+    shutil.copytree(log, path)
+    (path / "rocksdict-config.json").unlink()
+    (path / "rocksdict-config.json").mkdir()
+    with pytest.raises(StorageError, match="rocksdict-config.json: cannot open"):
+        RocksKeyValue(str(path), read_only=read_only)

@@ -1,5 +1,5 @@
 """`geminga bookie`: a stopped broker's storage, seen with one's own eyes. Offline: it takes the directory's
-lock, so no broker can run meanwhile.
+lock, so no broker can run meanwhile. Only `rebuild-index` writes more than the process id in the lock's file.
 
 Exit codes: 0 all is well, 1 something is damaged or missing, 2 wrong usage, 4 the data directory cannot be
 used, be it that a broker runs on it.

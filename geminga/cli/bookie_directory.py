@@ -57,12 +57,12 @@ class StoppedLedgers:
         return self._disk.exists(os.path.join(self.index_path, "CURRENT"))
 
     def open_index(self) -> RocksKeyValue:
-        """CorruptData if RocksDB cannot read it; StorageError if it is not there."""
+        """For reading only. CorruptData if RocksDB cannot read it; StorageError if it is not there."""
         if not self.has_index:
             raise StorageError(
                 f"{self.index_path}: there is no index; 'geminga bookie rebuild-index' makes it anew"
             )
-        values = RocksKeyValue(self.index_path)
+        values = RocksKeyValue(self.index_path, read_only=True)
         self._held.callback(values.close)
         return values
 
@@ -129,7 +129,7 @@ class StoppedBookie:
 
     def _opened_metadata(self) -> MetadataStore | None:
         if self._metadata is None and self._has_metadata:
-            values = RocksKeyValue(os.path.join(self.data_dir, METADATA))
+            values = RocksKeyValue(os.path.join(self.data_dir, METADATA), read_only=True)
             self._held.callback(values.close)
             self._metadata = MetadataStore(values)
         return self._metadata

@@ -135,7 +135,7 @@ def _put_aside(stopped: StoppedBookie, place: StoppedLedgers) -> _OldIndex:
         return _OldIndex({})
     states: dict[int, State] | None
     try:
-        values = RocksKeyValue(place.index_path)
+        values = RocksKeyValue(place.index_path, read_only=True)
         try:
             index = LedgerIndex(values, journals=len(stopped.journals))
             index.load()

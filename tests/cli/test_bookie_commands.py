@@ -485,3 +485,25 @@ def test_a_walk_ends_at_its_end(data: Path) -> None:
     end = max(row.offset + row.ends[-1] for _, row in footer.rows)
     assert sum(1 for _ in walk_records(file, 64, end)) == sum(len(row.ends) for _, row in footer.rows)
     file.close()
+
+
+def every_byte(directory: Path) -> dict[str, bytes]:
+    """But for the file that says who has the lock."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file() and path.name != "lock"
+    }
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["ledgers"], ["entry-logs"], ["journals"], ["verify"], ["entry", "3", "122"], ["dump-log", "1"]],
+    ids=" ".join,
+)
+def test_looking_changes_no_byte(crashed: Path, call: Call, command: list[str]) -> None:
+    before = every_byte(crashed)
+    assert any(name.endswith(".log") and name.startswith("index/") for name in before)
+    for _ in range(2):
+        assert call(*command, "--data-dir", crashed)[0] == 0
+        assert every_byte(crashed) == before
