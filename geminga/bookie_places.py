@@ -56,6 +56,7 @@ async def open_bookie(
         ],
         bookie_settings(config),
         existing_ledgers=functools.partial(existing_ledgers, metadata),
+        watched=[data_dir],
     )
     return OpenBookie(await opened_with(disk, indexes, open_all), indexes)
 

@@ -50,7 +50,7 @@ def bookie_settings(config: Config) -> BookieSettings:
         compaction_rate_bytes_per_s=config.compaction_rate_by_bytes,
         disk_usage_threshold=config.disk_usage_threshold,
         disk_usage_lwm_threshold=_low_water_mark(config),
-        disk_free_bytes_min=config.disk_free_bytes_min,
+        disk_free_bytes_min=_free_bytes_min(config, parts.write_cache),
         disk_free_bytes_enough=config.disk_free_bytes_enough,
         disk_check_interval_s=config.disk_check_interval / 1000,
     )
@@ -65,6 +65,13 @@ def _group_bytes_max(config: Config, bytes_max: int) -> int:
 def _group_entries_max(config: Config) -> int:
     most = BookieSettings().journal_group_entries_max
     return min(config.journal_buffered_entries_threshold or most, most)
+
+
+def _free_bytes_min(config: Config, write_cache_bytes: int) -> int:
+    """What is in the write cache must find its place, at the next start at the latest. 0 stays 0: the share
+    alone counts.
+    """
+    return config.disk_free_bytes_min and max(config.disk_free_bytes_min, 2 * write_cache_bytes)
 
 
 def _low_water_mark(config: Config) -> float:

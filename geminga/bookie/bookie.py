@@ -57,6 +57,7 @@ class Bookie:
         *,
         existing_ledgers: ExistingLedgers | None,
         threaded: bool,
+        watched: Sequence[str] = (),
     ) -> None:
         """Use `open`."""
         self.recovery = opened.report
@@ -69,7 +70,7 @@ class Bookie:
             on_failed=self._lifeline.fail,
             threaded=threaded,
         )
-        paths = dict.fromkeys((*opened.ledger_directories, *opened.journal_directories))
+        paths = dict.fromkeys((*opened.ledger_directories, *opened.journal_directories, *watched))
         self._space = DiskSpace(opened.disk, list(paths), settings, self._space_changed)
         share = ledger_directory_share(settings, len(opened.storages))
         self.directories = tuple(
@@ -122,13 +123,16 @@ class Bookie:
         *,
         existing_ledgers: ExistingLedgers | None = None,
         threaded: bool = True,
+        watched: Sequence[str] = (),
     ) -> Bookie:
         """Recover whatever is in these directories (created if absent); the lists must be the same, in the
         same order, as ever. On return everything that can be read is synced in entry logs and indexes, and
         the journals are empty; `recovery` says what was found.
 
         `existing_ledgers(ids)` tells which of these ledgers have a metadata record, read after the call; all
-        others are deleted. Without it, only `delete_ledger` deletes.
+        others are deleted. Without it, only `delete_ledger` deletes. `watched` are directories of others
+        whose disk makes the bookie read-only when it is full, like its own: its ledgers are no use without
+        their metadata. On return `read_only` is known.
 
         The caller holds the directories' locks. StorageError if a disk fails; CorruptData if an index is
         damaged. Cancelling or failing leaves directories that the next `open` recovers.
@@ -141,7 +145,9 @@ class Bookie:
             ", ".join(dict.fromkeys((*journals, *(place.directory for place in ledgers)))),
             opened.report,
         )
-        return cls(settings, opened, existing_ledgers=existing_ledgers, threaded=threaded)
+        bookie = cls(settings, opened, existing_ledgers=existing_ledgers, threaded=threaded, watched=watched)
+        await bookie._space.check()
+        return bookie
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Write the journals, flush caches and collect garbage, until `close` or cancelled. Cancelling still
@@ -367,6 +373,7 @@ class Bookie:
         if self._lifeline.failed is not None:
             return  # these entries were reported as failed; recovery will find them
         self._counts.add(group)
+        self._space.wrote(group.file_bytes)
         if self._only is not None:
             self._only.caches.add(group.segments)
         else:

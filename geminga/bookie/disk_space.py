@@ -9,6 +9,7 @@ import trio
 
 from geminga.bookie.settings import BookieSettings
 from geminga.disk import Disk
+from geminga.limits import MIB
 
 log = logging.getLogger("geminga.bookie")
 
@@ -27,9 +28,19 @@ def refusal(free_bytes: int, total_bytes: int, settings: BookieSettings, *, read
     return ""
 
 
+def flush_refusal(free_bytes: int, wanted_bytes: int, settings: BookieSettings) -> str:
+    """Why so many bytes should not go to an entry log now; "" if they may. The last quarter of what must be
+    free is left to the indexes and to the next start: a database that finds no space does not open.
+    """
+    reserve = settings.disk_free_bytes_min // 4
+    if free_bytes >= wanted_bytes + reserve:
+        return ""
+    return f"{free_bytes >> 20} MiB are free, a flush needs {(wanted_bytes + reserve + MIB - 1) >> 20} MiB"
+
+
 class DiskSpace:
-    """Looks at the disks of some directories now and then. One that is full makes the whole bookie
-    read-only: which directory a ledger belongs to is fixed. On the loop.
+    """Looks at the disks of some directories now and then, and whenever much was written. One that is full
+    makes the whole bookie read-only: which directory a ledger belongs to is fixed. On the loop.
     """
 
     def __init__(
@@ -42,12 +53,29 @@ class DiskSpace:
         self._reasons = dict.fromkeys(directories, "")
         self._settings = settings
         self._on_change = on_change
+        self._look_bytes = settings.disk_free_bytes_min // 16
+        self._written_bytes = 0
+        self._much_written = trio.Event()
+
+    def wrote(self, written_bytes: int) -> None:
+        """Something has grown by this. A fast writer fills the reserve between two regular looks, so it is
+        not time alone that counts.
+        """
+        self._written_bytes += written_bytes
+        if self._written_bytes > self._look_bytes:
+            self._much_written.set()
 
     async def watch(self, free_space: Callable[[], Awaitable[None]]) -> None:
-        """Look regularly, for ever; see `relieve`."""
+        """Look regularly, and when much was written, for ever; see `relieve`."""
         while True:
-            await trio.sleep(self._settings.disk_check_interval_s)
-            await self.relieve(free_space)
+            with trio.move_on_after(self._settings.disk_check_interval_s) as regular:
+                await self._much_written.wait()
+            self._much_written = trio.Event()
+            self._written_bytes = 0
+            if self.reason and not regular.cancelled_caught:
+                await self.check()  # little is written now, and what can be freed was
+            else:
+                await self.relieve(free_space)
 
     async def relieve(self, free_space: Callable[[], Awaitable[None]]) -> None:
         """Look now; if a disk is full, free what can be freed and look again."""

@@ -168,6 +168,7 @@ class LedgerDirectory:
             except ReadOnly as error:
                 self._space.is_full(self.path, str(error))
                 raise
+        self._space.wrote(cache.bytes)
         caches.flushed()
         self.flushes += 1
         for ledger_id in self.writers.discard_done(caches.active):

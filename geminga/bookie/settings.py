@@ -67,7 +67,10 @@ class BookieSettings:
     disk_usage_lwm_threshold: float = 0.90
     """...until it is below this (`diskUsageLwmThreshold`)."""
     disk_free_bytes_min: int = 128 * MIB
-    """With less than this free it becomes read-only too: what was accepted must still find its place."""
+    """With less than this free it becomes read-only too: what was accepted must still find its place. Twice
+    the write cache is enough for that. Looked at after every sixteenth of it that is written, not only
+    regularly; the last quarter is not for flushes.
+    """
     disk_free_bytes_enough: int = 4 * 1024 * MIB
     """With this much free it takes entries however full the disk is: a share of a large disk is a lot."""
     disk_check_interval_s: float = 10.0

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import trio
 
 from geminga.bookie.compaction_plan import LogShare
+from geminga.bookie.disk_space import flush_refusal
 from geminga.bookie.entry_log_writer import EntryLogWriter
 from geminga.bookie.entry_logs import EntryLogs
 from geminga.bookie.index_format import DELETED, State
@@ -80,6 +81,9 @@ class LedgerStorage:
         await self.disk.run(release)
 
     def _write(self, cache: SegmentMap, topics: dict[int, str]) -> list[LedgerRow]:
+        free_bytes = self.disk.free_bytes(self._logs.directory)
+        if cache.entries and (why := flush_refusal(free_bytes, cache.bytes, self._settings)):
+            raise ReadOnly(why)
         try:
             return self._writer.write(cache, topics)
         except DiskFull as error:

@@ -4,6 +4,7 @@ itself.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,9 +14,11 @@ from typing import Any
 import pytest
 import trio
 
-from geminga.bookie.bookie import Bookie
+from geminga.bookie.bookie import Bookie, LedgerPlace
 from geminga.bookie.disk_space import refusal
 from geminga.bookie.settings import BookieSettings
+from geminga.chaos.sim_disk import SimDisk
+from geminga.chaos.sim_key_value import SimKeyValue
 from geminga.disk import DiskFull, RealDisk
 from geminga.errors import ReadOnly, StorageError
 from geminga.key_value import RocksKeyValue
@@ -263,3 +266,103 @@ async def test_it_becomes_read_only_and_writable_by_itself(tmp_path: Path) -> No
                     await trio.lowlevel.checkpoint()
         await bookie.close()
     index.close()
+
+
+NARROW = replace(
+    BookieSettings(),
+    journal_file_bytes=256 << 10,
+    journal_allocate_bytes=64 << 10,
+    journal_group_bytes_max=64 << 10,
+    queue_bytes_max=128 << 10,
+    write_cache_bytes=256 << 10,
+    entry_log_bytes=1 << 20,
+    disk_usage_threshold=1.0,
+    disk_usage_lwm_threshold=1.0,
+    disk_free_bytes_min=1 * MIB,
+    disk_check_interval_s=1e6,
+)
+
+
+async def fill_at_once(bookie: Bookie) -> int:
+    """As fast as the bookie takes it, until it refuses; the last durable entry of ledger 1."""
+    durable = [-1]
+    writer = bookie.create_ledger(1, on_durable=durable.append, on_failed=lambda error: None)
+    while not bookie.read_only:
+        if not bookie.has_room():
+            await bookie.wait_room()
+        with contextlib.suppress(ReadOnly):
+            writer.append(b"%d " % writer.next_entry_id * 800)
+        await trio.lowlevel.checkpoint()
+    await writer.settle()
+    return durable[-1]
+
+
+async def test_a_fast_writer_does_not_reach_the_reserve_between_two_looks() -> None:
+    disk, index = SimDisk(), SimKeyValue()
+    disk.space_bytes = 6 * MIB
+    bookie = await Bookie.open(disk, index, "data", NARROW, threaded=False)
+    assert not bookie.read_only
+    async with trio.open_nursery() as nursery:
+        await nursery.start(bookie.run)
+        last = await fill_at_once(bookie)
+        assert last > 1000
+        assert disk.free_bytes("data") > NARROW.disk_free_bytes_min // 2
+        nursery.cancel_scope.cancel()
+    disk.crash("keep")
+    again = await Bookie.open(disk, index.crash(None), "data", NARROW, threaded=False)
+    assert "are needed" in again.read_only
+    found: list[bytes] = []
+    while len(found) <= last:
+        found += await again.read(1, len(found), last, bytes_max=MIB)
+    assert found[:: last // 10] == [b"%d " % n * 800 for n in range(0, last + 1, last // 10)]
+    async with trio.open_nursery() as nursery:
+        await nursery.start(again.run)
+        late = again.create_ledger(2, on_durable=lambda last: None, on_failed=lambda error: None)
+        with pytest.raises(ReadOnly):
+            late.append(b"refused")
+        await again.delete_ledger(1)
+        await again.collect_garbage()
+        await again._space.check()
+        assert not again.read_only
+        late.append(b"taken")
+        await again.close()
+
+
+async def test_a_flush_leaves_the_last_bytes_to_the_index() -> None:
+    disk, index = SimDisk(), SimKeyValue()
+    bookie = await Bookie.open(disk, index, "data", NARROW, threaded=False)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(bookie.run)
+        writer = bookie.create_ledger(1, on_durable=lambda last: None, on_failed=lambda error: None)
+        writer.append(bytes(60_000))
+        await writer.settle()
+        disk.free = NARROW.disk_free_bytes_min // 4 + 60_000
+        with pytest.raises(ReadOnly, match="a flush needs"):
+            await bookie.flush()
+        assert not [name for name in disk.list("data/entry-logs") if name.endswith(".log")]
+        assert "a flush needs" in bookie.read_only
+        disk.free += 1000
+        await bookie.flush()
+        assert await bookie.read(1, 0, 0, bytes_max=MIB) == [bytes(60_000)]
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_disk_of_the_metadata_counts_too() -> None:
+    class TwoDisks(SimDisk):
+        metadata_free = 1 << 40
+
+        def free_bytes(self, path: str) -> int:
+            return self.metadata_free if path == "elsewhere" else super().free_bytes(path)
+
+    disk = TwoDisks()
+    place = LedgerPlace("data", SimKeyValue())
+    bookie = await Bookie.open_directories(
+        disk, ["data"], [place], NARROW, threaded=False, watched=["elsewhere"]
+    )
+    assert not bookie.read_only
+    disk.metadata_free = 100
+    await bookie._space.check()
+    assert "0 MiB are free" in bookie.read_only
+    disk.metadata_free = 1 << 40
+    await bookie._space.check()
+    assert not bookie.read_only
