@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 from geminga.bookie.directory_cookies import claim_directories, index_directory
@@ -19,6 +19,7 @@ from geminga.cli.main import Parser
 from geminga.disk import DirectoryInUse, RealDisk
 from geminga.errors import CorruptData, StorageError
 from geminga.key_value import RocksKeyValue
+from geminga.managed_ledger.orphans import unrecorded_ledgers
 from geminga.metadata import records
 from geminga.metadata.bookie_directories import recorded_directories
 from geminga.metadata.records import InstanceRecord, LedgerRecord
@@ -178,6 +179,10 @@ class LedgerRecords:
         path = records.ledger_path(ledger_id)
         stored = self._store.get(path) if self._store is not None else None
         return records.decode(LedgerRecord, stored.value, path) if stored is not None else None
+
+    def unrecorded(self, held: Set[int]) -> list[int]:
+        """See `unrecorded_ledgers`; none without metadata, which cannot tell."""
+        return unrecorded_ledgers(held, self._store) if self._store is not None else []
 
     def ids(self) -> list[int]:
         names = self._store.children(records.LEDGERS) if self._store is not None else []

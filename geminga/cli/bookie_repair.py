@@ -17,6 +17,7 @@ from geminga.bookie.recovery_report import RecoveryReport
 from geminga.bookie.verification import Finding, Verification
 from geminga.cli.bookie_directory import (
     LedgerRecords,
+    NoDirectory,
     StoppedBookie,
     StoppedLedgers,
     add_data_dir,
@@ -24,7 +25,7 @@ from geminga.cli.bookie_directory import (
     directory_of,
 )
 from geminga.cli.main import EXIT_FAILED, EXIT_OK, Parser
-from geminga.errors import StorageError
+from geminga.errors import CorruptData, StorageError
 from geminga.key_value import RocksKeyValue
 
 FINDINGS_SHOWN_MAX = 1000
@@ -104,9 +105,10 @@ def rebuild_index(parser: Parser, arguments: Sequence[str]) -> int:
     add_data_dir(parser)
     flags = parser.parse_strictly(arguments)
     with directory_of(flags) as stopped:
+        _refuse_absent(stopped)
         names = stopped.ledger_records()
         old = [_put_aside(stopped, place) for place in stopped.ledgers]
-        report, dropped = _rebuild(stopped, [index.states for index in old], names)
+        report, dropped, refusal = _rebuild(stopped, [index.states for index in old], names)
         for place in stopped.ledgers:
             _forget_damage(stopped, place)
     print(f"{report.entries_indexed} entries found in entry logs, {report.entries_replayed} in the journal")
@@ -114,12 +116,24 @@ def rebuild_index(parser: Parser, arguments: Sequence[str]) -> int:
         print(f"{dropped} ledgers left out: the metadata has no record of them, so they were deleted")
     for index in old:
         if not index.is_readable:
-            print("the old index could not be read: fences, and deletions under way, are forgotten")
+            print("the old index could not be read: fences and deletions under way that it had are forgotten")
         if index.aside:
             print(f"the old index is kept in {index.aside}; delete it when all is well")
     for damage in report.damages:
         print(damage)
-    return EXIT_FAILED if report.damages else EXIT_OK
+    if refusal:
+        print(f"all ledgers were kept, and a start will be refused: {refusal}")
+    return EXIT_FAILED if report.damages or refusal else EXIT_OK
+
+
+def _refuse_absent(stopped: StoppedBookie) -> None:
+    """An index of a directory that is not there would be a new, empty bookie."""
+    for path in (*stopped.journal_directories, *(place.path for place in stopped.ledgers)):
+        if not stopped.disk.exists(path):
+            raise NoDirectory(
+                f"{path}: there is no bookie directory to make an index of. Put it back, or restore the metadata "
+                "if the bookie's directories are recorded there; nothing was changed"
+            )
 
 
 class _OldIndex(NamedTuple):
@@ -161,9 +175,10 @@ def _forget_damage(stopped: StoppedBookie, place: StoppedLedgers) -> None:
 
 def _rebuild(
     stopped: StoppedBookie, states: Sequence[dict[int, State]], names: LedgerRecords
-) -> tuple[RecoveryReport, int]:
+) -> tuple[RecoveryReport, int, str]:
     """A start of the bookie without an index: it makes it from the logs, and replays the journals. Then what
-    is known to be deleted is deleted again. Returns how many ledgers the metadata does not have, too.
+    is known to be deleted is deleted again. Returns how many ledgers the metadata does not have, too, and why
+    they were kept if it cannot be trusted with that; "" if it can.
     """
     import trio
 
@@ -172,8 +187,7 @@ def _rebuild(
         await bookie.close()
         return bookie.recovery
 
-    recorded = set(names.ids())
-    dropped = 0
+    refusal = ""
     with contextlib.ExitStack() as opened:
         places = []
         for place in stopped.ledgers:
@@ -182,19 +196,22 @@ def _rebuild(
             opened.callback(values.close)
             places.append(LedgerPlace(place.path, values))
         report = trio.run(recover, places)
-        for made, known in zip(places, states, strict=True):
-            index = LedgerIndex(made.key_value, journals=len(stopped.journals))
+        indexes = [LedgerIndex(made.key_value, journals=len(stopped.journals)) for made in places]
+        for index, known in zip(indexes, states, strict=True):
             index.load()
             for ledger_id, state in known.items():
                 index.set_state(ledger_id, state)
-            # Records are synced before the first entry. If there are none at all the metadata is lost.
-            unknown = index.ledgers() - recorded if recorded else set()
-            for ledger_id in unknown:
-                mark = index.marks[place_of(ledger_id, len(index.marks))]
-                index.set_state(ledger_id, State(DELETED, mark))
+        try:
+            unknown = names.unrecorded({id_ for index in indexes for id_ in index.ledgers()})
+        except CorruptData as error:
+            unknown, refusal = [], str(error)
+        for ledger_id in unknown:
+            index = indexes[place_of(ledger_id, len(indexes))]
+            mark = index.marks[place_of(ledger_id, len(index.marks))]
+            index.set_state(ledger_id, State(DELETED, mark))
+        for index in indexes:
             index.purge()
-            dropped += len(unknown)
-    return report, dropped
+    return report, len(unknown), refusal
 
 
 COMMANDS: dict[str, Callable[[Parser, Sequence[str]], int]] = {

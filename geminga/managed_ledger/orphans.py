@@ -9,7 +9,7 @@ opened.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING
 
 import trio
@@ -104,30 +104,35 @@ async def sweep_orphan_ledgers(bookie: Bookie, metadata: MetadataStore) -> list[
     return orphans
 
 
-async def sweep_unrecorded_ledgers(bookie: Bookie, metadata: MetadataStore) -> list[int]:
-    """Delete what the bookie holds and no metadata record knows: ledgers that were deleted before the index
-    was lost and made anew. Returns their ids. Records are synced before a ledger's first entry, so nothing
-    that was acknowledged is without one.
+def unrecorded_ledgers(held: Set[int], metadata: MetadataStore) -> list[int]:
+    """Those of the bookie's ledgers that no metadata record knows: they were deleted before the index was
+    lost and made anew. Ascending. Records are synced before a ledger's first entry, so nothing that was
+    acknowledged is without one.
 
-    CorruptData if the metadata knows no ledger at all while the bookie has some, or has not given their ids
-    yet: then it is the metadata that is missing or an old copy, and nothing is deleted.
+    CorruptData if the metadata has not given one of their ids yet: then it is the metadata that is missing,
+    or an old copy. Having given the ids and knowing no ledger at all is no reason: all may be deleted.
     """
     recorded = {records.ledger_id_of(component) for component in metadata.children(records.LEDGERS)}
-    held = bookie.ledgers()
-    if held and not recorded:
-        raise CorruptData(
-            f"the bookie holds {len(held)} ledgers, but the metadata knows none of them: the metadata is "
-            "lost or another directory's. Restore it, or start with an empty data directory"
-        )
     unknown = sorted(held - recorded)
     stored = metadata.get(LedgerIdsRecord.path)
     next_id = records.decode(LedgerIdsRecord, stored.value, LedgerIdsRecord.path).next_id if stored else 0
-    if unknown and unknown[-1] >= next_id:
+    if not unknown or unknown[-1] < next_id:
+        return unknown
+    if not recorded and not next_id:
         raise CorruptData(
-            f"the bookie holds ledger {unknown[-1]}, but the metadata has given ids below {next_id} only: it "
-            "is older than the ledgers, as an old copy is, or one whose write-ahead log is gone. Restore the "
-            "metadata that belongs to them; nothing was deleted"
+            f"the bookie holds {len(held)} ledgers, but the metadata knows none of them and has given no ids: "
+            "it is lost or another directory's. Restore it, or start with an empty data directory"
         )
+    raise CorruptData(
+        f"the bookie holds ledger {unknown[-1]}, but the metadata has given ids below {next_id} only: it "
+        "is older than the ledgers, as an old copy is, or one whose write-ahead log is gone. Restore the "
+        "metadata that belongs to them; nothing was deleted"
+    )
+
+
+async def sweep_unrecorded_ledgers(bookie: Bookie, metadata: MetadataStore) -> list[int]:
+    """Delete `unrecorded_ledgers`; returns their ids. CorruptData as from there, and nothing is deleted."""
+    unknown = unrecorded_ledgers(bookie.ledgers(), metadata)
     for ledger_id in unknown:
         await bookie.delete_ledger(ledger_id)
     if unknown:

@@ -21,7 +21,7 @@ from geminga.cli.main import main
 from geminga.disk import RealDisk
 from geminga.key_value import RocksKeyValue
 from geminga.metadata import records
-from geminga.metadata.records import LedgerRecord, encode
+from geminga.metadata.records import LedgerIdsRecord, LedgerRecord, encode
 from geminga.metadata.store import MetadataStore
 from geminga.wire import pulsar_pb2 as pb
 
@@ -52,6 +52,7 @@ async def _fill(data_dir: Path, close: bool) -> None:
         await nursery.start(store.run)
         await nursery.start(bookie.run)
         durable: dict[int, int] = {}
+        await store.put(LedgerIdsRecord.path, encode(LedgerIdsRecord(next_id=101)))
         for ledger_id in (3, 4, 5):
             record = LedgerRecord(topic=TOPIC_PATH, purpose="data", created_ms=1)
             await store.put(records.ledger_path(ledger_id), encode(record))
@@ -507,3 +508,52 @@ def test_looking_changes_no_byte(crashed: Path, call: Call, command: list[str]) 
     for _ in range(2):
         assert call(*command, "--data-dir", crashed)[0] == 0
         assert every_byte(crashed) == before
+
+
+def change_metadata(data_dir: Path, puts: list[tuple[str, bytes]], deletes: list[str]) -> None:
+    async def change() -> None:
+        values = RocksKeyValue(str(data_dir / "metadata"))
+        async with trio.open_nursery() as nursery:
+            store = MetadataStore(values)
+            await nursery.start(store.run)
+            for path, value in puts:
+                await store.put(path, value)
+            for path in deletes:
+                await store.delete(path)
+            nursery.cancel_scope.cancel()
+        values.close()
+
+    trio.run(change)
+
+
+def test_old_metadata_makes_a_new_index_keep_what_it_does_not_know(data: Path, call: Call) -> None:
+    change_metadata(
+        data,
+        [(LedgerIdsRecord.path, encode(LedgerIdsRecord(next_id=4)))],
+        [records.ledger_path(4)],
+    )
+    before = places(data)
+    code, out, _ = call("rebuild-index", "--data-dir", data)
+    assert code == 1
+    assert "all ledgers were kept, and a start will be refused: the bookie holds ledger 5" in out
+    assert before.items() <= places(data).items()
+
+
+def test_all_ledgers_may_be_deleted(data: Path, call: Call) -> None:
+    change_metadata(data, [], [records.ledger_path(3), records.ledger_path(4)])
+    shutil.rmtree(data / "index")
+    code, out, _ = call("rebuild-index", "--data-dir", data)
+    assert (code, "3 ledgers left out" in out) == (0, True)
+    assert places(data) == {}
+
+
+def test_no_bookie_is_made_where_none_is(data: Path, call: Call) -> None:
+    shutil.rmtree(data / "bookie")
+    names = {path.name for path in data.iterdir()}
+    for lost in (False, True):
+        if lost:
+            (data / "metadata/CURRENT").write_text("nothing")
+        code, out, err = call("rebuild-index", "--data-dir", data)
+        assert (code, out) == (4, "")
+        assert f"{data}/bookie: there is no bookie directory to make an index of" in err
+        assert {path.name for path in data.iterdir()} - {"lock"} == names - {"lock"}

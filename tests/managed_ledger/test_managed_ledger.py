@@ -368,6 +368,7 @@ async def test_nothing_is_deleted_when_it_is_the_metadata_that_is_missing(rooms,
         held = r.bookie.ledgers()
         for component in r.metadata.children(records.LEDGERS):
             await r.metadata.delete(f"{records.LEDGERS}/{component}")
+        await r.metadata.delete(records.LedgerIdsRecord.path)
         with pytest.raises(CorruptData, match="knows none of them"):
             await sweep_unrecorded_ledgers(r.bookie, r.metadata)
         assert r.bookie.ledgers() == held

@@ -10,6 +10,7 @@ import pytest
 
 from geminga.errors import CorruptData
 from geminga.managed_ledger.orphans import sweep_unrecorded_ledgers
+from geminga.metadata import records
 
 
 async def test_nothing_is_deleted_when_the_metadata_is_an_old_copy(
@@ -50,3 +51,19 @@ async def test_a_lost_first_entry_does_not_refuse_the_others(
         assert entry.body == b"the one that is kept"
         with pytest.raises(CorruptData):
             await ledger.read_positions([lost])
+
+
+async def test_a_lost_index_after_all_topics_were_deleted_does_not_refuse_a_start(
+    rooms: Any, publish: Any, tmp_path: Path
+) -> None:
+    async with rooms() as r:
+        ledger = await r.open()
+        [position] = await publish(ledger, [b"of a topic that was deleted"])
+        await ledger.delete()
+        assert r.metadata.children(records.LEDGERS) == []
+    shutil.rmtree(tmp_path / "index")
+    (tmp_path / "index").mkdir()
+    async with rooms() as r:
+        assert r.bookie.ledgers() == {position.ledger_id}
+        assert await sweep_unrecorded_ledgers(r.bookie, r.metadata) == [position.ledger_id]
+        assert r.bookie.ledgers() == set()
