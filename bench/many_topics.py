@@ -5,8 +5,8 @@
 
 A broker is filled and killed. Another one starts on its directory: "start" is until both ports answer. Then
 the statistics of every topic are asked for, which loads them all; their memory is what the process holds more
-than before. At last nobody asks for anything, and what CPU it uses is the periodic checks; they are set to run
-ten times as often as by default, and the share of a core is given for the default intervals.
+than before. At last nobody asks for anything, and what CPU it uses is the periodic checks; they run ten
+times as often as by default, and the share of a core is given for the default intervals.
 """
 
 from __future__ import annotations

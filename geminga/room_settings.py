@@ -29,9 +29,9 @@ def bookie_settings(config: Config) -> BookieSettings:
         journal_file_bytes=config.journal_max_size_mb * limits.MIB,
         write_cache_bytes=parts.write_cache,
         read_cache_bytes=parts.read_cache,
-        # What waits, and the group that is made of it.
-        queue_bytes_max=parts.journal * 2 // 3,
-        journal_group_bytes_max=_group_bytes_max(config, parts.journal // 3),
+        # What waits is the publishers', nearly all of it; the journal's own is the group that is made of it.
+        queue_bytes_max=max(parts.publish, parts.journal),
+        journal_group_bytes_max=_group_bytes_max(config, parts.journal),
         journal_group_entries_max=_group_entries_max(config),
         journal_group_wait_s=config.journal_max_group_wait_msec / 1000,
         journal_free_files_max=config.journal_max_backups,
@@ -100,6 +100,7 @@ def broker_settings(config: Config) -> BrokerSettings:
         expires_by_broker_time=BROKER_TIMESTAMPS in config.broker_entry_metadata_interceptors.split(","),
         quota_interval_s=float(config.backlog_quota_check_interval_in_seconds),
         checks_quotas=config.backlog_quota_check_enabled,
+        write_timeout_s=float(config.managed_ledger_add_entry_timeout_seconds),
         rates_interval_s=float(config.stats_update_frequency_in_secs),
         exposes_broker_metadata=config.exposing_broker_entry_metadata_to_client_enabled,
     )

@@ -77,7 +77,7 @@ class Session:
         producer_names: Callable[[], str],
     ) -> None:
         self._handlers = handlers
-        self._decoder = Decoder(rooms.settings.message_bytes_max + limits.FRAME_PADDING_BYTES)
+        self.decoder = Decoder(rooms.settings.message_bytes_max + limits.FRAME_PADDING_BYTES)
         self.outbox = outbox
         self.topics = topics
         self.rooms = rooms
@@ -108,7 +108,7 @@ class Session:
         closed.
         """
         try:
-            commands = self._decoder.feed(chunk)
+            commands = self.decoder.feed(chunk)
         except BadFrame as error:
             self._serve(error.commands)
             raise

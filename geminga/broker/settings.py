@@ -31,6 +31,10 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """[backlogQuotaCheckIntervalInSeconds]"""
     checks_quotas: bool = True
     """[backlogQuotaCheckEnabled]"""
+    write_timeout_s: float = 30.0
+    """A write that is not durable by then fails its producer; 0: it may take as long as it takes
+    [managedLedgerAddEntryTimeoutSeconds]
+    """
     rates_interval_s: float = 60.0
     """[statsUpdateFrequencyInSecs]"""
     exposes_broker_metadata: bool = False

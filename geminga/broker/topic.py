@@ -30,6 +30,7 @@ from geminga.errors import (
     NotAllowed,
     ProtocolError,
     ServiceNotReady,
+    StorageError,
     SubscriptionNotFound,
     TopicTerminated,
 )
@@ -95,7 +96,6 @@ class Topic:
         self._apply_policies()
         self._stamp_ms = -1
         self._stamp = b""
-        self._stopped = trio.Event()
         self._nursery: trio.Nursery | None = None
         ledger.listener = self
 
@@ -105,15 +105,13 @@ class Topic:
         """Run the ledger's and the subscriptions' tasks until `close`, or until one of them breaks."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            await nursery.start(self.ledger.run)
             await self.delays.start(nursery)
             for name, cursor in self.ledger.cursors.items():
                 self._start_subscription(name, cursor)
-            nursery.start_soon(self._trim_forever)
-            nursery.start_soon(self._watch_ledger)
-            task_status.started()
-            await self._stopped.wait()
-            nursery.cancel_scope.cancel()
+            await self.ledger.run(task_status)
+            if self.ledger.fenced.is_set():
+                self._on_fenced(self)
+            await trio.sleep_forever()
 
     async def close(self) -> None:
         """Disconnect everyone, persist cursors, close the ledger. On return the disk holds all of it."""
@@ -135,21 +133,13 @@ class Topic:
         finally:
             self.rooms.policies.detach(self.name, self._policies_changed)
             self.subscriptions.clear()
-            self._stopped.set()
+            if self._nursery is not None:
+                self._nursery.cancel_scope.cancel()
 
     @property
     def is_in_use(self) -> bool:
         """Whether a producer or a consumer is connected."""
         return bool(len(self.producers)) or any(s.consumers for s in self.subscriptions.values())
-
-    async def _watch_ledger(self) -> None:
-        await self.ledger.fenced.wait()
-        self._on_fenced(self)
-
-    async def _trim_forever(self) -> None:
-        while True:
-            await trio.sleep(self.settings.trim_interval_s)
-            await self.ledger.trim()
 
     def _policies_changed(self, policies: EffectivePolicies) -> None:
         self.policies = policies
@@ -166,6 +156,10 @@ class Topic:
 
     def _subscription_settings(self) -> SubscriptionSettings:
         return subscription_settings(self.rooms.subscription_settings, self.policies)
+
+    async def trim(self) -> None:
+        """Let go of ledgers that everybody has consumed and nothing retains. StorageError."""
+        await self.ledger.trim()
 
     async def expire(self) -> None:
         """Acknowledge what is older than the TTL, on every subscription. StorageError if unreadable."""
@@ -253,6 +247,22 @@ class Topic:
         """These entries will never be durable: each producer is told, none gets a receipt."""
         for producer, sequence_id, *_ in contexts:
             producer.fail(sequence_id, error)
+
+    def fail_overdue(self, accepted_before_s: float) -> None:
+        """Give up every producer with an entry that was accepted before then and is not durable."""
+        oldest = self.ledger.oldest_pending()
+        if oldest is None or oldest[3] >= accepted_before_s:
+            return
+        error = StorageError(f"{self.name}: not durable after {self.settings.write_timeout_s:g} s")
+        for producer, sequence_id, _, accepted_s in self.ledger.pending():
+            if accepted_s >= accepted_before_s:
+                break
+            if not producer.given_up:
+                log.error("%s: producer %s is given up: %s", self.name, producer.name, error)
+                producer.give_up(sequence_id, error)
+                if not producer.closed:
+                    self.producers.remove(producer)
+                    self._disconnect(producer)
 
     async def add_producer(self, producer: Producer, topic_epoch: int | None) -> bool:
         """Admit a producer. False: it must call `producers.wait` for its turn. Raises `PeerError`."""

@@ -9,7 +9,7 @@ meanwhile.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -99,6 +99,18 @@ class Appender:
         """Entries accepted and not confirmed, queued ones included."""
         return len(self._pending) + len(self._queue)
 
+    def oldest_pending(self) -> Any:
+        """The context of the entry that has waited longest for its confirmation; None if none waits."""
+        if self._pending:
+            return self._pending[0]
+        return self._queue[0][1] if self._queue else None
+
+    def pending(self) -> Iterator[Any]:
+        """The contexts of all that wait, the oldest first."""
+        yield from self._pending
+        for _, context, _ in self._queue:
+            yield context
+
     # -- down -------------------------------------------------------------------------------------------
 
     def append(self, body: bytes, context: Any, peek: Any = None) -> None:
@@ -106,8 +118,8 @@ class Appender:
 
         Synchronous; entries keep their order, also across ledgers. `peek` (parsed message metadata) spares
         the readers at the tail the parsing. Raises TopicTerminated, ServiceNotReady (closing) or
-        StorageError; then the entry was not accepted and its context is not given back. Ask `bookie.has_room`
-        and `AppendRoom.has_room` before: nothing waits here.
+        StorageError; then the entry was not accepted and its context is not given back. Nothing waits here,
+        and nothing is refused for want of memory: that is up to whoever reads from publishers.
         """
         writer = self._writer
         if writer is None:
