@@ -108,6 +108,8 @@ class Subscription:
             self.wake,
             self.log,
         )
+        self.has_task = False
+        """Whether `run` was started; its topic does that with the first consumer, if not before."""
         self._forgets_delayed = False
         self._fenced = False
         self._unfenced = trio.Event()

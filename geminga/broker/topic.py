@@ -107,7 +107,7 @@ class Topic:
             self._nursery = nursery
             await self.delays.start(nursery)
             for name, cursor in self.ledger.cursors.items():
-                self._start_subscription(name, cursor)
+                self._add_subscription(name, cursor)
             await self.ledger.run(task_status)
             if self.ledger.fenced.is_set():
                 self._on_fenced(self)
@@ -254,7 +254,7 @@ class Topic:
         if oldest is None or oldest[3] >= accepted_before_s:
             return
         error = StorageError(f"{self.name}: not durable after {self.settings.write_timeout_s:g} s")
-        for producer, sequence_id, _, accepted_s in self.ledger.pending():
+        for producer, sequence_id, _, accepted_s, *_ in self.ledger.pending():
             if accepted_s >= accepted_before_s:
                 break
             if not producer.given_up:
@@ -336,6 +336,7 @@ class Topic:
         self._check_open()
         check_consumers(self.subscriptions, self.policies)
         subscription.add_consumer(consumer)
+        self._start(subscription)
         return subscription
 
     async def create_subscription(
@@ -367,7 +368,7 @@ class Topic:
             cursor = self.ledger.open_non_durable_cursor(name, start)
         self._check_open()
         existing = self.subscriptions.get(name)
-        return existing if existing is not None else self._start_subscription(name, cursor)
+        return existing if existing is not None else self._add_subscription(name, cursor)
 
     async def delete_subscription(self, name: str) -> None:
         """Take a subscription and its cursor away, for good on return."""
@@ -375,6 +376,7 @@ class Topic:
         if subscription is None:
             raise SubscriptionNotFound(f"Subscription not found: {name} on {self.name}")
         await subscription.delete()
+        self.delays.detach(subscription.delayed)
         await self.delays.subscription_deleted()
 
     def subscription(self, name: str) -> Subscription:
@@ -396,8 +398,8 @@ class Topic:
         found = await self.ledger.find_first(is_late_enough)
         return found if found is not None else LATEST
 
-    def _start_subscription(self, name: str, cursor: Any) -> Subscription:
-        assert self._nursery is not None
+    def _add_subscription(self, name: str, cursor: Any) -> Subscription:
+        """Without a task until it has its first consumer, unless there is an index to be opened."""
         subscription = Subscription(
             self,
             name,
@@ -408,8 +410,16 @@ class Topic:
         )
         self.subscriptions[name] = subscription
         self.delays.attach(subscription.delayed)
-        self._nursery.start_soon(self._run_subscription, subscription)
+        if subscription.delayed.has_index():
+            self._start(subscription)
         return subscription
+
+    def _start(self, subscription: Subscription) -> None:
+        """Give it its task, if it has none."""
+        if not subscription.has_task:
+            assert self._nursery is not None
+            subscription.has_task = True
+            self._nursery.start_soon(self._run_subscription, subscription)
 
     async def _run_subscription(self, subscription: Subscription) -> None:
         try:

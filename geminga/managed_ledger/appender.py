@@ -77,7 +77,8 @@ class Appender:
         self._run: TailRun | None = None
         self._run_append: Callable[[bytes | Entry], None] | None = None
         self._roll_check_entry_id = 0
-        self._drained = trio.Event()
+        self._drained: trio.Event | None = None
+        """Only while somebody waits: a topic that nobody uses should cost little."""
 
     def become(self, state: State) -> None:
         """Go to another state; the table says from where that may be."""
@@ -188,8 +189,13 @@ class Appender:
         if self.state is State.OPEN:
             self.roll_if_full(last_entry_id + 1)
         elif not self._pending:
-            self._drained.set()
+            self._wake_drained()
             self._wake()
+
+    def _wake_drained(self) -> None:
+        if self._drained is not None:
+            self._drained.set()
+            self._drained = None
 
     def _on_failed(self, error: StorageError) -> None:
         self.fence(error)
@@ -217,7 +223,7 @@ class Appender:
         self._fail(self._pending, error)
         self._pending = []
         self.fail_queue(error)
-        self._drained.set()
+        self._wake_drained()
         self._wake()
 
     def _fail(self, contexts: list[Any], error: GemingaError) -> None:
@@ -298,7 +304,8 @@ class Appender:
         first.
         """
         while self._pending and self.error is None:
-            self._drained = trio.Event()
+            if self._drained is None:
+                self._drained = trio.Event()
             await self._drained.wait()
         if self.error is not None:
             raise self._fenced_error() from self.error
