@@ -135,6 +135,8 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
     managed_ledger_max_ledger_rollover_time_minutes: Positive = 240
     managed_ledger_max_size_per_ledger_mbytes: Positive = 2048
     managed_ledger_cursor_max_entries_per_ledger: Positive = 50_000
+    managed_ledger_cache_eviction_time_threshold_millis: Positive = 1000
+    managed_ledger_cursor_backlogged_threshold: Count = 1000
     managed_ledger_add_entry_timeout_seconds: Count = 30  # 0: never. Pulsar: 0
 
     # Bookie. Directories, separated by commas: empty: inside the data directory; fixed with the first start.

@@ -54,6 +54,9 @@ class MemoryMeter:
             budget_bytes=sum(self._parts),
             resident_bytes=resident,
             rocksdb_buffer_bytes=buffers,
+            publish_waits=self._publish.waits,
+            tail_entries_served=tail.entries_served,
+            tail_entries_missed=tail.entries_missed,
             parts=[MemoryPart(name, SETTINGS[name], configured[name], used[name]) for name in configured],
         )
 

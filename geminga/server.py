@@ -204,7 +204,11 @@ async def _rooms(config: Config, clock: Clock, metadata: MetadataStore, bookie: 
     namespaces = Namespaces(metadata, clock, cluster=config.cluster_name)
     await namespaces.bootstrap()
     parts = memory_parts(config)
-    tail_cache = TailCache(parts.tail_cache)
+    tail_cache = TailCache(
+        parts.tail_cache,
+        age_max_ms=config.managed_ledger_cache_eviction_time_threshold_millis,
+        backlogged_entries=config.managed_ledger_cursor_backlogged_threshold,
+    )
     return Rooms(
         bookie=bookie,
         metadata=metadata,

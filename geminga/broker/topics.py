@@ -68,6 +68,7 @@ class Topics:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             settings = self._rooms.settings
+            nursery.start_soon(self._rooms.tail_cache.run_forever)
             nursery.start_soon(self._every, settings.trim_interval_s, Topic.trim)
             nursery.start_soon(self._every, settings.expiry_interval_s, Topic.expire)
             if settings.write_timeout_s:

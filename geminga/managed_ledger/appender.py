@@ -53,6 +53,8 @@ class Appender:
         self.last_confirmed = Position(-1, -1)
         self.caching = False
         """Whether anybody could read: without cursors nothing is kept in the tail cache."""
+        self.first_needed: Callable[[int], int] = lambda ledger_id: 0
+        """What the tail cache asks: see `TailCache.open_run`."""
         self.entries_added = 0
         self.ledger_created_ms = 0
         self.ledger_bytes = 0
@@ -336,7 +338,7 @@ class Appender:
         if writer is None:
             return
         if wanted and self._run is None:
-            self._run = self._tail_cache.open_run(writer.ledger_id, writer.next_entry_id)
+            self._run = self._tail_cache.open_run(writer.ledger_id, writer.next_entry_id, self.first_needed)
             self._run_append = self._run.slots.append
         elif not wanted and self._run is not None:
             self._tail_cache.discard(writer.ledger_id)

@@ -30,6 +30,7 @@ class Lifecycle:
         self.chain = chain
         self.appender = Appender(self.name, chain, tail_cache, storage.clock, storage.settings, self._wake_up)
         self.cursors = CursorSet(storage, chain, self.appender, self._wake_up)
+        self.appender.first_needed = self._first_needed
         self.check_open = self.appender.check_open
         self.record = ChainRecord(storage, chain, recovered.record, recovered.version)
         self._storage = storage
@@ -78,6 +79,16 @@ class Lifecycle:
     def cache_if_read(self) -> None:
         """Without cursors nothing is kept in the tail cache."""
         self.appender.cache(bool(self.cursors.by_name))
+
+    def _first_needed(self, ledger_id: int) -> int:
+        """The first entry of this ledger that a cursor at the tail has still to read."""
+        tail, threshold = self.chain.ordinal(self.chain.tail), self._tail_cache.backlogged_entries
+        first = self.chain.counts.get(ledger_id, 0)
+        for cursor in self.cursors.by_name.values():
+            place = cursor.read_position
+            if place.ledger_id <= ledger_id and tail - self.chain.ordinal(place) < threshold:
+                first = min(first, place.entry_id if place.ledger_id == ledger_id else 0)
+        return first
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Make new ledgers and write cursors down, until closed or fenced. Asleep unless there is work.
