@@ -137,6 +137,10 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
     managed_ledger_cursor_max_entries_per_ledger: Positive = 50_000
     managed_ledger_cache_eviction_time_threshold_millis: Positive = 1000
     managed_ledger_cursor_backlogged_threshold: Count = 1000
+    max_publish_rate_per_topic_in_messages: Count = 0  # 0: no limit
+    max_publish_rate_per_topic_in_bytes: Long = 0  # 0: no limit
+    broker_publisher_throttling_max_message_rate: Count = 0  # 0: no limit
+    broker_publisher_throttling_max_byte_rate: Long = 0  # 0: no limit
     managed_ledger_add_entry_timeout_seconds: Count = 30  # 0: never. Pulsar: 0
 
     # Bookie. Directories, separated by commas: empty: inside the data directory; fixed with the first start.

@@ -13,6 +13,7 @@ from geminga.broker.policies_values import (
     AutoSubscriptionCreation,
     BacklogQuota,
     DelayedDelivery,
+    PublishRate,
     Retention,
 )
 from geminga.broker.settings import BrokerSettings
@@ -100,6 +101,13 @@ def broker_settings(config: Config) -> BrokerSettings:
         expires_by_broker_time=BROKER_TIMESTAMPS in config.broker_entry_metadata_interceptors.split(","),
         quota_interval_s=float(config.backlog_quota_check_interval_in_seconds),
         checks_quotas=config.backlog_quota_check_enabled,
+        topic_publish_rate=PublishRate(
+            config.max_publish_rate_per_topic_in_messages, config.max_publish_rate_per_topic_in_bytes
+        ),
+        publish_rate=PublishRate(
+            config.broker_publisher_throttling_max_message_rate,
+            config.broker_publisher_throttling_max_byte_rate,
+        ),
         write_timeout_s=float(config.managed_ledger_add_entry_timeout_seconds),
         rates_interval_s=float(config.stats_update_frequency_in_secs),
         exposes_broker_metadata=config.exposing_broker_entry_metadata_to_client_enabled,

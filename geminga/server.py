@@ -25,6 +25,7 @@ from geminga.broker.connection import Connections
 from geminga.broker.namespaces import Namespaces
 from geminga.broker.policies import Policies
 from geminga.broker.publish_memory import PublishMemory
+from geminga.broker.publish_rate import publish_limit
 from geminga.broker.rooms import Rooms
 from geminga.broker.topics import Topics
 from geminga.clock import Clock, RealClock
@@ -209,6 +210,7 @@ async def _rooms(config: Config, clock: Clock, metadata: MetadataStore, bookie: 
         age_max_ms=config.managed_ledger_cache_eviction_time_threshold_millis,
         backlogged_entries=config.managed_ledger_cursor_backlogged_threshold,
     )
+    settings = broker_settings(config)
     return Rooms(
         bookie=bookie,
         metadata=metadata,
@@ -218,7 +220,8 @@ async def _rooms(config: Config, clock: Clock, metadata: MetadataStore, bookie: 
         clock=clock,
         tail_cache=tail_cache,
         publish_memory=PublishMemory(parts.publish, bookie, tail_cache.append_room),
-        settings=broker_settings(config),
+        settings=settings,
+        publish_limit=publish_limit(settings.publish_rate.messages, settings.publish_rate.bytes),
         ledger_settings=ledger_settings(config),
         subscription_settings=subscription_settings(config),
         delay_settings=delay_settings(config),

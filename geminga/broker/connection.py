@@ -128,6 +128,8 @@ class Connections:
             del chunk  # or each connection that waits below would keep one
             if frame.held_bytes and not decoder.frame_bytes:
                 memory.release(frame)
+            if session.throttled_until_s:
+                await self._throttled(session)
             if not session.outbox.is_writable():
                 with self._held_back(session):
                     await session.outbox.wait_writable()
@@ -138,6 +140,13 @@ class Connections:
             if turns >= CHUNKS_PER_TURN_MAX:
                 turns = 0
                 await trio.lowlevel.checkpoint()
+
+    async def _throttled(self, session: Session) -> None:
+        left_s = session.throttled_until_s - self._rooms.clock.monotonic_s()
+        session.throttled_until_s = 0.0
+        if left_s > 0:
+            with self._held_back(session):
+                await trio.sleep(left_s)
 
     @contextlib.contextmanager
     def _held_back(self, session: Session) -> Iterator[None]:

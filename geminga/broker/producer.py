@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from geminga.wire.decoder import Send
 
 
+def _not_throttled(until_s: float) -> None:
+    pass
+
+
 class Producer:
     """Takes SEND commands, gives receipts in their order.
 
@@ -42,6 +46,7 @@ class Producer:
         "outbox",
         "pending",
         "producer_id",
+        "throttle",
         "topic",
         "user_provided_name",
     )
@@ -61,7 +66,10 @@ class Producer:
         address: str = "",
         client_version: str = "",
         connected_since_ms: int = 0,
+        throttle: Callable[[float], None] = _not_throttled,
     ) -> None:
+        """`throttle(until_s)` is called when its connection should not be read before then."""
+        self.throttle = throttle
         self.topic = topic
         self.producer_id = producer_id
         self.name = name

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from geminga.broker.namespaces import Namespaces
     from geminga.broker.policies import Policies
     from geminga.broker.publish_memory import PublishMemory
+    from geminga.broker.publish_rate import PublishLimit
     from geminga.broker.settings import BrokerSettings
     from geminga.broker.subscription import SubscriptionSettings
     from geminga.clock import Clock
@@ -36,3 +37,5 @@ class Rooms:
     ledger_settings: ManagedLedgerSettings
     subscription_settings: SubscriptionSettings
     delay_settings: DelaySettings
+    publish_limit: PublishLimit | None = None
+    """Of all topics together."""

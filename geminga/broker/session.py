@@ -101,7 +101,12 @@ class Session:
         self.ping_unanswered = False
         self.is_held_back = False
         """We do not read from the peer now: the disk, or its own unread answers, have to catch up first."""
+        self.throttled_until_s = 0.0
+        """It has published more than a rate limit allows and is not read before then (monotonic)."""
         self._warned = False
+
+    def throttle(self, until_s: float) -> None:
+        self.throttled_until_s = max(self.throttled_until_s, until_s)
 
     def feed(self, chunk: bytes) -> None:
         """Serve everything that `chunk` completes. Raises `ProtocolError`; then the connection must be

@@ -21,6 +21,7 @@ from geminga.broker.policies_applied import (
 )
 from geminga.broker.producer import Producer
 from geminga.broker.producers import Producers
+from geminga.broker.publish_rate import PublishLimit, publish_limit
 from geminga.broker.rates import Histogram, Rate
 from geminga.broker.statistics import ENTRY_SIZE_BOUNDS, WRITE_LATENCY_BOUNDS_MS
 from geminga.broker.subscription import Subscription, SubscriptionSettings
@@ -93,6 +94,7 @@ class Topic:
         self.policies = rooms.policies.attach(name, self._policies_changed)
         """What holds for this topic now."""
         self._delay_max_ms = 0
+        self._publish_limits: tuple[PublishLimit, ...] = ()
         self._apply_policies()
         self._stamp_ms = -1
         self._stamp = b""
@@ -151,6 +153,9 @@ class Topic:
         delayed = self.policies.delayed_delivery
         self._delay_max_ms = delayed.delay_max_ms if delayed.active else 0
         self.delays.set_policy(DelayPolicy(delayed.active, delayed.tick_ms))
+        rate = self.policies.publish_rate or self.settings.topic_publish_rate
+        both = (publish_limit(rate.messages, rate.bytes), self.rooms.publish_limit)
+        self._publish_limits = tuple(limit for limit in both if limit is not None)
         for subscription in self.subscriptions.values():
             subscription.apply(self._subscription_settings())
 
@@ -213,6 +218,12 @@ class Topic:
         self.messages_in += send.num_messages
         self.bytes_in += len(body)
         self.last_publish_ms = now_ms
+        if self._publish_limits:
+            now_s = self._now_s()
+            for limit in self._publish_limits:
+                until_s = limit.take(send.num_messages, len(body), now_s)
+                if until_s > now_s:
+                    producer.throttle(until_s)
         if send.is_chunk:
             self.chunks_in += 1
 
