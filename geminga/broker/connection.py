@@ -104,17 +104,16 @@ class Connections:
         memory, decoder = self._rooms.publish_memory, session.decoder
         turns = 0
         while True:
-            missing = decoder.frame_bytes
-            if missing > UNRESERVED_BYTES_MAX:
-                if frame.held_bytes < missing and not memory.try_reserve(frame, missing):
+            receive_bytes = limits.RECEIVE_BYTES_TIGHT if memory.is_tight() else limits.RECEIVE_BYTES
+            frame_bytes, before_bytes = decoder.frame_bytes, decoder.partial_bytes
+            if frame_bytes > UNRESERVED_BYTES_MAX:
+                if frame.held_bytes < frame_bytes and not memory.try_reserve(frame, frame_bytes):
                     with self._held_back(session):
-                        await memory.reserve(frame, missing)
-                receive_bytes = min(limits.RECEIVE_BYTES, missing - decoder.partial_bytes)
-            else:
-                receive_bytes = limits.RECEIVE_BYTES_TIGHT if memory.is_tight() else limits.RECEIVE_BYTES
-                if session.producers and not memory.has_room():
-                    with self._held_back(session):
-                        await memory.wait_room()
+                        await memory.reserve(frame, frame_bytes)
+                receive_bytes = max(receive_bytes, min(frame_bytes - before_bytes, limits.RECEIVE_BYTES))
+            elif session.producers and not memory.has_room():
+                with self._held_back(session):
+                    await memory.wait_room()
             try:
                 chunk = sock.recv(receive_bytes)
             except BlockingIOError:
@@ -125,9 +124,9 @@ class Connections:
                 return
             session.ping_unanswered = False
             session.feed(chunk)
+            if frame.held_bytes and decoder.partial_bytes != before_bytes + len(chunk):
+                memory.release(frame)  # it is whole, and another may have begun
             del chunk  # or each connection that waits below would keep one
-            if frame.held_bytes and not decoder.frame_bytes:
-                memory.release(frame)
             if session.throttled_until_s:
                 await self._throttled(session)
             if not session.outbox.is_writable():
