@@ -240,6 +240,7 @@ class TailCache:
         run = stride.run
         if self._runs.get(run.ledger_id) is not run:
             self._strides_dead -= 1
+            assert self._strides_dead >= 0
             return
         run.strides -= 1
         self._let_go(run, stride.stop)
