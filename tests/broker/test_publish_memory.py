@@ -13,6 +13,7 @@ from fastcrc.crc32 import iscsi
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from geminga.bookie.bookie import Bookie
+from geminga.broker.delay_settings import DelaySettings
 from geminga.broker.dispatch_settings import SubscriptionSettings
 from geminga.broker.namespaces import Namespaces
 from geminga.broker.policies import EffectivePolicies, Policies
@@ -34,7 +35,6 @@ from geminga.managed_ledger.tail_cache import TailCache
 from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.store import MetadataStore
 from geminga.names import TopicName
-from geminga.tracker.time_buckets import TimeBucketTracker
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import Send
 from tests.broker.dispatch_rig import FakeOutbox
@@ -226,7 +226,7 @@ async def open_topics(**settings: Any) -> AsyncIterator[tuple[Topics, Bookie]]:
             settings=BrokerSettings(**settings),
             ledger_settings=ManagedLedgerSettings(),
             subscription_settings=SubscriptionSettings(),
-            tracker_factory=lambda: TimeBucketTracker(clock, tick_ms=1000, strict=False),
+            delay_settings=DelaySettings(),
         )
         topics = Topics(rooms)
         await nursery.start(topics.run)
