@@ -135,6 +135,13 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
     managed_ledger_max_ledger_rollover_time_minutes: Positive = 240
     managed_ledger_max_size_per_ledger_mbytes: Positive = 2048
     managed_ledger_cursor_max_entries_per_ledger: Positive = 50_000
+    managed_ledger_cache_eviction_time_threshold_millis: Positive = 1000
+    managed_ledger_cursor_backlogged_threshold: Count = 1000
+    max_publish_rate_per_topic_in_messages: Count = 0  # 0: no limit
+    max_publish_rate_per_topic_in_bytes: Long = 0  # 0: no limit
+    broker_publisher_throttling_max_message_rate: Count = 0  # 0: no limit
+    broker_publisher_throttling_max_byte_rate: Long = 0  # 0: no limit
+    managed_ledger_add_entry_timeout_seconds: Count = 30  # 0: never. Pulsar: 0
 
     # Bookie. Directories, separated by commas: empty: inside the data directory; fixed with the first start.
     journal_directories: tuple[str, ...] = ()
@@ -190,6 +197,10 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
     )  # bytes, as in BookKeeper
     journal_max_memory_size_mb: Annotated[int, Meta(ge=3, le=BUDGET_MB_MAX)] = msgspec.field(
         default=-1, name=SETTINGS["journal"]
+    )
+    # Pulsar: -1 is no limit. Here it is the share.
+    max_message_publish_buffer_size_in_mb: Annotated[int, Meta(ge=-1, le=BUDGET_MB_MAX)] = msgspec.field(
+        default=-1, name=SETTINGS["publish"]
     )
     managed_ledger_cache_size_mb: Annotated[int, Meta(ge=0, le=BUDGET_MB_MAX)] = msgspec.field(
         default=-1, name=SETTINGS["tail_cache"]

@@ -15,7 +15,9 @@ FRAME_PADDING_BYTES = 10 * KIB
 """What a frame may hold beside the message (Pulsar's `MESSAGE_SIZE_FRAME_PADDING`)."""
 FRAME_BYTES_MAX = MESSAGE_BYTES_MAX + FRAME_PADDING_BYTES
 RECEIVE_BYTES = 256 * KIB
-"""How much one receive call may take from a socket."""
+"""How much one receive call may take from a socket..."""
+RECEIVE_BYTES_TIGHT = 64 * KIB
+"""...and while the memory for publishers is more than half used."""
 PROTOCOL_VERSION = 20
 """Highest version of the binary protocol that this broker speaks."""
 

@@ -2,6 +2,8 @@
 
 The three caches get BookKeeper's shares of its direct memory: a quarter for writing, a quarter for reading, a
 tenth for RocksDB's blocks. Here the budget is for the whole process, so it also covers the process itself.
+What the bookie and the process leave is the broker's, in Pulsar's proportions: half for what publishers send,
+a fifth for the tail cache; the rest is for what waits to be sent to consumers.
 """
 
 from __future__ import annotations
@@ -9,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from geminga.limits import MIB
+from geminga.limits import ENTRY_BYTES_MAX, MIB
 
 PROCESS_BYTES = 48 * MIB
-"""Interpreter, code, RocksDB's write buffers, connections: resident before any cache has anything in it."""
+"""Interpreter, code, RocksDB's write buffers: resident before any cache has anything in it."""
+PUBLISH_BYTES_MIN = 6 * MIB
 TAIL_CACHE_BYTES_MIN = 4 * MIB
 BUDGET_MB_MIN = 160
 BUDGET_MB_MAX = 1024 * 1024
@@ -25,6 +28,7 @@ class MemoryParts(NamedTuple):
     read_cache: int
     block_cache: int
     journal: int
+    publish: int
     tail_cache: int
     process: int = PROCESS_BYTES
 
@@ -34,6 +38,7 @@ SETTINGS = {
     "read_cache": "dbStorage_readAheadCacheMaxSizeMb",
     "block_cache": "dbStorage_rocksDB_blockCacheSize",
     "journal": "journalMaxMemorySizeMb",
+    "publish": "maxMessagePublishBufferSizeInMB",
     "tail_cache": "managedLedgerCacheSizeMB",
     "process": "",
 }
@@ -54,6 +59,8 @@ class MemorySettings(Protocol):
     @property
     def journal_max_memory_size_mb(self) -> int: ...
     @property
+    def max_message_publish_buffer_size_in_mb(self) -> int: ...
+    @property
     def managed_ledger_cache_size_mb(self) -> int: ...
 
 
@@ -64,6 +71,7 @@ def memory_parts(config: MemorySettings) -> MemoryParts:
         "read_cache": config.db_storage_read_ahead_cache_max_size_mb * MIB,
         "block_cache": config.db_storage_rocks_db_block_cache_size,
         "journal": config.journal_max_memory_size_mb * MIB,
+        "publish": config.max_message_publish_buffer_size_in_mb * MIB,
         "tail_cache": config.managed_ledger_cache_size_mb * MIB,
     }
     return divide(config.memory_mb * MIB, {name: size for name, size in given.items() if size >= 0})
@@ -84,16 +92,25 @@ def beyond_budget(config: MemorySettings) -> str:
 
 def divide(budget_bytes: int, given: Mapping[str, int]) -> MemoryParts:
     """The parts of a budget. `given` are parts that were set by themselves; the others keep their share,
-    except that the tail cache gives way, down to its least, where it would not fit.
+    except that the broker's give way, down to their least, where they would not fit.
 
     The sum is at most the budget if the given parts leave room for the others.
     """
     shares = _shares(budget_bytes)
     fixed = {name: given.get(name, share) for name, share in shares.items()}
     natural = budget_bytes - sum(shares.values()) - PROCESS_BYTES
-    left = budget_bytes - sum(fixed.values()) - PROCESS_BYTES
-    tail_cache = given.get("tail_cache", max(TAIL_CACHE_BYTES_MIN, min(natural, left)))
-    return MemoryParts(**fixed, tail_cache=tail_cache)
+    brokers = min(natural, budget_bytes - sum(fixed.values()) - PROCESS_BYTES)
+    publish = max(PUBLISH_BYTES_MIN, brokers // 2)
+    tail_cache = max(TAIL_CACHE_BYTES_MIN, brokers // 5)
+    spare = brokers - publish - tail_cache
+    publish, tail_cache = given.get("publish", publish), given.get("tail_cache", tail_cache)
+    left = budget_bytes - sum(fixed.values()) - PROCESS_BYTES - publish - tail_cache
+    return MemoryParts(
+        **fixed,
+        publish=publish,
+        tail_cache=tail_cache,
+        process=PROCESS_BYTES + max(0, min(spare, left)),
+    )
 
 
 def _shares(budget_bytes: int) -> dict[str, int]:
@@ -101,8 +118,9 @@ def _shares(budget_bytes: int) -> dict[str, int]:
         "write_cache": budget_bytes // 4,
         "read_cache": budget_bytes // 4,
         "block_cache": budget_bytes // 10,
-        "journal": budget_bytes // 16,
+        "journal": budget_bytes // 48,
     }
 
 
 assert sum(divide(BUDGET_MB_MIN * MIB, {})) == BUDGET_MB_MIN * MIB, "the least budget has room for all"
+assert PUBLISH_BYTES_MIN >= ENTRY_BYTES_MAX, "the largest message must fit"

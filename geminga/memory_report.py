@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from geminga.bookie.bookie import Bookie
+from geminga.broker.publish_memory import PublishMemory
 from geminga.broker.statistics import MemoryPart, MemoryStatistics
 from geminga.disk import RealDisk
 from geminga.errors import StorageError
@@ -21,12 +22,14 @@ class MemoryMeter:
         self,
         parts: MemoryParts,
         bookie: Bookie,
+        publish: PublishMemory,
         tail_cache: TailCache,
         block_cache: BlockCache,
         databases: Sequence[KeyValue],
     ) -> None:
         self._parts = parts
         self._bookie = bookie
+        self._publish = publish
         self._tail_cache = tail_cache
         self._block_cache = block_cache
         self._databases = databases
@@ -40,8 +43,9 @@ class MemoryMeter:
             "write_cache": bookie.write_cache_bytes + bookie.flushing_bytes,
             "read_cache": bookie.read_cache_bytes,
             "block_cache": blocks,
-            "journal": bookie.queued_bytes,
-            "tail_cache": tail.bytes_used + tail.waiting_bytes,
+            "journal": min(bookie.queued_bytes, self._parts.journal),
+            "publish": self._publish.used_bytes,
+            "tail_cache": tail.bytes_used,
         }
         resident = resident_bytes()
         used["process"] = max(0, resident - sum(used.values()))
@@ -50,6 +54,9 @@ class MemoryMeter:
             budget_bytes=sum(self._parts),
             resident_bytes=resident,
             rocksdb_buffer_bytes=buffers,
+            publish_waits=self._publish.waits,
+            tail_entries_served=tail.entries_served,
+            tail_entries_missed=tail.entries_missed,
             parts=[MemoryPart(name, SETTINGS[name], configured[name], used[name]) for name in configured],
         )
 

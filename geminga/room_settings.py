@@ -13,6 +13,7 @@ from geminga.broker.policies_values import (
     AutoSubscriptionCreation,
     BacklogQuota,
     DelayedDelivery,
+    PublishRate,
     Retention,
 )
 from geminga.broker.settings import BrokerSettings
@@ -29,9 +30,9 @@ def bookie_settings(config: Config) -> BookieSettings:
         journal_file_bytes=config.journal_max_size_mb * limits.MIB,
         write_cache_bytes=parts.write_cache,
         read_cache_bytes=parts.read_cache,
-        # What waits, and the group that is made of it.
-        queue_bytes_max=parts.journal * 2 // 3,
-        journal_group_bytes_max=_group_bytes_max(config, parts.journal // 3),
+        # What waits is the publishers', nearly all of it; the journal's own is the group that is made of it.
+        queue_bytes_max=max(parts.publish, parts.journal),
+        journal_group_bytes_max=_group_bytes_max(config, parts.journal),
         journal_group_entries_max=_group_entries_max(config),
         journal_group_wait_s=config.journal_max_group_wait_msec / 1000,
         journal_free_files_max=config.journal_max_backups,
@@ -107,6 +108,14 @@ def broker_settings(config: Config) -> BrokerSettings:
         expires_by_broker_time=BROKER_TIMESTAMPS in config.broker_entry_metadata_interceptors.split(","),
         quota_interval_s=float(config.backlog_quota_check_interval_in_seconds),
         checks_quotas=config.backlog_quota_check_enabled,
+        topic_publish_rate=PublishRate(
+            config.max_publish_rate_per_topic_in_messages, config.max_publish_rate_per_topic_in_bytes
+        ),
+        publish_rate=PublishRate(
+            config.broker_publisher_throttling_max_message_rate,
+            config.broker_publisher_throttling_max_byte_rate,
+        ),
+        write_timeout_s=float(config.managed_ledger_add_entry_timeout_seconds),
         rates_interval_s=float(config.stats_update_frequency_in_secs),
         exposes_broker_metadata=config.exposing_broker_entry_metadata_to_client_enabled,
     )

@@ -24,6 +24,8 @@ from geminga.broker import listener
 from geminga.broker.connection import Connections
 from geminga.broker.namespaces import Namespaces
 from geminga.broker.policies import Policies
+from geminga.broker.publish_memory import PublishMemory
+from geminga.broker.publish_rate import publish_limit
 from geminga.broker.rooms import Rooms
 from geminga.broker.topics import Topics
 from geminga.clock import Clock, RealClock
@@ -169,7 +171,12 @@ async def _serve(
             topics = Topics(rooms)
             await storage.start(topics.run)
             memory = MemoryMeter(
-                memory_parts(config), bookie, rooms.tail_cache, block_cache, (metadata_values, *indexes)
+                memory_parts(config),
+                bookie,
+                rooms.publish_memory,
+                rooms.tail_cache,
+                block_cache,
+                (metadata_values, *indexes),
             )
             with stop:
                 await _listen(config, rooms, topics, memory, binary, web, task_status)
@@ -197,6 +204,13 @@ def _refuse_foreign(disk: Disk, data_dir: str) -> None:
 async def _rooms(config: Config, clock: Clock, metadata: MetadataStore, bookie: Bookie) -> Rooms:
     namespaces = Namespaces(metadata, clock, cluster=config.cluster_name)
     await namespaces.bootstrap()
+    parts = memory_parts(config)
+    tail_cache = TailCache(
+        parts.tail_cache,
+        age_max_ms=config.managed_ledger_cache_eviction_time_threshold_millis,
+        backlogged_entries=config.managed_ledger_cursor_backlogged_threshold,
+    )
+    settings = broker_settings(config)
     return Rooms(
         bookie=bookie,
         metadata=metadata,
@@ -204,8 +218,10 @@ async def _rooms(config: Config, clock: Clock, metadata: MetadataStore, bookie: 
         namespaces=namespaces,
         policies=Policies(metadata, namespaces, default_policies(config)),
         clock=clock,
-        tail_cache=TailCache(memory_parts(config).tail_cache),
-        settings=broker_settings(config),
+        tail_cache=tail_cache,
+        publish_memory=PublishMemory(parts.publish, bookie, tail_cache.append_room),
+        settings=settings,
+        publish_limit=publish_limit(settings.publish_rate.messages, settings.publish_rate.bytes),
         ledger_settings=ledger_settings(config),
         subscription_settings=subscription_settings(config),
         delay_settings=delay_settings(config),

@@ -479,6 +479,9 @@ def test_the_memory_is_divided_by_bookkeepers_shares_and_adds_up() -> None:
         assert (parts.write_cache, parts.read_cache) == (budget // 4, budget // 4)
         assert parts.block_cache == budget // 10
         assert parts.tail_cache >= 4 * MIB
+        brokers = budget - PROCESS_BYTES - sum(parts[:4])
+        assert parts.publish == brokers // 2
+        assert parts.tail_cache in {4 * MIB, brokers // 5}
     assert Config().memory_mb == 192
 
 
@@ -488,6 +491,7 @@ def test_a_part_that_is_set_by_itself_leaves_the_others_their_shares() -> None:
         ("dbStorage_readAheadCacheMaxSizeMb", "20", "read_cache", 20 * MIB),
         ("dbStorage_rocksDB_blockCacheSize", "5000000", "block_cache", 5_000_000),
         ("journalMaxMemorySizeMb", "3", "journal", 3 * MIB),
+        ("maxMessagePublishBufferSizeInMB", "9", "publish", 9 * MIB),
         ("managedLedgerCacheSizeMB", "0", "tail_cache", 0),
     )
     usual = memory_parts(Config())
@@ -510,11 +514,14 @@ def test_parts_beyond_a_budget_that_was_named_are_refused() -> None:
     assert not load(environment={}, flags=[large, Property("memoryMb", "1024", "flag")]).notices
 
 
-def test_the_tail_cache_gives_way_first() -> None:
+def test_the_brokers_parts_give_way_first() -> None:
+    usual = memory_parts(Config())
     parts = memory_parts(Config(db_storage_write_cache_max_size_mb=55))
     assert sum(parts) == 192 * MIB
-    assert parts.tail_cache < memory_parts(Config()).tail_cache
-    assert parts.process == PROCESS_BYTES
+    assert parts.publish < usual.publish
+    assert 4 * MIB <= parts.tail_cache < usual.tail_cache
+    assert PROCESS_BYTES <= parts.process < usual.process
+    assert sum(memory_parts(Config(db_storage_write_cache_max_size_mb=62))) == 192 * MIB
 
 
 @pytest.mark.parametrize(

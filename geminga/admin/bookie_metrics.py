@@ -143,3 +143,16 @@ def memory_figures(memory: MemoryStatistics) -> Iterator[Figure]:
         "What each part holds now",
         [({"part": part.name}, float(part.used_bytes)) for part in memory.parts],
     )
+    yield _one(
+        "geminga_publish_memory_waits",
+        "How often a connection was not read because what publishers had sent was not durable yet",
+        memory.publish_waits,
+    )
+    yield _one(
+        "geminga_tail_cache_entries_served", "Entries read from the tail cache", memory.tail_entries_served
+    )
+    yield _one(
+        "geminga_tail_cache_entries_missed",
+        "Entries read from the bookie, its caches included, and not from the tail cache",
+        memory.tail_entries_missed,
+    )

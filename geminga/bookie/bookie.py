@@ -240,6 +240,17 @@ class Bookie:
         # What is queued may all be for one directory.
         return all(directory.caches.has_room(queued_bytes) for directory in self.directories)
 
+    @property
+    def queued_bytes(self) -> int:
+        """Of entries that may still become durable; 0 after a failure."""
+        return 0 if self._lifeline.failed is not None else self._journals.queued_bytes
+
+    def call_on_change(self, tell: Callable[[], None]) -> None:
+        """Have `tell` called after each group, flush, and failure: for one who waits for more than
+        `has_room`.
+        """
+        self._lifeline.on_change = tell
+
     async def wait_room(self) -> None:
         """Return once `has_room()`; after a failure at once, so that `append` can say what happened."""
         await trio.lowlevel.checkpoint_if_cancelled()

@@ -20,6 +20,7 @@ class Lifeline:
         self.failed: StorageError | None = None
         self._on_failed = on_failed
         self._changed = trio.Event()
+        self.on_change: Callable[[], None] = _nobody_else
 
     def fail(self, error: StorageError) -> None:
         if self.failed is None:
@@ -45,9 +46,14 @@ class Lifeline:
 
     def notify(self) -> None:
         self._changed.set()
+        self.on_change()
 
     async def next_change(self) -> None:
         """Until the next group, flush or failure."""
         if self._changed.is_set():
             self._changed = trio.Event()
         await self._changed.wait()
+
+
+def _nobody_else() -> None:
+    pass

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -13,6 +14,7 @@ import trio
 from geminga import limits
 from geminga.broker.handlers import HANDLERS
 from geminga.broker.outbox import Outbox
+from geminga.broker.publish_memory import UNRESERVED_BYTES_MAX, Reservation
 from geminga.broker.session import Session, State
 from geminga.errors import ProtocolError
 from geminga.wire import encoder
@@ -81,8 +83,11 @@ class Connections:
             )
             nursery.start_soon(self._write, nursery, outbox, sock)
             nursery.start_soon(self._keep_alive, nursery, session, outbox)
+            frame = Reservation(
+                lambda: session.decoder.partial_bytes, partial(self._end_stalled, nursery, session)
+            )
             try:
-                await self._read(sock, session)
+                await self._read(sock, session, frame)
             except ProtocolError as error:
                 log.warning("%s: connection closed: %s", session.address, error)
                 with trio.move_on_after(LAST_WORDS_SECONDS):
@@ -90,16 +95,27 @@ class Connections:
             except OSError:
                 pass
             finally:
+                self._rooms.publish_memory.release(frame)
                 session.close()
                 outbox.close()
                 nursery.cancel_scope.cancel()
 
-    async def _read(self, sock: socket.socket, session: Session) -> None:
-        bookie, queue = self._rooms.bookie, self._rooms.tail_cache.append_room
+    async def _read(self, sock: socket.socket, session: Session, frame: Reservation) -> None:
+        memory, decoder = self._rooms.publish_memory, session.decoder
         turns = 0
         while True:
+            receive_bytes = limits.RECEIVE_BYTES_TIGHT if memory.is_tight() else limits.RECEIVE_BYTES
+            frame_bytes, before_bytes = decoder.frame_bytes, decoder.partial_bytes
+            if frame_bytes > UNRESERVED_BYTES_MAX:
+                if frame.held_bytes < frame_bytes and not memory.try_reserve(frame, frame_bytes):
+                    with self._held_back(session):
+                        await memory.reserve(frame, frame_bytes)
+                receive_bytes = max(receive_bytes, min(frame_bytes - before_bytes, limits.RECEIVE_BYTES))
+            elif session.producers and not memory.has_room():
+                with self._held_back(session):
+                    await memory.wait_room()
             try:
-                chunk = sock.recv(limits.RECEIVE_BYTES)
+                chunk = sock.recv(receive_bytes)
             except BlockingIOError:
                 await trio.lowlevel.wait_readable(sock)
                 turns = 0
@@ -108,10 +124,13 @@ class Connections:
                 return
             session.ping_unanswered = False
             session.feed(chunk)
-            if not (bookie.has_room() and queue.has_room() and session.outbox.is_writable()):
+            if frame.held_bytes and decoder.partial_bytes != before_bytes + len(chunk):
+                memory.release(frame)  # it is whole, and another may have begun
+            del chunk  # or each connection that waits below would keep one
+            if session.throttled_until_s:
+                await self._throttled(session)
+            if not session.outbox.is_writable():
                 with self._held_back(session):
-                    await bookie.wait_room()
-                    await queue.wait_room()
                     await session.outbox.wait_writable()
             if session.requests_open >= REQUESTS_OPEN_MAX:
                 with self._held_back(session):
@@ -120,6 +139,13 @@ class Connections:
             if turns >= CHUNKS_PER_TURN_MAX:
                 turns = 0
                 await trio.lowlevel.checkpoint()
+
+    async def _throttled(self, session: Session) -> None:
+        left_s = session.throttled_until_s - self._rooms.clock.monotonic_s()
+        session.throttled_until_s = 0.0
+        if left_s > 0:
+            with self._held_back(session):
+                await trio.sleep(left_s)
 
     @contextlib.contextmanager
     def _held_back(self, session: Session) -> Iterator[None]:
@@ -130,6 +156,11 @@ class Connections:
         finally:
             session.is_held_back = False
             session.ping_unanswered = False
+
+    def _end_stalled(self, nursery: trio.Nursery, session: Session) -> None:
+        if not session.is_held_back:  # else it is we who do not read
+            log.warning("%s: connection closed: it sends a message too slowly for others", session.address)
+            nursery.cancel_scope.cancel()
 
     async def _write(self, nursery: trio.Nursery, outbox: Outbox, sock: socket.socket) -> None:
         try:

@@ -111,7 +111,8 @@ class DelayedEntries:
         self._ledger = ledger
         self.cursor = cursor
         self._open = open_tracker
-        self._opening = trio.Lock()
+        self._opening: trio.Lock | None = None
+        """Made with its first use: most topics are idle."""
         self._policy = policy
         self._again: list[LedgerRange] = []
         self._again_at: Position | None = None
@@ -160,6 +161,8 @@ class DelayedEntries:
 
     async def open(self) -> DelayedDeliveryTracker:
         """The tracker, opened if it is not there yet. Cancelling leaves it closed."""
+        if self._opening is None:
+            self._opening = trio.Lock()
         async with self._opening:
             if self.tracker is None:
                 tracker = await self._open(self)
@@ -177,6 +180,8 @@ class DelayedEntries:
 
     async def close(self) -> None:
         """Release memory; what is durable stays."""
+        if self._opening is None:
+            self._opening = trio.Lock()
         async with self._opening:
             self.all_again()
             if self.home is not None:

@@ -73,6 +73,7 @@ def _make(session: Session, command: pb.CommandProducer, topic: Topic) -> Produc
         address=session.address,
         client_version=session.client_version,
         connected_since_ms=session.rooms.clock.now_ms(),
+        throttle=session.throttle,
     )
 
 

@@ -17,8 +17,13 @@ if TYPE_CHECKING:
 
 
 def ledger_settings(settings: ManagedLedgerSettings, policies: EffectivePolicies) -> ManagedLedgerSettings:
-    """The same but for what is retained."""
+    """The same but for what is retained; the very same where that is so already, as for most topics."""
     retention = policies.retention
+    if (settings.retention_time_ms, settings.retention_size_bytes) == (
+        retention.time_ms,
+        retention.size_bytes,
+    ):
+        return settings
     return msgspec.structs.replace(
         settings, retention_time_ms=retention.time_ms, retention_size_bytes=retention.size_bytes
     )
@@ -28,13 +33,14 @@ def subscription_settings(
     settings: SubscriptionSettings, policies: EffectivePolicies
 ) -> SubscriptionSettings:
     """The same but for limits, and whether messages are delayed."""
-    return msgspec.structs.replace(
+    applied = msgspec.structs.replace(
         settings,
         delayed_delivery=policies.delayed_delivery.active,
         consumers_max=policies.consumers_max_per_subscription,
         unacked_max_per_consumer=policies.unacked_max_per_consumer,
         unacked_max_per_subscription=policies.unacked_max_per_subscription,
     )
+    return settings if applied == settings else applied  # one object for most topics
 
 
 def check_consumer_type(topic: object, sub_type: str, policies: EffectivePolicies) -> None:

@@ -93,7 +93,6 @@ POLICIES: tuple[Policy, ...] = (
         is_rate=True,
         namespace=Endpoint("publishRate"),
         topic=Endpoint("publishRate", empty="keep", unset_status=204),
-        acted_upon=False,
     ),
     Policy(
         "dispatch_rate",

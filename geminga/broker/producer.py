@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING
 
 from geminga import limits
 from geminga.broker.rates import Rate
-from geminga.errors import GemingaError, ServerError
+from geminga.errors import ChecksumMismatch, GemingaError, NotAllowed
 from geminga.wire import encoder
 
 if TYPE_CHECKING:
     from geminga.broker.outbox import Outbox
     from geminga.broker.topic import Topic
     from geminga.wire.decoder import Send
+
+
+def _not_throttled(until_s: float) -> None:
+    pass
 
 
 class Producer:
@@ -33,6 +37,7 @@ class Producer:
         "closed",
         "connected_since_ms",
         "epoch",
+        "given_up",
         "message_bytes_max",
         "message_rate",
         "messages_in",
@@ -41,6 +46,7 @@ class Producer:
         "outbox",
         "pending",
         "producer_id",
+        "throttle",
         "topic",
         "user_provided_name",
     )
@@ -60,7 +66,10 @@ class Producer:
         address: str = "",
         client_version: str = "",
         connected_since_ms: int = 0,
+        throttle: Callable[[float], None] = _not_throttled,
     ) -> None:
+        """`throttle(until_s)` is called when its connection should not be read before then."""
+        self.throttle = throttle
         self.topic = topic
         self.producer_id = producer_id
         self.name = name
@@ -74,6 +83,7 @@ class Producer:
         self.client_version = client_version
         self.connected_since_ms = connected_since_ms
         self.closed = False
+        self.given_up = False
         self.pending = 0
         self.messages_in = 0
         self.bytes_in = 0
@@ -86,14 +96,14 @@ class Producer:
         """Accept one entry, or answer SEND_ERROR. Its receipt follows once it is durable."""
         size = len(send.headers_and_payload)
         if not send.checksum_ok:
-            self._refuse(send, ServerError.CHECKSUM, "Checksum failed on the broker, or the metadata is cut")
+            error = ChecksumMismatch("Checksum failed on the broker, or the metadata is cut")
+            self._refuse(send.sequence_id, error)
         elif size > self.message_bytes_max + limits.FRAME_PADDING_BYTES:
-            self._refuse(
-                send,
-                ServerError.NOT_ALLOWED,
+            too_large = NotAllowed(
                 f"the message has {size} bytes, more than the {self.message_bytes_max} of maxMessageSize; "
-                "send it in chunks or make it smaller",
+                "send it in chunks or make it smaller"
             )
+            self._refuse(send.sequence_id, too_large)
         else:
             self.messages_in += send.num_messages
             self.bytes_in += size
@@ -102,21 +112,30 @@ class Producer:
                 self.topic.append(self, send)
             except GemingaError as error:
                 self.pending -= 1
-                self._refuse(send, error.server_error, str(error))
+                self._refuse(send.sequence_id, error)
 
     def confirm(self, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int) -> None:
         """The entry is durable: write its receipt."""
-        self.outbox.write(self._receipts.encode(sequence_id, highest_sequence_id, ledger_id, entry_id))
+        if not self.given_up:
+            self.outbox.write(self._receipts.encode(sequence_id, highest_sequence_id, ledger_id, entry_id))
         self.pending -= 1
         if self.pending == 0 and self._on_idle is not None:
             self._on_idle()
 
     def fail(self, sequence_id: int, error: GemingaError) -> None:
         """The entry will not become durable: say so, and hold nobody up."""
-        self.outbox.write(encoder.send_error(self.producer_id, sequence_id, error.server_error, str(error)))
+        if not self.given_up:
+            self._refuse(sequence_id, error)
         self.pending -= 1
         if self.pending == 0 and self._on_idle is not None:
             self._on_idle()
+
+    def give_up(self, sequence_id: int, error: GemingaError) -> None:
+        """This entry, the first that it waits for, takes too long. What comes of it and of later ones is not
+        told any more: the client sends them again.
+        """
+        self._refuse(sequence_id, error)
+        self.given_up = True
 
     def when_idle(self, tell: Callable[[], None]) -> None:
         """Call `tell` once every accepted entry has its receipt: at once, if that is so already."""
@@ -125,5 +144,5 @@ class Producer:
         else:
             self._on_idle = tell
 
-    def _refuse(self, send: Send, code: ServerError, reason: str) -> None:
-        self.outbox.write(encoder.send_error(self.producer_id, send.sequence_id, code, reason))
+    def _refuse(self, sequence_id: int, error: GemingaError) -> None:
+        self.outbox.write(encoder.send_error(self.producer_id, sequence_id, error.server_error, str(error)))

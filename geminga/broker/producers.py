@@ -7,7 +7,6 @@ the codes.
 from __future__ import annotations
 
 import enum
-from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -37,7 +36,7 @@ class Producers:
     def __init__(self, topic_name: str, epoch: int | None) -> None:
         self._topic_name = topic_name
         self._by_name: dict[str, Producer] = {}
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: list[Waiting] = []
         self._exclusive: Producer | None = None
         self.epoch = epoch
         """Topic epoch: counts the exclusive producers that the topic has had; None before the first."""
@@ -108,7 +107,7 @@ class Producers:
         if self._exclusive is producer:
             self._exclusive = None
         if not self._by_name and self._waiting:
-            successor = self._waiting.popleft()
+            successor = self._waiting.pop(0)
             self._enter_exclusively(successor.producer)
             successor.admitted.set()
 

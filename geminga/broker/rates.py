@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from functools import cache
 
 from geminga.broker.statistics import Classes
 
@@ -24,6 +25,12 @@ class Rate:
         return self.per_s
 
 
+@cache
+def _zeros(count: int) -> tuple[int, ...]:
+    """One for all histograms of a kind: most topics are idle."""
+    return (0,) * count
+
+
 class Histogram:
     """How many values fell into each class since the interval began; the classes are not cumulative."""
 
@@ -31,10 +38,10 @@ class Histogram:
 
     def __init__(self, bounds: Sequence[float]) -> None:
         """`bounds` are the classes' upper ends, ascending; one more class is for what is above the last."""
-        self._bounds = tuple(bounds)
+        self._bounds = tuple(bounds)  # the one that was given, if it is a tuple
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
-        self._past = (0,) * (len(bounds) + 1)
+        self._past = _zeros(len(bounds) + 1)
         self._past_sum = 0.0
 
     def add(self, value: float, count: int = 1) -> None:
@@ -44,6 +51,9 @@ class Histogram:
 
     def measure(self) -> None:
         """Close the interval: `classes` tells of it until the next one is closed."""
+        if not any(self._counts):
+            self._past, self._past_sum = _zeros(len(self._counts)), 0.0
+            return
         self._past, self._past_sum = tuple(self._counts), self._sum
         self._counts = [0] * len(self._counts)
         self._sum = 0.0

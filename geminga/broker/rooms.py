@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from geminga.broker.delay_settings import DelaySettings
     from geminga.broker.namespaces import Namespaces
     from geminga.broker.policies import Policies
+    from geminga.broker.publish_memory import PublishMemory
+    from geminga.broker.publish_rate import PublishLimit
     from geminga.broker.settings import BrokerSettings
     from geminga.broker.subscription import SubscriptionSettings
     from geminga.clock import Clock
@@ -30,7 +32,10 @@ class Rooms:
     policies: Policies
     clock: Clock
     tail_cache: TailCache
+    publish_memory: PublishMemory
     settings: BrokerSettings
     ledger_settings: ManagedLedgerSettings
     subscription_settings: SubscriptionSettings
     delay_settings: DelaySettings
+    publish_limit: PublishLimit | None = None
+    """Of all topics together."""

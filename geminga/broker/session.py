@@ -77,7 +77,7 @@ class Session:
         producer_names: Callable[[], str],
     ) -> None:
         self._handlers = handlers
-        self._decoder = Decoder(rooms.settings.message_bytes_max + limits.FRAME_PADDING_BYTES)
+        self.decoder = Decoder(rooms.settings.message_bytes_max + limits.FRAME_PADDING_BYTES)
         self.outbox = outbox
         self.topics = topics
         self.rooms = rooms
@@ -101,14 +101,19 @@ class Session:
         self.ping_unanswered = False
         self.is_held_back = False
         """We do not read from the peer now: the disk, or its own unread answers, have to catch up first."""
+        self.throttled_until_s = 0.0
+        """It has published more than a rate limit allows and is not read before then (monotonic)."""
         self._warned = False
+
+    def throttle(self, until_s: float) -> None:
+        self.throttled_until_s = max(self.throttled_until_s, until_s)
 
     def feed(self, chunk: bytes) -> None:
         """Serve everything that `chunk` completes. Raises `ProtocolError`; then the connection must be
         closed.
         """
         try:
-            commands = self._decoder.feed(chunk)
+            commands = self.decoder.feed(chunk)
         except BadFrame as error:
             self._serve(error.commands)
             raise

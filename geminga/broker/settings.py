@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from geminga import limits
+from geminga.broker.policies_values import PublishRate
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +32,17 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """[backlogQuotaCheckIntervalInSeconds]"""
     checks_quotas: bool = True
     """[backlogQuotaCheckEnabled]"""
+    topic_publish_rate: PublishRate = PublishRate()
+    """Of each topic that has no policy of its own or its namespace's
+    [maxPublishRatePerTopicInMessages, maxPublishRatePerTopicInBytes]
+    """
+    publish_rate: PublishRate = PublishRate()
+    """Of all topics together [brokerPublisherThrottlingMaxMessageRate, brokerPublisherThrottlingMaxByteRate]
+    """
+    write_timeout_s: float = 30.0
+    """A write that is not durable by then fails its producer; 0: it may take as long as it takes
+    [managedLedgerAddEntryTimeoutSeconds]
+    """
     rates_interval_s: float = 60.0
     """[statsUpdateFrequencyInSecs]"""
     exposes_broker_metadata: bool = False

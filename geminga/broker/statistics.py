@@ -126,6 +126,12 @@ class MemoryStatistics(msgspec.Struct, frozen=True, kw_only=True):
     rocksdb_buffer_bytes: int
     """Of `process`: RocksDB's write buffers and what it keeps of its tables."""
     parts: list[MemoryPart]
+    publish_waits: int = 0
+    """How often a connection was not read because what publishers had sent was not durable yet."""
+    tail_entries_served: int = 0
+    """Entries that were read from the tail cache..."""
+    tail_entries_missed: int = 0
+    """...and that had to be read from the bookie, its caches included."""
 
 
 class BrokerStatistics(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Subscription", "SubscriptionSettings", "SubscriptionStatistics", "TopicOfSubscription"]
 
+NEVER_FENCED = trio.Event()
+"""Shared by all subscriptions that had no seek yet; nobody waits for it."""
 READER_RETURNS_S = 60.0
 """How long a non-durable subscription whose reader was disconnected by a seek waits for it to come back."""
 
@@ -108,9 +110,11 @@ class Subscription:
             self.wake,
             self.log,
         )
+        self.has_task = False
+        """Whether `run` was started; its topic does that with the first consumer, if not before."""
         self._forgets_delayed = False
         self._fenced = False
-        self._unfenced = trio.Event()
+        self._unfenced = NEVER_FENCED
         self._ended = False
         self._cursor_deleted = False
         self._vanishes_at_s = math.inf

@@ -21,6 +21,7 @@ from geminga.broker.policies_applied import (
 )
 from geminga.broker.producer import Producer
 from geminga.broker.producers import Producers
+from geminga.broker.publish_rate import PublishLimit, publish_limit
 from geminga.broker.rates import Histogram, Rate
 from geminga.broker.statistics import ENTRY_SIZE_BOUNDS, WRITE_LATENCY_BOUNDS_MS
 from geminga.broker.subscription import Subscription, SubscriptionSettings
@@ -30,6 +31,7 @@ from geminga.errors import (
     NotAllowed,
     ProtocolError,
     ServiceNotReady,
+    StorageError,
     SubscriptionNotFound,
     TopicTerminated,
 )
@@ -92,10 +94,10 @@ class Topic:
         self.policies = rooms.policies.attach(name, self._policies_changed)
         """What holds for this topic now."""
         self._delay_max_ms = 0
+        self._publish_limits: tuple[PublishLimit, ...] = ()
         self._apply_policies()
         self._stamp_ms = -1
         self._stamp = b""
-        self._stopped = trio.Event()
         self._nursery: trio.Nursery | None = None
         ledger.listener = self
 
@@ -105,15 +107,13 @@ class Topic:
         """Run the ledger's and the subscriptions' tasks until `close`, or until one of them breaks."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            await nursery.start(self.ledger.run)
             await self.delays.start(nursery)
             for name, cursor in self.ledger.cursors.items():
-                self._start_subscription(name, cursor)
-            nursery.start_soon(self._trim_forever)
-            nursery.start_soon(self._watch_ledger)
-            task_status.started()
-            await self._stopped.wait()
-            nursery.cancel_scope.cancel()
+                self._add_subscription(name, cursor)
+            await self.ledger.run(task_status)
+            if self.ledger.fenced.is_set():
+                self._on_fenced(self)
+            await trio.sleep_forever()
 
     async def close(self) -> None:
         """Disconnect everyone, persist cursors, close the ledger. On return the disk holds all of it."""
@@ -135,21 +135,13 @@ class Topic:
         finally:
             self.rooms.policies.detach(self.name, self._policies_changed)
             self.subscriptions.clear()
-            self._stopped.set()
+            if self._nursery is not None:
+                self._nursery.cancel_scope.cancel()
 
     @property
     def is_in_use(self) -> bool:
         """Whether a producer or a consumer is connected."""
         return bool(len(self.producers)) or any(s.consumers for s in self.subscriptions.values())
-
-    async def _watch_ledger(self) -> None:
-        await self.ledger.fenced.wait()
-        self._on_fenced(self)
-
-    async def _trim_forever(self) -> None:
-        while True:
-            await trio.sleep(self.settings.trim_interval_s)
-            await self.ledger.trim()
 
     def _policies_changed(self, policies: EffectivePolicies) -> None:
         self.policies = policies
@@ -161,11 +153,18 @@ class Topic:
         delayed = self.policies.delayed_delivery
         self._delay_max_ms = delayed.delay_max_ms if delayed.active else 0
         self.delays.set_policy(DelayPolicy(delayed.active, delayed.tick_ms))
+        rate = self.policies.publish_rate or self.settings.topic_publish_rate
+        both = (publish_limit(rate.messages, rate.bytes), self.rooms.publish_limit)
+        self._publish_limits = tuple(limit for limit in both if limit is not None)
         for subscription in self.subscriptions.values():
             subscription.apply(self._subscription_settings())
 
     def _subscription_settings(self) -> SubscriptionSettings:
         return subscription_settings(self.rooms.subscription_settings, self.policies)
+
+    async def trim(self) -> None:
+        """Let go of ledgers that everybody has consumed and nothing retains. StorageError."""
+        await self.ledger.trim()
 
     async def expire(self) -> None:
         """Acknowledge what is older than the TTL, on every subscription. StorageError if unreadable."""
@@ -219,6 +218,12 @@ class Topic:
         self.messages_in += send.num_messages
         self.bytes_in += len(body)
         self.last_publish_ms = now_ms
+        if self._publish_limits:
+            now_s = self._now_s()
+            for limit in self._publish_limits:
+                until_s = limit.take(send.num_messages, len(body), now_s)
+                if until_s > now_s:
+                    producer.throttle(until_s)
         if send.is_chunk:
             self.chunks_in += 1
 
@@ -253,6 +258,22 @@ class Topic:
         """These entries will never be durable: each producer is told, none gets a receipt."""
         for producer, sequence_id, *_ in contexts:
             producer.fail(sequence_id, error)
+
+    def fail_overdue(self, accepted_before_s: float) -> None:
+        """Give up every producer with an entry that was accepted before then and is not durable."""
+        oldest = self.ledger.oldest_pending()
+        if oldest is None or oldest[3] >= accepted_before_s:
+            return
+        error = StorageError(f"{self.name}: not durable after {self.settings.write_timeout_s:g} s")
+        for producer, sequence_id, _, accepted_s, *_ in self.ledger.pending():
+            if accepted_s >= accepted_before_s:
+                break
+            if not producer.given_up:
+                log.error("%s: producer %s is given up: %s", self.name, producer.name, error)
+                producer.give_up(sequence_id, error)
+                if not producer.closed:
+                    self.producers.remove(producer)
+                    self._disconnect(producer)
 
     async def add_producer(self, producer: Producer, topic_epoch: int | None) -> bool:
         """Admit a producer. False: it must call `producers.wait` for its turn. Raises `PeerError`."""
@@ -326,6 +347,7 @@ class Topic:
         self._check_open()
         check_consumers(self.subscriptions, self.policies)
         subscription.add_consumer(consumer)
+        self._start(subscription)
         return subscription
 
     async def create_subscription(
@@ -357,7 +379,7 @@ class Topic:
             cursor = self.ledger.open_non_durable_cursor(name, start)
         self._check_open()
         existing = self.subscriptions.get(name)
-        return existing if existing is not None else self._start_subscription(name, cursor)
+        return existing if existing is not None else self._add_subscription(name, cursor)
 
     async def delete_subscription(self, name: str) -> None:
         """Take a subscription and its cursor away, for good on return."""
@@ -365,6 +387,7 @@ class Topic:
         if subscription is None:
             raise SubscriptionNotFound(f"Subscription not found: {name} on {self.name}")
         await subscription.delete()
+        self.delays.detach(subscription.delayed)
         await self.delays.subscription_deleted()
 
     def subscription(self, name: str) -> Subscription:
@@ -386,8 +409,8 @@ class Topic:
         found = await self.ledger.find_first(is_late_enough)
         return found if found is not None else LATEST
 
-    def _start_subscription(self, name: str, cursor: Any) -> Subscription:
-        assert self._nursery is not None
+    def _add_subscription(self, name: str, cursor: Any) -> Subscription:
+        """Without a task until it has its first consumer, unless there is an index to be opened."""
         subscription = Subscription(
             self,
             name,
@@ -398,8 +421,16 @@ class Topic:
         )
         self.subscriptions[name] = subscription
         self.delays.attach(subscription.delayed)
-        self._nursery.start_soon(self._run_subscription, subscription)
+        if subscription.delayed.has_index():
+            self._start(subscription)
         return subscription
+
+    def _start(self, subscription: Subscription) -> None:
+        """Give it its task, if it has none."""
+        if not subscription.has_task:
+            assert self._nursery is not None
+            subscription.has_task = True
+            self._nursery.start_soon(self._run_subscription, subscription)
 
     async def _run_subscription(self, subscription: Subscription) -> None:
         try:

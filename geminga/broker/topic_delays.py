@@ -49,7 +49,8 @@ class TopicDelays:
         self._off_loop = off_loop
         self._policy = DelayPolicy(True, settings.tick_ms)
         self._shared_unknown: Callable[[int], bool] | None = None
-        self._opening = trio.Lock()
+        self._opening: trio.Lock | None = None
+        """Made with its first use: most topics are idle."""
         self._nursery: trio.Nursery | None = None
         self._attached: list[DelayedEntries] = []
         self._homes: dict[DelayedEntries, IndexHome] = {}
@@ -144,6 +145,8 @@ class TopicDelays:
     async def _open_shared(self) -> IndexHome:
         from geminga.tracker.bucket_owner import TopicOwner
 
+        if self._opening is None:
+            self._opening = trio.Lock()
         async with self._opening:
             if self.shared is None:
                 home = self._home(TopicOwner(self._ledger))

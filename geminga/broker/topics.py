@@ -68,7 +68,11 @@ class Topics:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             settings = self._rooms.settings
+            nursery.start_soon(self._rooms.tail_cache.run_forever)
+            nursery.start_soon(self._every, settings.trim_interval_s, Topic.trim)
             nursery.start_soon(self._every, settings.expiry_interval_s, Topic.expire)
+            if settings.write_timeout_s:
+                nursery.start_soon(self._watch_writes, settings.write_timeout_s)
             if settings.checks_quotas:
                 nursery.start_soon(self._every, settings.quota_interval_s, enforce)
             task_status.started()
@@ -77,6 +81,16 @@ class Topics:
                 await trio.sleep(self._rooms.settings.rates_interval_s)
                 for topic in tuple(self.loaded.values()):
                     topic.measure(trio.current_time() - started_s)
+
+    async def _watch_writes(self, timeout_s: float) -> None:
+        """Give up producers whose entries are not durable in time; looks only while something is not."""
+        memory, clock = self._rooms.publish_memory, self._rooms.clock
+        while True:
+            await trio.sleep(min(1.0, timeout_s / 4))
+            if memory.pending_bytes:
+                accepted_before_s = clock.monotonic_s() - timeout_s
+                for topic in tuple(self.loaded.values()):
+                    topic.fail_overdue(accepted_before_s)
 
     async def _every(self, interval_s: float, work: Callable[[Topic], Awaitable[None]]) -> None:
         """Do `work` on every loaded topic, every so often; what goes wrong with one is that one's."""

@@ -9,7 +9,7 @@ meanwhile.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -53,6 +53,8 @@ class Appender:
         self.last_confirmed = Position(-1, -1)
         self.caching = False
         """Whether anybody could read: without cursors nothing is kept in the tail cache."""
+        self.first_needed: Callable[[int], int] = lambda ledger_id: 0
+        """What the tail cache asks: see `TailCache.open_run`."""
         self.entries_added = 0
         self.ledger_created_ms = 0
         self.ledger_bytes = 0
@@ -77,7 +79,8 @@ class Appender:
         self._run: TailRun | None = None
         self._run_append: Callable[[bytes | Entry], None] | None = None
         self._roll_check_entry_id = 0
-        self._drained = trio.Event()
+        self._drained: trio.Event | None = None
+        """Only while somebody waits: a topic that nobody uses should cost little."""
 
     def become(self, state: State) -> None:
         """Go to another state; the table says from where that may be."""
@@ -99,6 +102,18 @@ class Appender:
         """Entries accepted and not confirmed, queued ones included."""
         return len(self._pending) + len(self._queue)
 
+    def oldest_pending(self) -> Any:
+        """The context of the entry that has waited longest for its confirmation; None if none waits."""
+        if self._pending:
+            return self._pending[0]
+        return self._queue[0][1] if self._queue else None
+
+    def pending(self) -> Iterator[Any]:
+        """The contexts of all that wait, the oldest first."""
+        yield from self._pending
+        for _, context, _ in self._queue:
+            yield context
+
     # -- down -------------------------------------------------------------------------------------------
 
     def append(self, body: bytes, context: Any, peek: Any = None) -> None:
@@ -106,8 +121,8 @@ class Appender:
 
         Synchronous; entries keep their order, also across ledgers. `peek` (parsed message metadata) spares
         the readers at the tail the parsing. Raises TopicTerminated, ServiceNotReady (closing) or
-        StorageError; then the entry was not accepted and its context is not given back. Ask `bookie.has_room`
-        and `AppendRoom.has_room` before: nothing waits here.
+        StorageError; then the entry was not accepted and its context is not given back. Nothing waits here,
+        and nothing is refused for want of memory: that is up to whoever reads from publishers.
         """
         writer = self._writer
         if writer is None:
@@ -176,8 +191,13 @@ class Appender:
         if self.state is State.OPEN:
             self.roll_if_full(last_entry_id + 1)
         elif not self._pending:
-            self._drained.set()
+            self._wake_drained()
             self._wake()
+
+    def _wake_drained(self) -> None:
+        if self._drained is not None:
+            self._drained.set()
+            self._drained = None
 
     def _on_failed(self, error: StorageError) -> None:
         self.fence(error)
@@ -205,7 +225,7 @@ class Appender:
         self._fail(self._pending, error)
         self._pending = []
         self.fail_queue(error)
-        self._drained.set()
+        self._wake_drained()
         self._wake()
 
     def _fail(self, contexts: list[Any], error: GemingaError) -> None:
@@ -286,7 +306,8 @@ class Appender:
         first.
         """
         while self._pending and self.error is None:
-            self._drained = trio.Event()
+            if self._drained is None:
+                self._drained = trio.Event()
             await self._drained.wait()
         if self.error is not None:
             raise self._fenced_error() from self.error
@@ -317,7 +338,7 @@ class Appender:
         if writer is None:
             return
         if wanted and self._run is None:
-            self._run = self._tail_cache.open_run(writer.ledger_id, writer.next_entry_id)
+            self._run = self._tail_cache.open_run(writer.ledger_id, writer.next_entry_id, self.first_needed)
             self._run_append = self._run.slots.append
         elif not wanted and self._run is not None:
             self._tail_cache.discard(writer.ledger_id)

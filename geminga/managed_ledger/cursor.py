@@ -33,9 +33,9 @@ class Cursor(Acknowledgments):
         "_closed",
         "_dirty",
         "_ledger",
+        "_lock",
         "_on_dirty",
         "_owner",
-        "_persisting",
         "left_out",
         "name",
         "opened_backlog_entries",
@@ -63,7 +63,14 @@ class Cursor(Acknowledgments):
         self._on_dirty = on_dirty
         self._dirty = False
         self._closed = False
-        self._persisting = trio.Lock()
+        self._lock: trio.Lock | None = None
+
+    @property
+    def _persisting(self) -> trio.Lock:
+        """Made with its first use: most cursors are idle."""
+        if self._lock is None:
+            self._lock = trio.Lock()
+        return self._lock
 
     @property
     def durable(self) -> bool:

@@ -99,7 +99,8 @@ class CursorLedger:
         self._ledger_bytes = 0
         self._durable_entry_id = -1
         self._error: StorageError | None = None
-        self._progress = trio.Event()
+        self._progress: trio.Event | None = None
+        """Only while somebody waits: most cursors are idle."""
         self.last_entry_id = -1
         self.switched_ms = 0
 
@@ -155,6 +156,8 @@ class CursorLedger:
         while self._durable_entry_id < entry_id:
             if self._error is not None:
                 raise self._error
+            if self._progress is None:
+                self._progress = trio.Event()
             await self._progress.wait()
 
     async def _switch(self, data: bytes, mark_delete: tuple[int, int]) -> None:
@@ -197,8 +200,9 @@ class CursorLedger:
         self._wake()
 
     def _wake(self) -> None:
-        self._progress.set()
-        self._progress = trio.Event()
+        if self._progress is not None:
+            self._progress.set()
+            self._progress = None
 
     # -- the record -------------------------------------------------------------------------------------
 

@@ -37,10 +37,17 @@ class CursorSet:
         self._chain = chain
         self._owner = owner
         self._wake = wake
-        self._changing = trio.Lock()
+        self._lock: trio.Lock | None = None
         self._persisting = False
         self.due = False
         """Whether a cursor has something to write and `persist` was not called since."""
+
+    @property
+    def _changing(self) -> trio.Lock:
+        """Made with its first use: most topics are idle."""
+        if self._lock is None:
+            self._lock = trio.Lock()
+        return self._lock
 
     def _on_dirty(self) -> None:
         if not self.due:

@@ -34,6 +34,7 @@ class LedgerReads:
         self._bookie = bookie
         self.entries_from_cache = 0
         self.entries_from_bookie = 0
+        """Those that its caches had included."""
         self.bytes_read = 0
 
     def read_cached(self, start: tuple[int, int], count_max: int, bytes_max: int) -> list[Entry]:
@@ -52,12 +53,13 @@ class LedgerReads:
         run = self._tail_cache.run(ledger_id)
         if run is not None and (cached := run.read(entry_id, stop, bytes_max)):
             self.entries_from_cache += len(cached)
+            self._tail_cache.entries_served += len(cached)
             return cached
         bodies = self._bookie.read_cached(ledger_id, entry_id, stop - 1)
         if not bodies:
             return []
         bodies = _within(bodies, bytes_max)
-        self.entries_from_cache += len(bodies)
+        self._missed(bodies)
         return entries_from(ledger_id, entry_id, bodies)
 
     async def read(self, start: tuple[int, int], count_max: int, bytes_max: int) -> list[Entry]:
@@ -90,9 +92,13 @@ class LedgerReads:
                 raise
             return None
         assert bodies, f"the bookie returned nothing for {ledger_id}:{first}"
-        self.entries_from_bookie += len(bodies)
+        self._missed(bodies)
         self.bytes_read += sum(map(len, bodies))
         return bodies
+
+    def _missed(self, bodies: list[bytes]) -> None:
+        self.entries_from_bookie += len(bodies)
+        self._tail_cache.entries_missed += len(bodies)
 
     async def read_positions(self, positions: Sequence[tuple[int, int]]) -> list[Entry]:
         """The entries at these ascending positions. Those that do not exist (any more) are left out."""

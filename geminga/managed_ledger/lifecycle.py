@@ -30,6 +30,7 @@ class Lifecycle:
         self.chain = chain
         self.appender = Appender(self.name, chain, tail_cache, storage.clock, storage.settings, self._wake_up)
         self.cursors = CursorSet(storage, chain, self.appender, self._wake_up)
+        self.appender.first_needed = self._first_needed
         self.check_open = self.appender.check_open
         self.record = ChainRecord(storage, chain, recovered.record, recovered.version)
         self._storage = storage
@@ -79,29 +80,63 @@ class Lifecycle:
         """Without cursors nothing is kept in the tail cache."""
         self.appender.cache(bool(self.cursors.by_name))
 
+    def _first_needed(self, ledger_id: int) -> int:
+        """The first entry of this ledger that a cursor at the tail has still to read."""
+        tail, threshold = self.chain.ordinal(self.chain.tail), self._tail_cache.backlogged_entries
+        first = self.chain.counts.get(ledger_id, 0)
+        for cursor in self.cursors.by_name.values():
+            place = cursor.read_position
+            if place.ledger_id <= ledger_id and tail - self.chain.ordinal(place) < threshold:
+                first = min(first, place.entry_id if place.ledger_id == ledger_id else 0)
+        return first
+
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Make new ledgers and write cursors down, until closed or fenced. Asleep unless there is work.
 
         Whatever goes wrong fences the managed ledger, is logged, and ends this quietly: if a disk failed its
         store reports it, and any other reason is this topic's alone.
         """
+        task_status.started()
+        while self._is_alive():
+            if self._has_work():
+                async with trio.open_nursery() as nursery:
+                    await self._work(nursery)
+            else:
+                await self._woken()
+
+    def _is_alive(self) -> bool:
+        return self.state not in {State.CLOSED, State.FENCED}
+
+    def _has_work(self) -> bool:
+        return self.cursors.due or bool(self._garbage) or self._is_to_be_rolled()
+
+    def _is_to_be_rolled(self) -> bool:
+        return self.state is State.ROLLING and not self.appender.unconfirmed
+
+    async def _work(self, nursery: trio.Nursery) -> None:
+        """Until nothing is left to be done, or the end. The nursery is only there meanwhile: a topic that
+        nobody uses should cost little.
+        """
         interval_s = self._storage.settings.cursor_persist_interval_ms / 1000
         persist_due_s = math.inf
-        async with trio.open_nursery() as nursery:
-            task_status.started()
-            while self.state not in {State.CLOSED, State.FENCED}:
-                if self.state is State.ROLLING and not self.appender.unconfirmed:
-                    await self._fencing(self._roll)
-                if self._garbage:
-                    nursery.start_soon(self._fencing, self._delete_garbage)
-                if trio.current_time() >= persist_due_s:
-                    persist_due_s = math.inf
-                    nursery.start_soon(self._fencing, self.cursors.persist)
-                elif self.cursors.due and persist_due_s == math.inf:
-                    persist_due_s = trio.current_time() + interval_s
-                with trio.move_on_at(persist_due_s):
-                    await self._wake.wait()
-                self._wake = trio.Event()
+        while self._is_alive():
+            if self._is_to_be_rolled():
+                await self._fencing(self._roll)
+            if self._garbage:
+                nursery.start_soon(self._task, self._delete_garbage)
+            if trio.current_time() >= persist_due_s:
+                persist_due_s = math.inf
+                nursery.start_soon(self._task, self.cursors.persist)
+            elif self.cursors.due and persist_due_s == math.inf:
+                persist_due_s = trio.current_time() + interval_s
+            if persist_due_s == math.inf and not self._has_work() and not nursery.child_tasks:
+                return
+            with trio.move_on_at(persist_due_s):
+                await self._woken()
+
+    async def _woken(self) -> None:
+        await self._wake.wait()
+        self._wake = trio.Event()
 
     def _wake_up(self) -> None:
         self._wake.set()
@@ -111,6 +146,10 @@ class Lifecycle:
             await work()
         except GemingaError as error:
             self.appender.fence(error)
+
+    async def _task(self, work: Callable[[], Awaitable[None]]) -> None:
+        await self._fencing(work)
+        self._wake_up()
 
     async def close(self) -> None:
         """Take no more entries, wait until the accepted ones are confirmed, write all cursors down.

@@ -53,6 +53,8 @@ class ManagedLedger:
 
         # What each of them promises stands where it is defined.
         self.append = self._appender.append
+        self.oldest_pending = self._appender.oldest_pending
+        self.pending = self._appender.pending
         self.read_cached = self._reads.read_cached
         self.read = self._reads.read
         self.read_positions = self._reads.read_positions

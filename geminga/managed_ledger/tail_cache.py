@@ -1,17 +1,20 @@
 """Recent entries of all topics, in memory, so that consumers at the tail never touch the bookie.
 
 The bodies are the very objects that the bookie's write cache holds: no copies. What a run holds is invisible
-until `TailCache.confirm` says that it is durable. The oldest entries of the process leave first, in strides.
+until `TailCache.confirm` says that it is durable. Entries leave when all active cursors have read them, when
+they are old, or, the oldest of the process first, when there are too many; in strides.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Callable
 from itertools import accumulate
 from typing import Final
 
 import msgspec
+import trio
 
 from geminga.limits import KIB, MIB
 from geminga.managed_ledger.append_room import AppendRoom
@@ -21,15 +24,29 @@ ENTRY_OVERHEAD_BYTES: Final = 400
 """What a cached entry costs beside its body: slot, running size, `Entry`, position, parsed metadata."""
 STRIDE_BYTES: Final = 64 * KIB
 """Entries leave the cache in strides of about this size (or one entry, if that is larger)."""
+TURNS_OF_AGE: Final = 4
+"""How often it is looked for what may go while an entry grows old."""
 
 
 class TailRun:
     """The newest entries of one ledger, contiguous. To add one is `slots.append`: nothing is cheaper."""
 
-    __slots__ = ("_before_bytes", "base", "closed", "head", "ledger_id", "slots", "strides", "sums")
+    __slots__ = (
+        "_before_bytes",
+        "base",
+        "closed",
+        "first_needed",
+        "head",
+        "ledger_id",
+        "slots",
+        "strides",
+        "sums",
+    )
 
-    def __init__(self, ledger_id: int, first_entry_id: int) -> None:
+    def __init__(self, ledger_id: int, first_entry_id: int, first_needed: Callable[[int], int]) -> None:
         self.ledger_id = ledger_id
+        self.first_needed = first_needed
+        """Asked with the ledger's id: no active cursor has entries below this one to read."""
         self.base = first_entry_id
         """Entry id of slot 0."""
         self.head = 0
@@ -107,12 +124,18 @@ class TailRun:
         return freed
 
 
+def _all_needed(ledger_id: int) -> int:
+    return 0
+
+
 class _Stride:
     """A stretch of one run that leaves the cache as a whole."""
 
-    __slots__ = ("run", "size_bytes", "stop")
+    __slots__ = ("begun", "run", "size_bytes", "stop")
 
-    def __init__(self, run: TailRun, stop: int, size_bytes: int) -> None:
+    def __init__(self, run: TailRun, stop: int, size_bytes: int, begun: int) -> None:
+        self.begun = begun
+        """In which turn of the cache."""
         self.run = run
         self.stop = stop
         """The entry id after the stride."""
@@ -122,8 +145,20 @@ class _Stride:
 class TailCache:
     """One per process, shared by all managed ledgers; holds at most about `bytes_max` of visible entries."""
 
-    def __init__(self, bytes_max: int = 32 * MIB) -> None:
+    def __init__(
+        self, bytes_max: int = 32 * MIB, *, age_max_ms: int = 1000, backlogged_entries: int = 1000
+    ) -> None:
+        """Entries older than `age_max_ms` leave, give or take a turn. A cursor with more than
+        `backlogged_entries` still to read is not active: nothing is kept for it.
+        """
         self.bytes_max = bytes_max
+        self.age_max_ms = age_max_ms
+        self.backlogged_entries = backlogged_entries
+        self.entries_served = 0
+        """Entries read from here..."""
+        self.entries_missed = 0
+        """...and from the bookie, its caches included."""
+        self._turn = 0
         self.append_room = AppendRoom()
         """The other memory that all managed ledgers share: entries that wait for a ledger."""
         self._bytes = 0
@@ -132,10 +167,39 @@ class TailCache:
         self._strides_dead = 0
         """Strides of runs that were discarded; swept when they are most of all."""
 
-    def open_run(self, ledger_id: int, first_entry_id: int) -> TailRun:
-        """Begin to hold a ledger's entries, from this one on. Whoever appends must append every later one."""
+    async def run_forever(self) -> None:
+        """Let go of what is old or read by all, until cancelled."""
+        while True:
+            await trio.sleep(self.age_max_ms / TURNS_OF_AGE / 1000)
+            if self._strides:
+                self.turn()
+
+    def turn(self) -> None:
+        """Let go of strides that are `TURNS_OF_AGE` turns old, and of those of an earlier turn that no active
+        cursor has to read: what was read in this turn may be asked for once more, for want of permits.
+        """
+        strides, turn = self._strides, self._turn
+        while strides and strides[0].begun <= turn - TURNS_OF_AGE:
+            self._evict(strides.popleft())
+        needed: dict[TailRun, int] = {}
+        for stride in strides:
+            if stride.begun == turn:
+                break
+            run = stride.run
+            if run not in needed:
+                needed[run] = run.first_needed(run.ledger_id)
+            if self._runs.get(run.ledger_id) is run:
+                self._let_go(run, min(stride.stop, needed[run]))
+        self._turn = turn + 1
+
+    def open_run(
+        self, ledger_id: int, first_entry_id: int, first_needed: Callable[[int], int] = _all_needed
+    ) -> TailRun:
+        """Begin to hold a ledger's entries, from this one on. Whoever appends must append every later one.
+        `first_needed(ledger_id)` is the first entry that an active cursor still has to read.
+        """
         self.discard(ledger_id)
-        run = self._runs[ledger_id] = TailRun(ledger_id, first_entry_id)
+        run = self._runs[ledger_id] = TailRun(ledger_id, first_entry_id, first_needed)
         return run
 
     def run(self, ledger_id: int) -> TailRun | None:
@@ -148,7 +212,7 @@ class TailCache:
         if run is not None:
             run.closed = True
             if run.is_empty:
-                del self._runs[ledger_id]
+                self._forget(run)
 
     def confirm(self, run: TailRun, last_entry_id: int) -> None:
         """Entries of `run` up to `last_entry_id` are durable: show them, and keep within the bound."""
@@ -158,11 +222,16 @@ class TailCache:
         self._bytes += added
         strides = self._strides
         newest = strides[-1] if strides else None
-        if newest is not None and newest.run is run and newest.size_bytes + added <= STRIDE_BYTES:
+        if (
+            newest is not None
+            and newest.run is run
+            and newest.size_bytes + added <= STRIDE_BYTES
+            and newest.begun == self._turn
+        ):
             newest.stop = last_entry_id + 1
             newest.size_bytes += added
         else:
-            strides.append(_Stride(run, last_entry_id + 1, added))
+            strides.append(_Stride(run, last_entry_id + 1, added, self._turn))
             run.strides += 1
         while self._bytes > self.bytes_max:
             self._evict(strides.popleft())
@@ -171,11 +240,19 @@ class TailCache:
         run = stride.run
         if self._runs.get(run.ledger_id) is not run:
             self._strides_dead -= 1
+            assert self._strides_dead >= 0
             return
         run.strides -= 1
-        self._bytes -= run.evict_before(stride.stop)
+        self._let_go(run, stride.stop)
+
+    def _let_go(self, run: TailRun, stop: int) -> None:
+        self._bytes -= run.evict_before(stop)
         if run.closed and run.is_empty:
-            del self._runs[run.ledger_id]
+            self._forget(run)
+
+    def _forget(self, run: TailRun) -> None:
+        del self._runs[run.ledger_id]
+        self._strides_dead += run.strides
 
     def discard(self, ledger_id: int) -> None:
         """Forget a ledger's entries."""
@@ -192,6 +269,8 @@ class TailCache:
 
     def statistics(self) -> TailCacheStatistics:
         return TailCacheStatistics(
+            entries_served=self.entries_served,
+            entries_missed=self.entries_missed,
             waiting_bytes=self.append_room.waiting_bytes,
             bytes_used=self._bytes,
             bytes_max=self.bytes_max,
@@ -201,6 +280,9 @@ class TailCache:
 
 
 class TailCacheStatistics(msgspec.Struct, frozen=True):
+    entries_served: int
+    entries_missed: int
+    """Read from the bookie instead, its caches included."""
     waiting_bytes: int
     """Entries that wait for a ledger; not in the cache yet."""
     bytes_used: int

@@ -71,6 +71,11 @@ class Decoder:
         """What is kept of a frame that is not whole yet."""
         return len(self._partial)
 
+    @property
+    def frame_bytes(self) -> int:
+        """How long that frame will be once it is whole; 0 if there is none, or its size is not known yet."""
+        return self._need_bytes if self._partial else 0
+
     def feed(self, chunk: bytes) -> list[Command]:
         """The commands that `chunk` completes, in order.
 

@@ -25,6 +25,7 @@ from geminga.broker.dispatch_settings import SubscriptionSettings
 from geminga.broker.namespaces import Namespaces
 from geminga.broker.policies import EffectivePolicies, Policies
 from geminga.broker.producer import Producer
+from geminga.broker.publish_memory import PublishMemory
 from geminga.broker.rooms import Rooms
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topic import Topic
@@ -35,6 +36,7 @@ from geminga.chaos.sim_key_value import SimKeyValue
 from geminga.clock import TrioClock
 from geminga.config import Config
 from geminga.errors import GemingaError, PeerError, ServerError
+from geminga.limits import MIB
 from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
 from geminga.managed_ledger.tail_cache import TailCache
 from geminga.metadata.ledger_ids import LedgerIds
@@ -183,6 +185,7 @@ async def open_broker(*, by_broker_time: bool = False) -> AsyncIterator[Broker]:
         await nursery.start(bookie.run)
         namespaces = Namespaces(metadata, clock, cluster="standalone")
         await namespaces.bootstrap()
+        tail_cache = TailCache()
         rooms = Rooms(
             bookie=bookie,
             metadata=metadata,
@@ -190,7 +193,8 @@ async def open_broker(*, by_broker_time: bool = False) -> AsyncIterator[Broker]:
             namespaces=namespaces,
             policies=Policies(metadata, namespaces, EffectivePolicies()),
             clock=clock,
-            tail_cache=TailCache(),
+            tail_cache=tail_cache,
+            publish_memory=PublishMemory(8 * MIB, bookie, tail_cache.append_room),
             settings=BrokerSettings(
                 trim_interval_s=5,
                 expiry_interval_s=60,

@@ -6,7 +6,13 @@ import random
 import sys
 
 from geminga.managed_ledger.entry import Entry
-from geminga.managed_ledger.tail_cache import ENTRY_OVERHEAD_BYTES, STRIDE_BYTES, TailCache
+from geminga.managed_ledger.tail_cache import (
+    ENTRY_OVERHEAD_BYTES,
+    STRIDE_BYTES,
+    TURNS_OF_AGE,
+    TailCache,
+    TailRun,
+)
 from geminga.position import Position
 
 
@@ -113,3 +119,72 @@ def test_bytes_of_a_read_are_bounded_but_one_entry_always_comes() -> None:
     assert len(run.read(4, 10, 3 * each - 1)) == 2
     assert len(run.read(9, 10, 1)) == 1
     assert run.read(10, 11, 1) == []
+
+
+def filled(cache: TailCache, ledger_id: int, entries: int, needed: list[int]) -> TailRun:
+    run = cache.open_run(ledger_id, 0, lambda _: needed[0])
+    for entry_id in range(entries):
+        run.slots.append(bytes(100))
+        cache.confirm(run, entry_id)
+    return run
+
+
+def test_what_every_active_cursor_has_read_leaves_after_the_turn() -> None:
+    cache, needed = TailCache(), [0]
+    run = filled(cache, 1, 10, needed)
+    needed[0] = 6
+    cache.turn()
+    assert len(run.read(0, 10, 1 << 20)) == 10  # read in this turn: it may be wanted once more
+    cache.turn()
+    assert run.read(5, 10, 1 << 20) == []
+    assert [entry.position.entry_id for entry in run.read(6, 10, 1 << 20)] == [6, 7, 8, 9]
+    assert cache.statistics().bytes_used == 4 * (100 + ENTRY_OVERHEAD_BYTES)
+
+
+def test_what_nobody_reads_leaves_by_age() -> None:
+    cache, needed = TailCache(), [0]
+    run = filled(cache, 1, 3, needed)
+    for _ in range(TURNS_OF_AGE):
+        assert len(run.read(0, 3, 1 << 20)) == 3
+        cache.turn()
+    cache.turn()
+    assert run.read(0, 3, 1 << 20) == []
+    assert (cache.statistics().bytes_used, cache.statistics().strides) == (0, 0)
+
+
+def test_closed_runs_that_were_read_are_forgotten_with_their_strides() -> None:
+    cache = TailCache()
+    for ledger_id in range(50):
+        filled(cache, ledger_id, 20, [20])
+        cache.close_run(ledger_id)
+        cache.turn()
+    for _ in range(TURNS_OF_AGE + 1):
+        cache.turn()
+    assert cache.statistics().ledgers == cache.statistics().strides == 0
+    again = filled(cache, 99, 20, [0])
+    assert len(again.read(0, 20, 1 << 20)) == 20
+
+
+async def test_a_reader_at_the_tail_never_touches_the_bookie_and_a_slow_one_drops_out(rooms, publish):
+    async with rooms() as r:
+        cache = r.tail_cache = TailCache(backlogged_entries=50)
+        ledger = await r.open()
+        fast = await ledger.open_cursor("fast", initial="earliest")
+        slow = await ledger.open_cursor("slow", initial="earliest")
+        for number in range(20):
+            await publish(ledger, [bytes(1000)] * 10)
+            entries = await ledger.read(fast.read_position, 100, 1 << 20)
+            assert len(entries) == 10
+            fast.read_position = entries[-1].position.next()
+            cache.turn()
+            if number == 3:  # both are active: what the slow one has to read stays
+                assert len(ledger.read_cached(slow.read_position, 100, 1 << 20)) == 40
+                assert cache.statistics().entries_missed == 0
+        assert cache.statistics().entries_served == 240
+        assert cache.statistics().entries_missed == 0
+        held_bytes = cache.statistics().bytes_used
+        assert held_bytes <= 3 * 10 * (1000 + ENTRY_OVERHEAD_BYTES)
+        entries = await ledger.read(slow.read_position, 100, 1 << 20)
+        assert len(entries) == 100
+        assert cache.statistics().entries_missed == 100
+        assert cache.statistics().bytes_used == held_bytes  # it has pushed nothing out

@@ -1,0 +1,159 @@
+"""Many producers of large messages against a slow disk: memory, loss, and who is left behind.
+
+    python bench/publish_pressure.py                          100 producers of 5 MiB, 1 s for each sync, 120 s
+    python bench/publish_pressure.py --sync-s 0.02 --seconds 60
+
+The broker is this checkout's, with the default budget; each of its syncs takes so much longer. Every producer
+has a connection of its own and always two messages under way. At the end the producers stop, the broker is
+killed, and another one, with a disk as it is, says how many messages it has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import signal
+import statistics
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import NamedTuple
+
+import trio
+from broker_process import OURS, BrokerProcess, Ports, enter_own_network, resident_bytes
+
+from geminga import disk
+from geminga.cli.connection import ClientError, Connection
+from geminga.cli.main import main as geminga_main
+from geminga.cli.producer import Producer
+
+MIB = 1024 * 1024
+WATCH_S = 0.05
+
+
+def run_slow_broker(sync_s: float, arguments: list[str]) -> None:
+    """This process becomes a broker whose syncs take longer."""
+    sync = disk._sync
+
+    def slow_sync(descriptor: int) -> None:
+        time.sleep(sync_s)
+        sync(descriptor)
+
+    disk._sync = slow_sync
+    sys.exit(geminga_main(arguments))
+
+
+class Outcome(NamedTuple):
+    receipts: list[int]
+    """Of each producer."""
+    waited_s: list[float]
+    """Until each came."""
+    failures: int
+    largest_bytes: int
+    """The most memory of the broker that was seen."""
+
+
+async def publish(ports: Ports, options: argparse.Namespace, pid: int) -> Outcome:
+    receipts = [0] * options.producers
+    waited: list[float] = []
+    failures = 0
+    largest = 0
+    body = os.urandom(options.bytes)
+
+    async def produce(number: int) -> None:
+        nonlocal failures
+        try:
+            connection = await Connection.open(ports.url)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(connection.run)
+                producer = await Producer.open(connection, f"persistent://public/default/p-{number}", 2)
+                while True:
+                    since_s = trio.current_time()
+
+                    def count(_: tuple[int, int], since_s: float = since_s) -> None:
+                        receipts[number] += 1
+                        waited.append(trio.current_time() - since_s)
+
+                    await producer.send(body, on_receipt=count)
+        except* ClientError as error:
+            failures += 1
+            print(error.exceptions[0], file=sys.stderr)
+
+    async def watch() -> None:
+        nonlocal largest
+        while True:
+            largest = max(largest, resident_bytes(pid))
+            await trio.sleep(WATCH_S)
+
+    with trio.move_on_after(options.seconds):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            for number in range(options.producers):
+                nursery.start_soon(produce, number)
+    return Outcome(receipts, waited, failures, largest)
+
+
+def stored(ports: Ports, producers: int) -> list[int]:
+    """Entries of each topic."""
+    found = []
+    for number in range(producers):
+        url = f"http://localhost:{ports.admin}/admin/v2/persistent/public/default/p-{number}/internalStats"
+        with urllib.request.urlopen(url) as answer:
+            found.append(int(json.load(answer)["numberOfEntries"]))
+    return found
+
+
+def measure(options: argparse.Namespace, directory: str) -> dict[str, float]:
+    ports = Ports()
+    arguments = f"standalone --data-dir {shlex.quote(directory)}"
+    slow = f"{shlex.quote(sys.executable)} {__file__} --sync-s {options.sync_s} --broker {arguments}"
+    with BrokerProcess(slow, ports) as broker:
+        receipts, waited_s, failures, largest_bytes = trio.run(publish, ports, options, broker.pid)
+        os.kill(broker.pid, signal.SIGKILL)
+    with BrokerProcess(OURS.format(data_dir=shlex.quote(directory)), ports):
+        found = stored(ports, options.producers)
+    mean = statistics.mean(receipts)
+    return {
+        "receipts": sum(receipts),
+        "stored": sum(found),
+        "lost": sum(max(0, told - there) for told, there in zip(receipts, found, strict=True)),
+        "failures": failures,
+        "slowest_share_of_mean": min(receipts) / mean if mean else 0.0,
+        "mib_per_s": sum(receipts) * options.bytes / MIB / options.seconds,
+        "longest_wait_s": max(waited_s, default=0.0),
+        "resident_mib": largest_bytes / MIB,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--producers", type=int, default=100)
+    parser.add_argument("--bytes", type=int, default=5 * MIB - 1024)
+    parser.add_argument("--sync-s", type=float, default=1.0)
+    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--work-dir", help="where the data directory goes")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--broker", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.broker:
+        run_slow_broker(options.sync_s, options.broker)
+    if not enter_own_network():
+        sys.exit("needs a network namespace of its own")
+    directory = tempfile.mkdtemp(prefix="publish-pressure-", dir=options.work_dir)
+    try:
+        figures = measure(options, directory)
+    finally:
+        shutil.rmtree(directory)
+    for name, value in figures.items():
+        print(f"{name.replace('_', ' '):<24}{value:.2f}".removesuffix(".00"))
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""How fast a topic, or the whole broker, takes messages: a debt that time pays off.
+
+What has been read is accepted whatever the limit: it is too late to refuse it. The connection that brought it
+is not read again before the debt is paid, so that its client feels it as back-pressure, as in Pulsar.
+"""
+
+from __future__ import annotations
+
+import math
+
+BURST_S = 1.0
+"""So many seconds' worth may come at once after a pause."""
+
+
+class PublishLimit:
+    """Messages and bytes a second, one limit for all who share it; 0 or below: any number."""
+
+    __slots__ = ("_paid_bytes_s", "_paid_messages_s", "bytes_per_s", "messages_per_s")
+
+    def __init__(self, messages_per_s: float, bytes_per_s: float) -> None:
+        self.messages_per_s = messages_per_s
+        self.bytes_per_s = bytes_per_s
+        self._paid_messages_s = self._paid_bytes_s = -math.inf
+        """When what came so far would have come at just the limit; at least `BURST_S` ago."""
+
+    def take(self, messages: int, size_bytes: int, now_s: float) -> float:
+        """Note what has come; returns when the next may be read: not after `now_s`, if at once."""
+        earliest_s = now_s - BURST_S
+        if self.messages_per_s > 0:
+            self._paid_messages_s = max(self._paid_messages_s, earliest_s) + messages / self.messages_per_s
+        if self.bytes_per_s > 0:
+            self._paid_bytes_s = max(self._paid_bytes_s, earliest_s) + size_bytes / self.bytes_per_s
+        return max(self._paid_messages_s, self._paid_bytes_s)
+
+
+def publish_limit(messages_per_s: float, bytes_per_s: float) -> PublishLimit | None:
+    """None if neither is limited."""
+    if messages_per_s <= 0 and bytes_per_s <= 0:
+        return None
+    return PublishLimit(messages_per_s, bytes_per_s)
