@@ -9,6 +9,7 @@ This module imports numpy (75 ms, 15 MB), so nothing that a start needs may impo
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -62,6 +63,10 @@ def place_of(code: int) -> tuple[int, int]:
 
 def places_of(codes: Integers) -> list[tuple[int, int]]:
     """(ledger id, entry id) of each code, in plain integers."""
+    if len(codes) and codes.item(0) >> ENTRY_BITS == codes.item(-1) >> ENTRY_BITS:
+        ledger_id = int(codes.min()) >> ENTRY_BITS
+        if int(codes.max()) >> ENTRY_BITS == ledger_id:
+            return list(zip(repeat(ledger_id), (codes & ENTRY_MASK).tolist()))
     return list(zip((codes >> ENTRY_BITS).tolist(), (codes & ENTRY_MASK).tolist()))  # noqa: B905 - hot
 
 
@@ -95,8 +100,29 @@ def is_sorted(rows: Rows) -> bool:
         return True
     if not bool((times_ms[1:] >= times_ms[:-1]).all()):
         return False
-    same_time = times_ms[1:] == times_ms[:-1]
-    return bool((codes[1:] > codes[:-1])[same_time].all())
+    misplaced = times_ms[1:] == times_ms[:-1]
+    misplaced &= codes[1:] <= codes[:-1]
+    return not bool(misplaced.any())
+
+
+def order_of(numbers: Integers) -> Integers:
+    """The stable order of numbers that are not negative, at least one."""
+    highest = int(numbers.max())
+    if highest < 1 << 32:
+        # numpy sorts numbers of up to 16 bits digit by digit, several times as fast as by comparing.
+        order = np.argsort(numbers.astype(np.uint16), kind="stable")
+        if highest >= _DIGIT_END:
+            upper = (numbers >> 16).astype(np.uint8 if highest < 1 << 24 else np.uint16)
+            order = order[np.argsort(upper[order], kind="stable")]
+        return order
+    bits = len(numbers).bit_length()
+    if highest >> (63 - bits):
+        return np.argsort(numbers, kind="stable")
+    # One plain sort of (number, place) in a word takes a third of the time of a stable one.
+    places = (numbers << bits) | np.arange(len(numbers))
+    places.sort()
+    ordered: Integers = places & ((1 << bits) - 1)
+    return ordered
 
 
 def _sort(rows: Rows) -> Rows:
@@ -107,7 +133,7 @@ def _sort(rows: Rows) -> Rows:
         # Few different times, as there are where they are not exact or do not go far: numpy sorts such small
         # numbers digit by digit, which keeps the codes in order where they came in order.
         order = np.argsort((offsets_ms >> unit).astype(np.uint16), kind="stable")
-        by_time = Rows(times_ms[order], codes[order])
+        by_time = Rows(times_ms.take(order), codes.take(order))
         if is_sorted(by_time):
             return by_time
     return _sort_words(rows, offsets_ms)

@@ -33,6 +33,7 @@ class View:
     """
 
     __slots__ = (
+        "_acknowledged_in",
         "_feed_add",
         "_fixed",
         "_is_acknowledged",
@@ -54,11 +55,13 @@ class View:
         wake: Callable[[], None] | None,
         reread: Callable[[int, int], None] | None,
         is_acknowledged: Callable[[tuple[int, int]], bool] | None,
+        acknowledged_in: Callable[[int, int, int], BitMap | None] | None,
     ) -> None:
         self.index = index
         self._wake = wake
         self._reread = reread
         self._is_acknowledged = is_acknowledged
+        self._acknowledged_in = acknowledged_in
         self._is_shared = index.settings.is_shared
         self._now_ms = index.now_ms
         self._rules = index.rules
@@ -69,8 +72,9 @@ class View:
         """Of what waits in the index: what this view does not want any more. Only if it shares the index."""
         self.due = DueReader(index.last_batch)
         self.is_plain = False
-        if is_acknowledged is not None and self._is_shared:
-            self.recovered(index.members.bitmaps)
+        if self._is_shared:
+            self._pass_acknowledged(index.members.bitmaps)
+            self.wake()
 
     # -- adding ----------------------------------------------------------------------------------------------
 
@@ -169,7 +173,8 @@ class View:
         taken = due.read_behind(count_max) if due.behind.count else []
         limit_ms = self._now_ms() + self._rules.due_slack_ms
         while len(taken) < count_max and self._has_row(limit_ms):
-            taken += due.read(count_max - len(taken), limit_ms)
+            read = due.read(count_max - len(taken), limit_ms)
+            taken = taken + read if taken else read
         if taken and not self.index.members.count:
             self.index.settle()
             if not len(self):
@@ -229,12 +234,31 @@ class View:
 
     def recovered(self, members: Mapping[int, BitMap]) -> None:
         """The index has these now: pass those that are acknowledged here."""
-        if self._is_shared and self._is_acknowledged is not None:
-            for ledger_id, entry_ids in members.items():
-                for entry_id in entry_ids:
-                    if self._is_acknowledged((ledger_id, entry_id)):
-                        self.pass_one(ledger_id, entry_id)
+        if self._is_shared:
+            self._pass_acknowledged(members)
         self.wake()
+
+    def _pass_acknowledged(self, members: Mapping[int, BitMap]) -> None:
+        """Of positions that wait in the index."""
+        for ledger_id, entry_ids in members.items():
+            if entry_ids and (acknowledged := self._acknowledged_of(ledger_id, entry_ids)):
+                self.passed.add_all({ledger_id: acknowledged})
+
+    def _acknowledged_of(self, ledger_id: int, entry_ids: BitMap) -> BitMap:
+        found = BitMap()
+        if self._acknowledged_in is not None:
+            md_ledger, md_entry = self._mark_delete
+            if ledger_id < md_ledger:
+                return BitMap(entry_ids)
+            if ledger_id == md_ledger and md_entry >= 0:
+                found.add_range(0, md_entry + 1)
+            apart = self._acknowledged_in(ledger_id, entry_ids.min(), entry_ids.max() + 1)
+            if apart is not None:
+                found |= apart
+            found &= entry_ids
+        elif self._is_acknowledged is not None:
+            found.update(e for e in entry_ids if self._is_acknowledged((ledger_id, e)))
+        return found
 
     def read_again(self, first_ledger: int, last_ledger: int) -> None:
         if self._reread is not None:
