@@ -23,7 +23,7 @@ from geminga.tracker.index import DelayedIndex, IndexSettings
 from geminga.tracker.rows import Rows, merge, split_repeated
 from geminga.tracker.view import View
 
-PROGRAMS = int(os.environ.get("GEMINGA_TRACKER_PROGRAMS", "120"))
+PROGRAMS = int(os.environ.get("GEMINGA_TRACKER_PROGRAMS", "1000"))
 LEDGERS = 6
 ENTRIES = 40
 START_MS = 100_000
@@ -46,7 +46,8 @@ class HandClock:
 class Subscriber:
     """One view and what it should hold."""
 
-    def __init__(self, index: DelayedIndex) -> None:
+    def __init__(self, index: DelayedIndex, by_bitmaps: bool) -> None:
+        self.by_bitmaps = by_bitmaps
         self.tracked: set[tuple[int, int]] = set()
         self.taken: set[tuple[int, int]] = set()
         """Delivered, not acknowledged."""
@@ -61,7 +62,15 @@ class Subscriber:
             is_acknowledged=lambda position: (
                 position in self.acked or position in self.taken or position <= self.mark_delete
             ),
+            acknowledged_in=self.acknowledged_in if self.by_bitmaps else None,
         )
+        if self.by_bitmaps and self.mark_delete[1] >= 0:
+            self.view.mark_delete_moved(self.mark_delete)
+
+    def acknowledged_in(self, ledger_id: int, first: int, stop: int) -> BitMap | None:
+        """As a cursor answers: nothing of what its mark-delete says already."""
+        beyond = {p for p in self.acked | self.taken if p > self.mark_delete}
+        return BitMap([e for ledger, e in beyond if ledger == ledger_id and first <= e < stop]) or None
 
 
 class AgainstDictionaries(RuleBasedStateMachine):
@@ -73,8 +82,11 @@ class AgainstDictionaries(RuleBasedStateMachine):
         durable=st.booleans(),
         strict=st.booleans(),
         tick_ms=st.sampled_from([1, 16, 100, 1000]),
+        by_bitmaps=st.booleans(),
     )
-    def begin(self, shared: bool, views: int, durable: bool, strict: bool, tick_ms: int) -> None:
+    def begin(
+        self, shared: bool, views: int, durable: bool, strict: bool, tick_ms: int, by_bitmaps: bool
+    ) -> None:
         self.clock = HandClock()
         self.settings = IndexSettings(tick_ms, strict, exact=durable, indexes_min=15, is_shared=shared)
         self.durable = durable
@@ -86,7 +98,7 @@ class AgainstDictionaries(RuleBasedStateMachine):
         self.next_entry = 0
         self.buckets_made = 0
         self.index = self.new_index()
-        self.subscribers = [Subscriber(self.index) for _ in range(views if shared else 1)]
+        self.subscribers = [Subscriber(self.index, by_bitmaps) for _ in range(views if shared else 1)]
 
     def new_index(self) -> DelayedIndex:
         return DelayedIndex(self.clock, self.settings, self.frozen.append if self.durable else None)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from pyroaring import BitMap
 
 from geminga.position import Position
 from geminga.tracker.bucket_format import decode_directory, encode_bucket
 from geminga.tracker.bucket_store import StoredBucket
 from geminga.tracker.frozen import Frozen
 from geminga.tracker.index import DelayedIndex, IndexSettings
+from geminga.tracker.rows import ENTRY_MASK, Rows, code_of, order_of, places_of
+from geminga.tracker.view import View
 
 
 class HandClock:
@@ -116,3 +119,56 @@ def test_positions_may_be_huge() -> None:
     assert (len(view), view.contains(places[0]), view.contains(places[1])) == (2, True, False)
     clock.ms = 2**62
     assert list(view.take_due(9)) == [places[2], places[0]]
+
+
+@pytest.mark.parametrize("opened_first", [True, False])
+def test_a_view_of_recovered_buckets_asks_once_for_each_ledger(opened_first: bool) -> None:
+    index = DelayedIndex(HandClock(), IndexSettings(tick_ms=1, strict=True, exact=True, is_shared=True))
+    rows = Rows(
+        np.arange(900, dtype=np.int64) + 5000, (np.arange(900) // 300 + 1 << 32) + np.arange(900) % 300
+    )
+    encoded = encode_bucket(1, 3, rows, 300_000, 5000)
+    stored = StoredBucket(7, decode_directory(encoded.directory), 0)
+    asked = []
+
+    def acknowledged_in(ledger_id: int, first: int, stop: int) -> BitMap | None:
+        asked.append((ledger_id, first, stop))
+        return BitMap([200, 250, 299, 300]) & BitMap(range(first, stop)) if ledger_id == 2 else None
+
+    def open_view() -> View:
+        view = index.open_view(acknowledged_in=acknowledged_in)
+        view.mark_delete_moved((2, 99))
+        return view
+
+    def recover() -> None:
+        index.recovered(stored, {n: BitMap(range(300)) for n in (1, 2, 3)})
+
+    if opened_first:
+        view = open_view()
+        recover()
+    else:
+        recover()
+        view = open_view()
+    assert len(view) == 900 - 400 - 3
+    assert not view.contains((1, 299))
+    assert not view.contains((2, 99))
+    assert [e for e in range(95, 300) if not view.contains((2, e))] == [*range(95, 100), 200, 250, 299]
+    assert view.contained(3, 0, 299) == 300
+    assert len(asked) <= 3
+    assert asked[-1] == (3, 0, 300)
+
+
+@pytest.mark.parametrize("bits", [3, 15, 16, 20, 24, 31, 33, 52, 62])
+def test_numbers_are_ordered_stably_whatever_their_width(bits: int) -> None:
+    numbers = np.random.default_rng(bits).integers(1 << bits, size=5000)
+    numbers[::7] = numbers[0]
+    numbers[3] = (1 << bits) - 1
+    assert order_of(numbers).tolist() == sorted(range(5000), key=numbers.tolist().__getitem__)
+
+
+def test_codes_of_one_ledger_and_of_several_become_places() -> None:
+    one = [(5, 9), (5, 3), (5, ENTRY_MASK)]
+    returning = [(5, 9), (6, 3), (4, 0), (5, 1)]
+    for places in (one, returning, one[:1], []):
+        codes = np.array([code_of(*place) for place in places], np.int64)
+        assert places_of(codes) == places
