@@ -8,6 +8,7 @@ import contextlib
 
 from geminga.bookie.directory_lists import (
     COOKIE,
+    COOKIE_BYTES_MAX,
     DEFAULT,
     DirectoryLists,
     absolute,
@@ -52,7 +53,13 @@ def claim_directories(
 
 def _cookie(disk: Disk, path: str) -> bytes | None:
     file = f"{path}/{COOKIE}"
-    return disk.read_file(file) if disk.exists(path) and disk.exists(file) else None
+    if not disk.exists(path) or not disk.exists(file):
+        return None
+    cookie = disk.open(file)
+    try:
+        return cookie.pread(0, COOKIE_BYTES_MAX)
+    finally:
+        cookie.close()
 
 
 def index_directory(data_dir: str, directory: str) -> str:

@@ -9,6 +9,7 @@ changed places and a directory of another instance are found before anything is 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -19,11 +20,20 @@ DEFAULT = "bookie"
 COOKIE = "cookie"
 IGNORED = frozenset({COOKIE, f"{COOKIE}.tmp", "lock", "lost+found"})
 """Names that may stand in a directory before anything of the bookie's does."""
+COOKIE_BYTES_MAX = 1024
+_SAID_MAX = 120
 _COOKIE_HEAD = "geminga bookie directory, format 1"
+
+
+_COOKIE = re.compile(_COOKIE_HEAD.encode() + rb"\ninstance=[!-~]+\njournal=[0-9]+\nledgers=[0-9]+\n")
 
 
 class ForeignLists(StorageError):
     """Other directories than at the first start, or not in the state in which this instance left them."""
+
+
+class RepeatedDirectory(ForeignLists):
+    """The configuration itself is wrong."""
 
 
 class DirectoryLists(NamedTuple):
@@ -49,13 +59,13 @@ def role_of(directory: str, lists: DirectoryLists) -> Role:
 
 
 def lists_from(data_dir: str, journals: Sequence[str], ledgers: Sequence[str]) -> DirectoryLists:
-    """The lists as configured; empty ones stand for the default. ForeignLists if one repeats itself."""
+    """The lists as configured; empty ones stand for the default. RepeatedDirectory if there is one."""
     lists = DirectoryLists(
         *(tuple(_normal(data_dir, path) for path in paths) or (DEFAULT,) for paths in (journals, ledgers))
     )
     for key, paths in zip(("journalDirectories", "ledgerDirectories"), lists, strict=True):
         if len(set(paths)) < len(paths):
-            raise ForeignLists(f"{key} names a directory twice: {_shown(paths)}")
+            raise RepeatedDirectory(f"{key} names a directory twice: {_shown(paths)}")
     return lists
 
 
@@ -121,6 +131,11 @@ def check_new(path: str, names: Sequence[str], data: bytes | None, instance_id: 
 
 
 def _check_owner(path: str, data: bytes, instance_id: str) -> None:
+    if not _COOKIE.fullmatch(data):
+        raise ForeignLists(
+            f"{path}: the directory's cookie is damaged, or not one that this version writes (it says "
+            f"{_said(data)}; this one is instance={instance_id}). Restore it; nothing was read or written"
+        )
     if f"instance={instance_id}" not in data.decode(errors="replace").splitlines():
         raise ForeignLists(
             f"{path}: the directory belongs to another instance (its cookie says {_said(data)}; this one is "
@@ -129,4 +144,8 @@ def _check_owner(path: str, data: bytes, instance_id: str) -> None:
 
 
 def _said(data: bytes) -> str:
-    return " ".join(data.decode(errors="replace").split("\n")[1:]).strip() or "nothing"
+    """For a message: a right cookie's facts, the begin of anything else, escaped."""
+    if _COOKIE.fullmatch(data):
+        return " ".join(data.decode(errors="replace").split("\n")[1:]).strip()
+    text = ascii(data[:_SAID_MAX].decode(errors="replace"))
+    return "nothing" if not data else text + "..." * (len(data) > _SAID_MAX)

@@ -142,6 +142,20 @@ class StoppedBookie:
             index.load()
         return indexes
 
+    def readable_indexes(self) -> list[LedgerIndex | None]:
+        """As `load_indexes`, with None, told on standard error, in place of one that cannot be read."""
+        indexes: list[LedgerIndex | None] = []
+        for place in self.ledgers:
+            try:
+                index = LedgerIndex(place.open_index(), journals=len(self.journals))
+                index.load()
+            except StorageError as error:
+                print(f"geminga bookie: {error}", file=sys.stderr)
+                indexes.append(None)
+            else:
+                indexes.append(index)
+        return indexes
+
     def ledger_records(self) -> LedgerRecords:
         """Whose the ledgers are, by the metadata."""
         return LedgerRecords(self._opened_metadata())

@@ -29,7 +29,7 @@ from geminga.cli.bookie_directory import (
     directory_of,
     topic_text,
 )
-from geminga.cli.main import EXIT_OK, Parser
+from geminga.cli.main import EXIT_FAILED, EXIT_OK, Parser
 
 _LEDGER = "{:>10} {:>10} {:>14} {:>9}  {:8} {:18} {:14} {}"
 _LOG = "{:>8} {:7} {:>14} {:>9} {:>8} {:>6}  {}"
@@ -127,7 +127,8 @@ def entry_logs(parser: Parser, arguments: Sequence[str]) -> int:
     add_json(parser)
     flags = parser.parse_strictly(arguments)
     with directory_of(flags) as stopped:
-        for number, (place, index) in enumerate(zip(stopped.ledgers, stopped.load_indexes(), strict=True)):
+        indexes = stopped.readable_indexes()
+        for number, (place, index) in enumerate(zip(stopped.ledgers, indexes, strict=True)):
             if not flags.json:
                 _print_heading(number, place.entry_logs, len(stopped.ledgers))
                 print(_LOG.format("LOG", "CLOSED", "RECORDS", "LEDGERS", "ALIVE", "SHARE", "LEDGER IDS"))
@@ -135,7 +136,7 @@ def entry_logs(parser: Parser, arguments: Sequence[str]) -> int:
                 contents = log_contents(stopped.disk, place.entry_logs, log_id)
                 row = _log_row(place, index, log_id, contents)
                 print(json.dumps(row) if flags.json else _log_text(row))
-    return EXIT_OK
+    return EXIT_FAILED if None in indexes else EXIT_OK
 
 
 def _print_heading(number: int, directory: str, count: int) -> None:
@@ -144,33 +145,42 @@ def _print_heading(number: int, directory: str, count: int) -> None:
         print("\n" * (number > 0) + f"{directory}:")
 
 
-def _log_row(place: StoppedLedgers, index: LedgerIndex, log_id: int, contents: LogContents) -> dict[str, Any]:
+def _log_row(
+    place: StoppedLedgers, index: LedgerIndex | None, log_id: int, contents: LogContents
+) -> dict[str, Any]:
+    """What lives in it is None without an index."""
+    facts = {
+        "log": log_id,
+        "path": entry_log_path(place.entry_logs, log_id),
+        "closed": contents.closed,
+        "record_bytes": contents.record_bytes,
+        "ledgers": sorted(contents.ledgers),
+    }
+    if index is None:
+        return {**facts, "live_bytes": None, "live_share": None, "live_ledgers": None}
     deleted = {ledger_id for ledger_id, state in index.states.items() if state.kind == DELETED}
     usage = index.usage.get(log_id, {})
     alive = {ledger_id: of for ledger_id, of in usage.items() if ledger_id not in deleted}
     live_bytes = sum(of.bytes for of in alive.values())
     share = live_bytes / contents.record_bytes if contents.record_bytes else 0.0
     return {
-        "log": log_id,
-        "path": entry_log_path(place.entry_logs, log_id),
-        "closed": contents.closed,
-        "record_bytes": contents.record_bytes,
+        **facts,
         "live_bytes": live_bytes,
         "live_share": round(share, 4),
-        "ledgers": sorted(contents.ledgers),
         "live_ledgers": sorted(alive),
     }
 
 
 def _log_text(row: dict[str, Any]) -> str:
-    ids = [f"{id_}{'' if id_ in row['live_ledgers'] else ' (dead)'}" for id_ in row["ledgers"]]
+    alive = row["live_ledgers"]
+    ids = [f"{id_}{'' if alive is None or id_ in alive else ' (dead)'}" for id_ in row["ledgers"]]
     return _LOG.format(
         row["log"],
         "yes" if row["closed"] else "no",
         size_text(row["record_bytes"]),
         len(ids),
-        len(row["live_ledgers"]),
-        f"{row['live_share']:.0%}",
+        "?" if alive is None else len(alive),
+        "?" if alive is None else f"{row['live_share']:.0%}",
         ", ".join(ids[:6]) + (f", and {len(ids) - 6} more" if len(ids) > 6 else ""),
     )
 
@@ -180,7 +190,12 @@ def journals(parser: Parser, arguments: Sequence[str]) -> int:
     add_json(parser)
     flags = parser.parse_strictly(arguments)
     with directory_of(flags) as stopped:
-        marks = needed_from(index.marks for index in stopped.load_indexes())
+        indexes = stopped.readable_indexes()
+        known = [index.marks for index in indexes if index is not None]
+        # Without every index nobody knows from where on the journals are needed: a start replays them all.
+        is_known = len(known) == len(indexes)
+        nowhere = JournalPosition(0, 0)
+        marks = needed_from(known) if is_known else (nowhere,) * len(stopped.journals)
         for number, (directory, mark) in enumerate(zip(stopped.journals, marks, strict=True)):
             if not flags.json:
                 _print_heading(number, directory, len(marks))
@@ -188,8 +203,9 @@ def journals(parser: Parser, arguments: Sequence[str]) -> int:
             for journal in journal_files(stopped.disk, directory):
                 print(json.dumps(_journal_row(journal, mark)) if flags.json else _journal_text(journal, mark))
             if not flags.json:
-                print(f"\nmark: journal {mark.journal_id}, offset {mark.offset}")
-    return EXIT_OK
+                text = f"journal {mark.journal_id}, offset {mark.offset}" if is_known else "not known"
+                print(f"\nmark: {text}")
+    return EXIT_OK if is_known else EXIT_FAILED
 
 
 def _journal_row(journal: JournalFile, mark: JournalPosition) -> dict[str, Any]:

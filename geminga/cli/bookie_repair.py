@@ -131,8 +131,8 @@ def _refuse_absent(stopped: StoppedBookie) -> None:
     for path in (*stopped.journal_directories, *(place.path for place in stopped.ledgers)):
         if not stopped.disk.exists(path):
             raise NoDirectory(
-                f"{path}: there is no bookie directory to make an index of. Put it back, or restore the metadata "
-                "if the bookie's directories are recorded there; nothing was changed"
+                f"{path}: there is no bookie directory to make an index of. Put it back, or restore the "
+                "metadata if the bookie's directories are recorded there; nothing was changed"
             )
 
 

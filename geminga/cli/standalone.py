@@ -207,12 +207,16 @@ class _Broker:
 
     def explain(self, failure: BaseException) -> int:
         """Say what ended the run, and with which exit code. Raises what is a bug of ours."""
+        from geminga.bookie.directory_lists import RepeatedDirectory
+
         causes = list(_leaves(failure))
         for cause in causes:
             if isinstance(cause, StorageError):
                 print(f"geminga standalone: {cause}", file=sys.stderr)
                 if self._ready:
                     return EXIT_FAILED
+                if isinstance(cause, RepeatedDirectory):
+                    return EXIT_USAGE
                 for hint in self._hints(cause):
                     print(hint, file=sys.stderr)
                 return EXIT_DATA_DIRECTORY
@@ -223,18 +227,24 @@ class _Broker:
 
     def _hints(self, error: StorageError) -> list[str]:
         """What may be done about a start that failed, where the error itself does not say."""
-        from geminga.bookie.directory_lists import ForeignLists
-        from geminga.disk import DirectoryInUse
+        from geminga.disk import DirectoryInUse, DiskFull
+        from geminga.metadata.instance import ForeignDirectory
+        from geminga.server import METADATA
 
-        if isinstance(error, ForeignLists):
-            return []
         if isinstance(error, CorruptData):
+            if str(error).startswith(os.path.join(self._data_dir, METADATA)):
+                return ["Nothing else has what the metadata says: restore it from a backup."]
             return [
                 f"'geminga bookie verify --data-dir {self._data_dir}' lists what is damaged in the bookie."
             ]
+        if isinstance(error, DiskFull):
+            return ["Free some space on that disk, and start again."]
         if isinstance(error, DirectoryInUse):
             return ["Stop the process that uses it, or choose another data directory with --data-dir."]
-        return [f"The data directory is {self._data_dir}; --data-dir names another one."]
+        named = str(error).partition(": ")[0]  # the data directory itself, or one above it
+        if isinstance(error, ForeignDirectory) or f"{self._data_dir}/".startswith(f"{named}/"):
+            return [f"The data directory is {self._data_dir}; --data-dir names another one."]
+        return []
 
     def _explain_listen(self, error: OSError) -> int:
         config = self._config

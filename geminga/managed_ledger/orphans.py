@@ -120,8 +120,8 @@ def unrecorded_ledgers(held: Set[int], metadata: MetadataStore) -> list[int]:
         return unknown
     if not recorded and not next_id:
         raise CorruptData(
-            f"the bookie holds {len(held)} ledgers, but the metadata knows none of them and has given no ids: "
-            "it is lost or another directory's. Restore it, or start with an empty data directory"
+            f"the bookie holds {len(held)} ledgers, but the metadata knows none of them and has given no "
+            "ids: it is lost or another directory's. Restore it, or start with an empty data directory"
         )
     raise CorruptData(
         f"the bookie holds ledger {unknown[-1]}, but the metadata has given ids below {next_id} only: it "

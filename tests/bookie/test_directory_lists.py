@@ -195,3 +195,17 @@ def test_the_page_about_directories() -> None:
     assert cookie == encode_cookie("f00d", Role(2, 0))
     assert key == mark_key(1)
     assert mark_key(0) == b"m"
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(
+    "content", [b"", b"\x1b[31m\x00" * 100_000, b"geminga bookie directory, format 1\ninst"]
+)
+def test_a_damaged_cookie_is_called_so(claim: Claims, tmp_path: Path, first: bool, content: bytes) -> None:
+    claim(first=True)
+    (tmp_path / "l1" / "cookie").write_bytes(content)
+    with pytest.raises(ForeignLists, match="l1: the directory's cookie is damaged") as refused:
+        claim(first=first)
+    text = str(refused.value)
+    assert text.isprintable()
+    assert len(text) < 1500

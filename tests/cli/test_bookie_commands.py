@@ -557,3 +557,22 @@ def test_no_bookie_is_made_where_none_is(data: Path, call: Call) -> None:
         assert (code, out) == (4, "")
         assert f"{data}/bookie: there is no bookie directory to make an index of" in err
         assert {path.name for path in data.iterdir()} - {"lock"} == names - {"lock"}
+
+
+@pytest.mark.parametrize("how", ["lost", "damaged"])
+def test_logs_and_journals_are_listed_without_an_index(crashed: Path, call: Call, how: str) -> None:
+    before = {
+        command: lines(call(command, "--data-dir", crashed, "--json")[1])
+        for command in ("entry-logs", "journals")
+    }
+    if how == "lost":
+        shutil.rmtree(crashed / "index")
+    else:
+        (crashed / "index/CURRENT").write_text("nothing")
+    for command, key in (("entry-logs", "log"), ("journals", "journal")):
+        code, out, err = call(command, "--data-dir", crashed, "--json")
+        assert code == 1
+        assert f"geminga bookie: {crashed}/index: " in err
+        assert [row[key] for row in lines(out)] == [row[key] for row in before[command]]
+        assert call(command, "--data-dir", crashed)[0] == 1
+    assert "mark: not known" in call("journals", "--data-dir", crashed)[1]

@@ -289,3 +289,26 @@ def test_who_owns_a_port() -> None:
             assert owner_of(port).startswith(f"process {os.getpid()} (")
     assert describe_refusal("127.0.0.1", [("--port", port)]) == []
     assert owner_of(port) == ""
+
+
+def test_a_hint_is_given_where_it_helps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from geminga.bookie.directory_lists import ForeignLists, RepeatedDirectory
+    from geminga.config import Config
+    from geminga.disk import DiskFull
+    from geminga.errors import CorruptData, StorageError
+    from geminga.metadata.instance import ForeignDirectory
+
+    for error, code, hint in (
+        (ForeignDirectory("x"), 4, f"The data directory is {tmp_path}; --data-dir names another one."),
+        (ForeignLists("x"), 4, ""),
+        (StorageError("x"), 4, ""),
+        (RepeatedDirectory("x"), 2, ""),
+        (DiskFull("x"), 4, "Free some space on that disk, and start again."),
+        (CorruptData(f"{tmp_path}/metadata/1.sst: damaged"), 4, "restore it from a backup"),
+        (CorruptData(f"{tmp_path}/bookie: damaged"), 4, "geminga bookie verify --data-dir"),
+    ):
+        broker = standalone._Broker(Config(), str(tmp_path))
+        assert broker.explain(error) == code
+        first, *rest = capsys.readouterr().err.splitlines()
+        assert first == f"geminga standalone: {error}"
+        assert (len(rest), hint in "".join(rest)) == (bool(hint), True)
