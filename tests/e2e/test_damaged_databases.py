@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from geminga import server
+from geminga import bookie_places, server
 from geminga.bookie.index_database import IndexDatabase
 from geminga.config import Config
 from geminga.errors import CorruptData, StorageError
@@ -84,7 +84,7 @@ async def test_damage_met_while_running_ends_the_broker_and_the_next_start_mends
             super().__init__(*args, **kwargs)  # type: ignore[arg-type]
             opened.append(self)
 
-    monkeypatch.setattr(server, "IndexDatabase", Watched)
+    monkeypatch.setattr(bookie_places, "IndexDatabase", Watched)
     config = Config(broker_service_port=0, web_service_port=0)
     ended: list[StorageError] = []
 
