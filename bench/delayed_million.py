@@ -343,7 +343,7 @@ def judge(run: Run) -> bool:
     _tell_late(line, "lateness when caught up", late[calm], p99_max=LATE_P99_MS)
     _tell_late(line, "... while publishing", late[due[kinds] < run.published_ms])
     _tell_late(line, "... all", late)
-    _judge_plain(run, line, due[~kinds], at[~kinds])
+    _judge_plain(run, line, due[~kinds], at[~kinds], settled_ms)
     return all(verdicts)
 
 
@@ -384,12 +384,13 @@ def _tell_late(line: Callable[..., None], what: str, late: Any, p99_max: float |
     )
 
 
-def _judge_plain(run: Run, line: Callable[..., None], sent: Any, at: Any) -> None:
+def _judge_plain(run: Run, line: Callable[..., None], sent: Any, at: Any, settled_ms: float) -> None:
     control_sent, control_at = np.array(run.control.stamps_ms), np.array(run.control.at_ms)
-    waits = []
+    waits, calm = [], []
     for sent_ms, at_ms in ((sent, at), (control_sent, control_at)):
-        apart = (at_ms < run.kill_ms) | (sent_ms > run.ready_ms)
-        waits.append(np.percentile((at_ms - sent_ms)[apart], (50, 99, 99.9)))
+        before = at_ms < run.kill_ms
+        waits.append(np.percentile((at_ms - sent_ms)[before | (sent_ms > run.ready_ms)], (50, 99, 99.9)))
+        calm.append(np.percentile((at_ms - sent_ms)[before | (sent_ms > settled_ms)], 99.9))
     for name, (p50, p99, p999) in zip(("this topic", "control topic"), waits, strict=True):
         line(f"undelayed messages on {name}, ms", f"p50 {p50:.1f}  p99 {p99:.1f}  p99.9 {p999:.1f}")
     for what, part in (("before the kill", at < run.kill_ms), ("after the start", sent > run.ready_ms)):
@@ -399,6 +400,7 @@ def _judge_plain(run: Run, line: Callable[..., None], sent: Any, at: Any) -> Non
                 f"... longest {what}, ms",
                 f"{(at - sent)[worst]:.1f}, sent {(sent[worst] - run.ready_ms) / 1000:+.2f} s from the start",
             )
+    line("... longer at p99.9 when caught up, ms", f"{calm[0] - calm[1]:.1f}")
     longer = waits[0][2] - waits[1][2]
     line("... longer at p99.9, ms", f"{longer:.1f}", met=bool(longer <= PLAIN_LONGER_P999_MS))
 
