@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from geminga.bookie.journal_files import JournalFiles, JournalPosition
 from geminga.bookie.journal_format import FILE_HEADERS_BYTES_MAX, GROUP_HEADER
 from geminga.bookie.journal_scan import JournalScan, ScannedGroup, read_file_header
 from geminga.bookie.settings import BookieSettings
+from geminga.chaos.bookie_world import TINY
 from geminga.chaos.sim_disk import SimDisk
 from geminga.errors import CorruptData
 
@@ -168,7 +170,7 @@ def damaged_world(new_world: Callable[..., World]) -> World:
     """Twenty entries of one ledger in as many groups, a second ledger behind them, nothing flushed; power
     off.
     """
-    world = new_world()
+    world = new_world(settings=replace(TINY, write_cache_bytes=100_000))
 
     async def fill() -> None:
         async with world.running(close=False) as bookie:
