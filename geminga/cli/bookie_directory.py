@@ -77,6 +77,8 @@ class StoppedBookie:
         self.data_dir = os.path.abspath(data_dir)
         self._held = contextlib.ExitStack()
         self._metadata: MetadataStore | None = None
+        self.metadata_damage = ""
+        """Why the metadata cannot be read; "" if it can, or is not there."""
         if not self.disk.exists(os.path.join(self.data_dir, BOOKIE)) and not self._has_metadata:
             raise NoDirectory(f"{self.data_dir} is not a data directory of Geminga (it has no {BOOKIE!r})")
         with contextlib.ExitStack() as held:
@@ -120,6 +122,7 @@ class StoppedBookie:
                 return DirectoryLists()
             stored = store.get(InstanceRecord.path)
         except CorruptData as error:
+            self.metadata_damage = str(error)
             print(f"{error}\nassuming that all files are in {self.data_dir}", file=sys.stderr)
             return DirectoryLists()
         assert stored is not None, "directories are recorded together with the instance"

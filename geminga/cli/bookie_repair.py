@@ -27,6 +27,7 @@ from geminga.cli.bookie_directory import (
 from geminga.cli.main import EXIT_FAILED, EXIT_OK, Parser
 from geminga.errors import CorruptData, StorageError
 from geminga.key_value import RocksKeyValue
+from geminga.server import METADATA
 
 FINDINGS_SHOWN_MAX = 1000
 
@@ -49,6 +50,10 @@ def verify(parser: Parser, arguments: Sequence[str]) -> int:
 
     with directory_of(flags) as stopped:
         verification = Verification(stopped.disk, show)
+        if stopped.metadata_damage:
+            path = os.path.join(stopped.data_dir, METADATA)
+            text = f"{stopped.metadata_damage.removeprefix(path + ': ')}; only a backup has what it said"
+            verification.add(Finding(path, None, text))
         marks = []
         for place in stopped.ledgers:
             values, index = _readable_index(place, len(stopped.journals), verification)
@@ -91,7 +96,8 @@ def _readable_index(
     try:
         values = place.open_index()
     except StorageError as error:
-        verification.add(Finding(place.index_path, None, str(error)))
+        text = str(error).removeprefix(f"{place.index_path}: ")
+        verification.add(Finding(place.index_path, None, text))
         return None, None
     index = LedgerIndex(values, journals=journals)
     try:

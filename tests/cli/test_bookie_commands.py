@@ -576,3 +576,11 @@ def test_logs_and_journals_are_listed_without_an_index(crashed: Path, call: Call
         assert [row[key] for row in lines(out)] == [row[key] for row in before[command]]
         assert call(command, "--data-dir", crashed)[0] == 1
     assert "mark: not known" in call("journals", "--data-dir", crashed)[1]
+
+
+def test_metadata_that_cannot_be_opened_is_damage(data: Path, call: Call) -> None:
+    (data / "metadata/CURRENT").write_text("nothing")
+    code, out, _ = call("verify", "--data-dir", data, "--json")
+    [finding, last] = lines(out)
+    assert (code, finding["path"], last["counts"]["findings"]) == (1, str(data / "metadata"), 1)
+    assert "only a backup has what it said" in finding["text"]
