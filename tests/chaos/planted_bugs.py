@@ -26,6 +26,7 @@ from tests.chaos.bookie_bugs import (
     BY_FLIPS,
     BY_LOST_INDEXES,
     Plant,
+    footer_synced_with_its_records,
     index_written_after_the_unlink,
 )
 from tests.chaos.compaction_bugs import COMPACTION_BUGS
@@ -62,7 +63,8 @@ def cases_for(plant: Plant, cases: list[str]) -> list[str]:
         return deleting
     if plant not in BY_LOST_INDEXES:
         return cases
-    lost = scripted_cases(("bursts", "overlaps"), (INDEX_LOST,))
+    scripts = ("compactions",) if plant is footer_synced_with_its_records else ("bursts", "overlaps")
+    lost = scripted_cases(scripts, (INDEX_LOST,))
     return [f"{case}:{seed}" for seed in range(8) for case in lost]
 
 
