@@ -125,7 +125,10 @@ class TopicDelays:
         home = await self._open_shared() if self.settings.is_shared else await self._open_own(delayed)
         delayed.overrides = home.overrides.times_ms if home.overrides is not None else {}
         view = home.index.open_view(
-            wake=delayed.wake, reread=delayed.read_again, is_acknowledged=delayed.cursor.is_acknowledged
+            wake=delayed.wake,
+            reread=delayed.read_again,
+            is_acknowledged=delayed.cursor.is_acknowledged,
+            acknowledged_in=delayed.cursor.acknowledged_in,
         )
         view.mark_delete_moved(delayed.cursor.mark_delete)
         self._set_feeds()
