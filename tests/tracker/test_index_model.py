@@ -1,7 +1,7 @@
 """The index against plain dictionaries: whatever is done to it, nothing is lost, early or doubled, and the
 count is the number of positions.
 
-GEMINGA_TRACKER_PROGRAMS=20000 runs that many random programs instead of the few of a test run.
+GEMINGA_TRACKER_PROGRAMS=20000 runs that many random programs instead of those of a test run.
 """
 
 from __future__ import annotations
