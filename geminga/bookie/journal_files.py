@@ -112,6 +112,12 @@ class JournalFiles:
             self._free += [journal_path(self._directory, journal_id) for journal_id in released]
         self._trim_free()
 
+    def reuse(self, paths: Sequence[str]) -> None:
+        """Journals of an earlier start that may be written over or deleted, oldest first."""
+        with self._lock:
+            self._free += paths
+        self._trim_free()
+
     def close(self) -> None:
         self._file.close()
 

@@ -114,7 +114,7 @@ class JournalInventory:
             if header is not None and mark.journal_id and header.previous_id >= mark.journal_id:
                 before = JournalPosition(header.previous_id, header.previous_end)
                 if before > mark:
-                    synced.setdefault(*before)
+                    synced[header.previous_id] = max(header.previous_end, synced.get(header.previous_id, 0))
         damages += [
             Damage(self.path(journal_id), 0, length)
             for journal_id, length in synced.items()

@@ -57,16 +57,20 @@ class JournalReplay:
         for header in self._inventory.readable(start):
             self._replay_file(header, directories)
 
-    def begin(self, mark: JournalPosition) -> JournalFiles:
-        """Start a new journal at the mark; what was read to its end may be written over."""
+    def begin(self, journal_id: int) -> JournalFiles:
+        """Start a new journal, durable on return. Nothing that was read is written over yet."""
         return JournalFiles(
             self._disk,
             self._directory,
             self._settings,
-            journal_id=mark.journal_id,
+            journal_id=journal_id,
             previous=JournalPosition(0, 0),
-            free=self._inventory.spent(self.damages, self._start),
+            free=[],
         )
+
+    def spent(self) -> list[str]:
+        """What may be written over once all that was replayed is flushed."""
+        return self._inventory.spent(self.damages, self._start)
 
     def _replay_file(self, header: FileHeader, directories: Sequence[DirectoryReplay]) -> None:
         journal_id, start = header.journal_id, self._start

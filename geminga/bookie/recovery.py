@@ -45,13 +45,18 @@ class Recovery:
         for journal, start in zip(self._journals, starts, strict=True):
             journal.replay(start, self._directories)
         latest = [max(of_journal) for of_journal in zip(*(d.marks for d in self._directories), strict=True)]
-        marks = tuple(
-            JournalPosition(max(journal.last_id, mark.journal_id) + 1, 0)
+        # The files first: a mark names a journal that was there, so one that is not there later is missed.
+        # A crash before the marks leaves files without a group, which no mark names.
+        files = [
+            journal.begin(max(journal.last_id, mark.journal_id) + 1)
             for journal, mark in zip(self._journals, latest, strict=True)
-        )
+        ]
+        marks = tuple(each.position for each in files)
         for directory in self._directories:
             directory.finish(marks)
-        return [journal.begin(mark) for journal, mark in zip(self._journals, marks, strict=True)]
+        for journal, each in zip(self._journals, files, strict=True):
+            each.reuse(journal.spent())
+        return files
 
     def _is_older(self, marks: tuple[JournalPosition, ...]) -> bool:
         return any(journal.starts_after(mark) for journal, mark in zip(self._journals, marks, strict=True))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from geminga.bookie.entry_log_format import HEADER_BYTES, Footer
 from geminga.bookie.entry_logs import EntryLogs
-from geminga.bookie.file_names import entry_log_path
+from geminga.bookie.file_names import entry_log_path, journal_path
 from geminga.bookie.index_format import LEDGER_ID_MAX, Row, Usage, decode_row, entry_key, split_key
 from geminga.bookie.inspection import (
     BadBytes,
@@ -152,7 +152,11 @@ class Verification:
 
     def check_journals(self, directory: str, mark: JournalPosition | None) -> None:
         """`mark` is the earliest that a ledger directory has in this journal; None if it is not known."""
-        for journal in journal_files(self.disk, directory):
+        journals = journal_files(self.disk, directory)
+        if mark is not None and mark.offset and mark.journal_id not in {each.journal_id for each in journals}:
+            path = journal_path(directory, mark.journal_id)
+            self._found(path, None, "the journal in which the index's mark lies is not there")
+        for journal in journals:
             try:
                 self._check_journal(journal, mark)
             except StorageError as error:
@@ -161,7 +165,8 @@ class Verification:
     def _check_journal(self, journal: JournalFile, mark: JournalPosition | None) -> None:
         counts = self.counts
         header, state = journal.header, journal.state
-        if journal.synced_end is not None and state is HeaderState.UNUSED:
+        marked = mark is not None and mark.offset > 0 and mark.journal_id == journal.journal_id
+        if (marked or journal.synced_end is not None) and state is HeaderState.UNUSED:
             self._found(journal.path, 0, "nothing is left of the file header and of the groups")
         elif state not in (HeaderState.WHOLE, HeaderState.UNUSED):
             self._found(journal.path, 0, f"the file header is damaged{state.value}")

@@ -332,6 +332,21 @@ def test_the_journal_of_the_mark_is_missed_too(new_world: NewWorld) -> None:
     assert errors == {2: "gone", 3: "gone"}
 
 
+@pytest.mark.parametrize("how", ["wiped", "missing"])
+def test_the_first_journal_of_a_run_is_missed_though_nothing_was_flushed(
+    new_world: NewWorld, how: str
+) -> None:
+    world, (path,) = left_by_a_crash(new_world, groups=1)
+    if how == "wiped":
+        wipe(world, path)
+    else:
+        world.disk.unlink(path)
+        world.disk.sync_directory("data/journal")
+    report, errors = look(world)
+    assert [damage.path for damage in report.damages] == [path]
+    assert errors == {0: "gone", 1: "gone"}
+
+
 def no_second_copy(patch: pytest.MonkeyPatch) -> None:
     real = journal_format.decode_file_header
     patch.setattr(
