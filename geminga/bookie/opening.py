@@ -53,7 +53,8 @@ def open_all(
         index = LedgerIndex(place.key_value, journals=len(journals))
         index.load()
         logs = EntryLogs(disk, directory)
-        next_log_id = max(logs.ids(), default=0) + 1
+        # A log that is lost stays missing: a new one of its id would be taken for it.
+        next_log_id = max((*logs.ids(), *index.usage), default=0) + 1
         writer = EntryLogWriter(disk, directory, share, next_log_id=next_log_id)
         replays.append(DirectoryReplay(disk, share, index, logs, writer))
         storages.append(LedgerStorage(disk, share, index, logs, writer))
