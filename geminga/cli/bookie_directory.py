@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Set
 from typing import Any
 
 from geminga.bookie.directory_cookies import claim_directories, index_directory
@@ -22,7 +22,7 @@ from geminga.key_value import RocksKeyValue
 from geminga.managed_ledger.orphans import unrecorded_ledgers
 from geminga.metadata import records
 from geminga.metadata.bookie_directories import recorded_directories
-from geminga.metadata.records import InstanceRecord, LedgerRecord
+from geminga.metadata.records import InstanceRecord, LedgerRecord, ManagedLedgerRecord
 from geminga.metadata.store import MetadataStore
 from geminga.server import BOOKIE, METADATA
 
@@ -200,6 +200,22 @@ class LedgerRecords:
     def unrecorded(self, held: Set[int]) -> list[int]:
         """See `unrecorded_ledgers`; none without metadata, which cannot tell."""
         return unrecorded_ledgers(held, self._store) if self._store is not None else []
+
+    def closed(self) -> Iterator[tuple[str, int, int]]:
+        """Topic, ledger id and number of entries of each ledger that a topic names and has closed."""
+        topics: dict[str, ManagedLedgerRecord | None] = {}
+        for ledger_id in self.ids():
+            record = self.get(ledger_id)
+            if record is None or record.purpose != "data" or self._store is None:
+                continue
+            path = record.topic
+            if path not in topics:
+                stored = self._store.get(path)
+                topics[path] = records.decode(ManagedLedgerRecord, stored.value, path) if stored else None
+            topic = topics[path]
+            for info in topic.ledgers if topic is not None else ():
+                if info.ledger_id == ledger_id and info.closed_ms:
+                    yield topic_text(record), ledger_id, info.entries
 
     def ids(self) -> list[int]:
         names = self._store.children(records.LEDGERS) if self._store is not None else []

@@ -24,6 +24,7 @@ from geminga.cli.bookie_directory import (
     add_json,
     directory_of,
 )
+from geminga.cli.bookie_losses import ShortLedger, short_ledgers
 from geminga.cli.main import EXIT_FAILED, EXIT_OK, Parser
 from geminga.errors import CorruptData, StorageError
 from geminga.key_value import RocksKeyValue
@@ -54,7 +55,7 @@ def verify(parser: Parser, arguments: Sequence[str]) -> int:
             path = os.path.join(stopped.data_dir, METADATA)
             text = f"{stopped.metadata_damage.removeprefix(path + ': ')}; only a backup has what it said"
             verification.add(Finding(path, None, text))
-        marks = []
+        indexes = []
         for place in stopped.ledgers:
             values, index = _readable_index(place, len(stopped.journals), verification)
             verification.check_logs(place.entry_logs, values)
@@ -63,10 +64,13 @@ def verify(parser: Parser, arguments: Sequence[str]) -> int:
                     place.index_path, values, place.entry_logs, journals=len(stopped.journals)
                 )
             if index is not None:
-                marks.append(index.marks)
-        needed = needed_from(marks) if len(marks) == len(stopped.ledgers) else None
+                indexes.append(index)
+        is_whole = len(indexes) == len(stopped.ledgers)
+        needed = needed_from(index.marks for index in indexes) if is_whole else None
         for number, directory in enumerate(stopped.journals):
             verification.check_journals(directory, needed[number] if needed is not None else None)
+        if is_whole:
+            _check_ends(stopped, indexes, verification)
     counts = verification.counts
     if flags.json:
         print(json.dumps({"counts": dataclasses.asdict(counts)}))
@@ -84,6 +88,13 @@ def verify(parser: Parser, arguments: Sequence[str]) -> int:
             )
         print(f"damage      {counts.findings or 'none'}")
     return EXIT_FAILED if counts.findings else EXIT_OK
+
+
+def _check_ends(stopped: StoppedBookie, indexes: Sequence[LedgerIndex], verification: Verification) -> None:
+    with contextlib.suppress(StorageError):  # reported already, by the check that reads all rows
+        for short in short_ledgers(stopped, indexes, stopped.ledger_records()):
+            path = stopped.ledgers[place_of(short.ledger_id, len(stopped.ledgers))].path
+            verification.add(Finding(path, None, str(short)))
 
 
 def _readable_index(
@@ -114,7 +125,7 @@ def rebuild_index(parser: Parser, arguments: Sequence[str]) -> int:
         _refuse_absent(stopped)
         names = stopped.ledger_records()
         old = [_put_aside(stopped, place) for place in stopped.ledgers]
-        report, dropped, refusal = _rebuild(stopped, [index.states for index in old], names)
+        report, dropped, refusal, short = _rebuild(stopped, [index.states for index in old], names)
         for place in stopped.ledgers:
             _forget_damage(stopped, place)
     print(f"{report.entries_indexed} entries found in entry logs, {report.entries_replayed} in the journal")
@@ -125,11 +136,11 @@ def rebuild_index(parser: Parser, arguments: Sequence[str]) -> int:
             print("the old index could not be read: fences and deletions under way that it had are forgotten")
         if index.aside:
             print(f"the old index is kept in {index.aside}; delete it when all is well")
-    for damage in report.damages:
+    for damage in (*report.damages, *short):
         print(damage)
     if refusal:
         print(f"all ledgers were kept, and a start will be refused: {refusal}")
-    return EXIT_FAILED if report.damages or refusal else EXIT_OK
+    return EXIT_FAILED if report.damages or refusal or short else EXIT_OK
 
 
 def _refuse_absent(stopped: StoppedBookie) -> None:
@@ -181,10 +192,10 @@ def _forget_damage(stopped: StoppedBookie, place: StoppedLedgers) -> None:
 
 def _rebuild(
     stopped: StoppedBookie, states: Sequence[dict[int, State]], names: LedgerRecords
-) -> tuple[RecoveryReport, int, str]:
+) -> tuple[RecoveryReport, int, str, list[ShortLedger]]:
     """A start of the bookie without an index: it makes it from the logs, and replays the journals. Then what
     is known to be deleted is deleted again. Returns how many ledgers the metadata does not have, too, and why
-    they were kept if it cannot be trusted with that; "" if it can.
+    they were kept if it cannot be trusted with that; "" if it can. Last, the ledgers whose end was not found.
     """
     import trio
 
@@ -217,7 +228,8 @@ def _rebuild(
             index.set_state(ledger_id, State(DELETED, mark))
         for index in indexes:
             index.purge()
-    return report, len(unknown), refusal
+        short = list(short_ledgers(stopped, indexes, names))
+    return report, len(unknown), refusal, short
 
 
 COMMANDS: dict[str, Callable[[Parser, Sequence[str]], int]] = {

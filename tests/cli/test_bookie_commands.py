@@ -21,7 +21,7 @@ from geminga.cli.main import main
 from geminga.disk import RealDisk
 from geminga.key_value import RocksKeyValue
 from geminga.metadata import records
-from geminga.metadata.records import LedgerIdsRecord, LedgerRecord, encode
+from geminga.metadata.records import LedgerIdsRecord, LedgerInfo, LedgerRecord, ManagedLedgerRecord, encode
 from geminga.metadata.store import MetadataStore
 from geminga.wire import pulsar_pb2 as pb
 
@@ -584,3 +584,36 @@ def test_metadata_that_cannot_be_opened_is_damage(data: Path, call: Call) -> Non
     [finding, last] = lines(out)
     assert (code, finding["path"], last["counts"]["findings"]) == (1, str(data / "metadata"), 1)
     assert "only a backup has what it said" in finding["text"]
+
+
+def test_entries_that_the_metadata_promises_and_no_file_has_are_damage(data: Path, call: Call) -> None:
+    metadata = RocksKeyValue(str(data / "metadata"))
+    topic = ManagedLedgerRecord(
+        ledgers=[
+            LedgerInfo(ledger_id=3, entries=120, closed_ms=1),
+            LedgerInfo(ledger_id=4, entries=60, closed_ms=1),
+        ]
+    )
+    encoded = encode(topic)
+
+    async def put() -> None:
+        store = MetadataStore(metadata)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(store.run)
+            await store.put(TOPIC_PATH, encoded)
+            nursery.cancel_scope.cancel()
+
+    trio.run(put)
+    metadata.close()
+    assert call("verify", "--data-dir", data)[0] == 0
+    for path in (data / "bookie/entry-logs").iterdir():
+        path.unlink()
+    shutil.rmtree(data / "bookie/journal")
+    (data / "bookie/journal").mkdir()
+    code, out, _ = call("rebuild-index", "--data-dir", data)
+    assert code == 1
+    said = f"ledger 3 of {TOPIC} has 0 entries, and 120 were confirmed"
+    assert said in out
+    code, out, _ = call("verify", "--data-dir", data)
+    assert code == 1
+    assert said in out
