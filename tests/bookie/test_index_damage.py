@@ -27,6 +27,7 @@ from geminga.disk import RealDisk
 from geminga.errors import CorruptData, StorageError
 from geminga.key_value import RocksKeyValue
 
+DELETED = {2, 3, 4, 5}
 SETTINGS = BookieSettings(
     journal_file_bytes=64 * 1024,
     journal_allocate_bytes=64 * 1024,
@@ -124,7 +125,7 @@ async def _make(directory: Path) -> dict[str, Golden]:
             await bookie.flush()
             await bookie.fence(first)
             if start == 1:
-                for ledger_id in (2, 3, 4, 5):
+                for ledger_id in DELETED:
                     await bookie.delete_ledger(ledger_id)
                 await bookie.flush()
                 await bookie.compact(0.9)
@@ -170,10 +171,22 @@ async def read_all(bookie: Bookie, ledger_id: int) -> None:
         assert body.startswith(f"{ledger_id}/{number}/".encode())
 
 
+async def drop_unrecorded(bookie: Bookie) -> None:
+    """As a broker does at its start, whose metadata has no record of deleted ledgers: old journals may bring
+    them back.
+    """
+    back = bookie.ledgers() & DELETED
+    for ledger_id in back:
+        await bookie.delete_ledger(ledger_id)
+    if back:
+        await bookie.flush()
+
+
 async def start(path: Path) -> Start:
     """As a broker whose topics are all read."""
     async with running(path, close=False) as (bookie, values):
         try:
+            await drop_unrecorded(bookie)
             found = whole_map(values)
             for ledger_id, entry_id in found.places:
                 if not entry_id:
@@ -185,6 +198,7 @@ async def start(path: Path) -> Start:
     assert (path / "index.damage").exists()
     async with running(path, close=False) as (bookie, values):
         assert bookie.recovery.index_rebuilt
+        await drop_unrecorded(bookie)
         return Start(bookie.recovery, whole_map(values), 2)
 
 

@@ -76,7 +76,7 @@ def test_a_failure_says_how_to_see_it_again(
     assert crash_campaign.main(["--workloads", "trickle", "--points", "0", "--nested", "1"]) == 1
     said = capsys.readouterr().out
     assert "FAILED trickle:" in said
-    assert "is left" in said
+    assert "Broken: " in said
     assert "faults injected: 0" in said
     assert "last operations of" in said
     command = said.splitlines()[-1].partition("crash_campaign ")[2].split()
