@@ -41,14 +41,14 @@ ALLOWED: dict[str, set[str]] = {
     "broker": EVERYONE | {"tracker", "managed_ledger", "bookie", "metadata", "wire", "config"},
     "admin": EVERYONE | {"broker", "managed_ledger", "bookie", "metadata", "config"},
     "chaos": EVERYONE | {"disk", "key_value", "bookie"},
-    "pipeline": EVERYONE | {"wire"},
+    "pipeline": EVERYONE | {"wire", "tracker", "managed_ledger", "bookie", "metadata", "disk", "key_value"},
 }
 BELOW_SERVER = set(ALLOWED) - {"chaos", "pipeline"}
 ALLOWED["room_settings"] = BELOW_SERVER
 ALLOWED["memory_report"] = BELOW_SERVER
 ALLOWED["bookie_places"] = BELOW_SERVER | {"room_settings"}
 ALLOWED["server"] = BELOW_SERVER | {"room_settings", "memory_report", "bookie_places"}
-ALLOWED["cli"] = BELOW_SERVER | {"server"}
+ALLOWED["cli"] = BELOW_SERVER | {"server", "pipeline"}
 ALLOWED["testing"] = EVERYONE | {"server", "config", "wire", "chaos"}
 ALLOWED["__main__"] = {"cli"}
 

@@ -1,0 +1,1 @@
+"""Spark around the kernels: the data source `pulsar`, jobs, and the session. Only these modules import pyspark."""
