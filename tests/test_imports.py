@@ -30,6 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "config_foreign": {"config_file", "config_keys"},
     "config": {"errors", "limits", "config_file", "config_keys", "config_foreign", "memory_budget"},
     "disk": EVERYONE,
+    "delivery_log_format": EVERYONE,
     "rocksdb_log_format": EVERYONE,
     "rocksdb_logs": EVERYONE | {"rocksdb_log_format", "disk"},
     "key_value": EVERYONE | {"rocksdb_logs", "rocksdb_log_format", "disk"},
@@ -38,10 +39,21 @@ ALLOWED: dict[str, set[str]] = {
     "bookie": EVERYONE | {"disk", "key_value"},
     "managed_ledger": EVERYONE | {"bookie", "metadata"},
     "tracker": EVERYONE | {"managed_ledger", "metadata", "bookie"},
-    "broker": EVERYONE | {"tracker", "managed_ledger", "bookie", "metadata", "wire", "config"},
+    "broker": EVERYONE
+    | {"tracker", "managed_ledger", "bookie", "metadata", "wire", "config", "disk", "delivery_log_format"},
     "admin": EVERYONE | {"broker", "managed_ledger", "bookie", "metadata", "config"},
     "chaos": EVERYONE | {"disk", "key_value", "bookie"},
-    "pipeline": EVERYONE | {"wire", "tracker", "managed_ledger", "bookie", "metadata", "disk", "key_value"},
+    "pipeline": EVERYONE
+    | {
+        "wire",
+        "tracker",
+        "managed_ledger",
+        "bookie",
+        "metadata",
+        "disk",
+        "key_value",
+        "delivery_log_format",
+    },
 }
 BELOW_SERVER = set(ALLOWED) - {"chaos", "pipeline"}
 ALLOWED["room_settings"] = BELOW_SERVER
