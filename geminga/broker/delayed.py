@@ -220,6 +220,9 @@ class DelayedEntries:
             start = stop
         return held
 
+    def has_due(self) -> bool:
+        return self.tracker is not None and self.tracker.has_due()
+
     def holds(self, position: tuple[int, int]) -> bool:
         return self.tracker is not None and self.tracker.contains(position)
 

@@ -1,7 +1,8 @@
 """Shared: any number of consumers, each entry goes to one of them, by turns and as their permits allow.
 
-Order of a round, as in Pulsar: first what is to be sent again and delayed messages that are due, then new
-entries. An entry that finds no permits joins the redelivery set and goes first next time.
+What is to be sent again goes before anything new, as in Pulsar; delayed messages that are due and new entries
+go by turns, a read of each, so that a great many that are overdue hold up no one. An entry that finds no
+permits joins the redelivery set and goes first next time.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class SharedDispatcher(Dispatcher):
         self._held = HeldChunks()
         self._taken_ahead = NOWHERE
         """Up to here the index may have given entries that are yet to be passed by reading."""
+        self._is_turn_of_due = True
 
     def apply(self, settings: SubscriptionSettings) -> None:
         super().apply(settings)
@@ -72,7 +74,8 @@ class SharedDispatcher(Dispatcher):
                 await self.delayed.open()
                 continue
             self._held.release_if_asked()
-            self._take_due(count)
+            is_turn_of_due = self._is_turn_of_due
+            self._is_turn_of_due = not (is_turn_of_due and self._take_due(count))
             positions = self._to_send_again(count)
             if positions:
                 if not await self._send_again(positions):
@@ -81,7 +84,8 @@ class SharedDispatcher(Dispatcher):
                 # By turns: neither holds the other up.
                 sent_new = await self._send_new(count)
                 if not await self._read_once_more(count) and not sent_new:
-                    return
+                    if is_turn_of_due or not self.delayed.has_due():
+                        return
             await self.let_others_run()
 
     def _entries_wanted(self) -> int:
@@ -96,14 +100,17 @@ class SharedDispatcher(Dispatcher):
                     return most
         return wanted
 
-    def _take_due(self, count_max: int) -> None:
+    def _take_due(self, count_max: int) -> bool:
+        """Put what is due among what is to be sent again. False: nothing is."""
         tracker = self.delayed.tracker
-        if tracker is not None and tracker.has_due():
-            taken = tracker.take_due(count_max)
-            for ledger_id, entry_id in taken:
-                self.redelivery.add(ledger_id, entry_id)
-            if taken:
-                self._taken_ahead = max(self._taken_ahead, Position(*max(taken)))
+        if tracker is None or not tracker.has_due():
+            return False
+        taken = tracker.take_due(count_max)
+        for ledger_id, entry_id in taken:
+            self.redelivery.add(ledger_id, entry_id)
+        if taken:
+            self._taken_ahead = max(self._taken_ahead, Position(*max(taken)))
+        return bool(taken)
 
     def _to_send_again(self, count_max: int) -> list[Position]:
         if not self.redelivery:
