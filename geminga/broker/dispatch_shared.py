@@ -27,6 +27,8 @@ log = logging.getLogger("geminga.broker")
 
 
 NOWHERE = Position(-1, -1)
+LEAP_ENTRIES_MIN = 1000
+"""Entries behind the end of the topic that are worth a leap there."""
 
 
 class SharedDispatcher(Dispatcher):
@@ -168,8 +170,20 @@ class SharedDispatcher(Dispatcher):
             return False
         if (batch := await self._hold_back(entries)) is not None:
             self.cursor.read_position = entries[-1].position.next()
+            if not batch.entries and batch.timed:
+                self._leap()
             self._share(batch, is_new=True)
         return True
+
+    def _leap(self) -> None:
+        """All that was read is held back, as when an index is made anew from a backlog: go on at the end of
+        the topic, so that what is published now does not wait for that, and read what lies between beside it.
+        """
+        last = self.ledger.last_confirmed
+        behind = self.ledger.count_between(self.cursor.read_position, last)
+        if self.skips_unknown and behind > LEAP_ENTRIES_MIN:
+            self.delayed.read_again(self.cursor.read_position.ledger_id, last.ledger_id)
+            self.cursor.read_position = self.ledger.next_position(last)
 
     async def read_new(self, count_max: int) -> list[Entry] | None:
         """As in the base, without what is held back: an entry is read once to learn when it is due, and next
