@@ -53,6 +53,9 @@ UNSAVED_MS = 1000
 for 100 ms, the broker saves every 250 ms, and both share their cores with everything here."""
 CAUGHT_UP_MS = 50
 QUIET_S = 3.0
+RECEIVER_QUEUE = 100
+"""Messages that wait in a consumer's process: behind 1000 overdue ones, the default, an ordinary message waits
+for the client and not for the broker."""
 FACTORY = "org.apache.pulsar.broker.delayed.{}DelayedDeliveryTrackerFactory"
 
 
@@ -101,7 +104,9 @@ class Received:
 
 def receive_all(url: str, pipe: Connection, done: Any) -> None:
     client = make_client(url)
-    consumer = client.subscribe(TOPIC, SUBSCRIPTION, pulsar.ConsumerType.Shared)
+    consumer = client.subscribe(
+        TOPIC, SUBSCRIPTION, pulsar.ConsumerType.Shared, receiver_queue_size=RECEIVER_QUEUE
+    )
     pipe.send("ready")
     received = Received()
     received.run(consumer, done.is_set)
@@ -136,7 +141,9 @@ def publish_delayed(url: str, pipe: Connection, messages: int, due_rate: float, 
 def send_and_receive_plain(url: str, pipe: Connection, done: Any, rate: float) -> None:
     """To both topics at the same moments; the control topic is received here."""
     client = make_client(url)
-    control = client.subscribe(CONTROL, SUBSCRIPTION, pulsar.ConsumerType.Shared)
+    control = client.subscribe(
+        CONTROL, SUBSCRIPTION, pulsar.ConsumerType.Shared, receiver_queue_size=RECEIVER_QUEUE
+    )
     producers = [client.create_producer(t, send_timeout_millis=0) for t in (TOPIC, CONTROL)]
     received = Received()
     over = threading.Event()

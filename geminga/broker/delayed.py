@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import trio
 from pyroaring import BitMap
 
+from geminga.managed_ledger.entry import Entry
 from geminga.position import Position
 from geminga.tracker.interface import NOT_DELAYED_MS
 
 if TYPE_CHECKING:
     from geminga.broker.statistics import BucketStatistics
     from geminga.managed_ledger.cursor import Cursor
-    from geminga.managed_ledger.entry import Entry
     from geminga.managed_ledger.managed_ledger import ManagedLedger
     from geminga.tracker.interface import DelayedDeliveryTracker
 
 WINDOW_ENTRIES = 65_536
 """How far one look for entries that are not held back goes: one container of a bitmap, about 10 us."""
+EARLY_MAX = 1000
+"""Entries, or a read more, that are kept while a tracker is being opened; those beyond are read again."""
 RANGES_MAX = 1000
 """Ranges to be read again that are kept apart; beyond it the last two become one, which costs reads only."""
 
@@ -87,6 +89,8 @@ class DelayedEntries:
         "_again",
         "_again_asked",
         "_again_at",
+        "_early",
+        "_is_closed",
         "_ledger",
         "_open",
         "_opening",
@@ -94,8 +98,10 @@ class DelayedEntries:
         "cursor",
         "has_index",
         "home",
+        "is_opening",
         "is_unknown",
         "overrides",
+        "start_soon",
         "tracker",
         "wake",
     )
@@ -117,6 +123,9 @@ class DelayedEntries:
         self._again: list[LedgerRange] = []
         self._again_at: Position | None = None
         self._again_asked = self._again
+        self._early: list[Entry] = []
+        """Read while the tracker was being opened, and to be held back."""
+        self._is_closed = False
         self.tracker: DelayedDeliveryTracker | None = None
         self.is_unknown: Callable[[int], bool] | None = None
         """While an index that was found at a start is being read: whether it may yet say when entries of this
@@ -128,6 +137,10 @@ class DelayedEntries:
         """Other due times than the entries say, by ledger id << 32 | entry id."""
         self.has_index: Callable[[], bool] = _no
         """Whether there is an index already that `open` would look at."""
+        self.start_soon: Callable[[Callable[[], Awaitable[None]]], None] | None = None
+        """Runs `open` beside the dispatcher, where the topic has a nursery for it."""
+        self.is_opening = False
+        """Whether that is under way."""
         self.wake = wake
         """Has the subscription's dispatcher run soon."""
 
@@ -170,6 +183,36 @@ class DelayedEntries:
                 self._apply_tick()
             return self.tracker
 
+    def open_beside(self, entries: Sequence[Entry]) -> bool:
+        """Open the tracker while undelayed entries go on, and hold these back then. False: it cannot be done
+        so.
+        """
+        if self.start_soon is None:
+            return False
+        if not self.is_opening:
+            self.is_opening = True
+            self.start_soon(self._open_beside)
+        if len(self._early) < EARLY_MAX:
+            # Without their bodies, which may be of any size.
+            self._early += [Entry(entry.position, b"", entry.peek) for entry in entries]
+        else:
+            self.read_again(entries[0].position.ledger_id, entries[-1].position.ledger_id)
+        return True
+
+    async def _open_beside(self) -> None:
+        try:
+            if not self._is_closed:
+                await self.open()
+        finally:
+            self.is_opening = False
+        early, self._early = self._early, []
+        early = [entry for entry in early if not self.cursor.is_acknowledged(entry.position)]
+        if self.tracker is not None and early:
+            held = self.hold_back(early)
+            for ledger_id in {e.position.ledger_id for e in early if e.position not in held}:
+                self.read_again(ledger_id, ledger_id)
+        self.wake()
+
     async def clear(self) -> None:
         """Nothing is held back any more, and nothing to be read again: the cursor has moved."""
         self.all_again()
@@ -179,7 +222,8 @@ class DelayedEntries:
             await self.home.clear()
 
     async def close(self) -> None:
-        """Release memory; what is durable stays."""
+        """Release memory; what is durable stays. Nothing is opened any more."""
+        self._is_closed = True
         if self._opening is None:
             self._opening = trio.Lock()
         async with self._opening:
@@ -316,3 +360,4 @@ class DelayedEntries:
         """The whole backlog is about to be read: nothing is to be read once more."""
         self._again = []
         self._again_at = None
+        self._early = []

@@ -27,8 +27,12 @@ log = logging.getLogger("geminga.broker")
 
 
 NOWHERE = Position(-1, -1)
-LEAP_ENTRIES_MIN = 1000
+LEAP_ENTRIES_MIN = 2000
 """Entries behind the end of the topic that are worth a leap there."""
+LEAP_SHORT_ENTRIES = 500
+"""A leap ends so many before the end: what was published just before it need not wait either."""
+WINDOWS_PER_READ = 16
+"""Looks for entries that are not held back, in a row: a millisecond or two."""
 
 
 class SharedDispatcher(Dispatcher):
@@ -85,9 +89,9 @@ class SharedDispatcher(Dispatcher):
             else:
                 # By turns: neither holds the other up.
                 sent_new = await self._send_new(count)
-                if not await self._read_once_more(count) and not sent_new:
-                    if is_turn_of_due or not self.delayed.has_due():
-                        return
+                read_more = await self._read_once_more(count)
+                if not (sent_new or read_more) and (is_turn_of_due or not self.delayed.has_due()):
+                    return
             await self.let_others_run()
 
     def _entries_wanted(self) -> int:
@@ -156,12 +160,12 @@ class SharedDispatcher(Dispatcher):
 
     def _may_read(self) -> bool:
         """Whether anything may be read that was not to be sent before."""
-        return not self.books.blocked
+        tracker = self.delayed.tracker
+        return not self.books.blocked and (tracker is None or not tracker.should_pause())
 
     async def _send_new(self, count_max: int) -> bool:
         """False: there is nothing to read now, or reading is not allowed."""
-        tracker = self.delayed.tracker
-        if not self._may_read() or (tracker is not None and tracker.should_pause()):
+        if not self._may_read():
             return False
         entries = await self.read_new(count_max)
         if entries is None:
@@ -170,20 +174,25 @@ class SharedDispatcher(Dispatcher):
             return False
         if (batch := await self._hold_back(entries)) is not None:
             self.cursor.read_position = entries[-1].position.next()
-            if not batch.entries and batch.timed:
+            if batch.timed and all(entry.peek.deliver_at_ms for entry in batch.entries):
                 self._leap()
             self._share(batch, is_new=True)
         return True
 
     def _leap(self) -> None:
-        """All that was read is held back, as when an index is made anew from a backlog: go on at the end of
-        the topic, so that what is published now does not wait for that, and read what lies between beside it.
+        """All that was read has a delivery time, as when an index is made anew from a backlog: go on at the
+        end of the topic, so that what is published now does not wait for that, and read what lies between
+        beside it.
         """
+        if self.delayed.is_opening or not self.skips_unknown:
+            return
         last = self.ledger.last_confirmed
         behind = self.ledger.count_between(self.cursor.read_position, last)
-        if self.skips_unknown and behind > LEAP_ENTRIES_MIN:
+        if behind > LEAP_ENTRIES_MIN:
             self.delayed.read_again(self.cursor.read_position.ledger_id, last.ledger_id)
-            self.cursor.read_position = self.ledger.next_position(last)
+            self.cursor.read_position = self.ledger.position_after(
+                self.cursor.read_position, behind - LEAP_SHORT_ENTRIES
+            )
 
     async def read_new(self, count_max: int) -> list[Entry] | None:
         """As in the base, without what is held back: an entry is read once to learn when it is due, and next
@@ -194,17 +203,18 @@ class SharedDispatcher(Dispatcher):
             return await super().read_new(count_max)
         if self._is_backing_off():
             return []
-        window = self.delayed.window(cursor.read_position, skips=self.skips_unknown)
-        if window is None:
-            return []
-        if window.free is None and window.place > self._taken_ahead:
-            return await self.read_from(window.place, count_max)
-        entry_ids = self._nowhere(window, count_max)
-        if entry_ids:
-            entries = await self._read_free(window.place.ledger_id, entry_ids)
-            if entries is None or entries or self._is_backing_off():
-                return entries
-        cursor.read_position = window.end
+        for _ in range(WINDOWS_PER_READ):
+            window = self.delayed.window(cursor.read_position, skips=self.skips_unknown)
+            if window is None:
+                return []
+            if window.free is None and window.place > self._taken_ahead:
+                return await self.read_from(window.place, count_max)
+            entry_ids = self._nowhere(window, count_max)
+            if entry_ids:
+                entries = await self._read_free(window.place.ledger_id, entry_ids)
+                if entries is None or entries or self._is_backing_off():
+                    return entries
+            cursor.read_position = window.end
         return None
 
     def _nowhere(self, window: Window, count_max: int) -> list[int]:
@@ -239,6 +249,9 @@ class SharedDispatcher(Dispatcher):
                 delayed.saw_undelayed(batch.entries[0].position)
             return batch
         if delayed.tracker is None:
+            if self.skips_unknown and delayed.open_beside(batch.timed):
+                batch.leave_out({entry.position for entry in batch.timed})
+                return batch
             seen = self.turned_away
             await delayed.open()
             if seen != self.turned_away:
@@ -253,7 +266,7 @@ class SharedDispatcher(Dispatcher):
         """Go on with what is to be read again: whatever of it is nowhere is held back or sent. False: nothing
         was done.
         """
-        if not self._may_read() or self._is_backing_off():
+        if not self._may_read() or self._is_backing_off() or self.delayed.is_opening:
             return False
         window = self.delayed.next_again(self.cursor.read_position)
         if window is None:

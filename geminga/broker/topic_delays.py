@@ -83,6 +83,8 @@ class TopicDelays:
     def attach(self, delayed: DelayedEntries) -> None:
         """A subscription begins: it gets its policy, and learns whether there is an index for it already."""
         delayed.policy = self._policy
+        if self._nursery is not None:
+            delayed.start_soon = self._nursery.start_soon
         self._attached.append(delayed)
         if self.settings.is_shared:
             delayed.has_index = lambda: self.shared is not None
