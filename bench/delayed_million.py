@@ -10,8 +10,9 @@ One Shared subscription, strict delivery, random delays. Messages are published 
 fall due at `--due-rate` a second; unless told, at what this machine carries now, up to 2500: a quarter of
 what goes through broker and clients in a short try before. A third of the way through the delivery one bucket
 is deleted, one is cut short and one gets a flipped bit; halfway another three, and at once the broker is
-killed with SIGKILL and started anew. All along a second process publishes ordinary messages, `--plain-rate` a second
-to the same topic and to a control topic. All clients run in processes of their own and live through the kill.
+killed with SIGKILL and started anew. All along a second process publishes ordinary messages, `--plain-rate` a
+second to the same topic and to a control topic. All clients run in processes of their own and live through
+the kill.
 
 Prints each demand with its figure; exits with 1 if one is not met. "Caught up" leaves out what fell due while
 messages were being published, and from the kill until the first second in which nothing came more than 50 ms
