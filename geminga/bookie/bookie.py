@@ -146,14 +146,19 @@ class Bookie:
             opened.report,
         )
         bookie = cls(settings, opened, existing_ledgers=existing_ledgers, threaded=threaded, watched=watched)
-        await bookie._space.check()
+        try:
+            await bookie._space.check()
+        except BaseException:
+            await bookie._close_files()
+            raise
         return bookie
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Write the journals, flush caches and collect garbage, until `close` or cancelled. Cancelling still
         writes what is queued.
 
-        StorageError comes out of here, once every writer with pending entries has been told.
+        StorageError comes out of here, once every writer with pending entries has been told. No file is open
+        on return, however it ends.
         """
         assert self._ended is None, "run once"
         self._lifeline.check()
@@ -172,7 +177,10 @@ class Bookie:
                 raise self._lifeline.failed
         finally:
             self._lifeline.fail(StorageError("the bookie is closed"))
-            self._ended.set()
+            try:
+                await self._close_files()
+            finally:
+                self._ended.set()
 
     async def _run_journals(self) -> None:
         await self._journals.run()
@@ -365,9 +373,15 @@ class Bookie:
         self._journals.stop()
         if self._ended is not None:
             await self._ended.wait()
-        await self._disk.run(self._journals.close_files)
-        for directory in self.directories:
-            await directory.storage.close()
+        else:
+            await self._close_files()
+
+    async def _close_files(self) -> None:
+        """Nothing is written after this."""
+        with trio.CancelScope(shield=True):
+            await self._disk.run(self._journals.close_files)
+            for directory in self.directories:
+                await directory.storage.close()
 
     def statistics(self) -> BookieStatistics:
         """Sums over all directories, as of now."""

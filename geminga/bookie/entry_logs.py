@@ -30,13 +30,14 @@ class _OpenLog:
 
 
 class EntryLogs:
-    """All entry logs of a directory. A few stay open for reading."""
+    """All entry logs of a directory. A few stay open for reading, until `close`."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self.directory = directory
         self._disk = disk
         self._lock = threading.Lock()
         self._open: OrderedDict[int, _OpenLog] = OrderedDict()
+        self._closed = False
 
     def ids(self) -> list[int]:
         names = self._disk.list(self.directory)
@@ -89,7 +90,9 @@ class EntryLogs:
         self._disk.sync_directory(self.directory)
 
     def close(self) -> None:
+        """Let all files go. Whoever reads later opens one for that read alone."""
         with self._lock:
+            self._closed = True
             for log in self._open.values():
                 self._doom(log)
             self._open.clear()
@@ -100,7 +103,9 @@ class EntryLogs:
             log = self._open.get(log_id)
             if log is None:
                 log = _OpenLog(self._disk.open(entry_log_path(self.directory, log_id)))
-                self._open[log_id] = log
+                log.doomed = self._closed
+                if not self._closed:
+                    self._open[log_id] = log
                 if len(self._open) > OPEN_LOGS_MAX:
                     self._doom(self._open.popitem(last=False)[1])
             else:

@@ -119,6 +119,7 @@ class JournalFiles:
         self._trim_free()
 
     def close(self) -> None:
+        """Let the file go; nothing is written after this."""
         self._file.close()
 
     def _leave_file(self) -> None:
@@ -137,15 +138,20 @@ class JournalFiles:
             recycled = self._free.pop(0) if self._free else None
         if recycled is None:
             file = self._disk.create(path)
-            step = min(self._settings.journal_allocate_bytes, self._settings.journal_file_bytes)
-            _reserve(file, header.first_group, max(step, header.first_group))
         else:
             self._disk.rename(recycled, path)
             file = self._disk.open(path)
-        file.pwrite(0, encode_file_header(header))
-        file.sync()
-        # The name must be durable before any entry in the file is promised.
-        self._disk.sync_directory(self._directory)
+        try:
+            if recycled is None:
+                step = min(self._settings.journal_allocate_bytes, self._settings.journal_file_bytes)
+                _reserve(file, header.first_group, max(step, header.first_group))
+            file.pwrite(0, encode_file_header(header))
+            file.sync()
+            # The name must be durable before any entry in the file is promised.
+            self._disk.sync_directory(self._directory)
+        except BaseException:
+            file.close()
+            raise
         self._file = file
         self._header = header
         self._end = header.first_group

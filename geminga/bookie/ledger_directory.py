@@ -48,7 +48,12 @@ class LedgerDirectory:
         self.path = path
         self.storage = storage
         self.caches = WriteCaches(settings.write_cache_bytes, positions)
-        self.reader = LedgerReader(self.caches, storage, settings.read_cache_bytes)
+        self.reader = LedgerReader(
+            self.caches,
+            storage,
+            cache_bytes=settings.read_cache_bytes,
+            read_ahead_bytes=settings.read_ahead_bytes,
+        )
         self.writers = LedgerWriters()
         self.garbage = GarbageCollector(
             settings,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -40,9 +41,22 @@ class Opened(NamedTuple):
 def open_all(
     disk: Disk, journals: Sequence[str], ledgers: Sequence[LedgerPlace], settings: BookieSettings
 ) -> Opened:
-    """See `Bookie.open_directories`."""
+    """See `Bookie.open_directories`. If it raises, no file is left open."""
     assert journals
     assert ledgers
+    with contextlib.ExitStack() as files:
+        opened = _open_all(disk, journals, ledgers, settings, files)
+        files.pop_all()
+    return opened
+
+
+def _open_all(
+    disk: Disk,
+    journals: Sequence[str],
+    ledgers: Sequence[LedgerPlace],
+    settings: BookieSettings,
+    files: contextlib.ExitStack,
+) -> Opened:
     share = ledger_directory_share(settings, len(ledgers))
     replays, storages = [], []
     for directory in journals:
@@ -56,6 +70,8 @@ def open_all(
         # A log that is lost stays missing: a new one of its id would be taken for it.
         next_log_id = max((*logs.ids(), *index.usage), default=0) + 1
         writer = EntryLogWriter(disk, directory, share, next_log_id=next_log_id)
+        files.callback(logs.close)
+        files.callback(writer.close)
         replays.append(DirectoryReplay(disk, share, index, logs, writer))
         storages.append(LedgerStorage(disk, share, index, logs, writer))
     paths = [journal_directory(directory) for directory in journals]

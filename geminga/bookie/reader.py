@@ -27,11 +27,15 @@ SEGMENTS_AHEAD_MAX = 32
 class LedgerReader:
     """Reads of one bookie. On the loop."""
 
-    def __init__(self, caches: WriteCaches, storage: LedgerStorage, cache_bytes: int) -> None:
+    def __init__(
+        self, caches: WriteCaches, storage: LedgerStorage, *, cache_bytes: int, read_ahead_bytes: int
+    ) -> None:
         self.from_memory = self.from_log = self.log_bytes = 0
         self._caches = caches
         self._storage = storage
         self._cache = ReadCache(cache_bytes)
+        # Reading further ahead would drive out what was read ahead before, unread.
+        self._ahead_bytes_max = min(read_ahead_bytes, cache_bytes // 2)
         self._deletions = 0
         self._wanted: deque[tuple[int, int]] = deque(maxlen=PREFETCHES_MAX)
         self._wanted_last: dict[int, int] = {}
@@ -133,17 +137,23 @@ class LedgerReader:
         return self._caches.find(ledger_id, entry_id) or self._cache.find(ledger_id, entry_id)
 
     def _want(self, ledger_id: int, entry_id: int) -> None:
-        """Somebody will ask for this entry soon, and for those behind it."""
+        """Somebody will ask for this entry soon, and for those behind it. What is not in memory of the next
+        `read_ahead_bytes` is put on its way.
+        """
         if self._wanted_last.get(ledger_id) == entry_id:
             return
         if len(self._wanted_last) >= 100 * PREFETCHES_MAX:
             self._wanted_last.clear()
         self._wanted_last[ledger_id] = entry_id
+        ahead_bytes = 0
         for _ in range(SEGMENTS_AHEAD_MAX):
             segment = self._find_quietly(ledger_id, entry_id)
             if segment is None:
                 self._wanted.append((ledger_id, entry_id))
                 self._wake.set()
+                return
+            ahead_bytes += segment.record_bytes
+            if ahead_bytes >= self._ahead_bytes_max:
                 return
             entry_id = segment.last + 1
 

@@ -7,6 +7,7 @@ indexes: nothing that a reader sees can vanish later.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Sequence
 
@@ -38,7 +39,9 @@ class Recovery:
         self._directories = directories
 
     def run(self) -> list[JournalFiles]:
-        """Check the indexes, replay, flush, start new journals. After a StorageError run another one."""
+        """Check the indexes, replay, flush, start new journals. After a StorageError no journal is open;
+        run another one.
+        """
         for directory in self._directories:
             directory.check_index(self._is_older)
         starts = needed_from(directory.marks for directory in self._directories)
@@ -47,15 +50,17 @@ class Recovery:
         latest = [max(of_journal) for of_journal in zip(*(d.marks for d in self._directories), strict=True)]
         # The files first: a mark names a journal that was there, so one that is not there later is missed.
         # A crash before the marks leaves files without a group, which no mark names.
-        files = [
-            journal.begin(max(journal.last_id, mark.journal_id) + 1)
-            for journal, mark in zip(self._journals, latest, strict=True)
-        ]
-        marks = tuple(each.position for each in files)
-        for directory in self._directories:
-            directory.finish(marks)
-        for journal, each in zip(self._journals, files, strict=True):
-            each.reuse(journal.spent())
+        files = []
+        with contextlib.ExitStack() as opened:
+            for journal, mark in zip(self._journals, latest, strict=True):
+                files.append(journal.begin(max(journal.last_id, mark.journal_id) + 1))
+                opened.callback(files[-1].close)
+            marks = tuple(each.position for each in files)
+            for directory in self._directories:
+                directory.finish(marks)
+            for journal, each in zip(self._journals, files, strict=True):
+                each.reuse(journal.spent())
+            opened.pop_all()
         return files
 
     def _is_older(self, marks: tuple[JournalPosition, ...]) -> bool:

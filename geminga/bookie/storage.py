@@ -61,6 +61,7 @@ class LedgerStorage:
         that was just closed has no rows yet.
         """
         self._index_lock = trio.Lock()
+        self._closed = False
 
     @property
     def index(self) -> LedgerIndex:
@@ -81,6 +82,8 @@ class LedgerStorage:
         await self.disk.run(release)
 
     def _write(self, cache: SegmentMap, topics: dict[int, str]) -> list[LedgerRow]:
+        if self._closed:
+            raise StorageError(f"{self._logs.directory}: closed")
         free_bytes = self.disk.free_bytes(self._logs.directory)
         if cache.entries and (why := flush_refusal(free_bytes, cache.bytes, self._settings)):
             raise ReadOnly(why)
@@ -186,9 +189,11 @@ class LedgerStorage:
         return len(dead)
 
     async def close(self) -> None:
-        """Let all files go."""
-        await self.disk.run(self._logs.close)
-        await self.disk.run(self._writer.close)
+        """Let all files go, once nobody writes to a log; who reads now reads on."""
+        async with self._log_lock:
+            self._closed = True
+            await self.disk.run(self._logs.close)
+            await self.disk.run(self._writer.close)
 
     def is_deleted(self, ledger_id: int) -> bool:
         state = self._index.states.get(ledger_id)

@@ -348,5 +348,5 @@ async def test_reading_in_order_is_read_ahead(tmp_path: Path) -> None:
         assert found == wanted
         statistics = bookie.statistics()
         assert statistics.reads_from_memory > 0.95 * len(wanted)
-        assert statistics.read_log_bytes < 1.15 * sum(map(len, wanted)) + 24 * len(wanted)
+        assert statistics.read_log_bytes < 1.1 * sum(map(len, wanted)) + 24 * len(wanted)
         assert statistics.read_cache_bytes <= SMALL.read_cache_bytes

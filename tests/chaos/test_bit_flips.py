@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -46,6 +48,25 @@ def test_nothing_is_told_of_whole_directories(golden: list[Golden], monkeypatch:
     """The flip itself left out."""
     monkeypatch.setattr("tests.chaos.bit_flips.hit", lambda path, offset, bit: None)
     assert {flip(golden, seed)[1] for seed in range(len(KINDS))} == {"harmless"}
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system does not list descriptors")
+def test_no_file_is_left_open(golden: list[Golden]) -> None:
+    """Whatever is damaged, and whoever notices when."""
+    flip(golden, 0)
+    before = open_files()
+    for seed in range(2 * len(KINDS)):
+        kind, outcome = flip(golden, seed)
+        assert open_files() == before, (seed, kind, outcome)
+
+
+def open_files() -> Counter[str]:
+    """Descriptors by what they lead to; those that this very listing needs left out."""
+    found: Counter[str] = Counter()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found[os.readlink(f"/proc/self/fd/{name}")] += 1
+    return found
 
 
 def test_a_flip_that_is_believed_is_noticed(golden: list[Golden], monkeypatch: pytest.MonkeyPatch) -> None:
