@@ -97,6 +97,12 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
     backlog_quota_default_limit_second: Limit = -1  # -1: no limit
     backlog_quota_default_retention_policy: QuotaPolicy = "producer_request_hold"
     stats_update_frequency_in_secs: Positive = 60
+    broker_deduplication_enabled: bool = False
+    broker_deduplication_max_number_of_producers: Positive = 10_000
+    broker_deduplication_entries_interval: Positive = 1000
+    broker_deduplication_snapshot_interval_seconds: Count = 120  # 0: only after so many entries
+    broker_deduplication_snapshot_frequency_in_seconds: Positive = 120
+    broker_deduplication_producer_inactivity_timeout_minutes: Positive = 360
 
     # Subscriptions and dispatch
     subscription_types_enabled: frozenset[SubscriptionKind] = frozenset(

@@ -305,7 +305,6 @@ def test_what_would_decide_about_stored_messages_is_said_in_a_line_of_its_own() 
     )
     *own, rest = load(file=file, environment={}).notices
     assert [line.split(" = ")[0] for line in own] == [
-        "broker.conf:3: brokerDeduplicationEnabled",
         "broker.conf:5: subscriptionExpirationTimeMinutes",
     ]
     assert all("has no effect" in line for line in own)
