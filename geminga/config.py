@@ -48,6 +48,7 @@ IN_MEMORY_TRACKER: TrackerFactory = "org.apache.pulsar.broker.delayed.InMemoryDe
 BUCKET_TRACKER: TrackerFactory = "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory"
 QuotaPolicy = Literal["producer_request_hold", "producer_exception", "consumer_backlog_eviction"]
 SubscriptionKind = Literal["Exclusive", "Shared", "Failover", "Key_Shared"]
+InactiveTopicMode = Literal["delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"]
 
 
 class ConfigError(GemingaError):
@@ -96,13 +97,16 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
     backlog_quota_default_limit_bytes: LongLimit = -1  # -1: no limit
     backlog_quota_default_limit_second: Limit = -1  # -1: no limit
     backlog_quota_default_retention_policy: QuotaPolicy = "producer_request_hold"
+    # Not Pulsar's: what is not due yet does not count (docs/delayed-delivery.md).
+    delayed_delivery_ttl_from_due_time_enabled: bool = False
+    delayed_delivery_backlog_quota_from_due_time_enabled: bool = False
+    broker_delete_inactive_topics_enabled: bool = True
+    broker_delete_inactive_topics_frequency_seconds: Positive = 60
+    broker_delete_inactive_topics_mode: InactiveTopicMode = "delete_when_no_subscriptions"
+    broker_delete_inactive_topics_max_inactive_duration_seconds: Limit = -1  # not set: as the frequency
+    subscription_expiration_time_minutes: Count = 0  # 0: never
+    subscription_expiry_check_interval_in_minutes: Positive = 5
     stats_update_frequency_in_secs: Positive = 60
-    broker_deduplication_enabled: bool = False
-    broker_deduplication_max_number_of_producers: Positive = 10_000
-    broker_deduplication_entries_interval: Positive = 1000
-    broker_deduplication_snapshot_interval_seconds: Count = 120  # 0: only after so many entries
-    broker_deduplication_snapshot_frequency_in_seconds: Positive = 120
-    broker_deduplication_producer_inactivity_timeout_minutes: Positive = 360
 
     # Subscriptions and dispatch
     subscription_types_enabled: frozenset[SubscriptionKind] = frozenset(
@@ -119,6 +123,13 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
     dispatcher_max_read_batch_size: Positive = 100
     dispatcher_max_round_robin_batch_size: Positive = 20
     dispatcher_max_read_size_bytes: Positive = 5 * limits.MIB
+    dispatch_throttling_rate_per_topic_in_msg: Limit = 0  # of all four: 0 (or -1) is no limit
+    dispatch_throttling_rate_per_topic_in_byte: LongLimit = 0
+    dispatch_throttling_rate_per_subscription_in_msg: Limit = 0
+    dispatch_throttling_rate_per_subscription_in_byte: LongLimit = 0
+    dispatch_throttling_rate_relative_to_publish_rate: bool = False
+    subscribe_throttling_rate_per_consumer: Count = 0  # 0: no limit
+    subscribe_rate_period_per_consumer_in_second: Positive = 30
 
     # Delayed delivery
     delayed_delivery_enabled: bool = True

@@ -13,8 +13,11 @@ from geminga.broker.policies_values import (
     AutoSubscriptionCreation,
     BacklogQuota,
     DelayedDelivery,
+    DispatchRate,
+    InactiveTopic,
     PublishRate,
     Retention,
+    SubscribeRate,
 )
 from geminga.broker.settings import BrokerSettings
 from geminga.config import BUCKET_TRACKER, Config
@@ -115,10 +118,8 @@ def broker_settings(config: Config) -> BrokerSettings:
             config.broker_publisher_throttling_max_message_rate,
             config.broker_publisher_throttling_max_byte_rate,
         ),
-        dedup_producers_max=config.broker_deduplication_max_number_of_producers,
-        dedup_snapshot_entries=config.broker_deduplication_entries_interval,
-        dedup_upkeep_s=float(config.broker_deduplication_snapshot_frequency_in_seconds),
-        dedup_inactivity_ms=config.broker_deduplication_producer_inactivity_timeout_minutes * MINUTE_MS,
+        inactive_topics_interval_s=float(config.broker_delete_inactive_topics_frequency_seconds),
+        subscription_expiry_interval_s=config.subscription_expiry_check_interval_in_minutes * 60.0,
         write_timeout_s=float(config.managed_ledger_add_entry_timeout_seconds),
         rates_interval_s=float(config.stats_update_frequency_in_secs),
         exposes_broker_metadata=config.exposing_broker_entry_metadata_to_client_enabled,
@@ -128,6 +129,8 @@ def broker_settings(config: Config) -> BrokerSettings:
 def default_policies(config: Config) -> EffectivePolicies:
     """What holds where neither a topic nor its namespace says otherwise."""
     action = config.backlog_quota_default_retention_policy
+    relative = config.dispatch_throttling_rate_relative_to_publish_rate
+    inactive_s = config.broker_delete_inactive_topics_max_inactive_duration_seconds
     return EffectivePolicies(
         retention=Retention(config.default_retention_time_in_minutes, config.default_retention_size_in_mb),
         message_ttl_s=config.ttl_duration_default_in_seconds,
@@ -138,8 +141,29 @@ def default_policies(config: Config) -> EffectivePolicies:
             config.delayed_delivery_enabled,
             config.delayed_delivery_max_delay_in_millis,
         ),
-        deduplication=config.broker_deduplication_enabled,
-        deduplication_snapshot_interval_s=config.broker_deduplication_snapshot_interval_seconds,
+        ttl_from_due_time=config.delayed_delivery_ttl_from_due_time_enabled,
+        quota_from_due_time=config.delayed_delivery_backlog_quota_from_due_time_enabled,
+        dispatch_rate=DispatchRate(
+            config.dispatch_throttling_rate_per_topic_in_msg,
+            config.dispatch_throttling_rate_per_topic_in_byte,
+            relative,
+            1,
+        ),
+        subscription_dispatch_rate=DispatchRate(
+            config.dispatch_throttling_rate_per_subscription_in_msg,
+            config.dispatch_throttling_rate_per_subscription_in_byte,
+            relative,
+            1,
+        ),
+        subscribe_rate=SubscribeRate(
+            config.subscribe_throttling_rate_per_consumer, config.subscribe_rate_period_per_consumer_in_second
+        ),
+        inactive_topic=InactiveTopic(
+            config.broker_delete_inactive_topics_mode,
+            inactive_s if inactive_s >= 0 else config.broker_delete_inactive_topics_frequency_seconds,
+            config.broker_delete_inactive_topics_enabled,
+        ),
+        subscription_expiration_minutes=config.subscription_expiration_time_minutes,
         consumers_max_per_subscription=config.max_consumers_per_subscription,
         unacked_max_per_consumer=config.max_unacked_messages_per_consumer,
         unacked_max_per_subscription=config.max_unacked_messages_per_subscription,

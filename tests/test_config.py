@@ -301,12 +301,10 @@ def test_a_port_for_tls_is_an_error_too() -> None:
 def test_what_would_decide_about_stored_messages_is_said_in_a_line_of_its_own() -> None:
     file = conf(
         "defaultRetentionTimeInMinutes=60\nttlDurationDefaultInSeconds=0\nbrokerDeduplicationEnabled=TRUE\n"
-        "backlogQuotaDefaultLimitGB=10\nsubscriptionExpirationTimeMinutes=5\ndefaultRetentionSizeInMB="
+        "backlogQuotaDefaultLimitGB=10\nsubscriptionExpirationTimeMinutes=0\ndefaultRetentionSizeInMB="
     )
     *own, rest = load(file=file, environment={}).notices
-    assert [line.split(" = ")[0] for line in own] == [
-        "broker.conf:5: subscriptionExpirationTimeMinutes",
-    ]
+    assert [line.split(" = ")[0] for line in own] == ["broker.conf:3: brokerDeduplicationEnabled"]
     assert all("has no effect" in line for line in own)
     assert rest.endswith("without effect: backlogQuotaDefaultLimitGB")
 

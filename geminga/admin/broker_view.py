@@ -80,6 +80,10 @@ class BrokerView(Protocol):
         """No more messages; the position of the last one."""
         ...
 
+    async def truncate_topic(self, topic: TopicName) -> None:
+        """All subscriptions move to the end, and all ledgers but the newest go, retained or not."""
+        ...
+
     async def topic_properties(self, topic: TopicName) -> dict[str, str]: ...
 
     async def last_message_id(self, topic: TopicName) -> Position: ...
@@ -107,6 +111,10 @@ class BrokerView(Protocol):
 
     async def expire(self, topic: TopicName, name: str, older_than_s: int) -> bool:
         """Acknowledge what was published longer ago; False: there was nothing to look for."""
+        ...
+
+    async def expire_up_to(self, topic: TopicName, name: str, position: Position) -> bool:
+        """Acknowledge everything up to and with `position`; False: the topic does not reach so far."""
         ...
 
     async def reset(self, topic: TopicName, name: str, position: Position) -> None:

@@ -27,6 +27,8 @@ from geminga.errors import NamespaceNotFound, TopicNotFound
 from geminga.names import TopicName
 
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
+OWN_NAMESPACE = "/geminga/policies/{tenant}/{namespace}"
+OWN_TOPIC = "/geminga/policies/persistent/{tenant}/{namespace}/{topic}"
 TTL_QUERY = "messageTTL"
 KEPT = object()
 """What a body of `null` means to some of Pulsar's endpoints: success, and nothing changes."""
@@ -47,15 +49,17 @@ class PolicyRoutes:
 
         for policy in POLICIES:
             if policy.namespace is not None:
-                add("GET", NAMESPACE, self.namespace_value, policy, policy.namespace)
-                add(policy.namespace.method, NAMESPACE, self.set_for_namespace, policy, policy.namespace)
+                place = OWN_NAMESPACE if policy.is_own else NAMESPACE
+                add("GET", place, self.namespace_value, policy, policy.namespace)
+                add(policy.namespace.method, place, self.set_for_namespace, policy, policy.namespace)
                 if policy.namespace.removable:
-                    add("DELETE", NAMESPACE, self.remove_from_namespace, policy, policy.namespace)
+                    add("DELETE", place, self.remove_from_namespace, policy, policy.namespace)
             if policy.topic is not None:
-                add("GET", TOPIC, self.topic_value, policy, policy.topic)
-                add(policy.topic.method, TOPIC, self.set_for_topic, policy, policy.topic)
+                place = OWN_TOPIC if policy.is_own else TOPIC
+                add("GET", place, self.topic_value, policy, policy.topic)
+                add(policy.topic.method, place, self.set_for_topic, policy, policy.topic)
                 if policy.topic.removable:
-                    add("DELETE", TOPIC, self.remove_from_topic, policy, policy.topic)
+                    add("DELETE", place, self.remove_from_topic, policy, policy.topic)
         router.add("DELETE", f"{TOPIC}/policies", self.forget_topic)
 
     # -- namespaces ------------------------------------------------------------------------------------------

@@ -8,12 +8,20 @@ from geminga.admin.broker_view import BrokerView
 from geminga.admin.names import subscription_of, topic_of
 from geminga.admin.router import NO_CONTENT, BadRequest, NotFound, Request, Response, Router, json_response
 from geminga.admin.routes_topics import TOPIC, parts_of, properties_of
-from geminga.errors import Conflict, NotAllowed, SubscriptionNotFound
+from geminga.errors import Conflict, NotAllowed, PeerError, SubscriptionNotFound
 from geminga.names import TopicName
 from geminga.position import EARLIEST, LATEST, Position
 
 SUBSCRIPTION = f"{TOPIC}/subscription/{{subscription}}"
 NUMBER_MAX = 2**63 - 1
+_ENDS = {
+    "earliest": {"ledgerId": -1, "entryId": -1},
+    "latest": {"ledgerId": NUMBER_MAX, "entryId": NUMBER_MAX},
+}
+
+
+class BadPartition(PeerError):
+    http_status = 412
 
 
 class SubscriptionRoutes:
@@ -26,6 +34,7 @@ class SubscriptionRoutes:
         router.add("DELETE", SUBSCRIPTION, self.delete)
         router.add("POST", f"{SUBSCRIPTION}/skip_all", self.skip_all)
         router.add("POST", f"{SUBSCRIPTION}/skip/{{count}}", self.skip)
+        router.add("POST", f"{SUBSCRIPTION}/expireMessages", self.expire_up_to)
         router.add("POST", f"{SUBSCRIPTION}/expireMessages/{{seconds}}", self.expire)
         router.add("POST", f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", self.expire_all)
         router.add("POST", f"{SUBSCRIPTION}/resetcursor", self.reset)
@@ -96,6 +105,28 @@ class SubscriptionRoutes:
                 )
         return NO_CONTENT
 
+    async def expire_up_to(self, request: Request) -> Response:
+        body = request.json()
+        body = _ENDS.get(body, body) if isinstance(body, str) else body
+        if not isinstance(body, dict):
+            raise BadRequest("expected an object with ledgerId and entryId")
+        if self._view.partitions(topic_of(request)):
+            raise NotAllowed("Expire message at position is not supported for partitioned-topic")
+        position = _position_asked(body)
+        targets = await self._targets(request)
+        if targets[0][0].partition_index != body.get("partitionIndex", -1):
+            raise BadPartition(
+                "Invalid parameter for expire message by position, partition index of passed in message "
+                "position doesn't match partition index for the topic"
+            )
+        for part, name in targets:
+            if not await self._view.expire_up_to(part, name, position):
+                raise Conflict(
+                    f"Expire message by position not issued on topic {part} for subscription {name} due to "
+                    "ongoing message expiration not finished or invalid message position provided."
+                )
+        return NO_CONTENT
+
     async def reset_to_time(self, request: Request) -> Response:
         publish_time_ms = _number(request.parameters["timestamp"])
         for part, name in await self._targets(request):
@@ -108,9 +139,7 @@ class SubscriptionRoutes:
             raise BadRequest("expected an object with ledgerId and entryId")
         if self._view.partitions(topic_of(request)):
             raise NotAllowed("Reset-cursor at position is not allowed for partitioned-topic")
-        position = _position(body)
-        if body.get("isExcluded") or body.get("excluded"):
-            position = position.next()
+        position = _position_asked(body)
         for part, name in await self._targets(request):
             await self._view.reset(part, name, position)
         return NO_CONTENT
@@ -137,6 +166,12 @@ def _start(body: Any) -> tuple[Position, dict[str, str]]:
     if isinstance(body, dict):
         return _position(body), properties_of(body.get("properties"))
     raise BadRequest('expected "earliest", "latest" or an object with ledgerId and entryId')
+
+
+def _position_asked(body: dict[str, Any]) -> Position:
+    """The place that a body names, or the one behind it."""
+    position = _position(body)
+    return position.next() if body.get("isExcluded") or body.get("excluded") else position
 
 
 def _position(body: dict[str, Any]) -> Position:

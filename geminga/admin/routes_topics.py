@@ -8,7 +8,7 @@ from geminga.admin.internal_stats_json import internal_stats_json
 from geminga.admin.names import namespace_of, topic_of
 from geminga.admin.router import NO_CONTENT, BadRequest, Request, Response, Router, json_response
 from geminga.admin.stats_json import topic_json
-from geminga.errors import Conflict, NamespaceNotFound, PeerError, TopicNotFound
+from geminga.errors import Conflict, NamespaceNotFound, NotAllowed, PeerError, TopicNotFound
 from geminga.names import PARTITION_SUFFIX, TopicName
 
 TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
@@ -33,6 +33,8 @@ class TopicRoutes:
         router.add("GET", f"{TOPIC}/lastMessageId", self.last_message_id)
         router.add("PUT", f"{TOPIC}/unload", self.unload)
         router.add("POST", f"{TOPIC}/terminate", self.terminate)
+        router.add("POST", f"{TOPIC}/terminate/partitions", self.terminate_partitions)
+        router.add("DELETE", f"{TOPIC}/truncate", self.truncate)
 
     async def names(self, request: Request) -> Response:
         name = namespace_of(request)
@@ -125,8 +127,29 @@ class TopicRoutes:
                 await self._view.unload_topic(part)
         return NO_CONTENT
 
+    async def truncate(self, request: Request) -> Response:
+        for part in parts_of(self._view, topic_of(request)):
+            if self._view.exists(part):
+                await self._view.truncate_topic(part)
+        return NO_CONTENT
+
+    async def terminate_partitions(self, request: Request) -> Response:
+        topic = topic_of(request)
+        if not self._view.partitions(topic):
+            raise TopicNotFound(f"Partitioned Topic not found: {topic} has zero partitions")
+        ends: dict[str, dict[str, int]] = {}
+        for part in parts_of(self._view, topic):
+            if not self._view.exists(part):
+                await self._view.create_topic(part, {})
+            last = await self._view.terminate_topic(part)
+            place = {"ledgerId": last.ledger_id, "entryId": last.entry_id, "partitionIndex": -1}
+            ends[str(part.partition_index)] = {**place, "batchIndex": -1, "batchSize": 0}
+        return json_response(ends)
+
     async def terminate(self, request: Request) -> Response:
         topic = topic_of(request)
+        if self._view.partitions(topic):
+            raise NotAllowed("Termination of a partitioned topic is not allowed")
         check_is_there(self._view, topic)
         last = await self._view.terminate_topic(topic)
         return json_response(

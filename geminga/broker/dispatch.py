@@ -24,6 +24,7 @@ from geminga.wire.message_metadata import peek
 
 if TYPE_CHECKING:
     from geminga.broker.delayed import DelayedEntries
+    from geminga.broker.dispatch_rate import Throttle
     from geminga.broker.dispatch_settings import SubscriptionSettings
     from geminga.broker.subscription_log import SparseLog
     from geminga.clock import Clock
@@ -51,6 +52,7 @@ class Surroundings(NamedTuple):
     delayed: DelayedEntries
     wake: Callable[[], None]
     log: SparseLog
+    throttle: Throttle
 
 
 class Batch:
@@ -88,6 +90,7 @@ class Dispatcher:
         self.ledger = around.ledger
         self.cursor = around.cursor
         self.settings = around.settings
+        self.throttle = around.throttle
         self.consumers: list[Consumer] = []
         self.turned_away = 0
         """Grows whenever the result of a read that is under way would not be wanted any more."""
@@ -164,7 +167,7 @@ class Dispatcher:
 
     def retry_at_s(self) -> float:
         """When a round is to be tried although no one asks for it, in I/O time; infinity: never."""
-        return self._retry_at_s
+        return min(self._retry_at_s, self.throttle.until_s)
 
     async def run_round(self) -> None:
         """Send all that can be sent now.
@@ -174,6 +177,7 @@ class Dispatcher:
         """
         if not self._is_backing_off():
             self._retry_at_s = math.inf
+        self.throttle.until_s = math.inf
         await self.round()
 
     async def let_others_run(self) -> None:

@@ -103,7 +103,10 @@ class SharedDispatcher(Dispatcher):
                 average = round(consumer.average_messages)
                 wanted += capacity if average <= 1 else -(-capacity // average)
                 if wanted >= most:
-                    return most
+                    wanted = most
+                    break
+        if wanted and self.throttle.limits:
+            return self.throttle.room(wanted, max(c.average_messages for c in self.consumers))
         return wanted
 
     def _take_due(self, count_max: int) -> bool:
@@ -337,6 +340,8 @@ class SharedDispatcher(Dispatcher):
             counts=self.books.counts.counts,
         )
         self.books.sent(consumer, messages)
+        if self.throttle.limits:
+            self.throttle.sent(messages, entries)
         if batch.has_chunks:
             consumer.chunks_out += count_chunks(entries)
 

@@ -38,6 +38,8 @@ class SingleDispatcher(Dispatcher):
     async def round(self) -> None:
         while (consumer := self._ready()) is not None:
             wanted = min(self._entries_for(consumer), self.settings.read_entries_max)
+            if self.throttle.limits and not (wanted := self.throttle.room(wanted, consumer.average_messages)):
+                return
             entries = await self.read_new(wanted)
             if entries is None or consumer is not self._ready():
                 continue
@@ -69,7 +71,7 @@ class SingleDispatcher(Dispatcher):
         self.cursor.read_position = following
         if batch.entries:
             epoch = consumer.epoch if consumer.epoch >= 0 else None
-            send(
+            messages = send(
                 consumer,
                 batch.entries,
                 batch.sizes,
@@ -77,6 +79,8 @@ class SingleDispatcher(Dispatcher):
                 ack_sets=batch.ack_sets,
                 epoch=epoch,
             )
+            if self.throttle.limits:
+                self.throttle.sent(messages, batch.entries)
             if batch.has_chunks:
                 consumer.chunks_out += count_chunks(batch.entries)
 

@@ -172,8 +172,7 @@ class IndexHome:
         return self.index.reschedule(position, due_ms)
 
     def is_acknowledged_by_all(self, position: tuple[int, int]) -> bool:
-        cursors = self._ledger.cursors.values()
-        return all(cursor.is_acknowledged(position) for cursor in cursors if not cursor.is_system)
+        return all(cursor.is_acknowledged(position) for cursor in self._ledger.cursors.values())
 
     def forget_overrides(self, is_acknowledged: Callable[[tuple[int, int]], bool]) -> None:
         if self.overrides is not None and self.overrides.times_ms:

@@ -70,6 +70,10 @@ class EffectivePolicies(msgspec.Struct, frozen=True, kw_only=True):
     quota_age: BacklogQuota = NO_QUOTA
     """Its `limit_time` counts: seconds since the oldest message of a backlog was published."""
     delayed_delivery: DelayedDelivery = DelayedDelivery(1000, True, 0)
+    ttl_from_due_time: bool = False
+    """A delayed message's TTL begins when it is due."""
+    quota_from_due_time: bool = False
+    """What is not due yet does not count for backlog quotas, and an age is counted from the due time."""
     publish_rate: PublishRate | None = None
     dispatch_rate: DispatchRate = DispatchRate(period_s=1)
     subscription_dispatch_rate: DispatchRate = DispatchRate(period_s=1)

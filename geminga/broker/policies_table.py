@@ -57,6 +57,8 @@ class Policy(NamedTuple):
     topic: Endpoint | None = None
     acted_upon: bool = True
     """Whether anything in this broker goes by it."""
+    is_own: bool = False
+    """Not Pulsar's: it is served below `/geminga/policies`, not below `/admin/v2`."""
 
 
 def _count(path: str, text: str = "", *, unset: object = UNSET_SHOWN, empty: Empty = "zero") -> Endpoint:
@@ -101,7 +103,6 @@ POLICIES: tuple[Policy, ...] = (
         is_rate=True,
         namespace=Endpoint("dispatchRate"),
         topic=Endpoint("dispatchRate", empty="keep"),
-        acted_upon=False,
     ),
     Policy(
         "subscription_dispatch_rate",
@@ -110,7 +111,6 @@ POLICIES: tuple[Policy, ...] = (
         is_rate=True,
         namespace=Endpoint("subscriptionDispatchRate"),
         topic=Endpoint("subscriptionDispatchRate", empty="keep"),
-        acted_upon=False,
     ),
     Policy(
         "subscribe_rate",
@@ -119,7 +119,6 @@ POLICIES: tuple[Policy, ...] = (
         is_rate=True,
         namespace=Endpoint("subscribeRate"),
         topic=Endpoint("subscribeRate", empty="keep"),
-        acted_upon=False,
     ),
     Policy(
         "deduplication",
@@ -127,6 +126,7 @@ POLICIES: tuple[Policy, ...] = (
         ("deduplicationEnabled",),
         namespace=Endpoint("deduplication", empty="zero"),
         topic=Endpoint("deduplicationEnabled"),
+        acted_upon=False,
     ),
     Policy(
         "deduplication_snapshot_interval_s",
@@ -138,6 +138,7 @@ POLICIES: tuple[Policy, ...] = (
             removable=False,
         ),
         topic=Endpoint("deduplicationSnapshotInterval", negative="interval must be 0 or more"),
+        acted_upon=False,
     ),
     Policy(
         "producers_max",
@@ -219,7 +220,6 @@ POLICIES: tuple[Policy, ...] = (
         ("inactive_topic_policies",),
         namespace=Endpoint("inactiveTopicPolicies"),
         topic=Endpoint("inactiveTopicPolicies"),
-        acted_upon=False,
     ),
     Policy(
         "schema_compatibility",
@@ -242,7 +242,22 @@ POLICIES: tuple[Policy, ...] = (
         Int32,
         ("subscription_expiration_time_minutes",),
         namespace=_count("subscriptionExpirationTime", "Invalid value for subscription expiration time"),
-        acted_upon=False,
+    ),
+    Policy(
+        "ttl_from_due_time",
+        bool,
+        ("geminga_ttl_from_due_time",),
+        namespace=Endpoint("ttlFromDueTime"),
+        topic=Endpoint("ttlFromDueTime"),
+        is_own=True,
+    ),
+    Policy(
+        "quota_from_due_time",
+        bool,
+        ("geminga_backlog_quota_from_due_time",),
+        namespace=Endpoint("backlogQuotaFromDueTime"),
+        topic=Endpoint("backlogQuotaFromDueTime"),
+        is_own=True,
     ),
 )
 BY_NAME = {policy.name: policy for policy in POLICIES}

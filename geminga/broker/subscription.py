@@ -16,6 +16,7 @@ import trio
 from geminga.broker.consumer import Consumer
 from geminga.broker.delayed import DelayedEntries, DelayPolicy, OpenTracker
 from geminga.broker.dispatch import Dispatcher, Surroundings
+from geminga.broker.dispatch_rate import DispatchLimit, Published, Throttle
 from geminga.broker.dispatch_settings import SubscriptionSettings
 from geminga.broker.dispatch_shared import SharedDispatcher
 from geminga.broker.dispatch_task import Sleeper
@@ -29,6 +30,7 @@ from geminga.managed_ledger.batch_index import ACK_SET_WORDS_MAX, WORD_BITS
 from geminga.position import Position
 
 if TYPE_CHECKING:
+    from geminga.broker.policies_values import DispatchRate
     from geminga.clock import Clock
     from geminga.managed_ledger.cursor import Cursor
     from geminga.managed_ledger.managed_ledger import ManagedLedger
@@ -86,8 +88,11 @@ class Subscription:
         self.rates: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0, 0.0)
         self.dispatcher: Dispatcher | None = None
         self.mark_delete_seen = cursor.mark_delete
+        self.unused_since_ms = clock.now_ms()
+        """When its last consumer left, or it was loaded; it says nothing while there is a consumer."""
         self.expiry = Expiry()
         self.log = SparseLog(clock)
+        self.throttle = Throttle(clock.monotonic_s)
         self._sleeper = Sleeper(clock)
         self.wake = self._sleeper.wake
         """Have a round run soon. Cheap when one is due already."""
@@ -109,6 +114,7 @@ class Subscription:
             self.delayed,
             self.wake,
             self.log,
+            self.throttle,
         )
         self.has_task = False
         """Whether `run` was started; its topic does that with the first consumer, if not before."""
@@ -127,6 +133,11 @@ class Subscription:
             if self.dispatcher is not None:
                 self.dispatcher.apply(settings)
                 self.wake()
+
+    def limit_dispatch(self, of_topic: DispatchLimit | None, own: DispatchRate, published: Published) -> None:
+        """Give out no faster than this from now on."""
+        if self.throttle.apply(of_topic, own, published):
+            self.wake()
 
     # -- the dispatch task -----------------------------------------------------------------------------------
 
@@ -225,6 +236,8 @@ class Subscription:
         self.dispatcher.remove(consumer)
         if not any(c.outbox is consumer.outbox for c in self.dispatcher.consumers):
             consumer.outbox.on_writable.discard(self._writable)
+        if not self.dispatcher.consumers:
+            self.unused_since_ms = self.clock.now_ms()
         if not self.dispatcher.consumers and not self.cursor.durable:
             if self._fenced:
                 self._vanishes_at_s = self.clock.monotonic_s() + READER_RETURNS_S

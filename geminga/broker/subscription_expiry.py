@@ -46,6 +46,17 @@ class Expiry:
         finally:
             self._is_running = False
 
+    def expire_up_to(self, subscription: Subscription, position: Position) -> bool:
+        """Acknowledge everything up to and with `position`. False: there is no such place yet, or an expiry
+        is under way.
+        """
+        if self._is_running or position > subscription.topic.ledger.last_confirmed:
+            return False
+        self.last_ms = subscription.clock.now_ms()
+        if position > subscription.cursor.mark_delete:
+            self.total += move_to(subscription, position)
+        return True
+
     async def _expire(self, subscription: Subscription, older_than_s: int, by_broker_time: bool) -> bool:
         ledger, cursor = subscription.topic.ledger, subscription.cursor
         before_ms = subscription.clock.now_ms() - older_than_s * 1000

@@ -56,6 +56,10 @@ class SubscriptionStatistics(msgspec.Struct, frozen=True, kw_only=True):
     delayed_buckets: BucketStatistics | None = None
     """Of an index of its own that keeps buckets."""
     is_replicated: bool = False
+    dispatch_throttled_msg_events_by_subscription_limit: int = 0
+    dispatch_throttled_bytes_events_by_subscription_limit: int = 0
+    dispatch_throttled_msg_events_by_topic_limit: int = 0
+    dispatch_throttled_bytes_events_by_topic_limit: int = 0
 
 
 def statistics_of(subscription: Subscription) -> SubscriptionStatistics:
@@ -107,6 +111,10 @@ def statistics_of(subscription: Subscription) -> SubscriptionStatistics:
         total_msg_expired=subscription.expiry.total,
         last_expire_timestamp=subscription.expiry.last_ms,
         delayed_buckets=subscription.delayed.bucket_statistics(),
+        dispatch_throttled_msg_events_by_subscription_limit=subscription.throttle.waits.own_messages,
+        dispatch_throttled_bytes_events_by_subscription_limit=subscription.throttle.waits.own_bytes,
+        dispatch_throttled_msg_events_by_topic_limit=subscription.throttle.waits.topic_messages,
+        dispatch_throttled_bytes_events_by_topic_limit=subscription.throttle.waits.topic_bytes,
     )
 
 

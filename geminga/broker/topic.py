@@ -11,8 +11,8 @@ import trio
 from geminga import limits
 from geminga.broker.backlog_quota import check_producer
 from geminga.broker.consumer import Consumer
-from geminga.broker.dedup_cursor import PART, Deduplication, admit
 from geminga.broker.delayed import DelayPolicy
+from geminga.broker.dispatch_rate import DispatchLimit, dispatch_limit
 from geminga.broker.policies_applied import (
     check_consumer_type,
     check_consumers,
@@ -25,6 +25,7 @@ from geminga.broker.producers import Producers
 from geminga.broker.publish_rate import PublishLimit, publish_limit
 from geminga.broker.rates import Histogram, Rate
 from geminga.broker.statistics import ENTRY_SIZE_BOUNDS, WRITE_LATENCY_BOUNDS_MS
+from geminga.broker.subscribe_rate import SubscribeLimit, subscribe_limit
 from geminga.broker.subscription import Subscription, SubscriptionSettings
 from geminga.broker.topic_delays import TopicDelays
 from geminga.errors import (
@@ -36,10 +37,8 @@ from geminga.errors import (
     SubscriptionNotFound,
     TopicTerminated,
 )
-from geminga.managed_ledger.cursor import DEDUPLICATION_CURSOR
 from geminga.position import LATEST, Position
 from geminga.wire import encoder
-from geminga.wire.commands import unsigned
 from geminga.wire.message_metadata import peek, stamp
 from geminga.wire.stored_entry import may_be_delayed
 
@@ -54,8 +53,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("geminga.broker")
 
 NO_REQUEST = -1
-NOWHERE = unsigned(-1)
-"""Ledger and entry id in the receipt of a duplicate, as Pulsar has it."""
 PROPERTIES_BYTES_MAX = 64 * limits.KIB
 """What a client may attach to a subscription or a topic: small beside what a metadata record may hold."""
 EPOCH_PROPERTY = "geminga.topic-epoch"
@@ -94,13 +91,16 @@ class Topic:
         self.entry_sizes = Histogram(ENTRY_SIZE_BOUNDS)
         self.write_latencies = Histogram(WRITE_LATENCY_BOUNDS_MS)
         self.last_publish_ms = 0
+        self.active_ms = rooms.clock.now_ms()
+        """When it was loaded, or seen in use since."""
         self._now_s = rooms.clock.monotonic_s
         self.delays = TopicDelays(ledger, rooms.clock, rooms.delay_settings)
-        self.dedup = Deduplication(str(name), ledger, rooms.clock, rooms.settings, self._producer_names)
         self.policies = rooms.policies.attach(name, self._policies_changed)
         """What holds for this topic now."""
         self._delay_max_ms = 0
         self._publish_limits: tuple[PublishLimit, ...] = ()
+        self._dispatch_limit: DispatchLimit | None = None
+        self._subscribe_limit: SubscribeLimit | None = None
         self._apply_policies()
         self._stamp_ms = -1
         self._stamp = b""
@@ -114,10 +114,8 @@ class Topic:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             await self.delays.start(nursery)
-            self.dedup.run_in(nursery)
             for name, cursor in self.ledger.cursors.items():
-                if not cursor.is_system:
-                    self._add_subscription(name, cursor)
+                self._add_subscription(name, cursor)
             await self.ledger.run(task_status)
             if self.ledger.fenced.is_set():
                 self._on_fenced(self)
@@ -139,7 +137,6 @@ class Topic:
             for subscription in tuple(self.subscriptions.values()):
                 await subscription.close()
             await self.delays.close()
-            await self.dedup.close()
             await finish()
         finally:
             self.rooms.policies.detach(self.name, self._policies_changed)
@@ -162,12 +159,23 @@ class Topic:
         delayed = self.policies.delayed_delivery
         self._delay_max_ms = delayed.delay_max_ms if delayed.active else 0
         self.delays.set_policy(DelayPolicy(delayed.active, delayed.tick_ms))
-        self.dedup.want(self.policies.deduplication)
         rate = self.policies.publish_rate or self.settings.topic_publish_rate
         both = (publish_limit(rate.messages, rate.bytes), self.rooms.publish_limit)
         self._publish_limits = tuple(limit for limit in both if limit is not None)
+        self._subscribe_limit = subscribe_limit(self.policies.subscribe_rate, self._subscribe_limit)
+        self._dispatch_limit = dispatch_limit(
+            self.policies.dispatch_rate, self._dispatch_limit, self._published
+        )
         for subscription in self.subscriptions.values():
             subscription.apply(self._subscription_settings())
+            self._limit_dispatch(subscription)
+
+    def _limit_dispatch(self, subscription: Subscription) -> None:
+        of_each = self.policies.subscription_dispatch_rate
+        subscription.limit_dispatch(self._dispatch_limit, of_each, self._published)
+
+    def _published(self) -> tuple[int, int]:
+        return self.messages_in, self.bytes_in
 
     def _subscription_settings(self) -> SubscriptionSettings:
         return subscription_settings(self.rooms.subscription_settings, self.policies)
@@ -175,6 +183,20 @@ class Topic:
     async def trim(self) -> None:
         """Let go of ledgers that everybody has consumed and nothing retains. StorageError."""
         await self.ledger.trim()
+
+    async def truncate(self) -> None:
+        """Let go of everything, as Pulsar does it: all subscriptions move to the end, what waits for its time
+        included, and all ledgers but the newest are deleted, whatever retention says. Consumers stay.
+
+        Durable on return. StorageError, ServiceNotReady.
+        """
+        self._check_open()
+        for subscription in tuple(self.subscriptions.values()):
+            await subscription.clear_backlog()
+            await subscription.cursor.persist()
+        await self.ledger.trim(retains=False)
+        if self.ledger.error is not None:
+            raise self.ledger.error
 
     async def expire(self) -> None:
         """Acknowledge what is older than the TTL, on every subscription. StorageError if unreadable."""
@@ -187,13 +209,6 @@ class Topic:
         """See `Expiry.expire`."""
         by_broker_time = self.settings.expires_by_broker_time
         return await subscription.expiry.expire(subscription, than_s, by_broker_time=by_broker_time)
-
-    async def upkeep_deduplication(self) -> None:
-        """Forget producers that are long gone, snapshot what is due. StorageError."""
-        await self.dedup.upkeep(self.policies.deduplication_snapshot_interval_s)
-
-    def _producer_names(self) -> set[str]:
-        return {producer.name for producer in self.producers}
 
     def _check_open(self) -> None:
         if self.closing:
@@ -215,18 +230,11 @@ class Topic:
 
     def append(self, producer: Producer, send: Send) -> None:
         """Hand one entry to the ledger, stamped with the broker's time. Its producer hears of it when it is
-        durable: at once if it is a duplicate, which is not stored again.
+        durable.
 
         Raises `GemingaError` when the topic takes no more entries; then nothing was stored.
         """
         self._check_open()
-        recorded = PART if send.is_chunk else None
-        ids = self.dedup.ids
-        if ids is not None:
-            recorded = admit(ids, producer.name, send)
-            if recorded is None:
-                producer.confirm(send.sequence_id, send.highest_sequence_id, NOWHERE, NOWHERE)
-                return
         now_ms = self.clock.now_ms()
         if now_ms != self._stamp_ms:
             self._stamp_ms = now_ms
@@ -236,11 +244,8 @@ class Topic:
         deliver_at_ms = 0
         if (self._delay_max_ms or self.delays.feeds) and may_be_delayed(stored):
             deliver_at_ms = self._delivery_time(stored)
-        sequence_id = send.sequence_id
-        context = producer, sequence_id, send.highest_sequence_id, self._now_s(), deliver_at_ms, recorded
+        context = producer, send.sequence_id, send.highest_sequence_id, self._now_s(), deliver_at_ms
         self.ledger.append(stored, context)
-        if ids is not None and recorded is not None and recorded != PART:
-            ids.pushed(producer.name, recorded)
         self.entry_sizes.add(len(body))
         self.messages_in += send.num_messages
         self.bytes_in += len(body)
@@ -270,9 +275,7 @@ class Topic:
         now_s = self._now_s()
         add_latency = self.write_latencies.add
         is_delayed = 0
-        if self.dedup.ids is not None:
-            self.dedup.confirmed(contexts)
-        for producer, sequence_id, highest_sequence_id, started_s, deliver_at_ms, _ in contexts:
+        for producer, sequence_id, highest_sequence_id, started_s, deliver_at_ms in contexts:
             producer.confirm(sequence_id, highest_sequence_id, ledger_id, entry_id)
             add_latency((now_s - started_s) * 1000)
             entry_id += 1
@@ -287,20 +290,6 @@ class Topic:
         """These entries will never be durable: each producer is told, none gets a receipt."""
         for producer, sequence_id, *_ in contexts:
             producer.fail(sequence_id, error)
-        if self.dedup.ids is not None:
-            self.dedup.failed(contexts)
-            names = {context[0].name for context in contexts}
-            for producer in self.producers:
-                if producer.name in names:
-                    self.after_refusal(producer, error)
-
-    def after_refusal(self, producer: Producer, error: GemingaError) -> None:
-        """An entry was refused that its client will send again. With deduplication nothing that follows it
-        may be stored before it is: that would make it a duplicate. So the producer has to come anew.
-        """
-        if self.dedup.ids is not None and not isinstance(error, NotAllowed) and not producer.closed:
-            self.producers.remove(producer)
-            self._disconnect(producer)
 
     def fail_overdue(self, accepted_before_s: float) -> None:
         """Give up every producer with an entry that was accepted before then and is not durable."""
@@ -369,6 +358,8 @@ class Topic:
         non-durable one begins. Raises `PeerError` when the subscription does not take the consumer.
         """
         self._check_open()
+        if self._subscribe_limit is not None:
+            self._subscribe_limit.check(consumer, self._now_s())
         check_consumer_type(self.name, consumer.sub_type, self.policies)
         subscription = self.subscriptions.get(name)
         if subscription is not None and subscription.cursor.durable is not durable:
@@ -405,8 +396,6 @@ class Topic:
     ) -> Subscription:
         """A new subscription without consumers; the existing one if another caller was faster."""
         self._check_open()
-        if name == DEDUPLICATION_CURSOR:
-            raise NotAllowed(f"{name} is the name of the broker's own cursor")
         check_properties(subscription_properties or {})
         check_subscriptions(self.name, name, self.subscriptions, self.policies)
         if not create:
@@ -465,6 +454,7 @@ class Topic:
             open_tracker=self.delays.open_tracker,
         )
         self.subscriptions[name] = subscription
+        self._limit_dispatch(subscription)
         self.delays.attach(subscription.delayed)
         if subscription.delayed.has_index():
             self._start(subscription)

@@ -12,6 +12,7 @@ import msgspec
 import trio
 
 from geminga.broker.backlog_quota import enforce
+from geminga.broker.inactivity import expire_subscriptions, is_to_go
 from geminga.broker.topic import Topic
 from geminga.errors import (
     BadVersion,
@@ -71,7 +72,8 @@ class Topics:
             nursery.start_soon(self._rooms.tail_cache.run_forever)
             nursery.start_soon(self._every, settings.trim_interval_s, Topic.trim)
             nursery.start_soon(self._every, settings.expiry_interval_s, Topic.expire)
-            nursery.start_soon(self._every, settings.dedup_upkeep_s, Topic.upkeep_deduplication)
+            nursery.start_soon(self._every, settings.inactive_topics_interval_s, self._delete_if_idle)
+            nursery.start_soon(self._every, settings.subscription_expiry_interval_s, expire_subscriptions)
             if settings.write_timeout_s:
                 nursery.start_soon(self._watch_writes, settings.write_timeout_s)
             if settings.checks_quotas:
@@ -212,11 +214,6 @@ class Topics:
             create=not exists,
         )
         topic = Topic(name, ledger, rooms, on_fenced=self._topic_fenced)
-        try:
-            await topic.dedup.start()
-        except GemingaError:
-            await topic.close()
-            raise
         assert self._nursery is not None
         await self._nursery.start(topic.run)
         return topic
@@ -396,6 +393,12 @@ class Topics:
                 await self._rooms.policies.forget_topic(topic.name)
         finally:
             self._forget(topic)
+
+    async def _delete_if_idle(self, topic: Topic) -> None:
+        if is_to_go(topic):
+            topic.closing = True  # from now on nobody joins, and no message is taken that would be lost
+            log.info("%s: nobody has used it for too long (inactiveTopicPolicies): it is deleted", topic.name)
+            await self._to_the_end(partial(self._delete_one, topic))
 
     async def unload(self, name: TopicName) -> None:
         """Close a topic; clients come back and load it from disk."""

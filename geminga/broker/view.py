@@ -125,6 +125,9 @@ class View:
             subscription.end_of_topic()
         return last
 
+    async def truncate_topic(self, topic: TopicName) -> None:
+        await (await self._load(topic)).truncate()
+
     async def topic_properties(self, topic: TopicName) -> dict[str, str]:
         properties = (await self._load(topic)).ledger.properties
         return {key: value for key, value in properties.items() if not key.startswith("geminga.")}
@@ -176,6 +179,10 @@ class View:
     async def expire(self, topic: TopicName, name: str, older_than_s: int) -> bool:
         loaded = await self._load(topic)
         return await loaded.expire_older(loaded.subscription(name), older_than_s)
+
+    async def expire_up_to(self, topic: TopicName, name: str, position: Position) -> bool:
+        subscription = (await self._load(topic)).subscription(name)
+        return subscription.expiry.expire_up_to(subscription, position)
 
     async def reset(self, topic: TopicName, name: str, position: Position) -> None:
         await (await self._load(topic)).subscription(name).seek(position)
@@ -238,7 +245,6 @@ def _statistics_of(topic: Topic) -> TopicStatistics:
         topic_epoch=topic.producers.epoch,
         topic_creation_time_stamp=ledger.created_ms,
         last_publish_time_stamp=topic.last_publish_ms,
-        is_deduplicated=topic.dedup.ids is not None,
     )
 
 

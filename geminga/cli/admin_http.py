@@ -75,6 +75,11 @@ def topic_path(text: str) -> str:
     return f"/admin/v2/{name.domain.value}/{'/'.join(quote(part, safe='') for part in parts)}"
 
 
+def partition_of(text: str) -> int:
+    """The number of the partition that a topic's name says it is, -1: none."""
+    return TopicName.parse(text).partition_index
+
+
 class Flag(NamedTuple):
     """One option of a verb, as `argparse` takes it."""
 

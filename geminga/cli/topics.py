@@ -7,7 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from geminga.cli.admin_http import Admin, Flag, Verb, flag, namespace_path, run_group, topic_path
+from geminga.cli.admin_http import (
+    Admin,
+    Flag,
+    RequestFailed,
+    Verb,
+    flag,
+    namespace_path,
+    partition_of,
+    run_group,
+    topic_path,
+)
 from geminga.cli.main import Parser
 from geminga.cli.policy_flags import seconds
 from geminga.clock import RealClock
@@ -71,6 +81,17 @@ def _reset(admin: Admin, flags: Any) -> Any:
     return admin.call("POST", f"{_subscription(flags)}/resetcursor/{at_ms}")
 
 
+def _expire(admin: Admin, flags: Any) -> Any:
+    if (flags.expireTime is None) is (flags.position is None):
+        raise RequestFailed("give either --expireTime or --position")
+    if flags.position is None:
+        return admin.call("POST", f"{_subscription(flags)}/expireMessages/{flags.expireTime}")
+    body = flags.position
+    if isinstance(body, dict):
+        body = {**body, "partitionIndex": partition_of(flags.subject), "excluded": flags.excluded}
+    return admin.call("POST", _subscription(flags) + "/expireMessages", body)
+
+
 _LATEST = {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1}
 
 
@@ -109,10 +130,18 @@ VERBS = {
     ),
     "clear-backlog": _verb("acknowledge everything", _at_subscription("POST", "/skip_all"), SUBSCRIPTION),
     "expire-messages": _verb(
-        "acknowledge what is older",
-        _at_subscription("POST", "/expireMessages/{flags.expireTime}"),
+        "acknowledge what is older, or all up to a message",
+        _expire,
         SUBSCRIPTION,
-        EXPIRE_TIME,
+        flag("--expireTime", "-t", type=seconds, default=None, help="older than this: 10, 30s, 5m"),
+        flag("--position", "-p", type=message_id, default=None, help="up to and with ledger:entry"),
+        flag(
+            "--exclude-reset-position",
+            "-e",
+            dest="excluded",
+            action="store_true",
+            help="one message more than the position says, as Pulsar counts",
+        ),
     ),
     "expire-messages-all-subscriptions": _verb(
         "acknowledge what is older, on all subscriptions",
@@ -131,6 +160,13 @@ VERBS = {
     "last-message-id": _verb("show the last message's position", _at("GET", "/lastMessageId")),
     "unload": _verb("close a topic; it is loaded when asked for", _at("PUT", "/unload")),
     "terminate": _verb("take no more messages", _at("POST", "/terminate")),
+    "partitioned-terminate": _verb(
+        "take no more messages, in any partition", _at("POST", "/terminate/partitions")
+    ),
+    "truncate": _verb(
+        "delete all messages but those in the newest ledger; subscriptions move to the end",
+        _at("DELETE", "/truncate"),
+    ),
 }
 
 

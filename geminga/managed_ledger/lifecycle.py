@@ -77,16 +77,14 @@ class Lifecycle:
         self.cache_if_read()
 
     def cache_if_read(self) -> None:
-        """Without cursors that read nothing is kept in the tail cache."""
-        self.appender.cache(any(not cursor.is_system for cursor in self.cursors.by_name.values()))
+        """Without cursors nothing is kept in the tail cache."""
+        self.appender.cache(bool(self.cursors.by_name))
 
     def _first_needed(self, ledger_id: int) -> int:
         """The first entry of this ledger that a cursor at the tail has still to read."""
         tail, threshold = self.chain.ordinal(self.chain.tail), self._tail_cache.backlogged_entries
         first = self.chain.counts.get(ledger_id, 0)
         for cursor in self.cursors.by_name.values():
-            if cursor.is_system:
-                continue
             place = cursor.read_position
             if place.ledger_id <= ledger_id and tail - self.chain.ordinal(place) < threshold:
                 first = min(first, place.entry_id if place.ledger_id == ledger_id else 0)
@@ -289,9 +287,9 @@ class Lifecycle:
             await trio.lowlevel.checkpoint_if_cancelled()
             await self._storage.delete_ledger(self._garbage.pop())
 
-    async def trim(self) -> int:
+    async def trim(self, *, retains: bool = True) -> int:
         """Delete the ledgers that all durable cursors have passed and retention does not hold; returns how
-        many.
+        many. Without `retains` retention holds nothing.
 
         Never the newest. Leaves a full or old ledger too, so that it can go next time: to be called now and
         then. Readers of a deleted ledger (non-durable cursors) go on at the first one that is left.
@@ -301,17 +299,17 @@ class Lifecycle:
 
         async def drop() -> None:
             nonlocal dropped
-            dropped = await self._drop_oldest()
+            dropped = await self._drop_oldest(retains)
             await self._delete_garbage()
 
         await self._fencing(drop)
         return dropped
 
-    async def _drop_oldest(self) -> int:
+    async def _drop_oldest(self, retains: bool) -> int:
         async with self._changing:
             if self.state is State.OPEN and self.chain.tail.entry_id >= 0:
                 self.appender.roll_if_full(self.chain.tail.entry_id + 1)
-            dropped = self._droppable()
+            dropped = self._droppable(retains)
             if not dropped or self.state in {State.CLOSING, State.CLOSED, State.FENCED}:
                 return 0
             await self.record.save(dropped=dropped)
@@ -324,11 +322,13 @@ class Lifecycle:
             self._garbage += gone
         return dropped
 
-    def _droppable(self) -> int:
+    def _droppable(self, retains: bool) -> int:
         """How many of the oldest ledgers may go."""
         older = list(self.chain)[:-1]
         slowest = self.cursors.slowest_durable()
         if slowest is not None:
             older = [ledger for ledger in older if (ledger.ledger_id, ledger.entries - 1) <= slowest]
+        if not retains:
+            return len(older)
         settings, now_ms = self.appender.settings, self._storage.clock.now_ms()
         return ledgers_to_drop(settings, older, self.total_size_bytes, now_ms)

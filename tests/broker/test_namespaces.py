@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 import trio
 
 from geminga.broker.namespaces import ClusterNotAllowed, Namespaces, TenantNotFound, bundle_boundaries
 from geminga.clock import RealClock
 from geminga.errors import Conflict, InvalidName, NamespaceNotFound, PeerError
-from geminga.key_value import RocksKeyValue
 from geminga.metadata import records
 from geminga.metadata.records import TenantRecord
 from geminga.metadata.store import MetadataStore
 from geminga.names import NamespaceName, TopicName
 
 ACME = TenantRecord(admin_roles=["a"], allowed_clusters=["standalone"])
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[MetadataStore]:
-    key_value = RocksKeyValue(str(tmp_path / "metadata"))
-    metadata = MetadataStore(key_value)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(metadata.run)
-        yield metadata
-        nursery.cancel_scope.cancel()
-    key_value.close()
 
 
 @pytest.fixture

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
-import trio
 
 from geminga.broker.namespaces import Namespaces
 from geminga.broker.policies import EffectivePolicies, Policies
@@ -22,7 +18,6 @@ from geminga.broker.policies_values import (
 )
 from geminga.clock import RealClock
 from geminga.errors import NamespaceNotFound
-from geminga.key_value import RocksKeyValue
 from geminga.metadata.store import MetadataStore
 from geminga.names import NamespaceName, TopicName
 
@@ -30,17 +25,6 @@ DEFAULT = NamespaceName.parse("public/default")
 TOPIC = TopicName.parse("persistent://public/default/t")
 RETENTION, TTL, DELAYED = BY_NAME["retention"], BY_NAME["message_ttl_s"], BY_NAME["delayed_delivery"]
 BROKER = EffectivePolicies(message_ttl_s=3, producers_max=9)
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[MetadataStore]:
-    key_value = RocksKeyValue(str(tmp_path / "metadata"))
-    metadata = MetadataStore(key_value)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(metadata.run)
-        yield metadata
-        nursery.cancel_scope.cancel()
-    key_value.close()
 
 
 @pytest.fixture

@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import trio
-from fastcrc.crc32 import iscsi
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from geminga.bookie.bookie import Bookie
-from geminga.broker.delay_settings import DelaySettings
-from geminga.broker.dispatch_settings import SubscriptionSettings
-from geminga.broker.namespaces import Namespaces
-from geminga.broker.policies import EffectivePolicies, Policies
 from geminga.broker.policies_values import PublishRate
 from geminga.broker.producer import Producer
 from geminga.broker.publish_memory import BROKEN_PROMISES_MAX, PublishMemory, Reservation
 from geminga.broker.publish_rate import PublishLimit
-from geminga.broker.rooms import Rooms
 from geminga.broker.settings import BrokerSettings
-from geminga.broker.topics import Topics
-from geminga.chaos.sim_disk import SimDisk
-from geminga.chaos.sim_key_value import SimKeyValue
-from geminga.clock import TrioClock
 from geminga.errors import ServerError
 from geminga.limits import KIB, MIB
 from geminga.managed_ledger.append_room import AppendRoom
-from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
-from geminga.managed_ledger.tail_cache import TailCache
-from geminga.metadata.ledger_ids import LedgerIds
-from geminga.metadata.store import MetadataStore
 from geminga.names import TopicName
 from geminga.wire import pulsar_pb2 as pb
-from geminga.wire.commands import Send
 from tests.broker.dispatch_rig import FakeOutbox
+from tests.broker.topics_rig import open_topics, send
 
 TOPIC = TopicName.parse("persistent://public/default/t")
 
@@ -203,57 +185,18 @@ async def test_who_stays_slow_while_others_wait_is_disconnected_and_who_only_wai
 # -- with a topic ------------------------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def open_topics(**settings: Any) -> AsyncIterator[tuple[Topics, Bookie]]:
-    """The bookie does not run yet: what is appended waits."""
-    clock = TrioClock()
-    async with trio.open_nursery() as nursery:
-        metadata = MetadataStore(SimKeyValue(), threaded=False)
-        await nursery.start(metadata.run)
-        bookie = await Bookie.open(SimDisk(), SimKeyValue(), "/bookie", threaded=False)
-        namespaces = Namespaces(metadata, clock, cluster="standalone")
-        await namespaces.bootstrap()
-        tail_cache = TailCache()
-        rooms = Rooms(
-            bookie=bookie,
-            metadata=metadata,
-            ledger_ids=LedgerIds(metadata),
-            namespaces=namespaces,
-            policies=Policies(metadata, namespaces, EffectivePolicies()),
-            clock=clock,
-            tail_cache=tail_cache,
-            publish_memory=PublishMemory(8 * MIB, bookie, tail_cache.append_room),
-            settings=BrokerSettings(**settings),
-            ledger_settings=ManagedLedgerSettings(),
-            subscription_settings=SubscriptionSettings(),
-            delay_settings=DelaySettings(),
-        )
-        topics = Topics(rooms)
-        await nursery.start(topics.run)
-        yield topics, bookie
-        nursery.cancel_scope.cancel()
-
-
-def message(sequence_id: int, payload: bytes = b"x") -> Send:
-    metadata = pb.MessageMetadata(
-        producer_name="p", sequence_id=sequence_id, publish_time=1
-    ).SerializeToString()
-    covered = struct.pack(">I", len(metadata)) + metadata + payload
-    return Send(1, sequence_id, 1, 0, b"\x0e\x01" + struct.pack(">I", iscsi(covered)) + covered, True)
-
-
 async def test_a_write_that_is_not_durable_in_time_fails_its_producer(autojump_clock: MockClock) -> None:
-    async with open_topics() as (topics, bookie), trio.open_nursery() as nursery:
-        topic = await topics.get(TOPIC, create=True)
+    async with open_topics(bookie_runs=False) as rig, trio.open_nursery() as nursery:
+        topic = await rig.topics.get(TOPIC, create=True)
         late, later = FakeOutbox(), FakeOutbox()
         first = Producer(topic, 1, "first", late, message_bytes_max=MIB)  # type: ignore[arg-type]
         second = Producer(topic, 2, "second", later, message_bytes_max=MIB)  # type: ignore[arg-type]
         for producer in (first, second):
             await topic.add_producer(producer, None)
-        first.publish(message(7))
-        first.publish(message(8))
+        first.publish(send(7))
+        first.publish(send(8))
         await trio.sleep(20)
-        second.publish(message(3))
+        second.publish(send(3))
         await trio.sleep(9.5)
         assert late.commands == []
         await trio.sleep(2)
@@ -266,29 +209,29 @@ async def test_a_write_that_is_not_durable_in_time_fails_its_producer(autojump_c
         again = Producer(topic, 1, "first", late, message_bytes_max=MIB)  # type: ignore[arg-type]
         await topic.add_producer(again, None)
 
-        await nursery.start(bookie.run)
+        await nursery.start(rig.bookie.run)
         await trio.sleep(0.1)
         assert len(late.commands) == 2  # no receipt for what was given up, though it is durable now
         assert (first.pending, second.pending) == (0, 0)
         (receipt,) = later.commands
         assert (receipt.producer_id, receipt.sequence_id) == (2, 3)
-        again.publish(message(7))
+        again.publish(send(7))
         await trio.sleep(0.1)
         assert late.commands[2].sequence_id == 7
         nursery.cancel_scope.cancel()
 
 
 async def test_a_producer_beyond_its_topics_rate_is_held_back(autojump_clock: MockClock) -> None:
-    async with open_topics(topic_publish_rate=PublishRate(10, -1)) as (topics, _):
-        topic = await topics.get(TOPIC, create=True)
+    async with open_topics(BrokerSettings(topic_publish_rate=PublishRate(10, -1)), bookie_runs=False) as rig:
+        topic = await rig.topics.get(TOPIC, create=True)
         held: list[float] = []
         producer = Producer(topic, 1, "p", FakeOutbox(), message_bytes_max=MIB, throttle=held.append)  # type: ignore[arg-type]
         now_s = topic.clock.monotonic_s()
         for number in range(10):
-            producer.publish(message(number))
+            producer.publish(send(number))
         assert held == []
         for number in range(5):
-            producer.publish(message(number))
+            producer.publish(send(number))
         assert held[-1] == pytest.approx(now_s + 0.5)
 
 

@@ -1,0 +1,102 @@
+"""All topics of a broker without connections: real parts on a simulated disk, no threads, so that trio's mock
+clock may own all of time.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import trio
+from fastcrc.crc32 import iscsi
+
+from geminga.bookie.bookie import Bookie
+from geminga.broker.delay_settings import DelaySettings
+from geminga.broker.dispatch_settings import SubscriptionSettings
+from geminga.broker.index_home import IndexHome
+from geminga.broker.namespaces import Namespaces
+from geminga.broker.policies import EffectivePolicies, Policies
+from geminga.broker.publish_memory import PublishMemory
+from geminga.broker.rooms import Rooms
+from geminga.broker.settings import BrokerSettings
+from geminga.broker.topics import Topics
+from geminga.chaos.sim_disk import SimDisk
+from geminga.chaos.sim_key_value import SimKeyValue
+from geminga.clock import TrioClock
+from geminga.limits import MIB
+from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
+from geminga.managed_ledger.tail_cache import TailCache
+from geminga.metadata.ledger_ids import LedgerIds
+from geminga.metadata.store import MetadataStore
+from geminga.wire import pulsar_pb2 as pb
+from geminga.wire.commands import Send
+
+assert IndexHome is not None, "imported here, as its first import would take a thread"
+
+
+class TopicsRig(NamedTuple):
+    topics: Topics
+    rooms: Rooms
+    bookie: Bookie
+    nursery: trio.Nursery
+
+    async def restart(self) -> TopicsRig:
+        """Other topics on the same rooms, as a process has them that comes after an orderly stop."""
+        await self.topics.close()
+        topics = Topics(self.rooms)
+        await self.nursery.start(topics.run)
+        return self._replace(topics=topics)
+
+
+@asynccontextmanager
+async def open_topics(
+    settings: BrokerSettings | None = None,
+    ledger_settings: ManagedLedgerSettings | None = None,
+    defaults: EffectivePolicies | None = None,
+    delay_settings: DelaySettings | None = None,
+    *,
+    bookie_runs: bool = True,
+) -> AsyncIterator[TopicsRig]:
+    """If the bookie does not run, what is appended waits."""
+    clock = TrioClock()
+    async with trio.open_nursery() as nursery:
+        metadata = MetadataStore(SimKeyValue(), threaded=False)
+        await nursery.start(metadata.run)
+        bookie = await Bookie.open(SimDisk(), SimKeyValue(), "/bookie", threaded=False)
+        if bookie_runs:
+            await nursery.start(bookie.run)
+        namespaces = Namespaces(metadata, clock, cluster="standalone")
+        await namespaces.bootstrap()
+        tail_cache = TailCache()
+        rooms = Rooms(
+            bookie=bookie,
+            metadata=metadata,
+            ledger_ids=LedgerIds(metadata),
+            namespaces=namespaces,
+            policies=Policies(metadata, namespaces, defaults or EffectivePolicies()),
+            clock=clock,
+            tail_cache=tail_cache,
+            publish_memory=PublishMemory(8 * MIB, bookie, tail_cache.append_room),
+            settings=settings or BrokerSettings(),
+            ledger_settings=ledger_settings or ManagedLedgerSettings(),
+            subscription_settings=SubscriptionSettings(),
+            delay_settings=delay_settings or DelaySettings(),
+        )
+        topics = Topics(rooms)
+        await nursery.start(topics.run)
+        yield TopicsRig(topics, rooms, bookie, nursery)
+        nursery.cancel_scope.cancel()
+
+
+def send(
+    sequence_id: int = 0, payload: bytes = b"x", *, publish_time_ms: int = 1, deliver_at_ms: int = 0
+) -> Send:
+    """One message of one producer as a connection hands it to its session."""
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=sequence_id, publish_time=publish_time_ms)
+    if deliver_at_ms:
+        metadata.deliver_at_time = deliver_at_ms
+    head = metadata.SerializeToString()
+    checked = struct.pack(">I", len(head)) + head + payload
+    return Send(1, sequence_id, 1, 0, struct.pack(">HI", 0x0E01, iscsi(checked)) + checked, True)
