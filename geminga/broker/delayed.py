@@ -92,6 +92,7 @@ class DelayedEntries:
         "_early",
         "_is_closed",
         "_ledger",
+        "_left_out",
         "_open",
         "_opening",
         "_policy",
@@ -125,6 +126,8 @@ class DelayedEntries:
         self._again_asked = self._again
         self._early: list[Entry] = []
         """Read while the tracker was being opened, and to be held back."""
+        self._left_out: list[LedgerRange] = []
+        """To be read again when the index is not full any more."""
         self._is_closed = False
         self.tracker: DelayedDeliveryTracker | None = None
         self.is_unknown: Callable[[int], bool] | None = None
@@ -237,7 +240,8 @@ class DelayedEntries:
     # -- entries ---------------------------------------------------------------------------------------------
 
     def hold_back(self, entries: Sequence[Entry]) -> set[Position]:
-        """Which of these entries, all with a delivery time, are to wait: those are in the index now.
+        """Which of these entries, all with a delivery time, are to wait: those are in the index now, or are
+        read again when it has room for them.
 
         The tracker must be open.
         """
@@ -258,7 +262,12 @@ class DelayedEntries:
                 changed = self.overrides.get
                 codes = [entry.position.ledger_id << 32 | entry.position.entry_id for entry in part]
                 times = [changed(code, at_ms) for code, at_ms in zip(codes, times, strict=True)]
-            refused = tracker.add_many(ledger_id, list(map(_entry_id, part)), times)
+            if tracker.is_full():
+                refused = tracker.refused(times)
+                if len(refused) < len(part):
+                    self._left_out = _with_range(self._left_out, LedgerRange(ledger_id, ledger_id))
+            else:
+                refused = tracker.add_many(ledger_id, list(map(_entry_id, part)), times)
             held.update(entry.position for entry in part)
             held.difference_update(part[place].position for place in refused)
             start = stop
@@ -318,14 +327,7 @@ class DelayedEntries:
 
     def read_again(self, first_ledger: int, last_ledger: int) -> None:
         """What the index held of these ledgers is lost: have them read again, as far as they were read."""
-        ranges = sorted([*self._again, LedgerRange(first_ledger, last_ledger)])
-        merged = ranges[:1]
-        for part in ranges[1:]:
-            if part.first <= merged[-1].last + 1 or len(merged) >= RANGES_MAX:
-                merged[-1] = LedgerRange(merged[-1].first, max(merged[-1].last, part.last))
-            else:
-                merged.append(part)
-        self._again = merged
+        self._again = _with_range(self._again, LedgerRange(first_ledger, last_ledger))
         self._again_at = None
         self.wake()
 
@@ -338,6 +340,10 @@ class DelayedEntries:
 
         To be told how far it was read by `again_up_to`.
         """
+        if self._left_out and not (self.tracker is not None and self.tracker.is_full()):
+            left_out, self._left_out = self._left_out, []
+            for part in left_out:
+                self.read_again(*part)
         while self._again:
             part = self._again[0]
             start = self._again_at or Position(part.first, 0)
@@ -361,3 +367,16 @@ class DelayedEntries:
         self._again = []
         self._again_at = None
         self._early = []
+        self._left_out = []
+
+
+def _with_range(ranges: list[LedgerRange], more: LedgerRange) -> list[LedgerRange]:
+    """In order, and no two that touch."""
+    ranges = sorted([*ranges, more])
+    merged = ranges[:1]
+    for part in ranges[1:]:
+        if part.first <= merged[-1].last + 1 or len(merged) >= RANGES_MAX:
+            merged[-1] = LedgerRange(merged[-1].first, max(merged[-1].last, part.last))
+        else:
+            merged.append(part)
+    return merged

@@ -38,6 +38,10 @@ class BucketIndex(Protocol):
         """The frozen rows are on disk now: the bucket serves instead of them."""
         ...
 
+    def sealed_none(self, frozen: Frozen) -> None:
+        """None of the frozen rows is live any more, and none was written."""
+        ...
+
     def seal_failed(self, frozen: Frozen) -> None:
         """They are not, yet: the frozen rows go on serving."""
         ...

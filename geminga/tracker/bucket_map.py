@@ -19,17 +19,24 @@ LOADED_BYTES_MAX: Final = 32 * MIB
 LOADED_SEGMENTS_MAX: Final = 2
 """Loaded ahead, of one bucket."""
 WANTED_MAX: Final = 64
+FROZEN_ROWS_MAX: Final = 500_000
+"""Rows that wait to be written, of 16 bytes each; with more the index is full. At least four buckets."""
 
 
 class BucketMap:
     """Ranges of ledgers, of buckets and of what is being sealed; no two overlap."""
 
-    def __init__(self, queue: Queue, members: Membership, on_wanted: Callable[[], None] | None) -> None:
+    def __init__(
+        self, queue: Queue, members: Membership, indexes_min: int, on_wanted: Callable[[], None] | None
+    ) -> None:
+        self._frozen_rows_max = max(FROZEN_ROWS_MAX, 4 * indexes_min)
+        self._is_full = False
         self._queue = queue
         self._members = members
         self._on_wanted = on_wanted
         self._buckets: dict[StoredBucket, Bucket] = {}
-        self._frozen: dict[Frozen, None] = {}
+        self._frozen: dict[Frozen, int] = {}
+        """How many rows each was cut off with."""
         self._done: list[StoredBucket] = []
         self._ran_out = False
         """Whether some bucket may have no rows any more."""
@@ -65,7 +72,21 @@ class BucketMap:
     # -- in --------------------------------------------------------------------------------------------------
 
     def froze(self, frozen: Frozen) -> None:
-        self._frozen[frozen] = None
+        self._frozen[frozen] = frozen.count
+        self._ranges_changed()
+
+    def is_full(self) -> bool:
+        """Whether too much waits to be written; from then on, until half of it is."""
+        if self._frozen or self._is_full:
+            rows_max = self._frozen_rows_max // 2 if self._is_full else self._frozen_rows_max
+            self._is_full = sum(self._frozen.values()) > rows_max
+        return self._is_full
+
+    def thaw(self, frozen: Frozen) -> None:
+        """None of its rows is wanted any more."""
+        self._frozen.pop(frozen, None)
+        for source in frozen.sources:
+            self._queue.retire(source)
         self._ranges_changed()
 
     def sealed(self, frozen: Frozen, stored: StoredBucket, now_ms: int) -> None:

@@ -71,7 +71,7 @@ class DelayedIndex:
         self.last_batch = DueBatch()
         self._due: deque[DueBatch] = deque()
         self._due_rows = 0
-        self.buckets = BucketMap(self.queue, self.members, on_wanted)
+        self.buckets = BucketMap(self.queue, self.members, settings.indexes_min, on_wanted)
         self.feed = Feed(
             self.members,
             self.queue,
@@ -111,11 +111,17 @@ class DelayedIndex:
     # -- adding ----------------------------------------------------------------------------------------------
 
     def append(self, ledger_id: int, entry_id: int, deliver_at_ms: int) -> bool:
-        """As an entry is appended to the topic of a shared index; it must be new. False: it is due."""
-        if deliver_at_ms <= self.now_ms() + self.rules.slack_ms:
+        """As an entry is appended to the topic of a shared index; it must be new. False: it is due, or the
+        index is full; then whoever reads it finds that out.
+        """
+        if deliver_at_ms <= self.now_ms() + self.rules.slack_ms or self.is_full():
             return False
         self.feed.add(ledger_id, entry_id, deliver_at_ms)
         return True
+
+    def is_full(self) -> bool:
+        """Whether more rows wait to be sealed than memory is meant for, so that no more should be added."""
+        return self.buckets.is_full()
 
     def set_tick(self, tick_ms: int) -> None:
         if tick_ms != self.rules.tick_ms:
@@ -297,6 +303,10 @@ class DelayedIndex:
 
     def seal_failed(self, frozen: Frozen) -> None:
         """The rows go on serving from memory; whoever failed tries again."""
+
+    def sealed_none(self, frozen: Frozen) -> None:
+        self.buckets.thaw(frozen)
+        self.wake()
 
     def bucket_lost(self, bucket: StoredBucket) -> tuple[int, int]:
         first, last = bucket.start_ledger, bucket.end_ledger

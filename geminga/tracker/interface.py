@@ -44,6 +44,16 @@ class DelayedDeliveryTracker(Protocol):
         """
         ...
 
+    def is_full(self) -> bool:
+        """Whether to offer it no more for now: too much of it waits to be written. Its user is woken when
+        that may have changed.
+        """
+        ...
+
+    def refused(self, deliver_at_ms: Sequence[int]) -> Sequence[int]:
+        """The places of those times for which `add_many` would refuse an entry now, ascending."""
+        ...
+
     def has_due(self) -> bool:
         """Whether `take_due` would return anything now."""
         ...

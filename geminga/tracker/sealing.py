@@ -45,6 +45,10 @@ class Sealer:
                 await self._signal.wait()
                 continue
             frozen = self._frozen[0]
+            if not self._buckets.index.live_count(frozen.start_ledger, frozen.end_ledger):
+                self._frozen.popleft()
+                self._buckets.index.sealed_none(frozen)
+                continue
             try:
                 with self._buckets.operations.counting("create"):
                     await self._seal(frozen)

@@ -107,6 +107,13 @@ class View:
         self.index.feed.add_many(ledger_id, entry_ids, times_ms, earliest_ms)
         return ()
 
+    def is_full(self) -> bool:
+        return self.index.is_full()
+
+    def refused(self, deliver_at_ms: Sequence[int]) -> Sequence[int]:
+        limit_ms = self._now_ms() + self._rules.slack_ms
+        return [n for n, at_ms in enumerate(deliver_at_ms) if at_ms <= limit_ms]
+
     def _is_simple(self, ledger_id: int, first_entry: int, last_entry: int) -> bool:
         """Whether new positions in this range can be added at once."""
         if self._is_shared or self.index.overrides or self.due.behind.count:
