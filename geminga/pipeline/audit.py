@@ -1,0 +1,66 @@
+"""An audit in this process: the same parts as on Spark, one after the other. docs/pipeline-audit.md."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+
+from geminga.pipeline.audit_events import Events
+from geminga.pipeline.audit_ledger import FOUND, Part, judge, parts_in
+from geminga.pipeline.audit_logs import Log, Piece, plan, read
+from geminga.pipeline.audit_order import Resume
+from geminga.pipeline.audit_partials import parts_of, second_look
+from geminga.pipeline.audit_report import Report, report_of
+from geminga.pipeline.audit_settings import (
+    SCANNED_COLUMNS,
+    AuditSettings,
+    Facts,
+    Scanned,
+    facts_of,
+    has_controls,
+    scan,
+)
+
+
+def scan_piece(piece: Piece, number: int) -> Scanned:
+    """A first look at a piece: reads few columns, and all of them only if there are events to act upon."""
+    events = read(piece, SCANNED_COLUMNS)
+    return scan(read(piece) if has_controls(events) else events, number)
+
+
+def audit_logs(logs: Iterable[Log], settings: AuditSettings | None = None) -> Report:
+    """Audit files without Spark. Raises `WrongLog` and `CorruptData`, which name the file."""
+    pieces = plan(logs)
+    facts = facts_of(settings or AuditSettings(), (scan_piece(piece, i) for i, piece in enumerate(pieces)))
+    return _audit((read(piece) for piece in pieces), facts, lambda number: read(pieces[number]))
+
+
+def audit_events(pieces: Sequence[Events], settings: AuditSettings | None = None) -> Report:
+    """Audit what is in memory; each piece continues the one before."""
+    facts = facts_of(settings or AuditSettings(), (scan(events, i) for i, events in enumerate(pieces)))
+    return _audit(pieces, facts, pieces.__getitem__)
+
+
+def _audit(pieces: Iterable[Events], facts: Facts, again: object) -> Report:
+    groups: dict[tuple[str, int, int], list[Part]] = defaultdict(list)
+    for number, events in enumerate(pieces):
+        for part in parts_in(parts_of(events, facts, number)):
+            groups[part.topic, part.ledger_id, part.slab].append(part)
+    found = [judge(parts, facts) for parts in groups.values()]
+    assert callable(again)
+    for number, resumes in resumes_in(found).items():
+        found.append(second_look(again(number), facts, number, resumes))
+    return report_of(pa.Table.from_batches(found, FOUND), facts)
+
+
+def resumes_in(found: Iterable[pa.RecordBatch]) -> dict[int, list[Resume]]:
+    """Which pieces have to be read again, and from where their lanes go on."""
+    pieces: dict[int, list[Resume]] = defaultdict(list)
+    for batch in found:
+        for part in parts_in(batch):
+            if part.what == "resume":
+                resume = Resume.unpacked(part.topic, part.subscription, part.session, part.data)
+                pieces[part.session].append(resume)
+    return dict(pieces)

@@ -1,0 +1,183 @@
+"""Logs on disk, cut into pieces that are read side by side: Parquet files and the broker's delivery log.
+
+A piece is read with pyarrow or numpy by whoever works on it; nothing but its description travels.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from geminga.delivery_log_format import (
+    FILE_HEAD_BYTES,
+    Segment,
+    decode_file_head,
+    decode_segment,
+    file_name,
+    file_number,
+    scan,
+)
+from geminga.disk import RealDisk
+from geminga.errors import CorruptData
+from geminga.pipeline.audit_events import SCHEMA, Events, WrongLog, from_arrow, joined
+
+ROWS_PER_PIECE: Final = 2_000_000
+_DICTIONARIES: Final = ["kind", "topic", "subscription", "client", "key"]
+
+
+class Log(NamedTuple):
+    """A file or directory of events; `kind` is that of all of them, "" if the events say it."""
+
+    path: str
+    kind: str = ""
+
+
+class Piece(NamedTuple):
+    """Row groups `first` to `last` - 1 of a Parquet file, or the bytes from `first` to `last` of a delivery
+    log.
+    """
+
+    path: str
+    kind: str
+    first: int
+    last: int
+    events: int
+
+
+def plan(logs: Iterable[Log], *, rows_max: int = ROWS_PER_PIECE) -> list[Piece]:
+    """All pieces, in the order of the logs, the files' names, and the events in them. Reads footers and heads
+    only.
+
+    Raises `WrongLog` for a path that is not there, holds no log, or lacks a column; `CorruptData` for a file
+    whose footer or head is damaged. Both name the file.
+    """
+    pieces: list[Piece] = []
+    for log in logs:
+        for path in _files(log.path):
+            if file_number(os.path.basename(path)) is not None:
+                pieces += _delivery_log_pieces(path, rows_max)
+            else:
+                pieces += _parquet_pieces(path, log.kind, rows_max)
+    return pieces
+
+
+def _files(path: str) -> list[str]:
+    if os.path.isfile(path):
+        return [path]
+    if not os.path.isdir(path):
+        raise WrongLog(f"{path}: there is no such file or directory")
+    names = sorted(name for name in os.listdir(path) if not name.startswith((".", "_")))
+    files = [os.path.join(path, n) for n in names if n.endswith(".parquet") or file_number(n) is not None]
+    if not files:
+        raise WrongLog(f"{path}: holds no *.parquet and no {file_name(1)}")
+    return files
+
+
+def _parquet_pieces(path: str, kind: str, rows_max: int) -> list[Piece]:
+    with _opened(path) as file:
+        have = file.schema_arrow.names
+        missing = [c for c in ("time_ms", "topic", *(() if kind else ("kind",))) if c not in have]
+        if missing:
+            raise WrongLog(f"{path}: no column {', '.join(missing)}; it has {', '.join(have)}")
+        counts = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
+    pieces: list[Piece] = []
+    first = rows = 0
+    for group, count in enumerate(counts):
+        if rows and rows + count > rows_max:
+            pieces.append(Piece(path, kind, first, group, rows))
+            first, rows = group, 0
+        rows += count
+    if rows:
+        pieces.append(Piece(path, kind, first, len(counts), rows))
+    return pieces
+
+
+def _opened(path: str) -> pq.ParquetFile:
+    try:
+        names = pq.read_schema(path, memory_map=True).names
+        return pq.ParquetFile(
+            path,
+            read_dictionary=[name for name in _DICTIONARIES if name in names],
+            page_checksum_verification=True,
+            memory_map=True,
+        )
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CorruptData(f"{path}: not a whole Parquet file: {error}") from None
+
+
+def _delivery_log_pieces(path: str, rows_max: int) -> list[Piece]:
+    data = RealDisk().read_file(path)
+    try:
+        decode_file_head(data[:FILE_HEAD_BYTES])
+        found = scan(data)
+    except CorruptData as error:
+        raise CorruptData(f"{path}: {error}") from None
+    if found.damage:
+        raise CorruptData(f"{path}: {found.damage[0]}")
+    pieces: list[Piece] = []
+    for number, head in enumerate(found.segments):
+        if head.number != number:
+            raise CorruptData(f"{path}: offset {head.offset}: segment {head.number} where {number} should be")
+        if pieces and pieces[-1].events + head.events <= rows_max:
+            pieces[-1] = pieces[-1]._replace(last=head.end, events=pieces[-1].events + head.events)
+        else:
+            pieces.append(Piece(path, "", head.offset, head.end, head.events))
+    return pieces
+
+
+def read(piece: Piece, columns: Sequence[str] | None = None) -> Events:
+    """The events of a piece in the order in which they stand; with `columns`, all others absent.
+
+    Raises `CorruptData` or `WrongLog`, which name the file.
+    """
+    if file_number(os.path.basename(piece.path)) is not None:
+        return _read_delivery_log(piece)
+    with _opened(piece.path) as file:
+        have = file.schema_arrow.names
+        wanted = [name for name in columns or SCHEMA.names if name in have]
+        try:
+            table = file.read_row_groups(range(piece.first, piece.last), columns=wanted, use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptData(f"{piece.path}: damaged: {error}") from None
+    return from_arrow(table, name=piece.path, kind=piece.kind or None, checked=columns is None)
+
+
+def _read_delivery_log(piece: Piece) -> Events:
+    file = RealDisk().open(piece.path)
+    try:
+        data = file.pread(piece.first, piece.last - piece.first)
+    finally:
+        file.close()
+    parts: list[Events] = []
+    at = 0
+    while at < len(data):
+        try:
+            segment = decode_segment(data, at, at=piece.first)
+        except CorruptData as error:
+            raise CorruptData(f"{piece.path}: {error}") from None
+        parts.append(events_of_segment(segment))
+        at += segment.head.size_bytes
+    if not parts:
+        raise CorruptData(f"{piece.path}: offset {piece.first}: nothing there to be read")
+    return joined(parts)
+
+
+def events_of_segment(segment: Segment) -> Events:
+    """One segment of a broker's delivery log."""
+    columns = {
+        name: segment.columns[name].astype(np.int64, copy=False)
+        for name in Events._fields
+        if name in segment.columns
+    }
+    return Events(
+        **columns,
+        key=np.zeros(segment.head.events, np.int64),
+        topics=segment.topics,
+        subscriptions=segment.subscriptions,
+        clients=segment.clients,
+    )
