@@ -26,7 +26,7 @@ from geminga.disk import RealDisk
 from geminga.errors import CorruptData
 from geminga.pipeline.audit_events import SCHEMA, Events, WrongLog, from_arrow, joined
 
-ROWS_PER_PIECE: Final = 2_000_000
+ROWS_PER_PIECE: Final = 1_000_000
 _DICTIONARIES: Final = ["kind", "topic", "subscription", "client", "key"]
 
 

@@ -35,6 +35,15 @@ class Packing(NamedTuple):
             columns.append(values[low] if values is not None else low + least)
         return columns[::-1]
 
+    def last(self, keys: Integers) -> Integers:
+        """The last column alone."""
+        low = keys & ((1 << self.bits[-1]) - 1)
+        values = self.values[-1]
+        if values is not None:
+            return values[low]
+        low += self.least[-1]
+        return low
+
 
 def pack(columns: Sequence[Integers]) -> tuple[Integers, Packing]:
     """One key for each row, which sort as the columns do from left to right. At least one row.
@@ -52,8 +61,9 @@ def pack(columns: Sequence[Integers]) -> tuple[Integers, Packing]:
         least[widest], bits[widest] = 0, (len(found) - 1).bit_length()
     keys = np.zeros(len(columns[0]), np.int64)
     for column, low, width in zip(offsets, least, bits, strict=True):
-        keys <<= width
-        keys |= column - low
+        if width:
+            keys <<= width
+            keys |= column - low
     return keys, Packing(least, bits, values)
 
 
@@ -83,7 +93,7 @@ def bitmaps(columns: Sequence[Integers], codes: Integers) -> Iterator[Group]:
     begins = np.flatnonzero(np.diff(groups, prepend=groups[0] - 1))
     ends = np.append(begins[1:], len(keys))
     of = [column.tolist() for column in packing.unpack(keys[begins])[:-1]]
-    low = packing.unpack(keys)[-1].astype(np.uint32)
+    low = packing.last(keys).astype(np.uint32)
     doubles = np.flatnonzero(keys[1:] == keys[:-1]) + 1
     in_doubles = np.searchsorted(doubles, np.append(begins, len(keys)))
     for number, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):

@@ -187,7 +187,7 @@ def _waits(
     least, greatest = np.minimum.reduceat(late_ms, begins), np.maximum.reduceat(late_ms, begins)
     changes = np.flatnonzero(np.diff(keys, prepend=keys[0] - 1))
     counts = np.diff(np.append(changes, len(keys)))
-    steps_there = packing.unpack(keys[changes])[-1]
+    steps_there = packing.last(keys[changes])
     topics, subscriptions, of_minutes, _ = (column.tolist() for column in packing.unpack(keys[begins]))
     bounds = np.searchsorted(changes, np.append(begins, len(keys)))
     for number in range(len(begins)):

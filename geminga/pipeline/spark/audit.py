@@ -1,0 +1,67 @@
+"""An audit on Spark: pieces of logs side by side, then ledgers side by side. docs/pipeline-audit.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from geminga.pipeline.audit import resumes_in, scan_piece
+from geminga.pipeline.audit_ledger import FOUND, judge, parts_in
+from geminga.pipeline.audit_logs import Log, Piece, plan, read
+from geminga.pipeline.audit_order import Resume
+from geminga.pipeline.audit_partials import PARTS, parts_of, second_look
+from geminga.pipeline.audit_report import Report, report_of
+from geminga.pipeline.audit_settings import AuditSettings, Facts, facts_of
+from geminga.pipeline.spark.pieces import collect_each, each, raised, spark_schema
+
+Progress = Callable[[str], None]
+
+
+def audit(
+    spark: SparkSession,
+    logs: Iterable[Log | str],
+    settings: AuditSettings | None = None,
+    *,
+    progress: Progress = lambda text: None,
+) -> Report:
+    """Audit logs on disk: Parquet files with the columns of `audit_events.SCHEMA`, and brokers' delivery logs.
+
+    A path is a file or a directory; workers have to see it too. Raises `WrongLog` and `CorruptData`, which
+    name the file.
+    """
+    pieces = plan(log if isinstance(log, Log) else Log(log) for log in logs)
+    progress(f"{sum(piece.events for piece in pieces):,} events in {len(pieces)} pieces")
+    scanned = collect_each(spark, pieces, lambda number, piece: scan_piece(piece, number))
+    facts = facts_of(settings or AuditSettings(), scanned)
+    progress("scanned; reading all of it")
+
+    def parts(number: int, piece: Piece) -> Iterator[pa.RecordBatch]:
+        yield parts_of(read(piece), facts, number)
+
+    found = _judged(each(spark, pieces, parts, PARTS), facts)
+    resumes = resumes_in(found.to_batches())
+    if resumes:
+        progress(f"looking at {len(resumes)} pieces again: something is out of order from one to the next")
+        found = pa.concat_tables([found, _second(spark, pieces, resumes, facts)])
+    return report_of(found, facts)
+
+
+def _judged(parts: DataFrame, facts: Facts) -> pa.Table:
+    def one(group: pa.Table) -> pa.Table:
+        return pa.Table.from_batches([judge(parts_in(group), facts)], FOUND)
+
+    groups = parts.groupBy("topic", "ledger_id", "slab").applyInArrow(one, spark_schema(FOUND))
+    return raised(groups.toArrow)
+
+
+def _second(
+    spark: SparkSession, pieces: list[Piece], resumes: dict[int, list[Resume]], facts: Facts
+) -> pa.Table:
+    def look(_: int, item: tuple[int, Piece, list[Resume]]) -> Iterator[pa.RecordBatch]:
+        number, piece, own = item
+        yield second_look(read(piece), facts, number, own)
+
+    items = [(number, pieces[number], own) for number, own in sorted(resumes.items())]
+    return raised(each(spark, items, look, FOUND).toArrow)

@@ -1,0 +1,67 @@
+"""Work on descriptions instead of data: each row says what to read, and the worker reads it itself."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+from pyspark.errors import PythonException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from geminga.errors import CorruptData, GemingaError
+from geminga.pipeline.audit_events import WrongLog
+
+T = TypeVar("T")
+
+PICKLED: Final = pa.schema([("pickled", pa.binary())])
+_RAISED: Final = re.compile(r"^geminga\.[\w.]+\.(\w+): (.*)$", re.MULTILINE)
+_KNOWN: Final[dict[str, type[GemingaError]]] = {"CorruptData": CorruptData, "WrongLog": WrongLog}
+
+
+def each(
+    spark: SparkSession,
+    items: Sequence[T],
+    work: Callable[[int, T], Iterator[pa.RecordBatch]],
+    schema: pa.Schema,
+) -> DataFrame:
+    """What `work` makes of each item and its number, one task each. Item and work have to be picklable."""
+    every = list(items)
+
+    def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch["id"].to_pylist():
+                yield from work(number, every[number])
+
+    return spark.range(0, len(every), 1, max(len(every), 1)).mapInArrow(run, spark_schema(schema))
+
+
+def collect_each(spark: SparkSession, items: Sequence[T], work: Callable[[int, T], Any]) -> list[Any]:
+    """What `work` returns for each item and its number, in no order."""
+
+    def run(number: int, item: T) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"pickled": [pickle.dumps(work(number, item))]}, PICKLED)
+
+    rows = raised(lambda: each(spark, items, run, PICKLED).collect())
+    return [pickle.loads(row.pickled) for row in rows]
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    found: StructType = from_arrow_schema(schema)
+    return found
+
+
+def raised(action: Callable[[], T]) -> T:
+    """What an action returns; an error of ours in a worker becomes that error here, without Spark's pages."""
+    try:
+        return action()
+    except PythonException as error:
+        ours = _RAISED.search(str(error))
+        if ours is None:
+            raise
+        raise _KNOWN.get(ours[1], GemingaError)(ours[2]) from None
