@@ -42,7 +42,7 @@ ALLOWED: dict[str, set[str]] = {
     "broker": EVERYONE
     | {"tracker", "managed_ledger", "bookie", "metadata", "wire", "config", "disk", "delivery_log_format"},
     "admin": EVERYONE | {"broker", "managed_ledger", "bookie", "metadata", "config"},
-    "chaos": EVERYONE | {"disk", "key_value", "bookie"},
+    "chaos": EVERYONE | {"disk", "key_value", "bookie", "metadata", "managed_ledger", "tracker"},
     "pipeline": EVERYONE
     | {
         "wire",

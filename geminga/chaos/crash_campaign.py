@@ -52,9 +52,17 @@ def random_cases(points: int, seed: int, layout: str = "") -> Iterator[str]:
 
 
 def campaign(
-    names: Iterator[str], total: int, *, nested_max: int, jobs: int, say: Callable[[str], None]
+    names: Iterator[str],
+    total: int,
+    *,
+    nested_max: int,
+    jobs: int,
+    say: Callable[[str], None],
+    run: Callable[[Sequence[str], int], Tally] = run_cases,
 ) -> Tally:
-    """All cases, in so many processes. Raises `CaseFailed` of the first that fails."""
+    """All cases, in so many processes; `run` does some of them. Raises `CaseFailed` of the first that
+    fails.
+    """
     now_s = RealClock().monotonic_s
     started_s = said_s = now_s()
     tally = Tally()
@@ -64,7 +72,7 @@ def campaign(
         try:
             while True:
                 while len(running) < 2 * jobs and (chunk := next(chunks, None)):
-                    running.add(pool.submit(run_cases, chunk, nested_max))
+                    running.add(pool.submit(run, chunk, nested_max))
                 if not running:
                     return tally
                 done, running = wait(running, return_when=FIRST_COMPLETED)

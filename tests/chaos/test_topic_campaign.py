@@ -1,0 +1,88 @@
+"""A slice of the topic's crash campaign in every test run; `python -m geminga.chaos.topic_campaign` runs all
+of it.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from geminga.chaos import topic_world
+from geminga.chaos.crash_campaign import process_pool
+from geminga.chaos.crash_cases import CRASHES, FAILURES, Tally
+from geminga.chaos.topic_campaign import main
+from geminga.chaos.topic_cases import random_cases, run_cases, scripted_cases
+from geminga.chaos.topic_check import check
+from geminga.chaos.topic_scripts import SCRIPTS
+from geminga.chaos.topic_world import TopicWorld
+
+CRASHED, FAILED, RANDOM = 220, 70, 60
+
+
+def test_no_promise_is_broken_in_this_slice() -> None:
+    """Some operations of every script in every way, and random lives, on both cores."""
+    chance = random.Random(1)
+    cases = chance.sample(scripted_cases(SCRIPTS, CRASHES), CRASHED)
+    cases += chance.sample(scripted_cases(SCRIPTS, FAILURES), FAILED)
+    cases += random_cases(RANDOM, seed=5)
+    assert {case.partition(":")[0] for case in cases} == {*SCRIPTS, "random"}
+    tally = Tally()
+    with process_pool(2) as pool:
+        for part in pool.map(run_cases, [cases[first::8] for first in range(8)]):
+            tally.add(part)
+    assert tally.cases == len(cases)
+    assert tally.crashes >= len(cases)
+    assert tally.nested > 50
+    assert tally.faults > 40
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_each_script_does_what_it_is_for_and_leaves_nothing(script: str) -> None:
+    """Without a fault, but for the check's own crash."""
+    world = TopicWorld(3)
+    assert world.run(SCRIPTS[script])
+    paths = {path for kind, path in world.disk.log if kind == "tree sync"}
+    assert paths == {"tree"}
+    world.crash("drop")
+    check(world)
+
+
+def test_space_comes_back() -> None:
+    """What a topic took is on the disk no more once the next collection has run."""
+    world = TopicWorld(3)
+    seen: list[int] = []
+    step = world.disk.step
+
+    def watched(kind: str, path: str) -> None:
+        step(kind, path)
+        if kind == "unlink" and path.startswith(f"{topic_world.DIRECTORY}/entry-logs"):
+            seen.append(world.used_bytes())
+
+    world.disk.step = watched  # type: ignore[method-assign]
+    assert world.run(SCRIPTS["retaining"])
+    world.crash("drop")
+    check(world)
+    assert max(seen) > 1500
+    assert world.used_bytes() < 1000
+
+
+def test_a_failure_says_how_to_see_it_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("geminga.chaos.sim_file.SimFile.sync", lambda file: None)
+    failing = next(case for case in scripted_cases(["trimming"], ["drop"]) if not _holds(case))
+    assert main(["--replay", failing]) == 1
+    said = capsys.readouterr().out
+    assert f"FAILED {failing}: Broken: " in said
+    assert "last operations of" in said
+    monkeypatch.undo()
+    assert main(said.splitlines()[-1].partition("topic_campaign ")[2].split()) == 0
+
+
+def _holds(case: str) -> bool:
+    try:
+        run_cases([case])
+    except Exception:
+        return False
+    return True
