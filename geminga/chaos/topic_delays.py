@@ -81,6 +81,13 @@ class TopicDelay:
         self._scope.cancel()
         await self._ended.wait()
 
+    async def clear(self) -> None:
+        """The cursor has moved past everything."""
+        self._world.truth.sealed.clear()
+        self._due_when_read.clear()
+        self.index.clear()
+        await self.keeper.clear()
+
     async def recover(self) -> None:
         """Take over the buckets that are named; what they do not have is fed from the backlog again."""
         recovery = Recovery(

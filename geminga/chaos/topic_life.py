@@ -183,7 +183,7 @@ class TopicLife:
 
     # -- letting go ---------------------------------------------------------------------------------------
 
-    def _note_what_may_go(self) -> None:
+    def _note_what_may_go(self, *, retains: bool = True) -> None:
         """By the rules of retention, of what no subscription needs: from the oldest on."""
         settings, now_ms = self.ledger.settings, self.world.clock.ms
         left_bytes = self.ledger.total_size_bytes
@@ -195,7 +195,7 @@ class TopicLife:
             fits = size_bytes < 0 or left_bytes < size_bytes
             if not info.closed_ms and self.ledger.entries_in(info.ledger_id) < settings.ledger_entries_max:
                 return  # still written, and not about to be left
-            if not self.truth.is_consumed(info.ledger_id) or (is_held and fits):
+            if not self.truth.is_consumed(info.ledger_id) or (retains and is_held and fits):
                 return
             self.truth.may_go.add(info.ledger_id)
 
@@ -206,6 +206,17 @@ class TopicLife:
         self._letting_go = None
         self._check_not_fenced()
         return dropped
+
+    async def truncate(self) -> None:
+        """As a broker does it: every subscription moves to the end, and retention holds nothing back."""
+        for name in list(self.ledger.cursors):
+            self.acknowledge_up_to(name, self.ledger.last_confirmed)
+            if name in self.delays:
+                await self.delays[name].clear()
+            await self.persist(name)
+        self._note_what_may_go(retains=False)
+        await self.ledger.trim(retains=False)
+        self._check_not_fenced()
 
     def _check_not_fenced(self) -> None:
         if self.ledger.state is State.FENCED:

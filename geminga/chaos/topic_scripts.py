@@ -165,6 +165,24 @@ async def dropping_delayed(world: TopicWorld) -> None:
         await life.publish(1)
 
 
+async def truncating(world: TopicWorld) -> None:
+    """Everything goes at once, though it is retained, delayed, and not consumed."""
+    settings = msgspec.structs.replace(SMALL_TOPIC, retention_time_ms=-1, retention_size_bytes=-1)
+    async with living(world, settings=settings) as life:
+        await life.publish(6)
+        await life.subscribe("a")
+        await life.subscribe("b")
+        delay = await life.delay("a")
+        await delay.seal(await life.publish(4, due_ms=world.clock.ms + HOUR_MS))
+        life.acknowledge("b", list(life.truth.receipts)[1:3])
+        await life.truncate()
+        await life.publish(5)
+        await delay.settled()
+        await life.flush()
+        await life.truncate()
+        await life.flush()
+
+
 async def unloading(world: TopicWorld) -> None:
     """Closed and opened again and again, with and without entries in between; then terminated."""
     async with living(world) as life:
@@ -217,6 +235,7 @@ SCRIPTS: Final[dict[str, Script]] = {
         delaying,
         sharing,
         dropping_delayed,
+        truncating,
         unloading,
         crowding,
     )
@@ -229,6 +248,7 @@ ACTIONS: Final = (
     "acknowledge",
     "persist",
     "trim",
+    "truncate",
     "expire",
     "subscribe",
     "unsubscribe",
@@ -267,7 +287,7 @@ async def _act(life: TopicLife, kind: str, chance: random.Random) -> None:
         life.ledger.settings = msgspec.structs.replace(
             life.ledger.settings, retention_time_ms=time_ms, retention_size_bytes=size_bytes
         )
-    elif kind in ("trim", "flush", "unload", "delete", "collect"):
+    elif kind in ("trim", "truncate", "flush", "unload", "delete", "collect"):
         if kind == "collect":
             await life.bookie.collect_garbage()
             await life.bookie.compact(chance.choice((0.5, 0.9)))
