@@ -36,6 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 
+from geminga.broker.redelivery import RedeliverySet
 from geminga.position import Position
 from geminga.tracker.bucket_format import decode_directory, encode_bucket
 from geminga.tracker.bucket_store import StoredBucket
@@ -210,20 +211,34 @@ def fill(
     return spent
 
 
-def drain(index: DelayedIndex, view: View, clock: HandClock, sealed: SealedFile) -> tuple[int, float]:
-    """How many came, in how many CPU seconds; reading and checking segments included."""
-    drained = 0
-    started = time.thread_time()
+def drain(
+    index: DelayedIndex, view: View, clock: HandClock, sealed: SealedFile, count: int
+) -> tuple[int, float, float]:
+    """How many came, `count` at a time; CPU seconds, reading and checking segments included, in which the
+    tracker gave them, and in which the dispatcher's redelivery set took them.
+    """
+    drained, spent, put_s = 0, 0.0, 0.0
+    redelivery = RedeliverySet()
     while True:
-        taken = view.take_due(DRAIN_COUNT)
-        drained += len(taken)
-        if index.buckets and len(taken) < DRAIN_COUNT:
+        started = time.thread_time()
+        taken = view.take_due(count)
+        ended = time.thread_time()
+        spent += ended - started
+        if taken:
+            redelivery.add_all(taken)
+            put_s += time.thread_time() - ended
+            drained += len(taken)
+            redelivery.clear()
+        if index.buckets and len(taken) < count:
+            started = time.thread_time()
             sealed.load(index, clock.ms)
-            if not taken and not view.has_due():
+            has_due = view.has_due()
+            spent += time.thread_time() - started
+            if not taken and not has_due:
                 break
         elif not taken:
             break
-    return drained, time.thread_time() - started
+    return drained, spent, put_s
 
 
 def measure(

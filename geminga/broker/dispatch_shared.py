@@ -19,6 +19,7 @@ from geminga.broker.dispatch_chunks import ChunkOwners, HeldChunks
 from geminga.broker.dispatch_send import send_tracked
 from geminga.broker.dispatch_settings import SubscriptionSettings
 from geminga.broker.dispatch_unacked import UnackedBooks
+from geminga.broker.redelivery import ENTRY_BITS, ENTRY_MASK
 from geminga.errors import StorageError
 from geminga.managed_ledger.entry import Entry
 from geminga.position import Position
@@ -112,14 +113,12 @@ class SharedDispatcher(Dispatcher):
     def _take_due(self, count_max: int) -> bool:
         """Put what is due among what is to be sent again. False: nothing is."""
         tracker = self.delayed.tracker
-        if tracker is None or not tracker.has_due():
+        if tracker is None or not (taken := tracker.take_due(count_max)):
             return False
-        taken = tracker.take_due(count_max)
-        for ledger_id, entry_id in taken:
-            self.redelivery.add(ledger_id, entry_id)
-        if taken:
-            self._taken_ahead = max(self._taken_ahead, Position(*max(taken)))
-        return bool(taken)
+        self.redelivery.add_all(taken)
+        last = Position(taken[-1] >> ENTRY_BITS, taken[-1] & ENTRY_MASK)
+        self._taken_ahead = max(self._taken_ahead, last)
+        return True
 
     def _to_send_again(self, count_max: int) -> list[Position]:
         if not self.redelivery:

@@ -17,7 +17,7 @@ from geminga.clock import Clock
 from geminga.errors import GemingaError, ServiceNotReady
 from geminga.managed_ledger.cursor import Cursor
 from geminga.managed_ledger.managed_ledger import ManagedLedger
-from geminga.position import Position
+from geminga.position import LATEST, Position
 from geminga.tracker.bucket_owner import BucketOwner
 from geminga.tracker.bucket_settings import BucketSettings
 from geminga.tracker.bucket_store import KEY_PREFIX, BucketStore
@@ -65,6 +65,7 @@ class IndexHome:
             ),
             on_frozen=self._freeze if keeps_buckets else None,
             on_wanted=self._poke if keeps_buckets else None,
+            passed_by_all=self._passed_by_all if settings.is_shared else None,
         )
         self.keeper: Keeper | None = None
         if keeps_buckets:
@@ -170,6 +171,11 @@ class IndexHome:
         if self.overrides is not None:
             await self.overrides.write({code_of(*position): due_ms})
         return self.index.reschedule(position, due_ms)
+
+    def _passed_by_all(self) -> Position:
+        """What subscriptions that have not opened a view yet still need of a shared index stays in it."""
+        cursors = self._ledger.cursors.values()
+        return min((cursor.mark_delete for cursor in cursors if cursor.durable), default=LATEST)
 
     def is_acknowledged_by_all(self, position: tuple[int, int]) -> bool:
         return all(cursor.is_acknowledged(position) for cursor in self._ledger.cursors.values())

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable
 from itertools import islice, takewhile
+from typing import Final
 
-from pyroaring import BitMap
+from pyroaring import BitMap64
 
 from geminga.position import Position
+
+ENTRY_BITS: Final = 32
+ENTRY_MASK: Final = (1 << ENTRY_BITS) - 1
 
 
 class RedeliverySet:
@@ -15,47 +20,52 @@ class RedeliverySet:
     after a delay, or read when no consumer had permits. In the order of the topic.
 
     A position may carry its Key_Shared slot; then `holds_slot` tells that newer entries of that slot have to
-    wait.
+    wait. Its length is counted in 5 ns for each ledger, or each 65,536 entries of one.
     """
 
-    __slots__ = ("_count", "_ledgers", "_slot_counts", "_slots", "additions")
+    __slots__ = ("_codes", "_slot_counts", "_slots", "additions")
 
     def __init__(self) -> None:
-        self._ledgers: dict[int, BitMap] = {}
-        self._slots: dict[tuple[int, int], int] = {}
+        self._codes = BitMap64()
+        """Of ledger id << 32 | entry id."""
+        self._slots: dict[int, int] = {}
         self._slot_counts: dict[int, int] = {}
-        self._count = 0
         self.additions = 0
         """Grows with each new position; whoever reads across an await sees by it that something was added."""
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._codes)
+
+    def __bool__(self) -> bool:
+        return bool(self._codes)
 
     def __contains__(self, position: tuple[int, int]) -> bool:
-        entries = self._ledgers.get(position[0])
-        return entries is not None and position[1] in entries
+        return position[0] << ENTRY_BITS | position[1] in self._codes
 
     def add(self, ledger_id: int, entry_id: int, slot: int = 0) -> None:
-        entries = self._ledgers.get(ledger_id)
-        if entries is None:
-            entries = self._ledgers[ledger_id] = BitMap()
-        if entry_id not in entries:
-            entries.add(entry_id)
-            self._count += 1
+        code = ledger_id << ENTRY_BITS | entry_id
+        if code not in self._codes:
+            self._codes.add(code)
             self.additions += 1
-        if slot and (ledger_id, entry_id) not in self._slots:
-            self._slots[ledger_id, entry_id] = slot
+        if slot and code not in self._slots:
+            self._slots[code] = slot
             self._slot_counts[slot] = self._slot_counts.get(slot, 0) + 1
 
+    def add_all(self, codes: array[int]) -> None:
+        """Positions without slots: a column of type "Q" of ledger id << 32 | entry id, new ones all. About
+        20 ns for each if they ascend.
+        """
+        self._codes.update(codes)
+        self.additions += len(codes)
+
     def discard(self, ledger_id: int, entry_id: int) -> None:
-        entries = self._ledgers.get(ledger_id)
-        if entries is None or entry_id not in entries:
-            return
-        entries.remove(entry_id)
-        self._count -= 1
-        if not entries:
-            del self._ledgers[ledger_id]
-        slot = self._slots.pop((ledger_id, entry_id), 0)
+        code = ledger_id << ENTRY_BITS | entry_id
+        self._codes.discard(code)
+        if self._slots:
+            self._forget_slot(code)
+
+    def _forget_slot(self, code: int) -> None:
+        slot = self._slots.pop(code, 0)
         if slot:
             left = self._slot_counts[slot] - 1
             if left:
@@ -69,42 +79,31 @@ class RedeliverySet:
 
     def first(self, count_max: int) -> list[Position]:
         """At most `count_max` positions, the earliest; they stay in the set."""
-        found: list[Position] = []
-        for ledger_id in sorted(self._ledgers):
-            wanted = count_max - len(found)
-            found += [Position(ledger_id, e) for e in islice(self._ledgers[ledger_id], wanted)]
-            if len(found) >= count_max:
-                break
-        return found
+        return [Position(code >> ENTRY_BITS, code & ENTRY_MASK) for code in islice(self._codes, count_max)]
 
     def select(self, count_max: int, admits: Callable[[int], bool]) -> list[Position]:
         """Like `first`, but only positions whose slot `admits` takes (0: the slot is not known yet).
 
         O(size of the set) when most of it is refused; the look-ahead limit bounds that size.
         """
-        found: list[Position] = []
-        slots = self._slots
-        for ledger_id in sorted(self._ledgers):
-            for entry_id in self._ledgers[ledger_id]:
-                if admits(slots.get((ledger_id, entry_id), 0)):
-                    found.append(Position(ledger_id, entry_id))
-                    if len(found) >= count_max:
-                        return found
-        return found
+        slot_of = self._slots.get
+        admitted = (code for code in self._codes if admits(slot_of(code, 0)))
+        return [Position(code >> ENTRY_BITS, code & ENTRY_MASK) for code in islice(admitted, count_max)]
 
     def remove_up_to(self, last: Position) -> None:
         """Drop everything at or before `last`, e.g. because it was acknowledged or expired."""
-        for ledger_id in [i for i in self._ledgers if i <= last.ledger_id]:
-            entries = self._ledgers[ledger_id]
-            end = entries.max() if ledger_id < last.ledger_id else min(last.entry_id, entries.max())
-            for entry_id in list(takewhile(end.__ge__, entries)):
-                self.discard(ledger_id, entry_id)
+        if last.ledger_id < 0 or not self._codes:
+            return
+        end = min((last.ledger_id << ENTRY_BITS) + last.entry_id, self._codes.max())
+        if self._slots:
+            for code in takewhile(end.__ge__, self._codes):
+                self._forget_slot(code)
+        self._codes.remove_range(0, end + 1)
 
     def clear(self) -> None:
-        self._ledgers.clear()
+        self._codes.clear()
         self._slots.clear()
         self._slot_counts.clear()
-        self._count = 0
 
 
 class RedeliveryCounts:

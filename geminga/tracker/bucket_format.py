@@ -86,6 +86,15 @@ class Directory(NamedTuple):
     def rows(self) -> int:
         return int(self.counts.sum())
 
+    def check_segment(self, number: int, entry: bytes) -> None:
+        """That it is undamaged and the segment with this number, as far as can be told without decoding it.
+        CorruptData.
+        """
+        head = checked("a segment of a bucket", lambda: _SEGMENT.unpack_from(body_of(entry, SEGMENT)))
+        described = len(entry), *head[:2]
+        if described != (self.sizes_bytes[number], self.counts[number], self.min_ms[number]):
+            raise CorruptData(f"segment {number} of a bucket is not the one that the directory describes")
+
     def decode_segment(self, number: int, entry: bytes) -> Rows:
         """As the function `decode_segment`, and it must be what the directory says of this segment."""
         rows = decode_segment(entry)

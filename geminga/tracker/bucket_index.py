@@ -39,7 +39,7 @@ class BucketIndex(Protocol):
         ...
 
     def sealed_none(self, frozen: Frozen) -> None:
-        """None of the frozen rows is live any more, and none was written."""
+        """None of the frozen rows is live any more, or none is left in there, and none was written."""
         ...
 
     def seal_failed(self, frozen: Frozen) -> None:

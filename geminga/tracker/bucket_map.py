@@ -170,10 +170,13 @@ class BucketMap:
         bucket = self._buckets.get(stored)
         if bucket is None:
             return
-        rows = stored.directory.decode_segment(number, entry)
+        if bucket.is_suspect:
+            stored.directory.decode_segment(number, entry)
+            bucket.is_suspect = False
         if number == bucket.next_segment and not bucket.is_ready() and bucket.min_ms[number] <= now_ms:
-            bucket.load_rows(rows)
+            bucket.load_rows(stored.directory.decode_segment(number, entry))
         elif number == self._next_to_load(bucket):
+            stored.directory.check_segment(number, entry)
             bucket.load(number, entry)
         if bucket.is_ready():
             self._queue.push(bucket)

@@ -14,7 +14,7 @@ from pyroaring import BitMap
 
 from geminga.tracker.due_rows import DueBatch, members_of
 from geminga.tracker.membership import Membership
-from geminga.tracker.rows import ENTRY_BITS, ENTRY_MASK, Rows, code_of, places_of
+from geminga.tracker.rows import ENTRY_BITS, ENTRY_MASK, Integers, Rows, code_of
 
 
 class DueReader:
@@ -47,31 +47,31 @@ class DueReader:
     def next_ms(self) -> int:
         """The time of the row that is read next, of which there is one."""
         while True:
-            rows = self.batch.rows
-            if self.dropped.count:
-                while self.row < rows.length and self._is_dropped(rows.codes.item(self.row)):
+            times_ms, codes = self.batch.rows
+            if self.dropped.ledgers:
+                while self.row < len(codes) and self._is_dropped(codes.item(self.row)):
                     self.row += 1
-            if self.row < rows.length:
-                return rows.times_ms.item(self.row)
+            if self.row < len(codes):
+                return times_ms.item(self.row)
             self.next_batch()
 
     def _is_dropped(self, code: int) -> bool:
         return self.dropped.contains(code >> ENTRY_BITS, code & ENTRY_MASK)
 
-    def read(self, count_max: int, limit_ms: int) -> list[tuple[int, int]]:
-        """Take rows of the present batch, up to this time."""
-        rows = self.batch.rows
-        start, end = self.row, min(self.row + count_max, rows.length)
-        if rows.times_ms.item(end - 1) > limit_ms:
-            end = start + int(rows.times_ms[start:end].searchsorted(limit_ms, "right"))
-        places = places_of(rows.codes[start:end])
-        if self.dropped.count:
-            places = [place for place in places if not self.dropped.contains(*place)]
-        self.unread -= len(places)
+    def read(self, count_max: int, limit_ms: int) -> Integers:
+        """Take rows of the present batch, up to this time; their codes, in the order of the rows."""
+        times_ms, codes = self.batch.rows
+        start, end = self.row, min(self.row + count_max, len(codes))
+        if times_ms.item(end - 1) > limit_ms:
+            end = start + int(times_ms[start:end].searchsorted(limit_ms, "right"))
+        found = codes[start:end]
+        if self.dropped.ledgers:
+            found = found[[not self._is_dropped(code) for code in found.tolist()]]
+        self.unread -= len(found)
         self.row = end
-        if end == rows.length:
+        if end == len(codes):
             self.next_batch()
-        return places
+        return found
 
     def next_batch(self) -> None:
         """Leave the present batch, of which nothing is wanted any more."""
@@ -85,11 +85,11 @@ class DueReader:
         assert batch.next is not None
         self.batch, self.row = batch.next, 0
 
-    def read_behind(self, count_max: int) -> list[tuple[int, int]]:
+    def read_behind(self, count_max: int) -> Integers:
         taken = list(islice(self.behind.positions_from(0, 0), count_max))
         if taken:
             self.behind.discard_up_to(*taken[-1])
-        return taken
+        return np.array([code_of(*place) for place in taken], np.int64)
 
     def fall_behind(self, batch: DueBatch) -> None:
         """The index lets go of this batch, its oldest: keep only which positions are left of it."""
@@ -201,7 +201,7 @@ class DueReader:
         for batch, row in self._ahead():
             rows = batch.rows.part(row, batch.rows.length)
             if self.dropped.count:
-                wanted = [not self.dropped.contains(*place) for place in places_of(rows.codes)]
+                wanted = [not self._is_dropped(code) for code in rows.codes.tolist()]
                 rows = rows.where(np.array(wanted, bool))
             if rows.length:
                 found.append(rows)

@@ -283,7 +283,11 @@ class Feed:
         return self._column if self._ledger_id >= 0 else None
 
     def earliest_ms(self) -> int:
-        return min(self.shared.earliest_ms(), self.mutable.earliest_ms())
+        """The kept time of the earliest row of both columns; later than all times if there is none."""
+        earliest_ms = self.mutable.column.earliest_ms
+        if self.shared.column.earliest_ms < earliest_ms:
+            earliest_ms = self.shared.column.earliest_ms
+        return earliest_ms if earliest_ms == NEVER_MS else self._rules.kept_ms(earliest_ms)
 
     def forget(self) -> None:
         """All of it, as nothing is tracked any more."""

@@ -56,9 +56,11 @@ class DelayedIndex:
         settings: IndexSettings,
         on_frozen: Callable[[Frozen], None] | None = None,
         on_wanted: Callable[[], None] | None = None,
+        passed_by_all: Callable[[], tuple[int, int]] | None = None,
     ) -> None:
         """`on_frozen` takes rows that are to be sealed; None: they stay in memory. `on_wanted` is called when
-        `wanted` or `released` may have something new.
+        `wanted` or `released` may have something new. `passed_by_all`: the position up to which everything
+        is acknowledged by those who may open a view later.
         """
         self.settings = settings
         self.now_ms = clock.now_ms
@@ -81,6 +83,7 @@ class DelayedIndex:
             None if on_frozen is None else self._froze,
         )
         self._on_frozen = on_frozen
+        self._passed_by_all = passed_by_all
 
     def open_view(
         self,
@@ -133,6 +136,8 @@ class DelayedIndex:
     def bring(self, limit_ms: int) -> bool:
         """Fill the last batch with what is due at `limit_ms`. False: nothing is, or it has to be loaded."""
         while self.earliest_ms() <= limit_ms:
+            if self._is_overtaken():
+                self.take_back()
             self.feed.flush_due(limit_ms)
             parts = self.queue.gather(limit_ms)
             if parts:
@@ -144,6 +149,12 @@ class DelayedIndex:
                     self._announce(batch)
                     return True
         return False
+
+    def _is_overtaken(self) -> bool:
+        """Whether something was made due earlier than what some view has yet to read."""
+        if not self._due or not self._due[-1].readers:
+            return False
+        return self.feed.earliest_ms() < self._due[-1].rows.times_ms.item(-1)
 
     def earliest_ms(self) -> int:
         """The kept time of the earliest row that is at hand; later than all times if there is none."""
@@ -228,6 +239,10 @@ class DelayedIndex:
 
     def trim(self, position: tuple[int, int]) -> None:
         """All views have passed everything up to here."""
+        if self.members.is_empty_up_to(*position):
+            return
+        if self._passed_by_all is not None:
+            position = min(position, self._passed_by_all())
         if not self.members.is_empty_up_to(*position):
             for view in self.views:
                 view.passed.discard_up_to(*position)

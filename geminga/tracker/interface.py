@@ -8,6 +8,7 @@ subscriptions share. Pulsar's counterpart is `DelayedDeliveryTracker` (PIP-26, P
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -58,12 +59,13 @@ class DelayedDeliveryTracker(Protocol):
         """Whether `take_due` would return anything now."""
         ...
 
-    def take_due(self, count_max: int) -> Sequence[tuple[int, int]]:
-        """Forget and return at most `count_max` positions that are due, those of the earliest time first, as
-        plain (ledger id, entry id).
+    def take_due(self, count_max: int) -> array[int]:
+        """Forget and return at most `count_max` positions that are due: those of the earliest times, and of
+        times that the index does not tell apart the first ones of the topic.
 
-        Positions whose times the index does not tell apart come in the order of the topic: ledger, then
-        entry.
+        They are one column, of type "Q", of ledger id << 32 | entry id, and ascend: what is read together is
+        read in the order of the topic (Pulsar returns a sorted set). Hot: called in every round of a
+        dispatcher.
         """
         ...
 

@@ -9,7 +9,6 @@ This module imports numpy (75 ms, 15 MB), so nothing that a start needs may impo
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import repeat
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -21,6 +20,7 @@ ENTRY_BITS: Final = 32
 ENTRY_MASK: Final = (1 << ENTRY_BITS) - 1
 LEDGER_ID_END: Final = 1 << 31
 _DIGIT_END: Final = 1 << 16
+_DIGITS_END: Final = 1 << 32
 FAR_MS: Final = 1 << 62
 """Due times beyond this are cut to it: the year 146 million."""
 
@@ -61,15 +61,6 @@ def place_of(code: int) -> tuple[int, int]:
     return code >> ENTRY_BITS, code & ENTRY_MASK
 
 
-def places_of(codes: Integers) -> list[tuple[int, int]]:
-    """(ledger id, entry id) of each code, in plain integers."""
-    if len(codes) and codes.item(0) >> ENTRY_BITS == codes.item(-1) >> ENTRY_BITS:
-        ledger_id = int(codes.min()) >> ENTRY_BITS
-        if int(codes.max()) >> ENTRY_BITS == ledger_id:
-            return list(zip(repeat(ledger_id), (codes & ENTRY_MASK).tolist()))
-    return list(zip((codes >> ENTRY_BITS).tolist(), (codes & ENTRY_MASK).tolist()))  # noqa: B905 - hot
-
-
 def from_columns(times_ms: Iterable[int], codes: Iterable[int]) -> Rows:
     """Any columns of integers (lists, arrays of type "q"), copied, in the order given."""
     return Rows(_column(times_ms), _column(codes))
@@ -108,12 +99,12 @@ def is_sorted(rows: Rows) -> bool:
 def order_of(numbers: Integers) -> Integers:
     """The stable order of numbers that are not negative, at least one."""
     highest = int(numbers.max())
-    if highest < 1 << 32:
+    if highest < _DIGITS_END:
         # numpy sorts numbers of up to 16 bits digit by digit, several times as fast as by comparing.
         order = np.argsort(numbers.astype(np.uint16), kind="stable")
         if highest >= _DIGIT_END:
             upper = (numbers >> 16).astype(np.uint8 if highest < 1 << 24 else np.uint16)
-            order = order[np.argsort(upper[order], kind="stable")]
+            order = order.take(np.argsort(upper.take(order), kind="stable"))
         return order
     bits = len(numbers).bit_length()
     if highest >> (63 - bits):
@@ -129,10 +120,10 @@ def _sort(rows: Rows) -> Rows:
     times_ms, codes = rows
     offsets_ms = times_ms - times_ms.min()
     unit = _lowest_bit(int(np.bitwise_or.reduce(offsets_ms)))
-    if int(offsets_ms.max()) >> unit < _DIGIT_END:
-        # Few different times, as there are where they are not exact or do not go far: numpy sorts such small
-        # numbers digit by digit, which keeps the codes in order where they came in order.
-        order = np.argsort((offsets_ms >> unit).astype(np.uint16), kind="stable")
+    if int(offsets_ms.max()) >> unit < _DIGITS_END:
+        # By time alone, digit by digit: several times as fast, and enough where rows of the same time come in
+        # the order of their codes, as they do where parts of different ledgers follow each other.
+        order = order_of(offsets_ms >> unit)
         by_time = Rows(times_ms.take(order), codes.take(order))
         if is_sorted(by_time):
             return by_time

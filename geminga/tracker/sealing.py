@@ -46,8 +46,7 @@ class Sealer:
                 continue
             frozen = self._frozen[0]
             if not self._buckets.index.live_count(frozen.start_ledger, frozen.end_ledger):
-                self._frozen.popleft()
-                self._buckets.index.sealed_none(frozen)
+                self._none(frozen)
                 continue
             try:
                 with self._buckets.operations.counting("create"):
@@ -65,9 +64,18 @@ class Sealer:
                 self._buckets.index.seal_failed(frozen)
                 await trio.sleep(back_off.next_s())
 
+    def _none(self, frozen: Frozen) -> None:
+        self._frozen.popleft()
+        self._buckets.index.sealed_none(frozen)
+
     async def _seal(self, frozen: Frozen) -> None:
         generation = self._buckets.generation
-        encoded, directory = await self._off_loop(_encode, frozen, self._settings)
+        sealed = await self._off_loop(_encode, frozen, self._settings)
+        if sealed is None:
+            if self._frozen and self._frozen[0] is frozen:
+                self._none(frozen)
+            return
+        encoded, directory = sealed
         async with self._buckets.store.writing() as writer:
             await writer.append(encoded.segments)
             await writer.append(encoded.directory)
@@ -81,7 +89,10 @@ class Sealer:
             await self._buckets.name(writer, bucket, (), generation, tell_index)
 
 
-def _encode(frozen: Frozen, settings: BucketSettings) -> tuple[EncodedBucket, Directory]:
+def _encode(frozen: Frozen, settings: BucketSettings) -> tuple[EncodedBucket, Directory] | None:
+    """None: what is live of it has rows elsewhere by now, as after the clock was set back."""
+    if not frozen.rows.length:
+        return None
     encoded = encode_bucket(
         frozen.start_ledger,
         frozen.end_ledger,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final, Protocol
 
+from geminga.errors import CorruptData
 from geminga.tracker.rows import EMPTY, Integers, Rows, concatenate, rows_up_to
 
 GATHERED_ROWS_MAX: Final = 100_000
@@ -126,6 +127,7 @@ class Bucket:
         "end_ledger",
         "is_queued",
         "is_stale",
+        "is_suspect",
         "ledger_id",
         "loaded",
         "loaded_bytes",
@@ -146,7 +148,7 @@ class Bucket:
         ledger_id: int | None,
     ) -> None:
         """`segments`: first and last time, rows and bytes of each. `decode` takes a segment's number and
-        bytes that have been checked.
+        bytes that have been checked; CorruptData if they make no sense all the same.
         """
         self.start_ledger = start_ledger
         self.end_ledger = end_ledger
@@ -158,6 +160,8 @@ class Bucket:
         self.next_segment = 0
         """The first one whose rows have not been brought out of their bytes."""
         self._run: Run | None = None
+        self.is_suspect = False
+        """The next segment's bytes made no sense: whoever loads it again finds out, and tells."""
         self.on_progress: Callable[[], None] | None = None
         """Called when a segment's bytes are not needed any more, or a row of the next would be."""
         self.is_stale = False
@@ -230,7 +234,13 @@ class Bucket:
         parts = []
         while have < rows and (encoded := self.loaded.pop(self.next_segment, None)) is not None:
             self.loaded_bytes -= len(encoded)
-            part = self._decode(self.next_segment, encoded)
+            try:
+                part = self._decode(self.next_segment, encoded)
+            except CorruptData:
+                self.is_suspect = True
+                self.loaded.clear()
+                self.loaded_bytes = 0
+                break
             parts.append(part)
             have += part.length
             self.next_segment += 1

@@ -7,9 +7,11 @@ pace.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 from pyroaring import BitMap
 
 from geminga.position import EARLIEST, Position
@@ -175,19 +177,31 @@ class View:
                     return True
                 index.take_back()
 
-    def take_due(self, count_max: int) -> Sequence[tuple[int, int]]:
+    def take_due(self, count_max: int) -> array[int]:
         due = self.due
-        taken = due.read_behind(count_max) if due.behind.count else []
         limit_ms = self._now_ms() + self._rules.due_slack_ms
-        while len(taken) < count_max and self._has_row(limit_ms):
-            read = due.read(count_max - len(taken), limit_ms)
-            taken = taken + read if taken else read
-        if taken and not self.index.members.count:
+        if due.behind.ledgers:
+            return self._take_on(due.read_behind(count_max), count_max, limit_ms)
+        if not self._has_row(limit_ms):
+            return array("Q")
+        read = due.read(count_max, limit_ms)
+        if len(read) < count_max or not due.unread:
+            return self._take_on(read, count_max, limit_ms)
+        return _column(read.copy())
+
+    def _take_on(self, read: Integers, count_max: int, limit_ms: int) -> array[int]:
+        """What was read, at least one row, and what more there is."""
+        parts = [read]
+        wanted = count_max - len(read)
+        while wanted > 0 and self._has_row(limit_ms):
+            parts.append(self.due.read(wanted, limit_ms))
+            wanted -= len(parts[-1])
+        if not self.index.members.count:
             self.index.settle()
             if not len(self):
                 self._fixed.reset()
                 self.is_plain = False
-        return taken
+        return _column(np.concatenate(parts))
 
     def next_due_ms(self) -> int | None:
         if not len(self):
@@ -382,3 +396,8 @@ class View:
         self.passed.clear()
         self._fixed.reset()
         self.is_plain = False
+
+
+def _column(codes: Integers) -> array[int]:
+    codes.sort()
+    return array("Q", codes.tobytes())

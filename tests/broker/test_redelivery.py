@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +17,7 @@ places = st.tuples(st.integers(1, 3), st.integers(0, 9))
     st.lists(
         st.one_of(
             st.tuples(st.just("add"), places, st.integers(0, 4)),
+            st.tuples(st.just("add_all"), places, st.just(0)),
             st.tuples(st.just("discard"), places, st.just(0)),
             st.tuples(st.just("up_to"), places, st.just(0)),
         ),
@@ -30,13 +33,18 @@ def test_it_is_a_sorted_set_that_knows_its_slots(steps: list[tuple[str, tuple[in
             waiting.add(*place, slot)
             assert (waiting.additions > additions) is (place not in model)
             model[place] = model.get(place) or slot
+        elif what == "add_all":
+            new = [p for p in (place, (place[0], place[1] + 1)) if p not in model]
+            waiting.add_all(array("Q", [ledger_id << 32 | entry_id for ledger_id, entry_id in new]))
+            assert waiting.additions == additions + len(new)
+            model |= dict.fromkeys(new, 0)
         elif what == "discard":
             waiting.discard(*place)
             model.pop(place, None)
         else:
             waiting.remove_up_to(Position(*place))
             model = {p: s for p, s in model.items() if p > place}
-        assert len(waiting) == len(model)
+        assert (len(waiting), bool(waiting)) == (len(model), bool(model))
         assert waiting.first(100) == sorted(model)
         assert waiting.first(2) == sorted(model)[:2]
         assert waiting.select(3, lambda s: s % 2 == 0) == [p for p in sorted(model) if model[p] % 2 == 0][:3]

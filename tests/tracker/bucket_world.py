@@ -36,6 +36,7 @@ from geminga.tracker.frozen import Frozen
 from geminga.tracker.index import DelayedIndex, IndexSettings
 from geminga.tracker.keeper import Keeper
 from geminga.tracker.recovery import Recovery
+from tests.tracker.taking import take
 
 PATH = "/managed-ledgers/public/default/persistent/orders"
 NOW_MS = 1_700_000_000_000
@@ -283,12 +284,12 @@ class World:
             await trio.sleep(0.05)  # virtual: something is tried again then
 
     async def deliver(self, until_ms: int, count_max: int = 10_000) -> list[Place]:
-        """Move the time, take what is due, acknowledge it. Exact, in order, once."""
+        """Move the time, take what is due, one by one to see the order, acknowledge it. Exact, once."""
         self.clock.ms = max(self.clock.ms, until_ms)
         self.keeper.poke()
         taken: list[Place] = []
         while len(taken) < count_max:
-            some = [tuple(place) for place in self.view.take_due(count_max - len(taken))]
+            some = take(self.view, 1)
             if not some:
                 if not any(self.index.wanted(self.clock.ms)):
                     break

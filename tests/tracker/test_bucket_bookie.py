@@ -17,6 +17,7 @@ from geminga.tracker.index import DelayedIndex, IndexSettings
 from geminga.tracker.keeper import Keeper
 from geminga.tracker.recovery import Recovery
 from tests.managed_ledger.conftest import HandClock, Rooms, open_rooms
+from tests.tracker.taking import take
 
 SEALS, BUCKETS_MAX, ROWS = 200, 50, 100
 FIRST_LEDGER = 1_000_000
@@ -118,7 +119,7 @@ async def test_200_seals_at_most_50_buckets_write_little_more_than_once(
         taken: list[tuple[int, int]] = []
         with trio.fail_after(60):
             while len(taken) < len(truth):
-                some = life.view.take_due(1000)
+                some = take(life.view, 1000)
                 taken += some
                 if not some:
                     await trio.sleep(0.002)

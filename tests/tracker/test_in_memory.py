@@ -13,6 +13,7 @@ from geminga.position import Position
 from geminga.tracker.in_memory import in_memory_tracker
 from geminga.tracker.interface import NOT_DELAYED_MS, DelayedDeliveryTracker
 from geminga.tracker.time_rules import precision_bits
+from tests.tracker.taking import take
 
 
 class HandClock:
@@ -49,20 +50,20 @@ def test_due_positions_come_in_time_order_within_the_limit() -> None:
     clock = HandClock()
     tracker = in_memory_tracker(clock, tick_ms=1)
     assert all(add_all(tracker, [(2, 20), (1, 10), (5, 50), (4, 40), (3, 30)]))
-    assert (len(tracker), tracker.has_due(), tracker.take_due(10)) == (5, False, [])
+    assert (len(tracker), tracker.has_due(), take(tracker, 10)) == (5, False, [])
 
     clock.ms = 15
     assert not tracker.add(Position(1, 6), 15)
     assert len(tracker) == 5
     assert tracker.has_due()
-    assert tracker.take_due(10) == positions((1, 1))
+    assert take(tracker, 10) == positions((1, 1))
     assert (len(tracker), tracker.has_due()) == (4, False)
 
     clock.ms = 60
-    assert tracker.take_due(1) == positions((1, 2))
+    assert take(tracker, 1) == positions((1, 2))
     assert len(tracker) == 3
-    assert tracker.take_due(3) == positions((1, 3), (1, 4), (1, 5))
-    assert (len(tracker), tracker.has_due(), tracker.take_due(10)) == (0, False, [])
+    assert take(tracker, 3) == positions((1, 3), (1, 4), (1, 5))
+    assert (len(tracker), tracker.has_due(), take(tracker, 10)) == (0, False, [])
 
 
 def test_next_due_follows_the_earliest_bucket() -> None:
@@ -76,10 +77,10 @@ def test_next_due_follows_the_earliest_bucket() -> None:
     tracker.add(Position(1, 2), 15)
     assert tracker.next_due_ms() == 10
     clock.ms = 10
-    tracker.take_due(10)
+    take(tracker, 10)
     assert tracker.next_due_ms() == 15
     clock.ms = 20
-    tracker.take_due(10)
+    take(tracker, 10)
     assert tracker.next_due_ms() is None
 
 
@@ -102,9 +103,9 @@ def test_strict_is_never_early_and_still_knows_when_to_wake(now_ms: int) -> None
     tracker = in_memory_tracker(clock, tick_ms=1000, strict=True)
     assert add_all(tracker, [(0, 60_400), (1, 61_000)]) == [True, True]
     clock.ms = now_ms
-    assert (tracker.take_due(10), tracker.next_due_ms()) == ([], 60_416)
+    assert (take(tracker, 10), tracker.next_due_ms()) == ([], 60_416)
     clock.ms = 60_416
-    assert tracker.take_due(10) == positions((1, 0))
+    assert take(tracker, 10) == positions((1, 0))
     assert tracker.next_due_ms() == 61_440
 
 
@@ -114,7 +115,7 @@ def test_strict_is_due_by_the_end_of_its_bucket_however_soon_it_was_added() -> N
     tracker.add(Position(1, 0), 4)
     assert tracker.next_due_ms() == 16
     clock.ms = 16
-    assert tracker.take_due(1) == positions((1, 0))
+    assert take(tracker, 1) == positions((1, 0))
 
 
 def test_a_position_that_waits_is_not_handed_back_and_forth() -> None:
@@ -122,11 +123,11 @@ def test_a_position_that_waits_is_not_handed_back_and_forth() -> None:
     tracker = in_memory_tracker(clock, tick_ms=1000)
     for _ in range(10):
         assert tracker.add(Position(1, 0), 60_400)
-        assert tracker.take_due(10) == []
+        assert take(tracker, 10) == []
     clock.ms = 59_414
-    assert tracker.take_due(10) == []
+    assert take(tracker, 10) == []
     clock.ms = 59_415
-    assert tracker.take_due(10) == positions((1, 0))
+    assert take(tracker, 10) == positions((1, 0))
     assert not tracker.add(Position(1, 0), 60_400), "what was taken is due when it is read back"
 
 
@@ -146,7 +147,7 @@ def test_fixed_delays_pause_reading_until_some_are_due() -> None:
     clock.ms = 10
     assert not tracker.should_pause()
     clock.ms = 200
-    tracker.take_due(100)
+    take(tracker, 100)
     assert not tracker.should_pause()
 
 
@@ -167,7 +168,7 @@ def test_fixed_delay_is_looked_for_anew_once_emptied() -> None:
     add_all(tracker, [(0, 10), (1, 11), (2, 12)])
     assert not tracker.should_pause()
     clock.ms = 100
-    assert len(tracker.take_due(10)) == 3
+    assert len(take(tracker, 10)) == 3
     add_all(tracker, [(3, 110), (4, 111), (5, 112)])
     assert tracker.should_pause()
 
@@ -184,7 +185,7 @@ def test_equal_times_taken_one_by_one_come_in_topic_order() -> None:
     adds = positions((2, 0), (1, 7), (1, 3), (3, 1), (1, 5))
     assert all(tracker.add(position, 5000) for position in adds)
     clock.ms = 5000
-    taken = [tracker.take_due(1)[0] for _ in adds]
+    taken = [take(tracker, 1)[0] for _ in adds]
     assert taken == sorted(adds)
 
 
@@ -194,10 +195,10 @@ def test_a_bucket_is_split_by_the_limit() -> None:
     for position in positions((1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (2, 3), (2, 4)):
         tracker.add(position, 3000)
     clock.ms = 3000
-    assert tracker.take_due(4) == positions((1, 0), (1, 1), (2, 0), (2, 1))
+    assert take(tracker, 4) == positions((1, 0), (1, 1), (2, 0), (2, 1))
     assert len(tracker) == 3
-    assert tracker.take_due(2) == positions((2, 2), (2, 3))
-    assert tracker.take_due(2) == positions((2, 4))
+    assert take(tracker, 2) == positions((2, 2), (2, 3))
+    assert take(tracker, 2) == positions((2, 4))
     assert (len(tracker), tracker.next_due_ms()) == (0, None)
 
 
@@ -206,12 +207,12 @@ def test_adding_after_a_split_goes_to_the_rest_of_that_bucket() -> None:
     tracker = in_memory_tracker(clock, tick_ms=1024, strict=True)
     add_all(tracker, ((n, 3000) for n in range(100)))
     clock.ms = 3072
-    assert len(tracker.take_due(60)) == 60
+    assert len(take(tracker, 60)) == 60
     clock.ms = 2999  # a wall clock may step back
     add_all(tracker, [(0, 3000), (70, 3000), (100, 3000)])
     assert len(tracker) == 42
     clock.ms = 3072
-    assert [entry_id for _, entry_id in tracker.take_due(99)] == [0, *range(60, 101)]
+    assert [entry_id for _, entry_id in take(tracker, 99)] == [0, *range(60, 101)]
 
 
 def test_a_bucket_that_was_emptied_is_filled_anew() -> None:
@@ -219,7 +220,7 @@ def test_a_bucket_that_was_emptied_is_filled_anew() -> None:
     tracker = in_memory_tracker(clock, tick_ms=1024, strict=True)
     add_all(tracker, [(0, 3072), (1, 9000), (2, 3072)])
     clock.ms = 3072
-    assert len(tracker.take_due(9)) == 2
+    assert len(take(tracker, 9)) == 2
     clock.ms = 3000  # a wall clock may step back
     add_all(tracker, [(3, 3072)])
     assert (len(tracker), tracker.next_due_ms()) == (2, 3072)
@@ -232,7 +233,7 @@ def test_the_same_position_counts_once() -> None:
         assert tracker.add(Position(1, entry_id), 5000)
     assert len(tracker) == 2
     clock.ms = 5000
-    assert tracker.take_due(10) == positions((1, 3), (1, 5))
+    assert take(tracker, 10) == positions((1, 3), (1, 5))
     assert len(tracker) == 0
 
 
@@ -243,7 +244,7 @@ def test_an_offer_that_is_refused_as_due_is_not_returned_a_second_time() -> None
     clock.ms = 10
     assert not tracker.add(Position(1, 0), 10)
     assert (len(tracker), tracker.contains(Position(1, 0))) == (2, False)
-    assert tracker.take_due(10) == positions((1, 1))
+    assert take(tracker, 10) == positions((1, 1))
     clock.ms = 30
     assert not tracker.add(Position(1, 2), 30)
     assert (len(tracker), tracker.next_due_ms()) == (0, None)
@@ -256,7 +257,7 @@ def test_contains_only_what_is_tracked() -> None:
     assert tracker.contains(Position(1, 0))
     assert not tracker.contains(Position(2, 0))
     clock.ms = 10
-    tracker.take_due(1)
+    take(tracker, 1)
     assert not tracker.contains(Position(1, 0))
     assert tracker.contains(Position(1, 1))
 
@@ -271,7 +272,7 @@ async def test_clear_forgets_all_even_the_fixed_delay() -> None:
     add_all(tracker, [(0, 500), (1, 500)])
     assert (len(tracker), tracker.should_pause()) == (2, True)
     clock.ms = 500
-    assert tracker.take_due(9) == positions((1, 0), (1, 1))
+    assert take(tracker, 9) == positions((1, 0), (1, 1))
 
 
 def test_a_tick_of_everything_delivers_all_at_once() -> None:
@@ -279,7 +280,7 @@ def test_a_tick_of_everything_delivers_all_at_once() -> None:
     tracker.add(Position(1, 0), 100_000)
     tracker.set_tick(2**31 - 1)
     assert not tracker.add(Position(1, 1), 200_000)
-    assert tracker.take_due(9) == positions((1, 0))
+    assert take(tracker, 9) == positions((1, 0))
 
 
 def test_a_shorter_tick_narrows_the_buckets_once_empty() -> None:
@@ -291,7 +292,7 @@ def test_a_shorter_tick_narrows_the_buckets_once_empty() -> None:
     tracker.set_tick(1000)
     assert (tracker.next_due_ms(), len(tracker)) == (1008, 1)
     clock.ms = 1008
-    assert tracker.take_due(9) == positions((1, 0))
+    assert take(tracker, 9) == positions((1, 0))
     tracker.add(Position(1, 1), 2001)
     assert tracker.next_due_ms() == 2048
 
@@ -302,7 +303,7 @@ def test_a_tick_shorter_than_the_buckets_does_not_hand_back_and_forth() -> None:
     add_all(tracker, [(0, 60_400), (1, 99_000)])
     tracker.set_tick(16)
     clock.ms = 59_904
-    assert tracker.take_due(9) == positions((1, 0))
+    assert take(tracker, 9) == positions((1, 0))
     assert not tracker.add(Position(1, 0), 60_400), "early by the old width, as it cannot be told apart"
 
 
@@ -312,7 +313,7 @@ def test_what_a_wide_bucket_gave_back_early_waits_in_a_narrow_one() -> None:
     tracker.add(Position(1, 0), 60_400)
     tracker.set_tick(16)
     clock.ms = 59_904
-    assert tracker.take_due(9) == positions((1, 0))
+    assert take(tracker, 9) == positions((1, 0))
     assert tracker.add(Position(1, 0), 60_400), "nothing is left of the old width"
     assert tracker.next_due_ms() == 60_400
 
@@ -320,7 +321,7 @@ def test_what_a_wide_bucket_gave_back_early_waits_in_a_narrow_one() -> None:
 def test_the_far_future_is_kept() -> None:
     tracker = in_memory_tracker(HandClock(), tick_ms=1000, strict=True)
     assert tracker.add(Position(1, 0), 2**63 - 1)
-    assert (len(tracker), tracker.take_due(1)) == (1, [])
+    assert (len(tracker), take(tracker, 1)) == (1, [])
 
 
 def test_memory_is_counted_in_bytes_of_the_columns() -> None:
@@ -347,10 +348,10 @@ times = st.integers(0, 5000)
     adds=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 200), times), max_size=120),
     tick_ms=st.sampled_from([0, 1, 3, 16, 100, 1000, 1024]),
     strict=st.booleans(),
-    take=st.integers(1, 50),
+    count_max=st.integers(1, 50),
 )
 def test_a_sleeper_who_follows_next_due_loses_nothing(
-    adds: list[tuple[int, int, int]], tick_ms: int, strict: bool, take: int
+    adds: list[tuple[int, int, int]], tick_ms: int, strict: bool, count_max: int
 ) -> None:
     """Wakes only when told, as a dispatcher does: all come, none early or late beyond what was promised."""
     clock = HandClock()
@@ -366,7 +367,7 @@ def test_a_sleeper_who_follows_next_due_loses_nothing(
     while (wake_ms := tracker.next_due_ms()) is not None:
         assert tracker.has_due() or wake_ms > clock.ms
         clock.ms = max(clock.ms, wake_ms)
-        batch = [Position(*place) for place in tracker.take_due(take)]
+        batch = take(tracker, count_max)
         assert batch, "awake, and nothing to do: this would spin"
         for position in batch:
             assert -early_ms <= clock.ms - due_ms[position] <= late_ms
@@ -412,8 +413,8 @@ class AgainstAModel(RuleBasedStateMachine):
     def take(self, count_max: int) -> None:
         due = self.due_in_order()
         assert self.tracker.has_due() == bool(due)
-        taken = self.tracker.take_due(count_max)
-        assert taken == due[:count_max]
+        taken = take(self.tracker, count_max)
+        assert taken == sorted(due[:count_max])
         for position in taken:
             assert self.model.pop(position) <= self.clock.ms + self.tick_ms
 

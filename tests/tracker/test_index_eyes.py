@@ -18,6 +18,7 @@ from geminga.tracker.eyes import (
 from geminga.tracker.frozen import Frozen
 from geminga.tracker.index import DelayedIndex, IndexSettings
 from geminga.tracker.rows import code_of
+from tests.tracker.taking import take
 
 
 class HandClock:
@@ -44,7 +45,7 @@ def test_the_histogram_counts_what_is_tracked_and_nothing_else() -> None:
     view.pass_positions([(1, 2)])
     assert histogram(view, 100) == [DueClass(0, 1), DueClass(100, 1), DueClass(200, 3)]
     clock.ms = 155
-    assert view.take_due(1) == [(1, 0)]
+    assert take(view, 1) == [(1, 0)]
     assert view.has_due()
     assert histogram(view, 100) == [DueClass(100, 1), DueClass(200, 3)]
 

@@ -22,6 +22,7 @@ from geminga.tracker.frozen import Frozen
 from geminga.tracker.index import DelayedIndex, IndexSettings
 from geminga.tracker.rows import Rows, merge, split_repeated
 from geminga.tracker.view import View
+from tests.tracker.taking import take
 
 PROGRAMS = int(os.environ.get("GEMINGA_TRACKER_PROGRAMS", "1000"))
 LEDGERS = 6
@@ -64,7 +65,7 @@ class Subscriber:
             ),
             acknowledged_in=self.acknowledged_in if self.by_bitmaps else None,
         )
-        if self.by_bitmaps and self.mark_delete[1] >= 0:
+        if self.by_bitmaps:
             self.view.mark_delete_moved(self.mark_delete)
 
     def acknowledged_in(self, ledger_id: int, first: int, stop: int) -> BitMap | None:
@@ -101,7 +102,12 @@ class AgainstDictionaries(RuleBasedStateMachine):
         self.subscribers = [Subscriber(self.index, by_bitmaps) for _ in range(views if shared else 1)]
 
     def new_index(self) -> DelayedIndex:
-        return DelayedIndex(self.clock, self.settings, self.frozen.append if self.durable else None)
+        return DelayedIndex(
+            self.clock,
+            self.settings,
+            self.frozen.append if self.durable else None,
+            passed_by_all=lambda: min(subscriber.mark_delete for subscriber in self.subscribers),
+        )
 
     # -- what is expected ------------------------------------------------------------------------------------
 
@@ -202,7 +208,7 @@ class AgainstDictionaries(RuleBasedStateMachine):
         for _ in range(50):
             self.load()
             assert subscriber.view.has_due() or len(taken) == len(due)
-            more = list(subscriber.view.take_due(count - len(taken)))
+            more = list(take(subscriber.view, count - len(taken)))
             taken += more
             if not more or len(taken) == count:
                 break
@@ -304,6 +310,9 @@ class AgainstDictionaries(RuleBasedStateMachine):
         if not self.frozen:
             return
         frozen = self.frozen.pop(0)
+        if not frozen.rows.length:
+            self.index.sealed_none(frozen)
+            return
         self.index.sealed(frozen, self.store(frozen.start_ledger, frozen.end_ledger, frozen.rows))
 
     @precondition(lambda self: self.durable)

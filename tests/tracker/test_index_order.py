@@ -11,8 +11,9 @@ from geminga.tracker.bucket_format import decode_directory, encode_bucket
 from geminga.tracker.bucket_store import StoredBucket
 from geminga.tracker.frozen import Frozen
 from geminga.tracker.index import DelayedIndex, IndexSettings
-from geminga.tracker.rows import ENTRY_MASK, Rows, code_of, order_of, places_of
+from geminga.tracker.rows import Rows, order_of
 from geminga.tracker.view import View
+from tests.tracker.taking import take
 
 
 class HandClock:
@@ -50,10 +51,11 @@ def test_overlapping_packs_and_a_column_drain_in_order(tick_ms: int, span_ms: in
     times = np.random.default_rng(span_ms).integers(5000, 5000 + span_ms, size=230_000)
     fill(index, times)
     clock.ms = 10**9
-    drained: list[tuple[int, int]] = []
-    while taken := view.take_due(997):
-        drained += taken
-    assert drained == expected(times, tick_ms)
+    in_order, drained = expected(times, tick_ms), 0
+    while taken := take(view, 997):
+        assert taken == sorted(in_order[drained : drained + 997])
+        drained += len(taken)
+    assert drained == len(in_order)
 
 
 def test_sealed_buckets_drain_in_order_while_their_segments_are_loaded() -> None:
@@ -70,16 +72,17 @@ def test_sealed_buckets_drain_in_order_while_their_segments_are_loaded() -> None
         stored = StoredBucket(100 + number, decode_directory(encoded.directory), 0)
         segments[stored] = encoded.segments
         index.sealed(piece, stored)
-    drained: list[tuple[int, int]] = []
+    in_order, drained = expected(times, 1), 0
     for now_ms in range(99_000, 401_000, 1000):
         clock.ms = now_ms
         while wanted := index.wanted(now_ms):
             for stored, number in wanted:
                 index.segment_loaded(stored, number, segments[stored][number])
-        while taken := view.take_due(500):
+        while taken := take(view, 500):
             assert all(times[(ledger_id - 1) * 50_000 + entry_id] <= now_ms for ledger_id, entry_id in taken)
-            drained += taken
-    assert drained == expected(times, 1)
+            assert taken == sorted(in_order[drained : drained + len(taken)])
+            drained += len(taken)
+    assert drained == len(in_order)
     assert len(view) == 0
     assert set(index.released()) == set(segments)
 
@@ -93,7 +96,7 @@ def test_a_view_that_lags_keeps_what_is_due_as_bitmaps() -> None:
         index.append(1 + n // 50_000, n % 50_000, 10 + n % 7)
     slow.pass_positions([(1, 0), (3, 5)])
     clock.ms = 1000
-    while quick.take_due(5000):
+    while take(quick, 5000):
         pass
     assert (len(quick), len(slow)) == (0, count - 2)
     assert slow.due.behind.count > count // 4, "the oldest batches are gone"
@@ -101,7 +104,7 @@ def test_a_view_that_lags_keeps_what_is_due_as_bitmaps() -> None:
     assert quick_alone < 6 * 2**20, "and what is kept of them is small"
     came: set[tuple[int, int]] = set()
     taken_count = 0
-    while taken := slow.take_due(5000):
+    while taken := take(slow, 5000):
         came.update(taken)
         taken_count += len(taken)
     assert taken_count == len(came) == count - 2
@@ -118,7 +121,7 @@ def test_positions_may_be_huge() -> None:
     view.pass_positions([places[1]])
     assert (len(view), view.contains(places[0]), view.contains(places[1])) == (2, True, False)
     clock.ms = 2**62
-    assert list(view.take_due(9)) == [places[2], places[0]]
+    assert list(take(view, 9)) == [places[2], places[0]]
 
 
 @pytest.mark.parametrize("opened_first", [True, False])
@@ -166,9 +169,63 @@ def test_numbers_are_ordered_stably_whatever_their_width(bits: int) -> None:
     assert order_of(numbers).tolist() == sorted(range(5000), key=numbers.tolist().__getitem__)
 
 
-def test_codes_of_one_ledger_and_of_several_become_places() -> None:
-    one = [(5, 9), (5, 3), (5, ENTRY_MASK)]
-    returning = [(5, 9), (6, 3), (4, 0), (5, 1)]
-    for places in (one, returning, one[:1], []):
-        codes = np.array([code_of(*place) for place in places], np.int64)
-        assert places_of(codes) == places
+def test_a_position_made_due_earlier_overtakes_what_a_slower_view_has_yet_to_read() -> None:
+    clock = HandClock()
+    clock.ms = 100_000
+    index = DelayedIndex(clock, IndexSettings(tick_ms=1000, is_shared=True))
+    quick, slow = index.open_view(), index.open_view()
+    for entry_id in range(8):
+        assert index.append(4, entry_id, 101_001)
+    assert index.reschedule((4, 0), 100_352)
+    assert take(quick, 9) == [(4, 0)]
+    assert index.reschedule((4, 1), 100_000)
+    assert quick.has_due()
+    assert slow.next_due_ms() == 99_840, "of (4, 1), which the quick view has had brought out"
+    assert take(slow, 1) == [(4, 1)]
+    assert take(slow, 9) == [(4, 0)]
+    assert take(quick, 9) == [(4, 1)]
+
+
+def test_what_a_subscription_without_a_view_still_needs_stays_in_a_shared_index() -> None:
+    """As after a start, when consumers of one that has acknowledged everything come first."""
+    clock = HandClock()
+    lagging = Position(1, 4)
+    settings = IndexSettings(tick_ms=1, is_shared=True)
+    index = DelayedIndex(clock, settings, passed_by_all=lambda: lagging)
+    quick = index.open_view()
+    for entry_id in range(10):
+        index.append(1, entry_id, 50_000)
+    quick.mark_delete_moved((1, 9))
+    assert (len(quick), len(index)) == (0, 5)
+    slow = index.open_view()
+    slow.mark_delete_moved(lagging)
+    assert len(slow) == 5
+    lagging = Position(1, 9)
+    slow.mark_delete_moved(lagging)
+    assert (len(slow), len(index)) == (0, 5), "trimmed with the next ledger"
+    quick.mark_delete_moved((2, 0))
+    slow.mark_delete_moved((2, 0))
+    assert len(index) == 0
+
+
+def test_what_was_cut_off_and_has_no_rows_left_is_not_sealed() -> None:
+    """It came to be due, then the clock stepped back: its row is in the part that stays in memory."""
+    clock = HandClock()
+    clock.ms = 1000
+    frozen: list[Frozen] = []
+    settings = IndexSettings(tick_ms=1, strict=True, exact=True)
+    index = DelayedIndex(clock, settings, frozen.append)
+    view = index.open_view()
+    view.add(Position(1, 0), 2000)
+    clock.ms = 2000
+    assert view.has_due()
+    clock.ms = 1500
+    assert not view.has_due()
+    index.freeze()
+    [piece] = frozen
+    assert (piece.count, piece.rows.length) == (1, 0)
+    index.sealed_none(piece)
+    assert not index.buckets.frozen()
+    assert not index.buckets.covers(1, 1)
+    clock.ms = 2000
+    assert take(view, 9) == [(1, 0)]

@@ -12,6 +12,7 @@ from geminga.metadata import records
 from geminga.tracker.bucket_settings import BucketSettings
 from geminga.tracker.bucket_store import StoredBucket, bucket_key, range_of_key
 from tests.tracker.bucket_world import NOW_MS, Place, World
+from tests.tracker.taking import take
 
 FOREVER_MS = 10**9
 
@@ -197,7 +198,7 @@ def test_failed_reads_are_tried_again() -> None:
         world.clock.ms += 100_000
         world.keeper.poke()
         await trio.testing.wait_all_tasks_blocked()
-        assert not world.view.take_due(100)
+        assert not take(world.view, 100)
         assert len(world.view) == 20
         taken = set(await world.deliver(world.clock.ms))
         assert taken == set(places)
@@ -394,7 +395,7 @@ def test_buckets_behind_mark_delete_go_and_the_one_that_overlaps_it_stays() -> N
         world.view.mark_delete_moved((world.next_ledger, 0))
         assert len(world.view) == 0
         assert not world.view.has_due()
-        assert not world.view.take_due(10)
+        assert not take(world.view, 10)
         world.keeper.poke()
         await world.settled()
         assert not world.bucket_ledgers()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from geminga.errors import CorruptData
 from geminga.position import Position
+from geminga.tracker import bucket_format, entry_frame_format
 from geminga.tracker.bucket_format import decode_directory, encode_bucket
 from geminga.tracker.bucket_store import StoredBucket
 from geminga.tracker.frozen import Frozen
 from geminga.tracker.index import DelayedIndex, IndexSettings
 from geminga.tracker.membership import Membership
 from geminga.tracker.view import View
+from tests.tracker.taking import take
 
 
 class HandClock:
@@ -64,7 +67,7 @@ def test_a_bucket_is_released_with_its_last_row(sealed: Sealed) -> None:
     sealed.clock.ms = 150_000
     sealed.load()
     sealed.load()
-    assert sealed.view.take_due(10) == [(1, 0), (1, 1), (1, 2), (1, 3)]
+    assert take(sealed.view, 10) == [(1, 0), (1, 1), (1, 2), (1, 3)]
     assert sealed.index.released() == [sealed.buckets[0]]
     assert not sealed.index.released()
 
@@ -94,7 +97,52 @@ def test_nothing_is_looked_through_for_a_segment_that_was_loaded(
     monkeypatch.setattr(Membership, "count_between", count_between)
     sealed.clock.ms = 100_001
     sealed.load()
-    assert sealed.view.take_due(10) == [(1, 0), (1, 1)]
+    assert take(sealed.view, 10) == [(1, 0), (1, 1)]
     sealed.load()
     assert not sealed.index.released()
     assert not looks
+
+
+def test_a_segment_that_is_loaded_ahead_is_decoded_once(
+    sealed: Sealed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[bytes] = []
+    decode = bucket_format.decode_segment
+    monkeypatch.setattr(bucket_format, "decode_segment", lambda entry: decoded.append(entry) or decode(entry))
+    sealed.clock.ms = 50_000
+    sealed.load()
+    sealed.load()
+    assert len(sealed.index.buckets.items()[0][1].loaded) == 2
+    assert not decoded
+    sealed.clock.ms = 100_010
+    assert take(sealed.view, 10) == [(1, 0), (1, 1), (1, 2), (1, 3)]
+    assert decoded == sealed.segments[sealed.buckets[0]]
+
+
+def test_a_segment_whose_checksum_is_right_and_makes_no_sense_is_told_when_it_is_loaded_again(
+    sealed: Sealed,
+) -> None:
+    [first, *_] = sealed.buckets
+    good = sealed.segments[first][1]
+    body = bytearray(entry_frame_format.body_of(good, entry_frame_format.SEGMENT))
+    body[-3:] = b"\xff\xff\xff"
+    sealed.segments[first][1] = entry_frame_format.framed(entry_frame_format.SEGMENT, bytes(body))
+    sealed.clock.ms = 50_000
+    sealed.load()
+    sealed.load()
+    sealed.clock.ms = 100_010
+    assert take(sealed.view, 10) == [(1, 0), (1, 1)]
+    with pytest.raises(CorruptData):
+        sealed.load()
+    sealed.segments[first][1] = good
+    sealed.load()
+    assert take(sealed.view, 10) == [(1, 2), (1, 3)]
+
+
+def test_another_segment_than_was_asked_for_is_refused_without_decoding(sealed: Sealed) -> None:
+    [first, *_] = sealed.buckets
+    sealed.clock.ms = 50_000
+    with pytest.raises(CorruptData):
+        sealed.index.segment_loaded(first, 0, sealed.segments[first][1])
+    sealed.load()
+    assert sealed.index.buckets.items()[0][1].is_ready()
