@@ -76,7 +76,7 @@ class PolicyRoutes:
         check_count(endpoint, value)
         if value is not KEPT:
             await self._policies.set_for_namespace(name, policy, value)
-        return NO_CONTENT
+        return _done(policy, value)
 
     async def remove_from_namespace(self, policy: Policy, endpoint: Endpoint, request: Request) -> Response:
         await self._policies.set_for_namespace(namespace_of(request), policy, None)
@@ -97,7 +97,7 @@ class PolicyRoutes:
         check_count(endpoint, value)
         if value is not KEPT:
             await self._policies.set_for_topic(topic, policy, value)
-        return NO_CONTENT
+        return _done(policy, value)
 
     async def remove_from_topic(self, policy: Policy, endpoint: Endpoint, request: Request) -> Response:
         await self._policies.set_for_topic(policy_topic_of(self._view, request), policy, None)
@@ -106,6 +106,14 @@ class PolicyRoutes:
     async def forget_topic(self, request: Request) -> Response:
         await self._policies.forget_topic(policy_topic_of(self._view, request))
         return NO_CONTENT
+
+
+def _done(policy: Policy, value: object) -> Response:
+    """Whoever sets what this broker does not act upon is told so, in a header that others pass over."""
+    if policy.acted_upon or value is None:
+        return NO_CONTENT
+    text = f"{policy.name.replace('_', ' ')} is stored and shown, and has no effect in this broker"
+    return NO_CONTENT._replace(headers=(("Warning", f'299 geminga "{text}"'),))
 
 
 def policy_topic_of(view: BrokerView, request: Request) -> TopicName:

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from geminga.admin.broker_view import BrokerView
 from geminga.admin.names import subscription_of, topic_of
 from geminga.admin.router import NO_CONTENT, BadRequest, NotFound, Request, Response, Router, json_response
 from geminga.admin.routes_topics import TOPIC, parts_of, properties_of
+from geminga.broker.policies_values import Int32, Int64, read
 from geminga.errors import Conflict, NotAllowed, PeerError, SubscriptionNotFound
 from geminga.names import TopicName
 from geminga.position import EARLIEST, LATEST, Position
 
 SUBSCRIPTION = f"{TOPIC}/subscription/{{subscription}}"
-NUMBER_MAX = 2**63 - 1
+NUMBER_MAX, INT_MAX = 2**63 - 1, 2**31 - 1
 _ENDS = {
     "earliest": {"ledgerId": -1, "entryId": -1},
     "latest": {"ledgerId": NUMBER_MAX, "entryId": NUMBER_MAX},
 }
+
+
+class MessageId(msgspec.Struct, frozen=True):
+    """A place as a body names it, or the one behind it."""
+
+    ledger_id: Int64 = msgspec.field(default=0, name="ledgerId")
+    entry_id: Int64 = msgspec.field(default=0, name="entryId")
+    partition_index: Int32 = msgspec.field(default=-1, name="partitionIndex")
+    excluded: bool = False
+    is_excluded: bool = msgspec.field(default=False, name="isExcluded")
 
 
 class BadPartition(PeerError):
@@ -85,11 +98,11 @@ class SubscriptionRoutes:
         return NO_CONTENT
 
     async def expire(self, request: Request) -> Response:
-        seconds = _number(request.parameters["seconds"])
+        seconds = _seconds(request.parameters["seconds"])
         return await self._expire(await self._targets(request), seconds)
 
     async def expire_all(self, request: Request) -> Response:
-        seconds = _number(request.parameters["seconds"])
+        seconds = _seconds(request.parameters["seconds"])
         parts = parts_of(self._view, topic_of(request))
         targets = [(part, name) for part in parts for name in await self._view.subscription_names(part)]
         return await self._expire(targets, seconds)
@@ -107,14 +120,14 @@ class SubscriptionRoutes:
 
     async def expire_up_to(self, request: Request) -> Response:
         body = request.json()
-        body = _ENDS.get(body, body) if isinstance(body, str) else body
-        if not isinstance(body, dict):
-            raise BadRequest("expected an object with ledgerId and entryId")
+        asked = read(MessageId, _ENDS.get(body, body) if isinstance(body, str) else body)
         if self._view.partitions(topic_of(request)):
             raise NotAllowed("Expire message at position is not supported for partitioned-topic")
-        position = _position_asked(body)
+        position = Position(asked.ledger_id, asked.entry_id)
+        if asked.excluded or asked.is_excluded:
+            position = position.next()
         targets = await self._targets(request)
-        if targets[0][0].partition_index != body.get("partitionIndex", -1):
+        if targets[0][0].partition_index != asked.partition_index:
             raise BadPartition(
                 "Invalid parameter for expire message by position, partition index of passed in message "
                 "position doesn't match partition index for the topic"
@@ -139,7 +152,9 @@ class SubscriptionRoutes:
             raise BadRequest("expected an object with ledgerId and entryId")
         if self._view.partitions(topic_of(request)):
             raise NotAllowed("Reset-cursor at position is not allowed for partitioned-topic")
-        position = _position_asked(body)
+        position = _position(body)
+        if body.get("isExcluded") or body.get("excluded"):
+            position = position.next()
         for part, name in await self._targets(request):
             await self._view.reset(part, name, position)
         return NO_CONTENT
@@ -168,12 +183,6 @@ def _start(body: Any) -> tuple[Position, dict[str, str]]:
     raise BadRequest('expected "earliest", "latest" or an object with ledgerId and entryId')
 
 
-def _position_asked(body: dict[str, Any]) -> Position:
-    """The place that a body names, or the one behind it."""
-    position = _position(body)
-    return position.next() if body.get("isExcluded") or body.get("excluded") else position
-
-
 def _position(body: dict[str, Any]) -> Position:
     numbers = []
     for key in ("ledgerId", "entryId"):
@@ -182,6 +191,14 @@ def _position(body: dict[str, Any]) -> Position:
             raise BadRequest(f"{key} must be a whole number of at least -1")
         numbers.append(value)
     return Position(*numbers)
+
+
+def _seconds(text: str) -> int:
+    """As `_number`, an int of Java's."""
+    number = _number(text.removeprefix("-"))
+    if number > INT_MAX:
+        raise NotFound("Not Found")
+    return -number if text.startswith("-") else number
 
 
 def _number(text: str) -> int:

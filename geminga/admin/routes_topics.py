@@ -136,7 +136,10 @@ class TopicRoutes:
     async def terminate_partitions(self, request: Request) -> Response:
         topic = topic_of(request)
         if not self._view.partitions(topic):
-            raise TopicNotFound(f"Partitioned Topic not found: {topic} has zero partitions")
+            raise NotAllowed(
+                "Termination of a non-partitioned topic is not allowed using partitioned-terminate, "
+                "please use terminate commands"
+            )
         ends: dict[str, dict[str, int]] = {}
         for part in parts_of(self._view, topic):
             if not self._view.exists(part):

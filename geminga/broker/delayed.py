@@ -96,6 +96,7 @@ class DelayedEntries:
         "_open",
         "_opening",
         "_policy",
+        "clears",
         "cursor",
         "has_index",
         "home",
@@ -130,6 +131,8 @@ class DelayedEntries:
         """To be read again when the index is not full any more."""
         self._is_closed = False
         self.tracker: DelayedDeliveryTracker | None = None
+        self.clears = 0
+        """How often `clear` was called."""
         self.is_unknown: Callable[[int], bool] | None = None
         """While an index that was found at a start is being read: whether it may yet say when entries of this
         ledger are due. `read_again` is called for each range of ledgers when that is settled.
@@ -219,6 +222,7 @@ class DelayedEntries:
     async def clear(self) -> None:
         """Nothing is held back any more, and nothing to be read again: the cursor has moved."""
         self.all_again()
+        self.clears += 1
         if self.tracker is not None:
             await self.tracker.clear()
         if self.home is not None:
@@ -272,6 +276,14 @@ class DelayedEntries:
             held.difference_update(part[place].position for place in refused)
             start = stop
         return held
+
+    def due_ms(self, entry: Entry) -> int:
+        """When an entry is due, 0 if it has no time: as it was sent, or as it was changed. Its metadata must
+        be at hand.
+        """
+        code = entry.position.ledger_id << 32 | entry.position.entry_id
+        at_ms: int = entry.peek.deliver_at_ms
+        return self.overrides.get(code, at_ms)
 
     def has_due(self) -> bool:
         return self.tracker is not None and self.tracker.has_due()

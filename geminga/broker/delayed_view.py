@@ -44,13 +44,11 @@ class NotDelayed(PeerError):
 
 def _due_ms(subscription: Subscription, entry: Entry) -> int | None:
     """When an entry is due: as it was sent, or as it was changed. None: its metadata cannot be read."""
-    changed = subscription.delayed.overrides.get(entry.position.ledger_id << 32 | entry.position.entry_id)
-    if changed is not None:
-        return changed
     try:
-        return peek(entry.body).deliver_at_ms
+        entry.peek = entry.peek or peek(entry.body)
     except ProtocolError:
         return None
+    return subscription.delayed.due_ms(entry)
 
 
 def _capacity(subscription: Subscription) -> str:

@@ -139,9 +139,9 @@ class KeySharedDispatcher(SharedDispatcher):
             limit = settings.unacked_max_per_subscription or 2**31
         return limit - len(self.redelivery)
 
-    def _take_due(self, count_max: int) -> bool:
+    def take_due(self, count_max: int) -> bool:
         room = self._look_ahead_left()
-        return room > 0 and super()._take_due(min(count_max, room))
+        return room > 0 and super().take_due(min(count_max, room))
 
     def _takes_due(self) -> bool:
         return self._look_ahead_left() > 0 and super()._takes_due()

@@ -82,7 +82,7 @@ class SharedDispatcher(Dispatcher):
                 continue
             self._held.release_if_asked()
             is_turn_of_due = self._is_turn_of_due
-            self._is_turn_of_due = not (is_turn_of_due and self._take_due(count))
+            self._is_turn_of_due = not (is_turn_of_due and self.take_due(count))
             positions = self._to_send_again(count)
             if positions:
                 if not await self._send_again(positions):
@@ -110,7 +110,7 @@ class SharedDispatcher(Dispatcher):
             return self.throttle.room(wanted, max(c.average_messages for c in self.consumers))
         return wanted
 
-    def _take_due(self, count_max: int) -> bool:
+    def take_due(self, count_max: int) -> bool:
         """Put what is due among what is to be sent again. False: nothing is."""
         tracker = self.delayed.tracker
         if tracker is None or not (taken := tracker.take_due(count_max)):

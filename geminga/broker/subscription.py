@@ -21,6 +21,7 @@ from geminga.broker.dispatch_settings import SubscriptionSettings
 from geminga.broker.dispatch_shared import SharedDispatcher
 from geminga.broker.dispatch_task import Sleeper
 from geminga.broker.dispatch_types import dispatcher_for
+from geminga.broker.due_backlog import DueBacklog
 from geminga.broker.subscription_acks import acknowledge_command, acknowledge_cumulative
 from geminga.broker.subscription_expiry import Expiry
 from geminga.broker.subscription_log import SparseLog
@@ -91,6 +92,7 @@ class Subscription:
         self.unused_since_ms = clock.now_ms()
         """When its last consumer left, or it was loaded; it says nothing while there is a consumer."""
         self.expiry = Expiry()
+        self._due_backlog: DueBacklog | None = None
         self.log = SparseLog(clock)
         self.throttle = Throttle(clock.monotonic_s)
         self._sleeper = Sleeper(clock)
@@ -304,6 +306,25 @@ class Subscription:
             self.last_mark_delete_advanced_ms = now_ms
         if self.topic.ledger.terminated:
             self.end_of_topic()
+
+    @property
+    def due_backlog(self) -> DueBacklog:
+        """For the policies that count from due times; most subscriptions never make one."""
+        if self._due_backlog is None:
+            self._due_backlog = DueBacklog(self)
+        return self._due_backlog
+
+    def let_go(self, positions: Sequence[Position]) -> int:
+        """Acknowledge whole entries on behalf of someone who is no consumer; returns how many of them were in
+        the backlog.
+        """
+        before = self.backlog()
+        if self.consumers and self.dispatcher is not None:
+            self.dispatcher.settle(self.consumers[0], positions)
+        self.delayed.passed(positions)
+        if positions and self.cursor.acknowledge(positions):
+            self.after_acks(self.clock.now_ms())
+        return before - self.backlog()
 
     def skip_to(self, position: Position) -> None:
         """Acknowledge everything up to `position` on behalf of someone who is no consumer (skip, expiry,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from geminga.broker.rates import Rate
 from geminga.errors import ProtocolError
+from geminga.position import LATEST
 from geminga.wire.message_metadata import broker_timestamp_ms, peek
 
 if TYPE_CHECKING:
@@ -32,8 +33,17 @@ class Expiry:
         """When it was last looked for; 0: never."""
         self._is_running = False
 
-    async def expire(self, subscription: Subscription, older_than_s: int, *, by_broker_time: bool) -> bool:
-        """Acknowledge what was published more than `older_than_s` ago; durable as acknowledgements are.
+    async def expire(
+        self,
+        subscription: Subscription,
+        older_than_s: int,
+        *,
+        by_broker_time: bool,
+        from_due_time: bool = False,
+    ) -> bool:
+        """Acknowledge what was published more than `older_than_s` ago; durable as acknowledgements are. As in
+        Pulsar nothing is older than 0, and everything than less. With `from_due_time` a delayed message goes
+        only when it has been due for as long.
 
         False: nothing was done, since there is no backlog, nothing of a small one is that old while consumers
         are connected, or another expiry is under way. StorageError when an entry cannot be read.
@@ -42,7 +52,7 @@ class Expiry:
             return False
         self._is_running = True
         try:
-            return await self._expire(subscription, older_than_s, by_broker_time)
+            return await self._expire(subscription, older_than_s, by_broker_time, from_due_time)
         finally:
             self._is_running = False
 
@@ -57,13 +67,15 @@ class Expiry:
             self.total += move_to(subscription, position)
         return True
 
-    async def _expire(self, subscription: Subscription, older_than_s: int, by_broker_time: bool) -> bool:
+    async def _expire(
+        self, subscription: Subscription, older_than_s: int, by_broker_time: bool, from_due_time: bool
+    ) -> bool:
         ledger, cursor = subscription.topic.ledger, subscription.cursor
         before_ms = subscription.clock.now_ms() - older_than_s * 1000
         last = ledger.last_position()
 
         def is_young(entry: Entry) -> bool:
-            return published_ms(entry, by_broker_time) >= before_ms
+            return not older_than_s or published_ms(entry, by_broker_time) >= before_ms
 
         oldest = await oldest_unacknowledged(subscription)
         if oldest is None or is_young(oldest):
@@ -72,6 +84,13 @@ class Expiry:
             return oldest is not None and not is_nearly_caught_up
         self.last_ms = subscription.clock.now_ms()
         young = await ledger.find_first(is_young, after=cursor.mark_delete)
+        due_backlog = subscription.due_backlog if from_due_time else None
+        if due_backlog is not None and due_backlog.is_unknown:
+            return False
+        if due_backlog is not None and due_backlog.heeds_due_times:
+            end = LATEST if young is None else young
+            self.total += await due_backlog.expire(before_ms, end, by_broker_time)
+            return True
         up_to = last if young is None else ledger.previous_position(young)
         if up_to is not None and up_to > cursor.mark_delete:
             self.total += move_to(subscription, up_to)

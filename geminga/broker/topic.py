@@ -202,13 +202,18 @@ class Topic:
         """Acknowledge what is older than the TTL, on every subscription. StorageError if unreadable."""
         ttl_s = self.policies.message_ttl_s
         if ttl_s > 0:
+            from_due_time = self.policies.ttl_from_due_time
             for subscription in tuple(self.subscriptions.values()):
-                await self.expire_older(subscription, ttl_s)
+                await self.expire_older(subscription, ttl_s, from_due_time=from_due_time)
 
-    async def expire_older(self, subscription: Subscription, than_s: int) -> bool:
+    async def expire_older(
+        self, subscription: Subscription, than_s: int, *, from_due_time: bool = False
+    ) -> bool:
         """See `Expiry.expire`."""
         by_broker_time = self.settings.expires_by_broker_time
-        return await subscription.expiry.expire(subscription, than_s, by_broker_time=by_broker_time)
+        return await subscription.expiry.expire(
+            subscription, than_s, by_broker_time=by_broker_time, from_due_time=from_due_time
+        )
 
     def _check_open(self) -> None:
         if self.closing:

@@ -43,10 +43,13 @@ class Admin:
         try:
             with urlopen(request, timeout=SECONDS_MAX) as response:
                 answer = response.read()
+                warning = response.headers.get("Warning", "")
         except HTTPError as error:
             raise RequestFailed(_reason(error.read()) or f"{error.code} {error.reason}") from None
         except (URLError, OSError, ValueError) as error:
             raise RequestFailed(f"{self._url}: {getattr(error, 'reason', error)}") from None
+        if warning:
+            print(f"warning: {warning.partition(chr(34))[2].rstrip(chr(34)) or warning}", file=sys.stderr)
         return json.loads(answer) if answer.strip() else None
 
 

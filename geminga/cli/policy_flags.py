@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from geminga.cli.admin_http import Flag, flag
+from geminga.cli.admin_http import Flag, RequestFailed, flag
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_000}
 _UNITS_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
@@ -25,6 +25,8 @@ class PolicyVerb(NamedTuple):
     in_query: str = ""
     """The query parameter that the value goes into, instead of the body."""
     removable: bool = True
+    is_own: bool = False
+    """Not Pulsar's: below `/geminga/policies`."""
 
 
 def seconds(text: str) -> int:
@@ -48,12 +50,14 @@ def size_bytes(text: str) -> int:
 
 
 def _minutes(text: str) -> int:
-    """As `seconds`, in minutes. A bare number that is less than a minute is minutes, which is said."""
+    """As `seconds`, in whole minutes. What is less counts as 0, as in pulsar-admin; only a bare number is
+    taken for minutes then. Either is said.
+    """
     return _in_units(text, seconds, 60, "minutes")
 
 
 def _mebibytes(text: str) -> int:
-    """As `size_bytes`, in MiB. A bare number that is less than one is MiB, which is said."""
+    """As `size_bytes`, in whole MiB, and as `_minutes`."""
     return _in_units(text, size_bytes, MIB, "MiB")
 
 
@@ -62,7 +66,8 @@ def _in_units(text: str, parse: Callable[[str], int], unit: int, name: str) -> i
     if value <= 0 or value >= unit:
         return value if value <= 0 else value // unit
     if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text} is less than what is counted in: whole {name}")
+        print(f"{text} is less than what is counted in, whole {name}: it counts as 0", file=sys.stderr)
+        return 0
     print(f"{text} without a unit is taken for {text} {name}", file=sys.stderr)
     return value
 
@@ -83,6 +88,8 @@ def _value(flags: Any) -> Any:
 
 
 def _switched(flags: Any) -> bool:
+    if flags.value is None:
+        raise RequestFailed("give either --enable or --disable")
     return bool(flags.value)
 
 
@@ -147,7 +154,7 @@ DELAYED = PolicyVerb(
         flag("--maxDelay", "-md", type=seconds, default=0, help="the longest delay; 0: any"),
     ),
     lambda flags: {
-        "active": bool(flags.value),
+        "active": _switched(flags),
         "tickTime": round(flags.time * 1000),
         "maxDeliveryDelayInMillis": flags.maxDelay * 1000,
     },
@@ -198,7 +205,14 @@ INACTIVE = PolicyVerb(
     "inactive-topic-policies",
     "inactiveTopicPolicies",
     (
-        flag("--enable-delete-while-inactive", "-e", dest="value", action="store_true", help="delete it"),
+        flag(
+            "--enable-delete-while-inactive",
+            "-e",
+            dest="value",
+            action="store_true",
+            default=None,
+            help="delete it",
+        ),
         flag("--disable-delete-while-inactive", "-d", dest="value", action="store_false", help="keep it"),
         flag("--max-inactive-duration", "-t", type=seconds, required=True, help="after how long"),
         flag(
@@ -211,7 +225,7 @@ INACTIVE = PolicyVerb(
     lambda flags: {
         "inactiveTopicDeleteMode": flags.delete_mode,
         "maxInactiveDurationSeconds": flags.max_inactive_duration,
-        "deleteWhileInactive": bool(flags.value),
+        "deleteWhileInactive": _switched(flags),
     },
 )
 SUBSCRIPTION_TYPES = PolicyVerb(
@@ -234,7 +248,13 @@ SCHEMA_COMPATIBILITY = PolicyVerb(
     _value,
     "PUT",
 )
+OWN_VERBS = (
+    PolicyVerb("ttl-from-due-time", "ttlFromDueTime", _switch(), _switched, is_own=True),
+    PolicyVerb("backlog-quota-from-due-time", "backlogQuotaFromDueTime", _switch(), _switched, is_own=True),
+)
+"""Not Pulsar's: what is not due yet does not count."""
 SHARED_VERBS = (
+    *OWN_VERBS,
     RETENTION,
     DELAYED,
     PERSISTENCE,

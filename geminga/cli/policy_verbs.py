@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from geminga.cli.admin_http import Admin, Flag, Verb, flag
+from geminga.cli.admin_http import Admin, Flag, RequestFailed, Verb, flag
 from geminga.cli.policy_flags import PolicyVerb, seconds, size_bytes
 
 QUOTA_TYPE = flag(
@@ -16,8 +16,8 @@ QUOTA_TYPE = flag(
     help="by size or by age (default: destination_storage)",
 )
 QUOTA_FLAGS = (
-    flag("--limit", "-l", type=size_bytes, default=0, help="bytes, or 10M, 16G; below 0: no limit"),
-    flag("--limitTime", "-lt", type=seconds, default=0, help="seconds, or 10m, 3h; below 0: no limit"),
+    flag("--limit", "-l", type=size_bytes, default=None, help="bytes, or 10M, 16G; below 0: no limit"),
+    flag("--limitTime", "-lt", type=seconds, default=None, help="seconds, or 10m, 3h; below 0: no limit"),
     flag(
         "--policy",
         "-p",
@@ -40,13 +40,17 @@ def policy_verbs(
     verbs: dict[str, Verb] = {}
     for policy in policies:
         name = policy.name
-        verbs[f"get-{name}"] = Verb(f"show the {name}", subject, get_flags, _getter(path_of, policy.path))
-        verbs[f"set-{name}"] = Verb(f"set the {name}", subject, policy.flags, _setter(path_of, policy))
+        place = _own(path_of) if policy.is_own else path_of
+        verbs[f"get-{name}"] = Verb(f"show the {name}", subject, get_flags, _getter(place, policy.path))
+        verbs[f"set-{name}"] = Verb(f"set the {name}", subject, policy.flags, _setter(place, policy))
         if policy.removable:
-            verbs[f"remove-{name}"] = Verb(f"unset the {name}", subject, (), _remover(path_of, policy.path))
+            verbs[f"remove-{name}"] = Verb(f"unset the {name}", subject, (), _remover(place, policy.path))
 
     def set_quota(admin: Admin, flags: Any) -> None:
-        body = {"limitSize": flags.limit, "limitTime": flags.limitTime, "policy": flags.policy}
+        wanted = "--limit" if flags.type == "destination_storage" else "--limitTime"
+        if (flags.limit if wanted == "--limit" else flags.limitTime) is None:
+            raise RequestFailed(f"a quota of the type {flags.type} takes {wanted}")
+        body = {"limitSize": flags.limit or 0, "limitTime": flags.limitTime or 0, "policy": flags.policy}
         admin.call("POST", path_of(flags.subject) + "/backlogQuota", body, backlogQuotaType=flags.type)
 
     def remove_quota(admin: Admin, flags: Any) -> None:
@@ -58,6 +62,15 @@ def policy_verbs(
     verbs["set-backlog-quota"] = Verb("set a backlog quota", subject, QUOTA_FLAGS, set_quota)
     verbs["remove-backlog-quota"] = Verb("unset a backlog quota", subject, (QUOTA_TYPE,), remove_quota)
     return verbs
+
+
+def _own(path_of: Callable[[str], str]) -> Callable[[str], str]:
+    """Where the policies are that Pulsar does not have."""
+
+    def own_path_of(subject: str) -> str:
+        return "/geminga/policies/" + path_of(subject).removeprefix("/admin/v2/").removeprefix("namespaces/")
+
+    return own_path_of
 
 
 def _getter(path_of: Callable[[str], str], path: str) -> Callable[[Admin, Any], Any]:

@@ -88,14 +88,64 @@ def test_units_are_those_of_pulsar_admin(
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [("--time", "30s", "--size", "10M"), ("--time", "10m", "--size", "10K"), ("--time", "x", "--size", "1M")],
+    "arguments", [("--time", "30s", "--size", "10M"), ("--time", "10m", "--size", "10K")]
 )
-def test_what_would_come_to_nothing_is_refused(
+def test_less_than_a_unit_counts_as_nothing_which_is_said(
     geminga: Command, topic: str, arguments: tuple[str, ...]
 ) -> None:
-    geminga("topicPolicies", "set-retention", topic, *arguments, code=EXIT_USAGE)
+    """As pulsar-admin has it; the broker then refuses a single 0."""
+    told = geminga("topicPolicies", "set-retention", topic, *arguments, code=EXIT_FAILED)
+    assert "it counts as 0" in told
+    assert "Setting a single time or size limit to 0 is invalid" in told
     assert geminga("topicPolicies", "get-retention", topic) == "null\n"
+
+
+def test_a_bare_number_that_would_come_to_nothing_is_whole_units(geminga: Command, topic: str) -> None:
+    geminga("topicPolicies", "set-retention", topic, "-t", "59", "-s", "1048575")
+    got = json.loads(geminga("topicPolicies", "get-retention", topic))
+    assert got == {"retentionTimeInMinutes": 59, "retentionSizeInMB": 1048575}
+
+
+def test_what_is_no_number_is_refused(geminga: Command, topic: str) -> None:
+    geminga("topicPolicies", "set-retention", topic, "-t", "x", "-s", "1M", code=EXIT_USAGE)
+    geminga("topicPolicies", "set-retention", topic, "-t", "1m", "-s", "1X", code=EXIT_USAGE)
+    assert geminga("topicPolicies", "get-retention", topic) == "null\n"
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments", "reason"),
+    [
+        ("set-deduplication", (), "give either --enable or --disable"),
+        ("set-delayed-delivery", ("-t", "2"), "give either --enable or --disable"),
+        ("set-ttl-from-due-time", (), "give either --enable or --disable"),
+        (
+            "set-inactive-topic-policies",
+            ("-t", "1m", "-m", "delete_when_no_subscriptions"),
+            "give either --enable or --disable",
+        ),
+        ("set-backlog-quota", ("-p", "producer_exception"), "takes --limit"),
+        (
+            "set-backlog-quota",
+            ("-p", "producer_exception", "-t", "message_age", "-l", "1M"),
+            "takes --limitTime",
+        ),
+    ],
+)
+def test_a_command_that_says_nothing_changes_nothing(
+    geminga: Command, topic: str, verb: str, arguments: tuple[str, ...], reason: str
+) -> None:
+    assert reason in geminga("topicPolicies", verb, topic, *arguments, code=EXIT_FAILED)
+
+
+def test_who_sets_what_has_no_effect_is_told(
+    url: str, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["topicPolicies", "set-deduplication", topic, "-e", "--url", url]) == EXIT_OK
+    told = capsys.readouterr().err
+    assert told == "warning: deduplication is stored and shown, and has no effect in this broker\n"
+    assert main(["topicPolicies", "remove-deduplication", topic, "--url", url]) == EXIT_OK
+    assert main(["topicPolicies", "set-max-producers", topic, "-p", "5", "--url", url]) == EXIT_OK
+    assert capsys.readouterr().err == ""
 
 
 def test_ttl_is_a_bare_number(geminga: Command, topic: str) -> None:
@@ -129,6 +179,8 @@ VALUES = {
     "inactive-topic-policies": ["-e", "-t", "5m", "-m", "delete_when_no_subscriptions"],
     "subscription-types-enabled": ["-t", "Shared,Exclusive"],
     "deduplication": ["-e"],
+    "ttl-from-due-time": ["-e"],
+    "backlog-quota-from-due-time": ["-e"],
     "schema-compatibility-strategy": ["-c", "FULL"],
 }
 
@@ -166,6 +218,12 @@ def test_topics_and_subscriptions(geminga: Command, topic: str, url: str) -> Non
     assert json.loads(geminga("topics", "stats", topic))["subscriptions"]["a/b"]["msgBacklog"] == 0
     assert json.loads(geminga("topics", "stats-internal", topic))["state"] == "LedgerOpened"
     geminga("topics", "clear-backlog", topic, "-s", "a/b")
+    geminga("topics", "expire-messages", topic, "-s", "a/b", "-p", "earliest")
+    told = geminga("topics", "expire-messages", topic, "-s", "a/b", "-p", "987654:1", code=EXIT_FAILED)
+    assert "invalid message position provided" in told
+    told = geminga("topics", "expire-messages", topic, "-s", "a/b", code=EXIT_FAILED)
+    assert told.endswith("give either --expireTime or --position\n")
+    geminga("topics", "truncate", topic)
     geminga("topics", "skip", topic, "-s", "a/b", "-n", "1")
     geminga("topics", "reset-cursor", topic, "-s", "a/b", "-m", "earliest")
     geminga("topics", "reset-cursor", topic, "-s", "a/b", "-t", "10m")
@@ -182,6 +240,9 @@ def test_namespaces_and_partitioned_topics(geminga: Command) -> None:
     geminga("topics", "create-partitioned-topic", "public/made/p", "-p", "2")
     assert geminga("namespaces", "topics", "public/made").count("-partition-") == 2
     assert json.loads(geminga("topics", "partitioned-stats", "public/made/p"))["metadata"]["partitions"] == 2
+    geminga("topics", "truncate", "public/made/p")
+    geminga("topics", "terminate", "public/made/p", code=EXIT_FAILED)
+    assert sorted(json.loads(geminga("topics", "partitioned-terminate", "public/made/p"))) == ["0", "1"]
     geminga("topics", "delete-partitioned-topic", "public/made/p")
     assert json.loads(geminga("namespaces", "policies", "public/made"))["bundles"]["numBundles"] == 4
     geminga("namespaces", "delete", "public/made")

@@ -24,6 +24,10 @@ SETTINGS = {
 }
 
 
+OF_ANY_AGE = -1
+"""Nothing is older than 0 s, everything than less; as in Pulsar."""
+
+
 class Started:
     def __init__(self, process: BrokerProcess) -> None:
         endpoints = process.start()
@@ -72,7 +76,7 @@ def test_the_brokers_retention_holds_until_the_topic_says_otherwise(started: Sta
 def test_expiry_is_seen_in_statistics_and_metrics(started: Started, topic: str) -> None:
     fill(started, topic, 7)
     path = f"/admin/v2/{topic_path(topic)}"
-    assert started.admin.post(f"{path}/subscription/s/expireMessages/0").status == 204
+    assert started.admin.post(f"{path}/subscription/s/expireMessages/{OF_ANY_AGE}").status == 204
     subscription = started.admin.subscription(topic, "s")
     assert (subscription["msgBacklog"], subscription["totalMsgExpired"]) == (0, 7)
     assert subscription["lastExpireTimestamp"] > 0
@@ -82,7 +86,7 @@ def test_expiry_is_seen_in_statistics_and_metrics(started: Started, topic: str) 
     )
     assert found is not None
     assert float(found[1]) == 7
-    again = started.admin.post(f"{path}/subscription/s/expireMessages/0")
+    again = started.admin.post(f"{path}/subscription/s/expireMessages/{OF_ANY_AGE}")
     assert again.status == 409
     assert again.json()["reason"].startswith(f"Expire message by timestamp not issued on topic {topic}")
 
@@ -90,7 +94,7 @@ def test_expiry_is_seen_in_statistics_and_metrics(started: Started, topic: str) 
 def test_a_consumer_does_not_get_what_has_expired(started: Started, topic: str) -> None:
     fill(started, topic, 5)
     path = f"/admin/v2/{topic_path(topic)}"
-    assert started.admin.post(f"{path}/subscription/s/expireMessages/0").status == 204
+    assert started.admin.post(f"{path}/subscription/s/expireMessages/{OF_ANY_AGE}").status == 204
     consumer = started.client.subscribe(topic, "s")
     started.producer(topic).send(b"young")
     assert consumer.receive(5000).data() == b"young"

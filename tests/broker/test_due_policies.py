@@ -1,0 +1,302 @@
+"""TTL and backlog quotas that count a delayed message from its due time, where they are told to."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from geminga.broker.backlog_quota import BacklogQuotaRefused, check_producer, due_bytes
+from geminga.broker.consumer import EXCLUSIVE, SHARED, SUBSCRIPTION_TYPES, Consumer
+from geminga.broker.delay_settings import DelaySettings
+from geminga.broker.policies import EffectivePolicies
+from geminga.broker.policies_values import BacklogQuota
+from geminga.broker.producer import Producer
+from geminga.broker.settings import BrokerSettings
+from geminga.broker.subscription import Subscription
+from geminga.broker.topic import Topic
+from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
+from geminga.names import TopicName
+from geminga.wire import pulsar_pb2 as pb
+from geminga.wire.decoder import Delivery
+from tests.broker.dispatch_rig import FakeOutbox
+from tests.broker.topics_rig import TopicsRig, open_topics, send
+
+TOPIC = TopicName.parse("persistent://public/default/t")
+REFUSES, EVICTS = "producer_exception", "consumer_backlog_eviction"
+INDEXES = {"own": DelaySettings(), "shared": DelaySettings(is_shared=True)}
+
+
+@asynccontextmanager
+async def opened(index: str = "own", **policies: Any) -> AsyncIterator[TopicsRig]:
+    """TTLs are looked at every 5 s, quotas every 5 s; 10 entries a ledger."""
+    settings = BrokerSettings(expiry_interval_s=5, quota_interval_s=5, trim_interval_s=5)
+    ledgers = ManagedLedgerSettings(ledger_entries_max=10, rollover_min_ms=0)
+    async with open_topics(settings, ledgers, EffectivePolicies(**policies), INDEXES[index]) as rig:
+        yield rig
+
+
+async def topic_of(rig: TopicsRig) -> Topic:
+    return await rig.topics.get(TOPIC, create=True)
+
+
+async def subscription_of(rig: TopicsRig) -> Subscription:
+    return await (await topic_of(rig)).create_subscription("s", initial="earliest")
+
+
+async def publish(rig: TopicsRig, count: int, *, delay_s: float = 0, size: int = 100) -> None:
+    topic = await topic_of(rig)
+    producer = Producer(topic, 1, "p", FakeOutbox(), message_bytes_max=2**22)  # type: ignore[arg-type]
+    await topic.add_producer(producer, None)
+    now_ms = rig.rooms.clock.now_ms()
+    due_ms = int(now_ms + delay_s * 1000) if delay_s else 0
+    for number in range(count):
+        producer.publish(send(number, b"x" * size, publish_time_ms=now_ms, deliver_at_ms=due_ms))
+    durable = trio.Event()
+    producer.when_idle(durable.set)
+    await durable.wait()
+    topic.producers.remove(producer)
+
+
+async def join(rig: TopicsRig, sub_type: str = SHARED, permits: int = 1000) -> tuple[Consumer, FakeOutbox]:
+    outbox = FakeOutbox()
+    command = pb.CommandSubscribe(
+        topic=str(TOPIC),
+        subscription="s",
+        subType=SUBSCRIPTION_TYPES.index(sub_type),  # type: ignore[arg-type]
+        consumer_id=1,
+        request_id=1,
+    )
+    consumer = Consumer(command, outbox, protocol_version=20, address="127.0.0.1:1")  # type: ignore[arg-type]
+    subscription = await (await topic_of(rig)).subscribe(
+        "s", consumer, durable=True, initial="earliest", start=None, subscription_properties={}
+    )
+    subscription.flow(consumer, permits)
+    return consumer, outbox
+
+
+def received(outbox: FakeOutbox) -> int:
+    return sum(type(command) is Delivery for command in outbox.commands)
+
+
+@pytest.mark.parametrize("index", INDEXES)
+@pytest.mark.parametrize("permits", [None, 0, 1000])
+async def test_a_delayed_message_lives_for_its_ttl_from_when_it_is_due(
+    autojump_clock: MockClock, index: str, permits: int | None
+) -> None:
+    """Nobody is there for it, nobody can take it, somebody takes it and does not acknowledge."""
+    async with opened(index, message_ttl_s=10, ttl_from_due_time=True) as rig:
+        subscription = await subscription_of(rig)
+        if permits is not None:
+            await join(rig, permits=permits)
+        await publish(rig, 3)
+        await publish(rig, 12, delay_s=60)
+        await publish(rig, 4)
+        await trio.sleep(30)
+        assert subscription.backlog() == 12
+        await trio.sleep(35)
+        assert subscription.backlog() == 12, "due, and not as old as that"
+        await trio.sleep(12)
+        assert (subscription.backlog(), subscription.expiry.total) == (0, 19)
+
+
+async def test_what_has_not_expired_is_delivered_when_it_is_due(autojump_clock: MockClock) -> None:
+    async with opened(message_ttl_s=10, ttl_from_due_time=True) as rig:
+        await subscription_of(rig)
+        await publish(rig, 12, delay_s=60)
+        await trio.sleep(40)
+        _, outbox = await join(rig)
+        await trio.sleep(18)
+        assert received(outbox) == 0
+        await trio.sleep(3)
+        assert received(outbox) == 12
+
+
+async def test_messages_that_fell_due_while_nobody_was_there_are_delivered(autojump_clock: MockClock) -> None:
+    async with opened(message_ttl_s=100, ttl_from_due_time=True) as rig:
+        subscription = await subscription_of(rig)
+        await publish(rig, 25, delay_s=150)
+        await trio.sleep(200)
+        assert subscription.backlog() == 25
+        _, outbox = await join(rig)
+        await trio.sleep(1)
+        assert received(outbox) == 25
+
+
+async def test_without_the_policy_a_long_delay_eats_the_message(autojump_clock: MockClock) -> None:
+    async with opened(message_ttl_s=10) as rig:
+        subscription = await subscription_of(rig)
+        await publish(rig, 12, delay_s=60)
+        await trio.sleep(20)
+        assert subscription.backlog() == 0
+
+
+async def test_a_restart_changes_nothing(autojump_clock: MockClock) -> None:
+    async with opened(message_ttl_s=10, ttl_from_due_time=True) as rig:
+        await subscription_of(rig)
+        await publish(rig, 5)
+        await publish(rig, 12, delay_s=60)
+        await trio.sleep(20)
+        rig = await rig.restart()
+        subscription = await subscription_of(rig)
+        assert subscription.backlog() == 12
+        await trio.sleep(42)
+        assert subscription.backlog() == 12
+        await trio.sleep(15)
+        assert subscription.backlog() == 0
+
+
+async def test_exclusive_subscriptions_do_not_wait_and_so_count_from_publishing(
+    autojump_clock: MockClock,
+) -> None:
+    async with opened(message_ttl_s=10, ttl_from_due_time=True) as rig:
+        subscription = await subscription_of(rig)
+        await join(rig, EXCLUSIVE)
+        await publish(rig, 12, delay_s=60)
+        await trio.sleep(20)
+        assert subscription.backlog() == 0
+
+
+async def test_asking_for_expiry_goes_by_publish_time(autojump_clock: MockClock) -> None:
+    async with opened(ttl_from_due_time=True) as rig:
+        subscription = await subscription_of(rig)
+        await publish(rig, 12, delay_s=60)
+        await trio.sleep(20)
+        assert await (await topic_of(rig)).expire_older(subscription, 5)
+        assert subscription.backlog() == 0
+
+
+# -- quotas ------------------------------------------------------------------------------------------------
+
+
+async def refused(rig: TopicsRig) -> bool:
+    try:
+        await check_producer(await topic_of(rig))
+    except BacklogQuotaRefused:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("index", INDEXES)
+@pytest.mark.parametrize("permits", [None, 0, 1000])
+async def test_what_is_not_due_does_not_fill_a_quota(
+    autojump_clock: MockClock, index: str, permits: int | None
+) -> None:
+    quota = BacklogQuota(1500, -1, REFUSES)
+    async with opened(index, quota_size=quota, quota_from_due_time=True) as rig:
+        subscription = await subscription_of(rig)
+        if permits is not None:
+            await join(rig, permits=permits)
+        await publish(rig, 5)
+        await publish(rig, 40, delay_s=60)
+        assert not await refused(rig)
+        assert due_bytes(subscription) == pytest.approx(5 * 150, rel=0.2)
+        await trio.sleep(61)
+        assert await refused(rig)
+        assert due_bytes(subscription) == pytest.approx(45 * 150, rel=0.2)
+
+
+async def test_what_is_consumed_behind_a_delayed_message_does_not_count_either(
+    autojump_clock: MockClock,
+) -> None:
+    quota = BacklogQuota(1500, -1, REFUSES)
+    async with opened(quota_size=quota, quota_from_due_time=True) as rig:
+        subscription = await subscription_of(rig)
+        await publish(rig, 1, delay_s=1000)
+        await publish(rig, 30)
+        assert await refused(rig)
+        ledger, place = subscription.topic.ledger, subscription.cursor.mark_delete
+        for _ in range(31):
+            place = ledger.next_position(place)
+            if place != ledger.first_position():
+                subscription.let_go([place])
+        assert subscription.backlog() == 1
+        assert not await refused(rig)
+
+
+async def test_an_age_is_counted_from_the_due_time(autojump_clock: MockClock) -> None:
+    quota = BacklogQuota(-1, 20, REFUSES)
+    async with opened(quota_age=quota, quota_from_due_time=True) as rig:
+        await subscription_of(rig)
+        await publish(rig, 3, delay_s=100)
+        await trio.sleep(115)
+        assert not await refused(rig)
+        await trio.sleep(10)
+        assert await refused(rig)
+
+
+async def test_an_ordinary_message_behind_delayed_ones_is_found_to_be_the_oldest(
+    autojump_clock: MockClock,
+) -> None:
+    quota = BacklogQuota(-1, 50, REFUSES)
+    async with opened(quota_age=quota, quota_from_due_time=True) as rig:
+        await subscription_of(rig)
+        await publish(rig, 30, delay_s=40)
+        await publish(rig, 1)
+        await trio.sleep(45)
+        assert not await refused(rig)
+        await trio.sleep(10)
+        assert await refused(rig)
+
+
+async def test_without_the_policy_delayed_messages_fill_the_quota(autojump_clock: MockClock) -> None:
+    async with opened(quota_size=BacklogQuota(1500, -1, REFUSES)) as rig:
+        await subscription_of(rig)
+        await publish(rig, 40, delay_s=60)
+        assert await refused(rig)
+
+
+async def test_eviction_by_size_takes_what_is_due_and_leaves_what_waits(autojump_clock: MockClock) -> None:
+    quota = BacklogQuota(1500, -1, EVICTS)
+    async with opened(quota_size=quota, quota_from_due_time=True) as rig:
+        subscription = await subscription_of(rig)
+        await publish(rig, 10, delay_s=60)
+        await publish(rig, 40)
+        await trio.sleep(6)
+        assert len(subscription.delayed) == 10
+        left = subscription.backlog()
+        assert 15 <= left <= 20
+        assert due_bytes(subscription) <= 1500
+        _, outbox = await join(rig)
+        await trio.sleep(60)
+        assert received(outbox) == left
+
+
+async def test_eviction_by_age_takes_what_is_due_for_too_long(autojump_clock: MockClock) -> None:
+    quota = BacklogQuota(-1, 20, EVICTS)
+    async with opened(quota_age=quota, quota_from_due_time=True) as rig:
+        subscription = await subscription_of(rig)
+        await publish(rig, 10, delay_s=60)
+        await publish(rig, 5)
+        await trio.sleep(30)
+        assert subscription.backlog() == 10
+        await trio.sleep(40)
+        assert subscription.backlog() == 10
+        await trio.sleep(20)
+        assert subscription.backlog() == 0
+
+
+async def test_eviction_by_age_of_an_exclusive_subscription(autojump_clock: MockClock) -> None:
+    quota = BacklogQuota(-1, 20, EVICTS)
+    async with opened(quota_age=quota, quota_from_due_time=True) as rig:
+        subscription = await subscription_of(rig)
+        await join(rig, EXCLUSIVE)
+        await publish(rig, 10, delay_s=60)
+        await trio.sleep(30)
+        assert subscription.backlog() == 0
+
+
+async def test_after_a_seek_the_backlog_is_looked_at_again(autojump_clock: MockClock) -> None:
+    quota = BacklogQuota(1500, -1, REFUSES)
+    async with opened(quota_size=quota, quota_from_due_time=True) as rig:
+        subscription = await subscription_of(rig)
+        await publish(rig, 40, delay_s=60)
+        assert not await refused(rig)
+        await subscription.seek(subscription.topic.ledger.first_position())
+        assert len(subscription.delayed) == 0
+        assert not await refused(rig)
+        assert len(subscription.delayed) == 40
