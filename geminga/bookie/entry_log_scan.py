@@ -77,10 +77,10 @@ def scan_rows(
     position = HEADER_BYTES
     window, window_start = file.pread(position, SCAN_BYTES), position
     while True:
-        record = _record_at(window, position - window_start)
+        record = record_at(window, position - window_start)
         if record is None and window_start != position:
             window, window_start = file.pread(position, SCAN_BYTES), position
-            record = _record_at(window, 0)
+            record = record_at(window, 0)
         if record is None and holes is not None and (following := _following(file, position)):
             close_row()
             ledger_id, ends = -1, []
@@ -108,11 +108,11 @@ def _following(file: File, position: int) -> int:
     if length > ENTRY_BYTES_MAX:
         return 0
     following: int = position + RECORD_PREFIX_BYTES + length
-    return following if _record_at(file.pread(following, SCAN_BYTES), 0) is not None else 0
+    return following if record_at(file.pread(following, SCAN_BYTES), 0) is not None else 0
 
 
-def _record_at(window: bytes, position: int) -> tuple[int, int, int] | None:
-    """(ledger id, entry id, length) of a right record, if one stands there in full."""
+def record_at(window: bytes, position: int) -> tuple[int, int, int] | None:
+    """(ledger id, entry id, length with its prefix) of a right record, if one stands there in full."""
     body = position + RECORD_PREFIX_BYTES
     if body > len(window):
         return None

@@ -68,34 +68,22 @@ class IndexDatabase:
     # ---- as a `KeyValue`
 
     def get(self, key: bytes) -> bytes | None:
-        try:
+        with self._noting():
             return self._values.get(key)
-        except CorruptData as error:
-            self._note(error)
-            raise
 
     def write(
         self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = (), *, sync: bool
     ) -> None:
-        try:
+        with self._noting():  # RocksDB merges tables in the background, and writes fail for it
             self._values.write(puts, deletes, sync=sync)
-        except CorruptData as error:  # RocksDB merges tables in the background, and writes fail for it
-            self._note(error)
-            raise
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        try:
+        with self._noting():
             yield from self._values.scan(start, end)
-        except CorruptData as error:
-            self._note(error)
-            raise
 
     def last_before(self, end: bytes, start: bytes) -> tuple[bytes, bytes] | None:
-        try:
+        with self._noting():
             return self._values.last_before(end, start)
-        except CorruptData as error:
-            self._note(error)
-            raise
 
     def flush(self) -> None:
         self._values.flush()
@@ -115,6 +103,14 @@ class IndexDatabase:
             self._note(error)
 
     # ---- damage
+
+    @contextlib.contextmanager
+    def _noting(self) -> Iterator[None]:
+        try:
+            yield
+        except CorruptData as error:
+            self._note(error)
+            raise
 
     def _note(self, error: CorruptData) -> None:
         """Durable, so that the next start knows: it might not read that place before somebody asks for it."""

@@ -18,21 +18,17 @@ from geminga.bookie.entry_log_format import (
     decode_header,
     decode_trailer,
 )
-from geminga.bookie.entry_log_scan import SCAN_BYTES, read_footer
-from geminga.bookie.file_names import (
-    ENTRY_LOG_SUFFIX,
-    JOURNAL_SUFFIX,
-    entry_log_path,
-    journal_path,
-    parse_id,
-)
+from geminga.bookie.entry_log_scan import SCAN_BYTES, read_footer, record_at
+from geminga.bookie.entry_logs import EntryLogs
+from geminga.bookie.file_names import entry_log_path
 from geminga.bookie.journal_files import JournalPosition
 from geminga.bookie.journal_format import FileHeader
-from geminga.bookie.journal_headers import HeaderState, find_header
+from geminga.bookie.journal_headers import HeaderState
+from geminga.bookie.journal_inventory import JournalInventory
 from geminga.bookie.journal_scan import JournalScan
 from geminga.bookie.ledger_index import LedgerIndex
 from geminga.bookie.ledger_mapping import needed_from, place_of
-from geminga.bookie.records import RECORD_CRC, RECORD_HEAD, RECORD_PREFIX_BYTES, Segment, crc32c
+from geminga.bookie.records import RECORD_HEAD, RECORD_PREFIX_BYTES, Segment
 from geminga.disk import Disk, File
 
 
@@ -76,30 +72,21 @@ class JournalFile(NamedTuple):
 
 def entry_log_ids(disk: Disk, directory: str) -> list[int]:
     """Ascending. `directory` is the entry logs' own."""
-    return _ids(disk, directory, ENTRY_LOG_SUFFIX)
+    return EntryLogs(disk, directory).ids() if disk.exists(directory) else []
 
 
 def journal_files(disk: Disk, directory: str) -> list[JournalFile]:
     """Every journal, oldest first. `directory` is the journals' own."""
-    found: dict[int, tuple[str, int, FileHeader | None, HeaderState]] = {}
-    ends: dict[int, int] = {}
-    for journal_id in _ids(disk, directory, JOURNAL_SUFFIX):
-        path = journal_path(directory, journal_id)
-        file = disk.open(path)
-        try:
-            header, state = find_header(file, journal_id)
-            found[journal_id] = path, file.size(), header, state
-        finally:
-            file.close()
-        if header is not None and header.previous_id:
-            ends[header.previous_id] = header.previous_end
-    return [JournalFile(id_, *facts, ends.get(id_)) for id_, facts in found.items()]
-
-
-def _ids(disk: Disk, directory: str, suffix: str) -> list[int]:
     if not disk.exists(directory):
         return []
-    return sorted(id_ for name in disk.list(directory) if (id_ := parse_id(name, suffix)) is not None)
+    inventory = JournalInventory(disk, directory)
+    files = []
+    for journal_id, (header, state) in inventory.found.items():
+        with inventory.open(journal_id) as file:
+            size = file.size()
+        path, end = inventory.path(journal_id), inventory.stated_end(journal_id)
+        files.append(JournalFile(journal_id, path, size, header, state, end))
+    return files
 
 
 # ---- entry logs
@@ -184,11 +171,13 @@ def walk_records(
 
     def at(offset: int) -> LogRecord | None:
         nonlocal window, window_start
-        record = _record_at(window, offset - window_start, offset) if offset >= window_start else None
-        if record is None and offset != window_start:
+        found = record_at(window, offset - window_start) if offset >= window_start else None
+        if found is None and offset != window_start:
             window, window_start = file.pread(offset, SCAN_BYTES), offset
-            record = _record_at(window, 0, offset)
-        return record if record is not None and record.end <= end else None
+            found = record_at(window, 0)
+        if found is None or offset + found[2] > end:
+            return None
+        return LogRecord(offset, found[0], found[1], found[2] - RECORD_PREFIX_BYTES)
 
     position = begin
     while position < end:
@@ -206,29 +195,11 @@ def walk_records(
         position = following
 
 
-def _record_at(window: bytes, at: int, offset: int) -> LogRecord | None:
-    body = at + RECORD_PREFIX_BYTES
-    if body > len(window):
-        return None
-    length, ledger_id, entry_id = RECORD_HEAD.unpack_from(window, at)
-    if body + length > len(window):
-        return None
-    head_end = at + RECORD_HEAD.size
-    crc = crc32c(memoryview(window)[body : body + length], crc32c(window[at:head_end]))
-    if crc != RECORD_CRC.unpack_from(window, head_end)[0]:
-        return None
-    return LogRecord(offset, ledger_id, entry_id, length)
-
-
 def _stated_end(file: File, offset: int) -> int:
     head = file.pread(offset, RECORD_HEAD.size)
     if len(head) < RECORD_HEAD.size:
         return offset + RECORD_PREFIX_BYTES
     return int(offset + RECORD_PREFIX_BYTES + RECORD_HEAD.unpack(head)[0])
-
-
-def record_body(file: File, record: LogRecord) -> bytes:
-    return file.pread(record.offset + RECORD_PREFIX_BYTES, record.body_bytes)
 
 
 # ---- the journal

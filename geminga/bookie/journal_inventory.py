@@ -23,20 +23,21 @@ class JournalInventory:
     """The journals of one directory as they were when it was made. Blocking; writes nothing."""
 
     def __init__(
-        self, disk: Disk, directory: str, *, file_bytes: int, alignment: int = USUAL_ALIGNMENT
+        self, disk: Disk, directory: str, *, file_bytes: int | None = None, alignment: int = USUAL_ALIGNMENT
     ) -> None:
-        """`file_bytes` is the length from which on a journal is left for the next one; both figures are
-        likely to be those with which the journals were written.
+        """`file_bytes` is the length from which on a journal is left for the next one, if it is known; both
+        figures are likely to be those with which the journals were written.
         """
         self._disk = disk
         self._file_bytes = file_bytes
         self._directory = directory
         ids = (parse_id(name, JOURNAL_SUFFIX) for name in disk.list(directory))
-        self._found: dict[int, FoundHeader] = {}
+        self.found: dict[int, FoundHeader] = {}
+        """By id, ascending."""
         self._let_go = 0
         for journal_id in sorted(id_ for id_ in ids if id_ is not None):
             with self.open(journal_id) as file:
-                self._found[journal_id] = find_header(file, journal_id, alignment=alignment)
+                self.found[journal_id] = find_header(file, journal_id, alignment=alignment)
                 foreign = foreign_id(file, journal_id)
             if foreign:
                 self._let_go = max(self._let_go, min(foreign, journal_id))
@@ -44,7 +45,7 @@ class JournalInventory:
     @property
     def last_id(self) -> int:
         """0 if there is no journal, begun or not."""
-        return max(self._found, default=0)
+        return max(self.found, default=0)
 
     def path(self, journal_id: int) -> str:
         return journal_path(self._directory, journal_id)
@@ -64,29 +65,35 @@ class JournalInventory:
         """
         if self._let_go >= mark.journal_id:
             return True
-        later = any(found.begun for journal_id, found in self._found.items() if journal_id > mark.journal_id)
-        own = self._found.get(mark.journal_id)
+        later = any(found.begun for journal_id, found in self.found.items() if journal_id > mark.journal_id)
+        own = self.found.get(mark.journal_id)
         # If a later one follows it, it was begun: then it is damaged, and `damages` says so.
         return later and (own is None or not (own.begun or self._is_followed(mark.journal_id)))
 
     def _is_followed(self, journal_id: int) -> bool:
-        headers = (found.header for found in self._found.values())
-        return any(header is not None and header.previous_id == journal_id for header in headers)
+        return self.stated_end(journal_id) is not None
+
+    def stated_end(self, journal_id: int) -> int | None:
+        """Where the next journal says that this one ended, if one does."""
+        headers = (found.header for found in self.found.values())
+        ends = (each.previous_end for each in headers if each is not None and each.previous_id == journal_id)
+        return next(ends, None)
 
     def readable(self, mark: JournalPosition) -> list[FileHeader]:
         """The journals to replay, oldest first."""
         return [found.header for found in self._from(mark).values() if found.header is not None]
 
     def synced_end(self, journal_id: int, mark: JournalPosition) -> int | None:
-        """Where the next journal says that this one ended; None for the last one.
+        """Up to where this journal was synced, as far as a later one proves it; None for the last one.
 
         A next journal that cannot say it any more still proves that this one was full: it was synced at least
         so far.
         """
+        stated = self.stated_end(journal_id)
+        if stated is not None:
+            return stated
         followed = False
-        for later, (header, state) in self._found.items():
-            if header is not None and header.previous_id == journal_id:
-                return header.previous_end
+        for later, (header, state) in self.found.items():
             lost = header is None or state is HeaderState.REBUILT
             followed = followed or (later > journal_id and lost and state is not HeaderState.UNUSED)
         # Without a mark this may be the last journal of one start, and the later one another's.
@@ -118,7 +125,7 @@ class JournalInventory:
         damages += [
             Damage(self.path(journal_id), 0, length)
             for journal_id, length in synced.items()
-            if journal_id not in self._found or self._found[journal_id].header is None
+            if journal_id not in self.found or self.found[journal_id].header is None
         ]
         return sorted(damages)
 
@@ -139,7 +146,7 @@ class JournalInventory:
         damaged = {damage.path for damage in damages}
         return [
             self.path(journal_id)
-            for journal_id, found in self._found.items()
+            for journal_id, found in self.found.items()
             if found.state in (HeaderState.WHOLE, HeaderState.COPIED)
             or (self.path(journal_id) not in damaged and self._is_readable(journal_id, found, mark))
         ]
@@ -154,4 +161,4 @@ class JournalInventory:
         return not scan.damages and not self._before_first_group(found.header)
 
     def _from(self, mark: JournalPosition) -> dict[int, FoundHeader]:
-        return {id_: found for id_, found in self._found.items() if id_ >= mark.journal_id}
+        return {id_: found for id_, found in self.found.items() if id_ >= mark.journal_id}

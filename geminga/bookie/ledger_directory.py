@@ -98,14 +98,9 @@ class LedgerDirectory:
         assert ledger_id not in self.storage.index.states, f"ledger {ledger_id} is fenced or deleted"
         if topic:
             self.storage.topics[ledger_id] = topic
-        return self.writers.create(
-            ledger_id,
-            journal,
-            on_durable=on_durable,
-            on_failed=on_failed,
-            high_priority=high_priority,
-            read_only=self._space.reason,
-        )
+        writer = LedgerWriter(ledger_id, journal, on_durable=on_durable, on_failed=on_failed)
+        self.writers.add(writer, high_priority=high_priority, read_only=self._space.reason)
+        return writer
 
     async def fence(self, ledger_id: int) -> int:
         """See `Bookie.fence`."""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from geminga.bookie.journal import Journal
 from geminga.bookie.ledger_writer import LedgerWriter
 from geminga.bookie.segment_map import SegmentMap
 from geminga.errors import ReadOnly, StorageError
@@ -17,23 +14,12 @@ class LedgerWriters:
         self._writers: dict[int, LedgerWriter] = {}
         self._privileged: set[int] = set()
 
-    def create(
-        self,
-        ledger_id: int,
-        journal: Journal,
-        *,
-        on_durable: Callable[[int], None],
-        on_failed: Callable[[StorageError], None],
-        high_priority: bool,
-        read_only: str,
-    ) -> LedgerWriter:
+    def add(self, writer: LedgerWriter, *, high_priority: bool, read_only: str) -> None:
         """`read_only` says why entries are refused now; "" if they are not."""
-        writer = LedgerWriter(ledger_id, journal, on_durable=on_durable, on_failed=on_failed)
-        self._writers[ledger_id] = writer
+        self._writers[writer.ledger_id] = writer
         if high_priority:
-            self._privileged.add(ledger_id)
-        self._pause_or_resume(ledger_id, writer, read_only)
-        return writer
+            self._privileged.add(writer.ledger_id)
+        self._pause_or_resume(writer.ledger_id, writer, read_only)
 
     def get(self, ledger_id: int) -> LedgerWriter | None:
         return self._writers.get(ledger_id)

@@ -1,4 +1,4 @@
-"""No file stays open: neither after a start that fails, wherever it does, nor behind a bookie that has ended."""
+"""No file stays open: neither after a start that fails, wherever it does, nor behind a bookie that ended."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_a_start_that_fails_closes_what_it_opened(
         assert open_files == {}, f"call {n}"
         if calls <= n:
             break
-    assert failed > 20
+    assert failed > 10
 
 
 async def test_what_is_read_behind_the_end_is_closed_again(
