@@ -17,7 +17,8 @@ from geminga.bookie.index_rebuild import rebuild_index
 from geminga.bookie.journal_files import JournalPosition
 from geminga.bookie.journal_format import Run
 from geminga.bookie.ledger_index import LedgerIndex, LedgerRow
-from geminga.bookie.missing_logs import find_moved_entries
+from geminga.bookie.missing_logs import find_moved_entries, replace_missing
+from geminga.bookie.missing_logs import gaps as find_gaps
 from geminga.bookie.records import Segment
 from geminga.bookie.segment_map import SegmentMap
 from geminga.bookie.settings import BookieSettings
@@ -52,6 +53,10 @@ class DirectoryReplay:
         self._cache = SegmentMap()
         self._last: dict[int, int] = {}
         self._lost: list[tuple[Run, str]] = []
+        self._present: set[int] = set()
+        """The entry logs that are there."""
+        self._gaps: dict[int, list[tuple[int, int]]] = {}
+        """Per ledger the entries before its last one that are in no log, as far as they were not met yet."""
 
     @property
     def marks(self) -> tuple[JournalPosition, ...]:
@@ -61,6 +66,7 @@ class DirectoryReplay:
     def check_index(self, is_older: IsOlder) -> None:
         """Make the index anew if it cannot be right; the marks are (0, 0) then."""
         log_ids = self._logs.ids()
+        self._present = set(log_ids)
         if not any(self.marks[0]):
             # Before the first mark nothing is ever flushed, so there can be no log.
             self.index_rebuilt = self._index.rebuild_reason or ("it was lost" if log_ids else "")
@@ -90,7 +96,7 @@ class DirectoryReplay:
         last = self._last_entry_id(ledger_id)
         if segment.first <= last:
             known = min(last, segment.last) - segment.first + 1
-            self.counts["known"] += known
+            self.counts["known"] += known - self.refill(segment)
             if segment.last <= last:
                 return
             segment = segment.part(last + 1, segment.last)
@@ -98,6 +104,30 @@ class DirectoryReplay:
         self._cache.add(segment.detached())
         self._last[ledger_id] = segment.last
         self.counts["replayed"] += len(segment.ends)
+
+    def refill(self, segment: Segment) -> int:
+        """Keep of these entries, from wherever in the journals, what should be in a log and is not: the
+        number of them.
+        """
+        ledger_id = segment.ledger_id
+        if not (self.index_rebuilt or self.logs_missing) or self._is_deleted(ledger_id):
+            return 0
+        gaps = self._gaps.get(ledger_id)
+        if gaps is None:
+            gaps = self._gaps[ledger_id] = find_gaps(self._index, ledger_id, self._present)
+        entries = 0
+        for number in range(len(gaps) - 1, -1, -1):
+            begin, end = gaps[number]
+            first, last = max(begin, segment.first), min(end, segment.last)
+            if first > last:
+                continue
+            self._cache.add(segment.part(first, last).detached())
+            gaps[number : number + 1] = [
+                gap for gap in ((begin, first - 1), (last + 1, end)) if gap[0] <= gap[1]
+            ]
+            entries += last - first + 1
+        self.counts["replayed"] += entries
+        return entries
 
     def lose(self, run: Run, damage: str) -> None:
         """Entries that were destroyed; `damage` says where. Recorded by `finish`."""
@@ -112,9 +142,19 @@ class DirectoryReplay:
         """All that was taken is in entry logs and index on return, and nothing before `marks` is needed."""
         if marks != self.marks:
             self._flush(marks, self._lost)
+        self.logs_missing = self._missing(self._logs.ids())
 
     def _flush(self, marks: tuple[JournalPosition, ...], lost: Sequence[tuple[Run, str]]) -> None:
-        rows = self._writer.write(self._cache, {})
+        rows = []
+        written = self._writer.write(self._cache, {})
+        self._present.update(each.row.log_id for each in written)
+        for each in written:
+            moved = 0
+            if each.ledger_id in self._gaps:
+                moved = replace_missing(self._index, each, self._present)
+            self.entries_moved += moved
+            if not moved:
+                rows.append(each)
         rows += self._lost_rows(lost)
         self._cache = SegmentMap()
         self._index.flushed(rows, marks)

@@ -1,8 +1,10 @@
 """An index that names entry logs which are not there. It may be an old copy, from before a compaction: then
-what it seeks lies in another log.
+what it seeks lies in another log. Or a log was lost: then a journal that was kept may have its entries still.
 """
 
 from __future__ import annotations
+
+from collections.abc import Container
 
 from geminga.bookie.entry_log_scan import read_rows
 from geminga.bookie.file_names import entry_log_path
@@ -47,6 +49,41 @@ def find_moved_entries(
                 )
                 entries += last - row.first + 1
     return entries
+
+
+def gaps(index: LedgerIndex, ledger_id: int, log_ids: Container[int]) -> list[tuple[int, int]]:
+    """(first, last) of the entries up to the ledger's last one that lie in none of these logs; ascending.
+    Those that are known to be destroyed are no gap.
+    """
+    found: list[tuple[int, int]] = []
+    following = 0
+    for row in index.rows(ledger_id):
+        if row.first > following:
+            found.append((following, row.first - 1))
+        if not row.lost and row.log_id not in log_ids:
+            found.append((row.first, row.last))
+        following = row.last + 1
+    return found
+
+
+def replace_missing(index: LedgerIndex, new: LedgerRow, log_ids: Container[int]) -> int:
+    """Put a row, whose entries are durable in a log, in the place of what the index has of them in logs that
+    are missing: durable on return. The number of entries that were named there; if 0, nothing was done.
+    """
+    ledger_id, row = new
+    taken, rest = [], []
+    for old in index.rows(ledger_id):
+        if old.lost or old.log_id in log_ids or old.last < row.first or old.first > row.last:
+            continue
+        part = row_part(old, max(old.first, row.first), min(old.last, row.last))
+        taken.append(LedgerRow(ledger_id, part))
+        if old.first < part.first:
+            rest.append(LedgerRow(ledger_id, row_part(old, old.first, part.first - 1)))
+        if part.last < old.last:
+            rest.append(LedgerRow(ledger_id, row_part(old, part.last + 1, old.last)))
+    if taken:
+        index.move(taken, rest, [new])
+    return sum(len(each.row.ends) for each in taken)
 
 
 def _pieces(row: Row, copies: list[Row]) -> list[Row]:

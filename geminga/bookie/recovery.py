@@ -44,6 +44,9 @@ class Recovery:
         """
         for directory in self._directories:
             directory.check_index(self._is_older)
+        if any(directory.logs_missing for directory in self._directories):
+            for journal in self._journals:
+                journal.refill(self._directories)
         starts = needed_from(directory.marks for directory in self._directories)
         for journal, start in zip(self._journals, starts, strict=True):
             journal.replay(start, self._directories)

@@ -31,7 +31,9 @@ class RecoveryReport:
     entries_indexed: int = 0
     """Found in entry logs by that."""
     entries_moved: int = 0
-    """Found in another log than the index named, after it was replaced by an old copy."""
+    """Found elsewhere than in the log that the index named: in another one, if the index is an old copy; in
+    a journal, if the log is lost.
+    """
     logs_missing: tuple[int, ...] = ()
     """Entry logs that the index names and that are not there; reads of what they held fail."""
 
