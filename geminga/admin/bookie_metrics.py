@@ -59,7 +59,11 @@ def bookie_figures(
     yield _one("bookie_journal_JOURNAL_ADD_ENTRY_count", "Entries in the journal", added, **done)
     yield _one("bookkeeper_server_ADD_ENTRY_count", "Entries added", added, **done)
     reads = bookie.reads_from_memory + bookie.reads_from_log
-    yield _one("bookkeeper_server_READ_ENTRY_count", "Entries read", reads, **done)
+    yield Figure(
+        "bookkeeper_server_READ_ENTRY_count",
+        "Entries read; reads that failed",
+        [(done, float(reads)), ({"success": "false"}, float(bookie.read_failures))],
+    )
     yield _one("bookie_journal_JOURNAL_WRITE_BYTES", "Bytes written to journals", bookie.journal_bytes)
     yield _one("geminga_bookie_journal_queue_bytes", "Entries not durable yet", bookie.queued_bytes)
     yield _one("geminga_bookie_flushed_bytes", "Bytes written to entry logs", bookie.flushed_bytes)

@@ -85,8 +85,9 @@ class JournalScan:
         header = decode_group_header(
             self._file.pread(offset, GROUP_HEADER.size), self._header.journal_id, offset
         )
-        if header is None or header.end > self._file.size():
+        if header is None:
             return None, None
+        # It may lead over the end of a file that was cut short: what is left of it is read.
         return header, decode_runs(self._file.pread(offset, header.head_bytes), self._header, header)
 
     def _search(self, offset: int) -> int | None:

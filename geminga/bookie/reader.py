@@ -15,7 +15,7 @@ from geminga.bookie.read_cache import ReadCache
 from geminga.bookie.records import Segment
 from geminga.bookie.storage import LedgerStorage
 from geminga.bookie.write_caches import WriteCaches
-from geminga.errors import StorageError
+from geminga.errors import LedgerNotFound, StorageError
 
 PREFETCHES_MAX = 16
 """Pieces that may be on the way or waiting; more readers than that wait for their own reads."""
@@ -30,7 +30,7 @@ class LedgerReader:
     def __init__(
         self, caches: WriteCaches, storage: LedgerStorage, *, cache_bytes: int, read_ahead_bytes: int
     ) -> None:
-        self.from_memory = self.from_log = self.log_bytes = 0
+        self.from_memory = self.from_log = self.log_bytes = self.failures = 0
         self._caches = caches
         self._storage = storage
         self._cache = ReadCache(cache_bytes)
@@ -79,7 +79,13 @@ class LedgerReader:
             await trio.lowlevel.checkpoint()
         if bodies:
             return bodies
-        segment = (await self._load(ledger_id, first, last, bytes_max))[0]
+        try:
+            segment = (await self._load(ledger_id, first, last, bytes_max))[0]
+        except LedgerNotFound:
+            raise
+        except StorageError:
+            self.failures += 1
+            raise
         end = _last_within(segment, first, min(last, segment.last), bytes_max, at_least_one=True)
         self.from_log += end - first + 1
         return segment.bodies(first, end)

@@ -126,6 +126,8 @@ class BookieStatistics:
     reads_from_log: int
     """Entries that were asked for and came from an entry log."""
     read_log_bytes: int
+    read_failures: int
+    """Reads of entries that should be there and could not be had: damaged, lost, or the disk's fault."""
     entry_logs: int
     entry_log_bytes: int
     entry_logs_deleted: int

@@ -47,6 +47,7 @@ def statistics_of(
         reads_from_memory=sum(directory.reader.from_memory for directory in directories),
         reads_from_log=sum(directory.reader.from_log for directory in directories),
         read_log_bytes=sum(directory.reader.log_bytes for directory in directories),
+        read_failures=sum(directory.reader.failures for directory in directories),
         entry_logs=sum(map(len, usages)),
         entry_log_bytes=sum(
             row.bytes for usage in usages for ledgers in list(usage.values()) for row in ledgers.values()

@@ -57,14 +57,16 @@ class Counts:
     log_records: int = 0
     log_bytes: int = 0
     unfinished_bytes: int = 0
-    """Behind the last whole record of a log that was never closed; promised to nobody."""
+    """Behind the last whole record of a log that was never closed, and named by no row of the index."""
     journals: int = 0
     journals_unused: int = 0
     """Made ready and never written."""
     journal_groups: int = 0
     journal_records: int = 0
     torn_bytes: int = 0
-    """Of last groups that a crash cut short; promised to nobody."""
+    """Of last groups that are not whole, with nothing to prove that they were synced: cut short by a crash, or
+    damaged at the very end.
+    """
     index_rows: int = 0
     index_entries: int = 0
     findings: int = 0

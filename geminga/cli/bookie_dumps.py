@@ -96,7 +96,7 @@ def _dump_log(file: File, *, as_json: bool) -> int:
         print(f"\n{records} records")
         if footer is not None:
             _print_footer(footer)
-    # What comes behind the last whole record of a log that was never closed was promised to nobody.
+    # What comes behind the last whole record of a log that was never closed is the rest of a flush.
     damaged = bad_footer is not None or (bad and footer is not None)
     return EXIT_FAILED if damaged else EXIT_OK
 

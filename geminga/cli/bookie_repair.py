@@ -84,7 +84,7 @@ def verify(parser: Parser, arguments: Sequence[str]) -> int:
         if counts.unfinished_bytes or counts.torn_bytes:
             print(
                 f"unfinished  {counts.unfinished_bytes} bytes in entry logs, {counts.torn_bytes} in journals;"
-                " a crash left them, they were promised to nobody"
+                " a crash cuts the last write short, and nothing shows that these were ever whole"
             )
         print(f"damage      {counts.findings or 'none'}")
     return EXIT_FAILED if counts.findings else EXIT_OK

@@ -53,7 +53,11 @@ def parser(kind: type[Parser]) -> Parser:
     add("--port", metavar="N", help="port of the binary protocol (default: 6650; 0: any free one)")
     add("--web-port", metavar="N", help="port of the admin API and metrics (default: 8080; 0: any free one)")
     add("--conf", "-c", "--config", metavar="FILE", help="a broker.conf or standalone.conf")
-    add("--memory", metavar="SIZE", help="memory for the whole process, such as 192M (the default) or 1G")
+    add(
+        "--memory",
+        metavar="SIZE",
+        help="memory for the whole process, such as 192M (the default), 512MB or 1GiB; M is 1024 * 1024 bytes",
+    )
     add("--bind-address", metavar="HOST", help="address to listen on (default: 127.0.0.1)")
     add("--advertised-address", metavar="HOST", help="address that clients are told to connect to")
     add(
@@ -133,7 +137,7 @@ def memory_mb(text: str) -> int:
     upper = text.strip().upper().removesuffix("IB").removesuffix("B")
     digits, unit = upper[:-1], upper[-1:]
     if unit not in ("M", "G") or not (digits.isascii() and digits.isdigit() and len(digits) <= 9):
-        raise ConfigError([f"--memory {text}: expected a whole number of M or G, such as 192M or 1G"])
+        raise ConfigError([f"--memory {text}: expected a whole number of M, MB, MiB, G, GB or GiB, such as 192M or 1G"])
     return int(digits) * (1024 if unit == "G" else 1)
 
 

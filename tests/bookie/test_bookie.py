@@ -304,6 +304,9 @@ async def test_a_missing_entry_log_is_reported(tmp_path: Path) -> None:
         assert bookie.last_entry_id(1) == 0
         with pytest.raises(StorageError, match=r"1\.log: cannot open"):
             await bookie.read(1, 0, 0, bytes_max=10)
+        with pytest.raises(LedgerNotFound):
+            await bookie.read(1, 1, 1, bytes_max=10)
+        assert bookie.statistics().read_failures == 1, "what was never there is no failure"
         await Owner(bookie, 2).add(b"y")
     async with running(tmp_path) as bookie:
         assert bookie.recovery.logs_missing == (1,), "its id is not another log's now"

@@ -163,6 +163,25 @@ def test_every_cut_of_a_journal_reads_as_a_beginning() -> None:
         assert len(complete) <= 3
 
 
+def test_a_file_that_ends_inside_its_last_group_gives_what_is_left_of_it() -> None:
+    whole = written([ONE, TWO])
+    first_end, end = (group.end for group in scan(whole)[0])
+    group = [(7, 2, [b"x" * 100, b"y" * 100, b"z" * 100]), (8, 6, [b"w"])]
+    disk = written([ONE, group])
+    # Head, one run each, two records of ledger 7 and a part of the third.
+    head = GROUP_HEADER.size + 2 * 20
+    disk.open(JOURNAL).truncate(first_end + head + 2 * (100 + 24) + 50)
+    groups, found = scan(disk)
+    assert contents(groups) == [*ONE, (7, 2, [b"x" * 100, b"y" * 100])]
+    assert found.damages == []
+    assert found.torn_bytes == end - first_end
+    # The next journal says that it was synced: then what is gone is named.
+    groups, found = scan(disk, synced_end=end)
+    assert contents(groups) == [*ONE, (7, 2, [b"x" * 100, b"y" * 100])]
+    (damage,) = found.damages
+    assert [(run.ledger_id, run.first, run.entries) for run in damage.lost] == [(7, 4, 1), (8, 6, 1)]
+
+
 # ---- a whole bookie
 
 
