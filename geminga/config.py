@@ -237,6 +237,10 @@ class Loaded(NamedTuple):
     """What the user should know and need not change, each to be logged once."""
 
 
+OLD_KEYS = {"journalDirectory": "journalDirectories"}
+"""Keys that BookKeeper still takes, and what they are called now."""
+
+
 class Setting(NamedTuple):
     """How one key is read."""
 
@@ -275,8 +279,10 @@ def load(
 
     strict = [*(file.properties if file else ()), *flags]
     ordered = [*(file.properties if file else ()), *_from_environment(environment, known), *flags]
+    # The present key wins over the old one, wherever each is given.
+    ordered.sort(key=lambda given: given.key not in OLD_KEYS)
     for given in ordered:
-        setting = known.get(given.key)
+        setting = known.get(OLD_KEYS.get(given.key, given.key))
         if setting is None:
             if _is_pulsar_key(given.key):
                 unserved[given.key] = given

@@ -141,3 +141,13 @@ def test_lists_are_read_from_keys_of_bookkeeper() -> None:
     config = load(environment={}, flags=given).config
     assert (config.journal_directories, config.ledger_directories) == (("/a", "/b"), ("/c",))
     assert Config().journal_directories == ()
+
+
+def test_the_old_key_for_a_journal_directory_is_taken() -> None:
+    old, new = (
+        Property(f"journalDirector{ending}", path, "--set") for ending, path in (("y", "/o"), ("ies", "/n"))
+    )
+    assert load(environment={}, flags=[old]).config.journal_directories == ("/o",)
+    assert load(environment={"journalDirectory": "/o"}).config.journal_directories == ("/o",)
+    for flags in ([old, new], [new, old]):
+        assert load(environment={}, flags=flags).config.journal_directories == ("/n",)

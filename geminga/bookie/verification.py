@@ -7,14 +7,24 @@ of the index against the record that it names, and the sums that the index keeps
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 from geminga.bookie.entry_log_format import HEADER_BYTES, Footer
 from geminga.bookie.entry_logs import EntryLogs
 from geminga.bookie.file_names import entry_log_path, journal_path
-from geminga.bookie.index_format import LEDGER_ID_MAX, Row, Usage, decode_row, entry_key, split_key
+from geminga.bookie.findings import (
+    ALL_ROWS,
+    Counts,
+    Finding,
+    Promised,
+    damaged_entries,
+    entries_text,
+    gap_text,
+    promised_ends,
+    rows_in,
+    runs,
+)
+from geminga.bookie.index_format import Row, Usage, decode_row, split_key
 from geminga.bookie.inspection import (
     BadBytes,
     JournalFile,
@@ -27,56 +37,27 @@ from geminga.bookie.inspection import (
 from geminga.bookie.journal_files import JournalPosition
 from geminga.bookie.journal_headers import HeaderState
 from geminga.bookie.journal_scan import JournalScan
-from geminga.bookie.ledger_index import LedgerIndex
+from geminga.bookie.ledger_index import LedgerIndex, LedgerRow
 from geminga.disk import Disk, File
 from geminga.errors import CorruptData, StorageError
 from geminga.key_value import KeyValue
 
 BAD_RECORDS_KEPT_MAX = 100_000
+RUNS_NAMED_MAX = 5
+"""Runs of entries that one finding names."""
 LOAD_BYTES_MAX = 4 << 20
 """Records that are checked against the index at once."""
-ALL_ROWS = entry_key(0, 0), entry_key(LEDGER_ID_MAX, 2**64 - 1)
-
-
-class Finding(NamedTuple):
-    """Something that is not as it was written. `offset` is None where there is no place to name."""
-
-    path: str
-    offset: int | None
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.path}{'' if self.offset is None else f': offset {self.offset}'}: {self.text}"
-
-
-@dataclass(slots=True)
-class Counts:
-    """What was looked at."""
-
-    entry_logs: int = 0
-    log_records: int = 0
-    log_bytes: int = 0
-    unfinished_bytes: int = 0
-    """Behind the last whole record of a log that was never closed, and named by no row of the index."""
-    journals: int = 0
-    journals_unused: int = 0
-    """Made ready and never written."""
-    journal_groups: int = 0
-    journal_records: int = 0
-    torn_bytes: int = 0
-    """Of last groups that are not whole, with nothing to prove that they were synced: cut short by a crash, or
-    damaged at the very end.
-    """
-    index_rows: int = 0
-    index_entries: int = 0
-    findings: int = 0
 
 
 class Verification:
     """One pass. `report` is called with each finding as it is made; `counts` grows meanwhile."""
 
-    def __init__(self, disk: Disk, report: Callable[[Finding], None]) -> None:
+    def __init__(
+        self, disk: Disk, report: Callable[[Finding], None], topic_of: Callable[[int], str] = lambda _: ""
+    ) -> None:
+        """`topic_of(ledger_id)` is for those who read findings; "" if it is not known."""
         self.counts = Counts()
+        self._topic_of = topic_of
         self.disk = disk
         self._report = report
         self._bad_records: set[tuple[str, int]] = set()
@@ -94,20 +75,23 @@ class Verification:
 
     def check_logs(self, directory: str, key_value: KeyValue | None) -> None:
         """`key_value` is the index, if it can be read: it says how far a log that was not closed goes."""
-        promised = _promised_ends(key_value) if key_value is not None else {}
+        promised = promised_ends(key_value) if key_value is not None else {}
         for log_id in entry_log_ids(self.disk, directory):
             path = entry_log_path(directory, log_id)
             file = self.disk.open(path)
             try:
-                is_dead = key_value is not None and log_id not in promised
-                self._check_log(path, file, log_id, promised.get(log_id, _Promised()), is_dead=is_dead)
+                self._check_log(path, file, log_id, promised.get(log_id), key_value)
             except StorageError as error:
                 self._found(path, None, str(error))
             finally:
                 file.close()
 
-    def _check_log(self, path: str, file: File, log_id: int, promised: _Promised, *, is_dead: bool) -> None:
+    def _check_log(
+        self, path: str, file: File, log_id: int, promised: Promised | None, key_value: KeyValue | None
+    ) -> None:
         counts = self.counts
+        is_dead = key_value is not None and promised is None
+        promised = promised or Promised()
         counts.entry_logs += 1
         counts.log_bytes += file.size()
         footer, bad = footer_of(file)
@@ -125,23 +109,47 @@ class Verification:
             resume = array("Q", sorted(row.offset for _, row in footer.rows))
             sure_end = end = max((row.offset + row.ends[-1] for _, row in footer.rows), default=HEADER_BYTES)
         seen: dict[int, Usage] = {}
-        damaged = False
+        bad_runs: list[BadBytes] = []
         for record in walk_records(file, HEADER_BYTES, end, resume=array("Q", sorted(resume))):
             if isinstance(record, BadBytes):
                 if record.offset >= sure_end:
                     if bad is None:
                         counts.unfinished_bytes += end - record.offset
                     break
-                damaged = True
-                if len(self._bad_records) < BAD_RECORDS_KEPT_MAX:
-                    self._bad_records.add((path, record.offset))
-                self._found(path, record.offset, f"{record.length} bytes are no right record")
+                self._remember(path, record.offset)
+                if bad_runs and bad_runs[-1].offset + bad_runs[-1].length == record.offset:
+                    record = BadBytes(bad_runs[-1].offset, bad_runs.pop().length + record.length)
+                bad_runs.append(record)
                 continue
             counts.log_records += 1
             before = seen.get(record.ledger_id, Usage(0, 0))
             seen[record.ledger_id] = Usage(before.entries + 1, before.bytes + record.end - record.offset)
-        if footer is not None and not damaged:
+        if bad_runs:
+            rows = rows_in(log_id, key_value) if footer is None else [LedgerRow(*row) for row in footer.rows]
+            for run in bad_runs:
+                text = f"{run.length} bytes are no right record{self._entries_in(file, run, rows)}"
+                self._found(path, run.offset, text)
+        elif footer is not None:
             self._compare_footer(path, footer, seen)
+
+    def _entries_in(self, file: File, bad: BadBytes, rows: Sequence[LedgerRow]) -> str:
+        """Whose entries are damaged there, by those who should know what was."""
+        names: list[str] = []
+        for ledger_id, damaged in sorted(damaged_entries(file, bad, rows).items()):
+            for offset in damaged.values():
+                self._remember(file.path, offset)
+            names += [f"{entries_text(*run)} of {self._ledger(ledger_id)}" for run in runs(sorted(damaged))]
+        if len(names) > RUNS_NAMED_MAX:
+            names[RUNS_NAMED_MAX:] = [f"{len(names) - RUNS_NAMED_MAX} more"]
+        return f"; {', '.join(names)} should be there" if names else ""
+
+    def _remember(self, path: str, offset: int) -> None:
+        if len(self._bad_records) < BAD_RECORDS_KEPT_MAX:
+            self._bad_records.add((path, offset))
+
+    def _ledger(self, ledger_id: int) -> str:
+        topic = self._topic_of(ledger_id)
+        return f"ledger {ledger_id}" + (f" ({topic})" if topic else "")
 
     def _compare_footer(self, path: str, footer: Footer, seen: dict[int, Usage]) -> None:
         stated = {ledger_id: ledger.usage for ledger_id, ledger in footer.ledgers.items()}
@@ -212,7 +220,7 @@ class Verification:
                 if row_ledger != ledger_id:
                     ledger_id, following = row_ledger, 0
                 if row.first != following:
-                    self._found(path, None, _gap(ledger_id, following, row.first))
+                    self._found(path, None, gap_text(ledger_id, following, row.first))
                 following = row.last + 1
                 self._check_row(path, logs, present, ledger_id, row)
                 if not row.lost:
@@ -226,7 +234,7 @@ class Verification:
             logs.close()
 
     def _check_row(self, path: str, logs: EntryLogs, present: set[int], ledger_id: int, row: Row) -> None:
-        entries = f"entries {row.first} to {row.last} of ledger {ledger_id}"
+        entries = f"entries {row.first} to {row.last} of {self._ledger(ledger_id)}"
         if row.lost:
             self._found(path, None, f"{entries} are lost: {row.lost}")
             return
@@ -234,6 +242,8 @@ class Verification:
         if row.log_id not in present:
             self._found(path, None, f"{entries} are in entry log {row.log_id}, which is not there")
             return
+        log_path = entry_log_path(logs.directory, row.log_id)
+        bad: list[int] = []
         first = row.first
         while first <= row.last:
             at = first - row.first
@@ -244,41 +254,16 @@ class Verification:
             try:
                 first = logs.load(ledger_id, row, first, last).last + 1
             except CorruptData:
-                log_path = entry_log_path(logs.directory, row.log_id)
                 if (log_path, row.offset + begin) not in self._bad_records:
-                    text = f"not entry {first} of ledger {ledger_id}, as the index has it"
-                    self._found(log_path, row.offset + begin, text)
+                    bad.append(first)
                 first += 1
+        for begin, last in runs(bad):
+            at = row.offset + (row.ends[begin - row.first - 1] if begin > row.first else 0)
+            text = f"not {entries_text(begin, last)} of {self._ledger(ledger_id)}, as the index has it"
+            self._found(log_path, at, text)
 
     def _compare_usage(self, path: str, index: LedgerIndex, usage: dict[int, dict[int, list[int]]]) -> None:
         for log_id in sorted(usage.keys() | index.usage.keys()):
             stated = {id_: list(of) for id_, of in index.usage.get(log_id, {}).items()}
             if stated != usage.get(log_id, {}):
                 self._found(path, None, f"the sums for entry log {log_id} are not those of its rows")
-
-
-class _Promised(NamedTuple):
-    """How far the index says that a log goes, and where its rows begin."""
-
-    end: int = 0
-    starts: array[int] = array("Q")
-
-
-def _promised_ends(key_value: KeyValue) -> dict[int, _Promised]:
-    found: dict[int, _Promised] = {}
-    try:
-        for key, value in key_value.scan(*ALL_ROWS):
-            row = decode_row(split_key(key)[1], value)
-            if not row.lost:
-                end, starts = found.get(row.log_id) or (0, array("Q"))
-                starts.append(row.offset)
-                found[row.log_id] = _Promised(max(end, row.offset + row.ends[-1]), starts)
-    except CorruptData:
-        pass  # `check_index` reports it
-    return found
-
-
-def _gap(ledger_id: int, expected: int, found: int) -> str:
-    if found < expected:
-        return f"rows of ledger {ledger_id} overlap at entry {found}"
-    return f"entries {expected} to {found - 1} of ledger {ledger_id} have no row"

@@ -18,12 +18,12 @@ EXIT_DATA_DIRECTORY = 4
 COMMANDS = {
     "ledgers": ("bookie_lists", "list ledgers: topic, entries, bytes, entry logs, state"),
     "entry-logs": ("bookie_lists", "list entry logs: ledgers, bytes, how much of them lives"),
-    "journals": ("bookie_lists", "list journals, and which of them a start would replay"),
+    "journals": ("bookie_lists", "list journals, and from where on a start would replay them"),
     "dump-log": ("bookie_dumps", "print every record and the footer of an entry log"),
     "dump-journal": ("bookie_dumps", "print every group of a journal"),
     "entry": ("bookie_dumps", "show one entry: where it lies, its bytes, its message metadata"),
     "verify": ("bookie_repair", "check every checksum, and the index against the entry logs"),
-    "rebuild-index": ("bookie_repair", "make the index anew from entry logs and journals"),
+    "rebuild-index": ("bookie_repair", "put the index aside; make a new one from entry logs and journals"),
 }
 """Which module has which command."""
 

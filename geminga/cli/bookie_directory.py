@@ -197,6 +197,13 @@ class LedgerRecords:
         stored = self._store.get(path) if self._store is not None else None
         return records.decode(LedgerRecord, stored.value, path) if stored is not None else None
 
+    def topic_of(self, ledger_id: int) -> str:
+        """The topic's name as users know it; "" if the metadata does not say."""
+        try:
+            return topic_text(self.get(ledger_id))
+        except StorageError:
+            return ""
+
     def unrecorded(self, held: Set[int]) -> list[int]:
         """See `unrecorded_ledgers`; none without metadata, which cannot tell."""
         return unrecorded_ledgers(held, self._store) if self._store is not None else []

@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from geminga.bookie.bookie import Bookie, LedgerPlace
+from geminga.bookie.findings import Finding
 from geminga.bookie.index_format import DELETED, State
 from geminga.bookie.ledger_index import LedgerIndex
 from geminga.bookie.ledger_mapping import needed_from, place_of
 from geminga.bookie.recovery_report import RecoveryReport
-from geminga.bookie.verification import Finding, Verification
+from geminga.bookie.verification import Verification
 from geminga.cli.bookie_directory import (
     LedgerRecords,
     NoDirectory,
@@ -50,7 +51,8 @@ def verify(parser: Parser, arguments: Sequence[str]) -> int:
             print("... more are counted only")
 
     with directory_of(flags) as stopped:
-        verification = Verification(stopped.disk, show)
+        names = None if stopped.metadata_damage else stopped.ledger_records()
+        verification = Verification(stopped.disk, show, names.topic_of if names else lambda _: "")
         if stopped.metadata_damage:
             path = os.path.join(stopped.data_dir, METADATA)
             text = f"{stopped.metadata_damage.removeprefix(path + ': ')}; only a backup has what it said"

@@ -56,7 +56,7 @@ def parser(kind: type[Parser]) -> Parser:
     add(
         "--memory",
         metavar="SIZE",
-        help="memory for the whole process, such as 192M (the default), 512MB or 1GiB; M is 1024 * 1024 bytes",
+        help="memory for the whole process, such as 192M (the default), 512MB or 1GiB; M is 1024 * 1024",
     )
     add("--bind-address", metavar="HOST", help="address to listen on (default: 127.0.0.1)")
     add("--advertised-address", metavar="HOST", help="address that clients are told to connect to")
@@ -137,7 +137,9 @@ def memory_mb(text: str) -> int:
     upper = text.strip().upper().removesuffix("IB").removesuffix("B")
     digits, unit = upper[:-1], upper[-1:]
     if unit not in ("M", "G") or not (digits.isascii() and digits.isdigit() and len(digits) <= 9):
-        raise ConfigError([f"--memory {text}: expected a whole number of M, MB, MiB, G, GB or GiB, such as 192M or 1G"])
+        raise ConfigError(
+            [f"--memory {text}: expected a whole number of M, MB, MiB, G, GB or GiB, such as 192M or 1G"]
+        )
     return int(digits) * (1024 if unit == "G" else 1)
 
 

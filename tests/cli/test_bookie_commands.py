@@ -12,11 +12,11 @@ import pytest
 import trio
 
 from geminga.bookie.bookie import Bookie
-from geminga.bookie.index_format import MARK_KEY, decode_row, encode_row, split_key, usage_key
+from geminga.bookie.findings import ALL_ROWS
+from geminga.bookie.index_format import MARK_KEY, decode_row, encode_row, entry_key, split_key, usage_key
 from geminga.bookie.inspection import entry_log_ids, footer_of, walk_records
 from geminga.bookie.ledger_index import LedgerIndex
 from geminga.bookie.settings import BookieSettings
-from geminga.bookie.verification import ALL_ROWS
 from geminga.cli.main import main
 from geminga.disk import RealDisk
 from geminga.key_value import RocksKeyValue
@@ -264,6 +264,54 @@ def test_a_flipped_bit_in_a_record_is_found_and_the_rest_is_read(data: Path, cal
     assert f"{offset} " in out
 
 
+def test_what_is_damaged_is_named_by_ledger_entry_and_topic(data: Path, call: Call) -> None:
+    """A run of damaged records is one finding, with the first of them."""
+    at = places(data)
+    log_id, begin, _ = at[3, 20]
+    assert at[3, 29][0] == log_id
+    log = data / f"bookie/entry-logs/{log_id:020d}.log"
+    content = bytearray(log.read_bytes())
+    for entry in range(20, 30):
+        content[at[3, entry][1] + 40] ^= 1  # in the body
+    log.write_bytes(content)
+    code, out, _ = call("verify", "--data-dir", data)
+    assert code == 1
+    topic = "persistent://public/default/" + TOPIC_PATH.rpartition("/")[2]
+    text = f"bytes are no right record; entries 20 to 29 of ledger 3 ({topic}) should be there"
+    [finding] = [line for line in out.splitlines() if str(log) in line]
+    assert finding.startswith(f"{log}: offset {begin}: ")
+    assert finding.endswith(text)
+    assert "damage      1" in out
+    # A footer that is gone as well: the index says whose they are.
+    log.write_bytes(content[: max(sum(place[1:]) for place in at.values() if place[0] == log_id)])
+    assert text in call("verify", "--data-dir", data)[1]
+
+
+def test_rows_that_name_what_is_not_there_are_one_finding(data: Path, call: Call) -> None:
+    at = places(data)
+    values = RocksKeyValue(str(data / "index"))
+    key = entry_key(3, 0)
+    row = decode_row(0, values.get(key) or b"")
+    values.write([(key, encode_row(row._replace(offset=at[4, 0][1])))], sync=True)
+    values.close()
+    found = [line for line in call("verify", "--data-dir", data)[1].splitlines() if " not entr" in line]
+    assert len(found) == 1
+    assert f"not entries 0 to {row.last} of ledger 3 (persistent://" in found[0]
+
+
+def test_a_journal_in_which_the_mark_lies_is_missed(crashed: Path, call: Call) -> None:
+    needed = [row for row in lines(call("journals", "--data-dir", crashed, "--json")[1]) if row["needed"]]
+    path = Path(needed[0]["path"])
+    path.write_bytes(bytes(path.stat().st_size))
+    code, out, _ = call("verify", "--data-dir", crashed)
+    assert code == 1
+    assert f"{path}: offset 0: nothing is left of the file header and of the groups" in out
+    path.unlink()
+    code, out, _ = call("verify", "--data-dir", crashed)
+    assert code == 1
+    assert f"{path}: the journal in which the index's mark lies is not there" in out
+
+
 def rows_of(out: str) -> set[tuple[int, int, int]]:
     return {(row["ledger"], row["first"], row["last"]) for row in lines(out)}
 
@@ -389,9 +437,9 @@ def mark_lost(values: RocksKeyValue) -> None:
     ("plant", "said"),
     [
         (no_usage, "the sums for entry log 1 are not those of its rows"),
-        (row_moved_by_a_byte, "not entry 0 of ledger 3, as the index has it"),
+        (row_moved_by_a_byte, "of ledger 3 (persistent://public/default/orders), as the index has it"),
         (row_lost, "have no row"),
-        (row_of_another_ledger, "not entry 0 of ledger 3, as the index has it"),
+        (row_of_another_ledger, "of ledger 3 (persistent://public/default/orders), as the index has it"),
         (mark_lost, "there is no mark"),
     ],
 )
