@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from geminga.broker.policies_values import DispatchRate
+    from geminga.clock import Clock
     from geminga.managed_ledger.entry import Entry
 
 WAIT_S_MIN = 0.01
@@ -125,16 +126,16 @@ NO_WAITS = Waits()
 class Throttle:
     """The limits that one dispatcher keeps to: of its topic, of its subscription. Empty for most."""
 
-    __slots__ = ("_average_bytes", "_now_s", "limits", "own", "until_s", "waits")
+    __slots__ = ("_average_bytes", "_clock", "limits", "own", "until_s", "waits")
 
-    def __init__(self, now_s: Callable[[], float]) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.limits: tuple[DispatchLimit, ...] = ()
         self.own: DispatchLimit | None = None
         """The subscription's; it is one of `limits` then."""
         self.until_s = math.inf
         """When to go on, if nothing could be sent for want of room; else infinity."""
         self.waits = NO_WAITS
-        self._now_s = now_s
+        self._clock = clock
         self._average_bytes = 1.0
 
     def apply(self, of_topic: DispatchLimit | None, own: DispatchRate, published: Published) -> bool:
@@ -148,7 +149,7 @@ class Throttle:
 
     def room(self, wanted: int, average_messages: float) -> int:
         """How many of the wanted entries may be read now; 0: `until_s` says when to ask again."""
-        now_s = self._now_s()
+        now_s = self._clock.monotonic_s()
         for limit in self.limits:
             messages = limit.room(now_s, self._average_bytes)
             if not messages:
@@ -164,7 +165,7 @@ class Throttle:
 
     def sent(self, messages: int, entries: Sequence[Entry]) -> None:
         """So many messages went out, in these entries."""
-        now_s = self._now_s()
+        now_s = self._clock.monotonic_s()
         size_bytes = sum(len(entry.body) for entry in entries)
         self._average_bytes = max(1.0, size_bytes / max(messages, 1))
         for limit in self.limits:

@@ -8,7 +8,7 @@ import trio
 
 from geminga import limits
 from geminga.broker.consumer import Consumer
-from geminga.broker.handle_produce import NO_SCHEMA
+from geminga.broker.handle_attach import begin
 from geminga.broker.session import Attached, Handler, Session
 from geminga.broker.topic import Topic
 from geminga.errors import (
@@ -19,7 +19,6 @@ from geminga.errors import (
     ProtocolError,
     ServerError,
     ServiceNotReady,
-    TooManyRequests,
 )
 from geminga.names import TopicName, check_subscription
 from geminga.position import EARLIEST, LATEST, Position
@@ -41,19 +40,11 @@ def subscribe(session: Session, command: pb.CommandSubscribe) -> Awaitable[None]
     if existing is not None and not existing.consumer.closed:
         session.outbox.write(encoder.success(command.request_id))
         return None
-    key = ("consumer", command.consumer_id)
-    if key in session.opening:
-        raise ServiceNotReady("Consumer is already present on the connection")
-    if len(session.consumers) + len(session.opening) >= limits.CONSUMERS_PER_CONNECTION_MAX:
-        raise TooManyRequests(f"more than {limits.CONSUMERS_PER_CONNECTION_MAX} consumers on one connection")
-    name = TopicName.parse(command.topic)
     if not command.subscription:
         raise InvalidName("Empty subscription name")
     check_subscription(command.subscription)
-    if command.HasField("schema") and command.schema.type != NO_SCHEMA:
-        session.topics.note_schema(str(name))
-    # Known from now on, so that a CLOSE_CONSUMER right behind finds it.
-    session.opening[key] = scope = trio.CancelScope()
+    count_max = limits.CONSUMERS_PER_CONNECTION_MAX
+    name, scope = begin(session, "consumer", command.consumer_id, command, len(session.consumers), count_max)
     return _subscribe(session, command, name, scope)
 
 

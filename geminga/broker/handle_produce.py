@@ -7,16 +7,15 @@ from collections.abc import Awaitable
 import trio
 
 from geminga import limits
+from geminga.broker.handle_attach import begin
 from geminga.broker.producer import Producer
 from geminga.broker.producers import AccessMode
 from geminga.broker.session import Handler, Session
 from geminga.broker.topic import Topic
-from geminga.errors import ServiceNotReady, TooManyRequests
+from geminga.errors import ServiceNotReady
 from geminga.names import TopicName
 from geminga.wire import encoder
 from geminga.wire import pulsar_pb2 as pb
-
-NO_SCHEMA = pb.Schema.Type.Value("None")
 
 
 def producer(session: Session, command: pb.CommandProducer) -> Awaitable[None] | None:
@@ -27,16 +26,8 @@ def producer(session: Session, command: pb.CommandProducer) -> Awaitable[None] |
             _succeed(session, command, existing)
             return None
         _leave(existing)
-    key = ("producer", command.producer_id)
-    if key in session.opening:
-        raise ServiceNotReady("Producer is already present on the connection")
-    if len(session.producers) + len(session.opening) >= limits.PRODUCERS_PER_CONNECTION_MAX:
-        raise TooManyRequests(f"more than {limits.PRODUCERS_PER_CONNECTION_MAX} producers on one connection")
-    name = TopicName.parse(command.topic)
-    if command.HasField("schema") and command.schema.type != NO_SCHEMA:
-        session.topics.note_schema(str(name))
-    # Known from now on, so that a CLOSE_PRODUCER right behind finds it.
-    session.opening[key] = scope = trio.CancelScope()
+    count_max = limits.PRODUCERS_PER_CONNECTION_MAX
+    name, scope = begin(session, "producer", command.producer_id, command, len(session.producers), count_max)
     return _open_producer(session, command, name, scope)
 
 

@@ -94,7 +94,7 @@ class Subscription:
         self.expiry = Expiry()
         self._due_backlog: DueBacklog | None = None
         self.log = SparseLog(clock)
-        self.throttle = Throttle(clock.monotonic_s)
+        self.throttle = Throttle(clock)
         self._sleeper = Sleeper(clock)
         self.wake = self._sleeper.wake
         """Have a round run soon. Cheap when one is due already."""

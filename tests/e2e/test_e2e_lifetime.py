@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.geminga_only
 SETTINGS = {
     "retentionCheckIntervalInSeconds": "1",
     "backlogQuotaCheckIntervalInSeconds": "1",
+    "brokerDeleteInactiveTopicsFrequencySeconds": "1",
     "managedLedgerMaxEntriesPerLedger": "10",
     "managedLedgerMinLedgerRolloverTimeMinutes": "0",
     "defaultRetentionTimeInMinutes": "-1",
@@ -32,8 +34,12 @@ class Started:
     def __init__(self, process: BrokerProcess) -> None:
         endpoints = process.start()
         self.admin = Admin(endpoints.web_url)
-        self.client = pulsar.Client(
-            endpoints.service_url,
+        self._service_url = endpoints.service_url
+        self.client = self.new_client()
+
+    def new_client(self) -> pulsar.Client:
+        return pulsar.Client(
+            self._service_url,
             operation_timeout_seconds=3,
             logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
         )
@@ -124,3 +130,72 @@ def test_eviction_leaves_nine_tenths_of_the_quota(started: Started, topic: str) 
     assert started.admin.post(f"{path}/backlogQuota", quota).status == 204
     eventually(lambda: started.admin.backlog(topic, "s") < 35, 10)
     assert 14 <= started.admin.backlog(topic, "s") <= 17
+
+
+def test_a_topic_that_nobody_uses_is_gone_and_comes_back_empty(started: Started, topic: str) -> None:
+    path = f"/admin/v2/{topic_path(topic)}"
+    producer = started.producer(topic)
+    retention = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+    assert started.admin.post(f"{path}/retention", retention).status == 204
+    producer.send(b"for nobody")
+    producer.close()
+    eventually(lambda: started.admin.get(f"{path}/stats").status == 404, 10)
+    assert topic not in started.admin.get("/admin/v2/persistent/public/default").json()
+    producer = started.producer(topic)
+    producer.send(b"once more")
+    assert started.entries(topic) == 1
+    assert started.admin.get(f"{path}/retention").body == b"", "its policies went with it"
+    producer.close()
+
+
+def test_truncate_under_a_connected_consumer(started: Started, topic: str) -> None:
+    fill(started, topic)
+    path = f"/admin/v2/{topic_path(topic)}"
+    consumer = started.client.subscribe(topic, "s", pulsar.ConsumerType.Shared)
+    old = [consumer.receive(5000) for _ in range(35)]
+    assert started.admin.delete(f"{path}/truncate").status == 204
+    statistics = started.admin.subscription(topic, "s")
+    assert (statistics["msgBacklog"], statistics["unackedMessages"]) == (0, 0)
+    assert started.entries(topic) == 5, "but for the ledger that is written"
+    producer = started.producer(topic)
+    producer.send(b"new")
+    for message in old:
+        consumer.acknowledge(message)
+    message = consumer.receive(5000)
+    assert message.data() == b"new"
+    assert started.admin.backlog(topic, "s") == 1
+    consumer.acknowledge(message)
+    eventually(lambda: started.admin.backlog(topic, "s") == 0, 5)
+    consumer.close()
+    producer.close()
+
+
+def test_a_dispatch_rate_is_kept_to_and_counted(started: Started, topic: str) -> None:
+    fill(started, topic)
+    path = f"/admin/v2/{topic_path(topic)}"
+    rate = {"dispatchThrottlingRateInMsg": 25, "dispatchThrottlingRateInByte": -1, "ratePeriodInSecond": 1}
+    assert started.admin.post(f"{path}/dispatchRate", rate).status == 204
+    started_s = time.monotonic()
+    consumer = started.client.subscribe(topic, "s")
+    for _ in range(35):
+        consumer.receive(5000)
+    assert time.monotonic() - started_s >= 0.39, "10 messages beyond the first second's worth"
+    statistics = started.admin.subscription(topic, "s")
+    assert statistics["dispatchThrottledMsgEventsByTopicLimit"] > 0
+    assert statistics["dispatchThrottledMsgEventsBySubscriptionLimit"] == 0
+    consumer.close()
+
+
+def test_who_subscribes_too_often_is_told(started: Started, topic: str) -> None:
+    fill(started, topic, 1)
+    path = f"/admin/v2/{topic_path(topic)}"
+    rate = {"subscribeThrottlingRatePerConsumer": 1, "ratePeriodInSecond": 60}
+    assert started.admin.post(f"{path}/subscribeRate", rate).status == 204
+    for number in range(2):
+        client = started.new_client()
+        if number:
+            with pytest.raises(pulsar.NotAllowedError):
+                client.subscribe(topic, "s", consumer_name="again")
+        else:
+            client.subscribe(topic, "s", consumer_name="again")
+        client.close()
