@@ -56,6 +56,7 @@ class MemoryMeter:
             rocksdb_buffer_bytes=buffers,
             publish_waits=self._publish.waits,
             tail_entries_served=tail.entries_served,
+            tail_bytes_served=tail.bytes_served,
             tail_entries_missed=tail.entries_missed,
             parts=[MemoryPart(name, SETTINGS[name], configured[name], used[name]) for name in configured],
         )

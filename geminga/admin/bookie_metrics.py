@@ -69,8 +69,22 @@ def bookie_figures(
     yield _one("geminga_bookie_flushed_bytes", "Bytes written to entry logs", bookie.flushed_bytes)
     yield _one("geminga_bookie_read_log_bytes", "Bytes read from entry logs", bookie.read_log_bytes)
     yield _one("geminga_bookie_entry_log_bytes", "Bytes of entries in entry logs", bookie.entry_log_bytes)
+    yield from _of_reads(bookie)
     yield from _of_space(bookie, stored)
     yield from _of_recovery(recovery)
+
+
+def _of_reads(bookie: BookieStatistics) -> Iterator[Figure]:
+    """Where the entries that were read from the bookie came from; the tail cache stands before it."""
+    prefix, found = "geminga_bookie_read", bookie.found
+    for place, entries, size_bytes in (
+        ("write_cache", found.write_cache_entries, found.write_cache_bytes),
+        ("read_cache", found.read_cache_entries, found.read_cache_bytes),
+        ("entry_log", found.log_entries, found.log_bytes),
+    ):
+        yield _one(f"{prefix}_{place}_entries", f"Entries that reads found in the {place}", entries)
+        yield _one(f"{prefix}_{place}_bytes", f"Bytes of entries that reads found in the {place}", size_bytes)
+    yield _one(f"{prefix}_log_loads", "Reads from entry logs, read-ahead included", found.log_loads)
 
 
 def _of_space(bookie: BookieStatistics, stored: StoredCounts) -> Iterator[Figure]:
@@ -155,6 +169,7 @@ def memory_figures(memory: MemoryStatistics) -> Iterator[Figure]:
     yield _one(
         "geminga_tail_cache_entries_served", "Entries read from the tail cache", memory.tail_entries_served
     )
+    yield _one("geminga_tail_cache_bytes_served", "Bytes of these entries", memory.tail_bytes_served)
     yield _one(
         "geminga_tail_cache_entries_missed",
         "Entries read from the bookie, its caches included, and not from the tail cache",

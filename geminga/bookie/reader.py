@@ -12,6 +12,7 @@ from collections import deque
 import trio
 
 from geminga.bookie.read_cache import ReadCache
+from geminga.bookie.read_counts import Found, ReadStatistics
 from geminga.bookie.records import Segment
 from geminga.bookie.storage import LedgerStorage
 from geminga.bookie.write_caches import WriteCaches
@@ -30,7 +31,12 @@ class LedgerReader:
     def __init__(
         self, caches: WriteCaches, storage: LedgerStorage, *, cache_bytes: int, read_ahead_bytes: int
     ) -> None:
-        self.from_memory = self.from_log = self.log_bytes = self.failures = 0
+        self.failures = 0
+        self.log_bytes = self.log_loads = 0
+        """Read from entry logs, and how often, read-ahead included."""
+        self._in_write_caches, self._in_read_cache, self._in_logs = Found(), Found(), Found()
+        self._found = self._in_read_cache
+        """Where `_find` found the last segment."""
         self._caches = caches
         self._storage = storage
         self._cache = ReadCache(cache_bytes)
@@ -41,6 +47,28 @@ class LedgerReader:
         self._wanted_last: dict[int, int] = {}
         self._wake = trio.Event()
         self._loading: dict[tuple[int, int], trio.Event] = {}
+
+    @property
+    def from_memory(self) -> int:
+        """Entries found in a cache."""
+        return self._in_write_caches.entries + self._in_read_cache.entries
+
+    @property
+    def from_log(self) -> int:
+        """Entries that a read had to wait for."""
+        return self._in_logs.entries
+
+    def statistics(self) -> ReadStatistics:
+        written, cached, logs = self._in_write_caches, self._in_read_cache, self._in_logs
+        return ReadStatistics(
+            written.entries,
+            written.bytes,
+            cached.entries,
+            cached.bytes,
+            logs.entries,
+            logs.bytes,
+            self.log_loads,
+        )
 
     @property
     def cache_bytes(self) -> int:
@@ -65,8 +93,8 @@ class LedgerReader:
         while first <= last and (segment := self._find(ledger_id, first)) is not None:
             end = min(last, segment.last)
             bodies += segment.bodies(first, end)
+            self._found.add(end - first + 1, segment.body_bytes(first, end))
             first = end + 1
-        self.from_memory += len(bodies)
         return bodies
 
     async def read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes]:
@@ -87,7 +115,7 @@ class LedgerReader:
             self.failures += 1
             raise
         end = _last_within(segment, first, min(last, segment.last), bytes_max, at_least_one=True)
-        self.from_log += end - first + 1
+        self._in_logs.add(end - first + 1, segment.body_bytes(first, end))
         return segment.bodies(first, end)
 
     async def run(self) -> None:
@@ -108,9 +136,10 @@ class LedgerReader:
             if end < first:
                 break
             bodies += segment.bodies(first, end)
-            bytes_max -= segment.body_bytes(first, end)
+            size_bytes = segment.body_bytes(first, end)
+            self._found.add(end - first + 1, size_bytes)
+            bytes_max -= size_bytes
             first = end + 1
-        self.from_memory += len(bodies)
         return bodies
 
     async def _load(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[Segment]:
@@ -123,6 +152,7 @@ class LedgerReader:
             if self._loading.get(place) is loaded:
                 del self._loading[place]
             loaded.set()
+        self.log_loads += 1
         for segment in segments:
             self.log_bytes += segment.record_bytes
             if deletions == self._deletions:
@@ -131,8 +161,10 @@ class LedgerReader:
 
     def _find(self, ledger_id: int, entry_id: int) -> Segment | None:
         segment = self._caches.find(ledger_id, entry_id)
+        self._found = self._in_write_caches
         if segment is None:
             segment = self._cache.find(ledger_id, entry_id)
+            self._found = self._in_read_cache
             if segment is not None and 2 * (entry_id - segment.first) >= len(segment.ends):
                 self._want(ledger_id, segment.last + 1)
         elif self._storage.is_deleted(ledger_id):

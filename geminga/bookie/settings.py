@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from geminga.bookie.read_counts import NOTHING_READ, ReadStatistics
 from geminga.bookie.space_statistics import NOTHING, SpaceStatistics
 from geminga.limits import ENTRY_BYTES_MAX, JOURNAL_GROUP_ENTRIES_MAX, KIB, MIB
 
@@ -138,6 +139,8 @@ class BookieStatistics:
     read_only: bool
     ledgers_deleted: int
     space: SpaceStatistics = NOTHING
+    found: ReadStatistics = NOTHING_READ
+    """Where what was read was found."""
 
 
 assert ENTRY_BYTES_MAX < 2**32, "record lengths are u32"

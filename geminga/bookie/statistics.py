@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from geminga.bookie import read_counts
 from geminga.bookie.journal_files import WrittenGroup
 from geminga.bookie.ledger_directory import LedgerDirectory
 from geminga.bookie.settings import BookieStatistics
@@ -58,4 +59,5 @@ def statistics_of(
         logs_compacted=sum(directory.garbage.logs_compacted for directory in directories),
         read_only=read_only,
         space=total(directory.garbage.statistics() for directory in directories),
+        found=read_counts.total(directory.reader.statistics() for directory in directories),
     )

@@ -129,7 +129,8 @@ class MemoryStatistics(msgspec.Struct, frozen=True, kw_only=True):
     publish_waits: int = 0
     """How often a connection was not read because what publishers had sent was not durable yet."""
     tail_entries_served: int = 0
-    """Entries that were read from the tail cache..."""
+    """Entries that were read from the tail cache, and their bytes..."""
+    tail_bytes_served: int = 0
     tail_entries_missed: int = 0
     """...and that had to be read from the bookie, its caches included."""
 

@@ -99,7 +99,8 @@ class TopicDelay:
         truth, found = self._world.truth, self.tracked()
         waiting = self._waiting()
         promise(found <= waiting, "the index has what is acknowledged, or was never there")
-        lost = (truth.sealed & waiting) - found
+        # A bucket that cannot be read is given up, and its messages looked up in the backlog.
+        lost = set() if self._world.read_failed() else (truth.sealed & waiting) - found
         promise(not lost, f"{sorted(lost)[:3]} were in a durable bucket and are not in the index")
         self._feed(waiting - found)
 

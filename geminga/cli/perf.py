@@ -38,10 +38,13 @@ RUN_BYTES = 4
 STAMP_BYTES = len(MAGIC) + RUN_BYTES + 8
 """Every payload begins with: whose it is, the run it belongs to, when it was made in nanoseconds."""
 REPORT_SECONDS = 1.0
+SCENARIOS = ("tail", "catch-up")
+"""These are `perf_caches`'."""
 
 
 def parser(kind: type[Parser]) -> Parser:
-    made = kind(prog="geminga perf", description="Measure rates and latencies of a broker.")
+    text = "Measure rates and latencies of a broker; with `tail` and `catch-up`, from where it serves."
+    made = kind(prog="geminga perf", description=text)
     add = made.add_argument
     add(
         "what",
@@ -74,6 +77,10 @@ def parser(kind: type[Parser]) -> Parser:
 
 def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     """The whole command; returns its exit code."""
+    if any(argument in SCENARIOS for argument in arguments[:1]):
+        from geminga.cli import perf_caches
+
+        return perf_caches.run(kind, arguments)
     flags = parser(kind).parse_strictly(arguments)
     return run_until_done("perf", _Run(flags).run)
 

@@ -54,6 +54,7 @@ class LedgerReads:
         if run is not None and (cached := run.read(entry_id, stop, bytes_max)):
             self.entries_from_cache += len(cached)
             self._tail_cache.entries_served += len(cached)
+            self._tail_cache.bytes_served += run.bytes_of(entry_id, len(cached))
             return cached
         bodies = self._bookie.read_cached(ledger_id, entry_id, stop - 1)
         if not bodies:

@@ -107,6 +107,12 @@ class TailRun:
             self.slots[i:j] = chunk
         return chunk  # type: ignore[return-value]
 
+    def bytes_of(self, first: int, count: int) -> int:
+        """How long the bodies of so many visible entries from `first` on are."""
+        i = first - self.base
+        seen = self.sums[i - 1] if i else self._before_bytes
+        return self.sums[i + count - 1] - seen - count * ENTRY_OVERHEAD_BYTES
+
     def evict_before(self, entry_id: int) -> int:
         """Let go of entries below this one; returns the bytes freed."""
         end = min(entry_id - self.base, len(self.sums))
@@ -154,7 +160,7 @@ class TailCache:
         self.bytes_max = bytes_max
         self.age_max_ms = age_max_ms
         self.backlogged_entries = backlogged_entries
-        self.entries_served = 0
+        self.entries_served = self.bytes_served = 0
         """Entries read from here..."""
         self.entries_missed = 0
         """...and from the bookie, its caches included."""
@@ -270,6 +276,7 @@ class TailCache:
     def statistics(self) -> TailCacheStatistics:
         return TailCacheStatistics(
             entries_served=self.entries_served,
+            bytes_served=self.bytes_served,
             entries_missed=self.entries_missed,
             waiting_bytes=self.append_room.waiting_bytes,
             bytes_used=self._bytes,
@@ -281,6 +288,7 @@ class TailCache:
 
 class TailCacheStatistics(msgspec.Struct, frozen=True):
     entries_served: int
+    bytes_served: int
     entries_missed: int
     """Read from the bookie instead, its caches included."""
     waiting_bytes: int

@@ -8,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from geminga.admin.bookie_metrics import bookie_figures, memory_figures
 from geminga.admin.metrics import exposition
+from geminga.bookie.read_counts import ReadStatistics
 from geminga.bookie.recovery import RecoveryReport
 from geminga.bookie.settings import BookieStatistics
 from geminga.bookie.space_statistics import SpaceStatistics, total
@@ -17,7 +18,7 @@ from geminga.broker.statistics import BrokerStatistics, MemoryPart, MemoryStatis
 
 def statistics(**values: object) -> BookieStatistics:
     fields = dict.fromkeys(BookieStatistics.__dataclass_fields__, 0)
-    return BookieStatistics(**{**fields, "space": SpaceStatistics(), **values})  # type: ignore[arg-type]
+    return BookieStatistics(**{**fields, "space": SpaceStatistics(), "found": ReadStatistics(), **values})  # type: ignore[arg-type]
 
 
 def test_each_figure_is_the_one_that_was_measured() -> None:
@@ -35,6 +36,7 @@ def test_each_figure_is_the_one_that_was_measured() -> None:
         entry_logs=3,
         ledgers_deleted=21,
         compacted_bytes=77,
+        found=ReadStatistics(1, 100, 2, 200, 3, 300, 4),
         space=total([SpaceStatistics(2, 0.5, 3, 1, 1000, 30), SpaceStatistics(1, 0.25, 0, 1, 0, 40)]),
     )
     recovery = RecoveryReport(entries_replayed=6, torn_bytes=512, index_rebuilt="it was lost")
@@ -42,6 +44,8 @@ def test_each_figure_is_the_one_that_was_measured() -> None:
         budget_bytes=100,
         resident_bytes=60,
         rocksdb_buffer_bytes=2,
+        tail_entries_served=5,
+        tail_bytes_served=55,
         parts=[MemoryPart("write_cache", "key", 50, 12), MemoryPart("process", "", 50, 48)],
     )
     figures = [*bookie_figures(bookie, recovery, StoredCounts(2, 9)), *memory_figures(memory)]
@@ -76,6 +80,15 @@ def test_each_figure_is_the_one_that_was_measured() -> None:
         ("bookie_THREAD_RUNTIME_count", done, 3),
         ("bookie_THREAD_RUNTIME_sum", done, 750),
         ("geminga_bookie_compacted_bytes", (), 77),
+        ("geminga_bookie_read_write_cache_entries", (), 1),
+        ("geminga_bookie_read_write_cache_bytes", (), 100),
+        ("geminga_bookie_read_read_cache_entries", (), 2),
+        ("geminga_bookie_read_read_cache_bytes", (), 200),
+        ("geminga_bookie_read_entry_log_entries", (), 3),
+        ("geminga_bookie_read_entry_log_bytes", (), 300),
+        ("geminga_bookie_read_log_loads", (), 4),
+        ("geminga_tail_cache_entries_served", (), 5),
+        ("geminga_tail_cache_bytes_served", (), 55),
         ("geminga_bookie_recovery_entries_replayed", (), 6),
         ("geminga_bookie_recovery_torn_bytes", (), 512),
         ("geminga_bookie_recovery_index_rebuilt", (), 1),

@@ -181,6 +181,7 @@ async def test_a_reader_at_the_tail_never_touches_the_bookie_and_a_slow_one_drop
                 assert len(ledger.read_cached(slow.read_position, 100, 1 << 20)) == 40
                 assert cache.statistics().entries_missed == 0
         assert cache.statistics().entries_served == 240
+        assert cache.statistics().bytes_served == 240 * 1000
         assert cache.statistics().entries_missed == 0
         held_bytes = cache.statistics().bytes_used
         assert held_bytes <= 3 * 10 * (1000 + ENTRY_OVERHEAD_BYTES)
