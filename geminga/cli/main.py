@@ -30,6 +30,7 @@ COMMANDS = {
     "topicPolicies": "get and set policies of single topics",
     "topics": "list, create and delete topics, show statistics, manage subscriptions",
     "memory": "show what a running broker's memory is used for",
+    "pipeline": "bulk work on Spark: audit deliveries, plan an index, rescue a broken directory",
     "bookie": "look into a stopped broker's storage: list, dump, verify, rebuild the index",
 }
 MODULES = {"topicPolicies": "topic_policies"}

@@ -9,11 +9,12 @@ import pyarrow as pa
 
 from geminga.pipeline.audit_events import Events
 from geminga.pipeline.audit_ledger import FOUND, Part, judge, parts_in
-from geminga.pipeline.audit_logs import Log, Piece, plan, read
+from geminga.pipeline.audit_logs import Log, Piece, extremes, plan, read
 from geminga.pipeline.audit_order import Resume
 from geminga.pipeline.audit_partials import parts_of, second_look
 from geminga.pipeline.audit_report import Report, report_of
 from geminga.pipeline.audit_settings import (
+    MESSAGE_KINDS,
     SCANNED_COLUMNS,
     AuditSettings,
     Facts,
@@ -30,10 +31,19 @@ def scan_piece(piece: Piece, number: int) -> Scanned:
     return scan(read(piece) if has_controls(events) else events, number)
 
 
+def scan_footer(piece: Piece) -> Scanned | None:
+    """The same from a Parquet footer, if all events are of one kind that is about messages."""
+    found = extremes(piece)
+    if found is None or found.kinds[0] != found.kinds[1] or found.kinds[0] not in MESSAGE_KINDS:
+        return None
+    return Scanned(found.last_ms, found.batch_index_max, [])
+
+
 def audit_logs(logs: Iterable[Log], settings: AuditSettings | None = None) -> Report:
     """Audit files without Spark. Raises `WrongLog` and `CorruptData`, which name the file."""
     pieces = plan(logs)
-    facts = facts_of(settings or AuditSettings(), (scan_piece(piece, i) for i, piece in enumerate(pieces)))
+    scanned = (scan_footer(piece) or scan_piece(piece, i) for i, piece in enumerate(pieces))
+    facts = facts_of(settings or AuditSettings(), scanned)
     return _audit((read(piece) for piece in pieces), facts, lambda number: read(pieces[number]))
 
 

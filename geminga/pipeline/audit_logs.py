@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,7 @@ from geminga.disk import RealDisk
 from geminga.errors import CorruptData
 from geminga.pipeline.audit_events import SCHEMA, Events, WrongLog, from_arrow, joined
 
-ROWS_PER_PIECE: Final = 1_000_000
+ROWS_PER_PIECE: Final = 2_000_000
 _DICTIONARIES: Final = ["kind", "topic", "subscription", "client", "key"]
 
 
@@ -145,6 +145,37 @@ def read(piece: Piece, columns: Sequence[str] | None = None) -> Events:
         except (pa.ArrowException, OSError) as error:
             raise CorruptData(f"{piece.path}: damaged: {error}") from None
     return from_arrow(table, name=piece.path, kind=piece.kind or None, checked=columns is None)
+
+
+class Extremes(NamedTuple):
+    """What a Parquet footer says of a piece."""
+
+    kinds: tuple[str, str]
+    last_ms: int
+    batch_index_max: int
+
+
+def extremes(piece: Piece) -> Extremes | None:
+    """None if the file's footer does not say it all."""
+    if file_number(os.path.basename(piece.path)) is not None:
+        return None
+    with _opened(piece.path) as file:
+        names = file.schema_arrow.names
+        found: dict[str, list[Any]] = {}
+        for name in ("kind", "time_ms", "batch_index"):
+            if name not in names:
+                continue
+            at, found[name] = names.index(name), []
+            for group in range(piece.first, piece.last):
+                statistics = file.metadata.row_group(group).column(at).statistics
+                if statistics is None or not statistics.has_min_max:
+                    return None
+                found[name] += [statistics.min, statistics.max]
+    kinds = (min(found["kind"]), max(found["kind"])) if "kind" in found else (piece.kind, piece.kind)
+    last_ms, batch_index = max(found["time_ms"]), max(found.get("batch_index", [-1]))
+    if not isinstance(last_ms, int) or not isinstance(batch_index, int):
+        return None
+    return Extremes(kinds, last_ms, batch_index)
 
 
 def _read_delivery_log(piece: Piece) -> Events:

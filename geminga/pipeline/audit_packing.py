@@ -37,10 +37,11 @@ class Packing(NamedTuple):
 
     def last(self, keys: Integers) -> Integers:
         """The last column alone."""
-        low = keys & ((1 << self.bits[-1]) - 1)
+        low: Integers = keys & ((1 << self.bits[-1]) - 1)
         values = self.values[-1]
         if values is not None:
-            return values[low]
+            low = values[low]
+            return low
         low += self.least[-1]
         return low
 

@@ -63,6 +63,7 @@ class Scanned(NamedTuple):
 
 
 SCANNED_COLUMNS: Final = ("kind", "time_ms", "batch_index")
+MESSAGE_KINDS: Final = ("published", "dispatched", "acked")
 _CONTROLS: Final = tuple(
     KINDS[name]
     for name in (

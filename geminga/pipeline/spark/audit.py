@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from geminga.pipeline.audit import resumes_in, scan_piece
+from geminga.pipeline.audit import resumes_in, scan_footer, scan_piece
 from geminga.pipeline.audit_ledger import FOUND, judge, parts_in
 from geminga.pipeline.audit_logs import Log, Piece, plan, read
 from geminga.pipeline.audit_order import Resume
 from geminga.pipeline.audit_partials import PARTS, parts_of, second_look
 from geminga.pipeline.audit_report import Report, report_of
-from geminga.pipeline.audit_settings import AuditSettings, Facts, facts_of
+from geminga.pipeline.audit_settings import AuditSettings, Facts, Scanned, facts_of
 from geminga.pipeline.spark.pieces import collect_each, each, raised, spark_schema
 
 Progress = Callable[[str], None]
@@ -26,16 +26,15 @@ def audit(
     *,
     progress: Progress = lambda text: None,
 ) -> Report:
-    """Audit logs on disk: Parquet files with the columns of `audit_events.SCHEMA`, and brokers' delivery logs.
+    """Audit logs on disk: Parquet files with the columns of `audit_events.SCHEMA`, brokers' delivery logs.
 
     A path is a file or a directory; workers have to see it too. Raises `WrongLog` and `CorruptData`, which
     name the file.
     """
     pieces = plan(log if isinstance(log, Log) else Log(log) for log in logs)
     progress(f"{sum(piece.events for piece in pieces):,} events in {len(pieces)} pieces")
-    scanned = collect_each(spark, pieces, lambda number, piece: scan_piece(piece, number))
-    facts = facts_of(settings or AuditSettings(), scanned)
-    progress("scanned; reading all of it")
+    facts = facts_of(settings or AuditSettings(), _scanned(spark, pieces))
+    progress("known where it ends; reading all of it")
 
     def parts(number: int, piece: Piece) -> Iterator[pa.RecordBatch]:
         yield parts_of(read(piece), facts, number)
@@ -46,6 +45,13 @@ def audit(
         progress(f"looking at {len(resumes)} pieces again: something is out of order from one to the next")
         found = pa.concat_tables([found, _second(spark, pieces, resumes, facts)])
     return report_of(found, facts)
+
+
+def _scanned(spark: SparkSession, pieces: list[Piece]) -> list[Scanned]:
+    footers = [scan_footer(piece) for piece in pieces]
+    left = [(number, pieces[number]) for number, found in enumerate(footers) if found is None]
+    scanned = collect_each(spark, left, lambda _, item: scan_piece(item[1], item[0])) if left else []
+    return [*(found for found in footers if found is not None), *scanned]
 
 
 def _judged(parts: DataFrame, facts: Facts) -> pa.Table:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -12,6 +15,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+import geminga
 from geminga.errors import CorruptData, GemingaError
 from geminga.pipeline.audit_events import WrongLog
 
@@ -20,6 +24,18 @@ T = TypeVar("T")
 PICKLED: Final = pa.schema([("pickled", pa.binary())])
 _RAISED: Final = re.compile(r"^geminga\.[\w.]+\.(\w+): (.*)$", re.MULTILINE)
 _KNOWN: Final[dict[str, type[GemingaError]]] = {"CorruptData": CorruptData, "WrongLog": WrongLog}
+
+
+def started(master: str) -> SparkSession:
+    """A session whose workers have this Python and this package."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    home = str(Path(geminga.__file__).parent.parent)
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if home not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([home, *filter(None, paths)])
+    builder = SparkSession.builder.appName("geminga pipeline").master(master)
+    builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
+    return builder.config("spark.log.level", "ERROR").getOrCreate()
 
 
 def each(

@@ -1,0 +1,72 @@
+"""`geminga pipeline`: bulk work on topics, logs and files, on Spark or without it. Needs the extra
+`geminga[spark]`.
+
+Exit codes: 0 all is well, 1 something was found wrong or could not be done, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from geminga.cli.main import EXIT_FAILED, EXIT_OK, EXIT_USAGE, Parser
+
+COMMANDS = {
+    "audit": ("pipeline_audit", "tell from logs what was lost, came twice, out of order, early or late"),
+    "capacity": (
+        "pipeline_capacity",
+        "say how large an index of delayed messages gets, as a table and a plot",
+    ),
+}
+"""Which module has which command."""
+
+
+def run(kind: type[Parser], arguments: Sequence[str]) -> int:
+    """One of the commands; returns its exit code."""
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(usage())
+        return EXIT_OK if arguments else EXIT_USAGE
+    name = arguments[0]
+    if name not in COMMANDS:
+        import difflib
+
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        print(
+            f"geminga pipeline: unknown command {name!r}.{hint} Try 'geminga pipeline --help'.",
+            file=sys.stderr,
+        )
+        return EXIT_USAGE
+    from geminga.errors import GemingaError
+
+    module, text = COMMANDS[name]
+    parser = kind(prog=f"geminga pipeline {name}", description=text[:1].upper() + text[1:] + ".")
+    try:
+        code: int = importlib.import_module(f"geminga.cli.{module}").run(parser, arguments[1:])
+    except GemingaError as error:
+        print(f"geminga pipeline {name}: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("pyarrow", "pyspark"):
+            raise
+        print(
+            f"geminga pipeline {name}: {error.name} is not installed; pip install 'geminga[spark]'",
+            file=sys.stderr,
+        )
+        return EXIT_FAILED
+    return code
+
+
+def usage() -> str:
+    return "\n".join(
+        [
+            "usage: geminga pipeline COMMAND [FLAGS]",
+            "",
+            "Bulk work on topics, delivery logs and a stopped broker's files.",
+            "",
+            *(f"  {name:15}{text}" for name, (_, text) in COMMANDS.items()),
+            "",
+            "'geminga pipeline COMMAND --help' lists the flags of a command.",
+        ]
+    )

@@ -1,0 +1,130 @@
+"""`geminga pipeline audit`: what logs say of deliveries. docs/pipeline-audit.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from geminga.cli.main import EXIT_FAILED, EXIT_OK, Parser
+from geminga.cli.options import duration_ms
+from geminga.cli.pipeline_spark import PLAIN, add_master, session, tell, write_tables
+
+if TYPE_CHECKING:
+    from geminga.pipeline.audit_report import Report
+
+KIND_FLAGS = {"published": "published", "delivered": "dispatched", "acked": "acked"}
+
+
+def run(parser: Parser, arguments: Sequence[str]) -> int:
+    """0 if nothing is wrong, 1 if anything is, also late deliveries unless `--late` allows them."""
+    _add_flags(parser)
+    flags = parser.parse_strictly(arguments)
+    logs = [(path, "") for path in flags.logs]
+    for flag, kind in KIND_FLAGS.items():
+        logs += [(path, kind) for path in getattr(flags, flag)]
+    if not logs:
+        parser.error("name at least one log")
+    report = _audit(flags, logs)
+    if flags.out:
+        write_tables(
+            flags.out,
+            {"minutes": report.minutes, "totals": report.totals, "findings": report.findings()},
+        )
+    _show(report, flags)
+    return EXIT_FAILED if report.wrong else EXIT_OK
+
+
+def _add_flags(parser: Parser) -> None:
+    parser.add_argument(
+        "logs", nargs="*", metavar="LOG", help="a Parquet file, a delivery log, or a directory"
+    )
+    for flag in KIND_FLAGS:
+        parser.add_argument(
+            f"--{flag}",
+            action="append",
+            default=[],
+            metavar="LOG",
+            help=f"a log of which every row is {flag}",
+        )
+    parser.add_argument("--early", type=duration_ms, default=0, metavar="TIME", help="how early is early (0)")
+    parser.add_argument(
+        "--late", type=duration_ms, default=1000, metavar="TIME", help="how late is late (1s)"
+    )
+    parser.add_argument(
+        "--settle",
+        type=duration_ms,
+        default=5000,
+        metavar="TIME",
+        help="what is due so near the end is pending (5s)",
+    )
+    parser.add_argument(
+        "--order",
+        choices=("client", "key", "subscription", "none"),
+        default="client",
+        help="what has to be in order",
+    )
+    parser.add_argument("--level", choices=("message", "entry"), default="message", help="what a position is")
+    parser.add_argument(
+        "--start",
+        choices=("all", "first"),
+        default="all",
+        help="what a subscription gets: all, or from its first on",
+    )
+    parser.add_argument("--out", metavar="DIR", help="write minutes, totals and findings there as Parquet")
+    parser.add_argument("--json", action="store_true", help="print one JSON object for each subscription")
+    add_master(parser)
+
+
+def _audit(flags: argparse.Namespace, logs: list[tuple[str, str]]) -> Report:
+    from geminga.pipeline.audit_logs import Log
+    from geminga.pipeline.audit_settings import AuditSettings
+
+    settings = AuditSettings(
+        settle_ms=flags.settle,
+        early_ms=flags.early,
+        late_ms=flags.late,
+        order=flags.order,
+        level=flags.level,
+        start=flags.start,
+    )
+    named = [Log(*log) for log in logs]
+    if flags.master == PLAIN:
+        from geminga.pipeline.audit import audit_logs
+
+        return audit_logs(named, settings)
+    from geminga.pipeline.spark.audit import audit
+
+    spark = session(flags.master)
+    try:
+        return audit(spark, named, settings, progress=tell)
+    finally:
+        spark.stop()
+
+
+def _show(report: Report, flags: argparse.Namespace) -> None:
+    for reason in report.incomplete:
+        tell(f"the log is not complete: {reason}")
+    for row in report.totals.to_pylist():
+        if flags.json:
+            print(json.dumps(row))
+            continue
+        print(f"{row['topic']}, {row['subscription'] or 'no subscription'}")
+        for name, value in row.items():
+            if value is not None and name not in ("topic", "subscription"):
+                print(f"  {name:16}{value:>16,}")
+        _show_places(report, row)
+
+
+def _show_places(report: Report, row: dict[str, Any], shown_max: int = 5) -> None:
+    from geminga.pipeline.audit_report import WRONG
+
+    for what in WRONG:
+        places = [
+            place[2:] for place in report.positions(what) if place[:2] == (row["topic"], row["subscription"])
+        ]
+        if places:
+            texts = [":".join(map(str, place[: 2 if place[2] < 0 else 3])) for place in places[:shown_max]]
+            more = f" and {len(places) - shown_max:,} more" if len(places) > shown_max else ""
+            print(f"  {what}: {', '.join(texts)}{more}")
