@@ -18,6 +18,10 @@ COMMANDS = {
         "pipeline_capacity",
         "say how large an index of delayed messages gets, as a table and a plot",
     ),
+    "rescue": (
+        "pipeline_rescue",
+        "read every entry that a stopped broker's files still hold, however broken",
+    ),
 }
 """Which module has which command."""
 

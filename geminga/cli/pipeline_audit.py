@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from geminga.cli.main import EXIT_FAILED, EXIT_OK, Parser
 from geminga.cli.options import duration_ms
-from geminga.cli.pipeline_spark import PLAIN, add_master, session, tell, write_tables
+from geminga.cli.pipeline_spark import PLAIN, WholeDirectory, add_master, session, tell
 
 if TYPE_CHECKING:
     from geminga.pipeline.audit_report import Report
@@ -28,10 +28,10 @@ def run(parser: Parser, arguments: Sequence[str]) -> int:
         parser.error("name at least one log")
     report = _audit(flags, logs)
     if flags.out:
-        write_tables(
-            flags.out,
-            {"minutes": report.minutes, "totals": report.totals, "findings": report.findings()},
-        )
+        with WholeDirectory(flags.out) as directory:
+            directory.write("minutes", report.minutes)
+            directory.write("totals", report.totals)
+            directory.write("findings", report.findings())
     _show(report, flags)
     return EXIT_FAILED if report.wrong else EXIT_OK
 

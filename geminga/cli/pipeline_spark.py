@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -34,24 +35,39 @@ def tell(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def write_tables(directory: str, tables: dict[str, pa.Table]) -> None:
-    """Write `NAME.parquet` for each; the directory appears when all of it is there.
-
-    Raises `StorageError`, also if it exists already.
+class WholeDirectory:
+    """A directory that appears under its name when all is in it: on leaving the block, unless an exception
+    ends it.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    from geminga.disk import RealDisk
-    from geminga.errors import StorageError
+    def __init__(self, directory: str) -> None:
+        """Raises `StorageError` if it exists already."""
+        from geminga.disk import RealDisk
+        from geminga.errors import StorageError
 
-    disk, directory = RealDisk(), os.path.abspath(directory)
-    if disk.exists(directory):
-        raise StorageError(f"{directory} exists already; name a new directory")
-    part = directory + ".part"
-    disk.make_directory(part)
-    for name, table in tables.items():
+        self._disk = RealDisk()
+        self._final = os.path.abspath(directory)
+        self.path = self._final + ".part"
+        """Where to write meanwhile."""
+        for path in (self._final, self.path):
+            if self._disk.exists(path):
+                raise StorageError(f"{path} exists already; name a new directory, or take it away")
+
+    def __enter__(self) -> WholeDirectory:
+        self._disk.make_directory(self.path)
+        return self
+
+    def write(self, name: str, table: pa.Table) -> None:
+        """As `name`.parquet."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
         data = pa.BufferOutputStream()
         pq.write_table(table, data, compression="zstd", write_page_checksum=True)
-        disk.replace_file(os.path.join(part, f"{name}.parquet"), data.getvalue().to_pybytes())
-    disk.rename(part, directory)
+        self._disk.replace_file(os.path.join(self.path, f"{name}.parquet"), data.getvalue().to_pybytes())
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._disk.rename(self.path, self._final)
+        else:
+            shutil.rmtree(self.path, ignore_errors=True)

@@ -1,1 +1,1 @@
-"""Spark around the kernels: the data source `pulsar`, jobs, and the session. Only these modules import pyspark."""
+"""Spark around the kernels: data source, jobs, session. Only these modules import pyspark."""

@@ -1,0 +1,90 @@
+"""Rescued entries as columns: where each lay, its bytes, and what its metadata says if it is a message."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+
+from geminga.errors import ProtocolError
+from geminga.wire.message_metadata import broker_timestamp_ms
+from geminga.wire.stored_entry import metadata_place, parse_metadata, raw_text, stamp_bytes
+
+ENTRIES: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("ledger_id", pa.int64()),
+        ("entry_id", pa.int64()),
+        ("path", pa.string()),
+        ("offset", pa.int64()),
+        ("is_message", pa.bool_()),
+        ("broker_time_ms", pa.int64()),
+        ("publish_time_ms", pa.int64()),
+        ("event_time_ms", pa.int64()),
+        ("deliver_at_ms", pa.int64()),
+        ("producer", pa.string()),
+        ("sequence_id", pa.int64()),
+        ("key", pa.binary()),
+        ("messages", pa.int32()),
+        ("compression", pa.string()),
+        ("properties", pa.map_(pa.string(), pa.string())),
+        ("body", pa.binary()),
+        ("payload_at", pa.int32()),
+    ]
+)
+"""`body` is the entry as it was stored; from `payload_at` on is what the client sent, compressed and with all
+messages of a batch. `topic` is null where no footer names the ledger. What is not a message (a cursor's
+state, a bucket of the delayed index) has only its place and its bytes.
+"""
+_COMPRESSIONS: Final = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
+
+
+class EntryColumns:
+    """Collects entries of one file."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._rows: list[dict[str, Any]] = []
+        self.body_bytes = 0
+
+    @property
+    def rows(self) -> int:
+        return len(self._rows)
+
+    def add(self, topic: str | None, ledger_id: int, entry_id: int, offset: int, body: bytes) -> None:
+        place = {"topic": topic, "ledger_id": ledger_id, "entry_id": entry_id, "path": self._path}
+        self._rows.append({**place, "offset": offset, "body": body, **said_by(body)})
+        self.body_bytes += len(body)
+
+    def take(self) -> pa.RecordBatch:
+        """All that was collected, and begin anew."""
+        batch = pa.RecordBatch.from_pylist(self._rows, ENTRIES)
+        self._rows, self.body_bytes = [], 0
+        return batch
+
+
+def said_by(body: bytes) -> dict[str, Any]:
+    """What an entry says of itself; nothing but `is_message` if it is no message."""
+    try:
+        begin, end = metadata_place(body)
+        metadata = parse_metadata(body, begin, end)
+        stamp_ms = broker_timestamp_ms(body) if stamp_bytes(body) else None
+    except ProtocolError:
+        return {"is_message": False}
+    if not metadata.IsInitialized():
+        return {"is_message": False}
+    key = metadata.partition_key if metadata.HasField("partition_key") else None
+    return {
+        "is_message": True,
+        "broker_time_ms": stamp_ms,
+        "publish_time_ms": metadata.publish_time,
+        "event_time_ms": metadata.event_time or None,
+        "deliver_at_ms": metadata.deliver_at_time if metadata.HasField("deliver_at_time") else None,
+        "producer": metadata.producer_name,
+        "sequence_id": metadata.sequence_id,
+        "key": raw_text(key) if key is not None else None,
+        "messages": metadata.num_messages_in_batch,
+        "compression": _COMPRESSIONS[metadata.compression] if metadata.compression < 5 else None,
+        "properties": [(pair.key, pair.value) for pair in metadata.properties],
+        "payload_at": end,
+    }

@@ -1,0 +1,123 @@
+"""`geminga pipeline` without Spark: what its commands print, write, refuse and return."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from geminga.bookie.entry_log_format import encode_header
+from geminga.bookie.file_names import entry_log_path
+from geminga.bookie.records import pack_records
+from geminga.cli.main import main
+from geminga.disk import RealDisk
+from geminga.pipeline.audit_events import SCHEMA
+
+Call = Callable[..., tuple[int, str, str]]
+TOPIC = "persistent://public/default/t"
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    def run(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main(["pipeline", *map(str, arguments)])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    rows = []
+    for entry_id in range(4):
+        row = {"time_ms": 60_000 + entry_id, "topic": TOPIC, "ledger_id": 7, "entry_id": entry_id}
+        rows.append(row | {"kind": "published"})
+        if entry_id != 2:
+            rows.append(row | {"kind": "dispatched", "subscription": "s", "publish_time_ms": 60_000})
+    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), tmp_path / "log.parquet")
+    return tmp_path / "log.parquet"
+
+
+def test_an_audit_tells_what_is_wrong_and_writes_it(call: Call, log: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report"
+    code, text, _ = call("audit", log, "--settle", "0s", "--master", "none", "--out", out)
+    assert code == 1
+    assert "lost: 7:2" in text
+    assert sorted(path.name for path in out.iterdir()) == [
+        "findings.parquet",
+        "minutes.parquet",
+        "totals.parquet",
+    ]
+    (finding,) = pq.read_table(out / "findings.parquet").to_pylist()
+    assert (finding["what"], finding["ledger_id"], finding["entry_id"]) == ("lost", 7, 2)
+    code, _, error = call("audit", log, "--settle", "0s", "--master", "none", "--out", out)
+    assert (code, "exists already" in error) == (1, True)
+    code, text, _ = call("audit", log, "--settle", "1s", "--master", "none", "--json")
+    assert code == 0
+    assert json.loads(text)["pending"] == 1
+
+
+def test_a_damaged_log_leaves_no_output(call: Call, log: Path, tmp_path: Path) -> None:
+    log.write_bytes(log.read_bytes()[:-9])
+    code, text, error = call("audit", log, "--master", "none", "--out", tmp_path / "report")
+    assert (code, text) == (1, "")
+    assert "log.parquet" in error
+    assert list(tmp_path.iterdir()) == [log]
+
+
+def test_a_capacity_table_and_its_plot(call: Call, tmp_path: Path) -> None:
+    png = tmp_path / "table.png"
+    code, text, _ = call("capacity", "--messages", "200000", "--master", "none", "--png", png)
+    assert code == 0
+    assert len(text.splitlines()) == 7
+    assert png.read_bytes().startswith(b"\x89PNG")
+    code, text, _ = call("capacity", "--row", "8,10", "--delays", "uniform:1h", "--messages", "100000",
+                         "--master", "none", "--json")  # fmt: skip
+    assert json.loads(text)["bitmap_bytes"] > json.loads(text)["run_bytes"] * 0.9
+    code, _, error = call("capacity", "--delays", "later", "--master", "none")
+    assert (code, "unknown delays 'later'" in error) == (1, True)
+
+
+def test_a_rescue_writes_what_is_left(call: Call, tmp_path: Path) -> None:
+    logs = tmp_path / "data" / "bookie" / "entry-logs"
+    logs.mkdir(parents=True)
+    parts = [encode_header(1)]
+    pack_records(9, 0, [b"a", b"bb", b"ccc"], parts)
+    data = bytearray(b"".join(parts))
+    data[-1 - 24 - 4] ^= 1
+    Path(entry_log_path(str(logs), 1)).write_bytes(data)
+    out = tmp_path / "out"
+    code, text, _ = call("rescue", "--data-dir", tmp_path / "data", "--out", out, "--master", "none")
+    assert code == 1
+    assert "(no footer names it)" in text
+    assert "26 bytes at offset" in text
+    rows = pq.read_table(out).to_pylist()
+    assert [(row["ledger_id"], row["entry_id"], row["body"]) for row in rows] == [
+        (9, 0, b"a"),
+        (9, 2, b"ccc"),
+    ]
+
+
+def test_a_directory_that_a_broker_holds_is_refused(call: Call, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    lock = RealDisk().lock(str(data))
+    try:
+        code, _, error = call("rescue", "--data-dir", data, "--master", "none")
+    finally:
+        lock.release()
+    assert code == 1
+    assert "stop the broker first" in error
+
+
+def test_unknown_commands_get_a_hint(call: Call) -> None:
+    code, _, error = call("audti")
+    assert (code, "Did you mean audit?" in error) == (2, True)
+    assert call()[0] == 2
+    assert "rescue" in call("--help")[1]
