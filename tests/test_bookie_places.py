@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from geminga import bookie_places
 from geminga.bookie.directory_lists import ForeignLists
 from geminga.config import Config, load
 from geminga.config_file import Property
+from geminga.disk import RealDisk
+from geminga.errors import StorageError
 from geminga.metadata.bookie_directories import recorded_directories
 from geminga.metadata.records import InstanceRecord, decode
 from tests.bookie_places_rig import add_entries, opened
@@ -151,3 +156,34 @@ def test_the_old_key_for_a_journal_directory_is_taken() -> None:
     assert load(environment={"journalDirectory": "/o"}).config.journal_directories == ("/o",)
     for flags in ([old, new], [new, old]):
         assert load(environment={}, flags=flags).config.journal_directories == ("/n",)
+
+
+async def test_a_first_start_that_ends_anywhere_is_begun_again(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The instance is recorded before its directories are claimed, and these before their lists are."""
+    calls, failing = 0, 0
+
+    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == failing:
+                raise StorageError("the power is gone")
+            return real(*arguments)
+
+        return call
+
+    for method in ("make_directory", "replace_file", "lock"):
+        monkeypatch.setattr(RealDisk, method, counted(getattr(RealDisk, method)))
+    monkeypatch.setattr(bookie_places, "record_directories", counted(bookie_places.record_directories))
+    started = False
+    while not started:
+        calls, failing = 0, failing + 1
+        with contextlib.suppress(StorageError, ExceptionGroup):
+            await places.begin()
+            started = True
+        assert started or calls >= failing
+    assert failing > 15
+    monkeypatch.undo()
+    await places.check()
