@@ -5,6 +5,7 @@
     "l" ledger u64                -> state       fenced or deleted; absent for all others
     "m"                           -> mark        the journal position up to which all is in entry logs
     "m" journal u32               -> mark        the same for each further journal, numbered from 1
+    "n"                           -> log u64     the next new entry log's id; none below it is used again
     "r"                           -> text        why the index is being made anew, until it is
 
 A row covers consecutive entries whose records lie side by side in one log. Rows of a ledger never overlap.
@@ -22,6 +23,7 @@ from geminga.bookie.records import compact
 
 LEDGER_ID_MAX: Final = 2**63 - 1
 MARK_KEY: Final = b"m"
+NEXT_LOG_KEY: Final = b"n"
 REBUILD_KEY: Final = b"r"
 STATE_KEYS: Final = (b"l", b"m")
 """The range in which all states lie."""

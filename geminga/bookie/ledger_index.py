@@ -11,6 +11,7 @@ from typing import NamedTuple
 from geminga.bookie.index_format import (
     DELETED,
     LEDGER_ID_MAX,
+    NEXT_LOG_KEY,
     REBUILD_KEY,
     Row,
     State,
@@ -53,6 +54,8 @@ class LedgerIndex:
         self.states: dict[int, State] = {}
         self.marks = (JournalPosition(0, 0),) * journals
         """For each journal: everything before this that belongs here is in entry logs."""
+        self.next_log_id = 1
+        """No log with this id or a higher one was ever named here."""
         self.rebuild_reason = ""
         """Why the index has to be made anew; empty again with the first marks."""
 
@@ -61,6 +64,7 @@ class LedgerIndex:
         marks = (self._map.get(mark_key(journal)) for journal in range(len(self.marks)))
         self.marks = tuple(decode_mark(mark) if mark is not None else JournalPosition(0, 0) for mark in marks)
         self.rebuild_reason = (self._map.get(REBUILD_KEY) or b"").decode()
+        self.next_log_id = int.from_bytes(self._map.get(NEXT_LOG_KEY) or b"\1", "big")
         for key, value in self._map.scan(usage_key(0, 0), usage_key(LEDGER_ID_MAX, 0)):
             log_id, ledger_id = split_key(key)
             self.usage.setdefault(log_id, {})[ledger_id] = decode_usage(value)
@@ -139,9 +143,18 @@ class LedgerIndex:
             (usage_key(log, ledger), encode_usage(usage[log][ledger])) for log, ledger in sorted(touched)
         ]
         puts += [(mark_key(journal), encode_mark(mark)) for journal, mark in enumerate(marks)]
+        puts += self._next_log(rows)
         made_anew = self.rebuild_reason and marks and marks[0].journal_id
         self._map.write(puts, [REBUILD_KEY] if made_anew else (), sync=True)
         self.usage.update(usage)
+
+    def _next_log(self, rows: Sequence[LedgerRow]) -> list[tuple[bytes, bytes]]:
+        """The row that says so if these lie in a log that is newer than all others."""
+        following = max((row.log_id + 1 for _, row in rows), default=0)
+        if following <= self.next_log_id:
+            return []
+        self.next_log_id = following
+        return [(NEXT_LOG_KEY, following.to_bytes(8, "big"))]
 
     def move(self, taken: Sequence[LedgerRow], rest: Sequence[LedgerRow], new: Sequence[LedgerRow]) -> None:
         """Entries were copied to another log: all in one synced batch, or nothing. The copies are durable
@@ -175,7 +188,7 @@ class LedgerIndex:
             else:
                 deletes.append(usage_key(log_id, ledger_id))
                 del usage[log_id][ledger_id]
-        self._map.write(puts.items(), deletes, sync=True)
+        self._map.write([*puts.items(), *self._next_log(new)], deletes, sync=True)
         for log_id, ledgers in usage.items():
             if ledgers:
                 self.usage[log_id] = ledgers

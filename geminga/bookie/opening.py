@@ -67,8 +67,9 @@ def _open_all(
         index = LedgerIndex(place.key_value, journals=len(journals))
         index.load()
         logs = EntryLogs(disk, directory)
-        # A log that is lost stays missing: a new one of its id would be taken for it.
-        next_log_id = max((*logs.ids(), *index.usage), default=0) + 1
+        # A log that is lost stays missing: a new one of its id would be taken for it. So would it by an old
+        # copy of the index, if the log was deleted.
+        next_log_id = max(index.next_log_id, 1 + max((*logs.ids(), *index.usage), default=0))
         writer = EntryLogWriter(disk, directory, share, next_log_id=next_log_id)
         files.callback(logs.close)
         files.callback(writer.close)

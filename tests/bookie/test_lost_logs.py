@@ -62,7 +62,7 @@ async def test_the_journals_give_it_back(
 
 
 def test_a_crash_in_between_leaves_it_to_the_next_start(new_world: Callable[..., World]) -> None:
-    for at in itertools.count():
+    for at in itertools.count(step=3):
         world = new_world(at)
         assert world.run(three_logs)
         world.disk.unlink(f"{LOGS}/{logs(world)[1]}")
@@ -82,6 +82,23 @@ async def all_is_there(world: World) -> None:
         for ledger_id in (1, 2):
             assert await world.read_back(bookie, ledger_id) == 41
         assert bookie.ledgers() == {1, 2}
+
+
+async def test_the_id_of_a_deleted_log_is_not_used_again(new_world: Callable[..., World]) -> None:
+    world = new_world()
+    async with world.running() as bookie:
+        world.create(bookie, 1)
+        await world.add(bookie, 1, count=3)
+        await bookie.flush()
+        await world.delete(bookie, 1)
+    async with world.running() as bookie:
+        await bookie.collect_garbage()
+    assert logs(world) == []
+    async with world.running() as bookie:
+        world.create(bookie, 2)
+        await world.add(bookie, 2)
+        await bookie.flush()
+    assert logs(world) == [f"{2:020}.log"]
 
 
 def test_rows_of_a_missing_log_are_replaced_where_they_overlap() -> None:
