@@ -21,21 +21,19 @@ from collections.abc import Callable, Sequence
 
 import trio
 
+from geminga.bookie.directory_set import DirectorySet
 from geminga.bookie.disk_space import DiskSpace
 from geminga.bookie.garbage_collector import ExistingLedgers
 from geminga.bookie.journal_files import WrittenGroup
 from geminga.bookie.journal_set import JournalSet, LastEntries
-from geminga.bookie.ledger_directory import LedgerDirectory
-from geminga.bookie.ledger_mapping import needed_from, place_of
 from geminga.bookie.ledger_writer import LedgerWriter
 from geminga.bookie.lifeline import Lifeline
 from geminga.bookie.opening import LedgerPlace, Opened, open_all
-from geminga.bookie.records import Segment
 from geminga.bookie.recovery import RecoveryReport
-from geminga.bookie.settings import BookieSettings, BookieStatistics, ledger_directory_share
+from geminga.bookie.settings import BookieSettings, BookieStatistics
 from geminga.bookie.statistics import JournalCounts, statistics_of
 from geminga.disk import Disk
-from geminga.errors import ReadOnly, StorageError
+from geminga.errors import StorageError
 from geminga.key_value import KeyValue
 
 __all__ = ["Bookie", "LedgerPlace", "RecoveryReport"]
@@ -72,22 +70,10 @@ class Bookie:
         )
         paths = dict.fromkeys((*opened.ledger_directories, *opened.journal_directories, *watched))
         self._space = DiskSpace(opened.disk, list(paths), settings, self._space_changed)
-        share = ledger_directory_share(settings, len(opened.storages))
-        self.directories = tuple(
-            LedgerDirectory(
-                path,
-                storage,
-                share,
-                self._journals.positions,
-                self._lifeline,
-                self._space,
-                existing_ledgers=existing_ledgers,
-                release_journals=self._release_journals,
-                on_full=self._start_flushes,
-            )
-            for path, storage in zip(opened.ledger_directories, opened.storages, strict=True)
+        self._set = DirectorySet(
+            opened, settings, self._journals, self._lifeline, self._space, existing_ledgers=existing_ledgers
         )
-        self._only = self.directories[0] if len(self.directories) == 1 else None
+        self.directories = self._set.all
         self._ended: trio.Event | None = None
         self._running = trio.CancelScope()
         self._counts = JournalCounts()
@@ -169,8 +155,7 @@ class Bookie:
             async with trio.open_nursery() as nursery:
                 self._running = nursery.cancel_scope
                 nursery.start_soon(self._run_journals)
-                for directory in self.directories:
-                    directory.start(nursery)
+                self._set.start(nursery)
                 nursery.start_soon(self._watch_space)
                 task_status.started()
             if self._lifeline.failed is not None:
@@ -191,10 +176,7 @@ class Bookie:
             await self._space.watch(self.collect_garbage)
 
     def _space_changed(self) -> None:
-        for directory in self.directories:
-            directory.writers.pause_or_resume(self._space.reason)
-            if not self._space.reason:
-                directory.resume_flush()
+        self._set.pause_or_resume(self._space.reason)
         self._lifeline.notify()
 
     # ---- writing
@@ -221,7 +203,7 @@ class Bookie:
         With `high_priority` the ledger takes entries on a full disk too: for the few that help to free space.
         """
         self._lifeline.check()
-        return self._directory_of(ledger_id).create(
+        return self._set.of(ledger_id).create(
             ledger_id,
             self._journals.of(ledger_id),
             on_durable=on_durable,
@@ -234,9 +216,10 @@ class Bookie:
         """Whether publishers may go on. False while too much waits for a disk: then `wait_room`. True on a
         full disk, so that they are told.
         """
-        if self._only is not None and self._journals.only is not None:  # the usual case, quickly
-            queued_bytes = self._journals.only.queued_bytes
-            if queued_bytes < self._journals.queue_bytes_max and self._only.caches.has_room(queued_bytes):
+        directory, journal = self._set.only, self._journals.only
+        if directory is not None and journal is not None:  # the usual case, quickly
+            queued_bytes = journal.queued_bytes
+            if queued_bytes < self._journals.queue_bytes_max and directory.caches.has_room(queued_bytes):
                 return True
         if self._lifeline.failed is not None:
             return True
@@ -271,14 +254,14 @@ class Bookie:
         Returns the last entry id (-1: none), which will not change. Cancelling leaves the ledger refused in
         this process and maybe not after a restart.
         """
-        return await self._directory_of(ledger_id).fence(ledger_id)
+        return await self._set.of(ledger_id).fence(ledger_id)
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Forget a ledger: durable on return, and not readable from then on. Its space comes back when no
         other ledger has entries in the same entry logs. Deleting twice, or what never was, is the same as
         once.
         """
-        await self._directory_of(ledger_id).delete(ledger_id)
+        await self._set.of(ledger_id).delete(ledger_id)
 
     # ---- reading
 
@@ -286,7 +269,7 @@ class Bookie:
         """The last durable entry, -1 if there is none. Exact: nothing recovered is missing. May read one
         block of the index from disk for a ledger that is not in memory.
         """
-        return self._directory_of(ledger_id).reader.last_entry_id(ledger_id)
+        return self._set.of(ledger_id).reader.last_entry_id(ledger_id)
 
     def ledgers(self) -> set[int]:
         """Every ledger with a durable entry here. After an index was lost, deleted ones may be among them:
@@ -296,7 +279,7 @@ class Bookie:
 
     def read_cached(self, ledger_id: int, first: int, last: int) -> list[bytes]:
         """The longest run of entries from `first` up to `last` that is in memory; [] if `first` is not."""
-        return self._directory_of(ledger_id).reader.read_cached(ledger_id, first, last)
+        return self._set.of(ledger_id).reader.read_cached(ledger_id, first, last)
 
     async def read(self, ledger_id: int, first: int, last: int, *, bytes_max: int) -> list[bytes]:
         """Entries from `first` on, at least one, up to `last` at most, together at most `bytes_max` long
@@ -305,10 +288,7 @@ class Bookie:
         LedgerNotFound if the ledger was deleted or never had the first entry; CorruptData, with file and
         offset, if it had and the entry's bytes are damaged.
         """
-        return await self._directory_of(ledger_id).reader.read(ledger_id, first, last, bytes_max)
-
-    def _directory_of(self, ledger_id: int) -> LedgerDirectory:
-        return self._only or self.directories[place_of(ledger_id, len(self.directories))]
+        return await self._set.of(ledger_id).reader.read(ledger_id, first, last, bytes_max)
 
     # ---- flushing
 
@@ -318,24 +298,7 @@ class Bookie:
         ReadOnly if a disk is full: all stays in memory and in the journals. Any other StorageError ends the
         bookie: what a failed flush left on disk is for recovery to find out.
         """
-        full: ReadOnly | None = None
-        for directory in self.directories:
-            try:
-                await directory.flush()
-            except ReadOnly as error:  # another one's disk may have space
-                full = full or error
-        if full is not None:
-            raise full
-
-    def _start_flushes(self) -> None:
-        """One cache is full: flush all of them, so that none alone keeps journals from being let go."""
-        for directory in self.directories:
-            directory.start_flush()
-
-    def _release_journals(self) -> None:
-        """On any thread."""
-        marks = (directory.storage.index.marks for directory in self.directories)
-        self._journals.release(needed_from(marks))
+        await self._set.flush()
 
     async def collect_garbage(self) -> None:
         """Delete ledgers without a metadata record, and entry logs without a living ledger; `run` does so
@@ -358,18 +321,12 @@ class Bookie:
         to replay. After a failure it only lets the files go. Cancelling leaves a replay to do.
         """
         lifeline = self._lifeline
-        for directory in self.directories:
-            directory.garbage.stop()
-            directory.writers.close()
+        self._set.stop()
         if self._ended is not None:
             while self._journals.queued_bytes and lifeline.failed is None:
                 await lifeline.next_change()
         if lifeline.failed is None:
-            for directory in self.directories:
-                with contextlib.suppress(ReadOnly):  # then the next `open` has something to replay
-                    while directory.has_unflushed():
-                        await directory.flush()
-                await directory.storage.finish_log()
+            await self._set.finish()
         self._journals.stop()
         if self._ended is not None:
             await self._ended.wait()
@@ -399,24 +356,12 @@ class Bookie:
             return  # these entries were reported as failed; recovery will find them
         self._counts.add(group)
         self._space.wrote(group.file_bytes)
-        if self._only is not None:
-            self._only.caches.add(group.segments)
-        else:
-            self._distribute(group.segments)
+        self._set.add(group.segments)
         self._journals.positions[number] = group.end
-        for directory in self.directories:
-            if directory.caches.flushing is None and directory.caches.is_full():
-                self._start_flushes()
+        self._set.flush_if_full()
         for writer, last_entry_id in last:
             writer.durable(last_entry_id)
         self._lifeline.notify()
-
-    def _distribute(self, segments: Sequence[Segment]) -> None:
-        parts: dict[LedgerDirectory, list[Segment]] = {}
-        for segment in segments:
-            parts.setdefault(self._directory_of(segment.ledger_id), []).append(segment)
-        for directory, part in parts.items():
-            directory.caches.add_part(part)
 
     def _failed(self, error: StorageError) -> None:
         """Tell everyone who waits."""
