@@ -144,7 +144,7 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
     delayed_delivery_max_indexes_per_bucket_snapshot_segment: Limit = 5_000  # -1 (or 0): no limit
     delayed_delivery_max_num_buckets: Limit = -1  # -1 (or 0): never merged
     # Not Pulsar's: one index for all subscriptions of a topic (docs/delayed-delivery.md).
-    delayed_delivery_shared_index_enabled: bool = False
+    delayed_delivery_shared_index_enabled: bool = True
 
     # Managed ledgers and cursors
     managed_ledger_max_entries_per_ledger: Positive = 50_000
