@@ -24,12 +24,12 @@ from geminga.bookie.inspection import (
     LogRecord,
     footer_of,
     journal_files,
-    record_body,
     records_end,
     walk_records,
 )
 from geminga.bookie.journal_headers import HeaderState, find_header
 from geminga.bookie.journal_scan import JournalScan
+from geminga.bookie.records import RECORD_PREFIX_BYTES
 from geminga.disk import Disk, File
 from geminga.errors import GemingaError
 from geminga.metadata.records import topic_of
@@ -211,7 +211,8 @@ def _records(file: File, begin: int, end: int, holes: list[Hole], *, is_end_open
 
 
 def _found(file: File, record: LogRecord) -> Found:
-    return Found(record.ledger_id, record.entry_id, record.offset, record_body(file, record))
+    body = file.pread(record.offset + RECORD_PREFIX_BYTES, record.body_bytes)
+    return Found(record.ledger_id, record.entry_id, record.offset, body)
 
 
 def _read_journal(file: File, part: Slice, holes: list[Hole]) -> Iterator[Found]:
