@@ -107,6 +107,12 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
     subscription_expiration_time_minutes: Count = 0  # 0: never
     subscription_expiry_check_interval_in_minutes: Positive = 5
     stats_update_frequency_in_secs: Positive = 60
+    broker_deduplication_enabled: bool = False
+    broker_deduplication_max_number_of_producers: Positive = 10_000
+    broker_deduplication_entries_interval: Positive = 1000
+    broker_deduplication_snapshot_interval_seconds: Count = 120  # 0: only after so many entries
+    broker_deduplication_snapshot_frequency_in_seconds: Positive = 120
+    broker_deduplication_producer_inactivity_timeout_minutes: Positive = 360
 
     # Subscriptions and dispatch
     subscription_types_enabled: frozenset[SubscriptionKind] = frozenset(

@@ -31,7 +31,6 @@ _TLS_PORTS = frozenset({"brokerServicePortTls", "webServicePortTls"})
 # With the values that ask for nothing: the broker's own default, and what the stock files have.
 _ABOUT_DATA: Mapping[str, tuple[str, ...]] = {
     "backlogQuotaDefaultLimitGB": ("-1", "-1.0", "10"),
-    "brokerDeduplicationEnabled": ("false",),
 }
 
 
@@ -66,7 +65,7 @@ def notices(given: Mapping[str, Property]) -> list[str]:
     ]
     lines = [
         f"{given[key].source}: {key} = {given[key].value!r} has no effect: "
-        "this broker neither deduplicates, refuses nor drops anything because of it."
+        "this broker neither refuses nor drops anything because of it."
         for key in about_data
     ]
     rest = [key for key in given if key not in about_data]

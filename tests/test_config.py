@@ -301,12 +301,12 @@ def test_a_port_for_tls_is_an_error_too() -> None:
 def test_what_would_decide_about_stored_messages_is_said_in_a_line_of_its_own() -> None:
     file = conf(
         "defaultRetentionTimeInMinutes=60\nttlDurationDefaultInSeconds=0\nbrokerDeduplicationEnabled=TRUE\n"
-        "backlogQuotaDefaultLimitGB=10\nsubscriptionExpirationTimeMinutes=0\ndefaultRetentionSizeInMB="
+        "backlogQuotaDefaultLimitGB=20\nbatchReadEnabled=true\nsubscriptionExpirationTimeMinutes=0"
     )
     *own, rest = load(file=file, environment={}).notices
-    assert [line.split(" = ")[0] for line in own] == ["broker.conf:3: brokerDeduplicationEnabled"]
+    assert [line.split(" = ")[0] for line in own] == ["broker.conf:4: backlogQuotaDefaultLimitGB"]
     assert all("has no effect" in line for line in own)
-    assert rest.endswith("without effect: backlogQuotaDefaultLimitGB")
+    assert rest.endswith("without effect: batchReadEnabled")
 
 
 def test_a_suggestion_is_given_only_for_what_is_near() -> None:

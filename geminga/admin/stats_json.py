@@ -192,7 +192,7 @@ def topic_json(
     shown = {name: _subscription(value, consumers) for name, value in source.subscriptions.items()}
     topic = _fill(Topic, source, publishers=[], subscriptions=shown)
     topic.publishers = [_publisher(publisher) for publisher in source.publishers] if publishers else []
-    topic.deduplication_status = "Disabled"
+    topic.deduplication_status = "Enabled" if source.is_deduplicated else "Disabled"
     topic.owner_broker = owner
     for subscription in shown.values():
         _add(topic, subscription, _FROM_SUBSCRIPTION)

@@ -79,6 +79,7 @@ async def _enter(
             _succeed(session, command, made, ready=False)
             await topic.producers.wait(made)
             await topic.save_epoch()
+        await topic.dedup.settle(made.name)
         if topic.closing or made.closed:
             raise ServiceNotReady(f"topic {topic.name} is closing; look it up again")
     except BaseException:
@@ -97,6 +98,7 @@ def _succeed(session: Session, command: pb.CommandProducer, made: Producer, *, r
         encoder.producer_success(
             command.request_id,
             made.name,
+            last_sequence_id=made.topic.dedup.last_sequence_id(made.name),
             schema_version=b"",
             topic_epoch=made.topic.producers.epoch if exclusive else None,
             ready=ready,

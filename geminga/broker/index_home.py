@@ -178,7 +178,8 @@ class IndexHome:
         return min((cursor.mark_delete for cursor in cursors if cursor.durable), default=LATEST)
 
     def is_acknowledged_by_all(self, position: tuple[int, int]) -> bool:
-        return all(cursor.is_acknowledged(position) for cursor in self._ledger.cursors.values())
+        cursors = self._ledger.cursors.values()
+        return all(cursor.is_acknowledged(position) for cursor in cursors if not cursor.is_system)
 
     def forget_overrides(self, is_acknowledged: Callable[[tuple[int, int]], bool]) -> None:
         if self.overrides is not None and self.overrides.times_ms:

@@ -126,7 +126,6 @@ POLICIES: tuple[Policy, ...] = (
         ("deduplicationEnabled",),
         namespace=Endpoint("deduplication", empty="zero"),
         topic=Endpoint("deduplicationEnabled"),
-        acted_upon=False,
     ),
     Policy(
         "deduplication_snapshot_interval_s",
@@ -138,7 +137,6 @@ POLICIES: tuple[Policy, ...] = (
             removable=False,
         ),
         topic=Endpoint("deduplicationSnapshotInterval", negative="interval must be 0 or more"),
-        acted_upon=False,
     ),
     Policy(
         "producers_max",

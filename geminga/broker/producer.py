@@ -98,6 +98,7 @@ class Producer:
         if not send.checksum_ok:
             error = ChecksumMismatch("Checksum failed on the broker, or the metadata is cut")
             self._refuse(send.sequence_id, error)
+            self.topic.after_refusal(self, error)
         elif size > self.message_bytes_max + limits.FRAME_PADDING_BYTES:
             too_large = NotAllowed(
                 f"the message has {size} bytes, more than the {self.message_bytes_max} of maxMessageSize; "
@@ -113,6 +114,7 @@ class Producer:
             except GemingaError as error:
                 self.pending -= 1
                 self._refuse(send.sequence_id, error)
+                self.topic.after_refusal(self, error)
 
     def confirm(self, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int) -> None:
         """The entry is durable: write its receipt."""

@@ -43,6 +43,16 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     publish_rate: PublishRate = PublishRate()
     """Of all topics together [brokerPublisherThrottlingMaxMessageRate, brokerPublisherThrottlingMaxByteRate]
     """
+    dedup_producers_max: int = 10_000
+    """Names whose sequence ids are kept and written down [brokerDeduplicationMaxNumberOfProducers]"""
+    dedup_snapshot_entries: int = 1000
+    """A snapshot is taken after so many entries [brokerDeduplicationEntriesInterval]"""
+    dedup_upkeep_s: float = 120.0
+    """How often old snapshots and absent producers are looked for
+    [brokerDeduplicationSnapshotFrequencyInSeconds]
+    """
+    dedup_inactivity_ms: int = 360 * 60_000
+    """[brokerDeduplicationProducerInactivityTimeoutMinutes]"""
     write_timeout_s: float = 30.0
     """A write that is not durable by then fails its producer; 0: it may take as long as it takes
     [managedLedgerAddEntryTimeoutSeconds]

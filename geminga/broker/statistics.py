@@ -105,6 +105,7 @@ class TopicStatistics(msgspec.Struct, frozen=True, kw_only=True):
     topic_epoch: int | None = None
     topic_creation_time_stamp: int = 0
     last_publish_time_stamp: int = 0
+    is_deduplicated: bool = False
 
 
 class MemoryPart(msgspec.Struct, frozen=True):

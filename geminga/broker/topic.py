@@ -11,6 +11,7 @@ import trio
 from geminga import limits
 from geminga.broker.backlog_quota import check_producer
 from geminga.broker.consumer import Consumer
+from geminga.broker.dedup_cursor import PART, Deduplication, admit
 from geminga.broker.delayed import DelayPolicy
 from geminga.broker.dispatch_rate import DispatchLimit, dispatch_limit
 from geminga.broker.policies_applied import (
@@ -37,8 +38,10 @@ from geminga.errors import (
     SubscriptionNotFound,
     TopicTerminated,
 )
+from geminga.managed_ledger.cursor import DEDUPLICATION_CURSOR
 from geminga.position import LATEST, Position
 from geminga.wire import encoder
+from geminga.wire.commands import unsigned
 from geminga.wire.message_metadata import peek, stamp
 from geminga.wire.stored_entry import may_be_delayed
 
@@ -53,6 +56,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("geminga.broker")
 
 NO_REQUEST = -1
+NOWHERE = unsigned(-1)
+"""Ledger and entry id in the receipt of a duplicate, as Pulsar has it."""
 PROPERTIES_BYTES_MAX = 64 * limits.KIB
 """What a client may attach to a subscription or a topic: small beside what a metadata record may hold."""
 EPOCH_PROPERTY = "geminga.topic-epoch"
@@ -95,6 +100,7 @@ class Topic:
         """When it was loaded, or seen in use since."""
         self._now_s = rooms.clock.monotonic_s
         self.delays = TopicDelays(ledger, rooms.clock, rooms.delay_settings)
+        self.dedup = Deduplication(str(name), ledger, rooms.clock, rooms.settings, self._producer_names)
         self.policies = rooms.policies.attach(name, self._policies_changed)
         """What holds for this topic now."""
         self._delay_max_ms = 0
@@ -114,8 +120,10 @@ class Topic:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             await self.delays.start(nursery)
+            self.dedup.run_in(nursery)
             for name, cursor in self.ledger.cursors.items():
-                self._add_subscription(name, cursor)
+                if not cursor.is_system:
+                    self._add_subscription(name, cursor)
             await self.ledger.run(task_status)
             if self.ledger.fenced.is_set():
                 self._on_fenced(self)
@@ -137,6 +145,7 @@ class Topic:
             for subscription in tuple(self.subscriptions.values()):
                 await subscription.close()
             await self.delays.close()
+            await self.dedup.close()
             await finish()
         finally:
             self.rooms.policies.detach(self.name, self._policies_changed)
@@ -159,6 +168,7 @@ class Topic:
         delayed = self.policies.delayed_delivery
         self._delay_max_ms = delayed.delay_max_ms if delayed.active else 0
         self.delays.set_policy(DelayPolicy(delayed.active, delayed.tick_ms))
+        self.dedup.want(self.policies.deduplication)
         rate = self.policies.publish_rate or self.settings.topic_publish_rate
         both = (publish_limit(rate.messages, rate.bytes), self.rooms.publish_limit)
         self._publish_limits = tuple(limit for limit in both if limit is not None)
@@ -215,6 +225,13 @@ class Topic:
             subscription, than_s, by_broker_time=by_broker_time, from_due_time=from_due_time
         )
 
+    async def upkeep_deduplication(self) -> None:
+        """Forget producers that are long gone, snapshot what is due. StorageError."""
+        await self.dedup.upkeep(self.policies.deduplication_snapshot_interval_s)
+
+    def _producer_names(self) -> set[str]:
+        return {producer.name for producer in self.producers}
+
     def _check_open(self) -> None:
         if self.closing:
             raise ServiceNotReady(f"topic {self.name} is closing; look it up again")
@@ -235,11 +252,18 @@ class Topic:
 
     def append(self, producer: Producer, send: Send) -> None:
         """Hand one entry to the ledger, stamped with the broker's time. Its producer hears of it when it is
-        durable.
+        durable: at once if it is a duplicate, which is not stored again.
 
         Raises `GemingaError` when the topic takes no more entries; then nothing was stored.
         """
         self._check_open()
+        recorded = PART if send.is_chunk else None
+        ids = self.dedup.ids
+        if ids is not None:
+            recorded = admit(ids, producer.name, send)
+            if recorded is None:
+                producer.confirm(send.sequence_id, send.highest_sequence_id, NOWHERE, NOWHERE)
+                return
         now_ms = self.clock.now_ms()
         if now_ms != self._stamp_ms:
             self._stamp_ms = now_ms
@@ -249,8 +273,11 @@ class Topic:
         deliver_at_ms = 0
         if (self._delay_max_ms or self.delays.feeds) and may_be_delayed(stored):
             deliver_at_ms = self._delivery_time(stored)
-        context = producer, send.sequence_id, send.highest_sequence_id, self._now_s(), deliver_at_ms
+        sequence_id = send.sequence_id
+        context = producer, sequence_id, send.highest_sequence_id, self._now_s(), deliver_at_ms, recorded
         self.ledger.append(stored, context)
+        if ids is not None and recorded is not None and recorded != PART:
+            ids.pushed(producer.name, recorded)
         self.entry_sizes.add(len(body))
         self.messages_in += send.num_messages
         self.bytes_in += len(body)
@@ -280,7 +307,9 @@ class Topic:
         now_s = self._now_s()
         add_latency = self.write_latencies.add
         is_delayed = 0
-        for producer, sequence_id, highest_sequence_id, started_s, deliver_at_ms in contexts:
+        if self.dedup.ids is not None:
+            self.dedup.confirmed(contexts)
+        for producer, sequence_id, highest_sequence_id, started_s, deliver_at_ms, _ in contexts:
             producer.confirm(sequence_id, highest_sequence_id, ledger_id, entry_id)
             add_latency((now_s - started_s) * 1000)
             entry_id += 1
@@ -295,6 +324,20 @@ class Topic:
         """These entries will never be durable: each producer is told, none gets a receipt."""
         for producer, sequence_id, *_ in contexts:
             producer.fail(sequence_id, error)
+        if self.dedup.ids is not None:
+            self.dedup.failed(contexts)
+            names = {context[0].name for context in contexts}
+            for producer in self.producers:
+                if producer.name in names:
+                    self.after_refusal(producer, error)
+
+    def after_refusal(self, producer: Producer, error: GemingaError) -> None:
+        """An entry was refused that its client will send again. With deduplication nothing that follows it
+        may be stored before it is: that would make it a duplicate. So the producer has to come anew.
+        """
+        if self.dedup.ids is not None and not isinstance(error, NotAllowed) and not producer.closed:
+            self.producers.remove(producer)
+            self._disconnect(producer)
 
     def fail_overdue(self, accepted_before_s: float) -> None:
         """Give up every producer with an entry that was accepted before then and is not durable."""
@@ -401,6 +444,8 @@ class Topic:
     ) -> Subscription:
         """A new subscription without consumers; the existing one if another caller was faster."""
         self._check_open()
+        if name == DEDUPLICATION_CURSOR:
+            raise NotAllowed(f"{name} is the name of the broker's own cursor")
         check_properties(subscription_properties or {})
         check_subscriptions(self.name, name, self.subscriptions, self.policies)
         if not create:

@@ -173,7 +173,7 @@ class TopicDelays:
         self._nursery.start_soon(home.run, on_recovered)
 
     def _durable_cursors(self) -> list[Cursor]:
-        return [cursor for cursor in self._ledger.cursors.values() if cursor.durable]
+        return [cursor for cursor in self._ledger.cursors.values() if cursor.durable and not cursor.is_system]
 
     def _read_again(self, first_ledger: int, last_ledger: int) -> None:
         for delayed in self._attached:

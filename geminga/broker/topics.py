@@ -74,6 +74,7 @@ class Topics:
             nursery.start_soon(self._every, settings.expiry_interval_s, Topic.expire)
             nursery.start_soon(self._every, settings.inactive_topics_interval_s, self._delete_if_idle)
             nursery.start_soon(self._every, settings.subscription_expiry_interval_s, expire_subscriptions)
+            nursery.start_soon(self._every, settings.dedup_upkeep_s, Topic.upkeep_deduplication)
             if settings.write_timeout_s:
                 nursery.start_soon(self._watch_writes, settings.write_timeout_s)
             if settings.checks_quotas:
@@ -214,6 +215,11 @@ class Topics:
             create=not exists,
         )
         topic = Topic(name, ledger, rooms, on_fenced=self._topic_fenced)
+        try:
+            await topic.dedup.start()
+        except GemingaError:
+            await topic.close()
+            raise
         assert self._nursery is not None
         await self._nursery.start(topic.run)
         return topic

@@ -245,6 +245,7 @@ def _statistics_of(topic: Topic) -> TopicStatistics:
         topic_epoch=topic.producers.epoch,
         topic_creation_time_stamp=ledger.created_ms,
         last_publish_time_stamp=topic.last_publish_ms,
+        is_deduplicated=topic.dedup.ids is not None,
     )
 
 

@@ -19,6 +19,9 @@ from geminga.position import Position
 
 log = logging.getLogger("geminga.managed_ledger")
 
+DEDUPLICATION_CURSOR = "pulsar.dedup"
+"""Pulsar's name for the cursor of a topic's deduplication: it holds back ledgers, and nobody reads by it."""
+
 
 class Cursor(Acknowledgments):
     """One reader's place in a managed ledger.
@@ -75,6 +78,11 @@ class Cursor(Acknowledgments):
     @property
     def durable(self) -> bool:
         return self._ledger is not None
+
+    @property
+    def is_system(self) -> bool:
+        """Whether it is the broker's own and no subscription's: nothing is dispatched by it."""
+        return self.name == DEDUPLICATION_CURSOR
 
     @property
     def is_dirty(self) -> bool:

@@ -77,14 +77,16 @@ class Lifecycle:
         self.cache_if_read()
 
     def cache_if_read(self) -> None:
-        """Without cursors nothing is kept in the tail cache."""
-        self.appender.cache(bool(self.cursors.by_name))
+        """Without cursors that read nothing is kept in the tail cache."""
+        self.appender.cache(any(not cursor.is_system for cursor in self.cursors.by_name.values()))
 
     def _first_needed(self, ledger_id: int) -> int:
         """The first entry of this ledger that a cursor at the tail has still to read."""
         tail, threshold = self.chain.ordinal(self.chain.tail), self._tail_cache.backlogged_entries
         first = self.chain.counts.get(ledger_id, 0)
         for cursor in self.cursors.by_name.values():
+            if cursor.is_system:
+                continue
             place = cursor.read_position
             if place.ledger_id <= ledger_id and tail - self.chain.ordinal(place) < threshold:
                 first = min(first, place.entry_id if place.ledger_id == ledger_id else 0)
