@@ -47,6 +47,16 @@ TrackerFactory = Literal[
 IN_MEMORY_TRACKER: TrackerFactory = "org.apache.pulsar.broker.delayed.InMemoryDelayedDeliveryTrackerFactory"
 BUCKET_TRACKER: TrackerFactory = "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory"
 QuotaPolicy = Literal["producer_request_hold", "producer_exception", "consumer_backlog_eviction"]
+SchemaStrategy = Literal[
+    "ALWAYS_INCOMPATIBLE",
+    "ALWAYS_COMPATIBLE",
+    "BACKWARD",
+    "FORWARD",
+    "FULL",
+    "BACKWARD_TRANSITIVE",
+    "FORWARD_TRANSITIVE",
+    "FULL_TRANSITIVE",
+]
 SubscriptionKind = Literal["Exclusive", "Shared", "Failover", "Key_Shared"]
 InactiveTopicMode = Literal["delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"]
 
@@ -107,6 +117,9 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
     subscription_expiration_time_minutes: Count = 0  # 0: never
     subscription_expiry_check_interval_in_minutes: Positive = 5
     stats_update_frequency_in_secs: Positive = 60
+    schema_compatibility_strategy: SchemaStrategy = "FULL"
+    is_schema_validation_enforced: bool = False
+    is_allow_auto_update_schema_enabled: bool = True
     broker_deduplication_enabled: bool = False
     broker_deduplication_max_number_of_producers: Positive = 10_000
     broker_deduplication_entries_interval: Positive = 1000

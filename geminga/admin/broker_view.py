@@ -15,6 +15,7 @@ from geminga.bookie.settings import BookieStatistics
 from geminga.bookie.stored_counts import StoredCounts
 from geminga.broker.namespaces import Namespaces
 from geminga.broker.policies import Policies
+from geminga.broker.schema_registry import SchemaRegistry
 from geminga.broker.statistics import BrokerStatistics, MemoryStatistics, TopicStatistics
 from geminga.config import Config
 from geminga.managed_ledger.statistics import ManagedLedgerStatistics
@@ -28,6 +29,7 @@ class BrokerView(Protocol):
     config: Config
     namespaces: Namespaces
     policies: Policies
+    schemas: SchemaRegistry
     binary_port: int
     web_port: int
 

@@ -13,6 +13,7 @@ from geminga.admin.routes_namespaces import NamespaceRoutes
 from geminga.admin.routes_partitions import PartitionRoutes
 from geminga.admin.routes_policies import PolicyRoutes
 from geminga.admin.routes_policies_quota import QuotaRoutes
+from geminga.admin.routes_schemas import SchemaRoutes
 from geminga.admin.routes_subscriptions import SubscriptionRoutes
 from geminga.admin.routes_tenants import TenantRoutes
 from geminga.admin.routes_topics import TopicRoutes
@@ -29,6 +30,7 @@ def router_for(view: BrokerView) -> Router:
     PartitionRoutes(view).add_to(router)
     PolicyRoutes(view).add_to(router)
     QuotaRoutes(view).add_to(router)
+    SchemaRoutes(view).add_to(router)
     SubscriptionRoutes(view).add_to(router)
     LookupRoutes(view).add_to(router)
     MetricsRoutes(view).add_to(router)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = "Exclusive", "Shared", "Failover", "Key_Shared"
 SUBSCRIPTION_TYPES = (EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED)
 """By their numbers on the wire."""
+AUTO_CONSUME = pb.Schema.Type.Value("AutoConsume")
 NO_EPOCH = -1
 NO_REQUEST = -1
 
@@ -100,6 +101,7 @@ class Consumer:
         "epoch",
         "first_flow_ms",
         "first_sent_ms",
+        "is_auto_consume",
         "is_sticky",
         "key_ranges",
         "last_acked_ms",
@@ -146,6 +148,8 @@ class Consumer:
         self.read_compacted: bool = command.read_compacted
         self.metadata: dict[str, str] = {pair.key: pair.value for pair in command.metadata}
         self.epoch: int = command.consumer_epoch if command.HasField("consumer_epoch") else NO_EPOCH
+        self.is_auto_consume: bool = command.HasField("schema") and command.schema.type == AUTO_CONSUME
+        """It takes the topic's schema, whatever that is."""
         meta = command.keySharedMeta
         self.is_sticky: bool = meta.keySharedMode == pb.STICKY
         self.allows_out_of_order: bool = meta.allowOutOfOrderDelivery

@@ -13,8 +13,6 @@ from geminga.wire import pulsar_pb2 as pb
 if TYPE_CHECKING:
     from geminga.broker.session import Session
 
-NO_SCHEMA = pb.Schema.Type.Value("None")
-
 
 def begin(
     session: Session,
@@ -35,7 +33,5 @@ def begin(
     if present + len(session.opening) >= count_max:
         raise TooManyRequests(f"more than {count_max} {kind}s on one connection")
     name = TopicName.parse(command.topic)
-    if command.HasField("schema") and command.schema.type != NO_SCHEMA:
-        session.topics.note_schema(str(name))
     session.opening[key] = scope = trio.CancelScope()
     return name, scope

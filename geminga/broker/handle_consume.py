@@ -9,6 +9,7 @@ import trio
 from geminga import limits
 from geminga.broker.consumer import Consumer
 from geminga.broker.handle_attach import begin
+from geminga.broker.handle_schemas import check_consumer_schema
 from geminga.broker.session import Attached, Handler, Session
 from geminga.broker.topic import Topic
 from geminga.errors import (
@@ -55,6 +56,7 @@ async def _subscribe(
         with scope:
             create = command.force_topic_creation and session.topics.may_be_created(name)
             topic = await session.topics.get(name, create=create)
+            await check_consumer_schema(session, topic, command)
             await _attach(session, command, topic, scope)
         if scope.cancel_called:
             raise ServiceNotReady("Consumer was closed before it was created")

@@ -8,6 +8,7 @@ import trio
 
 from geminga import limits
 from geminga.broker.handle_attach import begin
+from geminga.broker.handle_schemas import add_schema
 from geminga.broker.producer import Producer
 from geminga.broker.producers import AccessMode
 from geminga.broker.session import Handler, Session
@@ -43,7 +44,9 @@ async def _open_producer(
                     initial="earliest",
                     create=topic.policies.auto_subscription_creation.allowed,
                 )
-            await _enter(session, command, _make(session, command, topic), scope)
+            made = _make(session, command, topic)
+            made.schema_version = await add_schema(session, topic, command)
+            await _enter(session, command, made, scope)
         if scope.cancel_called:
             raise ServiceNotReady("Producer was closed before it was created")
     finally:
@@ -99,7 +102,7 @@ def _succeed(session: Session, command: pb.CommandProducer, made: Producer, *, r
             command.request_id,
             made.name,
             last_sequence_id=made.topic.dedup.last_sequence_id(made.name),
-            schema_version=b"",
+            schema_version=made.schema_version,
             topic_epoch=made.topic.producers.epoch if exclusive else None,
             ready=ready,
         )

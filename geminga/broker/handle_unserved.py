@@ -1,8 +1,8 @@
 """Commands that this broker does not serve: each gets the answer that its client waits for, with an error in
 it.
 
-A client that asks for transactions or schemas learns at once that it cannot have them here, instead of
-waiting for its time-out. What only a broker may say ends the connection (`Session`): it has no handler at
+A client that asks for transactions learns at once that it cannot have them here, instead of waiting for its
+time-out. What only a broker may say ends the connection (`Session`): it has no handler at
 all.
 """
 
@@ -12,27 +12,10 @@ from typing import Any
 
 from geminga.broker.session import Handler, Session
 from geminga.errors import ServerError, UnsupportedCommand
-from geminga.wire import encoder, transaction_encoder
 from geminga.wire import pulsar_pb2 as pb
+from geminga.wire import transaction_encoder
 
 NO_TRANSACTIONS = "transactions are not served by this broker"
-
-
-def no_schema(session: Session, command: pb.CommandGetSchema) -> None:
-    """No topic has a schema here; the clients take this as "none was registered"."""
-    session.outbox.write(
-        encoder.schema_failed(
-            command.request_id, ServerError.TOPIC_NOT_FOUND, f"Topic {command.topic} has no schema"
-        )
-    )
-
-
-def schema_accepted(session: Session, command: pb.CommandGetOrCreateSchema) -> None:
-    """The empty version: what Pulsar gives for the bytes schema. Clients that register a schema before they
-    send go on with it; an error would make Java's ask again without pause and without end.
-    """
-    session.topics.note_schema(command.topic)
-    session.outbox.write(encoder.schema_created(command.request_id, b""))
 
 
 def no_coordinator(session: Session, command: pb.CommandTcClientConnectRequest) -> None:
@@ -72,8 +55,6 @@ def ignored(session: Session, command: Any) -> None:
 
 
 HANDLERS: dict[type, Handler] = {
-    pb.CommandGetSchema: no_schema,
-    pb.CommandGetOrCreateSchema: schema_accepted,
     pb.CommandTcClientConnectRequest: no_coordinator,
     pb.CommandNewTxn: _no_transaction(pb.CommandNewTxnResponse),
     pb.CommandAddPartitionToTxn: _no_transaction(pb.CommandAddPartitionToTxnResponse),

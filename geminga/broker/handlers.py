@@ -5,7 +5,14 @@ A command without an entry is one that only a broker may send.
 
 from __future__ import annotations
 
-from geminga.broker import handle_connect, handle_consume, handle_lookup, handle_produce, handle_unserved
+from geminga.broker import (
+    handle_connect,
+    handle_consume,
+    handle_lookup,
+    handle_produce,
+    handle_schemas,
+    handle_unserved,
+)
 from geminga.broker.session import Handler
 
 HANDLERS: dict[type, Handler] = {
@@ -13,5 +20,6 @@ HANDLERS: dict[type, Handler] = {
     **handle_lookup.HANDLERS,
     **handle_produce.HANDLERS,
     **handle_consume.HANDLERS,
+    **handle_schemas.HANDLERS,
     **handle_unserved.HANDLERS,
 }

@@ -93,6 +93,8 @@ class EffectivePolicies(msgspec.Struct, frozen=True, kw_only=True):
     inactive_topic: InactiveTopic = InactiveTopic("delete_when_no_subscriptions", 60, True)
     schema_compatibility: str = "FULL"
     schema_validation_enforced: bool = False
+    schema_auto_update: bool = True
+    """Whether a producer may bring a new version of a schema."""
     subscription_expiration_minutes: int = 0
 
 

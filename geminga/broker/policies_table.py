@@ -225,7 +225,6 @@ POLICIES: tuple[Policy, ...] = (
         ("schema_compatibility_strategy",),
         namespace=Endpoint("schemaCompatibilityStrategy", "PUT", unset="UNDEFINED", removable=False),
         topic=Endpoint("schemaCompatibilityStrategy", "PUT"),
-        acted_upon=False,
     ),
     Policy(
         "schema_validation_enforced",
@@ -233,7 +232,12 @@ POLICIES: tuple[Policy, ...] = (
         ("schema_validation_enforced",),
         namespace=Endpoint("schemaValidationEnforced", empty="zero", unset=False, removable=False),
         topic=Endpoint("schemaValidationEnforced", empty="zero", unset=False, removable=False),
-        acted_upon=False,
+    ),
+    Policy(
+        "schema_auto_update",
+        bool,
+        ("is_allow_auto_update_schema",),
+        namespace=Endpoint("isAllowAutoUpdateSchema", empty="zero", unset=True, removable=False),
     ),
     Policy(
         "subscription_expiration_minutes",

@@ -46,6 +46,7 @@ class Producer:
         "outbox",
         "pending",
         "producer_id",
+        "schema_version",
         "throttle",
         "topic",
         "user_provided_name",
@@ -82,6 +83,8 @@ class Producer:
         self.address = address
         self.client_version = client_version
         self.connected_since_ms = connected_since_ms
+        self.schema_version = b""
+        """Of the schema that it brought, as on the wire; empty: it brought none."""
         self.closed = False
         self.given_up = False
         self.pending = 0

@@ -13,6 +13,7 @@ import trio
 
 from geminga.broker.backlog_quota import enforce
 from geminga.broker.inactivity import expire_subscriptions, is_to_go
+from geminga.broker.schema_registry import SchemaRegistry
 from geminga.broker.topic import Topic
 from geminga.errors import (
     BadVersion,
@@ -38,7 +39,6 @@ log = logging.getLogger("geminga.broker")
 
 PARTITIONS_MAX = 10_000
 """Of one topic. Each is a topic of its own; more than this is a slip of the keyboard."""
-SCHEMAS_NOTED_MAX = 1000
 
 
 class _Loading:
@@ -62,7 +62,7 @@ class Topics:
         self._loading: dict[str, _Loading] = {}
         self.loaded: dict[str, Topic] = {}
         self._closing = False
-        self._schemas_noted: set[str] = set()
+        self.schemas = SchemaRegistry(rooms.metadata, rooms.clock)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the tasks of all topics. A topic that breaks for a reason of ours ends the broker, loudly."""
@@ -245,14 +245,6 @@ class Topics:
             raise NotAllowed(f"{name}: only persistent topics are served")
         self._rooms.namespaces.check_exists(name.namespace)
 
-    def note_schema(self, topic: str) -> None:
-        """Say in the log, once for a topic, that its schema is neither stored nor checked."""
-        if topic not in self._schemas_noted and len(self._schemas_noted) < SCHEMAS_NOTED_MAX:
-            self._schemas_noted.add(topic)
-            log.warning(
-                "%s: a client gave a schema; schemas are accepted, and neither stored nor checked", topic
-            )
-
     def exists(self, name: TopicName) -> bool:
         """Whether the topic is on disk, or will be made the moment someone asks for it."""
         return self._rooms.metadata.get(records.managed_ledger_path(name)) is not None
@@ -384,6 +376,7 @@ class Topics:
         except KeyMissing:
             raise TopicNotFound(f"Partitioned topic {name} does not exist") from None
         await self._rooms.policies.forget_topic(name)
+        await self.schemas.forget(name)
 
     async def delete(self, name: TopicName, *, force: bool = False) -> None:
         """Delete a topic and all that it stores. Without `force` nobody may be connected to it."""
@@ -397,6 +390,7 @@ class Topics:
             await topic.delete()
             if not topic.name.is_partition:
                 await self._rooms.policies.forget_topic(topic.name)
+                await self.schemas.forget(topic.name)
         finally:
             self._forget(topic)
 

@@ -66,6 +66,7 @@ class View:
         self.delayed = DelayedOperator(topics, allows_damage=config.chaos_enabled)
         self._rooms = rooms
         self._topics = topics
+        self.schemas = topics.schemas
         self._connections = connections
 
     # -- topics ----------------------------------------------------------------------------------------------

@@ -82,6 +82,18 @@ class TopicPoliciesRecord(Record, frozen=True, tag="topic-policies"):
     policies: dict[str, Any] = {}
 
 
+class SchemaRecord(Record, frozen=True, tag="schema"):
+    """One version of a topic's schema, all its partitions'. `type` is the REST API's word. A version that is
+    `deleted` is a mark: it and all before it do not count.
+    """
+
+    type: str
+    data: bytes
+    properties: dict[str, str] = {}
+    created_ms: int = 0
+    deleted: bool = False
+
+
 class LedgerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One ledger of a topic. Of the newest, still open one `closed_ms` is 0 and the counts are not kept."""
 
@@ -152,6 +164,7 @@ TENANTS = "/tenants"
 NAMESPACES = "/namespaces"
 PARTITIONED_TOPICS = "/partitioned-topics"
 TOPIC_POLICIES = "/topic-policies"
+SCHEMAS = "/schemas"
 MANAGED_LEDGERS = "/managed-ledgers"
 LEDGERS = "/ledgers"
 
@@ -176,6 +189,18 @@ def partitioned_topic_path(name: TopicName) -> str:
 def topic_policies_path(name: TopicName) -> str:
     """Of a partition: its partitioned topic's."""
     return f"{TOPIC_POLICIES}/{name.partitioned_name.path}"
+
+
+def schemas_path(name: TopicName) -> str:
+    """Its children are the versions of a topic's schema, whatever its domain and partition."""
+    local = name.partitioned_name.local
+    return f"{SCHEMAS}/{encode_name(name.tenant)}/{encode_name(name.namespace.local)}/{encode_name(local)}"
+
+
+def schema_path(name: TopicName, version: int) -> str:
+    """Padded so that versions are listed in their order."""
+    assert version >= 0
+    return f"{schemas_path(name)}/{version:020d}"
 
 
 def managed_ledger_path(name: TopicName) -> str:
