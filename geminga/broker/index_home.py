@@ -175,7 +175,10 @@ class IndexHome:
     def _passed_by_all(self) -> Position:
         """What subscriptions that have not opened a view yet still need of a shared index stays in it."""
         cursors = self._ledger.cursors.values()
-        return min((cursor.mark_delete for cursor in cursors if cursor.durable), default=LATEST)
+        return min(
+            (cursor.mark_delete for cursor in cursors if cursor.durable and not cursor.is_system),
+            default=LATEST,
+        )
 
     def is_acknowledged_by_all(self, position: tuple[int, int]) -> bool:
         cursors = self._ledger.cursors.values()

@@ -204,6 +204,7 @@ class Topic:
         for subscription in tuple(self.subscriptions.values()):
             await subscription.clear_backlog()
             await subscription.cursor.persist()
+        await self.dedup.snapshot()
         await self.ledger.trim(retains=False)
         if self.ledger.error is not None:
             raise self.ledger.error

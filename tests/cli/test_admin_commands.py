@@ -140,10 +140,14 @@ def test_a_command_that_says_nothing_changes_nothing(
 def test_who_sets_what_has_no_effect_is_told(
     url: str, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["topicPolicies", "set-deduplication", topic, "-e", "--url", url]) == EXIT_OK
+    assert (
+        main(["topicPolicies", "set-compaction-threshold", topic, "-t", "1000000", "--url", url]) == EXIT_OK
+    )
     told = capsys.readouterr().err
-    assert told == "warning: deduplication is stored and shown, and has no effect in this broker\n"
-    assert main(["topicPolicies", "remove-deduplication", topic, "--url", url]) == EXIT_OK
+    assert (
+        told == "warning: compaction threshold bytes is stored and shown, and has no effect in this broker\n"
+    )
+    assert main(["topicPolicies", "remove-compaction-threshold", topic, "--url", url]) == EXIT_OK
     assert main(["topicPolicies", "set-max-producers", topic, "-p", "5", "--url", url]) == EXIT_OK
     assert capsys.readouterr().err == ""
 
