@@ -85,9 +85,9 @@ class JournalScan:
         header = decode_group_header(
             self._file.pread(offset, GROUP_HEADER.size), self._header.journal_id, offset
         )
-        if header is None:
+        if header is None or offset + header.head_bytes > self._file.size():
             return None, None
-        # It may lead over the end of a file that was cut short: what is left of it is read.
+        # Its records may lead over the end of a file that was cut short: what is left of them is read.
         return header, decode_runs(self._file.pread(offset, header.head_bytes), self._header, header)
 
     def _search(self, offset: int) -> int | None:
@@ -108,7 +108,8 @@ class JournalScan:
         return self._synced_end
 
     def _segments(self, header: GroupHeader, runs: list[Run], end: int) -> list[Segment]:
-        buffer = self._file.pread(header.offset + header.head_bytes, header.records_bytes)
+        begin = header.offset + header.head_bytes
+        buffer = self._file.pread(begin, min(header.records_bytes, self._file.size() - begin))
         segments: list[Segment] = []
         lost: list[Run] = []
         position = 0

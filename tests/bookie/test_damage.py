@@ -14,7 +14,7 @@ import trio
 from geminga.bookie import entry_logs
 from geminga.bookie.bookie import Bookie
 from geminga.bookie.journal_files import JournalFiles, JournalPosition
-from geminga.bookie.journal_format import FILE_HEADERS_BYTES_MAX, GROUP_HEADER
+from geminga.bookie.journal_format import FILE_HEADERS_BYTES_MAX, GROUP_HEADER, GROUP_MAGIC
 from geminga.bookie.journal_scan import JournalScan, ScannedGroup, read_file_header
 from geminga.bookie.settings import BookieSettings
 from geminga.chaos.bookie_world import TINY
@@ -180,6 +180,17 @@ def test_a_file_that_ends_inside_its_last_group_gives_what_is_left_of_it() -> No
     assert contents(groups) == [*ONE, (7, 2, [b"x" * 100, b"y" * 100])]
     (damage,) = found.damages
     assert [(run.ledger_id, run.first, run.entries) for run in damage.lost] == [(7, 4, 1), (8, 6, 1)]
+
+
+def test_a_length_that_no_file_has_is_not_believed() -> None:
+    end = scan(written([ONE]))[0][-1].end
+    for records_bytes, runs in ((2**32 - 1, 1), (24, 2**32 - 1)):
+        disk = written([ONE])
+        head = GROUP_HEADER.pack(GROUP_MAGIC, 1, end, end, records_bytes, runs, 0)
+        disk.open(JOURNAL).pwrite(end, head)
+        groups, found = scan(disk)
+        assert contents(groups) == ONE
+        assert found.damages == []
 
 
 # ---- a whole bookie
