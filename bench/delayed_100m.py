@@ -56,6 +56,7 @@ from geminga.tracker.index import DelayedIndex, IndexSettings
 from geminga.tracker.keeper import Keeper
 from geminga.tracker.membership import LEDGER_BYTES
 from geminga.tracker.recovery import Recovery, unacknowledged
+from geminga.tracker.sources import SEGMENT_BYTES, STORED_BYTES
 
 MIB = 1 << 20
 HOUR_MS = 3_600_000
@@ -68,7 +69,7 @@ PATH = "/managed-ledgers/public/default/persistent/orders"
 SEALING_MAX = 4
 """So many buckets may wait to be sealed before adding waits for them."""
 RESIDENT_LIMIT_MIB = 512
-BUCKET_BYTES, SEGMENT_BYTES, BITMAP_BYTES = 400, 150, 8192
+BITMAP_BYTES = 8192
 """As the index accounts for them; for each ledger `LEDGER_BYTES` come on top, and a bitmap while some but not
 all of its entries have been delivered.
 """
@@ -346,7 +347,7 @@ def for_a_billion(messages: int, filled: dict[str, Any]) -> dict[str, float]:
         1_000_000_000 / BucketSettings().segment_indexes_max,
     )
     ledgers = 1_000_000_000 / ENTRIES_PER_LEDGER
-    index_mib = (buckets * BUCKET_BYTES + segments * SEGMENT_BYTES + ledgers * LEDGER_BYTES) / MIB
+    index_mib = (buckets * STORED_BYTES + segments * SEGMENT_BYTES + ledgers * LEDGER_BYTES) / MIB
     return {
         "index_mib": index_mib,
         "resident_mib": filled["resident_now_mib"] - filled["index_bytes"] / MIB + index_mib,

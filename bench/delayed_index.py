@@ -4,6 +4,7 @@
     python bench/delayed_index.py --messages 10000000       the published size
     python bench/delayed_index.py --rows seed --chart x.png  the published table of the time-bucket structure
     python bench/delayed_index.py --rows large              100 million with one delay, tick 32768 ms
+    python bench/delayed_index.py --java DIR                Pulsar's own classes too; its jars are in DIR
 
 Messages come x = 8 for each millisecond, 50,000 entries in each ledger, tick 1024 ms unless the row says
 otherwise. "fixed" is one delay; "random" is even over the time that all messages take to come; "mix2" two
@@ -11,11 +12,17 @@ delays by turns; "alt" every other message delayed; "jitter" one delay and 0..5 
 
 Each row runs in a process of its own and says which tracker it measures: "memory" is the tracker in memory,
 "sealed" the one with buckets, which are encoded as on the bookie and kept in a file (what the bookie itself
-costs is not in here), "shared" one index with 100 views. Everything goes through the view that a dispatcher
-holds. Rates are CPU time of the one thread, in millions of messages a second; "seal" is the CPU time of
-encoding, which the broker gives to another thread, and "stall" the longest single call on the loop. Bytes a
-message: the growth of resident memory after the allocator returned what it could, with the code already warm;
-what the index says of itself; what is written.
+costs is not in here), "merged" the same with at most 50 buckets, "shared" one index with 100 views of which
+each has acknowledged every other message early; "in-memory" and "bucket" are Pulsar's. All goes through the
+view that a dispatcher holds.
+
+Rates are CPU time of the one thread, in millions of messages a second: "add"; "drain" out of the tracker, as
+many at once as that column says (a dispatcher takes up to 100, Pulsar's classes are asked for 500); "+ set"
+the same and into the dispatcher's redelivery set; "seal" encoding and merging, which the broker gives to
+another thread. "stall" is the longest call on the loop when a bucket was sealed or merged, of Pulsar the
+longest sealing. Bytes a message: the growth of resident memory after the allocator returned what it could,
+with the code already warm (of Pulsar the live heap and direct memory); what the index says of itself; what is
+on disk. "written": bytes that were ever written for each that was written first.
 """
 
 from __future__ import annotations
@@ -25,6 +32,7 @@ import ctypes
 import gc
 import json
 import multiprocessing
+import os
 import sys
 import tempfile
 import time
@@ -35,13 +43,23 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
+from java_trackers.java_rows import (
+    NEWER,
+    WORKLOADS,
+    each_java_row,
+    fetched,
+    is_java_here,
+    version_of,
+)
 
 from geminga.broker.redelivery import RedeliverySet
 from geminga.position import Position
-from geminga.tracker.bucket_format import decode_directory, encode_bucket
+from geminga.tracker.bucket_format import EncodedBucket, decode_directory, encode_bucket
 from geminga.tracker.bucket_store import StoredBucket
 from geminga.tracker.frozen import Frozen
 from geminga.tracker.index import DelayedIndex, IndexSettings
+from geminga.tracker.merge_plan import choose_merge
+from geminga.tracker.merging import Merger
 from geminga.tracker.view import View
 
 ENTRIES_PER_LEDGER = 50_000
@@ -53,6 +71,7 @@ BLOCK = 10_000
 """Messages are made this many at a time, outside the clocked part."""
 DRAIN_COUNT = 500
 VIEWS = 100
+BUCKETS_MAX = 50
 
 # name -> (tracker, delays, messages per ms, bits of the tick, how they are added)
 TABLE: dict[str, tuple[str, str, int, int, str]] = {
@@ -66,6 +85,8 @@ TABLE: dict[str, tuple[str, str, int, int, str]] = {
     "random-singly": ("memory", "random", 8, 10, "singly"),
     "fixed-sealed": ("sealed", "fixed", 8, 10, "batches"),
     "random-sealed": ("sealed", "random", 8, 10, "batches"),
+    "fixed-merged": ("merged", "fixed", 8, 10, "batches"),
+    "random-merged": ("merged", "random", 8, 10, "batches"),
     "fixed-shared": ("shared", "fixed", 8, 10, "singly"),
     "random-shared": ("shared", "random", 8, 10, "singly"),
 }
@@ -128,45 +149,82 @@ def blocks(
 
 
 class SealedFile:
-    """Encodes what is frozen, as the keeper of buckets does, and has it in a file."""
+    """Encodes what is frozen, as the keeper of buckets does, and has it in a file; with a bound, merges."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, buckets_max: int = -1) -> None:
         self._file = (folder / "buckets").open("w+b")
         self._places: dict[tuple[StoredBucket, int], tuple[int, int]] = {}
+        self._buckets_max = buckets_max
+        self._buckets: list[StoredBucket] = []
         self.frozen: list[Frozen] = []
         self.seal_s = self.stall_s = 0.0
         self.bytes = 0
+        """All that was ever written."""
+        self.sealed_bytes = 0
+        """Of it, what was not written by merges."""
+
+    @property
+    def live_bytes(self) -> int:
+        return sum(bucket.bytes for bucket in self._buckets)
 
     def seal(self, index: DelayedIndex) -> None:
         for frozen in self.frozen:
             started = time.thread_time()
             encoded = encode_bucket(frozen.start_ledger, frozen.end_ledger, frozen.rows, 300_000, 5000)
-            directory = decode_directory(encoded.directory)
+            stored = self._write(encoded)
             self.seal_s += time.thread_time() - started
-            stored = StoredBucket(len(self._places), directory, 0)
-            for number, entry in enumerate(encoded.segments):
-                self._places[stored, number] = (self.bytes, len(entry))
-                self._file.write(entry)
-                self.bytes += len(entry)
-            self.bytes += sum(map(len, encoded.directory))
-            self._file.seek(self.bytes)
+            self.sealed_bytes += stored.bytes
+            self._buckets.append(stored)
             started = time.thread_time()
             index.sealed(frozen, stored)
             self.stall_s = max(self.stall_s, time.thread_time() - started)
+            self._merge(index)
         self.frozen.clear()
+
+    def _write(self, encoded: EncodedBucket) -> StoredBucket:
+        size_bytes = sum(map(len, encoded.segments)) + sum(map(len, encoded.directory))
+        stored = StoredBucket(len(self._places), decode_directory(encoded.directory), size_bytes)
+        self._file.seek(self.bytes)
+        for number, entry in enumerate(encoded.segments):
+            self._places[stored, number] = (self.bytes, len(entry))
+            self._file.write(entry)
+            self.bytes += len(entry)
+        self.bytes += sum(map(len, encoded.directory))
+        return stored
+
+    def _merge(self, index: DelayedIndex) -> None:
+        while window := choose_merge([b.directory.rows for b in self._buckets], self._buckets_max):
+            old = self._buckets[slice(*window)]
+            started = time.thread_time()
+            live = index.live(old[0].start_ledger, old[-1].end_ledger)
+            merger = Merger([bucket.directory for bucket in old], live, 300_000, 5000)
+            segments = []
+            while wanted := merger.wanted():
+                segments += merger.step({n: [self._read(old[n], segment)] for n, segment in wanted})
+            rest = merger.finish()
+            stored = self._write(EncodedBucket(segments + rest.segments, rest.directory))
+            self.seal_s += time.thread_time() - started
+            self._buckets[slice(*window)] = [stored]
+            started = time.thread_time()
+            index.swap(old, stored)
+            self.stall_s = max(self.stall_s, time.thread_time() - started)
+
+    def _read(self, stored: StoredBucket, number: int) -> bytes:
+        at, size = self._places[stored, number]
+        self._file.seek(at)
+        return self._file.read(size)
 
     def load(self, index: DelayedIndex, now_ms: int) -> None:
         for stored, number in index.wanted(now_ms):
-            at, size = self._places[stored, number]
-            self._file.seek(at)
-            index.segment_loaded(stored, number, self._file.read(size))
+            index.segment_loaded(stored, number, self._read(stored, number))
 
 
 def open_tracker(
     tracker: str, clock: HandClock, bits: int, sealed: SealedFile
 ) -> tuple[DelayedIndex, list[View]]:
-    settings = IndexSettings(1 << bits, exact=tracker == "sealed", is_shared=tracker == "shared")
-    index = DelayedIndex(clock, settings, sealed.frozen.append if tracker == "sealed" else None)
+    has_buckets = tracker in ("sealed", "merged")
+    settings = IndexSettings(1 << bits, exact=has_buckets, is_shared=tracker == "shared")
+    index = DelayedIndex(clock, settings, sealed.frozen.append if has_buckets else None)
     return index, [index.open_view() for _ in range(VIEWS if tracker == "shared" else 1)]
 
 
@@ -242,23 +300,32 @@ def drain(
 
 
 def measure(
-    tracker: str, delays: str, per_ms: int, bits: int, how: str, messages: int, drains: bool
+    tracker: str, delays: str, per_ms: int, bits: int, how: str, messages: int, drain_count: int
 ) -> dict[str, Any]:
+    """`drain_count` 0: without draining."""
     with tempfile.TemporaryDirectory() as folder:
-        return _measure(tracker, delays, per_ms, bits, how, messages, drains, Path(folder))
+        return _measure(tracker, delays, per_ms, bits, how, messages, drain_count, Path(folder))
 
 
 def _measure(
-    tracker: str, delays: str, per_ms: int, bits: int, how: str, messages: int, drains: bool, folder: Path
+    tracker: str,
+    delays: str,
+    per_ms: int,
+    bits: int,
+    how: str,
+    messages: int,
+    drain_count: int,
+    folder: Path,
 ) -> dict[str, Any]:
+    buckets_max = BUCKETS_MAX if tracker == "merged" else -1
     for _ in range(2):
-        clock, sealed = HandClock(), SealedFile(folder)
+        clock, sealed = HandClock(), SealedFile(folder, buckets_max)
         index, views = open_tracker(tracker, clock, bits, sealed)
         fill(index, views[0], how, delays, per_ms, 200_000, sealed)
         clock.ms += 10**10
-        drain(index, views[0], clock, sealed)
+        drain(index, views[0], clock, sealed, DRAIN_COUNT)
     del index, views
-    clock, sealed = HandClock(), SealedFile(folder)
+    clock, sealed = HandClock(), SealedFile(folder, buckets_max)
     before_bytes = resident_bytes()
     index, views = open_tracker(tracker, clock, bits, sealed)
     empty_bytes = resident_bytes() if len(views) > 1 else before_bytes
@@ -277,19 +344,20 @@ def _measure(
         "own_bytes_per_message": index.memory_bytes() / messages,
         "empty_views_bytes": empty_bytes - before_bytes,
     }
-    if tracker == "sealed":
-        row["disk_bytes_per_message"] = sealed.bytes / messages
+    if sealed.bytes:
+        row["disk_bytes_per_message"] = sealed.live_bytes / messages
+        row["written_per_byte"] = sealed.bytes / sealed.sealed_bytes
         row["seal_millions_per_s"] = messages / sealed.seal_s / 1e6
         row["stall_ms"] = sealed.stall_s * 1e3
     if tracker == "shared":
         row["views_bytes_per_message_and_view"] = _acknowledge_half(views, messages)
-    if drains:
+    if drain_count:
         clock.ms += 10**10
-        drained, drain_s = drain(index, views[0], clock, sealed)
-        assert drained == len(set(range(messages))) - (messages // 2 if tracker == "shared" else 0), (
-            "one was lost"
-        )
+        drained, drain_s, put_s = drain(index, views[0], clock, sealed, drain_count)
+        assert drained == messages - (messages // 2 if tracker == "shared" else 0), "one was lost"
+        row["drained_at_once"] = drain_count
         row["drain_millions_per_s"] = drained / drain_s / 1e6
+        row["drain_into_set_millions_per_s"] = drained / (drain_s + put_s) / 1e6
     return row
 
 
@@ -311,21 +379,64 @@ def in_own_process(arguments: tuple[Any, ...]) -> dict[str, Any]:
         return found
 
 
+HEAD = (
+    f"{'row':<20}{'tracker':<10}{'M':>6}{'add M/s':>8}{'drain M/s':>10}{'+ set':>7}{'at once':>8}"
+    f"{'RSS B/m':>9}{'own B/m':>9}{'disk B':>8}{'written':>8}{'seal':>7}{'stall ms':>9}{'B/m+view':>9}"
+)
+
+
 def print_row(name: str, row: dict[str, Any]) -> None:
     def figure(key: str, digits: int = 2) -> str:
         return f"{row[key]:.{digits}f}" if key in row else "-"
 
     print(
-        f"{name:<15}{row['tracker']:<8}{row['messages'] / 1e6:>6.1f}{figure('add_millions_per_s'):>8}"
-        f"{figure('drain_millions_per_s'):>8}{figure('held_bytes_per_message', 4):>9}"
+        f"{name:<20}{row['tracker']:<10}{row['messages'] / 1e6:>6.1f}{figure('add_millions_per_s'):>8}"
+        f"{figure('drain_millions_per_s'):>10}{figure('drain_into_set_millions_per_s'):>7}"
+        f"{figure('drained_at_once', 0):>8}{figure('held_bytes_per_message', 4):>9}"
         f"{figure('own_bytes_per_message', 4):>9}{figure('disk_bytes_per_message', 3):>8}"
-        f"{figure('seal_millions_per_s'):>7}{figure('stall_ms'):>8}"
+        f"{figure('written_per_byte'):>8}{figure('seal_millions_per_s'):>7}{figure('stall_ms'):>9}"
         f"{figure('views_bytes_per_message_and_view', 3):>9}",
         flush=True,
     )
 
 
-HEAD = "row            tracker    M   add M/s drain M/s  RSS B/m  own B/m  disk B   seal   stall  B/m+view"
+def java_table(options: argparse.Namespace, messages: int) -> dict[str, Any]:
+    """Rows of Pulsar's own classes; none, with a word about why, where they cannot be had."""
+    rows: dict[str, Any] = {}
+    if not is_java_here():
+        print("no rows of Pulsar's own classes: there is no Java (java and javac) on this machine")
+        return rows
+    if version_of(options.java) is None:
+        print(
+            f"no rows of Pulsar's own classes: no jar of a broker in {options.java}; --java DIR names a place"
+        )
+        return rows
+    for newer in (None, *fetched(options.fetch)):
+        unmerged_bytes = 0
+        for java in each_java_row(options.java, WORKLOADS, messages, newer):
+            is_merged = java.buckets_max > 0
+            row: dict[str, Any] = {
+                "tracker": "bucket" if java.stored_bytes else "in-memory",
+                "messages": java.delayed,
+                "add_millions_per_s": java.add_millions_per_s,
+                "drain_millions_per_s": java.drain_millions_per_s,
+                "drained_at_once": DRAIN_COUNT,
+                "held_bytes_per_message": java.bytes_per_message,
+                "own_bytes_per_message": java.reported_bytes / max(1, java.delayed),
+            }
+            if java.stored_bytes:
+                row["disk_bytes_per_message"] = java.stored_bytes_per_message
+                row["stall_ms"] = java.longest_seal_ms
+                if not is_merged and java.delays == "fixed":
+                    unmerged_bytes = java.written_bytes
+                row["written_per_byte"] = java.written_bytes / unmerged_bytes if is_merged else 1.0
+            kind = "" if not java.stored_bytes else "-merged" if is_merged else "-sealed"
+            rate = "" if java.per_ms == 8 else f"-x{java.per_ms}"
+            tick = "" if java.tick_ms == 1 << 10 else f"-{java.tick_ms}"
+            name = f"{java.version} {java.delays}{rate}{tick}{kind}"
+            rows[name] = row
+            print_row(name, row)
+    return rows
 
 
 def theory_bytes(per_ms: int, bits: int) -> float:
@@ -342,7 +453,7 @@ def seed_table(messages: int, chart: Path | None) -> dict[str, Any]:
     mib = 10_000_000 / (1 << 20)
     rows: dict[str, Any] = {}
     for name, (tracker, delays, per_ms, bits, how) in SEED.items():
-        row = in_own_process((tracker, delays, per_ms, bits, how, messages, False))
+        row = in_own_process((tracker, delays, per_ms, bits, how, messages, 0))
         row |= {"theory_mib": theory_bytes(per_ms, bits) * mib, "published_mib": SEED_MIB[name]}
         row["mib"] = row["held_bytes_per_message"] * mib
         rows[name] = row
@@ -382,6 +493,16 @@ def main() -> None:
     )
     parser.add_argument("--chart", type=Path, help="draw the published table as a picture (needs matplotlib)")
     parser.add_argument("--json", type=Path, help="write the rows here too")
+    parser.add_argument("--at-once", type=int, default=DRAIN_COUNT, help="so many are taken at once")
+    parser.add_argument(
+        "--java",
+        type=Path,
+        nargs="?",
+        const=Path(os.environ.get("PULSAR_JARS", "jars")),
+        metavar="DIR",
+        help="Pulsar's own classes too; DIR, or $PULSAR_JARS, has the jars of a broker and all it needs",
+    )
+    parser.add_argument("--fetch", type=Path, metavar="CACHE", help=f"with --java: Pulsar {NEWER} too")
     arguments = parser.parse_args()
     messages = max(arguments.messages - arguments.messages % ENTRIES_PER_LEDGER, ENTRIES_PER_LEDGER)
     rows: dict[str, Any] = {}
@@ -392,12 +513,14 @@ def main() -> None:
         print(HEAD)
         for name in names:
             if name == "large":
-                arguments_of_row = ("memory", "fixed", 8, 15, "batches", 100_000_000, False)
+                arguments_of_row = ("memory", "fixed", 8, 15, "batches", 100_000_000, 0)
             else:
                 count = min(messages, 1_000_000) if TABLE[name][0] == "shared" else messages
-                arguments_of_row = (*TABLE[name], count, True)
+                arguments_of_row = (*TABLE[name], count, arguments.at_once)
             rows[name] = in_own_process(arguments_of_row)
             print_row(name, rows[name])
+        if arguments.java is not None:
+            rows |= java_table(arguments, messages)
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=1))
 

@@ -47,6 +47,11 @@ from geminga.tracker.rows import ENTRY_BITS, ENTRY_MASK, Integers, Rows, order_o
 PIECE_BYTES_MAX: Final = 1 * MIB
 SEGMENT_INDEXES_MAX: Final = 200_000
 """Where a segment is cut even if no limit is configured: such an entry is still below 4 MiB."""
+SEGMENT_INDEXES_MIN: Final = 1000
+"""A segment goes on beyond its time span up to so many rows, or a fifth of the most it may have: each costs
+some 100 bytes by itself on disk and 37 in memory, which is much for the 170 messages that a bucket with
+random delays over a day has in five minutes.
+"""
 SEGMENT_SPAN_MS_MAX: Final = 1 << 48
 _SEGMENT: Final = struct.Struct("<IqI")
 _PIECE: Final = struct.Struct("<HH")
@@ -115,18 +120,28 @@ class Directory(NamedTuple):
 
 def cut_segments(times_ms: Integers, span_max_ms: int, indexes_max: int) -> Iterator[tuple[int, int]]:
     """Where sorted times are cut: after `indexes_max` (-1: as many as there may be) rows, or before the first
-    one that is `span_max_ms` or more after a segment's first.
+    one that is `span_max_ms` or more after a segment's first, but not before `SEGMENT_INDEXES_MIN`.
     """
     assert span_max_ms > 0
     span_max_ms = min(span_max_ms, SEGMENT_SPAN_MS_MAX)
     if not 0 < indexes_max < SEGMENT_INDEXES_MAX:
         indexes_max = SEGMENT_INDEXES_MAX
+    indexes_min = min(SEGMENT_INDEXES_MIN, indexes_max // 5)
     start, end = 0, len(times_ms)
     while start < end:
         window = times_ms[start : start + indexes_max]
-        stop = start + int(np.searchsorted(window - window[0], span_max_ms, "left"))
-        yield start, stop
-        start = stop
+        rows = int(np.searchsorted(window, int(window[0]) + span_max_ms, "left"))
+        if rows < min(indexes_min, len(window)):
+            rows = _rows_of_whole_bits(window[:indexes_min]) if len(window) > indexes_min else len(window)
+        yield start, start + rows
+        start += rows
+
+
+def _rows_of_whole_bits(window: Integers) -> int:
+    """How many of these rows, more than half, need a bit less for each of their times; else all."""
+    bits = (int(window[-1]) - int(window[0])).bit_length() - 1
+    rows = int(np.searchsorted(window, int(window[0]) + (1 << max(bits, 0)), "left"))
+    return rows if 2 * rows > len(window) else len(window)
 
 
 def encode_segment(rows: Rows) -> bytes:

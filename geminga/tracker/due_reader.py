@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 import numpy as np
+from numpy.typing import NDArray
 from pyroaring import BitMap
 
-from geminga.tracker.due_rows import DueBatch, members_of
+from geminga.tracker.due_rows import DueBatch, are_among, codes_of, members_of
 from geminga.tracker.membership import Membership
 from geminga.tracker.rows import ENTRY_BITS, ENTRY_MASK, Integers, Rows, code_of
 
@@ -20,7 +21,7 @@ from geminga.tracker.rows import ENTRY_BITS, ENTRY_MASK, Integers, Rows, code_of
 class DueReader:
     """`unread` counts the rows from the present one on, without those that were `dropped`."""
 
-    __slots__ = ("batch", "behind", "dropped", "row", "unread")
+    __slots__ = ("_wanted", "batch", "behind", "dropped", "row", "unread")
 
     def __init__(self, last_batch: DueBatch) -> None:
         self.batch = last_batch
@@ -30,6 +31,8 @@ class DueReader:
         """Of the unread rows: what is not wanted any more."""
         self.behind = Membership()
         """Due, but its batch is gone."""
+        self._wanted: NDArray[np.bool_] | None = None
+        """Which rows of the present batch are not dropped; None: not known yet."""
 
     @property
     def count(self) -> int:
@@ -48,15 +51,29 @@ class DueReader:
         """The time of the row that is read next, of which there is one."""
         while True:
             times_ms, codes = self.batch.rows
-            if self.dropped.ledgers:
-                while self.row < len(codes) and self._is_dropped(codes.item(self.row)):
-                    self.row += 1
+            if self.dropped.ledgers and self.row < len(codes):
+                left = self._wanted_rows()[self.row :]
+                first = int(left.argmax())
+                self.row = self.row + first if left.item(first) else len(codes)
             if self.row < len(codes):
                 return times_ms.item(self.row)
             self.next_batch()
 
-    def _is_dropped(self, code: int) -> bool:
-        return self.dropped.contains(code >> ENTRY_BITS, code & ENTRY_MASK)
+    def _wanted_rows(self) -> NDArray[np.bool_]:
+        if self._wanted is None:
+            self._wanted = self._not_dropped(self.batch)
+        return self._wanted
+
+    def _not_dropped(self, batch: DueBatch) -> NDArray[np.bool_]:
+        """Which rows of a batch are wanted."""
+        bitmaps = self.dropped.bitmaps
+        dropped = {
+            ledger_id: common
+            for ledger_id, entry_ids in batch.members.items()
+            if ledger_id in bitmaps and (common := bitmaps[ledger_id] & entry_ids)
+        }
+        wanted: NDArray[np.bool_] = ~are_among(batch.rows.codes, codes_of(dropped))
+        return wanted
 
     def read(self, count_max: int, limit_ms: int) -> Integers:
         """Take rows of the present batch, up to this time; their codes, in the order of the rows."""
@@ -66,7 +83,7 @@ class DueReader:
             end = start + int(times_ms[start:end].searchsorted(limit_ms, "right"))
         found = codes[start:end]
         if self.dropped.ledgers:
-            found = found[[not self._is_dropped(code) for code in found.tolist()]]
+            found = found[self._wanted_rows()[start:end]]
         self.unread -= len(found)
         self.row = end
         if end == len(codes):
@@ -83,7 +100,7 @@ class DueReader:
                     self.dropped.take(ledger_id, common)
         batch.readers -= 1
         assert batch.next is not None
-        self.batch, self.row = batch.next, 0
+        self.batch, self.row, self._wanted = batch.next, 0, None
 
     def read_behind(self, count_max: int) -> Integers:
         taken = list(islice(self.behind.positions_from(0, 0), count_max))
@@ -111,6 +128,7 @@ class DueReader:
     def leave(self) -> None:
         """Read no more of what is due now."""
         self.dropped.clear()
+        self._wanted = None
         self.unread = 0
         while self.batch.next is not None:
             self.batch.readers -= 1
@@ -126,6 +144,7 @@ class DueReader:
         if not self.unread or not self.is_unread(ledger_id, entry_id):
             return False
         self.dropped.add(ledger_id, entry_id)
+        self._wanted = None
         self.unread -= 1
         return True
 
@@ -136,11 +155,13 @@ class DueReader:
         if not self.has_row(ledger_id, entry_id):
             return False
         if self.dropped.discard(ledger_id, entry_id):
+            self._wanted = None
             self.unread += 1
         return True
 
     def drop_arrived(self, members: Mapping[int, BitMap]) -> None:
         """Of rows that have been counted as unread just now."""
+        self._wanted = None
         self.unread -= self.dropped.add_all(members)
 
     def drop_up_to(self, position: tuple[int, int]) -> None:
@@ -153,6 +174,7 @@ class DueReader:
         code = code_of(*position)
         for batch, row in self._ahead():
             if batch.min_code <= code:
+                self._wanted = None
                 codes = batch.rows.codes[row:]
                 self.unread -= self.dropped.add_all(members_of(codes[codes <= code]))
 
@@ -201,8 +223,7 @@ class DueReader:
         for batch, row in self._ahead():
             rows = batch.rows.part(row, batch.rows.length)
             if self.dropped.count:
-                wanted = [not self._is_dropped(code) for code in rows.codes.tolist()]
-                rows = rows.where(np.array(wanted, bool))
+                rows = rows.where(self._not_dropped(batch)[row:])
             if rows.length:
                 found.append(rows)
         return found

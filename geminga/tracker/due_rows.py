@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 from pyroaring import BitMap
 
 from geminga.tracker.membership import Membership
@@ -110,7 +111,7 @@ def _take(rows: Rows, members: Membership, taken: dict[int, BitMap]) -> Rows:
     return rows
 
 
-def _has_its_time(rows: Rows, overrides: Mapping[int, int]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _has_its_time(rows: Rows, overrides: Mapping[int, int]) -> NDArray[np.bool_]:
     wanted = np.ones(rows.length, bool)
     for row in np.flatnonzero(np.isin(rows.codes, np.fromiter(overrides, np.int64, len(overrides)))).tolist():
         wanted[row] = overrides[rows.codes.item(row)] == rows.times_ms.item(row)
@@ -118,10 +119,18 @@ def _has_its_time(rows: Rows, overrides: Mapping[int, int]) -> np.ndarray[tuple[
 
 
 def keep_only(rows: Rows, live: Integers) -> Rows:
-    """The rows whose codes are among these, which ascend and are not none."""
-    places = live.searchsorted(rows.codes)
-    places[places == len(live)] = 0
-    return rows.where(live[places] == rows.codes)
+    """The rows whose codes are among these, which ascend."""
+    return rows.where(are_among(rows.codes, live))
+
+
+def are_among(codes: Integers, ascending: Integers) -> NDArray[np.bool_]:
+    """Which of the codes are among the others."""
+    if not len(ascending):
+        return np.zeros(len(codes), bool)
+    places = ascending.searchsorted(codes)
+    places[places == len(ascending)] = 0
+    found: NDArray[np.bool_] = ascending[places] == codes
+    return found
 
 
 def by_ledger(codes: Integers) -> list[tuple[int, Integers]]:

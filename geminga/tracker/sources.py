@@ -16,6 +16,9 @@ GATHERED_ROWS_MAX: Final = 100_000
 SHARE_ROWS_MIN: Final = 512
 STALE_MIN: Final = 64
 """So many sources from which nothing is taken any more may wait in the queue for their time."""
+STORED_BYTES: Final = 2000
+SEGMENT_BYTES: Final = 37
+"""Weighed: what a bucket on the bookie takes while nothing of it is loaded, and more for each segment."""
 CODE_MAX: Final = (1 << 63) - 1
 
 Column = Sequence[int] | Integers
@@ -275,7 +278,7 @@ class Bucket:
         ]
 
     def memory_bytes(self) -> int:
-        described = 400 + 150 * self.segments if self.ledger_id is not None else 400
+        described = STORED_BYTES + SEGMENT_BYTES * self.segments if self.ledger_id is not None else 400
         run_bytes = 0 if self._run is None else self._run.memory_bytes()
         return described + self.loaded_bytes + 60 * len(self.loaded) + run_bytes
 

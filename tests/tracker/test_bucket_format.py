@@ -133,11 +133,32 @@ def test_segments_are_cut_by_number() -> None:
 def test_segments_are_cut_by_time() -> None:
     """A segment spans its first time + step - 1, no more."""
     times = np.array([0, 99, 100, 199, 200, 350], np.int64)
-    assert list(cut_segments(times, 100, -1)) == [(0, 2), (2, 4), (4, 5), (5, 6)]
-    assert list(cut_segments(times, 101, -1)) == [(0, 3), (3, 5), (5, 6)]
-    directory = decode_directory(bucket_of(rows_of(*((t, 1, t) for t in times.tolist())), 100).directory)
+    assert list(cut_segments(times, 100, 9)) == [(0, 2), (2, 4), (4, 5), (5, 6)]
+    assert list(cut_segments(times, 101, 9)) == [(0, 3), (3, 5), (5, 6)]
+    directory = decode_directory(bucket_of(rows_of(*((t, 1, t) for t in times.tolist())), 100, 9).directory)
     assert directory.min_ms.tolist() == [0, 100, 200, 350]
     assert directory.max_ms.tolist() == [99, 199, 200, 350]
+
+
+def test_segments_of_few_rows_span_more_time() -> None:
+    """A fifth of those that there may be, or 1,000; with a bit less for each time if half as many do."""
+    times = np.arange(0, 60_000, 10)
+    assert list(cut_segments(times[:20], 50, 50)) == [(0, 7), (7, 14), (14, 20)], "64 of 90 ms"
+    assert list(cut_segments(times[:20] * 7 // 10, 50, 50)) == [(0, 10), (10, 20)], "63 ms are six bits"
+    assert [end - start for start, end in cut_segments(times, 300, 5000)] == [820] * 7 + [260]
+    assert [end - start for start, end in cut_segments(times, 300, -1)] == [820] * 7 + [260]
+    assert [end - start for start, end in cut_segments(times, 15_000, -1)] == [1500] * 4
+
+
+def test_random_delays_over_a_day_take_little_more_than_they_say() -> None:
+    """Which of 86,400,000 ms a message has is 3.3 bytes; five minutes of them are 174 messages."""
+    count = 50_000
+    rng = np.random.default_rng(1)
+    times = np.sort(rng.integers(86_400_000, size=count)) + NOW_MS
+    encoded = bucket_of(Rows(times, (7 << 32) + rng.permutation(count)))
+    assert len(encoded.segments) < 100
+    stored_bytes = sum(map(len, encoded.segments)) + sum(map(len, encoded.directory))
+    assert 3.3 < stored_bytes / count < 3.65
 
 
 def test_segments_come_in_order_of_time_ledger_entry() -> None:
@@ -239,7 +260,8 @@ def test_every_cut_is_seen() -> None:
 
 
 def test_entries_are_not_taken_for_one_another() -> None:
-    one, other = bucket_of(rows_of((1, 1, 1), (900_000, 1, 2))), bucket_of(rows_of((1, 2, 1), (2, 2, 2)))
+    one = bucket_of(rows_of((1, 1, 1), (900_000, 1, 2)), indexes_max=5)
+    other = bucket_of(rows_of((1, 2, 1), (2, 2, 2)))
     directory = decode_directory(one.directory)
     with pytest.raises(CorruptData):
         directory.decode_segment(0, one.segments[1])
