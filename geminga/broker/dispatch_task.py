@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 class Sleeper:
     """For one task. `wake` may be called from anywhere on the loop, also before the task sleeps."""
 
+    __slots__ = ("_clock", "_sleep", "_woken")
+
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._woken = trio.Event()

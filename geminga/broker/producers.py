@@ -33,6 +33,8 @@ class Waiting(NamedTuple):
 class Producers:
     """The producers of one topic, by name. Everything here is a plain call on the loop."""
 
+    __slots__ = ("_by_name", "_exclusive", "_topic_name", "_waiting", "epoch")
+
     def __init__(self, topic_name: str, epoch: int | None) -> None:
         self._topic_name = topic_name
         self._by_name: dict[str, Producer] = {}

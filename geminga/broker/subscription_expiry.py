@@ -25,6 +25,8 @@ SMALL_BACKLOG = 1_000
 class Expiry:
     """What has expired of one subscription, and what expires."""
 
+    __slots__ = ("_is_running", "last_ms", "rate", "total")
+
     def __init__(self) -> None:
         self.total = 0
         """Entries since the topic was loaded."""

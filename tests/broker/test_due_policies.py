@@ -23,12 +23,19 @@ from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
 from geminga.names import TopicName
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.decoder import Delivery
-from tests.broker.dispatch_rig import FakeOutbox
+from tests.broker.dispatch_rig import FakeOutbox, on_loop
 from tests.broker.topics_rig import TopicsRig, open_topics, send
 
 TOPIC = TopicName.parse("persistent://public/default/t")
 REFUSES, EVICTS = "producer_exception", "consumer_backlog_eviction"
-INDEXES = {"own": DelaySettings(), "shared": DelaySettings(is_shared=True)}
+BUCKETS = DelaySettings(keeps_buckets=True, bucket_indexes_min=5)
+INDEXES = {"own": DelaySettings(), "shared": DelaySettings(is_shared=True), "buckets": BUCKETS}
+
+
+@pytest.fixture(autouse=True)
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What seals buckets does so on the loop: the clock must not jump meanwhile."""
+    monkeypatch.setattr(trio.to_thread, "run_sync", on_loop)
 
 
 @asynccontextmanager
@@ -102,6 +109,8 @@ async def test_a_delayed_message_lives_for_its_ttl_from_when_it_is_due(
         assert subscription.backlog() == 12, "due, and not as old as that"
         await trio.sleep(12)
         assert (subscription.backlog(), subscription.expiry.total) == (0, 19)
+        assert subscription.statistics().unacked_messages == 0
+        assert all(consumer.unacked == 0 for consumer in subscription.consumers)
 
 
 async def test_what_has_not_expired_is_delivered_when_it_is_due(autojump_clock: MockClock) -> None:
@@ -135,8 +144,9 @@ async def test_without_the_policy_a_long_delay_eats_the_message(autojump_clock: 
         assert subscription.backlog() == 0
 
 
-async def test_a_restart_changes_nothing(autojump_clock: MockClock) -> None:
-    async with opened(message_ttl_s=10, ttl_from_due_time=True) as rig:
+@pytest.mark.parametrize("index", INDEXES)
+async def test_a_restart_changes_nothing(autojump_clock: MockClock, index: str) -> None:
+    async with opened(index, message_ttl_s=10, ttl_from_due_time=True) as rig:
         await subscription_of(rig)
         await publish(rig, 5)
         await publish(rig, 12, delay_s=60)

@@ -6,7 +6,7 @@ Time is trio's mock clock, so that minutes pass at once; checks run at the inter
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -27,7 +27,7 @@ from geminga.broker.topic import Topic
 from geminga.broker.topics import Topics
 from geminga.broker.view import View
 from geminga.config import Config
-from geminga.errors import GemingaError, NotAllowed, PeerError, ServerError
+from geminga.errors import GemingaError, NotAllowed, PeerError, ServerError, ServiceNotReady
 from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
 from geminga.metadata.records import topic_policies_path
 from geminga.names import TopicName
@@ -48,6 +48,7 @@ DIFFERENT = {
     # Our entries are 16 bytes longer, since the broker's stamp is always there.
     ("quota by size, evicting only who is slow", "backlog slow"): 30,
 }
+NO_SUBSCRIPTIONS = {"inactiveTopicDeleteMode": "delete_when_no_subscriptions", "deleteWhileInactive": True}
 CLIENT_ERRORS = {
     ServerError.PRODUCER_BLOCKED_QUOTA_EXCEEDED_ERROR: "ProducerBlockedQuotaExceededError",
     ServerError.PRODUCER_BLOCKED_QUOTA_EXCEEDED_EXCEPTION: "ProducerBlockedQuotaExceededException",
@@ -348,3 +349,26 @@ async def test_policies_go_with_their_topic(autojump_clock: MockClock) -> None:
         await broker.topics.delete(TOPIC)
         assert broker.rooms.metadata.get(topic_policies_path(TOPIC)) is None
         assert (await broker.topics.get(TOPIC, create=True)).policies.message_ttl_s == 0
+
+
+async def test_nobody_joins_a_topic_that_is_about_to_go(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or its messages would be confirmed, and gone."""
+    async with open_broker() as broker:
+        topic = await broker.topics.get(TOPIC, create=False)
+        await broker.set("T/inactiveTopicPolicies", {**NO_SUBSCRIPTIONS, "maxInactiveDurationSeconds": 0})
+        producer = Producer(topic, 1, "p", FakeOutbox(), message_bytes_max=100)  # type: ignore[arg-type]
+        to_the_end = broker.topics._to_the_end
+        refused = []
+
+        async def somebody_was_faster(work: Callable[[], Awaitable[None]]) -> None:
+            with pytest.raises(ServiceNotReady) as error:
+                await topic.add_producer(producer, None)
+            refused.append(str(error.value))
+            await to_the_end(work)
+
+        monkeypatch.setattr(broker.topics, "_to_the_end", somebody_was_faster)
+        await broker.wait(6)
+        assert refused == [f"topic {TOPIC} is closing; look it up again"]
+        assert await broker.stats() == 404
