@@ -1,0 +1,60 @@
+"""The few questions that only a broker's admin API answers."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from geminga.names import TopicName
+from geminga.pipeline.connection import Access, PipelineError
+from geminga.pipeline.splits import Ledger
+
+HTTP_SECONDS = 10.0
+_REDIRECTS_MAX = 5
+
+
+def get_json(access: Access, admin_url: str, path: str) -> Any:
+    """Raises `PipelineError`."""
+    url = admin_url + path
+    headers = {}
+    if access.auth_method == "token" and access.auth_data:
+        headers["Authorization"] = f"Bearer {access.auth_data.decode()}"
+    for _ in range(_REDIRECTS_MAX):
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise PipelineError(f"admin.url is {admin_url!r}; expected http://HOST:PORT")
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        connection = kind(parts.hostname, parts.port, timeout=HTTP_SECONDS)
+        try:
+            connection.request("GET", parts.path + (f"?{parts.query}" if parts.query else ""), headers=headers)
+            response = connection.getresponse()
+            body = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise PipelineError(f"no admin API answers at {admin_url} ({error}); is admin.url right?") from None
+        finally:
+            connection.close()
+        if response.status in (301, 302, 307, 308) and response.headers.get("location"):
+            url = str(response.headers["location"])
+            continue
+        if response.status != 200:
+            raise PipelineError(f"{url} answers {response.status}: {body[:200].decode(errors='replace')}")
+        try:
+            return json.loads(body)
+        except ValueError:
+            raise PipelineError(f"{url} does not answer with JSON; is admin.url right?") from None
+    raise PipelineError(f"{url}: redirected too often")
+
+
+def ledgers_of(access: Access, admin_url: str, topic: str) -> list[Ledger]:
+    """The ledgers of a topic (a single partition), in order, the one being written too."""
+    name = TopicName.parse(topic)
+    path = f"{name.domain.value}/{name.namespace}/{quote(name.local, safe='')}"
+    stats = get_json(access, admin_url, f"/admin/v2/{path}/internalStats")
+    found = [Ledger(int(one["ledgerId"]), int(one["entries"]), int(one["size"])) for one in stats["ledgers"]]
+    if found and found[-1].entries == 0:
+        found[-1] = Ledger(
+            found[-1].ledger_id, int(stats["currentLedgerEntries"]), int(stats["currentLedgerSize"])
+        )
+    return found

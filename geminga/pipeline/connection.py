@@ -1,0 +1,283 @@
+"""A small blocking client of Pulsar's binary protocol: what runs in a Spark worker, where there is no loop."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+from geminga import __version__
+from geminga.clock import RealClock
+from geminga.errors import GemingaError, ServerError
+from geminga.limits import MESSAGE_BYTES_MAX, PROTOCOL_VERSION
+from geminga.wire import client_commands, encoder
+from geminga.wire import pulsar_pb2 as pb
+from geminga.wire.commands import request_id_of
+from geminga.wire.decoder import BadFrame, Decoder
+from geminga.wire.encoder import frame
+
+DEFAULT_PORTS = {"pulsar": 6650, "pulsar+ssl": 6651}
+CONNECT_SECONDS = 10.0
+REQUEST_SECONDS = 20.0
+_RECEIVE_BYTES = 256 * 1024
+_REDIRECTS_MAX = 20
+_CLOCK = RealClock()
+
+
+class PipelineError(GemingaError):
+    """What could not be done, in words that say what to do about it."""
+
+
+class BrokerUnreachable(PipelineError):
+    """Nobody answers at an address, or the connection ended. Trying again may help."""
+
+
+class Refused(PipelineError):
+    """The broker answered with an error."""
+
+    def __init__(self, code: int, text: str) -> None:
+        name = ServerError(code).name if code in ServerError.__members__.values() else str(code)
+        super().__init__(f"the broker refused ({name}): {text}")
+        self.code = code
+        self.text = text
+
+
+@dataclass(frozen=True)
+class Access:
+    """Where brokers are and how to introduce oneself. Travels to the workers."""
+
+    service_url: str
+    auth_method: str | None = None
+    auth_data: bytes | None = None
+    trust_certificates: str | None = None
+    """A file; None: the system's."""
+    allow_insecure: bool = False
+
+    def __repr__(self) -> str:
+        """Without the credentials."""
+        return f"Access({self.service_url})"
+
+
+def addresses(service_url: str) -> list[tuple[str, str, int]]:
+    """(scheme, host, port) of each broker in pulsar://host:port[,host:port...]. Raises `PipelineError`."""
+    scheme, separator, rest = service_url.partition("://")
+    if not separator or scheme not in DEFAULT_PORTS:
+        raise PipelineError(f"service.url is {service_url!r}; expected pulsar://HOST:PORT or pulsar+ssl://HOST:PORT")
+    found = []
+    for part in rest.rstrip("/").split(","):
+        try:
+            parts = urlsplit(f"{scheme}://{part}")
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host, port = None, None
+        if not host:
+            raise PipelineError(f"service.url is {service_url!r}: {part!r} is not HOST:PORT")
+        found.append((scheme, host, port or DEFAULT_PORTS[scheme]))
+    return found
+
+
+class Connection:
+    """One connection. Requests block for `REQUEST_SECONDS` at most. Not for several threads.
+
+    Commands that are no answers (deliveries, receipts) wait in `arrived` for whoever reads there.
+    """
+
+    def __init__(self, sock: socket.socket, url: str) -> None:
+        self.url = url
+        self.socket = sock
+        self.arrived: deque[Any] = deque()
+        self.message_bytes_max = MESSAGE_BYTES_MAX
+        self._decoder = Decoder()
+        self._last_id = 0
+
+    @classmethod
+    def open(cls, access: Access, url: str | None = None) -> Connection:
+        """Connect to `url` (else to the first broker of the access that answers) and say hello.
+
+        Raises `BrokerUnreachable`, `Refused`.
+        """
+        error: PipelineError | None = None
+        for scheme, host, port in addresses(url or access.service_url):
+            try:
+                return cls._open(access, scheme, host, port)
+            except BrokerUnreachable as found:
+                error = found
+        assert error is not None
+        raise error
+
+    @classmethod
+    def _open(cls, access: Access, scheme: str, host: str, port: int) -> Connection:
+        url = f"{scheme}://{host}:{port}"
+        try:
+            sock = socket.create_connection((host, port), timeout=CONNECT_SECONDS)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if scheme == "pulsar+ssl":
+                sock = _tls(access).wrap_socket(sock, server_hostname=host)
+        except OSError as error:
+            raise BrokerUnreachable(
+                f"no broker answers at {url} ({error}); is it running, and is service.url right?"
+            ) from None
+        made = cls(sock, url)
+        try:
+            made.write(_connect(access))
+            made._introduce()
+        except BaseException:
+            sock.close()
+            raise
+        return made
+
+    def _introduce(self) -> None:
+        answer = self._wait(lambda command: isinstance(command, pb.CommandConnected | pb.CommandError))
+        if isinstance(answer, pb.CommandError):
+            raise Refused(answer.error, answer.message)
+        self.message_bytes_max = answer.max_message_size or MESSAGE_BYTES_MAX
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.socket.close()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def new_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    def write(self, data: bytes) -> None:
+        try:
+            self.socket.settimeout(REQUEST_SECONDS)
+            self.socket.sendall(data)
+        except OSError as error:
+            raise BrokerUnreachable(f"the connection to {self.url} is lost: {error}") from None
+
+    def request(self, build: Callable[[int], bytes]) -> Any:
+        """Send what `build` makes of a new request id; the broker's answer. Raises `Refused`."""
+        request_id = self.new_id()
+        self.write(build(request_id))
+        while True:
+            answer = self._wait(lambda command: _request_id(command) == request_id)
+            if isinstance(answer, pb.CommandProducerSuccess) and not answer.producer_ready:
+                continue  # it waits for exclusive access; another success follows
+            _raise_refusal(answer)
+            return answer
+
+    def _wait(self, wanted: Callable[[Any], bool]) -> Any:
+        """The first command that is wanted; what else arrives is kept."""
+        until = _CLOCK.monotonic_s() + REQUEST_SECONDS
+        answer = None
+        while answer is None:
+            left = until - _CLOCK.monotonic_s()
+            if left <= 0 or not (commands := self.receive(left)):
+                raise BrokerUnreachable(f"{self.url} does not answer within {REQUEST_SECONDS:.0f} s")
+            for command in commands:
+                if answer is None and wanted(command):
+                    answer = command
+                else:
+                    self.arrived.append(command)
+        return answer
+
+    def receive(self, timeout_s: float) -> list[Any]:
+        """What arrives next, PINGs answered; empty when nothing did. Raises `BrokerUnreachable`."""
+        until = _CLOCK.monotonic_s() + timeout_s
+        while (left := until - _CLOCK.monotonic_s()) > 0:
+            try:
+                self.socket.settimeout(left)
+                data = self.socket.recv(_RECEIVE_BYTES)
+            except TimeoutError:
+                return []
+            except OSError as error:
+                raise BrokerUnreachable(f"the connection to {self.url} is lost: {error}") from None
+            if not data:
+                raise BrokerUnreachable(f"{self.url} closed the connection")
+            if data.startswith(b"HTTP/"):
+                raise PipelineError(f"{self.url} is an HTTP port; service.url needs the binary one (usually 6650)")
+            try:
+                commands = self._decoder.feed(data)
+            except BadFrame as error:
+                raise BrokerUnreachable(f"{self.url} does not follow the protocol: {error}") from None
+            found = []
+            for command in commands:
+                if isinstance(command, pb.CommandPing):
+                    self.write(encoder.pong())
+                else:
+                    found.append(command)
+            if found:
+                return found
+        return []
+
+    def at_frame_boundary(self) -> bool:
+        """Whether nothing is kept of a frame that is not whole, nor any command: others may read the socket."""
+        return self._decoder.partial_bytes == 0 and not self.arrived
+
+
+def _connect(access: Access) -> bytes:
+    command = pb.CommandConnect(
+        client_version=f"geminga-pipeline-{__version__}",
+        protocol_version=PROTOCOL_VERSION,
+        auth_method_name=access.auth_method,
+        auth_data=access.auth_data,
+        feature_flags=pb.FeatureFlags(supports_broker_entry_metadata=True),
+    )
+    return frame(pb.BaseCommand(type=pb.BaseCommand.Type.CONNECT, connect=command))
+
+
+def _tls(access: Access) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=access.trust_certificates)
+    if access.allow_insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _request_id(command: Any) -> int | None:
+    return request_id_of(command) if not isinstance(command, pb.CommandConnected) else None
+
+
+def _raise_refusal(answer: Any) -> None:
+    if isinstance(answer, pb.CommandError):
+        raise Refused(answer.error, answer.message)
+    if isinstance(answer, pb.CommandPartitionedTopicMetadataResponse | pb.CommandLookupTopicResponse):
+        if answer.response == type(answer).Failed:
+            raise Refused(answer.error, answer.message)
+    elif isinstance(answer, pb.CommandGetSchemaResponse | pb.CommandGetOrCreateSchemaResponse):
+        if answer.HasField("error_code"):
+            raise Refused(answer.error_code, answer.error_message)
+    elif isinstance(answer, pb.CommandAckResponse) and answer.HasField("error"):
+        raise Refused(answer.error, answer.message)
+
+
+def owner_of(access: Access, topic: str) -> Connection:
+    """A connection to the broker that serves the topic, found by LOOKUP. Raises `PipelineError`."""
+    url: str | None = None
+    authoritative = False
+    for _ in range(_REDIRECTS_MAX):
+        connection = Connection.open(access, url)
+        try:
+            answer = connection.request(
+                lambda number: client_commands.lookup(number, topic, authoritative=authoritative)  # noqa: B023
+            )
+        except BaseException:
+            connection.close()
+            raise
+        scheme = connection.url.partition("://")[0]
+        target = answer.brokerServiceUrlTls if scheme == "pulsar+ssl" else answer.brokerServiceUrl
+        if answer.response == pb.CommandLookupTopicResponse.Connect and (
+            answer.proxy_through_service_url or not target or target.rstrip("/") == connection.url
+        ):
+            return connection
+        connection.close()
+        url, authoritative = target, answer.authoritative
+        if answer.response == pb.CommandLookupTopicResponse.Connect:
+            return Connection.open(access, url)
+    raise PipelineError(f"{topic}: brokers refer to each other {_REDIRECTS_MAX} times; none of them serves it")

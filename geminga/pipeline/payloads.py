@@ -1,0 +1,184 @@
+"""From entries to plain payloads: chunks put together, then whatever is compressed inflated."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from geminga.errors import GemingaError
+from geminga.limits import MIB
+from geminga.pipeline.batches import Payload
+from geminga.pipeline.entries import Entries
+from geminga.pipeline.protobuf_columns import PADDING_BYTES, Bytes
+from geminga.wire import pulsar_pb2 as pb
+
+INFLATED_BYTES_MAX = 512 * MIB
+"""What one entry or chunked message may grow to."""
+CHUNKED_BYTES_MAX = 1024 * MIB
+"""What all chunked messages that are not whole yet may take."""
+
+
+class BadPayload(GemingaError):
+    """A payload that cannot be inflated; the text names the entry."""
+
+
+class Encrypted(GemingaError):
+    """An encrypted entry, which only the official client can read."""
+
+
+Inflate = Callable[[bytes, int], bytes]
+
+
+def _by_codec(name: str) -> Inflate:
+    codec = pa.Codec(name)
+
+    def inflate(payload: bytes, size_bytes: int) -> bytes:
+        return bytes(codec.decompress(payload, size_bytes, asbytes=True))
+
+    return inflate
+
+
+def _zlib(payload: bytes, size_bytes: int) -> bytes:
+    return zlib.decompressobj().decompress(payload, size_bytes + 1)
+
+
+_INFLATE: dict[int, Inflate] = {
+    pb.LZ4: _by_codec("lz4_raw"),
+    pb.ZLIB: _zlib,
+    pb.ZSTD: _by_codec("zstd"),
+    pb.SNAPPY: _by_codec("snappy"),
+}
+
+
+def inflate(compression: int, payload: bytes, size_bytes: int, place: str) -> bytes:
+    """`size_bytes` as the metadata says. Raises `BadPayload`."""
+    method = _INFLATE.get(compression)
+    if method is None:
+        raise BadPayload(f"entry {place}: compressed in a way that is not known here ({compression})")
+    if not 0 <= size_bytes <= INFLATED_BYTES_MAX:
+        raise BadPayload(f"entry {place}: says that it is {size_bytes} bytes long once inflated")
+    try:
+        found = method(payload, size_bytes)
+    except (OSError, zlib.error, pa.ArrowException) as error:
+        raise BadPayload(f"entry {place}: cannot be inflated: {error}") from None
+    if len(found) != size_bytes:
+        raise BadPayload(f"entry {place}: {len(found)} bytes once inflated, not {size_bytes}")
+    return found
+
+
+@dataclass
+class _Partial:
+    chunks: int
+    parts: list[bytes] = field(default_factory=list)
+
+    @property
+    def next_chunk(self) -> int:
+        return len(self.parts)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(len, self.parts))
+
+
+class ChunkedMessages:
+    """Chunked messages that are not whole yet, by uuid.
+
+    A message belongs where its last chunk is. A chunk whose predecessors are not known is dropped.
+    """
+
+    def __init__(self) -> None:
+        self._partial: dict[bytes, _Partial] = {}
+        self._bytes = 0
+
+    def knows(self, uuid: bytes) -> bool:
+        return uuid in self._partial
+
+    def add(self, uuid: bytes, chunk_id: int, chunks: int, payload: bytes) -> bytes | None:
+        """The whole (still compressed) payload once its last chunk is here. A chunk sent twice counts once."""
+        if chunk_id == 0:
+            self._drop(uuid)
+            self._partial[uuid] = _Partial(chunks)
+        partial = self._partial.get(uuid)
+        if partial is None or chunk_id < partial.next_chunk:
+            return None
+        if chunk_id > partial.next_chunk:
+            self._drop(uuid)
+            return None
+        partial.parts.append(payload)
+        self._bytes += len(payload)
+        if self._bytes > CHUNKED_BYTES_MAX:
+            raise BadPayload(f"more than {CHUNKED_BYTES_MAX} bytes in chunked messages that are not whole")
+        if partial.next_chunk < partial.chunks:
+            return None
+        whole = b"".join(partial.parts)
+        self._drop(uuid)
+        return whole
+
+    def adopt(self, other: ChunkedMessages, uuids: Collection[bytes]) -> None:
+        """Take over what `other` knows of these messages."""
+        for uuid in uuids:
+            if other.knows(uuid):
+                self._partial[uuid] = other._partial[uuid]
+                self._bytes += other._partial[uuid].size_bytes
+
+    def _drop(self, uuid: bytes) -> None:
+        partial = self._partial.pop(uuid, None)
+        if partial is not None:
+            self._bytes -= partial.size_bytes
+
+
+def plain_payloads(entries: Entries, chunked: ChunkedMessages) -> Payload:
+    """Of all entries that hold messages: markers and chunks but the last are left out.
+
+    Raises `BadPayload`, `Encrypted`, and `ProtocolError`.
+    """
+    if entries.encrypted.any():
+        row = int(entries.encrypted.argmax())
+        raise Encrypted(f"entry {_place(entries, row)} is encrypted")
+    is_plain = (entries.compression == 0) & (entries.chunk_id < 0)
+    kept = ~entries.marker
+    if (is_plain | ~kept).all():
+        rows = np.flatnonzero(kept)
+        return Payload(entries.data, rows, entries.payload_at[rows], entries.payload_end[rows])
+    raw = memoryview(entries.data).cast("B")
+    end_of_frames = int(entries.payload_end.max())
+    parts: list[bytes | memoryview] = [raw[:end_of_frames]]
+    rows_kept, ends = [], []
+    end = end_of_frames
+    for row in np.flatnonzero(kept).tolist():
+        payload: bytes | memoryview | None = raw[entries.payload_at[row] : entries.payload_end[row]]
+        if not is_plain[row]:
+            payload = _one(entries, row, bytes(payload or b""), chunked)
+            if payload is None:
+                continue
+        assert payload is not None
+        parts.append(payload)
+        end += len(payload)
+        rows_kept.append(row)
+        ends.append(end)
+    parts.append(bytes(PADDING_BYTES))
+    at = np.array([end_of_frames, *ends], np.int64)
+    data: Bytes = np.frombuffer(b"".join(parts), np.uint8)
+    return Payload(data, np.array(rows_kept, np.int64), at[:-1], at[1:])
+
+
+def _one(entries: Entries, row: int, payload: bytes, chunked: ChunkedMessages) -> bytes | None:
+    compression, size_bytes = int(entries.compression[row]), int(entries.uncompressed_bytes[row])
+    if entries.chunk_id[row] >= 0:
+        whole = chunked.add(
+            entries.uuid_of(row), int(entries.chunk_id[row]), int(entries.chunks[row]), payload
+        )
+        if whole is None:
+            return None
+        payload = whole
+    if compression == 0:
+        return payload
+    return inflate(compression, payload, size_bytes, _place(entries, row))
+
+
+def _place(entries: Entries, row: int) -> str:
+    return f"{entries.ledger_id[row]}:{entries.entry_id[row]}"

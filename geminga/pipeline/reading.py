@@ -1,0 +1,246 @@
+"""Reading a range of one topic: whole entries as the broker sends them, into Arrow batches."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from geminga.clock import RealClock
+from geminga.errors import ProtocolError
+from geminga.limits import MIB
+from geminga.pipeline.connection import (
+    Access,
+    BrokerUnreachable,
+    Connection,
+    PipelineError,
+    owner_of,
+)
+from geminga.pipeline.entries import Entries, read_entries
+from geminga.pipeline.frames import FrameBuffer
+from geminga.pipeline.places import EARLIEST, Place
+from geminga.wire import client_commands, encoder
+from geminga.wire import pulsar_pb2 as pb
+from geminga.wire.commands import unsigned
+from geminga.wire.encoder import frame
+from geminga.wire.parse import parse_command
+
+PERMITS = 100_000
+"""How many messages may be on their way to us."""
+TAKE_BYTES = 4 * MIB
+"""A buffer of this size is decoded at once."""
+RETRY_SECONDS = 20.0
+"""How long a broker may be away before reading is given up."""
+_CONSUMER_ID = 1
+_PAUSE_SECONDS = 0.5
+_CLOCK = RealClock()
+
+
+class DataLost(PipelineError):
+    """Messages that were asked for are no longer there."""
+
+
+class ConsumerClosed(BrokerUnreachable):
+    """The broker closed our consumer: the topic moves or is unloaded. Look it up again."""
+
+
+def subscribe_reader(topic: str, start: Place, request_id: int, *, subscription: str | None = None) -> bytes:
+    """A non-durable subscription that begins with the very entry `start` is in. The topic is not created."""
+    command = pb.CommandSubscribe(
+        topic=topic,
+        subscription=subscription or f"geminga-reader-{uuid.uuid4().hex[:16]}",
+        subType=pb.CommandSubscribe.Exclusive,
+        consumer_id=_CONSUMER_ID,
+        request_id=request_id,
+        durable=False,
+        start_message_id=pb.MessageIdData(ledgerId=unsigned(start.ledger_id), entryId=unsigned(start.entry_id)),
+        initialPosition=pb.CommandSubscribe.Earliest,
+        force_topic_creation=False,
+    )
+    return frame(pb.BaseCommand(type=pb.BaseCommand.Type.SUBSCRIBE, subscribe=command))
+
+
+class EntryStream:
+    """The entries of a topic from one place on, as long as somebody takes them. Close it."""
+
+    def __init__(self, access: Access, topic: str, start: Place, *, permits: int = PERMITS) -> None:
+        """Raises `PipelineError`."""
+        self.topic = topic
+        self.buffer = FrameBuffer()
+        self._connection = owner_of(access, topic)
+        try:
+            self._connection.request(lambda number: subscribe_reader(topic, start, number))
+            while not self._connection.at_frame_boundary():
+                self._connection.arrived.clear()
+                self._connection.receive(1.0)
+            self.flow(permits)
+        except BaseException:
+            self.close()
+            raise
+
+    def flow(self, permits: int) -> None:
+        if permits > 0:
+            self._connection.write(client_commands.flow(_CONSUMER_ID, permits))
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def receive(self, timeout_s: float) -> bool:
+        """Receive once into the buffer; False when nothing came in time.
+
+        Raises `BrokerUnreachable`, `CorruptEntry`.
+        """
+        sock = self._connection.socket
+        try:
+            sock.settimeout(timeout_s)
+            size = sock.recv_into(self.buffer.room())
+        except TimeoutError:
+            return False
+        except OSError as error:
+            raise BrokerUnreachable(f"the connection to {self._connection.url} is lost: {error}") from None
+        if size == 0:
+            raise BrokerUnreachable(f"{self._connection.url} closed the connection")
+        try:
+            self.buffer.received(size)
+        except ProtocolError as error:
+            raise BrokerUnreachable(f"{self._connection.url} does not follow the protocol: {error}") from None
+        if self.buffer.others:
+            self._obey()
+        return True
+
+    def _obey(self) -> None:
+        others, self.buffer.others = self.buffer.others, []
+        for body in others:
+            size = int.from_bytes(body[:4], "big")
+            command = parse_command(body, memoryview(body), 4, 4 + size, len(body))
+            if isinstance(command, pb.CommandPing):
+                self._connection.write(encoder.pong())
+            elif isinstance(command, pb.CommandCloseConsumer):
+                raise ConsumerClosed(f"{self.topic}: the broker closed the reader")
+
+
+@dataclass(frozen=True)
+class Range:
+    """What to read of one topic or partition: from `start` up to, not including, `end`."""
+
+    topic: str
+    start: Place
+    end: Place
+    strict: bool = False
+    """The entry that `start` is in exists, or did: if reading begins with a later one, something was lost."""
+    check_previous: bool = False
+    """Messages up to `start` were read before: their ledger must still be there, or later ones were lost too."""
+
+
+class EntryReader:
+    """Takes the entries of a range, buffer by buffer, and goes on after a broker was away for a while."""
+
+    def __init__(self, access: Access, wanted: Range, *, poll_timeout_s: float, take_bytes: int = TAKE_BYTES) -> None:
+        self._access = access
+        self._wanted = wanted
+        self._poll_timeout_s = poll_timeout_s
+        self._take_bytes = take_bytes
+        self._next = wanted.start.entry
+        self._seen_any = False
+
+    def buffers(self) -> Iterator[Entries]:
+        """Entries of the range in order; each is valid until the next is asked for.
+
+        Raises `PipelineError`: `BrokerUnreachable` when it is away too long, `DataLost`.
+        """
+        if self._wanted.start >= self._wanted.end:
+            return
+        away_since: float | None = None
+        while True:
+            try:
+                for entries in self._connected():
+                    away_since = None
+                    yield entries
+                return
+            except BrokerUnreachable as error:
+                now = _CLOCK.monotonic_s()
+                away_since = now if away_since is None else away_since
+                if now - away_since > RETRY_SECONDS:
+                    raise BrokerUnreachable(
+                        f"{self._wanted.topic}: reading was given up after {RETRY_SECONDS:.0f} s: {error}"
+                    ) from None
+                threading.Event().wait(_PAUSE_SECONDS)
+
+    def _connected(self) -> Iterator[Entries]:
+        wanted = self._wanted
+        stream = EntryStream(self._access, wanted.topic, self._begin())
+        try:
+            buffer = stream.buffer
+            waited_since = _CLOCK.monotonic_s()
+            while True:
+                left = waited_since + self._poll_timeout_s - _CLOCK.monotonic_s()
+                came = left > 0 and stream.receive(left)
+                if not came:
+                    raise PipelineError(
+                        f"{wanted.topic}: nothing more came within {self._poll_timeout_s:.0f} s (pollTimeoutMs); "
+                        f"read up to {self._next[0]}:{self._next[1]}, wanted up to {wanted.end}"
+                    )
+                is_end = buffer.last_position is not None and self._is_end(buffer.last_position)
+                if not is_end and (buffer.frame_bytes < self._take_bytes and len(buffer.room()) > 0):
+                    if buffer.frames:
+                        waited_since = _CLOCK.monotonic_s()
+                    continue
+                waited_since = _CLOCK.monotonic_s()
+                entries = read_entries(*buffer.take())
+                permits = int(entries.messages.sum())
+                entries = self._ours(entries)
+                if len(entries):
+                    yield entries
+                if is_end:
+                    return
+                buffer.settle()
+                stream.flow(permits)
+        finally:
+            stream.close()
+
+    def _begin(self) -> Place:
+        ledger_id, entry_id = self._next
+        if self._seen_any or (self._wanted.check_previous and entry_id > 0):
+            entry_id -= 1  # is there, or was; if it comes, nothing between is missing
+        return Place(ledger_id, max(entry_id, 0) if ledger_id >= 0 else -1, 0)
+
+    def _is_end(self, position: tuple[int, int]) -> bool:
+        """Whether nothing of the range comes after the entry at `position`."""
+        end = self._wanted.end
+        following = (position[0], position[1] + 1)
+        return following > end.entry or (following == end.entry and end.batch_index == 0)
+
+    def _ours(self, entries: Entries) -> Entries:
+        """Without those before what is wanted next and after the end."""
+        first = int(entries.ledger_id[0]), int(entries.entry_id[0])
+        self._check_begin(first)
+        from_ledger, from_entry = self._next
+        end = self._wanted.end
+        ledger_id, entry_id = entries.ledger_id, entries.entry_id
+        early = (ledger_id < from_ledger) | ((ledger_id == from_ledger) & (entry_id < from_entry))
+        past = end.entry if end.batch_index == 0 else (end.ledger_id, end.entry_id + 1)
+        late = (ledger_id > past[0]) | ((ledger_id == past[0]) & (entry_id >= past[1]))
+        self._seen_any = True
+        last = int(ledger_id[-1]), int(entry_id[-1]) + 1
+        self._next = max(self._next, last)
+        if early.any() or late.any():
+            return entries.select(np.flatnonzero(~early & ~late))
+        return entries
+
+    def _check_begin(self, first: tuple[int, int]) -> None:
+        """Of what the broker sends first after (re)connecting. Raises `DataLost`."""
+        if self._seen_any or first <= self._next:
+            return
+        wanted = self._wanted
+        same_ledger = first[0] == self._next[0]
+        if wanted.start == EARLIEST or not (wanted.strict or wanted.check_previous):
+            return
+        if wanted.strict or same_ledger or self._next[1] > 0:
+            raise DataLost(
+                f"{wanted.topic}: messages from {wanted.start} on were asked for, but the first that is left is "
+                f"{first[0]}:{first[1]}: the rest was trimmed (retention, TTL, or a cleared backlog). Set "
+                "failOnDataLoss=false to go on without them, or start from 'earliest'"
+            )

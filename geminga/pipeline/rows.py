@@ -1,0 +1,85 @@
+"""A range of a topic as Arrow batches: entries in, chunked messages completed, batches taken apart, columns out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from geminga.pipeline.batches import Messages, select, split
+from geminga.pipeline.columns import ColumnMaker
+from geminga.pipeline.connection import Access, PipelineError
+from geminga.pipeline.entries import Entries
+from geminga.pipeline.payloads import ChunkedMessages, plain_payloads
+from geminga.pipeline.places import EARLIEST, Place
+from geminga.pipeline.reading import EntryReader, Range
+
+_LOOK_BACK_ENTRIES = (64, 1024, 16_384)
+"""How far to go back for the first chunk of a message, by steps; then to the begin of the topic."""
+
+
+def read_range(access: Access, wanted: Range, maker: ColumnMaker, *, poll_timeout_s: float) -> Iterator[pa.RecordBatch]:
+    """Every message of the range once, in order. A chunked message counts where its last chunk is.
+
+    Raises `PipelineError`, `CorruptEntry`, `BadPayload`.
+    """
+    chunked = ChunkedMessages()
+    for entries in EntryReader(access, wanted, poll_timeout_s=poll_timeout_s).buffers():
+        if (entries.chunk_id > 0).any():
+            _find_heads(access, wanted.topic, entries, chunked, poll_timeout_s)
+        messages = split(entries, plain_payloads(entries, chunked))
+        messages = within(messages, wanted.start, wanted.end)
+        if len(messages):
+            yield maker.batch(messages)
+
+
+def within(messages: Messages, start: Place, end: Place) -> Messages:
+    """Without the messages of the first and the last entry that are outside of the range."""
+    entries = messages.entries
+    index = np.maximum(messages.batch_index, 0)
+    outside = None
+    if start.batch_index > 0:
+        first = (entries.ledger_id == start.ledger_id) & (entries.entry_id == start.entry_id)
+        outside = first[messages.entry] & (index < start.batch_index)
+    if end.batch_index > 0:
+        last = (entries.ledger_id == end.ledger_id) & (entries.entry_id == end.entry_id)
+        after = last[messages.entry] & (index >= end.batch_index)
+        outside = after if outside is None else outside | after
+    return messages if outside is None or not outside.any() else select(messages, ~outside)
+
+
+def _find_heads(
+    access: Access, topic: str, entries: Entries, chunked: ChunkedMessages, poll_timeout_s: float
+) -> None:
+    """Read the earlier chunks of messages that begin before the first entry of this range."""
+    wanted = _headless(entries, chunked)
+    if not wanted:
+        return
+    before = Place(int(entries.ledger_id[0]), int(entries.entry_id[0]), 0)
+    for step in (*_LOOK_BACK_ENTRIES, None):
+        entry_id = None if step is None else before.entry_id - step
+        start = EARLIEST if entry_id is None or entry_id < 0 else Place(before.ledger_id, entry_id, 0)
+        found = ChunkedMessages()
+        earlier = Range(topic, start, before)
+        for older in EntryReader(access, earlier, poll_timeout_s=poll_timeout_s).buffers():
+            chunks = np.flatnonzero(older.chunk_id >= 0)
+            if len(chunks):
+                plain_payloads(older.select(chunks), found)
+        if start == EARLIEST or all(found.knows(uuid) for uuid in wanted):
+            chunked.adopt(found, wanted)
+            return
+    raise PipelineError("unreachable")
+
+
+def _headless(entries: Entries, chunked: ChunkedMessages) -> set[bytes]:
+    """The uuids whose first chunk is neither here nor known already."""
+    seen: set[bytes] = set()
+    missing: set[bytes] = set()
+    for row in np.flatnonzero(entries.chunk_id >= 0).tolist():
+        uuid = entries.uuid_of(row)
+        if entries.chunk_id[row] == 0:
+            seen.add(uuid)
+        elif uuid not in seen and not chunked.knows(uuid):
+            missing.add(uuid)
+    return missing

@@ -1,0 +1,51 @@
+"""A Spark session that finds a Java and this Python, and knows the data source `pulsar`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from geminga.pipeline.connection import PipelineError
+from geminga.pipeline.spark.source import PulsarSource
+
+
+def register(spark: SparkSession) -> SparkSession:
+    """Make `format("pulsar")` known to a session; returns it."""
+    spark.dataSource.register(PulsarSource)
+    return spark
+
+
+def make_session(
+    app_name: str = "geminga-pipeline", *, master: str = "local[*]", settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session with the data source registered, on the machine's Java or the one of the extra geminga[spark].
+
+    Raises `PipelineError` where there is no Java.
+    """
+    find_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(app_name).master(master)
+    defaults = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+    }
+    for name, value in (defaults | dict(settings or {})).items():
+        builder = builder.config(name, value)
+    return register(builder.getOrCreate())
+
+
+def find_java() -> None:
+    """Set JAVA_HOME for Spark's launcher if it would find no Java by itself."""
+    home = os.environ.get("JAVA_HOME")
+    if home and Path(home, "bin", "java").exists():
+        return
+    if shutil.which("java"):
+        return
+    raise PipelineError("no Java")
