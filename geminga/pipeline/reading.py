@@ -36,6 +36,7 @@ RETRY_SECONDS = 20.0
 """How long a broker may be away before reading is given up."""
 _CONSUMER_ID = 1
 _PAUSE_SECONDS = 0.5
+_EAGER_SECONDS = 0.02
 _CLOCK = RealClock()
 
 
@@ -133,12 +134,26 @@ class Range:
     """The entry that `start` is in exists, or did: if reading begins with a later one, something was lost."""
     check_previous: bool = False
     """Messages up to `start` were read before: their ledger must still be there, or later ones were lost too."""
+    acknowledged: tuple[int, int] | None = None
+    """Where the mark-delete position of our own subscription is: what is up to there may be gone."""
 
 
 class EntryReader:
     """Takes the entries of a range, buffer by buffer, and goes on after a broker was away for a while."""
 
-    def __init__(self, access: Access, wanted: Range, *, poll_timeout_s: float, take_bytes: int = TAKE_BYTES) -> None:
+    def __init__(
+        self,
+        access: Access,
+        wanted: Range,
+        *,
+        poll_timeout_s: float,
+        take_bytes: int = TAKE_BYTES,
+        permits: int = PERMITS,
+        eager: bool = False,
+    ) -> None:
+        """`eager`: hand out entries as soon as no more of them are on their way."""
+        self._permits = permits
+        self._eager = eager
         self._access = access
         self._wanted = wanted
         self._poll_timeout_s = poll_timeout_s
@@ -171,20 +186,21 @@ class EntryReader:
 
     def _connected(self) -> Iterator[Entries]:
         wanted = self._wanted
-        stream = EntryStream(self._access, wanted.topic, self._begin())
+        stream = EntryStream(self._access, wanted.topic, self._begin(), permits=self._permits)
         try:
             buffer = stream.buffer
             waited_since = _CLOCK.monotonic_s()
             while True:
                 left = waited_since + self._poll_timeout_s - _CLOCK.monotonic_s()
-                came = left > 0 and stream.receive(left)
-                if not came:
+                pause = min(left, _EAGER_SECONDS) if self._eager and buffer.frames else left
+                came = left > 0 and stream.receive(pause)
+                if not came and not (self._eager and buffer.frames):
                     raise PipelineError(
                         f"{wanted.topic}: nothing more came within {self._poll_timeout_s:.0f} s (pollTimeoutMs); "
                         f"read up to {self._next[0]}:{self._next[1]}, wanted up to {wanted.end}"
                     )
                 is_end = buffer.last_position is not None and self._is_end(buffer.last_position)
-                if not is_end and (buffer.frame_bytes < self._take_bytes and len(buffer.room()) > 0):
+                if came and not is_end and buffer.frame_bytes < self._take_bytes and len(buffer.room()) > 0:
                     if buffer.frames:
                         waited_since = _CLOCK.monotonic_s()
                     continue
@@ -235,10 +251,11 @@ class EntryReader:
         if self._seen_any or first <= self._next:
             return
         wanted = self._wanted
-        same_ledger = first[0] == self._next[0]
         if wanted.start == EARLIEST or not (wanted.strict or wanted.check_previous):
             return
-        if wanted.strict or same_ledger or self._next[1] > 0:
+        if wanted.acknowledged is not None and first <= (wanted.acknowledged[0], wanted.acknowledged[1] + 1):
+            return
+        if wanted.strict or first[0] == self._next[0] or self._next[1] > 0:
             raise DataLost(
                 f"{wanted.topic}: messages from {wanted.start} on were asked for, but the first that is left is "
                 f"{first[0]}:{first[1]}: the rest was trimmed (retention, TTL, or a cleared backlog). Set "

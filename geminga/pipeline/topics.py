@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from geminga.errors import InvalidName, ServerError
 from geminga.names import TopicName
 from geminga.pipeline.connection import Access, Connection, PipelineError, Refused, owner_of
-from geminga.pipeline.places import EARLIEST, Place, of_message_id
+from geminga.pipeline.places import EARLIEST, LATEST, Place, of_message_id
 from geminga.pipeline.reading import subscribe_reader
 from geminga.wire import client_commands
 
@@ -90,7 +90,7 @@ def last_of(access: Access, topic: str) -> Last:
 def subscribe_for_questions(connection: Connection, topic: str) -> None:
     """A reader that never gets anything, because only consumers may ask where a topic ends."""
     try:
-        connection.request(lambda number: subscribe_reader(topic, EARLIEST, number))
+        connection.request(lambda number: subscribe_reader(topic, LATEST, number))
     except Refused as error:
         if error.code in (ServerError.TOPIC_NOT_FOUND, ServerError.METADATA):
             raise missing(topic) from None

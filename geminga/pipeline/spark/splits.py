@@ -1,0 +1,31 @@
+"""What a task gets to read, and how it reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from geminga.pipeline.columns import ColumnMaker
+from geminga.pipeline.options import Options
+from geminga.pipeline.reading import Range
+from geminga.pipeline.rows import read_range
+
+
+class Split(InputPartition):
+    """One range for one task; None reads nothing."""
+
+    def __init__(self, wanted: Range | None) -> None:
+        super().__init__(wanted)
+        self.wanted = wanted
+
+
+def read_split(options: Options, schema: StructType, wanted: Range | None) -> Iterator[pa.RecordBatch]:
+    """Its messages as Arrow batches of exactly this schema."""
+    if wanted is None:
+        return
+    maker = ColumnMaker(wanted.topic, to_arrow_schema(schema, timezone="UTC"))
+    yield from read_range(options.access, wanted, maker, poll_timeout_s=options.poll_timeout_s)

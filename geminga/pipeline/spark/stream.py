@@ -1,0 +1,74 @@
+"""Spark's stream reader over the kernels' plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from geminga.pipeline.options import Options
+from geminga.pipeline.planning import narrowed
+from geminga.pipeline.spark.splits import Split, read_split
+from geminga.pipeline.streaming import Offsets, StreamPlan
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The driver's instance plans; those of the workers only read."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._plan: StreamPlan | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": narrowed(self._options), "_schema": self._schema, "_plan": None}
+
+    @property
+    def plan(self) -> StreamPlan:
+        if self._plan is None:
+            self._plan = StreamPlan(self._options)
+        return self._plan
+
+    def initialOffset(self) -> Offsets:
+        return self.plan.initial()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self._options.rows_per_trigger_max is not None:
+            return ReadMaxRows(self._options.rows_per_trigger_max)
+        if self._options.bytes_per_trigger_max is not None:
+            return ReadMaxBytes(self._options.bytes_per_trigger_max)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: Offsets | None = None, limit: ReadLimit | None = None) -> Offsets:
+        """Spark before 4.2 gives neither argument: then there is no limit but the topic's end."""
+        limited = start is not None and not isinstance(limit, ReadAllAvailable)
+        return self.plan.latest(start, limited=limited)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self.plan.fix_target()
+
+    def reportLatestOffset(self) -> Offsets | None:
+        return self.plan.report()
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        return [Split(wanted) for wanted in self.plan.ranges(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, Split)
+        return read_split(self._options, self._schema, partition.wanted)
+
+    def commit(self, end: Offsets) -> None:
+        self.plan.acknowledge(end)
+
+    def stop(self) -> None:
+        if self._plan is not None:
+            self._plan.close()

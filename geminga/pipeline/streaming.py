@@ -1,0 +1,199 @@
+"""What a stream reads with each trigger: offsets, limits, new partitions, lost data, acknowledgements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from geminga.pipeline.acknowledging import Acknowledger
+from geminga.pipeline.admission import Budget, advance
+from geminga.pipeline.connection import BrokerUnreachable, Connection, PipelineError, owner_of
+from geminga.pipeline.options import EARLIEST_TEXT, LATEST_TEXT, BadOption, Options
+from geminga.pipeline.places import EARLIEST, Place, parse
+from geminga.pipeline.planning import chosen, partitions
+from geminga.pipeline.reading import DataLost, Range
+from geminga.pipeline.splits import Ledger, cut
+from geminga.pipeline.topics import Last, TopicMissing, ask_last, subscribe_for_questions
+
+Offsets = dict[str, str]
+"""Partition -> the first place that is not read yet, as text."""
+
+
+class StreamPlan:
+    """Lives in the driver. Keeps a connection to each partition's broker; `close` ends them."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._asking: dict[str, Connection] = {}
+        self._acknowledgers: dict[str, Acknowledger] = {}
+        self._target: dict[str, Last] | None = None
+        """What there was when a run over what is available now began."""
+
+    # -- offsets --------------------------------------------------------------------------------------------
+
+    def initial(self) -> Offsets:
+        """Where a new query begins. Creates the subscription, if one is used. Raises `PipelineError`."""
+        options = self._options
+        starting = options.starting if options.starting is not None else LATEST_TEXT
+        found = {}
+        for topic in partitions(options):
+            if options.subscription is not None:
+                self._acknowledger(topic).open()
+            if starting == EARLIEST_TEXT or options.starting_time_ms is not None:
+                place = EARLIEST
+            elif isinstance(starting, Mapping):
+                given = chosen(starting, topic)
+                if given is None:
+                    raise BadOption(f"startingOffsets says nothing of {topic}; name every topic that is read")
+                place = given
+            else:
+                place = self._last(topic).end
+            found[topic] = str(place)
+        return found
+
+    def fix_target(self) -> None:
+        """From now on behave as if nothing more came."""
+        self._target = {topic: self._last(topic) for topic in partitions(self._options)}
+
+    def latest(self, start: Offsets | None, *, limited: bool) -> Offsets:
+        """How far to read from `start`; `limited`: no more than maxRowsPerTrigger and maxBytesPerTrigger allow.
+
+        Everything before `start` is finished by now, so it is acknowledged. Raises `DataLost`.
+        """
+        if start is not None:
+            self.acknowledge(start)
+        options = self._options
+        known = {topic: parse(text) for topic, text in (start or {}).items()}
+        lasts = self._target if self._target is not None else self._all_lasts(known)
+        ranges = {topic: self._range(topic, known.get(topic, EARLIEST), last) for topic, last in lasts.items()}
+        for topic, place in known.items():
+            if topic not in lasts:
+                self._lost(f"topic {topic} was read up to {place} and is no longer there")
+        budget = Budget(options.rows_per_trigger_max, options.bytes_per_trigger_max) if limited else Budget()
+        ends: Offsets = {}
+        waiting = [wanted for wanted in ranges.values() if wanted.start < wanted.end]
+        for wanted in ranges.values():
+            ends[wanted.topic] = str(known.get(wanted.topic, wanted.start))
+        for index, wanted in enumerate(waiting):
+            share = budget.share(len(waiting) - index)
+            before = (share.rows, share.size_bytes)
+            place = advance(options.access, wanted, share, poll_timeout_s=options.poll_timeout_s)
+            budget.spend((before[0] or 0) - (share.rows or 0), (before[1] or 0) - (share.size_bytes or 0))
+            if place > wanted.start:
+                ends[wanted.topic] = str(place)
+            if budget.is_spent:
+                break
+        return ends
+
+    def report(self) -> Offsets | None:
+        """Where the topics end, for whoever watches the query; None if that cannot be told now."""
+        try:
+            lasts = self._all_lasts({})
+        except PipelineError:
+            return None
+        return {topic: str(last.end) for topic, last in lasts.items()}
+
+    def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
+        """The splits between two offsets; none for a partition without news."""
+        found: list[Range] = []
+        for topic, text in end.items():
+            first, last = parse(start[topic]) if topic in start else EARLIEST, parse(text)
+            if first > last:
+                first = EARLIEST  # the topic was created anew, and failOnDataLoss is off
+            if first == last:
+                continue
+            guard = self._options.fail_on_data_loss and first > EARLIEST
+            wanted = Range(
+                topic, first, last, check_previous=guard, acknowledged=self._acknowledged(topic, first) if guard else None
+            )
+            found += self._cut(wanted)
+        return found
+
+    def _cut(self, wanted: Range) -> list[Range]:
+        if wanted.start.ledger_id != wanted.end.ledger_id:
+            return [wanted]
+        ledger = Ledger(wanted.end.ledger_id, wanted.end.entry_id + 1)
+        return cut(wanted, [ledger], splits=self._options.splits_per_partition)
+
+    # -- what was finished ----------------------------------------------------------------------------------
+
+    def acknowledge(self, end: Offsets) -> None:
+        """On the subscription, if one is used."""
+        if self._options.subscription is not None:
+            for topic, text in end.items():
+                self._acknowledger(topic).acknowledge(parse(text))
+
+    def _acknowledged(self, topic: str, start: Place) -> tuple[int, int] | None:
+        if self._options.subscription is None:
+            return None
+        mark_delete = self._acknowledger(topic).mark_delete()
+        if mark_delete is None or (mark_delete[1] >= 0 and mark_delete > (start.ledger_id, start.entry_id - 1)):
+            return None  # somebody else has moved it past what was read
+        return mark_delete
+
+    def _acknowledger(self, topic: str) -> Acknowledger:
+        found = self._acknowledgers.get(topic)
+        if found is None:
+            assert self._options.subscription is not None
+            earliest = self._options.starting == EARLIEST_TEXT
+            found = Acknowledger(self._options.access, topic, self._options.subscription, earliest=earliest)
+            self._acknowledgers[topic] = found
+        return found
+
+    # -- what there is --------------------------------------------------------------------------------------
+
+    def _range(self, topic: str, start: Place, last: Last) -> Range:
+        if last.place is None or start > last.end:
+            if start > EARLIEST and (last.place is not None and start > last.end):
+                self._lost(f"{topic} ends at {last.place}, but was read up to {start}: it was deleted and created again")
+                return Range(topic, EARLIEST, last.end)
+            return Range(topic, start, start)
+        return Range(topic, start, last.end)
+
+    def _lost(self, text: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLost(
+                f"{text}. Set failOnDataLoss=false to go on with what there is, or begin a new checkpoint"
+            )
+
+    def _all_lasts(self, known: Mapping[str, Place]) -> dict[str, Last]:
+        found = {}
+        for topic in partitions(self._options):
+            try:
+                found[topic] = self._last(topic)
+            except TopicMissing:
+                if topic not in known:
+                    raise
+        return found
+
+    def _last(self, topic: str) -> Last:
+        connection = self._asking.get(topic)
+        if connection is not None:
+            try:
+                return ask_last(connection)
+            except PipelineError:
+                connection.close()
+                del self._asking[topic]
+        for attempt in (0, 1):
+            connection = owner_of(self._options.access, topic)
+            try:
+                subscribe_for_questions(connection, topic)
+                last = ask_last(connection)
+            except BrokerUnreachable:
+                connection.close()
+                if attempt:
+                    raise
+            except BaseException:
+                connection.close()
+                raise
+            else:
+                self._asking[topic] = connection
+                return last
+        raise AssertionError("not reached")
+
+    def close(self) -> None:
+        for connection in self._asking.values():
+            connection.close()
+        for acknowledger in self._acknowledgers.values():
+            acknowledger.close()
+        self._asking.clear()
+        self._acknowledgers.clear()
