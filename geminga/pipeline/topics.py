@@ -33,12 +33,12 @@ class Last:
         return Place(self.place.ledger_id, self.place.entry_id + 1, 0)
 
 
-def partitions_of(connection: Connection, topic: str) -> list[str]:
+def partitions_of(connection: Connection, topic: str, *, create: bool = False) -> list[str]:
     """The topics to read or write for `topic`: its partitions, or itself. Raises `TopicMissing`."""
     name = full_name(topic)
     try:
         answer = connection.request(
-            lambda number: client_commands.partitioned_metadata(number, str(name), create=False)
+            lambda number: client_commands.partitioned_metadata(number, str(name), create=create)
         )
     except Refused as error:
         if error.code in (ServerError.TOPIC_NOT_FOUND, ServerError.METADATA):

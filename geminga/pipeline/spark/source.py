@@ -6,13 +6,22 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from geminga.pipeline.columns import VALUE, column_names
+from geminga.pipeline.connection import PipelineError
 from geminga.pipeline.options import Options, parse_options
 from geminga.pipeline.planning import narrowed, plan_batch
+from geminga.pipeline.spark.sink import BatchWriter, StreamWriter
 from geminga.pipeline.spark.splits import Split, read_split
 from geminga.pipeline.spark.stream import StreamReader
 
@@ -36,6 +45,15 @@ class PulsarSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return StreamReader(parse_options(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """`overwrite` has no meaning for a topic: refused, so that nobody believes in it."""
+        if overwrite:
+            raise PipelineError("a topic cannot be overwritten; use mode('append')")
+        return BatchWriter(parse_options(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return StreamWriter(parse_options(self.options), schema)
 
 
 class BatchReader(DataSourceReader):

@@ -1,0 +1,71 @@
+"""Spark's writers, batch and stream, over the kernels' task writer."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from geminga.pipeline.connection import PipelineError
+from geminga.pipeline.options import Options
+from geminga.pipeline.row_columns import check_columns
+from geminga.pipeline.writing import Task, TaskWriter
+
+_BATCH_ID, _QUERY_ID = "streaming.sql.batchId", "sql.streaming.queryId"
+
+
+@dataclass
+class Committed(WriterCommitMessage):
+    """What one task wrote; everything of it is durable."""
+
+    rows: int
+    batches: int
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Rows are visible as soon as they are stored: there is nothing to commit, and nothing to take back."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        check_columns(to_arrow_schema(schema))
+        prefix = options.producer_name_prefix or f"spark-{uuid.uuid4().hex[:12]}"
+        self._options = replace(options, producer_name_prefix=prefix)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:
+        context = TaskContext.get()
+        assert context is not None
+        prefix = self._options.producer_name_prefix
+        assert prefix is not None
+        return _write(self._options, Task(prefix, context.partitionId(), 0), iterator)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Exactly once if asked for: producers are named after the query, sequence ids after micro batch and row."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        check_columns(to_arrow_schema(schema))
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:
+        context = TaskContext.get()
+        assert context is not None
+        batch_id = context.getLocalProperty(_BATCH_ID)
+        query_id = context.getLocalProperty(_QUERY_ID)
+        prefix = self._options.producer_name_prefix or (f"spark-{query_id}" if query_id else None)
+        if self._options.exactly_once and (batch_id is None or prefix is None):
+            raise PipelineError("exactlyOnce: Spark does not tell which micro batch this is; set producerNamePrefix")
+        return _write(self._options, Task(prefix or "spark", context.partitionId(), int(batch_id or 0)), iterator)
+
+
+def _write(options: Options, task: Task, batches: Iterator[pa.RecordBatch]) -> Committed:
+    writer = TaskWriter(options, task)
+    try:
+        written = writer.write(batches)
+    finally:
+        writer.close()
+    return Committed(written.rows, written.batches)
