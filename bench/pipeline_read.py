@@ -1,11 +1,14 @@
 """Rows per CPU-second of a batch read: messages of 100 bytes in batches of 1,000, CRC-32C checked.
 
-    python bench/pipeline_read.py                         2,000,000 messages, five rounds, and the official client
+    python bench/pipeline_read.py                         2,000,000 messages, five rounds, and the official
+    client
     python bench/pipeline_read.py --rows 200000 --rounds 3 --compression lz4
     python bench/pipeline_read.py --service-url pulsar://localhost:6650
 
-CPU is that of the driver's JVM and everything below it: the Python planner and the Python workers. The first round
-is cold: it compiles. All seven columns are read and thrown away (`noop`). The comparison is a Python source of the
+CPU is that of the driver's JVM and everything below it: the Python planner and the Python workers. The
+first round
+is cold: it compiles. All seven columns are read and thrown away (`noop`). The comparison is a Python
+source of the
 same columns over the official client, which hands out messages one by one.
 """
 
@@ -79,7 +82,9 @@ class ClientReader(DataSourceReader):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--client-rounds", type=int, default=2)
@@ -105,7 +110,9 @@ def main() -> None:
         root = jvm_pid(spark)
         best = {}
         for source, rounds in (("pulsar", arguments.rounds), ("client", arguments.client_rounds)):
-            reader = spark.read.format(source).option("service.url", endpoints.service_url).option("topic", TOPIC)
+            reader = (
+                spark.read.format(source).option("service.url", endpoints.service_url).option("topic", TOPIC)
+            )
             if source == "client":
                 reader = reader.option("rows", str(arguments.rows))
             else:
@@ -118,8 +125,16 @@ def main() -> None:
                 rate = arguments.rows / found["cpu"] / 1000
                 best[source] = max(best.get(source, 0.0), rate)
                 kind = "cold" if round_number == 0 else "warm"
-                print(f"{source:7} {kind} {rate:6.0f} k rows per CPU-second   {found['wall']:6.1f} s", flush=True)
-        count = spark.read.format("pulsar").option("service.url", endpoints.service_url).option("topic", TOPIC).load()
+                print(
+                    f"{source:7} {kind} {rate:6.0f} k rows per CPU-second   {found['wall']:6.1f} s",
+                    flush=True,
+                )
+        count = (
+            spark.read.format("pulsar")
+            .option("service.url", endpoints.service_url)
+            .option("topic", TOPIC)
+            .load()
+        )
         assert count.count() == arguments.rows
         if "client" in best:
             print(f"{best['pulsar'] / best['client']:.1f} times the official client")

@@ -1,4 +1,6 @@
-"""What the benches of the pipeline share: a broker, topics filled quickly, the CPU of Spark and its workers."""
+"""What the benches of the pipeline share: a broker, topics filled quickly, the CPU of Spark and its
+workers.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def broker(directory: Path, service_url: str | None = None) -> Iterator[Endpoint
         process.stop()
 
 
-def fill(service_url: str, topic: str, rows: int, *, compression: str = "none", batch_rows: int = 1000) -> None:
+def fill(
+    service_url: str, topic: str, rows: int, *, compression: str = "none", batch_rows: int = 1000
+) -> None:
     """`rows` messages of 100 random bytes."""
     options = parse_options(
         {

@@ -80,7 +80,9 @@ class Acknowledger:
         position = (end.ledger_id, end.entry_id - 1)
         try:
             self._ask(
-                lambda number: client_commands.ack(_CONSUMER_ID, [position], cumulative=True, request_id=number)
+                lambda number: client_commands.ack(
+                    _CONSUMER_ID, [position], cumulative=True, request_id=number
+                )
             )
         except BrokerUnreachable:
             return

@@ -28,11 +28,15 @@ def get_json(access: Access, admin_url: str, path: str) -> Any:
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         connection = kind(parts.hostname, parts.port, timeout=HTTP_SECONDS)
         try:
-            connection.request("GET", parts.path + (f"?{parts.query}" if parts.query else ""), headers=headers)
+            connection.request(
+                "GET", parts.path + (f"?{parts.query}" if parts.query else ""), headers=headers
+            )
             response = connection.getresponse()
             body = response.read()
         except (OSError, http.client.HTTPException) as error:
-            raise PipelineError(f"no admin API answers at {admin_url} ({error}); is admin.url right?") from None
+            raise PipelineError(
+                f"no admin API answers at {admin_url} ({error}); is admin.url right?"
+            ) from None
         finally:
             connection.close()
         if response.status in (301, 302, 307, 308) and response.headers.get("location"):

@@ -1,4 +1,6 @@
-"""How far a trigger may read: entries are counted by their metadata alone, nothing is inflated or taken apart."""
+"""How far a trigger may read: entries are counted by their metadata alone, nothing is inflated or taken
+apart.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,9 @@ def advance(access: Access, wanted: Range, budget: Budget, *, poll_timeout_s: fl
         return wanted.end
     if budget.is_spent or wanted.start >= wanted.end:
         return wanted.start
-    permits = _PERMITS_MAX if budget.rows is None else min(budget.rows + wanted.start.batch_index + 1, _PERMITS_MAX)
+    permits = (
+        _PERMITS_MAX if budget.rows is None else min(budget.rows + wanted.start.batch_index + 1, _PERMITS_MAX)
+    )
     reader = EntryReader(
         access, wanted, poll_timeout_s=poll_timeout_s, take_bytes=_TAKE_BYTES, permits=permits, eager=True
     )

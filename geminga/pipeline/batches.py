@@ -2,7 +2,8 @@
 
 batch := message...                      message := size u32 | SingleMessageMetadata | payload
 
-The metadata says how long the payload is, so the messages of a batch are a chain that can only be followed from
+The metadata says how long the payload is, so the messages of a batch are a chain that can only be followed
+from
 its begin. But usually many neighbours have the same sizes; a run of those is recognised at once: if message i
 is where we think, and its size fields are those of message 0, then message i+1 is where we think.
 """
@@ -58,7 +59,9 @@ class Messages:
 
 @dataclass
 class Payload:
-    """Where the (by now uncompressed) payloads of entries are: one buffer, an interval for each entry kept."""
+    """Where the (by now uncompressed) payloads of entries are: one buffer, an interval for each entry
+    kept.
+    """
 
     data: Bytes
     """Begins with the buffer of the entries, so that places in that are places here."""
@@ -85,7 +88,8 @@ def split(entries: Entries, payload: Payload) -> Messages:
     raw = memoryview(payload.data).cast("B")
     for row in np.flatnonzero(batched):
         begin, count = int(first[row]), int(counts[row])
-        _follow(raw, payload.data, int(payload.at[row]), int(payload.end[row]), begin, count, head_at, head_end,
+        _follow(raw, payload.data, int(payload.at[row]), int(payload.end[row]), begin, count, head_at,
+        head_end,
                 payload_at, payload_bytes)  # fmt: skip
     rows_batched = np.repeat(batched, counts)
     entry = np.repeat(kept, counts)
@@ -252,7 +256,11 @@ def _run_of_fields(
         return 1
     _, after = scan_varint(raw, place + 1)  # type: ignore[arg-type]
     columns.extend(range(place - at, after - at))
-    if any(raw[at + column] != raw[at + stride * step + column] for step in (1, _RUN_MIN - 1) for column in columns):
+    if any(
+        raw[at + column] != raw[at + stride * step + column]
+        for step in (1, _RUN_MIN - 1)
+        for column in columns
+    ):
         return 1
     return _same_rows(data[at : at + left * stride].reshape(left, stride)[:, columns])
 

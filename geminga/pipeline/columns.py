@@ -171,7 +171,9 @@ def payloads(messages: Messages) -> pa.BinaryArray:
 
 
 def properties(messages: Messages) -> pa.MapArray:
-    """A property that is given twice counts once, with its last value: Spark refuses a map with a key twice."""
+    """A property that is given twice counts once, with its last value: Spark refuses a map with a key
+    twice.
+    """
     count = len(messages)
     pairs = messages.properties
     if len(pairs.message) == 0:
@@ -183,10 +185,16 @@ def properties(messages: Messages) -> pa.MapArray:
     keys = text(gather(messages.data, found.spans[_PAIR_KEY]))
     values = text(gather(messages.data, found.spans[_PAIR_VALUE]))
     if len(message) > 1 and (message[1:] == message[:-1]).any():
-        last = {(row, key): index for index, (row, key) in enumerate(zip(message, keys.to_pylist(), strict=True))}
+        last = {
+            (row, key): index for index, (row, key) in enumerate(zip(message, keys.to_pylist(), strict=True))
+        }
         if len(last) < len(message):
             chosen = np.array(sorted(last.values()))
-            keys, values, message = keys.take(pa.array(chosen)), values.take(pa.array(chosen)), message[chosen]
+            keys, values, message = (
+                keys.take(pa.array(chosen)),
+                values.take(pa.array(chosen)),
+                message[chosen],
+            )
     offsets = np.searchsorted(message, np.arange(count + 1)).astype(np.int32)
     return pa.MapArray.from_arrays(pa.array(offsets), keys, values)
 

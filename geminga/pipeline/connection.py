@@ -1,4 +1,6 @@
-"""A small blocking client of Pulsar's binary protocol: what runs in a Spark worker, where there is no loop."""
+"""A small blocking client of Pulsar's binary protocol: what runs in a Spark worker, where there is no
+loop.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def addresses(service_url: str) -> list[tuple[str, str, int]]:
     """(scheme, host, port) of each broker in pulsar://host:port[,host:port...]. Raises `PipelineError`."""
     scheme, separator, rest = service_url.partition("://")
     if not separator or scheme not in DEFAULT_PORTS:
-        raise PipelineError(f"service.url is {service_url!r}; expected pulsar://HOST:PORT or pulsar+ssl://HOST:PORT")
+        raise PipelineError(
+            f"service.url is {service_url!r}; expected pulsar://HOST:PORT or pulsar+ssl://HOST:PORT"
+        )
     found = []
     for part in rest.rstrip("/").split(","):
         try:
@@ -201,7 +205,9 @@ class Connection:
             if not data:
                 raise BrokerUnreachable(f"{self.url} closed the connection")
             if data.startswith(b"HTTP/"):
-                raise PipelineError(f"{self.url} is an HTTP port; service.url needs the binary one (usually 6650)")
+                raise PipelineError(
+                    f"{self.url} is an HTTP port; service.url needs the binary one (usually 6650)"
+                )
             try:
                 commands = self._decoder.feed(data)
             except BadFrame as error:
@@ -217,7 +223,9 @@ class Connection:
         return []
 
     def at_frame_boundary(self) -> bool:
-        """Whether nothing is kept of a frame that is not whole, nor any command: others may read the socket."""
+        """Whether nothing is kept of a frame that is not whole, nor any command: others may read the
+        socket.
+        """
         return self._decoder.partial_bytes == 0 and not self.arrived
 
 
@@ -280,4 +288,6 @@ def owner_of(access: Access, topic: str) -> Connection:
         url, authoritative = target, answer.authoritative
         if answer.response == pb.CommandLookupTopicResponse.Connect:
             return Connection.open(access, url)
-    raise PipelineError(f"{topic}: brokers refer to each other {_REDIRECTS_MAX} times; none of them serves it")
+    raise PipelineError(
+        f"{topic}: brokers refer to each other {_REDIRECTS_MAX} times; none of them serves it"
+    )

@@ -204,7 +204,9 @@ def batch_metadata(
 
 def single_metadata(producer: str, sequence_id: int, publish_time_ms: int, row: Rows) -> pb.MessageMetadata:
     """For a message that travels alone, as one with a delivery time does."""
-    metadata = pb.MessageMetadata(producer_name=producer, sequence_id=sequence_id, publish_time=publish_time_ms)
+    metadata = pb.MessageMetadata(
+        producer_name=producer, sequence_id=sequence_id, publish_time=publish_time_ms
+    )
     _first_keys(metadata, row)
     if row.event_time_ms is not None and row.event_time_ms[0].is_valid:
         metadata.event_time = row.event_time_ms[0].as_py()
@@ -241,7 +243,9 @@ def send_frame(producer_id: int, metadata: pb.MessageMetadata, payload: bytes, c
         producer_id=producer_id,
         sequence_id=metadata.sequence_id,
         num_messages=metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else None,
-        highest_sequence_id=metadata.highest_sequence_id if metadata.HasField("highest_sequence_id") else None,
+        highest_sequence_id=metadata.highest_sequence_id
+        if metadata.HasField("highest_sequence_id")
+        else None,
     )
     command = pb.BaseCommand(type=pb.BaseCommand.Type.SEND, send=send).SerializeToString()
     after = _CHECKSUM.pack(_CHECKSUM_MAGIC, checksum) + size + head

@@ -21,7 +21,8 @@ from geminga.wire.varint import scan_varint
 
 BUFFER_BYTES = 8 * MIB
 PLACES = 7
-"""Numbers for each frame: command (inside its envelope), broker's stamp and metadata, each from and to, then the
+"""Numbers for each frame: command (inside its envelope), broker's stamp and metadata, each from and to,
+then the
 end of the payload, which begins where the metadata ends. A stamp that is not there is empty."""
 
 _SIZES = struct.Struct(">II")

@@ -1,4 +1,6 @@
-"""Message ids as bytes (MessageIdData), as `MessageId.toByteArray` of the clients gives them, a column at once."""
+"""Message ids as bytes (MessageIdData), as `MessageId.toByteArray` of the clients gives them, a column at
+once.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +45,7 @@ def message_ids(messages: Messages) -> pa.BinaryArray:
     offsets = np.zeros(count + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])
     data = np.concatenate(tables) if tables else np.zeros(0, np.uint8)
-    return pa.BinaryArray.from_buffers(
-        pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    )
+    return pa.BinaryArray.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def _prefix(ledger_id: int, entry_id: int, partition: int) -> bytes:

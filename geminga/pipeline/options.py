@@ -23,7 +23,8 @@ _READ = {
     "allowdifferenttopicschemas", "waitingfornonexistedtopic", "columns", "splitsperpartition", "rawvalue",
 }  # fmt: skip
 _WRITE = {
-    "exactlyonce", "producernameprefix", "batchrows", "compression", "pendingmax", "sendtimeoutms", "partitioning",
+    "exactlyonce", "producernameprefix", "batchrows", "compression", "pendingmax", "sendtimeoutms", "
+    ""partitioning",
 }  # fmt: skip
 _CONNECTION = {"service.url", "admin.url"}
 _IGNORED = {"path", "checkpointlocation"}
@@ -92,10 +93,15 @@ def parse_options(given: Mapping[str, str]) -> Options:
     options = {name.lower(): value for name, value in given.items()}
     for name in options:
         if name not in _KNOWN and not name.startswith(PREFIXES):
-            raise BadOption(f"option {name!r} is unknown; known are {', '.join(_shown(n) for n in sorted(_KNOWN - _IGNORED))}")
+            raise BadOption(
+                f"option {name!r} is unknown; known are {', '.join(_shown(n) for n in sorted(_KNOWN - "
+                "_IGNORED))}"
+            )
     service_url = options.get("service.url")
     if not service_url:
-        raise BadOption('option "service.url" is missing; for example .option("service.url", "pulsar://localhost:6650")')
+        raise BadOption(
+            'option "service.url" is missing; for example .option("service.url", "pulsar://localhost:6650")'
+        )
     addresses(service_url)
     prefixed = {
         name: {key[len(name) :]: value for key, value in given.items() if key.lower().startswith(name)}
@@ -153,7 +159,9 @@ class _Values:
         except ValueError:
             value = minimum - 1
         if value < minimum:
-            raise BadOption(f"option {_shown(name)} is {given!r}; expected a whole number of at least {minimum}")
+            raise BadOption(
+                f"option {_shown(name)} is {given!r}; expected a whole number of at least {minimum}"
+            )
         return value
 
     def flag(self, name: str, default: bool) -> bool:
@@ -178,7 +186,9 @@ def _access(service_url: str, client: Mapping[str, str]) -> Access:
     if plugin.endswith("AuthenticationToken") or (not plugin and params.startswith("token:")):
         method, data = "token", params.removeprefix("token:").encode()
     elif plugin:
-        raise BadOption(f"pulsar.client.authPluginClassName {plugin!r}: only AuthenticationToken is supported")
+        raise BadOption(
+            f"pulsar.client.authPluginClassName {plugin!r}: only AuthenticationToken is supported"
+        )
     return Access(
         service_url,
         auth_method=method,
@@ -217,7 +227,7 @@ def _offsets(
         found = None
     if not isinstance(found, dict):
         raise BadOption(
-            f'option {_shown(name)} is {given!r}; expected {" or ".join(words)} or JSON such as '
+            f"option {_shown(name)} is {given!r}; expected {' or '.join(words)} or JSON such as "
             '{"my-topic": "12:0:0"}'
         )
     return {str(full_name(topic)): _place(name, value) for topic, value in found.items()}
@@ -229,7 +239,9 @@ def _place(name: str, value: Any) -> Place:
         return EARLIEST if value == EARLIEST_TEXT else parse(value)
     if isinstance(value, list) and all(isinstance(byte, int) and -128 <= byte < 256 for byte in value):
         return of_bytes(bytes(byte & 0xFF for byte in value))
-    raise BadOption(f"option {_shown(name)}: {value!r} is neither LEDGER:ENTRY:BATCH_INDEX nor a message id's bytes")
+    raise BadOption(
+        f"option {_shown(name)}: {value!r} is neither LEDGER:ENTRY:BATCH_INDEX nor a message id's bytes"
+    )
 
 
 def _columns(given: str) -> tuple[str, ...]:

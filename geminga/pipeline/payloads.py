@@ -98,7 +98,9 @@ class ChunkedMessages:
         return uuid in self._partial
 
     def add(self, uuid: bytes, chunk_id: int, chunks: int, payload: bytes) -> bytes | None:
-        """The whole (still compressed) payload once its last chunk is here. A chunk sent twice counts once."""
+        """The whole (still compressed) payload once its last chunk is here. A chunk sent twice counts
+        once.
+        """
         if chunk_id == 0:
             self._drop(uuid)
             self._partial[uuid] = _Partial(chunks)

@@ -13,7 +13,7 @@ from geminga.pipeline.options import LATEST_TEXT, BadOption, Options
 from geminga.pipeline.places import EARLIEST, Place
 from geminga.pipeline.reading import EntryStream, Range
 from geminga.pipeline.splits import Ledger, cut
-from geminga.pipeline.topics import Last, TopicMissing, full_name, last_of, matching, missing, partitions_of
+from geminga.pipeline.topics import Last, TopicMissing, full_name, last_of, matching, partitions_of
 
 _PAUSE_SECONDS = 0.5
 
@@ -32,7 +32,9 @@ def topics_of(options: Options) -> list[str]:
 
 
 def partitions(options: Options) -> list[str]:
-    """Everything to read, each partition by its own name. Waits for topics if told so, for the poll timeout."""
+    """Everything to read, each partition by its own name. Waits for topics if told so, for the poll
+    timeout.
+    """
     clock = RealClock()
     until = clock.monotonic_s() + (options.poll_timeout_s if options.wait_for_topic else 0)
     while True:
@@ -77,13 +79,21 @@ def _batch_range(options: Options, topic: str, last: Last) -> Range | None:
             raise BadOption(f"endingOffsets says nothing of {topic}; name every topic that is read")
         if given.after() > end:
             raise PipelineError(
-                f"{topic} ends at {last.place}, but endingOffsets wants messages up to {given}: the topic was "
+                f"{topic} ends at {last.place}, but endingOffsets wants messages up to {given}: the "
+                "topic was "
                 "deleted and created again, or the offset is of another topic"
             )
         end = given.after()
-    if strict and start >= end and options.fail_on_data_loss and last.place is not None and start > last.place.after():
+    if (
+        strict
+        and start >= end
+        and options.fail_on_data_loss
+        and last.place is not None
+        and start > last.place.after()
+    ):
         raise PipelineError(
-            f"{topic} ends at {last.place}, before startingOffsets {start}: the topic was deleted and created "
+            f"{topic} ends at {last.place}, before startingOffsets {start}: the topic was deleted and "
+            "created "
             "again, or the offset is of another topic"
         )
     if last.place is None or start >= end:
@@ -123,5 +133,3 @@ def _guess_ledgers(access: Access, wanted: Range, last: Last, timeout_s: float) 
 def narrowed(options: Options) -> Options:
     """What workers need of the options: everything but the choice of topics."""
     return replace(options, topics=None)
-
-

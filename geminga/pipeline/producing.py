@@ -65,9 +65,7 @@ class Producer:
 
     def known_sequence_id(self) -> int:
         """What the broker says now about the last sequence id of this producer; -1: it keeps none."""
-        self._connection.request(
-            lambda number: client_commands.close_producer(number, _PRODUCER_ID)
-        )
+        self._connection.request(lambda number: client_commands.close_producer(number, _PRODUCER_ID))
         return int(self._register(self._connection).last_sequence_id)
 
     def close(self) -> None:

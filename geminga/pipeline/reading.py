@@ -15,7 +15,6 @@ from geminga.limits import MIB
 from geminga.pipeline.connection import (
     Access,
     BrokerUnreachable,
-    Connection,
     PipelineError,
     owner_of,
 )
@@ -57,7 +56,9 @@ def subscribe_reader(topic: str, start: Place, request_id: int, *, subscription:
         consumer_id=_CONSUMER_ID,
         request_id=request_id,
         durable=False,
-        start_message_id=pb.MessageIdData(ledgerId=unsigned(start.ledger_id), entryId=unsigned(start.entry_id)),
+        start_message_id=pb.MessageIdData(
+            ledgerId=unsigned(start.ledger_id), entryId=unsigned(start.entry_id)
+        ),
         initialPosition=pb.CommandSubscribe.Earliest,
         force_topic_creation=False,
     )
@@ -133,7 +134,9 @@ class Range:
     strict: bool = False
     """The entry that `start` is in exists, or did: if reading begins with a later one, something was lost."""
     check_previous: bool = False
-    """Messages up to `start` were read before: their ledger must still be there, or later ones were lost too."""
+    """Messages up to `start` were read before: their ledger must still be there, or later ones were lost
+    too.
+    """
     acknowledged: tuple[int, int] | None = None
     """Where the mark-delete position of our own subscription is: what is up to there may be gone."""
 
@@ -196,7 +199,8 @@ class EntryReader:
                 came = left > 0 and stream.receive(pause)
                 if not came and not (self._eager and buffer.frames):
                     raise PipelineError(
-                        f"{wanted.topic}: nothing more came within {self._poll_timeout_s:.0f} s (pollTimeoutMs); "
+                        f"{wanted.topic}: nothing more came within {self._poll_timeout_s:.0f} s "
+                        "(pollTimeoutMs); "
                         f"read up to {self._next[0]}:{self._next[1]}, wanted up to {wanted.end}"
                     )
                 is_end = buffer.last_position is not None and self._is_end(buffer.last_position)
@@ -257,7 +261,8 @@ class EntryReader:
             return
         if wanted.strict or first[0] == self._next[0] or self._next[1] > 0:
             raise DataLost(
-                f"{wanted.topic}: messages from {wanted.start} on were asked for, but the first that is left is "
+                f"{wanted.topic}: messages from {wanted.start} on were asked for, but the first that is "
+                "left is "
                 f"{first[0]}:{first[1]}: the rest was trimmed (retention, TTL, or a cleared backlog). Set "
                 "failOnDataLoss=false to go on without them, or start from 'earliest'"
             )

@@ -22,7 +22,9 @@ def java_string_hash(text: str) -> int:
 def by_key(keys: pa.BinaryArray, partitions: int) -> Ints:
     """The partition of each key; -1 where there is none."""
     encoded = keys.dictionary_encode()
-    hashes = [java_string_hash(key.decode(errors="replace")) % partitions for key in encoded.dictionary.to_pylist()]
+    hashes = [
+        java_string_hash(key.decode(errors="replace")) % partitions for key in encoded.dictionary.to_pylist()
+    ]
     found = np.full(len(keys), -1, np.int64)
     present = ~np.asarray(keys.is_null())
     found[present] = np.array(hashes, np.int64)[np.asarray(encoded.indices.drop_null(), np.int64)]
@@ -30,5 +32,7 @@ def by_key(keys: pa.BinaryArray, partitions: int) -> Ints:
 
 
 def in_turn(first_row: int, rows: int, block_rows: int, partitions: int, offset: int) -> Ints:
-    """Blocks of consecutive rows in turn, `offset` saying who is first: the same rows go the same way again."""
+    """Blocks of consecutive rows in turn, `offset` saying who is first: the same rows go the same way
+    again.
+    """
     return ((np.arange(first_row, first_row + rows) // block_rows) + offset) % partitions

@@ -30,7 +30,8 @@ def check_columns(schema: pa.Schema) -> None:
     names = schema.names
     if VALUE not in names:
         raise BadColumns(
-            f"a DataFrame needs a column {VALUE!r} (binary or string) to be written; it has {', '.join(names)}. "
+            f"a DataFrame needs a column {VALUE!r} (binary or string) to be written; it has {', "
+            "'.join(names)}. "
             "For JSON: .select(to_json(struct('*')).alias('value'))"
         )
     for name in names:
@@ -47,10 +48,13 @@ def check_columns(schema: pa.Schema) -> None:
             pa.types.is_timestamp(schema.field(name).type) or pa.types.is_int64(schema.field(name).type)
         ):
             raise BadColumns(
-                f"column {name!r} is {schema.field(name).type}; expected a timestamp, or milliseconds since 1970 as bigint"
+                f"column {name!r} is {schema.field(name).type}; expected a timestamp, or milliseconds "
+                "since 1970 as bigint"
             )
     if PROPERTIES in names and not pa.types.is_map(schema.field(PROPERTIES).type):
-        raise BadColumns(f"column {PROPERTIES!r} is {schema.field(PROPERTIES).type}; expected map<string,string>")
+        raise BadColumns(
+            f"column {PROPERTIES!r} is {schema.field(PROPERTIES).type}; expected map<string,string>"
+        )
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
@@ -99,5 +103,9 @@ def _ms(column: pa.Array | None) -> pa.Int64Array | None:
     if column is None or column.null_count == len(column):
         return None
     if pa.types.is_timestamp(column.type):
-        return pc.floor_temporal(column, unit="millisecond").cast(pa.timestamp("ms", tz=column.type.tz)).cast(pa.int64())
+        return (
+            pc.floor_temporal(column, unit="millisecond")
+            .cast(pa.timestamp("ms", tz=column.type.tz))
+            .cast(pa.int64())
+        )
     return column

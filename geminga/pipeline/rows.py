@@ -1,4 +1,6 @@
-"""A range of a topic as Arrow batches: entries in, chunked messages completed, batches taken apart, columns out."""
+"""A range of a topic as Arrow batches: entries in, chunked messages completed, batches taken apart,
+columns out.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ _LOOK_BACK_ENTRIES = (64, 1024, 16_384)
 """How far to go back for the first chunk of a message, by steps; then to the begin of the topic."""
 
 
-def read_range(access: Access, wanted: Range, maker: ColumnMaker, *, poll_timeout_s: float) -> Iterator[pa.RecordBatch]:
+def read_range(
+    access: Access, wanted: Range, maker: ColumnMaker, *, poll_timeout_s: float
+) -> Iterator[pa.RecordBatch]:
     """Every message of the range once, in order. A chunked message counts where its last chunk is.
 
     Raises `PipelineError`, `CorruptEntry`, `BadPayload`.

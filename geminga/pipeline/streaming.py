@@ -55,7 +55,8 @@ class StreamPlan:
         self._target = {topic: self._last(topic) for topic in partitions(self._options)}
 
     def latest(self, start: Offsets | None, *, limited: bool) -> Offsets:
-        """How far to read from `start`; `limited`: no more than maxRowsPerTrigger and maxBytesPerTrigger allow.
+        """How far to read from `start`; `limited`: no more than maxRowsPerTrigger and maxBytesPerTrigger
+        allow.
 
         Everything before `start` is finished by now, so it is acknowledged. Raises `DataLost`.
         """
@@ -64,7 +65,9 @@ class StreamPlan:
         options = self._options
         known = {topic: parse(text) for topic, text in (start or {}).items()}
         lasts = self._target if self._target is not None else self._all_lasts(known)
-        ranges = {topic: self._range(topic, known.get(topic, EARLIEST), last) for topic, last in lasts.items()}
+        ranges = {
+            topic: self._range(topic, known.get(topic, EARLIEST), last) for topic, last in lasts.items()
+        }
         for topic, place in known.items():
             if topic not in lasts:
                 self._lost(f"topic {topic} was read up to {place} and is no longer there")
@@ -103,7 +106,11 @@ class StreamPlan:
                 continue
             guard = self._options.fail_on_data_loss and first > EARLIEST
             wanted = Range(
-                topic, first, last, check_previous=guard, acknowledged=self._acknowledged(topic, first) if guard else None
+                topic,
+                first,
+                last,
+                check_previous=guard,
+                acknowledged=self._acknowledged(topic, first) if guard else None,
             )
             found += self._cut(wanted)
         return found
@@ -126,7 +133,9 @@ class StreamPlan:
         if self._options.subscription is None:
             return None
         mark_delete = self._acknowledger(topic).mark_delete()
-        if mark_delete is None or (mark_delete[1] >= 0 and mark_delete > (start.ledger_id, start.entry_id - 1)):
+        if mark_delete is None or (
+            mark_delete[1] >= 0 and mark_delete > (start.ledger_id, start.entry_id - 1)
+        ):
             return None  # somebody else has moved it past what was read
         return mark_delete
 
@@ -144,7 +153,10 @@ class StreamPlan:
     def _range(self, topic: str, start: Place, last: Last) -> Range:
         if last.place is None or start > last.end:
             if start > EARLIEST and (last.place is not None and start > last.end):
-                self._lost(f"{topic} ends at {last.place}, but was read up to {start}: it was deleted and created again")
+                self._lost(
+                    f"{topic} ends at {last.place}, but was read up to {start}: it was deleted and "
+                    "created again"
+                )
                 return Range(topic, EARLIEST, last.end)
             return Range(topic, start, start)
         return Range(topic, start, last.end)

@@ -77,7 +77,9 @@ def matching(connection: Connection, pattern: str) -> list[str]:
         raise PipelineError(f"topicsPattern {pattern!r} is not a regular expression: {error}") from None
     answer = connection.request(lambda number: client_commands.topics_of_namespace(number, namespace))
     names = {TopicName.parse(topic).partitioned_name for topic in answer.topics}
-    return sorted(str(name) for name in names if wanted.fullmatch(name.local) and not name.local.startswith("__"))
+    return sorted(
+        str(name) for name in names if wanted.fullmatch(name.local) and not name.local.startswith("__")
+    )
 
 
 def last_of(access: Access, topic: str) -> Last:

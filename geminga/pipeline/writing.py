@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from geminga.clock import RealClock
+from geminga.pipeline.columns import TOPIC
 from geminga.pipeline.connection import Connection, PipelineError
 from geminga.pipeline.encoding import (
     COMPRESSIONS,
@@ -28,7 +29,6 @@ from geminga.pipeline.producing import Producer
 from geminga.pipeline.protobuf_columns import Ints
 from geminga.pipeline.routing import by_key, in_turn
 from geminga.pipeline.row_columns import PARTITION, BadColumns, check_columns, rows_of
-from geminga.pipeline.columns import TOPIC
 from geminga.pipeline.topics import partitions_of
 
 SEQUENCES_PER_BATCH = 1 << 32
@@ -174,7 +174,9 @@ class TaskWriter:
         if topics is None:
             raise BadColumns("no topic to write to: give the option topic, or a column __topic")
         if topics.pattern is not None or len(topics.names) != 1:
-            raise BadColumns("a DataFrame is written to one topic: give the option topic, or a column __topic")
+            raise BadColumns(
+                "a DataFrame is written to one topic: give the option topic, or a column __topic"
+            )
         return topics.names[0]
 
     def _by_topic(self, batch: pa.RecordBatch) -> None:
@@ -202,7 +204,9 @@ class TaskWriter:
     def _targets(self, batch: pa.RecordBatch, rows: Rows, first: int, partitions: int) -> Ints:
         if self._options.partitioning == "partition":
             if PARTITION not in batch.schema.names:
-                raise BadColumns(f"partitioning=partition needs a column {PARTITION} with the number of the partition")
+                raise BadColumns(
+                    f"partitioning=partition needs a column {PARTITION} with the number of the partition"
+                )
             found = np.asarray(batch.column(PARTITION).fill_null(-1), np.int64)
             if ((found < 0) | (found >= partitions)).any():
                 raise BadColumns(f"{PARTITION} has numbers that are not in [0, {partitions})")
@@ -224,8 +228,12 @@ class TaskWriter:
         lane = self._lanes.get(part)
         if lane is None:
             if len(self._lanes) >= _PRODUCERS_MAX:
-                raise PipelineError(f"more than {_PRODUCERS_MAX} topics in one task; repartition by __topic first")
-            name = f"{self._task.producer_prefix}-{self._task.partition}" if self._options.exactly_once else None
+                raise PipelineError(
+                    f"more than {_PRODUCERS_MAX} topics in one task; repartition by __topic first"
+                )
+            name = (
+                f"{self._task.producer_prefix}-{self._task.partition}" if self._options.exactly_once else None
+            )
             producer = Producer(
                 self._options.access,
                 part,
@@ -241,7 +249,9 @@ class TaskWriter:
         for part, lane in self._lanes.items():
             if lane.last_sequence_id >= 0 and lane.producer.known_sequence_id() < lane.last_sequence_id:
                 raise PipelineError(
-                    f"exactlyOnce needs deduplication, which is off for {part}: switch it on for its namespace "
+                    f"exactlyOnce needs deduplication, which is off for {part}: switch it on for its "
+                    "namespace "
                     "(pulsar-admin namespaces set-deduplication TENANT/NAMESPACE --enable, or "
-                    "brokerDeduplicationEnabled=true). The rows were written, but may be there twice after a failure"
+                    "brokerDeduplicationEnabled=true). The rows were written, but may be there twice "
+                    "after a failure"
                 )

@@ -23,7 +23,8 @@ def register(spark: SparkSession) -> SparkSession:
 def make_session(
     app_name: str = "geminga-pipeline", *, master: str = "local[*]", settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session with the data source registered, on the machine's Java or the one of the extra geminga[spark].
+    """A session with the data source registered, on the machine's Java or the one of the extra
+    geminga[spark].
 
     Raises `PipelineError` where there is no Java.
     """

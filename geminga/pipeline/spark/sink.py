@@ -45,7 +45,9 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Exactly once if asked for: producers are named after the query, sequence ids after micro batch and row."""
+    """Exactly once if asked for: producers are named after the query, sequence ids after micro batch and
+    row.
+    """
 
     def __init__(self, options: Options, schema: StructType) -> None:
         check_columns(to_arrow_schema(schema))
@@ -58,8 +60,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query_id = context.getLocalProperty(_QUERY_ID)
         prefix = self._options.producer_name_prefix or (f"spark-{query_id}" if query_id else None)
         if self._options.exactly_once and (batch_id is None or prefix is None):
-            raise PipelineError("exactlyOnce: Spark does not tell which micro batch this is; set producerNamePrefix")
-        return _write(self._options, Task(prefix or "spark", context.partitionId(), int(batch_id or 0)), iterator)
+            raise PipelineError(
+                "exactlyOnce: Spark does not tell which micro batch this is; set producerNamePrefix"
+            )
+        return _write(
+            self._options, Task(prefix or "spark", context.partitionId(), int(batch_id or 0)), iterator
+        )
 
 
 def _write(options: Options, task: Task, batches: Iterator[pa.RecordBatch]) -> Committed:
