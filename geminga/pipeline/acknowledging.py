@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from geminga.errors import ServerError
 from geminga.pipeline.connection import (
     Access,
@@ -93,7 +96,7 @@ class Acknowledger:
             self._connection.close()
             self._connection = None
 
-    def _ask(self, build):  # type: ignore[no-untyped-def]
+    def _ask(self, build: Callable[[int], bytes]) -> Any:
         try:
             return self.open().request(build)
         except BrokerUnreachable:

@@ -85,7 +85,7 @@ def split(entries: Entries, payload: Payload) -> Messages:
     alone = first[~batched]
     payload_at[alone] = payload.at[~batched]
     payload_bytes[alone] = payload.end[~batched] - payload.at[~batched]
-    raw = memoryview(payload.data).cast("B")
+    raw = memoryview(payload.data.data).cast("B")
     for row in np.flatnonzero(batched):
         begin, count = int(first[row]), int(counts[row])
         _follow(raw, payload.data, int(payload.at[row]), int(payload.end[row]), begin, count, head_at,

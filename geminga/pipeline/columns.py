@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from geminga.pipeline.batches import Messages
-from geminga.pipeline.entries import NO_BATCH
+from geminga.pipeline.entries import NO_BATCH, Flags
 from geminga.pipeline.message_ids import message_ids
 from geminga.pipeline.protobuf_columns import Bytes, Ints, Spans, scan
 
@@ -88,7 +88,7 @@ def text(values: pa.BinaryArray) -> pa.StringArray:
         )
 
 
-def times(values_ms: Ints, absent: Ints | None = None) -> pa.TimestampArray:
+def times(values_ms: Ints, absent: Flags | None = None) -> pa.TimestampArray:
     mask = None if absent is None or not absent.any() else absent
     return pa.array(values_ms * _US_PER_MS, pa.int64(), mask=mask).cast(_TIME)
 

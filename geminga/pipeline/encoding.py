@@ -233,7 +233,7 @@ def _first_keys(metadata: pb.MessageMetadata, rows: Rows) -> None:
 def send_frame(producer_id: int, metadata: pb.MessageMetadata, payload: bytes, compression: int) -> bytes:
     """A whole SEND, its payload compressed and its checksum in place."""
     if compression != pb.NONE:
-        metadata.compression = pb.CompressionType.ValueType(compression)
+        metadata.compression = pb.CompressionType.ValueType(compression)  # type: ignore[assignment]
         metadata.uncompressed_size = len(payload)
         payload = _DEFLATE[compression](payload)
     head = metadata.SerializeToString()

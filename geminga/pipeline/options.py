@@ -17,28 +17,36 @@ DEFAULT_POLL_TIMEOUT_MS = 20_000
 PREFIXES = ("pulsar.client.", "pulsar.admin.", "pulsar.reader.", "pulsar.producer.")
 
 _TOPICS = ("topic", "topics", "topicspattern")
-_READ = {
-    "startingoffsets", "endingoffsets", "startingtime", "endingtime", "predefinedsubscription",
-    "subscriptionprefix", "maxbytespertrigger", "maxrowspertrigger", "polltimeoutms", "failondataloss",
-    "allowdifferenttopicschemas", "waitingfornonexistedtopic", "columns", "splitsperpartition", "rawvalue",
-}  # fmt: skip
-_WRITE = {
-    "exactlyonce", "producernameprefix", "batchrows", "compression", "pendingmax", "sendtimeoutms", "
-    ""partitioning",
-}  # fmt: skip
+_READ = [
+    "startingOffsets",
+    "endingOffsets",
+    "startingTime",
+    "endingTime",
+    "predefinedSubscription",
+    "subscriptionPrefix",
+    "maxBytesPerTrigger",
+    "maxRowsPerTrigger",
+    "pollTimeoutMs",
+    "failOnDataLoss",
+    "allowDifferentTopicSchemas",
+    "waitingForNonExistedTopic",
+    "columns",
+    "splitsPerPartition",
+    "rawValue",
+]
+_WRITE = [
+    "exactlyOnce",
+    "producerNamePrefix",
+    "batchRows",
+    "compression",
+    "pendingMax",
+    "sendTimeoutMs",
+    "partitioning",
+]
 _CONNECTION = {"service.url", "admin.url"}
 _IGNORED = {"path", "checkpointlocation"}
-_SPELLING = {
-    name.lower(): name
-    for name in (
-        "topicsPattern", "startingOffsets", "endingOffsets", "startingTime", "endingTime",
-        "predefinedSubscription", "subscriptionPrefix", "maxBytesPerTrigger", "maxRowsPerTrigger",
-        "pollTimeoutMs", "failOnDataLoss", "allowDifferentTopicSchemas", "waitingForNonExistedTopic",
-        "splitsPerPartition", "exactlyOnce", "producerNamePrefix", "batchRows", "pendingMax", "sendTimeoutMs",
-        "rawValue",
-    )
-}  # fmt: skip
-_KNOWN = _READ | _WRITE | _CONNECTION | _IGNORED | set(_TOPICS)
+_SPELLING = {name.lower(): name for name in (*_READ, *_WRITE, "topicsPattern")}
+_KNOWN = _SPELLING.keys() | _CONNECTION | _IGNORED | set(_TOPICS)
 
 
 class BadOption(PipelineError):
@@ -93,10 +101,8 @@ def parse_options(given: Mapping[str, str]) -> Options:
     options = {name.lower(): value for name, value in given.items()}
     for name in options:
         if name not in _KNOWN and not name.startswith(PREFIXES):
-            raise BadOption(
-                f"option {name!r} is unknown; known are {', '.join(_shown(n) for n in sorted(_KNOWN - "
-                "_IGNORED))}"
-            )
+            known = ", ".join(_shown(each) for each in sorted(_KNOWN - _IGNORED))
+            raise BadOption(f"option {name!r} is unknown; known are {known}")
     service_url = options.get("service.url")
     if not service_url:
         raise BadOption(

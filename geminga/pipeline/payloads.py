@@ -146,7 +146,7 @@ def plain_payloads(entries: Entries, chunked: ChunkedMessages) -> Payload:
     if (is_plain | ~kept).all():
         rows = np.flatnonzero(kept)
         return Payload(entries.data, rows, entries.payload_at[rows], entries.payload_end[rows])
-    raw = memoryview(entries.data).cast("B")
+    raw = memoryview(entries.data.data).cast("B")
     end_of_frames = int(entries.payload_end.max())
     parts: list[bytes | memoryview] = [raw[:end_of_frames]]
     rows_kept, ends = [], []

