@@ -30,7 +30,9 @@ def spark() -> Iterator[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pyspark's own, while it starts
         session = make_session(
-            "tests", master="local[2]", settings={"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
+            "tests",
+            master="local[2]",
+            settings={"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"},
         )
     session.sparkContext.setLogLevel("ERROR")
     yield session

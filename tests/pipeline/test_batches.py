@@ -47,7 +47,9 @@ def message_frame(
     command = pb.BaseCommand(
         type=pb.BaseCommand.Type.MESSAGE,
         message=pb.CommandMessage(
-            consumer_id=1, message_id=pb.MessageIdData(ledgerId=ledger_id, entryId=entry_id), redelivery_count=2
+            consumer_id=1,
+            message_id=pb.MessageIdData(ledgerId=ledger_id, entryId=entry_id),
+            redelivery_count=2,
         ),
     ).SerializeToString()
     return struct.pack(">II", 4 + len(command) + len(body), len(command)) + command + body
@@ -99,7 +101,9 @@ def test_any_batch_is_what_was_put_in(messages: list[Message], repeat: int) -> N
     )
     rows = decode(message_frame(payload, metadata_of(len(messages)), entry_id=5, stamp_ms=1_700_000_000_123))
     assert [row["value"] for row in rows] == [value for value, *_ in messages]
-    assert [row["__key"] for row in rows] == [None if key is None else key.encode() for _, key, *_ in messages]
+    assert [row["__key"] for row in rows] == [
+        None if key is None else key.encode() for _, key, *_ in messages
+    ]
     assert [dict(row["__messageProperties"]) for row in rows] == [p for *_, p, _ in messages]  # type: ignore[call-overload]
     times = [row["__eventTime"].timestamp() * 1000 if row["__eventTime"] else 0 for row in rows]  # type: ignore[attr-defined]
     assert [round(time) for time in times] == [event_time for *_, event_time in messages]
@@ -121,7 +125,7 @@ def test_a_long_batch_with_sequence_ids_is_exact() -> None:
 
 
 def test_a_payload_that_looks_like_the_next_message_does_not_mislead() -> None:
-    """Equal sizes are only believed message after message: what a payload holds is never taken for a header."""
+    """Equal sizes are believed message after message only: a payload is never taken for a header."""
     inner = single(b"a" * 10)
     values = [inner, b"b" * len(inner)] * 50
     payload = b"".join(map(single, values))
@@ -152,7 +156,9 @@ def test_singles_batches_and_codecs_keep_their_order() -> None:
 
 
 def test_base64_keys_and_messages_that_were_compacted_away() -> None:
-    payload = single(b"a", partition_key="AP8=", partition_key_b64_encoded=True) + single(b"b", compacted_out=True)
+    payload = single(b"a", partition_key="AP8=", partition_key_b64_encoded=True) + single(
+        b"b", compacted_out=True
+    )
     rows = decode(message_frame(payload, metadata_of(2)))
     assert [(row["value"], row["__key"]) for row in rows] == [(b"a", b"\x00\xff")]
 
@@ -163,7 +169,9 @@ def test_chunks_are_put_together() -> None:
     frames = [
         message_frame(
             whole[at : at + 1000],
-            metadata_of(None, uuid="u", chunk_id=index, num_chunks_from_msg=3, total_chunk_msg_size=len(whole)),
+            metadata_of(
+                None, uuid="u", chunk_id=index, num_chunks_from_msg=3, total_chunk_msg_size=len(whole)
+            ),
             entry_id=index * 2,
         )
         for index, at in enumerate(range(0, len(whole), 1000))
@@ -194,7 +202,11 @@ def test_batches_that_are_not_what_they_say_are_refused() -> None:
     for compression in (pb.LZ4, pb.ZLIB, pb.ZSTD, pb.SNAPPY):
         for size in (10, 2**31):
             with pytest.raises(BadPayload):
-                decode(message_frame(b"nonsense", metadata_of(1, compression=compression, uncompressed_size=size)))
+                decode(
+                    message_frame(
+                        b"nonsense", metadata_of(1, compression=compression, uncompressed_size=size)
+                    )
+                )
 
 
 def test_random_bytes_never_crash() -> None:

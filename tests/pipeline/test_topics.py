@@ -15,8 +15,8 @@ from geminga.pipeline.connection import Access, BrokerUnreachable, Connection, P
 from geminga.pipeline.options import BadOption, parse_options
 from geminga.pipeline.planning import plan_batch
 from geminga.pipeline.reading import DataLost, Range
-from geminga.pipeline.rows import read_range
 from geminga.pipeline.row_columns import BadColumns
+from geminga.pipeline.rows import read_range
 from geminga.pipeline.streaming import StreamPlan
 from geminga.pipeline.topics import TopicMissing, last_of
 from geminga.pipeline.writing import Task
@@ -44,7 +44,9 @@ def send_all(client: pulsar.Client, topic: str, values: list[bytes], **options: 
 def read_values(topics: Topics, wanted: Range) -> list[bytes]:
     access = Access(topics.endpoints.service_url)
     found: list[bytes] = []
-    for batch in read_range(access, wanted, ColumnMaker(wanted.topic, VALUE_ONLY), poll_timeout_s=POLL_TIMEOUT_S):
+    for batch in read_range(
+        access, wanted, ColumnMaker(wanted.topic, VALUE_ONLY), poll_timeout_s=POLL_TIMEOUT_S
+    ):
         found += batch.column(0).to_pylist()
     return found
 
@@ -54,11 +56,15 @@ def test_what_the_official_client_sends_in_batches_is_read(
     client: pulsar.Client, topics: Topics, topic: str, codec: str
 ) -> None:
     values = [b"%d" % index * (index % 30) for index in range(500)]
-    send_all(client, topic, values, compression_type=CODECS[codec], batching_enabled=True, batching_max_messages=64)
+    send_all(
+        client, topic, values, compression_type=CODECS[codec], batching_enabled=True, batching_max_messages=64
+    )
     assert topics.values(topic) == values
 
 
-def test_chunked_messages_come_whole_even_from_the_middle(client: pulsar.Client, topics: Topics, topic: str) -> None:
+def test_chunked_messages_come_whole_even_from_the_middle(
+    client: pulsar.Client, topics: Topics, topic: str
+) -> None:
     producer = client.create_producer(
         topic, chunking_enabled=True, batching_enabled=False, compression_type=pulsar.CompressionType.NONE
     )
@@ -164,9 +170,7 @@ def test_partitions_are_routed_as_the_java_client_does(topics: Topics, admin: Ad
     # String.hashCode: 97, 98, 99162322, and 33958353 of the Cyrillic word
     assert where == {"a": 97 % 3, "b": 98 % 3, "hello": 99162322 % 3, "ключ": 33958353 % 3}
     assert len(rows) == 20
-    topics.write(
-        topic, {"value": [b"x", b"y"], "__partition": [2, 0]}, partitioning="partition"
-    )
+    topics.write(topic, {"value": [b"x", b"y"], "__partition": [2, 0]}, partitioning="partition")
     last = {row["value"]: row["__topic"] for row in topics.read(topic)}
     assert (last[b"x"][-1], last[b"y"][-1]) == ("2", "0")
 
@@ -175,13 +179,17 @@ def test_splits_with_and_without_the_admin_api(topics: Topics, topic: str) -> No
     values = [b"%d" % index for index in range(600)]
     topics.write(topic, {"value": values}, batchRows="1")
     plain = plan_batch(topics.options(topic, splitsPerPartition="4"))
-    told = plan_batch(topics.options(topic, splitsPerPartition="4", **{"admin.url": topics.endpoints.web_url}))
+    told = plan_batch(
+        topics.options(topic, splitsPerPartition="4", **{"admin.url": topics.endpoints.web_url})
+    )
     assert plain == told
     assert [wanted.end.entry_id for wanted in plain] == [150, 300, 450, 600]
     assert [value for wanted in told for value in read_values(topics, wanted)] == values
 
 
-def test_a_stream_is_exact_under_limits_and_shrinks_the_backlog(topics: Topics, admin: Admin, topic: str) -> None:
+def test_a_stream_is_exact_under_limits_and_shrinks_the_backlog(
+    topics: Topics, admin: Admin, topic: str
+) -> None:
     admin.create_partitions(topic, 2)
     options = topics.options(
         topic, startingOffsets="earliest", maxRowsPerTrigger="77", predefinedSubscription="spark"
@@ -230,8 +238,9 @@ def test_trimmed_offsets_fail_and_say_what_to_do(topics: Topics, admin: Admin, t
     relaxed = StreamPlan(topics.options(topic, startingOffsets="earliest", failOnDataLoss="false"))
     try:
         offsets = {topic: f"{last_of(Access(topics.endpoints.service_url), topic).end.ledger_id}:5:0"}
+        assert admin.put(f"/admin/v2/{topic_path(topic)}/unload").status == 204
+        topics.write(topic, {"value": [b"new"]})  # into a new ledger: the old one may go
         assert admin.delete(f"/admin/v2/{topic_path(topic)}/truncate").status == 204
-        topics.write(topic, {"value": [b"new"]})
         end = plan.latest(offsets, limited=False)
         (wanted,) = plan.ranges(offsets, end)
         with pytest.raises(DataLost, match="failOnDataLoss=false"):

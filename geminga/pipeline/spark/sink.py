@@ -32,7 +32,7 @@ class BatchWriter(DataSourceArrowWriter):
     """Rows are visible as soon as they are stored: there is nothing to commit, and nothing to take back."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        check_columns(to_arrow_schema(schema))
+        check_columns(to_arrow_schema(schema, timezone="UTC"))
         prefix = options.producer_name_prefix or f"spark-{uuid.uuid4().hex[:12]}"
         self._options = replace(options, producer_name_prefix=prefix)
 
@@ -50,7 +50,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        check_columns(to_arrow_schema(schema))
+        check_columns(to_arrow_schema(schema, timezone="UTC"))
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:

