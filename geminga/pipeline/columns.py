@@ -110,7 +110,7 @@ class ColumnMaker:
         self._value = value if value is not None else raw_value
         self._topics: pa.Array = pa.array([], pa.string())
         self._makers: dict[str, Callable[[Messages], pa.Array]] = {
-            KEY: self._key,
+            KEY: decoded_keys,
             TOPIC: self._topic_column,
             MESSAGE_ID: message_ids,
             PUBLISH_TIME: lambda m: times(m.entries.publish_time_ms[m.entry]),
@@ -147,15 +147,17 @@ class ColumnMaker:
             self._topics = pa.repeat(pa.scalar(self._topic), len(messages))
         return self._topics.slice(0, len(messages))
 
-    def _key(self, messages: Messages) -> pa.Array:
-        keys = gather(messages.data, messages.key)
-        encoded = messages.key_base64 & messages.key.present
-        if not encoded.any():
-            return keys
-        plain = keys.to_pylist()
-        for row in np.flatnonzero(encoded).tolist():
-            plain[row] = base64.b64decode(plain[row])
-        return pa.array(plain, pa.binary())
+
+def decoded_keys(messages: Messages) -> pa.BinaryArray:
+    """The keys, those that are bytes out of their base64; null where there is none."""
+    keys = gather(messages.data, messages.key)
+    encoded = messages.key_base64 & messages.key.present
+    if not encoded.any():
+        return keys
+    plain = keys.to_pylist()
+    for row in np.flatnonzero(encoded).tolist():
+        plain[row] = base64.b64decode(plain[row])
+    return pa.array(plain, pa.binary())
 
 
 def raw_value(messages: Messages) -> dict[str, pa.Array]:

@@ -17,10 +17,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from geminga.pipeline.columns import VALUE, column_names
+from geminga.pipeline.columns import column_names
 from geminga.pipeline.connection import PipelineError
 from geminga.pipeline.options import Options, parse_options
-from geminga.pipeline.planning import narrowed, plan_batch
+from geminga.pipeline.planning import narrowed, plan_batch, topics_of
+from geminga.pipeline.schemas import TopicSchema, schema_of, value_fields
 from geminga.pipeline.spark.sink import BatchWriter, StreamWriter
 from geminga.pipeline.spark.splits import Split, read_split
 from geminga.pipeline.spark.stream import StreamReader
@@ -37,14 +38,16 @@ class PulsarSource(DataSource):
 
     def schema(self) -> StructType:
         options = parse_options(self.options)
-        fields = {VALUE: pa.binary()} | column_names(options.more_columns)
+        fields = value_fields(values_of(options)) | column_names(options.more_columns)
         return from_arrow_schema(pa.schema(list(fields.items())))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(parse_options(self.options), schema)
+        options = parse_options(self.options)
+        return BatchReader(options, values_of(options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return StreamReader(parse_options(self.options), schema)
+        options = parse_options(self.options)
+        return StreamReader(options, values_of(options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """`overwrite` has no meaning for a topic: refused, so that nobody believes in it."""
@@ -56,9 +59,17 @@ class PulsarSource(DataSource):
         return StreamWriter(parse_options(self.options), schema)
 
 
+def values_of(options: Options) -> TopicSchema:
+    """What the registry says of the values. Raises `PipelineError`."""
+    if options.raw_value or options.allow_different_schemas:
+        return TopicSchema()
+    return schema_of(options.access, topics_of(options))
+
+
 class BatchReader(DataSourceReader):
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: Options, values: TopicSchema, schema: StructType) -> None:
         self._options = options
+        self._values = values
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -66,4 +77,4 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, Split)
-        return read_split(narrowed(self._options), self._schema, partition.wanted)
+        return read_split(narrowed(self._options), self._values, self._schema, partition.wanted)

@@ -10,9 +10,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from geminga.pipeline.columns import ColumnMaker
+from geminga.pipeline.decoding import ValueDecoder
 from geminga.pipeline.options import Options
 from geminga.pipeline.reading import Range
 from geminga.pipeline.rows import read_range
+from geminga.pipeline.schemas import TopicSchema
 
 
 class Split(InputPartition):
@@ -23,9 +25,13 @@ class Split(InputPartition):
         self.wanted = wanted
 
 
-def read_split(options: Options, schema: StructType, wanted: Range | None) -> Iterator[pa.RecordBatch]:
-    """Its messages as Arrow batches of exactly this schema."""
+def read_split(
+    options: Options, values: TopicSchema, schema: StructType, wanted: Range | None
+) -> Iterator[pa.RecordBatch]:
+    """Its messages as Arrow batches of exactly this schema; `values` is that of the topic's values."""
     if wanted is None:
         return
-    maker = ColumnMaker(wanted.topic, to_arrow_schema(schema, timezone="UTC"))
+    columns = to_arrow_schema(schema, timezone="UTC")
+    decoder = None if values.is_raw else ValueDecoder(options.access, wanted.topic, values, columns)
+    maker = ColumnMaker(wanted.topic, columns, decoder)
     yield from read_range(options.access, wanted, maker, poll_timeout_s=options.poll_timeout_s)

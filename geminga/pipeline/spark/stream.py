@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from geminga.pipeline.options import Options
 from geminga.pipeline.planning import narrowed
+from geminga.pipeline.schemas import TopicSchema
 from geminga.pipeline.spark.splits import Split, read_split
 from geminga.pipeline.streaming import Offsets, StreamPlan
 
@@ -24,13 +25,14 @@ from geminga.pipeline.streaming import Offsets, StreamPlan
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The driver's instance plans; those of the workers only read."""
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: Options, values: TopicSchema, schema: StructType) -> None:
         self._options = options
+        self._values = values
         self._schema = schema
         self._plan: StreamPlan | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": narrowed(self._options), "_schema": self._schema, "_plan": None}
+        return self.__dict__ | {"_options": narrowed(self._options), "_plan": None}
 
     @property
     def plan(self) -> StreamPlan:
@@ -64,7 +66,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, Split)
-        return read_split(self._options, self._schema, partition.wanted)
+        return read_split(self._options, self._values, self._schema, partition.wanted)
 
     def commit(self, end: Offsets) -> None:
         self.plan.acknowledge(end)

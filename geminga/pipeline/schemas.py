@@ -1,0 +1,210 @@
+"""What the schema registry says of a topic's values, and the columns that they become."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from geminga.errors import ServerError
+from geminga.pipeline.columns import VALUE
+from geminga.pipeline.connection import Access, Connection, PipelineError, Refused
+from geminga.pipeline.topics import full_name
+from geminga.wire import pulsar_pb2 as pb
+from geminga.wire.encoder import frame
+
+_TYPE = pb.Schema.Type
+_TIME = pa.timestamp("us", tz="UTC")
+KEY = "key"
+KEY_SCHEMA, VALUE_SCHEMA = "key.schema.", "value.schema."
+_KEY_VALUE_ENCODING = "kv.encoding.type"
+
+PRIMITIVES: dict[int, pa.DataType] = {
+    _TYPE.String: pa.string(),
+    _TYPE.Bool: pa.bool_(),
+    _TYPE.Int8: pa.int8(),
+    _TYPE.Int16: pa.int16(),
+    _TYPE.Int32: pa.int32(),
+    _TYPE.Int64: pa.int64(),
+    _TYPE.Float: pa.float32(),
+    _TYPE.Double: pa.float64(),
+    _TYPE.Date: _TIME,
+    _TYPE.Time: pa.int64(),
+    _TYPE.Timestamp: _TIME,
+    _TYPE.Instant: _TIME,
+    _TYPE.LocalDate: pa.date32(),
+    _TYPE.LocalTime: pa.int64(),
+    _TYPE.LocalDateTime: _TIME,
+}
+_STRUCTURED = (_TYPE.Avro, _TYPE.Json)
+_NO_SCHEMA = (ServerError.TOPIC_NOT_FOUND, ServerError.NOT_ALLOWED, ServerError.METADATA, ServerError.UNKNOWN)
+
+
+class SchemaMismatch(PipelineError):
+    """Values that are not what the schema says, or topics whose schemas differ."""
+
+
+@dataclass(frozen=True)
+class TopicSchema:
+    """A schema as the registry keeps it. `kind` None: the topic has none, values are bytes."""
+
+    kind: int | None = None
+    definition: bytes = b""
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_raw(self) -> bool:
+        """Values stay bytes: there is no schema, or none that can be decoded here."""
+        return self.kind not in PRIMITIVES and self.kind not in (*_STRUCTURED, _TYPE.KeyValue)
+
+    @property
+    def separated(self) -> bool:
+        """Of a key-value schema: the key travels as the message's key."""
+        return self.properties.get(_KEY_VALUE_ENCODING, "INLINE").upper() == "SEPARATED"
+
+    def parts(self) -> tuple[TopicSchema, TopicSchema]:
+        """Of a key-value schema: of the key and of the value. Raises `SchemaMismatch`."""
+        data, found = self.definition, []
+        for prefix in (KEY_SCHEMA, VALUE_SCHEMA):
+            size = int.from_bytes(data[:4], "big", signed=True)
+            if len(data) < 4 or size > len(data) - 4:
+                raise SchemaMismatch("a key-value schema that ends too early")
+            definition, data = data[4 : 4 + max(size, 0)], data[4 + max(size, 0) :]
+            name = self.properties.get(prefix + "type", "BYTES")
+            properties = json.loads(self.properties.get(prefix + "properties", "{}") or "{}")
+            found.append(TopicSchema(_kind_of(name), definition, properties))
+        return found[0], found[1]
+
+
+def _kind_of(name: str) -> int | None:
+    """Java's name of a schema type (INT32, KEY_VALUE, BOOLEAN) as its number."""
+    wanted = {"BOOLEAN": "BOOL"}.get(name, name).replace("_", "").lower()
+    for number_name, number in _TYPE.items():
+        if number_name.lower() == wanted:
+            return int(number)
+    return None
+
+
+def fetch_schema(connection: Connection, topic: str, version: bytes | None = None) -> TopicSchema:
+    """The latest, or the one of a version. Raises `PipelineError`."""
+    name = str(full_name(topic).partitioned_name)
+
+    def build(number: int) -> bytes:
+        command = pb.CommandGetSchema(request_id=number, topic=name, schema_version=version)
+        return frame(pb.BaseCommand(type=pb.BaseCommand.Type.GET_SCHEMA, getSchema=command))
+
+    try:
+        answer = connection.request(build)
+    except Refused as error:
+        if error.code in _NO_SCHEMA and version is None:
+            return TopicSchema()
+        raise SchemaMismatch(f"{topic}: its schema cannot be had: {error}") from None
+    schema = answer.schema
+    if schema.type == _TYPE.Value("None"):
+        return TopicSchema()
+    properties = {pair.key: pair.value for pair in schema.properties}
+    return TopicSchema(int(schema.type), bytes(schema.schema_data), properties)
+
+
+def schema_of(access: Access, topics: list[str]) -> TopicSchema:
+    """The one that all topics have. Raises `SchemaMismatch` if they differ."""
+    with Connection.open(access) as connection:
+        found = {topic: fetch_schema(connection, topic) for topic in topics}
+    first = next(iter(found.values()), TopicSchema())
+    for topic, schema in found.items():
+        if (schema.kind, schema.definition) != (first.kind, first.definition):
+            raise SchemaMismatch(
+                f"the schema of {topic} differs from that of {next(iter(found))}: read them apart, or set "
+                "allowDifferentTopicSchemas=true to get the bytes of the values"
+            )
+    return first
+
+
+def value_fields(schema: TopicSchema) -> dict[str, pa.DataType]:
+    """The columns of values: `value`, the fields of a record, or `key` and `value` of a pair."""
+    if schema.is_raw:
+        return {VALUE: pa.binary()}
+    if schema.kind == _TYPE.KeyValue:
+        key, value = schema.parts()
+        return {KEY: whole_type(key), VALUE: whole_type(value)}
+    if schema.kind in _STRUCTURED:
+        kind = arrow_type(definition_of(schema))
+        if pa.types.is_struct(kind):
+            return {each.name: each.type for each in kind}
+        return {VALUE: kind}
+    assert schema.kind is not None
+    return {VALUE: PRIMITIVES[schema.kind]}
+
+
+def whole_type(schema: TopicSchema) -> pa.DataType:
+    """The type of a value in a single column."""
+    if schema.kind in _STRUCTURED:
+        return arrow_type(definition_of(schema))
+    return PRIMITIVES.get(schema.kind, pa.binary()) if schema.kind is not None else pa.binary()
+
+
+def definition_of(schema: TopicSchema) -> Any:
+    """The AVRO definition, which JSON schemas have too. Raises `SchemaMismatch`."""
+    try:
+        return json.loads(schema.definition)
+    except ValueError:
+        raise SchemaMismatch(
+            "a schema whose definition is not JSON; set rawValue=true to get bytes"
+        ) from None
+
+
+_AVRO: dict[str, pa.DataType] = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+}
+_LOGICAL: dict[str, pa.DataType] = {
+    "date": pa.date32(),
+    "timestamp-millis": _TIME,
+    "timestamp-micros": _TIME,
+    "uuid": pa.string(),
+}
+
+
+def arrow_type(definition: Any, named: dict[str, pa.DataType] | None = None) -> pa.DataType:
+    """Of an AVRO definition. Raises `SchemaMismatch` for what Spark has no type for."""
+    named = {} if named is None else named
+    if isinstance(definition, list):
+        kinds = [each for each in definition if each != "null"]
+        if len(kinds) != 1:
+            raise SchemaMismatch(
+                f"a union of {len(kinds)} types has no place in a column; set rawValue=true to get bytes"
+            )
+        return arrow_type(kinds[0], named)
+    if isinstance(definition, str):
+        found = named.get(definition) or _AVRO.get(definition)
+        if found is None:
+            raise SchemaMismatch(f"AVRO type {definition!r} is unknown or contains itself; set rawValue=true")
+        return found
+    kind = definition["type"]
+    logical = definition.get("logicalType")
+    if logical == "decimal":
+        return pa.decimal128(definition["precision"], definition.get("scale", 0))
+    if logical in _LOGICAL:
+        return _LOGICAL[logical]
+    if kind == "array":
+        return pa.list_(arrow_type(definition["items"], named))
+    if kind == "map":
+        return pa.map_(pa.string(), arrow_type(definition["values"], named))
+    if kind == "record":
+        fields = [(each["name"], arrow_type(each["type"], named)) for each in definition["fields"]]
+        made = pa.struct(fields)
+    elif kind in ("enum", "fixed"):
+        made = pa.string() if kind == "enum" else pa.binary()
+    else:
+        return arrow_type(kind, named)
+    named[definition["name"]] = made
+    return made
