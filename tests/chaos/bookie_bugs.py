@@ -254,7 +254,7 @@ def _is_deleted(states: Any, ledger_id: int) -> bool:
 
 def deletion_does_not_wait_for_its_mark(patch: Patch) -> None:
     async def delete_ledger(self: Bookie, ledger_id: int) -> None:
-        self._directory_of(ledger_id).caches.active.discard(ledger_id)
+        self._set.of(ledger_id).caches.active.discard(ledger_id)
 
     patch.setattr(Bookie, "delete_ledger", delete_ledger)
 
