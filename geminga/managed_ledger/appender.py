@@ -276,7 +276,10 @@ class Appender:
             if not self._pending:
                 self._wake()
         else:
-            self._roll_check_entry_id = max(settings.ledger_entries_max - 1, entries + ROLL_CHECK_ENTRIES - 1)
+            at_entries = settings.ledger_entries_max
+            self._roll_check_entry_id = (
+                at_entries if entries < at_entries else entries + ROLL_CHECK_ENTRIES
+            ) - 1
 
     def _may_grow(self) -> bool:
         """Whether the chain's record has room for one more ledger; a full ledger is written on otherwise."""

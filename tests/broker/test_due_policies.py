@@ -11,22 +11,23 @@ import trio
 from trio.testing import MockClock
 
 from geminga.broker.backlog_quota import BacklogQuotaRefused, check_producer, due_bytes
-from geminga.broker.consumer import EXCLUSIVE, SHARED, SUBSCRIPTION_TYPES, Consumer
+from geminga.broker.consumer import EXCLUSIVE
 from geminga.broker.delay_settings import DelaySettings
 from geminga.broker.policies import EffectivePolicies
 from geminga.broker.policies_values import BacklogQuota
-from geminga.broker.producer import Producer
 from geminga.broker.settings import BrokerSettings
-from geminga.broker.subscription import Subscription
-from geminga.broker.topic import Topic
 from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
-from geminga.names import TopicName
-from geminga.wire import pulsar_pb2 as pb
-from geminga.wire.decoder import Delivery
-from tests.broker.dispatch_rig import FakeOutbox, on_loop
-from tests.broker.topics_rig import TopicsRig, open_topics, send
+from tests.broker.dispatch_rig import on_loop
+from tests.broker.topics_rig import (
+    TopicsRig,
+    join,
+    open_topics,
+    publish,
+    received,
+    subscription_of,
+    topic_of,
+)
 
-TOPIC = TopicName.parse("persistent://public/default/t")
 REFUSES, EVICTS = "producer_exception", "consumer_backlog_eviction"
 BUCKETS = DelaySettings(keeps_buckets=True, bucket_indexes_min=5)
 INDEXES = {"own": DelaySettings(), "shared": DelaySettings(is_shared=True), "buckets": BUCKETS}
@@ -45,49 +46,6 @@ async def opened(index: str = "own", **policies: Any) -> AsyncIterator[TopicsRig
     ledgers = ManagedLedgerSettings(ledger_entries_max=10, rollover_min_ms=0)
     async with open_topics(settings, ledgers, EffectivePolicies(**policies), INDEXES[index]) as rig:
         yield rig
-
-
-async def topic_of(rig: TopicsRig) -> Topic:
-    return await rig.topics.get(TOPIC, create=True)
-
-
-async def subscription_of(rig: TopicsRig) -> Subscription:
-    return await (await topic_of(rig)).create_subscription("s", initial="earliest")
-
-
-async def publish(rig: TopicsRig, count: int, *, delay_s: float = 0, size: int = 100) -> None:
-    topic = await topic_of(rig)
-    producer = Producer(topic, 1, "p", FakeOutbox(), message_bytes_max=2**22)  # type: ignore[arg-type]
-    await topic.add_producer(producer, None)
-    now_ms = rig.rooms.clock.now_ms()
-    due_ms = int(now_ms + delay_s * 1000) if delay_s else 0
-    for number in range(count):
-        producer.publish(send(number, b"x" * size, publish_time_ms=now_ms, deliver_at_ms=due_ms))
-    durable = trio.Event()
-    producer.when_idle(durable.set)
-    await durable.wait()
-    topic.producers.remove(producer)
-
-
-async def join(rig: TopicsRig, sub_type: str = SHARED, permits: int = 1000) -> tuple[Consumer, FakeOutbox]:
-    outbox = FakeOutbox()
-    command = pb.CommandSubscribe(
-        topic=str(TOPIC),
-        subscription="s",
-        subType=SUBSCRIPTION_TYPES.index(sub_type),  # type: ignore[arg-type]
-        consumer_id=1,
-        request_id=1,
-    )
-    consumer = Consumer(command, outbox, protocol_version=20, address="127.0.0.1:1")  # type: ignore[arg-type]
-    subscription = await (await topic_of(rig)).subscribe(
-        "s", consumer, durable=True, initial="earliest", start=None, subscription_properties={}
-    )
-    subscription.flow(consumer, permits)
-    return consumer, outbox
-
-
-def received(outbox: FakeOutbox) -> int:
-    return sum(type(command) is Delivery for command in outbox.commands)
 
 
 @pytest.mark.parametrize("index", INDEXES)

@@ -13,14 +13,18 @@ import trio
 from fastcrc.crc32 import iscsi
 
 from geminga.bookie.bookie import Bookie
+from geminga.broker.consumer import SHARED, SUBSCRIPTION_TYPES, Consumer
 from geminga.broker.delay_settings import DelaySettings
 from geminga.broker.dispatch_settings import SubscriptionSettings
 from geminga.broker.index_home import IndexHome
 from geminga.broker.namespaces import Namespaces
 from geminga.broker.policies import EffectivePolicies, Policies
+from geminga.broker.producer import Producer
 from geminga.broker.publish_memory import PublishMemory
 from geminga.broker.rooms import Rooms
 from geminga.broker.settings import BrokerSettings
+from geminga.broker.subscription import Subscription
+from geminga.broker.topic import Topic
 from geminga.broker.topics import Topics
 from geminga.chaos.sim_disk import SimDisk
 from geminga.chaos.sim_key_value import SimKeyValue
@@ -30,10 +34,14 @@ from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
 from geminga.managed_ledger.tail_cache import TailCache
 from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.store import MetadataStore
+from geminga.names import TopicName
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import Send
+from geminga.wire.decoder import Delivery
+from tests.broker.dispatch_rig import FakeOutbox
 
 assert IndexHome is not None, "imported here, as its first import would take a thread"
+TOPIC = TopicName.parse("persistent://public/default/t")
 
 
 class TopicsRig(NamedTuple):
@@ -100,3 +108,50 @@ def send(
     head = metadata.SerializeToString()
     checked = struct.pack(">I", len(head)) + head + payload
     return Send(1, sequence_id, 1, 0, struct.pack(">HI", 0x0E01, iscsi(checked)) + checked, True)
+
+
+async def topic_of(rig: TopicsRig) -> Topic:
+    """The topic `TOPIC`, loaded; made if need be."""
+    return await rig.topics.get(TOPIC, create=True)
+
+
+async def subscription_of(rig: TopicsRig) -> Subscription:
+    return await (await topic_of(rig)).create_subscription("s", initial="earliest")
+
+
+async def publish(rig: TopicsRig, count: int, *, delay_s: float = 0, size: int = 100) -> None:
+    """By a producer that comes and goes; durable on return."""
+    topic = await topic_of(rig)
+    producer = Producer(topic, 1, "p", FakeOutbox(), message_bytes_max=2**22)  # type: ignore[arg-type]
+    await topic.add_producer(producer, None)
+    now_ms = rig.rooms.clock.now_ms()
+    due_ms = int(now_ms + delay_s * 1000) if delay_s else 0
+    for number in range(count):
+        producer.publish(send(number, b"x" * size, publish_time_ms=now_ms, deliver_at_ms=due_ms))
+    durable = trio.Event()
+    producer.when_idle(durable.set)
+    await durable.wait()
+    topic.producers.remove(producer)
+
+
+async def join(rig: TopicsRig, sub_type: str = SHARED, permits: int = 1000) -> tuple[Consumer, FakeOutbox]:
+    """A consumer of the subscription `s`."""
+    outbox = FakeOutbox()
+    command = pb.CommandSubscribe(
+        topic=str(TOPIC),
+        subscription="s",
+        subType=SUBSCRIPTION_TYPES.index(sub_type),  # type: ignore[arg-type]
+        consumer_id=1,
+        request_id=1,
+    )
+    consumer = Consumer(command, outbox, protocol_version=20, address="127.0.0.1:1")  # type: ignore[arg-type]
+    subscription = await (await topic_of(rig)).subscribe(
+        "s", consumer, durable=True, initial="earliest", start=None, subscription_properties={}
+    )
+    subscription.flow(consumer, permits)
+    return consumer, outbox
+
+
+def received(outbox: FakeOutbox) -> int:
+    """How many messages."""
+    return sum(type(command) is Delivery for command in outbox.commands)
