@@ -149,7 +149,7 @@ class TopicDelay:
         taken, self._due_when_read = self._due_when_read, []
         with trio.fail_after(PATIENCE_S):
             while True:
-                some = [Position(*place) for place in self.view.take_due(100)]
+                some = [Position(code >> 32, code & 0xFFFFFFFF) for code in self.view.take_due(100)]
                 if not some:
                     if not any(self.index.wanted(self._world.clock.ms)):
                         return taken
