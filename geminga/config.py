@@ -245,6 +245,15 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
     # Not Pulsar's: whoever tests what a broken index does may break one over HTTP.
     chaos_enabled: bool = False
 
+    # Not Pulsar's: a log of what was published, dispatched and acknowledged; empty: none is written.
+    geminga_delivery_log_directory: str = ""
+    geminga_delivery_log_file_size_mb: Positive = msgspec.field(
+        default=256, name="gemingaDeliveryLogFileSizeMB"
+    )
+    geminga_delivery_log_total_size_mb: Count = msgspec.field(
+        default=4096, name="gemingaDeliveryLogTotalSizeMB"
+    )  # 0: no limit
+
     # Metrics
     expose_topic_level_metrics_in_prometheus: bool = True
     split_topic_and_partition_label_in_prometheus: bool = False

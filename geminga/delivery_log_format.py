@@ -54,6 +54,7 @@ class Kind(enum.IntEnum):
     """An entry is durable; its receipt leaves."""
     DISPATCHED = 3
     ACKED = 4
+    """Without a client: by the broker, on behalf of none."""
     ACKED_UP_TO = 5
     """A cumulative acknowledgement, by a consumer."""
     SKIPPED_UP_TO = 6
@@ -69,6 +70,8 @@ class Kind(enum.IntEnum):
     """As many events as `batch_size` says were dropped here, because the log could not keep up."""
     CLOSED = 12
     """The broker stopped in order: nothing is missing."""
+    RELEASED = 13
+    """A consumer left, or gave back all that it had not acknowledged: that comes again."""
 
 
 COLUMNS: Final = (

@@ -22,6 +22,7 @@ from geminga.bookie.directory_lists import DEFAULT
 from geminga.bookie_places import open_bookie, open_database
 from geminga.broker import listener
 from geminga.broker.connection import Connections
+from geminga.broker.delivery_log import DeliveryLog
 from geminga.broker.namespaces import Namespaces
 from geminga.broker.policies import Policies
 from geminga.broker.publish_memory import PublishMemory
@@ -33,6 +34,7 @@ from geminga.config import Config
 from geminga.disk import Disk, RealDisk
 from geminga.errors import StorageError
 from geminga.key_value import BlockCache
+from geminga.limits import MIB
 from geminga.managed_ledger.orphans import (
     sweep_orphan_ledgers,
     sweep_unrecorded_ledgers,
@@ -167,8 +169,10 @@ async def _serve(
             await storage.start(failure.watch, bookie.run)
             await sweep_unrecorded_ledgers(bookie, metadata)
             await sweep_orphan_ledgers(bookie, metadata)
-            rooms = await _rooms(config, clock, metadata, bookie)
+            rooms = await _rooms(config, clock, metadata, bookie, disk)
             topics = Topics(rooms)
+            if rooms.delivery_log is not None:
+                await storage.start(failure.watch, rooms.delivery_log.run)
             await storage.start(topics.run)
             memory = MemoryMeter(
                 memory_parts(config),
@@ -184,6 +188,8 @@ async def _serve(
                 with trio.move_on_after(STOP_SECONDS) as deadline:
                     await topics.close()
                     await bookie.close()
+                    if rooms.delivery_log is not None:
+                        await rooms.delivery_log.close()
                 if deadline.cancelled_caught:
                     log.warning("stopped without closing everything; the next start recovers it")
             storage.cancel_scope.cancel()
@@ -201,7 +207,7 @@ def _refuse_foreign(disk: Disk, data_dir: str) -> None:
         )
 
 
-async def _rooms(config: Config, clock: Clock, metadata: MetadataStore, bookie: Bookie) -> Rooms:
+async def _rooms(config: Config, clock: Clock, metadata: MetadataStore, bookie: Bookie, disk: Disk) -> Rooms:
     namespaces = Namespaces(metadata, clock, cluster=config.cluster_name)
     await namespaces.bootstrap()
     parts = memory_parts(config)
@@ -225,6 +231,19 @@ async def _rooms(config: Config, clock: Clock, metadata: MetadataStore, bookie: 
         ledger_settings=ledger_settings(config),
         subscription_settings=subscription_settings(config),
         delay_settings=delay_settings(config),
+        delivery_log=_delivery_log(config, disk, clock),
+    )
+
+
+def _delivery_log(config: Config, disk: Disk, clock: Clock) -> DeliveryLog | None:
+    if not config.geminga_delivery_log_directory:
+        return None
+    return DeliveryLog(
+        config.geminga_delivery_log_directory,
+        disk,
+        clock,
+        file_bytes_max=config.geminga_delivery_log_file_size_mb * MIB,
+        total_bytes_max=config.geminga_delivery_log_total_size_mb * MIB,
     )
 
 

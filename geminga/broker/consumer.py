@@ -14,6 +14,7 @@ from geminga.wire import encoder
 from geminga.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
+    from geminga.broker.delivery_log import SubscriptionNotes
     from geminga.broker.outbox import Outbox
 
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = "Exclusive", "Shared", "Failover", "Key_Shared"
@@ -110,6 +111,7 @@ class Consumer:
         "messages_out",
         "metadata",
         "name",
+        "notes",
         "outbox",
         "pending",
         "permits",
@@ -167,6 +169,8 @@ class Consumer:
         )
         self.pending = PendingAcks()
         """Filled for Shared and Key_Shared only."""
+        self.notes: SubscriptionNotes | None = None
+        """Of its subscription, where the delivery log is on."""
         self.closed = False
         """Set when it left the subscription or was disconnected: from then on nothing that it sends counts.
         """

@@ -37,6 +37,8 @@ def send(
         position = entry.position
         bits = ack_sets[position][1] if position in ack_sets else None
         encode(frames, position[0], position[1], 0, bits, epoch, entry.body)
+    if consumer.notes is not None:
+        consumer.notes.dispatched(consumer.name, entries, now_ms, ack_sets, NO_COUNTS)
     return _sent(consumer, entries, sizes, frames, now_ms)
 
 
@@ -73,6 +75,8 @@ def send_tracked(
         assert entry_id not in pending, "an entry is sent again while it is pending"
         pending[entry_id] = slots[number] << SIZE_BITS | size if slots is not None else size
         encode(frames, ledger_id, entry_id, counts.get(position, 0) if counts else 0, bits, None, entry.body)
+    if consumer.notes is not None:
+        consumer.notes.dispatched(consumer.name, entries, now_ms, ack_sets, counts)
     return _sent(consumer, entries, sizes, frames, now_ms)
 
 

@@ -236,6 +236,8 @@ class FailoverDispatcher(SingleDispatcher):
             return
         self.rewind()
         for consumer in self.consumers:
+            if consumer is not self._active and consumer.notes is not None:
+                consumer.notes.released(consumer.name)
             consumer.tell_active(consumer is self._active)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from geminga.bookie.bookie import Bookie
     from geminga.broker.delay_settings import DelaySettings
+    from geminga.broker.delivery_log import DeliveryLog
     from geminga.broker.namespaces import Namespaces
     from geminga.broker.policies import Policies
     from geminga.broker.publish_memory import PublishMemory
@@ -39,3 +40,4 @@ class Rooms:
     delay_settings: DelaySettings
     publish_limit: PublishLimit | None = None
     """Of all topics together."""
+    delivery_log: DeliveryLog | None = None

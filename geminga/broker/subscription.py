@@ -22,7 +22,7 @@ from geminga.broker.dispatch_shared import SharedDispatcher
 from geminga.broker.dispatch_task import Sleeper
 from geminga.broker.dispatch_types import dispatcher_for
 from geminga.broker.due_backlog import DueBacklog
-from geminga.broker.subscription_acks import acknowledge_command, acknowledge_cumulative
+from geminga.broker.subscription_acks import INDIVIDUAL_TYPES, acknowledge_command, acknowledge_cumulative
 from geminga.broker.subscription_expiry import Expiry
 from geminga.broker.subscription_log import SparseLog
 from geminga.broker.subscription_statistics import SubscriptionStatistics, statistics_of
@@ -31,6 +31,7 @@ from geminga.managed_ledger.batch_index import ACK_SET_WORDS_MAX, WORD_BITS
 from geminga.position import Position
 
 if TYPE_CHECKING:
+    from geminga.broker.delivery_log import SubscriptionNotes
     from geminga.broker.policies_values import DispatchRate
     from geminga.clock import Clock
     from geminga.managed_ledger.cursor import Cursor
@@ -118,6 +119,8 @@ class Subscription:
             self.log,
             self.throttle,
         )
+        self.notes: SubscriptionNotes | None = None
+        """Where the delivery log is on."""
         self.has_task = False
         """Whether `run` was started; its topic does that with the first consumer, if not before."""
         self._forgets_delayed = False
@@ -164,6 +167,8 @@ class Subscription:
             # Only now may another one take the name: the cursor has it until here.
             with contextlib.suppress(SubscriptionNotFound, ServiceNotReady):  # the topic went first
                 await self._delete_cursor()
+            if self.notes is not None:
+                self.notes.unsubscribed()
             if self.topic.subscriptions.get(self.name) is self:
                 del self.topic.subscriptions[self.name]
 
@@ -206,6 +211,7 @@ class Subscription:
         for gone in [c for c in self.consumers if c.outbox.closed]:
             # Its connection is dead and about to say so; it must not keep others out.
             self.remove_consumer(gone)
+        consumer.notes = self.notes
         dispatcher = dispatcher_for(consumer, self.dispatcher, self._around)
         dispatcher.add(consumer)
         if dispatcher is not self.dispatcher:
@@ -233,6 +239,8 @@ class Subscription:
         if consumer.closed or self.dispatcher is None or consumer not in self.dispatcher.consumers:
             return
         consumer.closed = True
+        if self.notes is not None:
+            self.notes.released(consumer.name)
         self.messages_out_before += consumer.messages_out
         self.bytes_out_before += consumer.bytes_out
         self.dispatcher.remove(consumer)
@@ -270,6 +278,8 @@ class Subscription:
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None) -> None:
         """Send these entries again, or all that the consumer has not acknowledged."""
         if not consumer.closed and self.dispatcher is not None:
+            if self.notes is not None and not (positions and consumer.sub_type in INDIVIDUAL_TYPES):
+                self.notes.released(consumer.name)
             self.dispatcher.redeliver(consumer, positions, epoch)
 
     # -- acknowledgements ------------------------------------------------------------------------------------
@@ -279,6 +289,8 @@ class Subscription:
         if consumer.closed or self.dispatcher is None:
             return
         consumer.last_acked_ms = self.clock.now_ms()
+        if self.notes is not None:
+            self.notes.acked(consumer.name, positions)
         consumer.acks += self.dispatcher.settle(consumer, positions)
         if self.cursor.acknowledge(positions):
             self.after_acks(consumer.last_acked_ms)
@@ -322,6 +334,8 @@ class Subscription:
         if self.consumers and self.dispatcher is not None:
             self.dispatcher.settle(self.consumers[0], positions)
         self.delayed.passed(positions)
+        if self.notes is not None:
+            self.notes.acked(None, positions)
         if positions and self.cursor.acknowledge(positions):
             self.after_acks(self.clock.now_ms())
         return before - self.backlog()
@@ -332,6 +346,8 @@ class Subscription:
         """
         if self.dispatcher is not None and position <= self.topic.ledger.last_confirmed:
             self.dispatcher.settle_up_to(position)
+        if self.notes is not None:
+            self.notes.skipped_up_to(position)
         self.cursor.acknowledge_cumulative(position)
         self.delayed.mark_delete_moved(self.cursor.mark_delete)
         if self.dispatcher is not None:
@@ -377,6 +393,8 @@ class Subscription:
                 self.disconnect(consumer)
             self.log.info("%s / %s: reset to %s", self._around.topic, self.name, position)
             await self.cursor.reset(position)
+            if self.notes is not None:
+                self.notes.sought(self.cursor.mark_delete)
             if ack_set and self.settings.batch_index_acks:
                 self.cursor.acknowledge_batch_index(position, ack_set, WORD_BITS * len(ack_set))
             self.mark_delete_seen = self.cursor.mark_delete

@@ -14,6 +14,7 @@ from geminga.position import Position
 from geminga.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
+    from geminga.broker.delivery_log import SubscriptionNotes
     from geminga.broker.subscription import Subscription
 
 NAMED_POSITIONS_MAX = 10
@@ -38,6 +39,8 @@ def acknowledge_cumulative(
         return
     consumer.acks += 1
     cursor = subscription.cursor
+    if subscription.notes is not None:
+        _note_cumulative(subscription.notes, subscription, consumer, position, ack_set)
     if ack_set:
         cursor.acknowledge_cumulative(Position(position[0], position[1] - 1))
         if subscription.settings.batch_index_acks and not _is_too_long(subscription, consumer, ack_set):
@@ -45,6 +48,26 @@ def acknowledge_cumulative(
     else:
         cursor.acknowledge_cumulative(position)
     subscription.after_acks(now_ms)
+
+
+def _note_cumulative(
+    notes: SubscriptionNotes,
+    subscription: Subscription,
+    consumer: Consumer,
+    position: tuple[int, int],
+    ack_set: Sequence[int],
+) -> None:
+    """What a cumulative acknowledgement does: of a batch in the middle only what comes before its first
+    wanted message.
+    """
+    first_wanted = 0
+    if subscription.settings.batch_index_acks and 0 < len(ack_set) <= ACK_SET_WORDS_MAX:
+        bits = bits_of(ack_set)
+        first_wanted = (bits & -bits).bit_length() - 1
+    if first_wanted > 0:
+        notes.acked_up_to(consumer.name, position, first_wanted - 1)
+    else:
+        notes.acked_up_to(consumer.name, (position[0], position[1] - 1) if ack_set else position)
 
 
 def acknowledge_command(subscription: Subscription, consumer: Consumer, command: pb.CommandAck) -> None:
@@ -106,6 +129,9 @@ def _completes(
     if not wanted:
         return True
     cursor.acknowledge_batch_index(position, ack_set, size)
+    if subscription.notes is not None:
+        held = bits_of(before) if before is not None else (1 << size) - 1
+        subscription.notes.acked_messages(consumer.name, position, held & ~wanted, size)
     if packed and isinstance(dispatcher, SharedDispatcher):
         acked = left_before - wanted.bit_count()
         owner.acks += acked

@@ -13,6 +13,7 @@ from geminga.broker.backlog_quota import check_producer
 from geminga.broker.consumer import Consumer
 from geminga.broker.dedup_cursor import PART, Deduplication, admit
 from geminga.broker.delayed import DelayPolicy
+from geminga.broker.delivery_log import noted_of, seen_in
 from geminga.broker.dispatch_rate import DispatchLimit, dispatch_limit
 from geminga.broker.policies_applied import (
     check_consumer_type,
@@ -100,6 +101,7 @@ class Topic:
         """When it was loaded, or seen in use since."""
         self._now_s = rooms.clock.monotonic_s
         self.delays = TopicDelays(ledger, rooms.clock, rooms.delay_settings)
+        self.delivery_log = rooms.delivery_log
         self.dedup = Deduplication(str(name), ledger, rooms.clock, rooms.settings, self._producer_names)
         self.policies = rooms.policies.attach(name, self._policies_changed)
         """What holds for this topic now."""
@@ -263,6 +265,10 @@ class Topic:
         if ids is not None:
             recorded = admit(ids, producer.name, send)
             if recorded is None:
+                if self.delivery_log is not None:
+                    self.delivery_log.duplicate(
+                        str(self.name), producer.name, send.sequence_id, send.num_messages
+                    )
                 producer.confirm(send.sequence_id, send.highest_sequence_id, NOWHERE, NOWHERE)
                 return
         now_ms = self.clock.now_ms()
@@ -275,7 +281,9 @@ class Topic:
         if (self._delay_max_ms or self.delays.feeds) and may_be_delayed(stored):
             deliver_at_ms = self._delivery_time(stored)
         sequence_id = send.sequence_id
-        context = producer, sequence_id, send.highest_sequence_id, self._now_s(), deliver_at_ms, recorded
+        noted = noted_of(seen_in(stored)) if self.delivery_log is not None else None
+        highest_id = send.highest_sequence_id
+        context = producer, sequence_id, highest_id, self._now_s(), deliver_at_ms, recorded, noted
         self.ledger.append(stored, context)
         if ids is not None and recorded is not None and recorded != PART:
             ids.pushed(producer.name, recorded)
@@ -310,7 +318,9 @@ class Topic:
         is_delayed = 0
         if self.dedup.ids is not None:
             self.dedup.confirmed(contexts)
-        for producer, sequence_id, highest_sequence_id, started_s, deliver_at_ms, _ in contexts:
+        if self.delivery_log is not None:
+            self.delivery_log.published(str(self.name), ledger_id, first_entry_id, contexts)
+        for producer, sequence_id, highest_sequence_id, started_s, deliver_at_ms, _, _ in contexts:
             producer.confirm(sequence_id, highest_sequence_id, ledger_id, entry_id)
             add_latency((now_s - started_s) * 1000)
             entry_id += 1
@@ -464,7 +474,12 @@ class Topic:
             cursor = self.ledger.open_non_durable_cursor(name, start)
         self._check_open()
         existing = self.subscriptions.get(name)
-        return existing if existing is not None else self._add_subscription(name, cursor)
+        if existing is not None:
+            return existing
+        subscription = self._add_subscription(name, cursor)
+        if subscription.notes is not None:
+            subscription.notes.subscribed(cursor.mark_delete)
+        return subscription
 
     async def delete_subscription(self, name: str) -> None:
         """Take a subscription and its cursor away, for good on return."""
@@ -472,6 +487,8 @@ class Topic:
         if subscription is None:
             raise SubscriptionNotFound(f"Subscription not found: {name} on {self.name}")
         await subscription.delete()
+        if subscription.notes is not None:
+            subscription.notes.unsubscribed()
         self.delays.detach(subscription.delayed)
         await self.delays.subscription_deleted()
 
@@ -504,6 +521,8 @@ class Topic:
             clock=self.clock,
             open_tracker=self.delays.open_tracker,
         )
+        if self.delivery_log is not None:
+            subscription.notes = self.delivery_log.subscription(str(self.name), name)
         self.subscriptions[name] = subscription
         self._limit_dispatch(subscription)
         self.delays.attach(subscription.delayed)

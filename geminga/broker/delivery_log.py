@@ -1,0 +1,299 @@
+"""The opt-in delivery log: events are noted by plain calls and written together, on another thread.
+
+An event is a tuple in a list, in the order of the format's columns, with names where those have places in a
+table. Twice a second, or when there are many, a thread makes a segment of them and appends it to the file.
+There is no sync: the log is no part of what the broker promises. What cannot be written is counted and said
+(MISSED). `geminga/delivery_log_format.py` has the bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from geminga.errors import ProtocolError, StorageError
+from geminga.managed_ledger.batch_index import bits_of
+from geminga.wire.message_metadata import peek
+
+if TYPE_CHECKING:
+    from geminga.clock import Clock
+    from geminga.disk import Disk, File
+    from geminga.managed_ledger.entry import Entry
+    from geminga.wire.peek import Peek
+
+log = logging.getLogger("geminga.broker")
+
+WRITE_PAUSE_S: Final = 0.5
+WRITE_EVENTS: Final = 50_000
+"""A segment is written as soon as there are so many."""
+SEGMENT_EVENTS: Final = 200_000
+"""The most in one segment."""
+PENDING_EVENTS_MAX: Final = 400_000
+"""So many may wait; what comes then is missed."""
+CLOSE_SECONDS: Final = 5.0
+
+Event = tuple[int, int, str | None, str | None, str | None, int, int, int, int, int, int, int, int]
+
+OPENED, PUBLISHED, DISPATCHED, ACKED, ACKED_UP_TO, SKIPPED_UP_TO = range(1, 7)
+SUBSCRIBED, UNSUBSCRIBED, SOUGHT, DUPLICATE, MISSED, CLOSED, RELEASED = range(7, 14)
+"""`delivery_log_format.Kind`, which stands on numpy and is imported with the first segment."""
+
+
+class DeliveryLog:
+    """Notes events from `run` until `close`. Nothing here raises because of a disk: a log that cannot be
+    written is reported, and tried again.
+    """
+
+    def __init__(
+        self, directory: str, disk: Disk, clock: Clock, *, file_bytes_max: int, total_bytes_max: int
+    ) -> None:
+        """`total_bytes_max` is of all files together, the oldest go first; 0: no limit."""
+        self._directory = directory
+        self._disk = disk
+        self._file_bytes_max = file_bytes_max
+        self._total_bytes_max = total_bytes_max
+        self._events: list[Event] = []
+        self._missed = 0
+        self._wake = trio.Event()
+        self._done = trio.Event()
+        self._closing = False
+        self._file: File | None = None
+        self._segments = 0
+        self._is_failing = False
+        self.now_ms = clock.now_ms
+
+    # -- noting ----------------------------------------------------------------------------------------------
+
+    def note(self, event: Event) -> None:
+        self.note_all((event,))
+
+    def note_all(self, events: Iterable[Event]) -> None:
+        pending = self._events
+        before = len(pending)
+        pending.extend(events)
+        if len(pending) > PENDING_EVENTS_MAX:
+            self._missed += len(pending) - PENDING_EVENTS_MAX
+            del pending[PENDING_EVENTS_MAX:]
+        if before < WRITE_EVENTS <= len(pending):
+            self._wake.set()
+
+    def published(
+        self, topic: str, ledger_id: int, first_entry_id: int, contexts: Sequence[tuple[Any, ...]]
+    ) -> None:
+        """Entries are durable; the contexts are `Topic.append`'s."""
+        now_ms = self.now_ms()
+        self.note_all(
+            (
+                PUBLISHED, now_ms, topic, None, context[0].name, ledger_id, entry_id, -1,
+                context[6][0], 0, context[6][1], context[6][2], context[1],
+            )
+            for entry_id, context in enumerate(contexts, first_entry_id)
+        )  # fmt: skip
+
+    def duplicate(self, topic: str, producer: str, sequence_id: int, messages: int) -> None:
+        now_ms = self.now_ms()
+        self.note((DUPLICATE, now_ms, topic, None, producer, 0, 0, -1, messages, 0, 0, 0, sequence_id))
+
+    def subscription(self, topic: str, name: str) -> SubscriptionNotes:
+        return SubscriptionNotes(self, topic, name)
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Write what is noted until `close`, or until cancelled. StorageError before it has started, if the
+        directory cannot be used.
+        """
+        await self._disk.run(self._begin_file, self.now_ms())
+        self.note((OPENED, self.now_ms(), None, None, None, 0, 0, -1, 0, 0, 0, 0, -1))
+        task_status.started()
+        while not (self._closing and not self._events):
+            if not self._closing:
+                with trio.move_on_after(WRITE_PAUSE_S):
+                    await self._wake.wait()
+                self._wake = trio.Event()
+            if self._events:
+                await self._write()
+        await self._disk.run(self._end_file)
+        self._done.set()
+
+    async def close(self) -> None:
+        """Write what is left; it says that nothing is missing. Returns when that is done, or in a while."""
+        if not self._closing:
+            self.note((CLOSED, self.now_ms(), None, None, None, 0, 0, -1, 0, 0, 0, 0, -1))
+            self._closing = True
+            self._wake.set()
+        with trio.move_on_after(CLOSE_SECONDS):
+            await self._done.wait()
+
+    async def _write(self) -> None:
+        events, self._events = self._events, []
+        missed, self._missed = self._missed, 0
+        lost = missed + len(events)
+        if missed:
+            events.append((MISSED, events[-1][1], None, None, None, 0, 0, -1, missed, 0, 0, 0, -1))
+        try:
+            await self._disk.run(self._append, events, self.now_ms())
+        except StorageError as error:
+            self._missed += lost
+            await self._disk.run(self._end_file)
+            if not self._is_failing:
+                log.error("the delivery log cannot be written, events are missing from it: %s", error)
+            self._is_failing = True
+        else:
+            self._is_failing = False
+
+    def _append(self, events: list[Event], now_ms: int) -> None:
+        if self._file is None or self._file.size() >= self._file_bytes_max:
+            self._begin_file(now_ms)
+        assert self._file is not None
+        for first in range(0, len(events), SEGMENT_EVENTS):
+            self._file.append(encoded(self._segments, events[first : first + SEGMENT_EVENTS]))
+            self._segments += 1
+
+    def _begin_file(self, now_ms: int) -> None:
+        """The next number; old files go while all together are too large."""
+        from geminga.delivery_log_format import FileHead, encode_file_head, file_name, file_number
+
+        disk, directory = self._disk, self._directory
+        self._end_file()
+        disk.make_directory(directory)
+        numbers = [number for name in disk.list(directory) if (number := file_number(name)) is not None]
+        number = max(numbers, default=0) + 1
+        file = disk.create(os.path.join(directory, file_name(number)))
+        file.append(encode_file_head(FileHead(number, now_ms)))
+        self._file, self._segments = file, 0
+        if self._total_bytes_max:
+            self._drop_oldest(sorted(numbers))
+
+    def _end_file(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(StorageError):
+                file.close()
+
+    def _drop_oldest(self, numbers: list[int]) -> None:
+        from geminga.delivery_log_format import file_name
+
+        paths = [os.path.join(self._directory, file_name(number)) for number in numbers]
+        sizes = []
+        for path in paths:
+            file = self._disk.open(path)
+            sizes.append(file.size())
+            file.close()
+        excess = sum(sizes) + self._file_bytes_max - self._total_bytes_max
+        for path, size in zip(paths, sizes, strict=True):
+            if excess <= 0:
+                return
+            self._disk.unlink(path)
+            excess -= size
+
+
+class SubscriptionNotes:
+    """What is noted of one subscription."""
+
+    __slots__ = ("_log", "_name", "_topic")
+
+    def __init__(self, log: DeliveryLog, topic: str, name: str) -> None:
+        self._log = log
+        self._topic = topic
+        self._name = name
+
+    def dispatched(
+        self,
+        consumer: str,
+        entries: Sequence[Entry],
+        now_ms: int,
+        ack_sets: Mapping[Any, tuple[int, list[int]]],
+        counts: Mapping[Any, int],
+    ) -> None:
+        """These entries went to a consumer; of those in `ack_sets` only the messages whose bits are set."""
+        topic, name, events = self._topic, self._name, []
+        for entry in entries:
+            position = entry.position
+            seen = entry.peek if entry.peek is not None else seen_in(entry.body)
+            size, deliver_at_ms, publish_ms = noted_of(seen)
+            count = counts.get(position, 0) if counts else 0
+            head = (DISPATCHED, now_ms, topic, name, consumer, position[0], position[1])
+            rest = (size, count, deliver_at_ms, publish_ms, -1)
+            if position in ack_sets:
+                left = bits_of(ack_sets[position][1])
+                events += [(*head, index, *rest) for index in range(size) if left >> index & 1]
+            else:
+                events.append((*head, -1, *rest))
+        self._log.note_all(events)
+
+    def acked(self, consumer: str | None, positions: Iterable[tuple[int, int]]) -> None:
+        """Whole entries. None: on behalf of no consumer (expiry, quota)."""
+        now_ms, topic, name = self._log.now_ms(), self._topic, self._name
+        self._log.note_all(
+            (ACKED, now_ms, topic, name, consumer, ledger_id, entry_id, -1, 0, 0, 0, 0, -1)
+            for ledger_id, entry_id in positions
+        )
+
+    def acked_messages(self, consumer: str, position: tuple[int, int], bits: int, size: int) -> None:
+        """Those messages of a batch whose bits are set."""
+        now_ms, topic, name = self._log.now_ms(), self._topic, self._name
+        self._log.note_all(
+            (ACKED, now_ms, topic, name, consumer, position[0], position[1], index, size, 0, 0, 0, -1)
+            for index in range(size)
+            if bits >> index & 1
+        )
+
+    def acked_up_to(self, consumer: str, position: tuple[int, int], batch_index: int = -1) -> None:
+        self._note(ACKED_UP_TO, position, consumer, batch_index)
+
+    def skipped_up_to(self, position: tuple[int, int]) -> None:
+        self._note(SKIPPED_UP_TO, position)
+
+    def subscribed(self, mark_delete: tuple[int, int]) -> None:
+        self._note(SUBSCRIBED, mark_delete)
+
+    def unsubscribed(self) -> None:
+        self._note(UNSUBSCRIBED, (0, 0))
+
+    def sought(self, mark_delete: tuple[int, int]) -> None:
+        self._note(SOUGHT, mark_delete)
+
+    def released(self, consumer: str) -> None:
+        self._note(RELEASED, (0, 0), consumer)
+
+    def _note(
+        self, kind: int, position: tuple[int, int], client: str | None = None, batch_index: int = -1
+    ) -> None:
+        now_ms = self._log.now_ms()
+        ledger_id, entry_id = position
+        self._log.note(
+            (kind, now_ms, self._topic, self._name, client, ledger_id, entry_id, batch_index, 0, 0, 0, 0, -1)
+        )
+
+
+def seen_in(body: bytes) -> Peek | None:
+    try:
+        return peek(body)
+    except ProtocolError:
+        return None
+
+
+def noted_of(seen: Peek | None) -> tuple[int, int, int]:
+    """Messages in the entry, due time, publish time."""
+    if seen is None:
+        return 1, 0, 0
+    return seen.num_messages_in_batch, seen.deliver_at_ms, seen.publish_time_ms
+
+
+def encoded(number: int, events: Sequence[Event]) -> bytes:
+    """One segment."""
+    from geminga.delivery_log_format import COLUMNS, TABLES, encode_segment
+
+    columns: dict[str, Any] = dict(zip(COLUMNS, zip(*events, strict=True), strict=True))
+    tables: dict[str, list[str]] = {}
+    for name in TABLES:
+        places: dict[str | None, int] = {None: -1}
+        columns[name] = [places.setdefault(value, len(places) - 1) for value in columns[name]]
+        tables[f"{name}s"] = [value for value in places if value is not None]
+    return encode_segment(number, columns, **tables)
