@@ -51,6 +51,10 @@ def _no() -> bool:
     return False
 
 
+def _nowhere(ledger_id: int, entry_id: int) -> bool:
+    return False
+
+
 class Window(NamedTuple):
     """A run of entries of one ledger, from the unacknowledged one at `place` up to and without `end`."""
 
@@ -101,6 +105,7 @@ class DelayedEntries:
         "has_index",
         "home",
         "is_opening",
+        "is_out",
         "is_unknown",
         "overrides",
         "start_soon",
@@ -141,6 +146,8 @@ class DelayedEntries:
         """What keeps the tracker's index, where it is this subscription's own."""
         self.overrides: Mapping[int, int] = {}
         """Other due times than the entries say, by ledger id << 32 | entry id."""
+        self.is_out: Callable[[int, int], bool] = _nowhere
+        """Whether an entry is with a consumer or to be sent again; the dispatcher sets it."""
         self.has_index: Callable[[], bool] = _no
         """Whether there is an index already that `open` would look at."""
         self.start_soon: Callable[[Callable[[], Awaitable[None]]], None] | None = None
@@ -290,6 +297,10 @@ class DelayedEntries:
 
     def holds(self, position: tuple[int, int]) -> bool:
         return self.tracker is not None and self.tracker.contains(position)
+
+    def is_settled(self, position: tuple[int, int]) -> bool:
+        """Whether this subscription has delivered an entry, perhaps without an answer yet."""
+        return self.cursor.is_acknowledged(position) or self.is_out(*position)
 
     def saw_undelayed(self, position: Position) -> None:
         """An entry without a delivery time came by, so not all of them have the same delay."""

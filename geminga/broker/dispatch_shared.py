@@ -57,6 +57,7 @@ class SharedDispatcher(Dispatcher):
         )
         self.redelivery = self.books.redelivery
         self.delayed = around.delayed
+        self.delayed.is_out = self.books.holds
         self._turn = 0
         self._chunks = ChunkOwners[Consumer]()
         self._starts_over = False

@@ -129,7 +129,7 @@ class TopicDelays:
         view = home.index.open_view(
             wake=delayed.wake,
             reread=delayed.read_again,
-            is_acknowledged=delayed.cursor.is_acknowledged,
+            is_acknowledged=delayed.is_settled,
             acknowledged_in=delayed.cursor.acknowledged_in,
         )
         view.mark_delete_moved(delayed.cursor.mark_delete)

@@ -14,6 +14,7 @@ from geminga.broker.delay_settings import DelaySettings
 from geminga.broker.delayed import DelayPolicy
 from geminga.broker.subscription import Subscription
 from geminga.broker.topic_delays import TopicDelays
+from geminga.clock import TrioClock
 from geminga.errors import CorruptData
 from geminga.managed_ledger.bucket_properties import DELAYED_PREFIX
 from geminga.position import LATEST, Position
@@ -111,6 +112,36 @@ async def test_each_subscription_has_its_own_view_of_a_shared_index(
         assert first.positions == [positions[0], *positions[2:]]
         assert second.positions == positions
         assert len(a.delayed) == len(b.delayed) == len(delays.shared.index) == 0
+
+
+async def test_what_one_subscription_reads_again_does_not_wait_at_another_that_has_it_out(
+    dispatch_rig: OpenRig, autojump_clock: MockClock
+) -> None:
+    """The clock is set back, and one of them starts over: the entry is not due yet any more."""
+    async with dispatch_rig() as rig:
+        clock = rig.clock = SteppedClock()
+        await rig.index(is_shared=True, strict=True, tick_ms=16)
+        a, b, c = [await rig.subscription(name) for name in ("a", "b", "c")]
+        first, second, third = [rig.join(subscription, SHARED) for subscription in (a, b, c)]
+        await publish(rig, [1000])
+        await trio.sleep(2)
+        assert first.payloads == second.payloads == third.payloads == [b"1000"]
+        third.ack_all()
+        clock.stepped_ms = -3000
+        first.leave()
+        again = rig.join(a, SHARED)
+        await rig.settle()
+        assert (again.payloads, len(a.delayed)) == ([], 1)
+        assert (len(b.delayed), len(c.delayed)) == (0, 0)
+        await trio.sleep(5)
+        assert again.payloads == second.payloads == third.payloads == [b"1000"]
+
+
+class SteppedClock(TrioClock):
+    stepped_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.stepped_ms
 
 
 async def test_a_subscription_that_comes_late_gets_what_others_had_already(
