@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -255,6 +256,36 @@ def test_buckets_go_with_what_they_are_for(
         return not ledgers & bucket_ledgers(process)
 
     eventually(are_gone, 30)
+
+
+@BOTH
+def test_new_partitions_begin_without_what_waits_on_the_others(
+    client: pulsar.Client, web: Admin, topic: str
+) -> None:
+    """As Pulsar's testIncrementPartitionsDoesNotCopyBucketDelayedDeliveryState."""
+    web.create_partitions(topic, 1)
+    first, second = f"{topic}-partition-0", f"{topic}-partition-1"
+    consumer = client.subscribe(topic, "s", ConsumerType.Shared)
+    producer = client.create_producer(first)
+    publish(producer, [now_ms() + FAR_MS] * 120)
+    eventually(lambda: buckets(web, first))
+    assert web.post(f"/admin/v2/{topic_path(topic)}/partitions", 2).status == 204
+    consumer.close()
+    consumer = client.subscribe(topic, "s", ConsumerType.Shared)
+
+    def stored(name: str) -> list[str]:
+        """What names a bucket: properties of the cursor, or of the managed ledger."""
+        answer = web.get(f"/admin/v2/{topic_path(name)}/internalStats").json()
+        return re.findall("pulsar.internal.delayed.bucket_[0-9_]+", json.dumps(answer))
+
+    assert (waiting(web, first), waiting(web, second)) == (120, 0)
+    assert buckets(web, first)
+    assert not [bucket for bucket in delayed(web, second, "/buckets") if bucket["ledgerId"] is not None]
+    assert stored(first)
+    assert not stored(second)
+    other = client.create_producer(second)
+    publish(other, [0, now_ms() + 300])
+    assert sorted(payloads(receive_count(consumer, 2))) == [b"0", b"1"]
 
 
 @BOTH
