@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from geminga.broker.consumer import KEY_SHARED, SHARED
-from geminga.broker.dispatch_shared import LEAP_ENTRIES_MIN
+from geminga.broker.dispatch_delayed import LEAP_ENTRIES_MIN
 from tests.broker.dispatch_rig import OpenRig, Rig, message
 
 LATER_MS = 60_000
@@ -63,15 +63,17 @@ async def test_with_one_permit_at_a_time_each_side_has_its_turn(
         assert sorted(client.payloads) == [b"delayed"] * 50 + [b"plain"] * 10
 
 
-@pytest.mark.parametrize("delay_ms", [LATER_MS, 1])
+@pytest.mark.parametrize("due_already", [0, 50])
 async def test_a_new_message_does_not_wait_until_a_backlog_is_indexed_anew(
-    dispatch_rig: OpenRig, autojump_clock: MockClock, delay_ms: int
+    dispatch_rig: OpenRig, autojump_clock: MockClock, due_already: int
 ) -> None:
-    """Whether what is in the backlog is due later or due already."""
+    """`due_already`: how many percent of the backlog go out as they are read."""
     async with dispatch_rig() as rig:
         count = 2 * LEAP_ENTRIES_MIN
         subscription = await rig.subscription()
-        await publish_delayed(rig, delay_ms, count)
+        for _ in range(count // 100):
+            await publish_delayed(rig, 1, due_already)
+            await publish_delayed(rig, LATER_MS, 100 - due_already)
         await publish_plain(rig)
         await trio.sleep(0.1)
         client = rig.join(subscription, SHARED, permits=2 * count)
@@ -79,11 +81,25 @@ async def test_a_new_message_does_not_wait_until_a_backlog_is_indexed_anew(
             await trio.lowlevel.checkpoint()
         assert len(subscription.delayed) + len(client.payloads) < count / 2
         await rig.settle()
-        if delay_ms == LATER_MS:
-            assert len(subscription.delayed) == count
-            await trio.sleep(LATER_MS / 1000 + 1)
+        assert len(subscription.delayed) == count // 100 * (100 - due_already)
+        await trio.sleep(LATER_MS / 1000 + 1)
         assert len(client.payloads) == count + 1
         assert len(set(client.positions)) == count + 1
+
+
+async def test_a_backlog_that_is_all_due_comes_in_its_order(
+    dispatch_rig: OpenRig, autojump_clock: MockClock
+) -> None:
+    """Nothing of it is held back: what is new is new."""
+    async with dispatch_rig() as rig:
+        subscription = await rig.subscription()
+        await publish_delayed(rig, 1, 2 * LEAP_ENTRIES_MIN)
+        await publish_plain(rig)
+        await trio.sleep(0.1)
+        client = rig.join(subscription, SHARED, permits=4 * LEAP_ENTRIES_MIN)
+        await rig.settle()
+        assert client.payloads.index(b"plain") == 2 * LEAP_ENTRIES_MIN
+        assert client.positions == sorted(client.positions)
 
 
 async def test_in_order_nothing_is_leapt_over(dispatch_rig: OpenRig, autojump_clock: MockClock) -> None:
