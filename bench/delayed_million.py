@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import random
 import re
 import struct
@@ -382,6 +383,8 @@ def judge(run: Run) -> bool:
     early = int((at[kinds] < due[kinds]).sum())
     line("delivered early", str(early), met=not early)
 
+    load = f"{os.getloadavg()[0]:.1f} tasks on {os.cpu_count()} cores"
+    line("the machine's load at the end, all programs", load)
     settled_ms = _caught_up_after(run.ready_ms, due[kinds], at[kinds])
     line("caught up after the start, ms", f"{settled_ms - run.ready_ms:.0f}")
     late = (at - due)[kinds]
