@@ -397,7 +397,14 @@ class Topics:
     async def _delete_if_idle(self, topic: Topic) -> None:
         if is_to_go(topic):
             topic.closing = True  # from now on nobody joins, and no message is taken that would be lost
-            log.info("%s: nobody has used it for too long (inactiveTopicPolicies): it is deleted", topic.name)
+            entries = topic.ledger.number_of_entries
+            log.log(
+                logging.WARNING if entries else logging.INFO,
+                "%s: deleted with %d entries, as nobody has used it (brokerDeleteInactiveTopicsEnabled, "
+                "inactiveTopicPolicies)",
+                topic.name,
+                entries,
+            )
             await self._to_the_end(partial(self._delete_one, topic))
 
     async def unload(self, name: TopicName) -> None:

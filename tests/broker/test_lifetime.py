@@ -138,9 +138,10 @@ async def test_policies_go_with_their_topic(autojump_clock: MockClock) -> None:
 
 
 async def test_nobody_joins_a_topic_that_is_about_to_go(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Or its messages would be confirmed, and gone."""
+    caplog.set_level("INFO", "geminga.broker")
     async with open_broker() as broker:
         topic = await broker.topics.get(TOPIC, create=False)
         await broker.set("T/inactiveTopicPolicies", {**NO_SUBSCRIPTIONS, "maxInactiveDurationSeconds": 0})
@@ -157,4 +158,5 @@ async def test_nobody_joins_a_topic_that_is_about_to_go(
         monkeypatch.setattr(broker.topics, "_to_the_end", somebody_was_faster)
         await broker.wait(6)
         assert refused == [f"topic {TOPIC} is closing; look it up again"]
+        assert "deleted with 0 entries, as nobody has used it" in caplog.text
         assert await broker.stats() == 404
