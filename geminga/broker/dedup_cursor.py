@@ -66,6 +66,7 @@ class Deduplication:
         "_nursery",
         "_settings",
         "_settled",
+        "_since",
         "_snapshot_ms",
         "_snapshot_under_way",
         "ids",
@@ -93,6 +94,7 @@ class Deduplication:
         self._settled: trio.Event | None = None
         self._snapshot_under_way = False
         self._snapshot_ms = 0
+        self._since = ledger.last_confirmed
         self.wanted = False
         self.ids: SequenceIds | None = None
 
@@ -103,20 +105,26 @@ class Deduplication:
         StorageError, ServiceNotReady.
         """
         if self.wanted or DEDUPLICATION_CURSOR in self._ledger.cursors:
+            self._adjusting = trio.Event()
             await self._adjust()
 
     def run_in(self, nursery: trio.Nursery) -> None:
         """Where its tasks run from now on; there are none unless something is to be done."""
         self._nursery = nursery
         if self.wanted is (self.ids is None):
-            nursery.start_soon(self._adjust_quietly)
+            self._adjust_soon()
 
     def want(self, wanted: bool) -> None:
-        """Switch it on or off. `ready` waits until that is done."""
+        """Switch it on or off: what is accepted from now on counts, `ready` waits until that is so."""
         if wanted is not self.wanted:
             self.wanted = wanted
-            if self._nursery is not None and self._adjusting is None:
-                self._nursery.start_soon(self._adjust_quietly)
+            self._since = self._ledger.last_confirmed
+            self._adjust_soon()
+
+    def _adjust_soon(self) -> None:
+        if self._nursery is not None and self._adjusting is None:
+            self._adjusting = trio.Event()
+            self._nursery.start_soon(self._adjust_quietly)
 
     async def ready(self) -> None:
         """Return when nothing is being switched."""
@@ -130,9 +138,8 @@ class Deduplication:
             log.error("%s: deduplication could not be switched: %s", self._name, error)
 
     async def _adjust(self) -> None:
-        if self._adjusting is not None:
-            return
-        self._adjusting = trio.Event()
+        done = self._adjusting
+        assert done is not None
         try:
             while True:
                 if self.wanted and self.ids is None:
@@ -142,8 +149,8 @@ class Deduplication:
                 else:
                     return
         finally:
-            self._adjusting.set()
             self._adjusting = None
+            done.set()
 
     async def _disable(self) -> None:
         self.ids = self._cursor = None
@@ -154,10 +161,10 @@ class Deduplication:
             return
 
     async def _enable(self) -> None:
-        """Read what is behind the snapshot. A cursor that is new begins at the tail: what was stored without
-        deduplication is not known.
+        """Read what is behind the snapshot. A new cursor begins where the topic was when deduplication
+        was asked for: what was stored before that is not known.
         """
-        cursor = await self._ledger.open_cursor(DEDUPLICATION_CURSOR, initial="latest")
+        cursor = await self._ledger.open_cursor(DEDUPLICATION_CURSOR, initial=self._since.next())
         ids = SequenceIds(self._settings.dedup_producers_max, self._connected, self._clock.now_ms)
         ids.restore(cursor.properties)
         place = cursor.mark_delete
