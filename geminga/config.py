@@ -247,6 +247,7 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
 
     # Not Pulsar's: a log of what was published, dispatched and acknowledged; empty: none is written.
     geminga_delivery_log_directory: str = ""
+    geminga_delivery_log_interval_ms: Count = 100  # 0: at once
     geminga_delivery_log_file_size_mb: Positive = msgspec.field(
         default=256, name="gemingaDeliveryLogFileSizeMB"
     )

@@ -242,6 +242,7 @@ def _delivery_log(config: Config, disk: Disk, clock: Clock) -> DeliveryLog | Non
         config.geminga_delivery_log_directory,
         disk,
         clock,
+        interval_s=config.geminga_delivery_log_interval_ms / 1000,
         file_bytes_max=config.geminga_delivery_log_file_size_mb * MIB,
         total_bytes_max=config.geminga_delivery_log_total_size_mb * MIB,
     )

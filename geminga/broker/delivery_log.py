@@ -1,9 +1,11 @@
 """The opt-in delivery log: events are noted by plain calls and written together, on another thread.
 
 An event is a tuple in a list, in the order of the format's columns, with names where those have places in a
-table. Twice a second, or when there are many, a thread makes a segment of them and appends it to the file.
-There is no sync: the log is no part of what the broker promises. What cannot be written is counted and said
-(MISSED). `geminga/delivery_log_format.py` has the bytes.
+table. Ten times a second, or when there are many, a thread makes a segment of them and appends it to the
+file; or, for those who kill the broker, each call does. There is no sync: the log is no part of what the
+broker promises. What cannot be written is counted and said (MISSED).
+
+`geminga/delivery_log_format.py` has the bytes.
 """
 
 from __future__ import annotations
@@ -28,11 +30,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("geminga.broker")
 
-WRITE_PAUSE_S: Final = 0.5
 WRITE_EVENTS: Final = 50_000
 """A segment is written as soon as there are so many."""
 SEGMENT_EVENTS: Final = 200_000
 """The most in one segment."""
+RETRY_S: Final = 1.0
 PENDING_EVENTS_MAX: Final = 400_000
 """So many may wait; what comes then is missed."""
 CLOSE_SECONDS: Final = 5.0
@@ -50,11 +52,22 @@ class DeliveryLog:
     """
 
     def __init__(
-        self, directory: str, disk: Disk, clock: Clock, *, file_bytes_max: int, total_bytes_max: int
+        self,
+        directory: str,
+        disk: Disk,
+        clock: Clock,
+        *,
+        interval_s: float = 0.1,
+        file_bytes_max: int,
+        total_bytes_max: int,
     ) -> None:
-        """`total_bytes_max` is of all files together, the oldest go first; 0: no limit."""
+        """An event is written at most `interval_s` after it was noted; 0: at once, on the loop, so that not
+        even a killed process leaves one out. `total_bytes_max` is of all files together, the oldest go first;
+        0: no limit.
+        """
         self._directory = directory
         self._disk = disk
+        self._interval_s = interval_s
         self._file_bytes_max = file_bytes_max
         self._total_bytes_max = total_bytes_max
         self._events: list[Event] = []
@@ -79,7 +92,9 @@ class DeliveryLog:
         if len(pending) > PENDING_EVENTS_MAX:
             self._missed += len(pending) - PENDING_EVENTS_MAX
             del pending[PENDING_EVENTS_MAX:]
-        if before < WRITE_EVENTS <= len(pending):
+        if not self._interval_s and self._file is not None:
+            self._write_now()
+        elif before < WRITE_EVENTS <= len(pending):
             self._wake.set()
 
     def published(
@@ -113,7 +128,7 @@ class DeliveryLog:
         task_status.started()
         while not (self._closing and not self._events):
             if not self._closing:
-                with trio.move_on_after(WRITE_PAUSE_S):
+                with trio.move_on_after(self._interval_s or RETRY_S):
                     await self._wake.wait()
                 self._wake = trio.Event()
             if self._events:
@@ -131,21 +146,37 @@ class DeliveryLog:
             await self._done.wait()
 
     async def _write(self) -> None:
-        events, self._events = self._events, []
-        missed, self._missed = self._missed, 0
-        lost = missed + len(events)
-        if missed:
-            events.append((MISSED, events[-1][1], None, None, None, 0, 0, -1, missed, 0, 0, 0, -1))
+        events, count = self._taken()
         try:
             await self._disk.run(self._append, events, self.now_ms())
         except StorageError as error:
-            self._missed += lost
             await self._disk.run(self._end_file)
-            if not self._is_failing:
-                log.error("the delivery log cannot be written, events are missing from it: %s", error)
-            self._is_failing = True
+            self._failed(count, error)
         else:
             self._is_failing = False
+
+    def _write_now(self) -> None:
+        events, count = self._taken()
+        try:
+            self._append(events, self.now_ms())
+        except StorageError as error:
+            self._end_file()
+            self._failed(count, error)
+
+    def _taken(self) -> tuple[list[Event], int]:
+        """What is to be written, and how many events that stands for."""
+        events, self._events = self._events, []
+        missed, self._missed = self._missed, 0
+        count = missed + len(events)
+        if missed:
+            events.append((MISSED, events[-1][1], None, None, None, 0, 0, -1, missed, 0, 0, 0, -1))
+        return events, count
+
+    def _failed(self, count: int, error: StorageError) -> None:
+        self._missed += count
+        if not self._is_failing:
+            log.error("the delivery log cannot be written, events are missing from it: %s", error)
+        self._is_failing = True
 
     def _append(self, events: list[Event], now_ms: int) -> None:
         if self._file is None or self._file.size() >= self._file_bytes_max:

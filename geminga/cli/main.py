@@ -29,6 +29,7 @@ COMMANDS = {
     "namespaces": "list, create and delete namespaces, get and set their policies",
     "topicPolicies": "get and set policies of single topics",
     "topics": "list, create and delete topics, show statistics, manage subscriptions",
+    "schemas": "show, upload and delete the schemas of topics, say what would fit",
     "memory": "show what a running broker's memory is used for",
     "pipeline": "bulk work on Spark: audit deliveries, plan an index, rescue a broken directory",
     "bookie": "look into a stopped broker's storage: list, dump, verify, rebuild the index",

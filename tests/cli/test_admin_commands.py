@@ -260,3 +260,22 @@ def test_help_lists_the_verbs(capsys: pytest.CaptureFixture[str], tmp_path: Path
     ):
         assert main([group, "--help"]) == EXIT_OK
         assert verb in capsys.readouterr().out
+
+
+def test_schemas_are_uploaded_shown_and_deleted(geminga: Command, topic: str, tmp_path: Path) -> None:
+    definition = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
+    file, other = tmp_path / "schema.json", tmp_path / "other.json"
+    file.write_text(json.dumps({"type": "AVRO", "schema": definition, "properties": {"k": "v"}}))
+    other.write_text(json.dumps({"type": "STRING", "schema": ""}))
+    assert "Schema not found" in geminga("schemas", "get", topic, code=EXIT_FAILED)
+    assert json.loads(geminga("schemas", "upload", topic, "-f", str(file))) == {"version": {"version": 0}}
+    shown = json.loads(geminga("schemas", "get", topic))
+    assert (shown["version"], json.loads(shown["data"]), shown["properties"]) == (0, definition, {"k": "v"})
+    assert json.loads(geminga("schemas", "get", topic, "-v", "0")) == shown
+    assert json.loads(geminga("schemas", "get", topic, "-a")) == [shown]
+    assert json.loads(geminga("schemas", "compatibility", topic, "-f", str(file)))["compatibility"] is True
+    refused = geminga("schemas", "upload", topic, "-f", str(other), code=EXIT_FAILED)
+    assert "exists schema type AVRO, new schema type STRING" in refused
+    assert "missing.json" in geminga("schemas", "upload", topic, "-f", "missing.json", code=EXIT_FAILED)
+    assert json.loads(geminga("schemas", "delete", topic)) == {"version": 1}
+    assert "Schema not found" in geminga("schemas", "get", topic, code=EXIT_FAILED)

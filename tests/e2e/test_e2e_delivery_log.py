@@ -12,7 +12,9 @@ import pytest
 from pulsar import ConsumerType
 
 from geminga.delivery_log_format import Kind, segments
+from geminga.wire import pulsar_pb2 as pb
 from tests.e2e.admin_http import Admin
+from tests.e2e.binary_session import BinarySession
 from tests.e2e.broker_process import BrokerProcess
 from tests.e2e.waiting import place, receive
 
@@ -170,3 +172,23 @@ def test_a_crash_leaves_a_log_that_says_so_and_can_be_read(
     kinds = [event["kind"] for event in logged(tmp_path / "log")]
     assert kinds[-2:] == [Kind.OPENED, Kind.CLOSED]
     assert Kind.CLOSED not in kinds[:-1]
+
+
+def test_written_at_once_the_log_survives_a_kill(tmp_path: Path) -> None:
+    settings = {"gemingaDeliveryLogDirectory": str(tmp_path / "log"), "gemingaDeliveryLogIntervalMs": "0"}
+    broker = BrokerProcess(tmp_path / "data", settings=settings)
+    broker.start()
+    try:
+        with BinarySession(broker.endpoints.binary_address) as connection:
+            connection.connect()
+            connection.create_producer(T)
+            ids = [connection.publish(b"x", sequence_id=number).message_id.entryId for number in range(50)]
+            connection.subscribe(T, "s", initialPosition=pb.CommandSubscribe.Earliest)
+            connection.send(pb.CommandFlow(consumer_id=1, messagePermits=30))
+            for _ in range(30):
+                connection.expect(pb.CommandMessage)
+    finally:
+        broker.kill()
+    events = logged(tmp_path / "log")
+    assert of(events, Kind.PUBLISHED, "entry_id") == [(entry,) for entry in ids]
+    assert of(events, Kind.DISPATCHED, "entry_id") == [(entry,) for entry in ids[:30]]
