@@ -15,17 +15,16 @@ import json
 import os
 import random
 import resource
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
+from figures import add_options, measured, show
 
 from geminga.bookie.bookie import Bookie
 from geminga.clock import RealClock
@@ -144,21 +143,12 @@ def main() -> None:
     parser.add_argument("--holes", type=int, default=1_000_000)
     parser.add_argument("--ledgers", type=int, default=40)
     parser.add_argument("--entries", type=int, default=50_000, help="of each ledger")
-    parser.add_argument("--work-dir", help="where the data directory goes")
-    parser.add_argument("--json", type=Path)
+    add_options(parser)
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         trio.run(acknowledge, options.child, options)
-    directory = tempfile.mkdtemp(prefix="cursor-holes-", dir=options.work_dir)
-    try:
-        figures = measure(options, Path(directory))
-    finally:
-        shutil.rmtree(directory)
-    for name, value in figures.items():
-        print(f"{name.replace('_', ' '):<20}{value:.2f}".removesuffix(".00"))
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=1))
+    show(measured("cursor-holes", options, lambda directory: measure(options, Path(directory))))
 
 
 if __name__ == "__main__":

@@ -16,17 +16,15 @@ import functools
 import json
 import os
 import shlex
-import shutil
 import signal
 import sys
-import tempfile
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import trio
 from broker_process import OURS, BrokerProcess, Ports, enter_own_network
+from figures import add_options, measured
 
 from geminga.cli.connection import Connection
 from geminga.cli.producer import Producer
@@ -134,16 +132,11 @@ def main() -> None:
     parser.add_argument("--topics", type=int, default=10_000)
     parser.add_argument("--messages", type=int, default=3)
     parser.add_argument("--watch-seconds", type=float, default=36)
-    parser.add_argument("--work-dir", help="where the data directory goes")
-    parser.add_argument("--json", type=Path)
+    add_options(parser)
     options = parser.parse_args()
     if not enter_own_network():
         sys.exit("needs a network namespace of its own")
-    directory = tempfile.mkdtemp(prefix="many-topics-", dir=options.work_dir)
-    try:
-        figures = measure(options, directory)
-    finally:
-        shutil.rmtree(directory)
+    figures = measured("many-topics", options, lambda directory: measure(options, directory))
     print(f"filled in                    {figures['fill_s']:.1f} s")
     print(f"start after a kill           {figures['start_s']:.2f} s")
     print(f"start after an orderly stop  {figures['start_after_stop_s']:.2f} s")
@@ -152,8 +145,6 @@ def main() -> None:
     print(f"memory of a loaded topic     {figures['kib_each']:.1f} KiB")
     print(f"resident with all loaded     {figures['resident_mib']:.0f} MiB")
     print(f"periodic checks              {figures['checks_percent']:.2f} % of a core")
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":

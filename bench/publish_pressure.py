@@ -1,11 +1,13 @@
 """Many producers of large messages against a slow disk: memory, loss, and who is left behind.
 
-    python bench/publish_pressure.py                          100 producers of 5 MiB, 1 s for each sync, 120 s
+    python bench/publish_pressure.py                          100 producers of 5 MiB, 1 s for each sync, 300 s
     python bench/publish_pressure.py --sync-s 0.02 --seconds 60
 
 The broker is this checkout's, with the default budget; each of its syncs takes so much longer. Every producer
-has a connection of its own and always two messages under way. At the end the producers stop, the broker is
-killed, and another one, with a disk as it is, says how many messages it has.
+has a connection of its own and always two messages under way. A second for each sync lets about one message a
+second through, so that a round of all producers takes two minutes: a shorter run says nothing of fairness. At
+the end the producers stop, the broker is killed, and another one, with a disk as it is, says how many
+messages it has.
 """
 
 from __future__ import annotations
@@ -14,18 +16,16 @@ import argparse
 import json
 import os
 import shlex
-import shutil
 import signal
 import statistics
 import sys
-import tempfile
 import time
 import urllib.request
-from pathlib import Path
 from typing import NamedTuple
 
 import trio
 from broker_process import OURS, BrokerProcess, Ports, enter_own_network, resident_bytes
+from figures import add_options, measured, show
 
 from geminga import disk
 from geminga.cli.connection import ClientError, Connection
@@ -135,24 +135,15 @@ def main() -> None:
     parser.add_argument("--producers", type=int, default=100)
     parser.add_argument("--bytes", type=int, default=5 * MIB - 1024)
     parser.add_argument("--sync-s", type=float, default=1.0)
-    parser.add_argument("--seconds", type=float, default=120)
-    parser.add_argument("--work-dir", help="where the data directory goes")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--seconds", type=float, default=300)
+    add_options(parser)
     parser.add_argument("--broker", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.broker:
         run_slow_broker(options.sync_s, options.broker)
     if not enter_own_network():
         sys.exit("needs a network namespace of its own")
-    directory = tempfile.mkdtemp(prefix="publish-pressure-", dir=options.work_dir)
-    try:
-        figures = measure(options, directory)
-    finally:
-        shutil.rmtree(directory)
-    for name, value in figures.items():
-        print(f"{name.replace('_', ' '):<24}{value:.2f}".removesuffix(".00"))
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=1))
+    show(measured("publish-pressure", options, lambda directory: measure(options, directory)))
 
 
 if __name__ == "__main__":
