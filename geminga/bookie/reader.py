@@ -93,7 +93,7 @@ class LedgerReader:
         while first <= last and (segment := self._find(ledger_id, first)) is not None:
             end = min(last, segment.last)
             bodies += segment.bodies(first, end)
-            self._found.add(end - first + 1, segment.body_bytes(first, end))
+            self._note(segment, first, end, segment.body_bytes(first, end))
             first = end + 1
         return bodies
 
@@ -115,7 +115,8 @@ class LedgerReader:
             self.failures += 1
             raise
         end = _last_within(segment, first, min(last, segment.last), bytes_max, at_least_one=True)
-        self._in_logs.add(end - first + 1, segment.body_bytes(first, end))
+        self._found = self._in_logs
+        self._note(segment, first, end, segment.body_bytes(first, end))
         return segment.bodies(first, end)
 
     async def run(self) -> None:
@@ -137,7 +138,7 @@ class LedgerReader:
                 break
             bodies += segment.bodies(first, end)
             size_bytes = segment.body_bytes(first, end)
-            self._found.add(end - first + 1, size_bytes)
+            self._note(segment, first, end, size_bytes)
             bytes_max -= size_bytes
             first = end + 1
         return bodies
@@ -165,11 +166,21 @@ class LedgerReader:
         if segment is None:
             segment = self._cache.find(ledger_id, entry_id)
             self._found = self._in_read_cache
-            if segment is not None and 2 * (entry_id - segment.first) >= len(segment.ends):
-                self._want(ledger_id, segment.last + 1)
         elif self._storage.is_deleted(ledger_id):
             return None
         return segment
+
+    def _note(self, segment: Segment, first: int, end: int, size_bytes: int) -> None:
+        """Entries of a segment were read. From its middle on, what follows is put on its way: where a read
+        begins there, and where one of several entries ends there, since the next may come to the segment's
+        end. A single entry that came from a log may be one of many far apart.
+        """
+        self._found.add(end - first + 1, size_bytes)
+        if self._found is self._in_write_caches:
+            return
+        middle = segment.first + len(segment.ends) / 2
+        if end >= middle if end > first else first >= middle and self._found is self._in_read_cache:
+            self._want(segment.ledger_id, segment.last + 1)
 
     def _find_quietly(self, ledger_id: int, entry_id: int) -> Segment | None:
         return self._caches.find(ledger_id, entry_id) or self._cache.find(ledger_id, entry_id)

@@ -356,3 +356,21 @@ async def test_reading_in_order_is_read_ahead(tmp_path: Path) -> None:
         assert statistics.reads_from_memory > 0.95 * len(wanted)
         assert statistics.read_log_bytes < 1.1 * sum(map(len, wanted)) + 24 * len(wanted)
         assert statistics.read_cache_bytes <= SMALL.read_cache_bytes
+
+
+async def test_large_reads_in_order_wait_for_the_log_once(tmp_path: Path) -> None:
+    """Of more than half of what is read ahead: the next piece is under way before they ask for it."""
+    wanted = bodies(1, 2000, size=200)
+    async with running(tmp_path) as bookie:
+        await Owner(bookie, 1).add(*wanted)
+    async with running(tmp_path) as bookie:
+        found: list[bytes] = []
+        while len(found) < len(wanted):
+            found += await bookie.read(1, len(found), min(len(found) + 21, 1999), bytes_max=1 << 20)
+            await trio.testing.wait_all_tasks_blocked()
+        assert found == wanted
+        places = bookie.statistics().found
+        assert places.log_entries <= 100
+        assert places.log_entries + places.read_cache_entries == 2000
+        assert places.log_bytes + places.read_cache_bytes == sum(map(len, wanted))
+        assert places.write_cache_entries == 0
