@@ -17,7 +17,7 @@ FRAME_BYTES_MAX = MESSAGE_BYTES_MAX + FRAME_PADDING_BYTES
 RECEIVE_BYTES = 256 * KIB
 """How much one receive call may take from a socket..."""
 RECEIVE_BYTES_TIGHT = 64 * KIB
-"""...and while the memory for publishers is more than half used."""
+"""...and while the memory for publishers is more than half used, unless connections are few."""
 PROTOCOL_VERSION = 20
 """Highest version of the binary protocol that this broker speaks."""
 

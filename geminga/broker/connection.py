@@ -28,6 +28,9 @@ log = logging.getLogger("geminga.broker")
 CHUNKS_PER_TURN_MAX = 8
 """So many chunks a connection may read in a row before the others have their turn."""
 LAST_WORDS_SECONDS = 0.5
+CONNECTIONS_FEW = 8
+"""So many may receive large pieces however much of the memory is used: it is 2 MiB, and a frame that comes in
+pieces is copied together."""
 REQUESTS_OPEN_MAX = 1000
 """Requests of one connection that wait for an answer; at the limit its socket is not read."""
 
@@ -104,7 +107,8 @@ class Connections:
         memory, decoder = self._rooms.publish_memory, session.decoder
         turns = 0
         while True:
-            receive_bytes = limits.RECEIVE_BYTES_TIGHT if memory.is_tight() else limits.RECEIVE_BYTES
+            is_tight = self.active > CONNECTIONS_FEW and memory.is_tight()
+            receive_bytes = limits.RECEIVE_BYTES_TIGHT if is_tight else limits.RECEIVE_BYTES
             frame_bytes, before_bytes = decoder.frame_bytes, decoder.partial_bytes
             if frame_bytes > UNRESERVED_BYTES_MAX:
                 if frame.held_bytes < frame_bytes and not memory.try_reserve(frame, frame_bytes):

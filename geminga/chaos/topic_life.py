@@ -76,8 +76,9 @@ class TopicLife:
         self.delays.clear()
         ledger, self._ledger = self.ledger, None
         await ledger.close()
-        for cursor in self.truth.cursors.values():
-            cursor.durable |= cursor.consumed
+        if not ledger.fenced.is_set():  # else it was closed as it was
+            for cursor in self.truth.cursors.values():
+                cursor.durable |= cursor.consumed
 
     async def delete(self) -> None:
         for delay in self.delays.values():
