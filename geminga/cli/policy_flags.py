@@ -303,6 +303,12 @@ NAMESPACE_VERBS = (
         "subscription-expiration-time", "subscriptionExpirationTime", "--time", "-t", text="minutes; 0: never"
     ),
     SCHEMA_COMPATIBILITY._replace(removable=False),
+    PolicyVerb(
+        "schema-validation-enforce", "schemaValidationEnforced", _switch(), _switched, removable=False
+    ),
+    PolicyVerb(
+        "is-allow-auto-update-schema", "isAllowAutoUpdateSchema", _switch(), _switched, removable=False
+    ),
 )
 TOPIC_VERBS = (
     *SHARED_VERBS,

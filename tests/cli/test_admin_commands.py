@@ -186,6 +186,8 @@ VALUES = {
     "ttl-from-due-time": ["-e"],
     "backlog-quota-from-due-time": ["-e"],
     "schema-compatibility-strategy": ["-c", "FULL"],
+    "schema-validation-enforce": ["-e"],
+    "is-allow-auto-update-schema": ["-d"],
 }
 
 
