@@ -196,6 +196,8 @@ class DelayedOperator:
         waiting = [position for position in dict.fromkeys(positions) if found.delayed.holds(position)]
         found.delayed.passed(waiting)
         found.cursor.acknowledge(waiting)
+        if found.notes is not None:
+            found.notes.acked(None, waiting)
         if waiting and found.cursor.durable:
             await found.cursor.persist()
         return len(waiting)

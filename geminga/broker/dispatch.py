@@ -275,6 +275,9 @@ class Dispatcher:
             sizes.append(size)
         if skipped:
             self.cursor.acknowledge(skipped)
+            notes = self.consumers[0].notes if self.consumers else None
+            if notes is not None:
+                notes.acked(None, skipped)
         return batch
 
     def _unacked_of_batch(self, batch: Batch, position: Position, size: int) -> int:

@@ -137,7 +137,11 @@ class Topic:
 
     async def delete(self) -> None:
         """Like `close`, but nothing of the topic is left on disk."""
+        notes = [subscription.notes for subscription in self.subscriptions.values()]
         await self._end(self.ledger.delete)
+        for gone in notes:
+            if gone is not None:
+                gone.unsubscribed()
 
     async def _end(self, finish: Callable[[], Awaitable[None]]) -> None:
         """However `finish` goes, the topic's tasks end: who needs it next loads it from disk."""
