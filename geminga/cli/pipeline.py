@@ -18,6 +18,7 @@ COMMANDS = {
         "pipeline_capacity",
         "say how large an index of delayed messages gets, as a table and a plot",
     ),
+    "rebuild": ("pipeline_rebuild", "make, check or repair the buckets of a stopped broker's delayed index"),
     "rescue": (
         "pipeline_rescue",
         "read every entry that a stopped broker's files still hold, however broken",

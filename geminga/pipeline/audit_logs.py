@@ -49,7 +49,9 @@ class Piece(NamedTuple):
     events: int
 
 
-def plan(logs: Iterable[Log], *, rows_max: int = ROWS_PER_PIECE) -> list[Piece]:
+def plan(
+    logs: Iterable[Log], *, rows_max: int = ROWS_PER_PIECE, needed: Sequence[str] = ("time_ms", "topic")
+) -> list[Piece]:
     """All pieces, in the order of the logs, the files' names, and the events in them. Reads footers and heads
     only.
 
@@ -62,7 +64,7 @@ def plan(logs: Iterable[Log], *, rows_max: int = ROWS_PER_PIECE) -> list[Piece]:
             if file_number(os.path.basename(path)) is not None:
                 pieces += _delivery_log_pieces(path, rows_max)
             else:
-                pieces += _parquet_pieces(path, log.kind, rows_max)
+                pieces += _parquet_pieces(path, log.kind, rows_max, needed)
     return pieces
 
 
@@ -78,10 +80,10 @@ def _files(path: str) -> list[str]:
     return files
 
 
-def _parquet_pieces(path: str, kind: str, rows_max: int) -> list[Piece]:
+def _parquet_pieces(path: str, kind: str, rows_max: int, needed: Sequence[str]) -> list[Piece]:
     with _opened(path) as file:
         have = file.schema_arrow.names
-        missing = [c for c in ("time_ms", "topic", *(() if kind else ("kind",))) if c not in have]
+        missing = [c for c in (*needed, *(() if kind else ("kind",))) if c not in have]
         if missing:
             raise WrongLog(f"{path}: no column {', '.join(missing)}; it has {', '.join(have)}")
         counts = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]

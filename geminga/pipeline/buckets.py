@@ -1,0 +1,233 @@
+"""Buckets of the delayed index in bulk: cut, encoded, checked against the backlog. docs/rebuild.md.
+
+A backlog is rows of position and due time, wherever they come from. It is cut into ranges of neighbouring
+ledgers, one bucket each. All that belongs to a range comes together as *shares*: rows of the backlog, and the
+entries of the bucket that is there already.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from geminga.errors import CorruptData
+from geminga.tracker.bucket_format import (
+    Directory,
+    decode_directory,
+    directory_pieces,
+    encode_bucket,
+)
+from geminga.tracker.bucket_settings import BUCKETS_MAX, BucketSettings
+from geminga.tracker.rows import ENTRY_BITS, Integers, Rows, concatenate, split_repeated
+
+SHARES: Final = pa.schema(
+    [("range", pa.int32()), ("what", pa.string()), ("number", pa.int64()), ("data", pa.binary())]
+)
+"""`rows`: codes and due times of `number` rows; `entry`: entry `number` of the range's bucket."""
+ENCODED: Final = pa.schema([("range", pa.int32()), ("rows", pa.int64()), ("entries", pa.list_(pa.binary()))])
+FAULTS: Final = pa.schema(
+    [
+        ("range", pa.int32()),
+        ("fault", pa.string()),
+        ("count", pa.int64()),
+        ("ledger_id", pa.int64()),
+        ("entry_id", pa.int64()),
+    ]
+)
+"""`count` positions; the first of them. Faults are those of `Fault`."""
+_BUCKETS_AIM: Final = BUCKETS_MAX // 2
+
+
+class Range(NamedTuple):
+    """Ledgers from `first` to `last`, of one bucket."""
+
+    first: int
+    last: int
+
+
+class Encoded(NamedTuple):
+    """A bucket, ready to be written: all its entries in order."""
+
+    range: Range
+    rows: int
+    entries: list[bytes]
+
+
+# -- cutting ----------------------------------------------------------------------------------------------
+
+
+def rows_per_bucket(total: int, settings: BucketSettings) -> int:
+    """So that there are not more buckets than half of what one record names."""
+    return max(settings.indexes_min, -(-total // _BUCKETS_AIM))
+
+
+def cut(counts: Mapping[int, int], rows_each: int) -> list[Range]:
+    """Neighbouring ledgers together until they have so many rows; `counts` are rows by ledger."""
+    ranges: list[Range] = []
+    first, rows, last = -1, 0, -1
+    for ledger_id in sorted(ledger_id for ledger_id, count in counts.items() if count):
+        last = ledger_id
+        first = ledger_id if first < 0 else first
+        rows += counts[ledger_id]
+        if rows >= rows_each:
+            ranges.append(Range(first, ledger_id))
+            first, rows = -1, 0
+    if first >= 0:
+        ranges.append(Range(first, last))
+    return ranges
+
+
+def count_by_ledger(rows: Rows) -> dict[int, int]:
+    ledgers, counts = np.unique(rows.codes >> ENTRY_BITS, return_counts=True)
+    return dict(zip(ledgers.tolist(), counts.tolist(), strict=True))
+
+
+# -- shares -----------------------------------------------------------------------------------------------
+
+
+def row_shares(rows: Rows, ranges: Sequence[Range]) -> Iterator[tuple[int, str, int, bytes]]:
+    """The rows as shares, of those ranges only that are there (ascending, none overlaps)."""
+    if not rows.length:
+        return
+    ledgers = rows.codes >> ENTRY_BITS
+    places = np.searchsorted(np.array([one.first for one in ranges]), ledgers, "right") - 1
+    lasts = np.array([one.last for one in ranges] or [0])
+    inside = (places >= 0) & (ledgers <= lasts[places])
+    order = np.argsort(places[inside], kind="stable")
+    chosen, places = rows.where(inside), places[inside][order]
+    codes, times_ms = chosen.codes[order], chosen.times_ms[order]
+    begins = np.flatnonzero(np.diff(places, prepend=-1))
+    for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(places)], strict=True):
+        data = np.concatenate([codes[begin:end], times_ms[begin:end]]).astype("<i8").tobytes()
+        yield int(places[begin]), "rows", end - begin, data
+
+
+def range_of(ranges: Sequence[Range], ledger_id: int) -> int | None:
+    """The number of the range that has this ledger."""
+    place = bisect_right(ranges, (ledger_id, 1 << 62)) - 1
+    return place if place >= 0 and ledger_id <= ranges[place].last else None
+
+
+def rows_in(shares: pa.RecordBatch | pa.Table) -> Rows:
+    """All rows of some shares, sorted, each position once (at its earliest time)."""
+    parts = []
+    for what, number, data in zip(*(shares[c].to_pylist() for c in ("what", "number", "data")), strict=True):
+        if what == "rows":
+            codes, times_ms = np.frombuffer(data, "<i8").reshape(2, number)
+            parts.append(Rows(times_ms, codes))
+    rows = concatenate(parts).sorted() if parts else Rows(np.zeros(0, np.int64), np.zeros(0, np.int64))
+    return split_repeated(rows)[0]
+
+
+def encode_range(number: int, one: Range, shares: pa.Table, settings: BucketSettings) -> pa.Table:
+    """The bucket of a range as one row of `ENCODED`; none if there are no rows."""
+    rows = rows_in(shares)
+    if not rows.length:
+        return ENCODED.empty_table()
+    bucket = encode_bucket(one.first, one.last, rows, settings.segment_span_ms, settings.segment_indexes_max)
+    entries = [*bucket.segments, *bucket.directory]
+    return pa.Table.from_pydict({"range": [number], "rows": [rows.length], "entries": [entries]}, ENCODED)
+
+
+# -- checking ---------------------------------------------------------------------------------------------
+
+
+class Fault(NamedTuple):
+    """What is wrong with the bucket of a range."""
+
+    range: int
+    fault: str
+    """`damaged`: cannot be read. `missing`: positions of the backlog that it does not have. `other time`: it
+    has them, due at another time. `unknown`: it has positions that are not in the backlog (acknowledged
+    since, as a rule, which is harmless).
+    """
+    positions: int
+    ledger_id: int
+    entry_id: int
+
+    @property
+    def is_harmless(self) -> bool:
+        return self.fault == "unknown"
+
+
+def check_range(number: int, one: Range, shares: pa.Table) -> pa.Table:
+    """What is wrong with the bucket of a range as rows of `FAULTS`, by the backlog's rows and the bucket's
+    entries.
+    """
+    wanted = rows_in(shares)
+    columns = (shares[name].to_pylist() for name in ("what", "number", "data"))
+    entries = {entry: data for what, entry, data in zip(*columns, strict=True) if what == "entry"}
+    faults: list[tuple[int, str, int, int, int]] = []
+    try:
+        if entries:
+            faults += _compared(number, wanted, _bucket_rows(one, entries))
+        elif wanted.length:
+            faults.append((number, "missing", wanted.length, *_place(wanted.codes)))
+    except CorruptData:
+        faults.append((number, "damaged", wanted.length, one.first, -1))
+    return pa.Table.from_pylist([dict(zip(FAULTS.names, fault, strict=True)) for fault in faults], FAULTS)
+
+
+def _bucket_rows(one: Range, entries: Mapping[int, bytes]) -> Rows:
+    """All that a bucket says, each position once, at its last time. CorruptData."""
+    directory = _directory(entries)
+    if (directory.start_ledger, directory.end_ledger) != one:
+        raise CorruptData(f"a bucket of ledgers {directory.start_ledger} to {directory.end_ledger}")
+    parts = []
+    for segment in range(directory.segments):
+        if segment not in entries:
+            raise CorruptData(f"segment {segment} is not there")
+        parts.append(directory.decode_segment(segment, entries[segment]))
+    rows = concatenate(parts)
+    members = sum(len(ids) for ids in directory.members.values())
+    if len(np.unique(rows.codes)) != members:
+        raise CorruptData(f"{members} members, and other rows")
+    return rows
+
+
+def _directory(entries: Mapping[int, bytes]) -> Directory:
+    last = max(entries)
+    first = last - directory_pieces(entries[last]) + 1
+    missing = [number for number in range(max(first, 0), last) if number not in entries]
+    if first < 0 or missing:
+        raise CorruptData("a piece of the directory is not there")
+    directory = decode_directory([entries[number] for number in range(first, last + 1)])
+    if directory.segments != first:
+        raise CorruptData(f"a directory of {directory.segments} segments at entry {first}")
+    return directory
+
+
+def _compared(number: int, wanted: Rows, have: Rows) -> Iterator[tuple[int, str, int, int, int]]:
+    wanted_order, have_order = np.argsort(wanted.codes), np.argsort(have.codes)
+    wanted_codes, have_codes = wanted.codes[wanted_order], have.codes[have_order]
+    missing = np.setdiff1d(wanted_codes, have_codes, assume_unique=True)
+    if len(missing):
+        yield number, "missing", len(missing), *_place(missing)
+    unknown = np.setdiff1d(have_codes, wanted_codes)
+    if len(unknown):
+        yield number, "unknown", len(unknown), *_place(unknown)
+    both = np.isin(wanted_codes, have_codes, assume_unique=False)
+    codes, times_ms = wanted_codes[both], wanted.times_ms[wanted_order][both]
+    # A position may be there at several times; one of them has to be right.
+    pairs = have.times_ms[have_order]
+    first, last = np.searchsorted(have_codes, codes, "left"), np.searchsorted(have_codes, codes, "right")
+    wrong = (pairs[first] != times_ms) & (last - first == 1)
+    if np.any(wrong):
+        yield number, "other time", int(wrong.sum()), *_place(codes[wrong])
+
+
+def _place(codes: Integers) -> tuple[int, int]:
+    code = int(codes.min())
+    return code >> ENTRY_BITS, code & ((1 << ENTRY_BITS) - 1)
+
+
+def share_batch(shares: Iterable[tuple[int, str, int, bytes]]) -> pa.RecordBatch:
+    columns: list[list[object]] = [[], [], [], []]
+    for share in shares:
+        for column, value in zip(columns, share, strict=True):
+            column.append(value)
+    return pa.RecordBatch.from_pydict(dict(zip(SHARES.names, columns, strict=True)), SHARES)
