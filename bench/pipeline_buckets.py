@@ -28,7 +28,6 @@ import trio
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import trio.lowlevel
 from delayed_100m import FIRST_LEDGER, PATH, START_MS, HandClock, opened
 from pipeline_audit import Memory, mixed, tree_cpu_s
 
@@ -52,6 +51,7 @@ from geminga.tracker.bucket_owner import CursorOwner
 from geminga.tracker.bucket_settings import BucketSettings
 from geminga.tracker.rows import ENTRY_BITS, Rows
 
+BENCH = Path(__file__).resolve().parent
 PER_MS = 8
 ENTRIES_PER_LEDGER = 50_000
 HOUR_MS = 3_600_000
@@ -142,12 +142,13 @@ def sample(directory: Path, messages: int) -> None:
         began = time.perf_counter()
         async with opened(directory, clock, SETTINGS) as world, trio.open_nursery() as nursery:
             nursery.start_soon(world.recovery.run)
-            taken: list[tuple[int, int]] = []
+            taken: list[int] = []
             while len(taken) < min(SAMPLE, messages // 100):
-                taken += world.view.take_due(500)
+                taken += world.view.take_due(500).tolist()
                 await trio.lowlevel.checkpoint()
-            places = np.array(taken)
-            numbers = (places[:, 0] - FIRST_LEDGER) * ENTRIES_PER_LEDGER + places[:, 1]
+            codes = np.array(taken)
+            ledgers, entries = codes >> ENTRY_BITS, codes & ((1 << ENTRY_BITS) - 1)
+            numbers = (ledgers - FIRST_LEDGER) * ENTRIES_PER_LEDGER + entries
             late = int((due_ms(numbers) > clock.ms).sum())
             print(
                 f"served: {len(taken):,} due positions in {time.perf_counter() - began:.1f} s, "
@@ -175,7 +176,7 @@ def main() -> int:
     from geminga.pipeline.spark.pieces import started
 
     # Workers need this program's own modules.
-    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(BENCH), str(BENCH.parent)])
     memory, spark = Memory(), started(options.master)
     ledgers = options.messages // ENTRIES_PER_LEDGER
     generated: list[Source] = [Generated(at, min(at + 20, ledgers)) for at in range(0, ledgers, 20)]
@@ -191,24 +192,23 @@ def main() -> int:
     size_bytes = sum(path.stat().st_size for path in directory.rglob("*.log"))
     print(f"{size_bytes / 2**20:,.0f} MiB in entry logs, {size_bytes / options.messages:.2f} bytes a message")
 
-    def check(text: str) -> list[Range]:
+    def check(text: str, only: list[Range] | None = None) -> list[Range]:
         began, cpu_s = time.perf_counter(), tree_cpu_s(os.getpid())
         backlog = trio.run(look, directory)
-        named = sorted(backlog.buckets.values())
+        named = only or sorted(backlog.buckets.values())
         faults = verify(spark, [*generated, *stored_sources([str(directory)], backlog)], named)
         timed(f"{text}: {len(named)} buckets checked, {len(faults)} faults", began, cpu_s)
         for fault in faults:
             print(f"  {named[fault.range]}: {fault.fault}, {fault.positions:,}")
         return [named[fault.range] for fault in faults]
 
-    right = not check("as loaded")
     backlog = trio.run(look, directory)
     hit = sorted(backlog.buckets)[len(backlog.buckets) // 2]
     damage(directory, hit)
-    wrong = check("one damaged")
-    right &= wrong == [backlog.buckets[hit]]
+    wrong = check("one of them damaged")
+    right = wrong == [backlog.buckets[hit]]
     trio.run(put, directory, build(spark, generated, wrong, SETTINGS))
-    right &= not check("repaired")
+    right &= not check("repaired", wrong)
     print(f"{memory.end() / 2**30:.2f} GiB at most")
     spark.stop()
     process = multiprocessing.get_context("spawn").Process(target=sample, args=(directory, options.messages))

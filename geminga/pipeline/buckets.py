@@ -97,6 +97,8 @@ def row_shares(rows: Rows, ranges: Sequence[Range]) -> Iterator[tuple[int, str, 
     places = np.searchsorted(np.array([one.first for one in ranges]), ledgers, "right") - 1
     lasts = np.array([one.last for one in ranges] or [0])
     inside = (places >= 0) & (ledgers <= lasts[places])
+    if not inside.any():
+        return
     order = np.argsort(places[inside], kind="stable")
     chosen, places = rows.where(inside), places[inside][order]
     codes, times_ms = chosen.codes[order], chosen.times_ms[order]
