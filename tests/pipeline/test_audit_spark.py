@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +18,6 @@ from geminga.pipeline.audit_settings import AuditSettings
 
 TOPIC = "persistent://public/default/t"
 START_MS = 1_700_000_040_000
-
-
-@pytest.fixture(scope="module")
-def spark() -> Any:
-    from pyspark.sql import SparkSession
-
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    return builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
 
 
 @pytest.fixture(scope="module")

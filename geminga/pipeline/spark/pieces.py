@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -18,6 +17,7 @@ from pyspark.sql.types import StructType
 import geminga
 from geminga.errors import CorruptData, GemingaError
 from geminga.pipeline.audit_events import WrongLog
+from geminga.pipeline.spark.session import make_session
 
 T = TypeVar("T")
 
@@ -28,14 +28,11 @@ _KNOWN: Final[dict[str, type[GemingaError]]] = {"CorruptData": CorruptData, "Wro
 
 def started(master: str) -> SparkSession:
     """A session whose workers have this Python and this package."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     home = str(Path(geminga.__file__).parent.parent)
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if home not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([home, *filter(None, paths)])
-    builder = SparkSession.builder.appName("geminga pipeline").master(master)
-    builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
-    return builder.config("spark.log.level", "ERROR").getOrCreate()
+    return make_session(master=master, settings={"spark.log.level": "ERROR"})
 
 
 def each(
