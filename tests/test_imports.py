@@ -60,7 +60,7 @@ ALLOWED["room_settings"] = BELOW_SERVER
 ALLOWED["memory_report"] = BELOW_SERVER
 ALLOWED["bookie_places"] = BELOW_SERVER | {"room_settings"}
 ALLOWED["server"] = BELOW_SERVER | {"room_settings", "memory_report", "bookie_places"}
-ALLOWED["cli"] = BELOW_SERVER | {"server", "pipeline"}
+ALLOWED["cli"] = BELOW_SERVER | {"server", "bookie_places", "room_settings", "pipeline"}
 ALLOWED["testing"] = EVERYONE | {"server", "config", "wire", "chaos"}
 ALLOWED["__main__"] = {"cli"}
 
