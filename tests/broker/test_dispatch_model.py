@@ -8,7 +8,8 @@ and in the end, once everybody has permits and acknowledges, everything has been
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
@@ -17,9 +18,12 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from geminga.broker import delayed, dispatch_delayed
 from geminga.broker.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
-from geminga.errors import CorruptData
+from geminga.errors import CorruptData, StorageError
 from geminga.position import Position
+from geminga.tracker import bucket_map
+from geminga.tracker.bucket_store import BucketStore
 from geminga.wire.decoder import Delivery
 from tests.broker.dispatch_rig import Client, FakeOutbox, Rig, message, open_rig, position_of
 
@@ -63,6 +67,8 @@ operation = st.one_of(
     st.tuples(st.just("leave"), pick),
     st.tuples(st.just("delay"), pick, st.integers(1, 3000)),
     st.tuples(st.just("lose"), pick),
+    st.tuples(st.just("jam"), st.booleans()),
+    st.tuples(st.just("restart")),
     st.tuples(st.just("ack_elsewhere"), pick, st.integers(1, 3)),
     st.tuples(st.just("redeliver"), pick),
     st.tuples(st.just("block"), pick),
@@ -77,9 +83,10 @@ programs = st.builds(list.__add__, beginning, st.lists(operation, min_size=12, m
 class Model:
     """What each entry is to clients: acknowledged, pending at someone, or neither."""
 
-    def __init__(self, rig: Rig, sub_type: str) -> None:
+    def __init__(self, rig: Rig, sub_type: str, index: dict[str, Any] | None) -> None:
         self.rig = rig
         self.sub_type = sub_type
+        self.index = index
         self.log: list[tuple[int, Delivery]] = []
         """What was sent since the last check, and when."""
         self.clients: list[Client] = []
@@ -89,6 +96,8 @@ class Model:
         self.pending: dict[Position, int] = {}
         self.acked: set[Position] = set()
         self.subscription: Any = None
+        self.is_jammed = False
+        """Whether buckets cannot be written."""
 
     async def step(self, name: str, *arguments: Any) -> None:
         await getattr(self, name)(*arguments)
@@ -128,6 +137,34 @@ class Model:
             ledger_id = held[number % len(held)].ledger_id
             delayed.tracker.pass_positions([p for p in held if p.ledger_id == ledger_id])
             delayed.read_again(ledger_id, ledger_id)
+
+    async def jam(self, is_jammed: bool) -> None:
+        self.is_jammed = is_jammed
+
+    async def restart(self) -> None:
+        """All consumers lose their connections, and the subscription begins anew with what is durable."""
+        for client in self.clients:
+            self._gives_back(self.held_by(client))
+        self.clients.clear()
+        await self.rig.settle()
+        await self.subscription.close()
+        if self.rig.delays is not None:
+            self.rig.delays.detach(self.subscription.delayed)
+            await self.rig.delays.close()
+        self.rig.topic.subscriptions.clear()
+        await self.begin()
+
+    async def begin(self) -> None:
+        if self.index is not None:
+            await self.rig.index(strict=True, tick_ms=16, **self.index)
+        self.subscription = await self.rig.subscription(
+            unacked_max_per_consumer=UNACKED_MAX,
+            unacked_max_per_subscription=UNACKED_MAX_ALL,
+            round_robin_entries_max=3,
+            read_entries_max=8,
+            look_ahead_max_per_consumer=20,
+            look_ahead_max_per_subscription=60,
+        )
 
     async def join(self, priority: int, name: str) -> None:
         if self.sub_type == EXCLUSIVE and self.clients:
@@ -244,6 +281,7 @@ class Model:
 
     async def finish(self) -> None:
         """Everybody gets permits and acknowledges: in the end nothing is left."""
+        self.is_jammed = False
         if not self.clients:
             await self.join(0, "last")
         for client in self.clients:
@@ -285,34 +323,60 @@ async def execute(
     ledger_entries_max: int,
     read_ms: int,
     index: dict[str, Any] | None,
+    is_tight: bool,
 ) -> None:
     async with open_rig(partition=0, ledger_entries_max=ledger_entries_max, rollover_min_ms=0) as rig:
-        model = Model(rig, sub_type)
-        if index is not None:
-            await rig.index(strict=True, tick_ms=16, **index)
+        model = Model(rig, sub_type, index)
         if read_ms:
             slow_down(rig, read_ms)
-        model.subscription = await rig.subscription(
-            unacked_max_per_consumer=UNACKED_MAX,
-            unacked_max_per_subscription=UNACKED_MAX_ALL,
-            round_robin_entries_max=3,
-            read_entries_max=8,
-            look_ahead_max_per_consumer=20,
-            look_ahead_max_per_subscription=60,
-        )
-        for name, *arguments in program:
-            await model.step(name, *arguments)
-        await model.finish()
+        with bounds(model, is_tight=is_tight):
+            await model.begin()
+            for name, *arguments in program:
+                await model.step(name, *arguments)
+            await model.finish()
+
+
+@contextmanager
+def bounds(model: Model, *, is_tight: bool) -> Iterator[None]:
+    """What is rare with the sizes of a broker happens often; and buckets may be impossible to write."""
+    writing = BucketStore.writing
+
+    @asynccontextmanager
+    async def may_fail(store: BucketStore) -> AsyncIterator[Any]:
+        if model.is_jammed:
+            raise StorageError("no room for buckets")
+        async with writing(store) as writer:
+            yield writer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BucketStore, "writing", may_fail)
+        if is_tight:
+            patch.setattr(bucket_map, "FROZEN_ROWS_MAX", 1)
+            patch.setattr(delayed, "EARLY_MAX", 2)
+            patch.setattr(dispatch_delayed, "LEAP_ENTRIES_MIN", 2)
+            patch.setattr(dispatch_delayed, "LEAP_SHORT_ENTRIES", 1)
+            patch.setattr(dispatch_delayed, "WINDOWS_PER_READ", 1)
+        yield
 
 
 @pytest.mark.parametrize("sub_type", [EXCLUSIVE, FAILOVER, SHARED, KEY_SHARED])
 def test_random_programs(sub_type: str) -> None:
     @settings(max_examples=PROGRAMS, deadline=None, database=None)
-    @given(programs, st.sampled_from([5, 1000]), st.sampled_from([0, 20]), st.sampled_from(INDEXES))
+    @given(
+        programs,
+        st.sampled_from([5, 1000]),
+        st.sampled_from([0, 20]),
+        st.sampled_from(INDEXES),
+        st.booleans(),
+    )
     def run(
-        program: list[tuple[Any, ...]], ledger_entries_max: int, read_ms: int, index: dict[str, Any] | None
+        program: list[tuple[Any, ...]],
+        ledger_entries_max: int,
+        read_ms: int,
+        index: dict[str, Any] | None,
+        is_tight: bool,
     ) -> None:
         clock = trio.testing.MockClock(autojump_threshold=0)
-        trio.run(execute, sub_type, program, ledger_entries_max, read_ms, index, clock=clock)
+        trio.run(execute, sub_type, program, ledger_entries_max, read_ms, index, is_tight, clock=clock)
 
     run()
