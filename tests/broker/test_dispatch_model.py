@@ -66,6 +66,7 @@ operation = st.one_of(
     join,
     st.tuples(st.just("leave"), pick),
     st.tuples(st.just("delay"), pick, st.integers(1, 3000)),
+    st.tuples(st.just("delays"), st.lists(st.integers(1, 3000), min_size=2, max_size=20)),
     st.tuples(st.just("lose"), pick),
     st.tuples(st.just("jam"), st.booleans()),
     st.tuples(st.just("restart")),
@@ -122,6 +123,12 @@ class Model:
 
     async def delay(self, key: int, delay_ms: int) -> None:
         await self.publish([(key, 1)], deliver_at_ms=self.rig.now_ms() + delay_ms)
+
+    async def delays(self, delays_ms: list[int]) -> None:
+        """With an ordinary entry behind them."""
+        for number, delay_ms in enumerate(delays_ms):
+            await self.delay(number, delay_ms)
+        await self.publish([(0, 1)])
 
     async def lose(self, number: int) -> None:
         """A part of the index is lost: nobody may notice."""
