@@ -28,6 +28,8 @@ class DueCount(msgspec.Struct, rename="camel", kw_only=True):
     from_ms: int
     to_ms: int
     messages: int
+    is_estimated: bool = False
+    """Of a segment that is not loaded only its first and last time are known; it is spread between these."""
 
 
 class DelayedMessage(msgspec.Struct, rename="camel", kw_only=True):

@@ -100,7 +100,12 @@ class DelayedOperator:
             width_ms *= 2
             await trio.lowlevel.checkpoint()
         return [
-            DueCount(from_ms=one.start_ms, to_ms=one.start_ms + width_ms, messages=one.positions)
+            DueCount(
+                from_ms=one.start_ms,
+                to_ms=one.start_ms + width_ms,
+                messages=one.positions,
+                is_estimated=one.is_estimated,
+            )
             for one in classes
         ]
 

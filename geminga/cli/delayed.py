@@ -44,7 +44,7 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
         return made
 
     action("summary", "how many messages wait, and what their index takes")
-    histogram = action("histogram", "how many messages are due when")
+    histogram = action("histogram", "how many messages are due when; ~ where that is estimated")
     histogram.add_argument("--width", type=duration_ms, default=60_000, metavar="TIME", help="such as 1m")
     listing = action("list", "messages that wait, in the order of the topic")
     listing.add_argument("--from", dest="start", default="0:0", metavar="LEDGER:ENTRY")
@@ -134,7 +134,8 @@ def _histogram(flags: argparse.Namespace) -> int:
         most = max((row["messages"] for row in answer), default=0)
         for row in answer:
             bar = "#" * max(1, round(BAR_WIDTH * row["messages"] / most))
-            print(f"{_time_text(row['fromMs'])}  {row['messages']:>10}  {bar}")
+            about = "~" if row.get("isEstimated") else ""
+            print(f"{_time_text(row['fromMs'])}  {about + str(row['messages']):>11}  {bar}")
         if not answer:
             print("no message waits")
 

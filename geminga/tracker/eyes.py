@@ -28,6 +28,8 @@ class DueClass(NamedTuple):
 
     start_ms: int
     positions: int
+    is_estimated: bool = False
+    """Of some it is only known that they are due in this class or in one beside it."""
 
 
 class Whereabouts(NamedTuple):
@@ -47,7 +49,8 @@ def histogram(view: View, width_ms: int) -> list[DueClass]:
     """Ascending classes that are not empty; the counts sum up to that of the view.
 
     Single rows are counted where they are; of a packed or stored segment only the first and the last time are
-    known, so its rows are spread evenly between these.
+    known, so its rows are spread evenly between these, and what has been passed of them is taken from all in
+    proportion: such classes are estimated.
     """
     assert width_ms > 0
     index = view.index
@@ -57,31 +60,39 @@ def histogram(view: View, width_ms: int) -> list[DueClass]:
         for start, count in zip(starts.tolist(), counts.tolist(), strict=True):
             exact[start] = exact.get(start, 0) + count
     spread: dict[int, float] = {}
+    estimated: set[int] = set()
+    in_segments = 0
     for bucket in _buckets(index):
         for number in range(bucket.next_segment, bucket.segments):
-            _spread(
-                spread,
-                int(bucket.min_ms[number]),
-                int(bucket.max_ms[number]),
-                int(bucket.counts[number]),
-                width_ms,
-            )
+            min_ms, max_ms = int(bucket.min_ms[number]), int(bucket.max_ms[number])
+            count = int(bucket.counts[number])
+            in_segments += count
+            classes = _spread(spread, min_ms, max_ms, count, width_ms)
+            if len(classes) > 1:
+                estimated.update(classes)
     left = len(view) - sum(exact.values())
     if left > 0 and not spread:
         spread[index.now_ms() // width_ms] = 1.0  # due for long, and its time is forgotten
+    if left != in_segments:
+        estimated.update(spread)
     counts_by_class = _apportion(spread, max(left, 0))
     for start, count in exact.items():
         counts_by_class[start] = counts_by_class.get(start, 0) + count
-    return [DueClass(start * width_ms, counts_by_class[start]) for start in sorted(counts_by_class)]
+    return [
+        DueClass(start * width_ms, counts_by_class[start], start in estimated)
+        for start in sorted(counts_by_class)
+    ]
 
 
-def _spread(classes: dict[int, float], min_ms: int, max_ms: int, count: int, width_ms: int) -> None:
+def _spread(classes: dict[int, float], min_ms: int, max_ms: int, count: int, width_ms: int) -> range:
+    """Returns the classes over which they were spread."""
     first, last = min_ms // width_ms, max_ms // width_ms
     last = min(last, first + CLASSES_MAX - 1)
     for start in range(first, last + 1):
         from_ms, to_ms = max(min_ms, start * width_ms), min(max_ms + 1, (start + 1) * width_ms)
         share = count * (to_ms - from_ms) / (max_ms + 1 - min_ms)
         classes[start] = classes.get(start, 0.0) + share
+    return range(first, last + 1)
 
 
 def _apportion(weights: dict[int, float], total: int) -> dict[int, int]:

@@ -58,6 +58,10 @@ def test_packed_rows_are_spread_over_the_histogram_and_none_is_missing() -> None
     assert sum(found.positions for found in counts) == 50_000
     assert [found.start_ms for found in counts] == list(range(0, 100_000, 10_000))
     assert all(abs(found.positions - 5000) < 60 for found in counts)
+    assert all(found.is_estimated for found in counts)
+    assert histogram(view, 200_000) == [DueClass(0, 50_000)], "all of them for certain"
+    view.pass_positions([(1, 0)])
+    assert histogram(view, 200_000) == [DueClass(0, 49_999, is_estimated=True)]
 
 
 def test_pages_go_on_where_the_last_one_ended() -> None:
