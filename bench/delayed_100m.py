@@ -342,10 +342,12 @@ def for_a_billion(messages: int, filled: dict[str, Any]) -> dict[str, float]:
     """
     times = 1_000_000_000 / messages
     buckets = min(filled["seals"] * times, BUCKETS_MAX)
-    segments = max(
-        buckets * filled["segments"] / filled["buckets"],
-        1_000_000_000 / BucketSettings().segment_indexes_max,
-    )
+    settings = BucketSettings()
+    # As large as now, or as many as there are time spans in a day, or as large as they may be.
+    a_bucket = filled["segments"] / filled["buckets"]
+    by_span = max(a_bucket, 24 * HOUR_MS / settings.segment_span_ms)
+    by_rows = a_bucket * (1_000_000_000 / buckets) / (messages / filled["buckets"])
+    segments = max(buckets * min(by_span, by_rows), 1_000_000_000 / settings.segment_indexes_max)
     ledgers = 1_000_000_000 / ENTRIES_PER_LEDGER
     index_mib = (buckets * STORED_BYTES + segments * SEGMENT_BYTES + ledgers * LEDGER_BYTES) / MIB
     return {
