@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from geminga.tracker.bucket_store import StoredBucket
-from geminga.tracker.due_rows import by_ledger, keep_only
+from geminga.tracker.due_rows import codes_of, keep_only, members_of
 from geminga.tracker.index import DelayedIndex
 from geminga.tracker.rows import Rows, code_of
 from geminga.tracker.sources import Bucket
@@ -129,18 +129,17 @@ def _live_rows(view: View) -> Iterable[Rows]:
 
 
 def _wanted(view: View, rows: Rows) -> Rows:
-    live = []
-    for ledger_id, entry_ids in by_ledger(rows.codes) if rows.length else ():
+    live = {}
+    for ledger_id, entry_ids in members_of(rows.codes).items():
         tracked = view.index.members.bitmaps.get(ledger_id)
         if tracked is None:
             continue
-        passed = view.passed.bitmaps.get(ledger_id)
-        live += [
-            code_of(ledger_id, entry_id)
-            for entry_id in entry_ids.tolist()
-            if entry_id in tracked and (passed is None or entry_id not in passed)
-        ]
-    return keep_only(rows, np.array(live, np.int64)) if live else rows.part(0, 0)
+        wanted = entry_ids & tracked
+        if (passed := view.passed.bitmaps.get(ledger_id)) is not None:
+            wanted -= passed
+        if wanted:
+            live[ledger_id] = wanted
+    return keep_only(rows, codes_of(live))
 
 
 def _with_their_times(rows: Rows, overrides: dict[int, int], seen: set[int]) -> Rows:

@@ -9,6 +9,7 @@ from pyroaring import BitMap
 from geminga.position import Position
 from geminga.tracker.bucket_format import decode_directory, encode_bucket
 from geminga.tracker.bucket_store import StoredBucket
+from geminga.tracker.due_rows import codes_of, members_of
 from geminga.tracker.frozen import Frozen
 from geminga.tracker.index import DelayedIndex, IndexSettings
 from geminga.tracker.rows import Rows, order_of
@@ -229,3 +230,20 @@ def test_what_was_cut_off_and_has_no_rows_left_is_not_sealed() -> None:
     assert not index.buckets.covers(1, 1)
     clock.ms = 2000
     assert take(view, 9) == [(1, 0)]
+
+
+@pytest.mark.parametrize("entries", [1, 2, 300, 4096, 4097, 40_000])
+@pytest.mark.parametrize("highest", [40_000, 65_535, 200_000])
+@pytest.mark.parametrize("ledgers", [1, 3])
+def test_codes_in_any_order_become_bitmaps(entries: int, highest: int, ledgers: int) -> None:
+    draw = np.random.default_rng(entries)
+    codes = (draw.integers(5, 5 + ledgers, size=entries) << 32) + draw.integers(highest + 1, size=entries)
+    codes[-1] = (5 << 32) + highest
+    codes = np.concatenate((codes, codes[:7]))
+    expected: dict[int, set[int]] = {}
+    for code in codes.tolist():
+        expected.setdefault(code >> 32, set()).add(code & 0xFFFFFFFF)
+    found = members_of(codes)
+    assert list(found) == sorted(expected)
+    assert {ledger_id: set(entry_ids) for ledger_id, entry_ids in found.items()} == expected
+    assert codes_of(found).tolist() == sorted(set(codes.tolist()))
