@@ -15,14 +15,28 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from fastcrc.crc32 import iscsi as crc32c
-from numpy.typing import NDArray
 
+from geminga.delivery_log_columns_format import (
+    ABSENT,
+    COLUMNS,
+    DTYPES,
+    NAME_BYTES_MAX,
+    TABLES,
+    Column,
+    constant_column,
+    pack_column,
+    pack_table,
+    unpack_column,
+    unpack_table,
+)
 from geminga.errors import CorruptData
 from geminga.limits import MIB
+
+__all__ = ["ABSENT", "COLUMNS", "DTYPES", "NAME_BYTES_MAX", "TABLES", "Column"]
 
 VERSION: Final = 1
 FILE_MAGIC: Final = b"GEMDLOG\0"
@@ -34,15 +48,10 @@ _SEGMENT_HEAD: Final = struct.Struct("<4sIIIQqq")
 """magic | crc of all after it | bytes of the segment | events | number in the file | first and last ms"""
 SEGMENT_HEAD_BYTES: Final = _SEGMENT_HEAD.size
 _CRC_FROM: Final = 8
-_COLUMN: Final = struct.Struct("<BBq")
 _COUNT: Final = struct.Struct("<I")
-_SIZE: Final = struct.Struct("<H")
 
 SEGMENT_EVENTS_MAX: Final = 1 << 18
 SEGMENT_BYTES_MAX: Final = 64 * MIB
-NAME_BYTES_MAX: Final = 0xFFFF
-
-_PLAIN, _WITH_ABSENT = range(2)
 
 
 class Kind(enum.IntEnum):
@@ -72,45 +81,6 @@ class Kind(enum.IntEnum):
     """The broker stopped in order: nothing is missing."""
     RELEASED = 13
     """A consumer left, or gave back all that it had not acknowledged: that comes again."""
-
-
-COLUMNS: Final = (
-    "kind",
-    "time_ms",
-    "topic",
-    "subscription",
-    "client",
-    "ledger_id",
-    "entry_id",
-    "batch_index",
-    "batch_size",
-    "redelivery_count",
-    "deliver_at_ms",
-    "publish_time_ms",
-    "sequence_id",
-)
-TABLES: Final = ("topic", "subscription", "client")
-ABSENT: Final[Mapping[str, int]] = {
-    "topic": -1,
-    "subscription": -1,
-    "client": -1,
-    "batch_index": -1,
-    "deliver_at_ms": 0,
-    "publish_time_ms": 0,
-    "sequence_id": -1,
-}
-"""What a column holds where an event has no such thing."""
-DTYPES: Final[Mapping[str, str]] = dict.fromkeys(COLUMNS, "<i8") | {
-    "kind": "|u1",
-    "topic": "<i4",
-    "subscription": "<i4",
-    "client": "<i4",
-    "batch_index": "<i4",
-    "batch_size": "<i4",
-    "redelivery_count": "<i4",
-}
-
-Column = NDArray[Any]
 
 
 class FileHead(NamedTuple):
@@ -184,57 +154,19 @@ def encode_segment(
     if not 1 <= events <= SEGMENT_EVENTS_MAX:
         raise ValueError(f"{events} events in one segment")
     times = np.asarray(columns["time_ms"], np.int64)
-    parts = [_pack_table(names) for names in (topics, subscriptions, clients)]
+    parts = [pack_table(names) for names in (topics, subscriptions, clients)]
     for name in COLUMNS:
         values = columns.get(name)
         if values is None:
-            parts.append(_COLUMN.pack(_PLAIN, 0, ABSENT.get(name, 0)))
+            parts.append(constant_column(ABSENT.get(name, 0)))
         else:
-            parts.append(_pack_column(np.asarray(values, np.int64), events, ABSENT.get(name)))
+            parts.append(pack_column(np.asarray(values, np.int64), events, ABSENT.get(name)))
     body = b"".join(parts)
     head = _SEGMENT_HEAD.pack(
         SEGMENT_MAGIC, 0, SEGMENT_HEAD_BYTES + len(body), events, number, int(times.min()), int(times.max())
     )
     crc = crc32c(body, crc32c(head[_CRC_FROM:]))
     return head[:4] + _COUNT.pack(crc) + head[_CRC_FROM:] + body
-
-
-def _pack_table(names: Sequence[str]) -> bytes:
-    parts = [_COUNT.pack(len(names))]
-    for name in names:
-        data = name.encode()
-        if len(data) > NAME_BYTES_MAX:
-            raise ValueError(f"a name of {len(data)} bytes")
-        parts += (_SIZE.pack(len(data)), data)
-    return b"".join(parts)
-
-
-def _pack_column(values: NDArray[np.int64], events: int, absent: int | None) -> bytes:
-    """Differences to the least value in as few bytes each as they all need. With absent values code 0 stands
-    for those, and all others are one higher.
-    """
-    if len(values) != events:
-        raise ValueError(f"a column of {len(values)} values for {events} events")
-    present = values
-    missing = None
-    if absent is not None:
-        missing = values == absent
-        present = values[~missing]
-        if len(present) == len(values):
-            missing = None
-        elif not len(present):
-            return _COLUMN.pack(_PLAIN, 0, absent)
-    least, greatest = int(present.min()), int(present.max())
-    greatest_code = greatest - least + (missing is not None)
-    width = 0 if greatest_code == 0 else next(w for w in (1, 2, 4, 8) if greatest_code < 1 << 8 * w)
-    if greatest_code >= 1 << 63:
-        raise ValueError("a column whose values are too far apart")
-    codes = values - least
-    if missing is not None:
-        codes += 1
-        codes[missing] = 0
-    data = codes.astype(f"<u{width}").tobytes() if width else b""
-    return _COLUMN.pack(_WITH_ABSENT if missing is not None else _PLAIN, width, least) + data
 
 
 def decode_segment_head(data: bytes | memoryview, offset: int = 0, *, at: int = 0) -> SegmentHead:
@@ -276,15 +208,14 @@ def _decode_body(head: SegmentHead, view: memoryview, columns: Collection[str]) 
     position = SEGMENT_HEAD_BYTES
     tables: list[list[str]] = []
     for _ in TABLES:
-        names, position = _unpack_table(view, position)
+        names, position = unpack_table(view, position)
         tables.append(names)
     found: dict[str, Column] = {}
     for name in COLUMNS:
-        form, width, least = _COLUMN.unpack_from(view, position)
-        position += _COLUMN.size
-        if name in columns:
-            found[name] = _unpack_column(view, position, head.events, form, width, least, name)
-        position += width * head.events
+        wanted = name if name in columns else None
+        column, position = unpack_column(view, position, head.events, wanted)
+        if column is not None:
+            found[name] = column
     if position != len(view):
         raise ValueError(f"{position} bytes of {len(view)} are used")
     for name, names in zip(TABLES, tables, strict=True):
@@ -292,34 +223,6 @@ def _decode_body(head: SegmentHead, view: memoryview, columns: Collection[str]) 
             raise ValueError(f"an index beyond the {len(names)} names of {name}")
     topics, subscriptions, clients = tables
     return Segment(head, topics, subscriptions, clients, found)
-
-
-def _unpack_table(view: memoryview, position: int) -> tuple[list[str], int]:
-    (count,) = _COUNT.unpack_from(view, position)
-    position += _COUNT.size
-    names = []
-    for _ in range(count):
-        (size,) = _SIZE.unpack_from(view, position)
-        position += _SIZE.size
-        names.append(str(view[position : position + size], "utf-8"))
-        position += size
-    return names, position
-
-
-def _unpack_column(
-    view: memoryview, position: int, events: int, form: int, width: int, least: int, name: str
-) -> Column:
-    dtype = np.dtype(DTYPES[name])
-    if width == 0:
-        return np.full(events, least, dtype)
-    codes = np.frombuffer(view, f"<u{width}", events, position)
-    if form == _PLAIN:
-        return (codes.astype(np.int64) + least).astype(dtype, copy=False)
-    if form != _WITH_ABSENT:
-        raise ValueError(f"a column of form {form}")
-    values = codes.astype(np.int64) + (least - 1)
-    values[codes == 0] = ABSENT[name]
-    return values.astype(dtype, copy=False)
 
 
 class Scan(NamedTuple):

@@ -14,7 +14,7 @@ from geminga.wire import encoder
 from geminga.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
-    from geminga.broker.delivery_log import SubscriptionNotes
+    from geminga.broker.delivery_log_notes import SubscriptionNotes
     from geminga.broker.outbox import Outbox
 
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = "Exclusive", "Shared", "Failover", "Key_Shared"

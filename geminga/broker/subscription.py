@@ -31,7 +31,7 @@ from geminga.managed_ledger.batch_index import ACK_SET_WORDS_MAX, WORD_BITS
 from geminga.position import Position
 
 if TYPE_CHECKING:
-    from geminga.broker.delivery_log import SubscriptionNotes
+    from geminga.broker.delivery_log_notes import SubscriptionNotes
     from geminga.broker.policies_values import DispatchRate
     from geminga.clock import Clock
     from geminga.managed_ledger.cursor import Cursor

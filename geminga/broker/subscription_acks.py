@@ -14,7 +14,7 @@ from geminga.position import Position
 from geminga.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
-    from geminga.broker.delivery_log import SubscriptionNotes
+    from geminga.broker.delivery_log_notes import SubscriptionNotes
     from geminga.broker.subscription import Subscription
 
 NAMED_POSITIONS_MAX = 10

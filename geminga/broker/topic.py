@@ -11,9 +11,10 @@ import trio
 from geminga import limits
 from geminga.broker.backlog_quota import check_producer
 from geminga.broker.consumer import Consumer
-from geminga.broker.dedup_cursor import PART, Deduplication, admit
+from geminga.broker.dedup_cursor import Deduplication
+from geminga.broker.dedup_entries import PART, admit
 from geminga.broker.delayed import DelayPolicy
-from geminga.broker.delivery_log import noted_of, seen_in
+from geminga.broker.delivery_log_notes import noted_of, seen_in
 from geminga.broker.dispatch_rate import DispatchLimit, dispatch_limit
 from geminga.broker.policies_applied import (
     check_consumer_type,

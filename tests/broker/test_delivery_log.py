@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from geminga.broker import delivery_log
-from geminga.broker.delivery_log import CLOSED, DUPLICATE, MISSED, OPENED, DeliveryLog
+from geminga.broker import delivery_log, delivery_log_notes
+from geminga.broker.delivery_log import DeliveryLog
+from geminga.broker.delivery_log_notes import CLOSED, DUPLICATE, MISSED, OPENED
 from geminga.clock import TrioClock
-from geminga.delivery_log_format import file_name, segments
+from geminga.delivery_log_format import Kind, file_name, segments
 from geminga.disk import DiskFull, File, RealDisk
 
 
@@ -94,3 +95,9 @@ async def test_the_oldest_files_go(tmp_path: Path, nursery: trio.Nursery) -> Non
     names = RealDisk().list(f"{tmp_path}/log")
     assert 2 <= len(names) <= 4
     assert kinds(f"{tmp_path}/log", int(names[-1].split("-")[1].split(".")[0]))[-1] == CLOSED
+
+
+def test_the_kinds_are_the_formats() -> None:
+    assert {kind.name: kind.value for kind in Kind} == {
+        kind.name: getattr(delivery_log_notes, kind.name) for kind in Kind
+    }
