@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+import geminga
 from geminga.pipeline.connection import PipelineError
 from geminga.pipeline.spark.source import PulsarSource
 
@@ -31,6 +32,10 @@ def make_session(
     find_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    home = str(Path(geminga.__file__).parent.parent)
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if home not in paths:  # the workers need this package too
+        os.environ["PYTHONPATH"] = os.pathsep.join([home, *filter(None, paths)])
     builder = SparkSession.builder.appName(app_name).master(master)
     defaults = {
         "spark.ui.enabled": "false",
