@@ -60,6 +60,9 @@ class Access:
     trust_certificates: str | None = None
     """A file; None: the system's."""
     allow_insecure: bool = False
+    public_key: str | None = None
+    private_key: str | None = None
+    """Files; for encrypted messages."""
 
     def __repr__(self) -> str:
         """Without the credentials."""

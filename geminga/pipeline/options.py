@@ -124,7 +124,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
     if partitioning not in ("key", "roundrobin", "partition"):
         raise BadOption(f"option partitioning is {partitioning!r}; expected key, roundrobin or partition")
     return Options(
-        access=_access(service_url, prefixed["pulsar.client."]),
+        access=_access(service_url, prefixed["pulsar.client."], prefixed["pulsar.reader."]),
         admin_url=(options.get("admin.url") or "").rstrip("/") or None,
         topics=_topics(options),
         starting=_offsets(options, "startingoffsets", (EARLIEST_TEXT, LATEST_TEXT)),
@@ -183,9 +183,10 @@ def _shown(name: str) -> str:
     return _SPELLING.get(name, name)
 
 
-def _access(service_url: str, client: Mapping[str, str]) -> Access:
+def _access(service_url: str, client: Mapping[str, str], reader: Mapping[str, str]) -> Access:
     """With a token if `authPluginClassName` and `authParams` say so, as the JVM client is told."""
     settings = {name.lower(): value for name, value in client.items()}
+    reading = {name.lower(): value for name, value in reader.items()}
     plugin, params = settings.get("authpluginclassname", ""), settings.get("authparams", "")
     method: str | None = None
     data: bytes | None = None
@@ -201,6 +202,8 @@ def _access(service_url: str, client: Mapping[str, str]) -> Access:
         auth_data=data,
         trust_certificates=settings.get("tlstrustcertsfilepath"),
         allow_insecure=settings.get("tlsallowinsecureconnection", "").lower() == "true",
+        public_key=reading.get("publickeypath"),
+        private_key=reading.get("privatekeypath"),
     )
 
 

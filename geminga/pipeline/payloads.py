@@ -26,10 +26,6 @@ class BadPayload(GemingaError):
     """A payload that cannot be inflated; the text names the entry."""
 
 
-class Encrypted(GemingaError):
-    """An encrypted entry, which only the official client can read."""
-
-
 Inflate = Callable[[bytes, int], bytes]
 
 
@@ -136,11 +132,9 @@ class ChunkedMessages:
 def plain_payloads(entries: Entries, chunked: ChunkedMessages) -> Payload:
     """Of all entries that hold messages: markers and chunks but the last are left out.
 
-    Raises `BadPayload`, `Encrypted`, and `ProtocolError`.
+    None of them may be encrypted. Raises `BadPayload` and `ProtocolError`.
     """
-    if entries.encrypted.any():
-        row = int(entries.encrypted.argmax())
-        raise Encrypted(f"entry {_place(entries, row)} is encrypted")
+    assert not entries.encrypted.any()
     is_plain = (entries.compression == 0) & (entries.chunk_id < 0)
     kept = ~entries.marker
     if (is_plain | ~kept).all():

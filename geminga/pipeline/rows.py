@@ -5,11 +5,13 @@ columns out.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
 from geminga.pipeline.batches import Messages, select, split
+from geminga.pipeline.client_reading import read_by_client
 from geminga.pipeline.columns import ColumnMaker
 from geminga.pipeline.connection import Access, PipelineError
 from geminga.pipeline.entries import Entries
@@ -28,14 +30,23 @@ def read_range(
 
     Raises `PipelineError`, `CorruptEntry`, `BadPayload`.
     """
+    for messages in _messages(access, wanted, poll_timeout_s):
+        ours = within(messages, wanted.start, wanted.end)
+        if len(ours):
+            yield maker.batch(ours)
+
+
+def _messages(access: Access, wanted: Range, poll_timeout_s: float) -> Iterator[Messages]:
     chunked = ChunkedMessages()
     for entries in EntryReader(access, wanted, poll_timeout_s=poll_timeout_s).buffers():
+        if entries.encrypted.any():
+            first = Place(int(entries.ledger_id[0]), int(entries.entry_id[0]), 0)
+            rest = replace(wanted, start=max(first, wanted.start))
+            yield from read_by_client(access, rest, poll_timeout_s=poll_timeout_s)
+            return
         if (entries.chunk_id > 0).any():
             _find_heads(access, wanted.topic, entries, chunked, poll_timeout_s)
-        messages = split(entries, plain_payloads(entries, chunked))
-        messages = within(messages, wanted.start, wanted.end)
-        if len(messages):
-            yield maker.batch(messages)
+        yield split(entries, plain_payloads(entries, chunked))
 
 
 def within(messages: Messages, start: Place, end: Place) -> Messages:

@@ -4,7 +4,7 @@ none twice.
     python -m tests.pipeline.exactness                                 5,000,000 messages, every step
     python -m tests.pipeline.exactness --messages 200000 --steps batch,stream
 
-Steps: `batch` and `stream` on local[2], a Python worker killed every second or two; `restart` reads while the
+Steps: `batch` and `stream` on local[2], a Python worker killed every few seconds; `restart` reads while the
 broker is killed with SIGKILL and started again; `executors` on local-cluster[2,1,1024], executors killed.
 Each
 checks the count, the number of distinct messages, and every single content. Killed are only processes
@@ -48,7 +48,8 @@ PARTITIONS = 4
 FILL_ROWS = 50_000
 CHUNK_BYTES = 400
 CHUNKED_SHARE = 1000
-KILL_SECONDS = (0.5, 2.0)
+KILL_SECONDS = (3.0, 8.0)
+KILLS_MAX = 20
 PADDING = "x" * 80
 CONTENT = "concat(cast(id as string), '|', repeat('x', cast(id % 80 as int)))"
 """What a value must be, in SQL; `value_of` says the same."""
@@ -182,7 +183,7 @@ def killing(
     status = spark.sparkContext.statusTracker()
 
     def run() -> None:
-        while not stop.wait(source.uniform(*seconds)):
+        while len(killed) < KILLS_MAX and not stop.wait(source.uniform(*seconds)):
             if status.getActiveStageIds() and (found := victims(root)):
                 pid = source.choice(found)
                 try:
