@@ -99,7 +99,9 @@ class _Lane:
 
     def _send_batch(self, rows: Rows, sequence_ids: Ints) -> None:
         first, last = int(sequence_ids[0]), int(sequence_ids[-1])
-        if self._options.exactly_once and last <= self.producer.last_sequence_id:
+        if self._options.exactly_once and first <= self.producer.last_sequence_id:
+            if last > self.producer.last_sequence_id:
+                raise self._other_rows()
             self._count(len(rows), last)
             return  # stored already, by an earlier attempt
         payload = batch_payload(rows)
@@ -127,6 +129,18 @@ class _Lane:
         payload = row.value[0].as_py() or b""
         self.producer.send(sequence_id, send_frame(1, metadata, payload, self._compression))
         self._count(1, sequence_id)
+
+    def check_earlier_attempt(self, sequences_end: int) -> None:
+        """Raises `PipelineError` if an earlier attempt has stored more than there is now."""
+        if self.last_sequence_id < self.producer.last_sequence_id < sequences_end:
+            raise self._other_rows()
+
+    def _other_rows(self) -> PipelineError:
+        return PipelineError(
+            f"{self.producer.topic}: an earlier attempt of this task wrote other rows. exactlyOnce needs the "
+            "same rows in the same order in the same tasks when a micro batch runs again: keep the number of "
+            "partitions, and sort within partitions where a shuffle changes the order"
+        )
 
     def _count(self, rows: int, last_sequence_id: int) -> None:
         self.written.rows += rows
@@ -159,6 +173,8 @@ class TaskWriter:
         for lane in self._lanes.values():
             lane.producer.flush()
         if self._options.exactly_once:
+            for lane in self._lanes.values():
+                lane.check_earlier_attempt((self._task.batch_id + 1) * SEQUENCES_PER_BATCH)
             self._check_deduplication()
         return Written(
             sum(lane.written.rows for lane in self._lanes.values()),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import subprocess
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from geminga.pipeline.row_columns import BadColumns
 from geminga.pipeline.rows import read_range
 from geminga.pipeline.streaming import StreamPlan
 from geminga.pipeline.topics import TopicMissing, last_of
-from geminga.pipeline.writing import Task
+from geminga.pipeline.writing import Task, TaskWriter
 from tests.e2e.admin_http import Admin, topic_path
 from tests.pipeline.conftest import POLL_TIMEOUT_S, Topics
 
@@ -367,3 +368,65 @@ def test_encrypted_messages_are_read_with_the_key(
         {"n": str(index)} for index in range(10)
     ]
     assert len({row["__messageId"] for row in rows}) == 13
+
+
+@pytest.fixture(scope="module")
+def deduplicated(admin: Admin) -> str:
+    """A namespace whose broker deduplicates."""
+    assert admin.put("/admin/v2/namespaces/public/deduplicated", {}).status in (204, 409)
+    assert admin.post("/admin/v2/namespaces/public/deduplicated/deduplication", True).status == 204
+    return "persistent://public/deduplicated"
+
+
+def test_a_task_that_runs_again_writes_nothing_twice(topics: Topics, deduplicated: str, admin: Admin) -> None:
+    topic = f"{deduplicated}/again"
+    admin.create_partitions(topic, 3)
+    options = topics.options(topic, exactlyOnce="true", batchRows="7")
+    rows = pa.RecordBatch.from_pydict(
+        {
+            "value": [b"%d" % n for n in range(500)],
+            "__key": [f"k{n % 11}" if n % 4 else None for n in range(500)],
+        }
+    )
+
+    class Crash(Exception):
+        pass
+
+    def some(count: int) -> Iterator[pa.RecordBatch]:
+        for at in range(0, count, 50):
+            yield rows.slice(at, 50)
+        raise Crash
+
+    def attempt(task: Task, batches: Iterable[pa.RecordBatch]) -> None:
+        writer = TaskWriter(options, task)
+        try:
+            writer.write(batches)
+        finally:
+            writer.close()
+
+    for count in (100, 50, 350):
+        with pytest.raises(Crash):
+            attempt(Task("job", 0, 4), some(count))
+    # the batches of another size that Spark may hand over change nothing
+    attempt(Task("job", 0, 4), [rows.slice(0, 333), rows.slice(333)])
+    attempt(Task("job", 0, 4), [rows])
+    assert sorted(int(value or b"") for value in topics.values(topic)) == list(range(500))
+    attempt(Task("job", 0, 5), [rows])  # the next micro batch
+    attempt(Task("job", 1, 4), [rows])  # another task
+    assert len(topics.values(topic)) == 1500
+
+
+def test_exactly_once_without_deduplication_is_refused(topics: Topics, topic: str) -> None:
+    with pytest.raises(PipelineError, match="set-deduplication"):
+        topics.write(topic, {"value": [b"x"]}, exactlyOnce="true")
+
+
+def test_other_rows_on_the_second_attempt_are_noticed(topics: Topics, deduplicated: str) -> None:
+    topic = f"{deduplicated}/others"
+    task = Task("job", 0, 1)
+    values = [b"%d" % n for n in range(25)]
+    topics.write(topic, {"value": values}, task=task, exactlyOnce="true", batchRows="10")
+    for other in (values[:15], values + values):
+        with pytest.raises(PipelineError, match="keep the number of partitions"):
+            topics.write(topic, {"value": other}, task=task, exactlyOnce="true", batchRows="10")
+    assert topics.values(topic) == values
