@@ -31,7 +31,7 @@ def broker(directory: Path, service_url: str | None = None) -> Iterator[Endpoint
     if service_url is not None:
         yield Endpoints(service_url, "", is_geminga=False)
         return
-    process = BrokerProcess(directory / "data")
+    process = BrokerProcess(directory / "data", settings={"brokerDeleteInactiveTopicsEnabled": "false"})
     endpoints = process.start()
     try:
         yield endpoints

@@ -114,9 +114,6 @@ def parse_options(given: Mapping[str, str]) -> Options:
         for name in PREFIXES
     }
     values = _Values(options)
-    subscription = options.get("predefinedsubscription")
-    if subscription is None and options.get("subscriptionprefix"):
-        subscription = None  # a name of our own would be made of it; without acknowledgements it has no use
     compression = options.get("compression", "none").lower()
     if compression not in ("none", "lz4", "zlib", "zstd", "snappy"):
         raise BadOption(f"option compression is {compression!r}; expected none, lz4, zlib, zstd or snappy")
@@ -131,7 +128,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         ending=_offsets(options, "endingoffsets", (LATEST_TEXT,)) or LATEST_TEXT,
         starting_time_ms=values.number("startingtime", None, 0),
         ending_time_ms=values.number("endingtime", None, 0),
-        subscription=subscription or None,
+        subscription=options.get("predefinedsubscription") or None,
         bytes_per_trigger_max=values.number("maxbytespertrigger", None, 1),
         rows_per_trigger_max=values.number("maxrowspertrigger", None, 1),
         poll_timeout_s=(values.number("polltimeoutms", DEFAULT_POLL_TIMEOUT_MS, 1) or 0) / 1000,

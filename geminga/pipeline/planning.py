@@ -98,7 +98,15 @@ def _batch_range(options: Options, topic: str, last: Last) -> Range | None:
         )
     if last.place is None or start >= end:
         return None
-    return Range(topic, start, end, strict=strict and options.fail_on_data_loss)
+    return Range(
+        topic,
+        start,
+        end,
+        strict=strict and options.fail_on_data_loss,
+        loss_allowed=not options.fail_on_data_loss,
+        published_from_ms=options.starting_time_ms,
+        published_before_ms=options.ending_time_ms,
+    )
 
 
 def cut_range(options: Options, wanted: Range, last: Last) -> list[Range]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from geminga.pipeline.connection import (
 )
 from geminga.pipeline.entries import Entries, read_entries
 from geminga.pipeline.frames import FrameBuffer
-from geminga.pipeline.places import EARLIEST, Place
+from geminga.pipeline.places import EARLIEST, Place, of_message_id
 from geminga.wire import client_commands, encoder
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import unsigned
@@ -78,6 +78,11 @@ class EntryStream:
             while not self._connection.at_frame_boundary():
                 self._connection.arrived.clear()
                 self._connection.receive(1.0)
+            answer = self._connection.request(
+                lambda number: client_commands.last_message_id(number, _CONSUMER_ID)
+            )
+            self.last = of_message_id(answer.last_message_id)
+            """The last message of the topic; its entry id is -1 if there is none."""
             self.flow(permits)
         except BaseException:
             self.close()
@@ -137,6 +142,11 @@ class Range:
     """Messages up to `start` were read before: their ledger must still be there, or later ones were lost
     too.
     """
+    published_from_ms: int | None = None
+    published_before_ms: int | None = None
+    """Of the messages of the range only those that were published in this time."""
+    loss_allowed: bool = False
+    """What is no longer there is left out without a word."""
     acknowledged: tuple[int, int] | None = None
     """Where the mark-delete position of our own subscription is: what is up to there may be gone."""
 
@@ -191,6 +201,8 @@ class EntryReader:
         wanted = self._wanted
         stream = EntryStream(self._access, wanted.topic, self._begin(), permits=self._permits)
         try:
+            if not self._check_end(stream.last):
+                return
             buffer = stream.buffer
             waited_since = _CLOCK.monotonic_s()
             while True:
@@ -220,6 +232,20 @@ class EntryReader:
                 stream.flow(permits)
         finally:
             stream.close()
+
+    def _check_end(self, last: Place) -> bool:
+        """Whether there is anything to read. A topic that ends before the range does has lost something."""
+        end = Place(last.ledger_id, last.entry_id + 1, 0)
+        if end >= self._wanted.end:
+            return True
+        if not self._wanted.loss_allowed:
+            raise DataLost(
+                f"{self._wanted.topic} ends at {last}, but messages up to {self._wanted.end} were there when "
+                "the query was planned: the topic was deleted (perhaps because nobody used it for a while; a "
+                "subscription keeps it) or trimmed. Set failOnDataLoss=false to go on with what there is"
+            )
+        self._wanted = replace(self._wanted, end=end)
+        return last.entry_id >= 0 and self._next < end.entry
 
     def _begin(self) -> Place:
         ledger_id, entry_id = self._next

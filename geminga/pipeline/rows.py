@@ -19,6 +19,7 @@ from geminga.pipeline.payloads import ChunkedMessages, plain_payloads
 from geminga.pipeline.places import EARLIEST, Place
 from geminga.pipeline.reading import EntryReader, Range
 
+_FOREVER_MS = 2**63 - 1
 _LOOK_BACK_ENTRIES = (64, 1024, 16_384)
 """How far to go back for the first chunk of a message, by steps; then to the begin of the topic."""
 
@@ -31,7 +32,7 @@ def read_range(
     Raises `PipelineError`, `CorruptEntry`, `BadPayload`.
     """
     for messages in _messages(access, wanted, poll_timeout_s):
-        ours = within(messages, wanted.start, wanted.end)
+        ours = within(messages, wanted)
         if len(ours):
             yield maker.batch(ours)
 
@@ -49,14 +50,20 @@ def _messages(access: Access, wanted: Range, poll_timeout_s: float) -> Iterator[
         yield split(entries, plain_payloads(entries, chunked))
 
 
-def within(messages: Messages, start: Place, end: Place) -> Messages:
-    """Without the messages of the first and the last entry that are outside of the range."""
-    entries = messages.entries
+def within(messages: Messages, wanted: Range) -> Messages:
+    """Without the messages of the first and the last entry that are outside of the range, or of its time."""
+    entries, start, end = messages.entries, wanted.start, wanted.end
     index = np.maximum(messages.batch_index, 0)
     outside = None
+    if wanted.published_from_ms is not None or wanted.published_before_ms is not None:
+        published = entries.publish_time_ms[messages.entry]
+        from_ms = wanted.published_from_ms or 0
+        before_ms = _FOREVER_MS if wanted.published_before_ms is None else wanted.published_before_ms
+        outside = (published < from_ms) | (published >= before_ms)
     if start.batch_index > 0:
         first = (entries.ledger_id == start.ledger_id) & (entries.entry_id == start.entry_id)
-        outside = first[messages.entry] & (index < start.batch_index)
+        before = first[messages.entry] & (index < start.batch_index)
+        outside = before if outside is None else outside | before
     if end.batch_index > 0:
         last = (entries.ledger_id == end.ledger_id) & (entries.entry_id == end.entry_id)
         after = last[messages.entry] & (index >= end.batch_index)

@@ -110,6 +110,8 @@ class StreamPlan:
                 first,
                 last,
                 check_previous=guard,
+                loss_allowed=not self._options.fail_on_data_loss,
+                published_from_ms=self._options.starting_time_ms,
                 acknowledged=self._acknowledged(topic, first) if guard else None,
             )
             found += self._cut(wanted)

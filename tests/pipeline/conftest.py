@@ -14,12 +14,21 @@ from geminga.pipeline.options import parse_options
 from geminga.pipeline.planning import plan_batch
 from geminga.pipeline.rows import read_range
 from geminga.pipeline.writing import Task, TaskWriter, Written
-from tests.e2e.broker_process import Endpoints
-from tests.e2e.conftest import admin, broker, client, make_client, topic
+from tests.e2e.broker_process import BrokerProcess, Endpoints
+from tests.e2e.conftest import SETTINGS, admin, client, make_client, topic
 
-__all__ = ["admin", "broker", "client", "make_client", "topic"]
+__all__ = ["admin", "client", "make_client", "topic"]
 
 POLL_TIMEOUT_S = 10
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoints]:
+    """A broker that keeps topics which nobody uses: Spark takes a while to come back to them."""
+    settings = SETTINGS | {"brokerDeleteInactiveTopicsEnabled": "false"}
+    process = BrokerProcess(tmp_path_factory.mktemp("broker") / "data", settings=settings)
+    yield process.start()
+    assert process.stop() == 0
 
 
 @pytest.fixture(scope="session")

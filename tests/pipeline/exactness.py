@@ -43,6 +43,7 @@ from tests.e2e.admin_http import Admin
 from tests.e2e.broker_process import BrokerProcess
 
 NAMESPACE = "persistent://public/default"
+SETTINGS = {"brokerDeleteInactiveTopicsEnabled": "false"}
 CODECS = ("none", "lz4", "zlib", "zstd", "snappy")
 PARTITIONS = 4
 FILL_ROWS = 50_000
@@ -250,7 +251,7 @@ def main() -> None:
     steps = arguments.steps.split(",")
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        process = BrokerProcess(directory / "data")
+        process = BrokerProcess(directory / "data", settings=SETTINGS)
         endpoints = process.start()
         try:
             topics = fill(endpoints.service_url, Admin(endpoints.web_url), arguments.messages)

@@ -106,6 +106,30 @@ def test_a_topic_streams_into_another(
     assert rows[499]["__key"] == b"x"
 
 
+def test_a_micro_batch_that_runs_again_is_written_once(
+    spark: Any, broker: Endpoints, admin: Admin, topics: Topics, topic: str, tmp_path: Path
+) -> None:
+    admin.put("/admin/v2/namespaces/public/once", {})
+    assert admin.post("/admin/v2/namespaces/public/once/deduplication", True).status == 204
+    copy = topic.replace("/default/", "/once/")
+    admin.create_partitions(copy, 2)
+    topics.write(topic, {"value": [b"%d" % n for n in range(900)], "__key": [str(n % 7) for n in range(900)]})
+
+    def run() -> None:
+        stream = source(
+            spark.readStream, broker, topic, startingOffsets="earliest", splitsPerPartition="2"
+        ).load()
+        writer = source(stream.writeStream, broker, copy, exactlyOnce="true", batchRows="50")
+        query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        query.awaitTermination()
+
+    run()
+    (tmp_path / "commits" / "0").unlink()  # as if the driver had died before it noted that the batch was done
+    (tmp_path / "commits" / ".0.crc").unlink(missing_ok=True)
+    run()
+    assert sorted(int(value or b"") for value in topics.values(copy)) == list(range(900))
+
+
 def test_errors_reach_the_user_in_words(spark: Any, broker: Endpoints, topic: str) -> None:
     with pytest.raises(Exception, match="is not there; check the name"):
         source(spark.read, broker, topic).load().count()

@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,18 @@ def test_ranges_cut_anywhere_add_up(topics: Topics, topic: str) -> None:
         assert found == [b"%d" % index for index in range(first, last + 1)]
 
 
+def test_publish_times_bound_a_range(topics: Topics, topic: str) -> None:
+    for value in (b"a", b"b", b"c"):
+        topics.write(topic, {"value": [value, value]})
+    times = [int(row["__publishTime"].timestamp() * 1000) for row in topics.read(topic)]
+    assert times == sorted(times)
+    from_ms, before_ms = times[2], times[4]
+    expected = [value for value, ms in zip(b"aabbcc", times, strict=True) if from_ms <= ms < before_ms]
+    found = topics.values(topic, startingTime=str(from_ms), endingTime=str(before_ms))
+    assert [value[0] for value in found if value] == expected
+    assert topics.values(topic, startingTime=str(times[5] + 1)) == []
+
+
 def test_a_message_id_of_a_client_is_an_offset(client: pulsar.Client, topics: Topics, topic: str) -> None:
     topics.write(topic, {"value": [b"%d" % index for index in range(30)]}, batchRows="10")
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
@@ -253,6 +266,20 @@ def test_trimmed_offsets_fail_and_say_what_to_do(topics: Topics, admin: Admin, t
     finally:
         plan.close()
         relaxed.close()
+
+
+def test_a_topic_that_shrank_after_planning_is_data_loss(topics: Topics, admin: Admin, topic: str) -> None:
+    topics.write(topic, {"value": [b"x"] * 10})
+    (wanted,) = plan_batch(topics.options(topic))
+    (relaxed,) = plan_batch(topics.options(topic, failOnDataLoss="false"))
+    assert admin.delete(f"/admin/v2/{topic_path(topic)}").status == 204
+    topics.write(topic, {"value": [b"y"]})
+    further = [
+        replace(each, end=each.end._replace(ledger_id=each.end.ledger_id + 10)) for each in (wanted, relaxed)
+    ]
+    with pytest.raises(DataLost, match="a subscription keeps it"):
+        read_values(topics, further[0])
+    assert read_values(topics, further[1]) == [b"y"]
 
 
 def test_a_topic_created_anew_is_data_loss(topics: Topics, admin: Admin, topic: str) -> None:
