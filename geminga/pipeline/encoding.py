@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from fastcrc.crc32 import iscsi as crc_32c
 
-from geminga.pipeline.protobuf_columns import Bytes, Ints
+from geminga.pipeline.protobuf_columns import Ints
+from geminga.pipeline.varint_columns import varints
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.varint import varint
 
@@ -21,7 +22,6 @@ _PROPERTIES_TAG, _NULL_VALUE, _KEY_BASE64 = b"\x0a", b"\x48\x01", b"\x30\x01"
 _SIZES = struct.Struct(">II")
 _CHECKSUM = struct.Struct(">HI")
 _CHECKSUM_MAGIC = 0x0E01
-_VARINT_BYTES_MAX = 10
 
 COMPRESSIONS = {"none": pb.NONE, "lz4": pb.LZ4, "zlib": pb.ZLIB, "zstd": pb.ZSTD, "snappy": pb.SNAPPY}
 
@@ -101,7 +101,7 @@ def batch_payload(rows: Rows) -> bytes:
     count = len(rows)
     value = rows.value
     sizes = _lengths(value)
-    after = [_varints(_PAYLOAD_SIZE_TAG, sizes)]
+    after = [varints(_PAYLOAD_SIZE_TAG, sizes)]
     if rows.event_time_ms is not None:
         after.append(_optional_varints(_EVENT_TIME_TAG, rows.event_time_ms))
     if value.null_count:
@@ -112,7 +112,7 @@ def batch_payload(rows: Rows) -> bytes:
         before.append(_properties(rows.properties))
     if rows.key is not None and rows.key.null_count < count:
         key = rows.key.fill_null(b"")
-        head = _varints(_KEY_TAG, _lengths(key))
+        head = varints(_KEY_TAG, _lengths(key))
         if rows.key.null_count:
             head = pc.if_else(rows.key.is_null(), pa.scalar(b""), head)
         before += [head, key]
@@ -120,7 +120,7 @@ def batch_payload(rows: Rows) -> bytes:
             after.append(pc.if_else(rows.key.is_null(), pa.scalar(b""), pa.scalar(_KEY_BASE64)))
     if rows.ordering_key is not None and rows.ordering_key.null_count < count:
         key = rows.ordering_key.fill_null(b"")
-        head = pc.if_else(rows.ordering_key.is_null(), pa.scalar(b""), _varints(b"\x3a", _lengths(key)))
+        head = pc.if_else(rows.ordering_key.is_null(), pa.scalar(b""), varints(b"\x3a", _lengths(key)))
         after += [head, key]
     metadata_bytes = sum((_lengths(part) for part in (*before, *after)), np.zeros(count, np.int64))
     pieces = [_u32s(metadata_bytes), *before, *after, value]
@@ -142,39 +142,11 @@ def _u32s(values: Ints) -> pa.BinaryArray:
     return pa.BinaryArray.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
-def _varints(tag: bytes, values: Ints) -> pa.BinaryArray:
-    """`tag`, then the number as a varint, for each."""
-    count = len(values)
-    width = 1
-    top = int(values.max(initial=0))
-    while top >= 1 << (7 * width) and width < _VARINT_BYTES_MAX:
-        width += 1
-    table: Bytes = np.empty((count, len(tag) + width), np.uint8)
-    table[:, : len(tag)] = np.frombuffer(tag, np.uint8)
-    sizes = np.ones(count, np.int64)
-    for byte in range(width):
-        rest = values >> (7 * byte)
-        table[:, len(tag) + byte] = rest & 0x7F
-        longer = rest >= 0x80
-        table[longer, len(tag) + byte] |= 0x80
-        sizes += longer
-    return _ragged(table, sizes + len(tag))
-
-
 def _optional_varints(tag: bytes, values: pa.Int64Array) -> pa.BinaryArray:
-    found = _varints(tag, np.asarray(values.fill_null(0), np.int64))
+    found = varints(tag, np.asarray(values.fill_null(0), np.int64))
     if values.null_count:
         found = pc.if_else(values.is_null(), pa.scalar(b""), found)
     return found
-
-
-def _ragged(table: Bytes, sizes: Ints) -> pa.BinaryArray:
-    """The first sizes[i] bytes of each row."""
-    count, width = table.shape
-    offsets = np.zeros(count + 1, np.int32)
-    np.cumsum(sizes, out=offsets[1:])
-    data = table.reshape(-1) if offsets[-1] == count * width else table[np.arange(width) < sizes[:, None]]
-    return pa.BinaryArray.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def _properties(column: pa.MapArray) -> pa.BinaryArray:

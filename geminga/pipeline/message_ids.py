@@ -6,18 +6,45 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from geminga.pipeline.batches import Messages
 from geminga.pipeline.entries import NO_BATCH
 from geminga.pipeline.protobuf_columns import Bytes, Ints
+from geminga.pipeline.varint_columns import varints
 from geminga.wire.varint import varint
 
 _LEDGER, _ENTRY, _PARTITION, _BATCH_INDEX, _BATCH_SIZE = b"\x08", b"\x10", b"\x18", b"\x20", b"\x30"
 _UINT64_MAX = 2**64 - 1
+_LARGE_BATCH = 100
+_NOTHING = pa.scalar(b"")
 
 
 def message_ids(messages: Messages) -> pa.BinaryArray:
     """ledger id, entry id, partition if it has one; batch index and size if it was in a batch."""
+    if len(messages) < _LARGE_BATCH * len(messages.entries):
+        return _of_small_batches(messages)
+    return _of_large_batches(messages)
+
+
+def _of_small_batches(messages: Messages) -> pa.BinaryArray:
+    """A few steps for all messages, each of which costs something for every message."""
+    entries = messages.entries
+    parts = [varints(_LEDGER, entries.ledger_id), varints(_ENTRY, entries.entry_id)]
+    partition = varints(_PARTITION, np.maximum(entries.partition, 0))
+    parts.append(pc.if_else(pa.array(entries.partition >= 0), partition, _NOTHING))
+    entry = pa.array(messages.entry)
+    prefix = pc.binary_join_element_wise(*parts, b"").take(entry)
+    suffix = varints(_BATCH_SIZE, np.maximum(entries.batch_messages, 0)).take(entry)
+    index = varints(_BATCH_INDEX, np.maximum(messages.batch_index, 0))
+    if (messages.batch_index == NO_BATCH).any():
+        batched = pa.array(messages.batch_index != NO_BATCH)
+        index, suffix = pc.if_else(batched, index, _NOTHING), pc.if_else(batched, suffix, _NOTHING)
+    return pc.binary_join_element_wise(prefix, index, suffix, b"")
+
+
+def _of_large_batches(messages: Messages) -> pa.BinaryArray:
+    """A few steps for each batch, which cost next to nothing for a message."""
     count = len(messages)
     entries = messages.entries
     sizes = np.empty(count, np.int64)
