@@ -43,7 +43,12 @@ from tests.e2e.admin_http import Admin
 from tests.e2e.broker_process import BrokerProcess
 
 NAMESPACE = "persistent://public/default"
-SETTINGS = {"brokerDeleteInactiveTopicsEnabled": "false"}
+SETTINGS = {
+    "brokerDeleteInactiveTopicsEnabled": "false",
+    "defaultRetentionTimeInMinutes": "-1",
+    "defaultRetentionSizeInMB": "-1",
+}
+"""Nobody subscribes: the topics and what is in them have to stay all the same, after a restart too."""
 CODECS = ("none", "lz4", "zlib", "zstd", "snappy")
 PARTITIONS = 4
 FILL_ROWS = 50_000
