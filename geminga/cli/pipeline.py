@@ -19,6 +19,8 @@ COMMANDS = {
         "say how large an index of delayed messages gets, as a table and a plot",
     ),
     "rebuild": ("pipeline_rebuild", "make, check or repair the buckets of a stopped broker's delayed index"),
+    "export": ("pipeline_export", "write topics to Parquet with everything that is known of each message"),
+    "replay": ("pipeline_replay", "send an export again, in order, to this broker or any other"),
     "rescue": (
         "pipeline_rescue",
         "read every entry that a stopped broker's files still hold, however broken",

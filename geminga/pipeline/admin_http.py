@@ -17,8 +17,23 @@ _REDIRECTS_MAX = 5
 
 def get_json(access: Access, admin_url: str, path: str) -> Any:
     """Raises `PipelineError`."""
+    body = _ask(access, admin_url, "GET", path)
+    try:
+        return json.loads(body)
+    except ValueError:
+        raise PipelineError(f"{admin_url}{path} does not answer with JSON; is admin.url right?") from None
+
+
+def create_partitions(access: Access, admin_url: str, topic: str, partitions: int) -> None:
+    """Make a partitioned topic that is not there. Raises `PipelineError`."""
+    name = TopicName.parse(topic)
+    path = f"{name.domain.value}/{name.namespace}/{quote(name.local, safe='')}"
+    _ask(access, admin_url, "PUT", f"/admin/v2/{path}/partitions", json.dumps(partitions).encode())
+
+
+def _ask(access: Access, admin_url: str, method: str, path: str, sent: bytes | None = None) -> bytes:
     url = admin_url + path
-    headers = {}
+    headers = {} if sent is None else {"Content-Type": "application/json"}
     if access.auth_method == "token" and access.auth_data:
         headers["Authorization"] = f"Bearer {access.auth_data.decode()}"
     for _ in range(_REDIRECTS_MAX):
@@ -29,7 +44,7 @@ def get_json(access: Access, admin_url: str, path: str) -> Any:
         connection = kind(parts.hostname, parts.port, timeout=HTTP_SECONDS)
         try:
             connection.request(
-                "GET", parts.path + (f"?{parts.query}" if parts.query else ""), headers=headers
+                method, parts.path + (f"?{parts.query}" if parts.query else ""), sent, headers=headers
             )
             response = connection.getresponse()
             body = response.read()
@@ -42,12 +57,9 @@ def get_json(access: Access, admin_url: str, path: str) -> Any:
         if response.status in (301, 302, 307, 308) and response.headers.get("location"):
             url = str(response.headers["location"])
             continue
-        if response.status != 200:
+        if response.status not in (200, 204):
             raise PipelineError(f"{url} answers {response.status}: {body[:200].decode(errors='replace')}")
-        try:
-            return json.loads(body)
-        except ValueError:
-            raise PipelineError(f"{url} does not answer with JSON; is admin.url right?") from None
+        return body
     raise PipelineError(f"{url}: redirected too often")
 
 

@@ -22,6 +22,7 @@ PUBLISH_TIME, EVENT_TIME, PROPERTIES = "__publishTime", "__eventTime", "__messag
 DELIVER_AT_TIME, BROKER_TIME, REDELIVERY_COUNT = "__deliverAtTime", "__brokerTime", "__redeliveryCount"
 LEDGER_ID, ENTRY_ID, BATCH_INDEX = "__ledgerId", "__entryId", "__batchIndex"
 SEQUENCE_ID, PRODUCER_NAME, ORDERING_KEY = "__sequenceId", "__producerName", "__orderingKey"
+SCHEMA_VERSION, KEY_BASE64 = "__schemaVersion", "__keyBase64"
 
 _TIME = pa.timestamp("us", tz="UTC")
 
@@ -44,6 +45,8 @@ MORE_COLUMNS = {
     SEQUENCE_ID: pa.int64(),
     PRODUCER_NAME: pa.string(),
     ORDERING_KEY: pa.binary(),
+    SCHEMA_VERSION: pa.binary(),
+    KEY_BASE64: pa.bool_(),
 }
 """What it lacks; asked for one by one."""
 
@@ -125,6 +128,8 @@ class ColumnMaker:
             SEQUENCE_ID: _sequence_ids,
             PRODUCER_NAME: lambda m: text(gather(m.entries.data, _of_entries(m, m.entries.producer))),
             ORDERING_KEY: lambda m: gather(m.data, m.ordering_key),
+            SCHEMA_VERSION: lambda m: gather(m.entries.data, _of_entries(m, m.entries.schema_version)),
+            KEY_BASE64: lambda m: pa.array(m.key_base64 & m.key.present),
         }
 
     def batch(self, messages: Messages) -> pa.RecordBatch:

@@ -39,6 +39,10 @@ _DEFLATE: dict[int, Callable[[bytes], bytes]] = {
 }
 
 
+def deflate(compression: int, payload: bytes) -> bytes:
+    return payload if compression == pb.NONE else _DEFLATE[compression](payload)
+
+
 @dataclass
 class Rows:
     """Messages to send, a column each. Null: it has none (a null value is sent as such)."""
@@ -207,7 +211,7 @@ def send_frame(producer_id: int, metadata: pb.MessageMetadata, payload: bytes, c
     if compression != pb.NONE:
         metadata.compression = pb.CompressionType.ValueType(compression)  # type: ignore[assignment]
         metadata.uncompressed_size = len(payload)
-        payload = _DEFLATE[compression](payload)
+        payload = deflate(compression, payload)
     head = metadata.SerializeToString()
     size = len(head).to_bytes(4, "big")
     checksum = crc_32c(payload, crc_32c(size + head))
@@ -218,6 +222,7 @@ def send_frame(producer_id: int, metadata: pb.MessageMetadata, payload: bytes, c
         highest_sequence_id=metadata.highest_sequence_id
         if metadata.HasField("highest_sequence_id")
         else None,
+        is_chunk=True if metadata.HasField("chunk_id") else None,
     )
     command = pb.BaseCommand(type=pb.BaseCommand.Type.SEND, send=send).SerializeToString()
     after = _CHECKSUM.pack(_CHECKSUM_MAGIC, checksum) + size + head

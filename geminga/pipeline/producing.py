@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from geminga.clock import RealClock
 from geminga.errors import ServerError
@@ -63,6 +64,12 @@ class Producer:
         """Return once everything is durable. Raises `NotSent`, `Refused`."""
         self._wait(0)
 
+    def idle(self, seconds: float) -> None:
+        """Send nothing for so long, but answer the broker and take receipts. Raises `NotSent`, `Refused`."""
+        until = _CLOCK.monotonic_s() + seconds
+        while (left := until - _CLOCK.monotonic_s()) > 0:
+            self._with_retries(partial(self._take_receipts, min(left, 1.0)))
+
     def known_sequence_id(self) -> int:
         """What the broker says now about the last sequence id of this producer; -1: it keeps none."""
         self._connection.request(lambda number: client_commands.close_producer(number, _PRODUCER_ID))
@@ -90,9 +97,9 @@ class Producer:
                     f"{self._send_timeout_s:.0f} s (sendTimeoutMs)"
                 )
 
-    def _take_receipts(self) -> None:
+    def _take_receipts(self, timeout_s: float = 1.0) -> None:
         connection = self._connection
-        commands = list(connection.arrived) or connection.receive(1.0)
+        commands = list(connection.arrived) or connection.receive(timeout_s)
         connection.arrived.clear()
         for command in commands:
             if isinstance(command, pb.CommandSendReceipt):

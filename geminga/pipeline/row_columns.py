@@ -14,6 +14,7 @@ from geminga.pipeline.columns import (
     ENTRY_ID,
     EVENT_TIME,
     KEY,
+    KEY_BASE64,
     LEDGER_ID,
     MESSAGE_ID,
     ORDERING_KEY,
@@ -21,6 +22,7 @@ from geminga.pipeline.columns import (
     PROPERTIES,
     PUBLISH_TIME,
     REDELIVERY_COUNT,
+    SCHEMA_VERSION,
     SEQUENCE_ID,
     TOPIC,
     VALUE,
@@ -42,6 +44,8 @@ READ_ONLY_COLUMNS = frozenset(
         BATCH_INDEX,
         SEQUENCE_ID,
         PRODUCER_NAME,
+        SCHEMA_VERSION,
+        KEY_BASE64,
     )
 )
 """What a DataFrame that was read has beside; it is left out."""

@@ -1,0 +1,180 @@
+"""What an export reads: each topic from where the last one ended, its schemas; and the columns it becomes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from fastcrc.crc32 import iscsi as crc_32c
+
+from geminga.disk import RealDisk
+from geminga.errors import CorruptData
+from geminga.limits import MIB
+from geminga.names import TopicName
+from geminga.pipeline.columns import (
+    METADATA_COLUMNS,
+    MORE_COLUMNS,
+    PUBLISH_TIME,
+    REDELIVERY_COUNT,
+    TOPIC,
+    VALUE,
+    ColumnMaker,
+)
+from geminga.pipeline.connection import Connection
+from geminga.pipeline.export_manifest import ExportedFile, ExportedTopic
+from geminga.pipeline.options import Options
+from geminga.pipeline.places import EARLIEST, Place
+from geminga.pipeline.planning import cut_range, partitions, topics_of
+from geminga.pipeline.reading import DataLost, Range
+from geminga.pipeline.row_columns import PARTITION
+from geminga.pipeline.rows import read_range
+from geminga.pipeline.schemas import SchemaMismatch, TopicSchema, fetch_schema
+from geminga.pipeline.topics import Last, full_name, last_of
+
+PUBLISH_DATE, PUBLISH_HOUR = "publish_date", "publish_hour"
+"""What the directories are named after; UTC."""
+_READ: Final = pa.schema(
+    [
+        (VALUE, pa.binary()),
+        *METADATA_COLUMNS.items(),
+        *((name, kind) for name, kind in MORE_COLUMNS.items() if name != REDELIVERY_COUNT),
+    ]
+)
+FILE_COLUMNS: Final = _READ.append(pa.field(PARTITION, pa.int32()))
+"""What is in the files."""
+EXPORTED: Final = FILE_COLUMNS.append(pa.field(PUBLISH_DATE, pa.string())).append(
+    pa.field(PUBLISH_HOUR, pa.int32())
+)
+_HOUR_US = 3_600_000_000
+_SCHEMA_VERSION_BYTES = 8
+_CHECK_BYTES = 8 * MIB
+
+
+@dataclass(frozen=True)
+class Plan:
+    ranges: tuple[Range, ...]
+    topics: Mapping[str, ExportedTopic]
+    """As they will be known once the ranges are exported."""
+
+
+def plan_export(options: Options, known: Mapping[str, ExportedTopic]) -> Plan:
+    """Everything that is stored now and was not exported. Raises `PipelineError`."""
+    ranges: list[Range] = []
+    topics = dict(known)
+    for topic in topics_of(options):
+        before = known.get(topic)
+        own = replace(options, topics=replace(options.topics, names=(topic,), pattern=None))
+        parts = partitions(own)
+        offsets = dict(before.offsets) if before is not None else {}
+        for part in parts:
+            start = offsets.get(part, EARLIEST)
+            last = last_of(options.access, part)
+            wanted = _range(options, part, start, last)
+            offsets[part] = max(wanted.end, start)
+            if wanted.start < wanted.end:
+                ranges += cut_range(options, wanted, last)
+        count = 0 if parts == [topic] else len(parts)
+        topics[topic] = ExportedTopic(count, offsets, _schemas(options, topic))
+    return Plan(tuple(ranges), topics)
+
+
+def _range(options: Options, topic: str, start: Place, last: Last) -> Range:
+    if last.place is None:
+        return Range(topic, start, start)
+    if start > last.end:
+        if options.fail_on_data_loss:
+            raise DataLost(
+                f"{topic} ends at {last.place}, but was exported up to {start}: it was deleted and created "
+                "again. Allow loss to export what there is now as well, or begin a new export"
+            )
+        start = EARLIEST
+    return Range(topic, start, last.end, check_previous=options.fail_on_data_loss and start > EARLIEST)
+
+
+def _schemas(options: Options, topic: str) -> tuple[tuple[bytes, TopicSchema], ...]:
+    """All versions; one that was deleted is left out."""
+    found = []
+    with Connection.open(options.access) as connection:
+        if fetch_schema(connection, topic).kind is None:
+            return ()
+        missing, number = 0, 0
+        while missing < 2:
+            version = number.to_bytes(_SCHEMA_VERSION_BYTES, "big")
+            try:
+                found.append((version, fetch_schema(connection, topic, version)))
+                missing = 0
+            except SchemaMismatch:
+                missing += 1
+            number += 1
+    return tuple(found)
+
+
+def exported_batches(options: Options, wanted: Range) -> Iterator[pa.RecordBatch]:
+    """The messages of a range with the columns of `EXPORTED`. Raises what `read_range` does."""
+    index = max(full_name(wanted.topic).partition_index, -1)
+    maker = ColumnMaker(wanted.topic, _READ)
+    for batch in read_range(options.access, wanted, maker, poll_timeout_s=options.poll_timeout_s):
+        count = batch.num_rows
+        hours = np.asarray(batch.column(PUBLISH_TIME).cast(pa.int64())) // _HOUR_US
+        date = pc.strftime(batch.column(PUBLISH_TIME), format="%Y-%m-%d")
+        columns = [
+            *batch.columns,
+            pa.array(np.full(count, index, np.int32)),
+            date,
+            pa.array((hours % 24).astype(np.int32)),
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=EXPORTED)
+
+
+def base_topic(part: str) -> str:
+    """The partitioned topic that a partition is of; itself if it is none."""
+    return str(TopicName.parse(part).partitioned_name)
+
+
+def inspect(directory: str, path: str) -> ExportedFile:
+    """A file that was just written: synced, read again, counted. Raises `StorageError`."""
+    whole = os.path.join(directory, path)
+    file = RealDisk().open(whole)
+    try:
+        file.sync()
+    finally:
+        file.close()
+    size_bytes, checksum = _checksum(whole)
+    topics: dict[str, int] = {}
+    rows = 0
+    with pq.ParquetFile(whole) as parquet:
+        for batch in parquet.iter_batches(columns=[TOPIC]):
+            rows += batch.num_rows
+            for one in pc.value_counts(batch.column(0)).to_pylist():
+                topics[one["values"]] = topics.get(one["values"], 0) + one["counts"]
+    return ExportedFile(path, size_bytes, checksum, rows, topics)
+
+
+def verify(directory: str, file: ExportedFile) -> None:
+    """That a file is what the manifest says. Raises `CorruptData`, `StorageError`."""
+    whole = os.path.join(directory, file.path)
+    if not RealDisk().exists(whole):
+        raise CorruptData(f"{whole} is missing though the manifest names it; take it from a copy")
+    size_bytes, checksum = _checksum(whole)
+    if (size_bytes, checksum) != (file.size_bytes, file.crc32c):
+        raise CorruptData(
+            f"{whole} is damaged: {size_bytes} bytes with CRC-32C {checksum:08x}, the manifest says "
+            f"{file.size_bytes} with {file.crc32c:08x}; take it from a copy, or export again"
+        )
+
+
+def _checksum(path: str) -> tuple[int, int]:
+    file = RealDisk().open(path)
+    try:
+        size_bytes, checksum = file.size(), 0
+        for at in range(0, size_bytes, _CHECK_BYTES):
+            checksum = crc_32c(file.pread(at, min(_CHECK_BYTES, size_bytes - at)), checksum)
+        return size_bytes, checksum
+    finally:
+        file.close()

@@ -1,0 +1,87 @@
+"""Jobs that take a while: how far they are, and what went wrong in words."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, TypeVar
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from geminga.pipeline.connection import PipelineError
+from geminga.pipeline.spark.pieces import started
+from geminga.pipeline.spark.session import find_java
+
+T = TypeVar("T")
+Progress = Callable[[str], None]
+
+PROGRESS_SECONDS: Final = 2.0
+_OURS: Final = re.compile(r"\bgeminga\.[\w.]+\.\w+: (.*)")
+
+
+@contextlib.contextmanager
+def session(master: str) -> Iterator[SparkSession]:
+    """A quiet session for one command; its workers have this package too. Raises `PipelineError`."""
+    find_java()
+    spark = started(master)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextlib.contextmanager
+def watched(spark: SparkSession, what: str, progress: Progress) -> Iterator[None]:
+    """Tell now and then how many parts of the running jobs are done."""
+    done = threading.Event()
+
+    def watch() -> None:
+        tracker = spark.sparkContext.statusTracker()
+        shown = ""
+        while not done.wait(PROGRESS_SECONDS):
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            texts = [f"{one.numCompletedTasks} of {one.numTasks} parts" for one in stages if one is not None]
+            text = f"{what}: {', '.join(texts)}"
+            if texts and text != shown and not done.is_set():
+                progress(text)
+                shown = text
+
+    thread = threading.Thread(target=watch, name="geminga-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def in_words(action: Callable[[], T]) -> T:
+    """What an action returns. What Spark raises becomes a `PipelineError`: ours in a worker as it was said
+    there, others by their first line.
+    """
+    try:
+        return action()
+    except (PySparkException, Py4JJavaError) as error:
+        text = str(error)
+        ours = _OURS.findall(text)
+        raise PipelineError(ours[-1] if ours else text.strip().partition("\n")[0]) from error
+
+
+@contextlib.contextmanager
+def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """The session with these settings, and as it was before afterwards."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
