@@ -106,7 +106,7 @@ def encode(manifest: Manifest) -> bytes:
 def decode(data: bytes, place: str) -> Manifest:
     """`place` is named in errors. Raises `NoExport`."""
     try:
-        found = json.loads(data)
+        found: Any = json.loads(data)
         if found.get("format") != FORMAT:
             raise NoExport(f"{place} is not the manifest of an export; name a directory that export wrote")
         if found["version"] != VERSION:
@@ -116,7 +116,9 @@ def decode(data: bytes, place: str) -> Manifest:
             {name: _topic_in(topic) for name, topic in found["topics"].items()},
             tuple(_run_in(run) for run in found["runs"]),
         )
-    except (ValueError, KeyError, TypeError, AttributeError, binascii.Error) as error:
+    except NoExport:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, binascii.Error, PipelineError) as error:
         raise NoExport(
             f"{place} is damaged ({type(error).__name__}: {error}); take it from a copy, or export again"
         ) from None

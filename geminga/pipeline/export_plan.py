@@ -28,7 +28,7 @@ from geminga.pipeline.columns import (
 )
 from geminga.pipeline.connection import Connection
 from geminga.pipeline.export_manifest import ExportedFile, ExportedTopic
-from geminga.pipeline.options import Options
+from geminga.pipeline.options import Options, TopicChoice
 from geminga.pipeline.places import EARLIEST, Place
 from geminga.pipeline.planning import cut_range, partitions, topics_of
 from geminga.pipeline.reading import DataLost, Range
@@ -69,14 +69,14 @@ def plan_export(options: Options, known: Mapping[str, ExportedTopic]) -> Plan:
     topics = dict(known)
     for topic in topics_of(options):
         before = known.get(topic)
-        own = replace(options, topics=replace(options.topics, names=(topic,), pattern=None))
+        own = replace(options, topics=TopicChoice(names=(topic,)))
         parts = partitions(own)
         offsets = dict(before.offsets) if before is not None else {}
         for part in parts:
             start = offsets.get(part, EARLIEST)
             last = last_of(options.access, part)
             wanted = _range(options, part, start, last)
-            offsets[part] = max(wanted.end, start)
+            offsets[part] = wanted.end
             if wanted.start < wanted.end:
                 ranges += cut_range(options, wanted, last)
         count = 0 if parts == [topic] else len(parts)
@@ -132,7 +132,7 @@ def exported_batches(options: Options, wanted: Range) -> Iterator[pa.RecordBatch
         yield pa.RecordBatch.from_arrays(columns, schema=EXPORTED)
 
 
-def base_topic(part: str) -> str:
+def whole_topic(part: str) -> str:
     """The partitioned topic that a partition is of; itself if it is none."""
     return str(TopicName.parse(part).partitioned_name)
 

@@ -180,16 +180,14 @@ def _put_schemas(wanted: Wanted, target: Target, exported: ExportedTopic) -> dic
 
 def _put_schema(connection: Connection, topic: str, schema: TopicSchema) -> bytes:
     def build(number: int) -> bytes:
-        command = pb.CommandGetOrCreateSchema(
-            request_id=number,
-            topic=topic,
-            schema=pb.Schema(
-                name=full_name(topic).partitioned_name.local,
-                schema_data=schema.definition,
-                type=pb.Schema.Type.ValueType(schema.kind or 0),  # type: ignore[arg-type]
-                properties=[pb.KeyValue(key=key, value=value) for key, value in schema.properties.items()],
-            ),
+        given = pb.Schema(
+            name=full_name(topic).partitioned_name.local,
+            schema_data=schema.definition,
+            type=pb.Schema.Type.ValueType(schema.kind or 0),  # type: ignore[arg-type]
         )
+        for key, value in schema.properties.items():
+            given.properties.add(key=key, value=value)
+        command = pb.CommandGetOrCreateSchema(request_id=number, topic=topic, schema=given)
         kind = pb.BaseCommand.Type.GET_OR_CREATE_SCHEMA
         return frame(pb.BaseCommand(type=kind, getOrCreateSchema=command))
 

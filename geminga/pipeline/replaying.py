@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from geminga.pipeline.columns import BATCH_INDEX, ENTRY_ID, KEY, LEDGER_ID, TOPIC
 from geminga.pipeline.connection import Access
-from geminga.pipeline.export_plan import base_topic
+from geminga.pipeline.export_plan import whole_topic
 from geminga.pipeline.producing import Producer
 from geminga.pipeline.protobuf_columns import Ints
 from geminga.pipeline.replay_lane import Delivery, Lane, LaneSettings, Pace
@@ -87,7 +87,7 @@ class _Source:
         self.topic = topic
         self._job = job
         self._pace = pace
-        self._target = job.targets[base_topic(topic)]
+        self._target = job.targets[whole_topic(topic)]
         self._parts = self._target.of(topic)
         self._lanes: dict[str, tuple[Lane, Producer]] = {}
         self._rows = 0

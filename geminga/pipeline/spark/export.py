@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from geminga.clock import RealClock
-from geminga.pipeline.export_manifest import ExportedFile, Manifest, Run
+from geminga.pipeline.export_manifest import Manifest, Run
 from geminga.pipeline.export_output import Output, local_path
 from geminga.pipeline.export_plan import (
     EXPORTED,
@@ -22,8 +24,8 @@ from geminga.pipeline.export_plan import (
 from geminga.pipeline.options import Options, TopicChoice, parse_options
 from geminga.pipeline.planning import narrowed
 from geminga.pipeline.reading import Range
-from geminga.pipeline.spark.jobs import Progress, configured, in_words, watched
-from geminga.pipeline.spark.pieces import collect_each, each
+from geminga.pipeline.spark.jobs import Progress, configured, for_each, in_words, watched
+from geminga.pipeline.spark.pieces import each
 
 _FILE_ROWS_MAX = 2_000_000
 _TIMES_AS = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
@@ -77,7 +79,8 @@ def export_topics(
                 _write(spark, plan.ranges, narrowed(known), output.staged)
         paths = output.paths() if plan.ranges else []
         progress(f"{len(paths)} files written; reading them again")
-        files = _inspected(spark, output.staged, paths)
+        sizes = [os.path.getsize(os.path.join(output.staged, one)) for one in paths]
+        files = for_each(spark, paths, sizes, partial(inspect, output.staged))
         run = replace(output.run, at_ms=RealClock().now_ms())
         files = [replace(file, path=f"{run.directory}/{file.path}") for file in files]
         run = Run(run.number, run.at_ms, tuple(sorted(files, key=lambda file: file.path)))
@@ -95,10 +98,3 @@ def _write(spark: SparkSession, ranges: tuple[Range, ...], options: Options, pat
     writer = writer.option("compression", "zstd").option("maxRecordsPerFile", str(_FILE_ROWS_MAX))
     with configured(spark, _TIMES_AS):
         in_words(lambda: writer.parquet(f"file://{path}"))
-
-
-def _inspected(spark: SparkSession, directory: str, paths: list[str]) -> list[ExportedFile]:
-    def one(_: int, path: str) -> ExportedFile:
-        return inspect(directory, path)
-
-    return in_words(lambda: collect_each(spark, paths, one))

@@ -5,21 +5,25 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from geminga.limits import MIB
 from geminga.pipeline.connection import PipelineError
-from geminga.pipeline.spark.pieces import started
+from geminga.pipeline.spark.pieces import collect_each, started
 from geminga.pipeline.spark.session import find_java
 
+S = TypeVar("S")
 T = TypeVar("T")
 Progress = Callable[[str], None]
 
 PROGRESS_SECONDS: Final = 2.0
+HERE_BYTES_MAX: Final = 64 * MIB
+HERE_ITEMS_MAX: Final = 1000
 _OURS: Final = re.compile(r"\bgeminga\.[\w.]+\.\w+: (.*)")
 
 
@@ -57,6 +61,22 @@ def watched(spark: SparkSession, what: str, progress: Progress) -> Iterator[None
     finally:
         done.set()
         thread.join()
+
+
+def for_each(
+    spark: SparkSession, items: Sequence[S], sizes: Iterable[int], work: Callable[[S], T]
+) -> list[T]:
+    """What `work` makes of each, in no order: on workers if it is much, else here, where no job has to start.
+
+    Raises what `work` raises, or a `PipelineError` with its words.
+    """
+    if sum(sizes) <= HERE_BYTES_MAX and len(items) <= HERE_ITEMS_MAX:
+        return [work(item) for item in items]
+
+    def one(_: int, item: S) -> T:
+        return work(item)
+
+    return in_words(lambda: collect_each(spark, items, one))
 
 
 def in_words(action: Callable[[], T]) -> T:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from geminga.pipeline.columns import TOPIC
-from geminga.pipeline.export_manifest import ExportedFile, Manifest
+from geminga.pipeline.export_manifest import Manifest
 from geminga.pipeline.export_output import load, local_path
-from geminga.pipeline.export_plan import FILE_COLUMNS, base_topic, verify
+from geminga.pipeline.export_plan import FILE_COLUMNS, verify, whole_topic
 from geminga.pipeline.options import parse_options
 from geminga.pipeline.replay_lane import Delivery, LaneSettings
 from geminga.pipeline.replay_targets import Wanted, prepare
 from geminga.pipeline.replaying import DONE, ORDER, Job, replay_rows
-from geminga.pipeline.spark.jobs import Progress, in_words, watched
-from geminga.pipeline.spark.pieces import collect_each, spark_schema
+from geminga.pipeline.spark.jobs import Progress, for_each, in_words, watched
+from geminga.pipeline.spark.pieces import spark_schema
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def replay(
     _verify(spark, path, manifest, progress)
     prefix = name or f"replay-{manifest.export_id}" + (f"-{shift_ms}" if shift_ms else "")
     targets = prepare(manifest, wanted, prefix)
-    parts = [part for part in manifest.rows_by_topic() if base_topic(part) in targets]
+    parts = [part for part in manifest.rows_by_topic() if whole_topic(part) in targets]
     if not parts:
         return Replayed(DONE.empty_table())
     side_by_side = min(len(parts), spark.sparkContext.defaultParallelism)
@@ -106,12 +107,7 @@ def replay(
 def _verify(spark: SparkSession, path: str, manifest: Manifest, progress: Progress) -> None:
     files = manifest.files
     progress(f"checking {len(files)} files, {sum(file.size_bytes for file in files):,} bytes")
-
-    def one(_: int, file: ExportedFile) -> None:
-        verify(path, file)
-
-    if files:
-        in_words(lambda: collect_each(spark, files, one))
+    for_each(spark, files, [file.size_bytes for file in files], partial(verify, path))
 
 
 def _sorted(spark: SparkSession, path: str, manifest: Manifest, parts: list[str]) -> DataFrame:
