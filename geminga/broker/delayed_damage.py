@@ -7,17 +7,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from geminga.broker.delayed_statistics import Damage
+from geminga.errors import PeerError
 
 if TYPE_CHECKING:
     from geminga.broker.index_home import IndexHome
     from geminga.tracker.bucket_store import StoredBucket
 
 
+class NothingLeft(PeerError):
+    """An earlier damage took the bucket's last entry, and the index has not met it yet."""
+
+    http_status = 409
+
+
 async def damage_bucket(home: IndexHome, how: Damage, ledger_id: int | None) -> int | None:
     """Delete a bucket's ledger, or put one in its place that has only the first half of its entries, or a
     flipped bit in the segment that will be read next. Returns the ledger (the new one); None: no such bucket.
 
-    ledger_id None: the first bucket. StorageError.
+    ledger_id None: the first bucket. `NothingLeft`, StorageError.
     """
     keeper = home.keeper
     stored = next((b for b in keeper.stored if ledger_id in (None, b.ledger_id)), None) if keeper else None
@@ -27,6 +34,8 @@ async def damage_bucket(home: IndexHome, how: Damage, ledger_id: int | None) -> 
         await home.store.delete(stored.ledger_id)
         return stored.ledger_id
     entries = await home.store.read_all(stored.ledger_id)
+    if not entries:
+        raise NothingLeft(f"the bucket in ledger {stored.ledger_id} has nothing left to damage")
     if how == "truncate":
         entries = entries[: len(entries) // 2]
     else:

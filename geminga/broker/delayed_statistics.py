@@ -12,6 +12,10 @@ Damage = Literal["lose", "truncate", "corrupt"]
 
 class DelayedSummary(msgspec.Struct, rename="camel", kw_only=True):
     messages: int
+    backlog: int
+    """Entries that are not acknowledged, delayed or not. While no consumer has read them, those that are
+    delayed may be missing from `messages`."""
+    consumers: int
     next_due_ms: int | None
     """None: nothing waits."""
     index_bytes: int
@@ -19,7 +23,7 @@ class DelayedSummary(msgspec.Struct, rename="camel", kw_only=True):
     is_shared: bool
     buckets: int
     bucket_bytes: int
-    """On the bookie."""
+    """Both on the bookie: without the part that still grows."""
 
 
 class DueCount(msgspec.Struct, rename="camel", kw_only=True):

@@ -73,17 +73,20 @@ class DelayedOperator:
 
     async def summary(self, topic: TopicName, subscription: str) -> DelayedSummary:
         loaded = await self._topics.get(topic, create=False)
-        delayed = loaded.subscription(subscription).delayed
+        found = loaded.subscription(subscription)
+        delayed = found.delayed
         home = loaded.delays.home_of(delayed)
         buckets = home.bucket_statistics() if home is not None else None
         settings = loaded.delays.settings
         return DelayedSummary(
             messages=len(delayed),
+            backlog=found.backlog(),
+            consumers=len(found.consumers),
             next_due_ms=delayed.tracker.next_due_ms() if delayed.tracker is not None else None,
             index_bytes=delayed.memory_bytes(),
             keeps_buckets=settings.keeps_buckets,
             is_shared=settings.is_shared,
-            buckets=buckets.buckets if buckets is not None else 0,
+            buckets=len(home.keeper.stored) if home is not None and home.keeper is not None else 0,
             bucket_bytes=buckets.stored_bytes if buckets is not None else 0,
         )
 
@@ -166,7 +169,7 @@ class DelayedOperator:
         if due_ms is None or due_ms <= now_ms:
             text = f"{place} is due, and goes out as soon as a consumer takes more: {_capacity(found)}"
             return WhyNotDelivered(reason="due", text=text, due_ms=due_ms)
-        text = f"{place} waits for another {(due_ms - now_ms) / 1000:.3f} s, until {due_ms} ms since 1970"
+        text = f"{place} waits for another {(due_ms - now_ms) / 1000:.3f} s"
         return WhyNotDelivered(reason="delayed", text=text, due_ms=due_ms)
 
     async def buckets(self, topic: TopicName, subscription: str) -> list[BucketInfo]:

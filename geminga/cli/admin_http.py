@@ -47,10 +47,18 @@ class Admin:
         except HTTPError as error:
             raise RequestFailed(_reason(error.read()) or f"{error.code} {error.reason}") from None
         except (URLError, OSError, ValueError) as error:
-            raise RequestFailed(f"{self._url}: {getattr(error, 'reason', error)}") from None
+            raise RequestFailed(unreachable(self._url, error)) from None
         if warning:
             print(f"warning: {warning.partition(chr(34))[2].rstrip(chr(34)) or warning}", file=sys.stderr)
         return json.loads(answer) if answer.strip() else None
+
+
+def unreachable(url: str, error: Exception) -> str:
+    """Why there was no answer; where nobody listens, what to do about it."""
+    reason = getattr(error, "reason", error)
+    if isinstance(reason, ConnectionRefusedError):
+        return f"{url}: nothing listens there; --url or ${URL_VARIABLE} name the admin address of a broker"
+    return f"{url}: {reason}"
 
 
 def _text(value: object) -> str:

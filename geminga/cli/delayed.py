@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
+from geminga.cli.admin_http import DEFAULT_URL, URL_VARIABLE, unreachable
 from geminga.cli.main import EXIT_FAILED, EXIT_OK, Parser
-from geminga.cli.memory import DEFAULT_URL, URL_VARIABLE
 from geminga.cli.options import duration_ms, positive
 from geminga.clock import RealClock
 from geminga.errors import InvalidName
@@ -60,7 +60,12 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     postpone.add_argument("message", metavar="LEDGER:ENTRY")
     until = postpone.add_mutually_exclusive_group(required=True)
     until.add_argument("--for", dest="wait_ms", type=duration_ms, metavar="TIME", help="from now on: 1h")
-    until.add_argument("--until", type=_time_ms, metavar="WHEN", help="ISO 8601, or ms since 1970")
+    until.add_argument(
+        "--until",
+        type=_time_ms,
+        metavar="WHEN",
+        help="such as 2030-01-31T12:00 (local time) or 2030-01-31T12:00Z, or ms since 1970",
+    )
     for name, text in (
         ("lose-bucket", "delete a bucket behind the index's back (only with --chaos)"),
         ("truncate-bucket", "cut a bucket short behind the index's back (only with --chaos)"),
@@ -98,7 +103,7 @@ def _ask(flags: argparse.Namespace, tail: str, body: Mapping[str, object] | None
     except HTTPError as error:
         raise Refused(_reason(error.read()) or str(error)) from None
     except (URLError, OSError) as error:
-        raise Refused(f"{flags.url}: {getattr(error, 'reason', error)}") from None
+        raise Refused(unreachable(flags.url, error)) from None
     return json.loads(answer) if answer else None
 
 
@@ -121,10 +126,13 @@ def _print(flags: argparse.Namespace, answer: Any, show: Callable[[Any], None]) 
 def _summary(flags: argparse.Namespace) -> int:
     def show(answer: Any) -> None:
         print(f"messages that wait  {answer['messages']}")
+        print(f"not acknowledged    {answer['backlog']}, these included")
         print(f"next due            {_time_text(answer['nextDueMs'])}")
         print(f"index in memory     {answer['indexBytes']} bytes{' (shared)' if answer['isShared'] else ''}")
         if answer["keepsBuckets"]:
             print(f"buckets on disk     {answer['buckets']}, {answer['bucketBytes']} bytes")
+        if answer["messages"] < answer["backlog"] and not answer["consumers"]:
+            print("No consumer is connected: what none has read since a restart does not count as waiting.")
 
     return _print(flags, _ask(flags, ""), show)
 
@@ -147,6 +155,8 @@ def _list(flags: argparse.Namespace) -> int:
         for message in answer["messages"]:
             place = f"{message['ledgerId']}:{message['entryId']}"
             print(f"{place:20} {_time_text(message['dueMs'])}")
+        if not answer["messages"]:
+            print("no message waits" + ("" if flags.start == "0:0" else f" from {flags.start} on"))
         if answer["next"] is not None:
             print(f"more: --from {answer['next']}")
 
@@ -156,11 +166,20 @@ def _list(flags: argparse.Namespace) -> int:
 def _why(flags: argparse.Namespace) -> int:
     ledger, _, entry = flags.message.partition(":")
     answer = _ask(flags, f"/why/{quote(ledger, safe='')}/{quote(entry, safe='')}")
-    return _print(flags, answer, lambda found: print(found["text"]))
+    until = f", until {_time_text(answer['dueMs'])}" if answer["reason"] == "delayed" else ""
+    return _print(flags, answer, lambda found: print(found["text"] + until))
 
 
 def _buckets(flags: argparse.Namespace) -> int:
     def show(answer: Any) -> None:
+        if not answer:
+            keeps = _ask(flags, "")["keepsBuckets"]
+            print(
+                "no bucket yet"
+                if keeps
+                else "the index is in memory, without buckets (see docs/delayed-delivery.md)"
+            )
+            return
         print(f"{'LEDGERS':17} {'IN LEDGER':>10} {'WAIT':>9} {'BYTES':>9} {'SEGMENTS':>9} {'LOADED':>7}  DUE")
         for bucket in answer:
             segments = bucket["segments"]
@@ -183,7 +202,11 @@ def _cancel(flags: argparse.Namespace) -> int:
 
 
 def _expedite(flags: argparse.Namespace) -> int:
-    return _print(flags, _ask(flags, "/expedite", {"message": flags.message}), lambda _: None)
+    return _print(
+        flags,
+        _ask(flags, "/expedite", {"message": flags.message}),
+        lambda _: print(f"{flags.message} is due now"),
+    )
 
 
 def _postpone(flags: argparse.Namespace) -> int:
@@ -191,7 +214,8 @@ def _postpone(flags: argparse.Namespace) -> int:
     if due_ms is None:
         due_ms = RealClock().now_ms() + flags.wait_ms
     body = {"message": flags.message, "dueMs": due_ms}
-    return _print(flags, _ask(flags, "/postpone", body), lambda _: None)
+    shown = f"{flags.message} is due {_time_text(due_ms)}"
+    return _print(flags, _ask(flags, "/postpone", body), lambda _: print(shown))
 
 
 def _damage(flags: argparse.Namespace) -> int:

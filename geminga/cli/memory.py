@@ -28,6 +28,8 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     from urllib.error import HTTPError, URLError
     from urllib.request import urlopen
 
+    from geminga.cli.admin_http import unreachable
+
     url = flags.url.rstrip("/") + PATH
     try:
         if not url.startswith(("http://", "https://")):
@@ -36,7 +38,7 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
             answer = response.read()
         report = json.loads(answer)
     except (HTTPError, URLError, OSError, ValueError) as error:
-        print(f"geminga memory: {url}: {getattr(error, 'reason', error)}", file=sys.stderr)
+        print(f"geminga memory: {unreachable(flags.url, error)}", file=sys.stderr)
         return EXIT_FAILED
     if flags.json:
         print(answer.decode())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import trio
 
-from geminga.cli.admin_http import DEFAULT_URL
+from geminga.cli.admin_http import DEFAULT_URL, URL_VARIABLE
 from geminga.cli.client import SUBSCRIPTION_TYPES, Client, open_client
 from geminga.cli.connection import ClientError
 from geminga.cli.consumer import Consumer, messages, position
@@ -65,7 +66,11 @@ def parser(kind: type[Parser]) -> Parser:
     add("--json", action="store_true", help="print samples and summary as JSON on standard output")
     add("--png", type=Path, metavar="FILE", help="draw the samples (needs geminga[plot])")
     add("--title", default="", help="over the drawing")
-    add("--web-url", default=DEFAULT_URL, help=f"where the metrics are (default: {DEFAULT_URL})")
+    add(
+        "--web-url",
+        default=os.environ.get(URL_VARIABLE, DEFAULT_URL),
+        help=f"where the metrics are (default: ${URL_VARIABLE} or {DEFAULT_URL})",
+    )
     add_url(made)
     return made
 

@@ -85,7 +85,10 @@ class Meter:
             with urllib.request.urlopen(self._url, timeout=SECONDS_MAX) as answer:
                 found = sums(answer.read().decode())
         except (OSError, ValueError) as error:
-            raise ClientError(f"{self._url}: {getattr(error, 'reason', error)}") from None
+            reason = getattr(error, "reason", error)
+            if isinstance(reason, ConnectionRefusedError):
+                reason = "nothing listens there; --web-url names the admin address of the broker"
+            raise ClientError(f"{self._url}: {reason}") from None
         self.is_geminga = GEMINGA["tail_bytes"] in found
         if self.is_geminga:
             return Served(**{field: found.get(name, 0.0) for field, name in GEMINGA.items()})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ MB = 1e6
 def missing() -> str:
     """Why nothing can be drawn; empty if it can."""
     if importlib.util.find_spec("matplotlib") is None:
-        return "--png needs matplotlib: install geminga[plot]"
+        return f"--png needs matplotlib (geminga[plot]): {sys.executable} -m pip install matplotlib"
     return ""
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from geminga.cli.admin_http import Flag, RequestFailed, flag
+from geminga.cli.options import duration_ms
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_000}
 _UNITS_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
@@ -37,6 +38,15 @@ def seconds(text: str) -> int:
         raise argparse.ArgumentTypeError(f"expected a time such as 30s, 10m, 3h, 2d or 1w, not {text!r}")
     value = int(number)
     return value if value < 0 else value * _UNITS_S[unit]
+
+
+def milliseconds(text: str) -> int:
+    """As `seconds`, and `250ms`, `0.25s`; never negative."""
+    if text[-1:].lower() not in ("w", "y"):
+        return duration_ms(text.lower())
+    if (value := seconds(text)) < 0:
+        raise argparse.ArgumentTypeError(f"expected a time such as 250ms, 10m, 3h, 2d or 1w, not {text!r}")
+    return value * 1000
 
 
 def size_bytes(text: str) -> int:
@@ -72,8 +82,8 @@ def _in_units(text: str, parse: Callable[[str], int], unit: int, name: str) -> i
     return value
 
 
-def _number(*names: str, text: str) -> tuple[Flag, ...]:
-    return (flag(*names, dest="value", type=int, required=True, help=text),)
+def _number(*names: str, text: str, kind: Callable[[str], int] = int) -> tuple[Flag, ...]:
+    return (flag(*names, dest="value", type=kind, required=True, help=text),)
 
 
 def _switch() -> tuple[Flag, ...]:
@@ -145,18 +155,19 @@ TTL = PolicyVerb(
     ),
     _value,
 )
+COMPACTION_FLAGS = _number("--threshold", "-t", kind=size_bytes, text="bytes, or 10M, 16G; 0: never")
 DELAYED = PolicyVerb(
     "delayed-delivery",
     "delayedDelivery",
     (
         *_switch(),
-        flag("--time", "-t", type=float, default=1.0, help="the tick in seconds (default: 1)"),
-        flag("--maxDelay", "-md", type=seconds, default=0, help="the longest delay; 0: any"),
+        flag("--time", "-t", type=milliseconds, default=1000, help="the tick: 1s (the default), 16ms"),
+        flag("--maxDelay", "-md", type=milliseconds, default=0, help="the longest delay: 30m, 7d; 0: any"),
     ),
     lambda flags: {
         "active": _switched(flags),
-        "tickTime": round(flags.time * 1000),
-        "maxDeliveryDelayInMillis": flags.maxDelay * 1000,
+        "tickTime": flags.time,
+        "maxDeliveryDelayInMillis": flags.maxDelay,
     },
 )
 PERSISTENCE = PolicyVerb(
@@ -291,14 +302,7 @@ NAMESPACE_VERBS = (
         "--max-unacked-messages-per-subscription",
         "-c",
     ),
-    _limit(
-        "compaction-threshold",
-        "compactionThreshold",
-        "--threshold",
-        "-t",
-        method="PUT",
-        text="bytes; 0: never",
-    ),
+    PolicyVerb("compaction-threshold", "compactionThreshold", COMPACTION_FLAGS, _value, "PUT"),
     _limit(
         "subscription-expiration-time", "subscriptionExpirationTime", "--time", "-t", text="minutes; 0: never"
     ),
@@ -326,6 +330,6 @@ TOPIC_VERBS = (
         "--max-num",
         "-m",
     ),
-    _limit("compaction-threshold", "compactionThreshold", "--threshold", "-t", text="bytes; 0: never"),
+    PolicyVerb("compaction-threshold", "compactionThreshold", COMPACTION_FLAGS, _value),
     SCHEMA_COMPATIBILITY,
 )

@@ -11,6 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from geminga.broker.consumer import SHARED
+from geminga.broker.delayed_damage import NothingLeft
 from geminga.broker.delayed_view import DelayedOperator, NotDelayed
 from geminga.broker.subscription import Subscription
 from geminga.errors import NotAllowed
@@ -160,12 +161,20 @@ async def test_a_bucket_is_damaged_only_where_that_is_allowed(
         async def stored() -> list[Any]:
             return [bucket for bucket in await view.buckets(TOPIC, "s") if bucket.ledger_id is not None]
 
+        async def wear_out(ledger_id: int | None) -> None:
+            while ledger_id is not None:
+                ledger_id = await view.damage(TOPIC, "s", how, ledger_id)
+
         await until(lambda: bucket_keys(subscription.cursor.properties))
         before = await stored()
         with pytest.raises(NotAllowed):
             await operator(rig).damage(TOPIC, "s", how, None)
         assert await view.damage(TOPIC, "s", how, 123_456) is None
-        assert await view.damage(TOPIC, "s", how, before[0].ledger_id) is not None
+        damaged = await view.damage(TOPIC, "s", how, before[0].ledger_id)
+        assert damaged is not None
+        if how == "truncate":  # down to nothing, which the index does not know yet
+            with pytest.raises(NothingLeft):
+                await wear_out(damaged)
         await trio.sleep(72)
         assert client.positions == positions
 

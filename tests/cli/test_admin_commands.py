@@ -162,6 +162,21 @@ def test_ttl_is_a_bare_number(geminga: Command, topic: str) -> None:
     geminga("namespaces", "remove-message-ttl", NAMESPACE)
 
 
+def test_times_of_delays_and_sizes_of_thresholds_have_units(geminga: Command, topic: str) -> None:
+    for tick, longest, expected in (("1s", "1w", (1000, 604_800_000)), ("16ms", "90m", (16, 5_400_000))):
+        geminga("topicPolicies", "set-delayed-delivery", topic, "-e", "-t", tick, "-md", longest)
+        got = json.loads(geminga("topicPolicies", "get-delayed-delivery", topic))
+        assert (got["tickTime"], got["maxDeliveryDelayInMillis"]) == expected
+    geminga("topicPolicies", "set-delayed-delivery", topic, "-e", "-t", "0.25", "-md", "5")
+    got = json.loads(geminga("topicPolicies", "get-delayed-delivery", topic))
+    assert (got["tickTime"], got["maxDeliveryDelayInMillis"]) == (250, 5000)
+    geminga("topicPolicies", "set-delayed-delivery", topic, "-e", "-t", "-1w", code=EXIT_USAGE)
+    geminga("topicPolicies", "remove-delayed-delivery", topic)
+    geminga("topicPolicies", "set-compaction-threshold", topic, "-t", "10M")
+    assert geminga("topicPolicies", "get-compaction-threshold", topic) == "10485760\n"
+    geminga("topicPolicies", "remove-compaction-threshold", topic)
+
+
 def test_the_brokers_reason_is_printed(geminga: Command, topic: str) -> None:
     told = geminga("topicPolicies", "set-retention", topic, "-t", "0", "-s", "10M", code=EXIT_FAILED)
     assert told.startswith("geminga topicPolicies set-retention: Invalid retention policy: Setting a single")

@@ -38,7 +38,8 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]
 def run(process: BrokerProcess, *arguments: str, fails: bool = False) -> str:
     action, *rest = arguments
     command = [sys.executable, "-m", "geminga", "delayed", action, TOPIC, *rest, "-s", "billing"]
-    command += ["--url", process.endpoints.web_url]
+    if "--url" not in arguments:
+        command += ["--url", process.endpoints.web_url]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode != 0) is fails, done
     return done.stderr if fails else done.stdout
@@ -58,20 +59,30 @@ def test_seeing_and_changing_what_waits(process: BrokerProcess, tmp_path: Path) 
     summary = json.loads(run(process, "summary", "--json"))
     assert summary["messages"] == 30
     assert summary["keepsBuckets"]
-    assert "messages that wait  30" in run(process, "summary")
+    shown = run(process, "summary")
+    assert "messages that wait  30" in shown
+    assert "not acknowledged    31, these included" in shown
+    assert "No consumer" not in shown
+    on_disk = [b for b in json.loads(run(process, "buckets", "--json")) if b["ledgerId"] is not None]
+    assert summary["buckets"] == len(on_disk)
     rows: list[Any] = json.loads(run(process, "histogram", "--width", "1h", "--json"))
     assert sum(row["messages"] for row in rows) == 30
     assert "#" in run(process, "histogram", "--width", "5h")
     listed = run(process, "list", "--limit", "10")
     assert listed.splitlines()[0].split()[0] == places[0]
     assert f"more: --from {places[10]}" in listed
-    assert "waits for another" in run(process, "why", places[0])
+    assert "no message waits from 999:0 on" in run(process, "list", "--from", "999:0")
+    due_text = listed.splitlines()[0].partition(" ")[2].strip()
+    why = run(process, "why", places[0])
+    assert "waits for another" in why
+    assert why.endswith(f" s, until {due_text}\n")
     assert "SEGMENTS" in run(process, "buckets")
 
     assert run(process, "cancel", places[1], places[2]) == "cancelled: 2\n"
     run(process, "postpone", places[3], "--for", "2d")
-    run(process, "postpone", places[4], "--until", "2040-01-31T12:00:00+00:00")
-    run(process, "expedite", places[5])
+    later = run(process, "postpone", places[4], "--until", "2040-01-31T12:00:00+00:00")
+    assert later == f"{places[4]} is due 2040-01-31 12:00:00.000Z\n"
+    assert run(process, "expedite", places[5]) == f"{places[5]} is due now\n"
     early = consumer.receive(5000)
     assert early.data() == b"5"
     assert json.loads(run(process, "summary", "--json"))["messages"] == 27
@@ -97,3 +108,27 @@ def test_what_is_refused(process: BrokerProcess) -> None:
     assert "of type" not in run(process, "why", "1:x", fails=True)
     assert "expected a duration" in run(process, "postpone", "1:1", "--for", "never", fails=True)
     assert "--for" in run(process, "postpone", "1:1", fails=True)
+
+
+def test_what_no_consumer_has_read_is_not_passed_over_in_silence(tmp_path: Path) -> None:
+    memory = BrokerProcess(tmp_path / "data", settings={})
+    memory.start()
+    logger = pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(tmp_path / "client.log"))
+    client = pulsar.Client(memory.endpoints.service_url, logger=logger)
+    client.subscribe(TOPIC, "billing", pulsar.ConsumerType.Shared)
+    client.create_producer(TOPIC).send(b"later", deliver_after=timedelta(hours=1))
+    assert "messages that wait  1\n" in run(memory, "summary")
+    assert "in memory, without buckets" in run(memory, "buckets")
+    client.close()
+    memory.kill()
+    memory.start()
+    shown = run(memory, "summary")
+    assert "messages that wait  0\nnot acknowledged    1, these included\n" in shown
+    assert "No consumer is connected" in shown
+    assert memory.stop() == 0
+
+
+def test_where_nothing_listens_that_is_said(process: BrokerProcess) -> None:
+    shown = run(process, "summary", "--url", "http://127.0.0.1:1", fails=True)
+    assert "nothing listens there" in shown
+    assert "GEMINGA_WEB_URL" in shown
