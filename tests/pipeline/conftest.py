@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +16,17 @@ from geminga.pipeline.planning import plan_batch
 from geminga.pipeline.rows import read_range
 from geminga.pipeline.writing import Task, TaskWriter, Written
 from tests.e2e.broker_process import BrokerProcess, Endpoints
-from tests.e2e.conftest import SETTINGS, admin, client, make_client, topic
+from tests.e2e.conftest import (
+    SERVICE_URL_KEY,
+    SETTINGS,
+    WEB_URL_KEY,
+    admin,
+    client,
+    is_external,
+    is_geminga,
+    make_client,
+    topic,
+)
 
 __all__ = ["admin", "client", "make_client", "topic"]
 
@@ -25,6 +36,9 @@ POLL_TIMEOUT_S = 10
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoints]:
     """A broker that keeps topics which nobody uses: Spark takes a while to come back to them."""
+    if is_external():
+        yield Endpoints(os.environ[SERVICE_URL_KEY], os.environ[WEB_URL_KEY], is_geminga())
+        return
     settings = SETTINGS | {"brokerDeleteInactiveTopicsEnabled": "false"}
     process = BrokerProcess(tmp_path_factory.mktemp("broker") / "data", settings=settings)
     yield process.start()

@@ -11,16 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pulsar
+import pulsar.schema
 import pyarrow as pa
 import pytest
 
 from geminga.pipeline.columns import ColumnMaker
 from geminga.pipeline.connection import Access, BrokerUnreachable, Connection, PipelineError
+from geminga.pipeline.decoding import ValueDecoder
 from geminga.pipeline.options import BadOption, parse_options
 from geminga.pipeline.planning import plan_batch
 from geminga.pipeline.reading import DataLost, Range
 from geminga.pipeline.row_columns import BadColumns
 from geminga.pipeline.rows import read_range
+from geminga.pipeline.schemas import SchemaMismatch, schema_of, value_fields
 from geminga.pipeline.streaming import StreamPlan
 from geminga.pipeline.topics import TopicMissing, last_of
 from geminga.pipeline.writing import Task, TaskWriter
@@ -457,3 +460,51 @@ def test_other_rows_on_the_second_attempt_are_noticed(topics: Topics, deduplicat
         with pytest.raises(PipelineError, match="keep the number of partitions"):
             topics.write(topic, {"value": other}, task=task, exactlyOnce="true", batchRows="10")
     assert topics.values(topic) == values
+
+
+class Inner(pulsar.schema.Record):  # type: ignore[misc]
+    x = pulsar.schema.Double()
+
+
+class Order(pulsar.schema.Record):  # type: ignore[misc]
+    number = pulsar.schema.Integer()
+    colour = pulsar.schema.String()
+    inner = Inner()
+
+
+@pytest.mark.parametrize("kind", ["Avro", "Json"])
+def test_records_of_the_registry_become_columns(
+    client: pulsar.Client, topics: Topics, topic: str, kind: str
+) -> None:
+    schema = getattr(pulsar.schema, f"{kind}Schema")(Order)
+    producer = client.create_producer(topic, schema=schema)
+    for number in range(5):
+        producer.send(Order(number=number, colour=None if number == 2 else "red", inner=Inner(x=number / 2)))
+    access = Access(topics.endpoints.service_url)
+    values = schema_of(access, [topic])
+    fields = value_fields(values)
+    inner = pa.struct([("x", pa.float64())])
+    assert fields == {"colour": pa.string(), "inner": inner, "number": pa.int32()}
+    columns = pa.schema(list(fields.items()))
+    decoder = ValueDecoder(access, topic, values, columns)
+    (wanted,) = plan_batch(topics.options(topic))
+    rows = [
+        row
+        for batch in read_range(
+            access, wanted, ColumnMaker(topic, columns, decoder), poll_timeout_s=POLL_TIMEOUT_S
+        )
+        for row in batch.to_pylist()
+    ]
+    assert rows == [
+        {"number": number, "colour": None if number == 2 else "red", "inner": {"x": number / 2}}
+        for number in range(5)
+    ]
+
+
+def test_topics_whose_schemas_differ_are_refused(client: pulsar.Client, topics: Topics, topic: str) -> None:
+    client.create_producer(topic + "-1", schema=pulsar.schema.StringSchema()).send("text")
+    client.create_producer(topic + "-2", schema=pulsar.schema.BytesSchema()).send(b"bytes")
+    access = Access(topics.endpoints.service_url)
+    assert value_fields(schema_of(access, [topic + "-1"])) == {"value": pa.string()}
+    with pytest.raises(SchemaMismatch, match="allowDifferentTopicSchemas"):
+        schema_of(access, [topic + "-1", topic + "-2"])
