@@ -1,14 +1,12 @@
-"""Millions of messages of every kind, read while workers, executors and the broker are killed: none lost,
-none twice.
+"""Millions of messages of every kind, read while workers, executors, the broker are killed: none is lost.
 
     python -m tests.pipeline.exactness                                 5,000,000 messages, every step
     python -m tests.pipeline.exactness --messages 200000 --steps batch,stream
 
-Steps: `batch` and `stream` on local[2], a Python worker killed every few seconds; `restart` reads while the
-broker is killed with SIGKILL and started again; `executors` on local-cluster[2,1,1024], executors killed.
-Each
-checks the count, the number of distinct messages, and every single content. Killed are only processes
-below our own.
+Steps: `batch` and `stream` on local[2], a Python worker killed every few seconds; `write` copies a topic exactly
+once meanwhile; `restart` reads while the broker is killed with SIGKILL and started again; `executors` on
+local-cluster[2,1,1024], executors killed. Each checks the count, the number of distinct messages, and every single
+content. Killed are only processes below our own.
 
 The messages: a fifth in batches of 1,000 for each codec, in topics of four partitions, keyed; and beside them
 chunked messages, one in a thousand.
@@ -246,12 +244,66 @@ def stream(spark: Any, service_url: str, topics: list[str], messages: int, direc
     print(f"  with {len(killed)} Python workers killed", flush=True)
 
 
+def write(spark: Any, service_url: str, topics: list[str], messages: int, directory: Path) -> None:
+    """A topic into another, exactly once: workers killed, the query stopped and started, micro batches run
+    again.
+    """
+    del messages
+    source, sink = topics[0], "persistent://public/once/copy"
+    expected = reading(spark.read, service_url, [source]).load().count()
+    checkpoint = directory / "write"
+    again = 0
+    with killing(spark, python_workers, KILL_SECONDS) as killed:
+        for attempt in range(30):
+            stream = reading(spark.readStream, service_url, [source]).option("startingOffsets", "earliest")
+            query = (
+                stream.option("maxRowsPerTrigger", str(max(expected // 6, 1000)))
+                .load()
+                .select("value", "__key")
+                .writeStream.format("pulsar")
+                .option("service.url", service_url)
+                .option("topic", sink)
+                .option("exactlyOnce", "true")
+                .option("batchRows", "200")
+                .option("checkpointLocation", str(checkpoint))
+                .trigger(availableNow=True)
+                .start()
+            )
+            try:
+                if attempt % 2 == 0:  # stopped wherever it is
+                    query.awaitTermination(15)
+                    query.stop()
+                elif query.awaitTermination(600):
+                    break
+            except Exception as error:
+                print(f"  started again after: {str(error)[:200]}", flush=True)
+            again += forget_last_commit(checkpoint)
+    found = (
+        reading(spark.read, service_url, [sink])
+        .load()
+        .selectExpr("count(*)", "count(distinct value)")
+        .first()
+    )
+    assert tuple(found) == (expected, expected), f"write: {found} instead of {expected}"
+    print(f"write: {expected} messages, each once", flush=True)
+    print(f"  with {len(killed)} Python workers killed and {again} micro batches run again", flush=True)
+
+
+def forget_last_commit(checkpoint: Path) -> int:
+    """As if the driver had died before it noted that its last micro batch was done."""
+    done = sorted((int(path.name) for path in (checkpoint / "commits").glob("[0-9]*")), reverse=True)
+    for number in done[:1]:
+        (checkpoint / "commits" / str(number)).unlink()
+        (checkpoint / "commits" / f".{number}.crc").unlink(missing_ok=True)
+    return len(done[:1])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--messages", type=int, default=5_000_000)
-    parser.add_argument("--steps", default="batch,stream,restart,executors")
+    parser.add_argument("--steps", default="batch,stream,write,restart,executors")
     arguments = parser.parse_args()
     steps = arguments.steps.split(",")
     with tempfile.TemporaryDirectory() as name:
@@ -259,6 +311,10 @@ def main() -> None:
         process = BrokerProcess(directory / "data", settings=SETTINGS)
         endpoints = process.start()
         try:
+            once = Admin(endpoints.web_url)
+            assert once.put("/admin/v2/namespaces/public/once", {}).status == 204
+            assert once.post("/admin/v2/namespaces/public/once/deduplication", True).status == 204
+            once.create_partitions("persistent://public/once/copy", 2)
             topics = fill(endpoints.service_url, Admin(endpoints.web_url), arguments.messages)
             print(f"{arguments.messages} messages in {len(topics)} topics", flush=True)
             run_steps(steps, process, topics, arguments.messages, directory)
@@ -273,7 +329,7 @@ def run_steps(
     # the second number: how often a task may fail
     spark = make_session("exactness", master="local[2,100]", settings={"spark.driver.memory": "2g"})
     spark.sparkContext.setLogLevel("OFF")
-    for step, act in (("batch", batch), ("stream", stream)):
+    for step, act in (("batch", batch), ("stream", stream), ("write", write)):
         if step in steps:
             act(spark, service_url, topics, messages, directory)
     if "restart" in steps:
