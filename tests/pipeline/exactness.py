@@ -5,8 +5,8 @@
 
 Steps: `batch` and `stream` on local[2], a Python worker killed every few seconds; `write` copies a topic
 exactly once meanwhile; `restart` reads while the broker is killed with SIGKILL and started again; `executors`
-on local-cluster[2,1,1024], executors killed. Each checks the count, the number of distinct messages, and every
-content. Killed are only processes below our own.
+on local-cluster[2,1,1024], executors killed. Each checks the count, the number of distinct messages, and
+every content. Killed are only processes below our own.
 
 The messages: a fifth in batches of 1,000 for each codec, in topics of four partitions, keyed; and beside them
 chunked messages, one in a thousand.
