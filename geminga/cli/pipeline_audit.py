@@ -65,7 +65,9 @@ def _add_flags(parser: Parser) -> None:
         default="client",
         help="what has to be in order",
     )
-    parser.add_argument("--level", choices=("message", "entry"), default="message", help="what a position is")
+    parser.add_argument(
+        "--level", choices=("auto", "message", "entry"), default="auto", help="what a position is"
+    )
     parser.add_argument(
         "--start",
         choices=("all", "first"),

@@ -36,6 +36,8 @@ def scan_footer(piece: Piece) -> Scanned | None:
     found = extremes(piece)
     if found is None or found.kinds[0] != found.kinds[1] or found.kinds[0] not in MESSAGE_KINDS:
         return None
+    if found.batch_size_max > 1:
+        return None
     return Scanned(found.last_ms, found.batch_index_max, [])
 
 

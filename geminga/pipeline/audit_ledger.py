@@ -13,7 +13,7 @@ from geminga.pipeline.audit_order import resumes_of
 from geminga.pipeline.audit_packing import packed
 from geminga.pipeline.audit_partials import NO_LEDGER, PARTS, Parts
 from geminga.pipeline.audit_sessions import RELEASED, session_ends
-from geminga.pipeline.audit_settings import Facts
+from geminga.pipeline.audit_settings import Control, Facts
 
 FOUND: Final = PARTS
 """What comes out has the same columns. `published` and `pending` without a subscription are for those of
@@ -157,7 +157,7 @@ def _judge_subscription(
         count(part.what, part.minute, part.events)
     for minute, codes in _by_minute(deliveries).items():
         add("unknown", minute, codes - known)
-    for minute, again, excused in _repeats(parts, facts):
+    for minute, again, excused in Repeats().take(parts, list(session_ends(facts, topic, subscription))):
         add("duplicated", minute, again)
         add("repeated", minute, excused)
     for part in parts:
@@ -175,34 +175,46 @@ def _first(codes: BitMap) -> bytes:
     return packed(codes[:1]) if codes else b""
 
 
-def _repeats(parts: list[Part], facts: Facts) -> Iterator[tuple[int, BitMap, BitMap]]:
-    """Of deliveries that are not the first: their minute, the positions that should not have come again, and
-    those that might.
-    """
-    topic, subscription = parts[0][:2]
-    ends = list(session_ends(facts, topic, subscription))
-    acked = [part for part in parts if part.what == "acked"]
-    deliveries = [part for part in parts if part.what in ("dispatched", "redelivered")]
-    seen, excused = BitMap(), BitMap()
-    held: dict[str, BitMap] = defaultdict(BitMap)
-    session = 0
-    for (of_session, minute), group in _by_time(deliveries):
-        for number in range(session, of_session):
-            if ends[number].kind == RELEASED:
-                settled = BitMap.union(BitMap(), *(a.codes for a in acked if a.session <= number))
-                excused |= held.pop(ends[number].client, BitMap()) - settled
-            else:
-                excused |= seen
-        session = of_session
-        for part in group:
-            if part.what == "dispatched":
-                codes = part.codes
-                if again := codes & seen:
-                    wrong = again - excused
-                    yield minute, wrong, again - wrong
-                excused -= codes
-                seen |= codes
-        _hold(held, group)
+class Repeats:
+    """What a subscription was given of one ledger so far, and what of it may come again."""
+
+    def __init__(self) -> None:
+        self.seen = BitMap()
+        self._excused = BitMap()
+        self._acked = BitMap()
+        self._held: dict[str, BitMap] = {}
+
+    def take(self, parts: list[Part], ends: list[Control]) -> Iterator[tuple[int, BitMap, BitMap]]:
+        """Of deliveries that are not the first: their minute, the positions that should not have come again,
+        and those that might. `ends` are the session ends after what was taken before; the parts' sessions
+        count them.
+        """
+        acked = [part for part in parts if part.what == "acked"]
+        deliveries = [part for part in parts if part.what in ("dispatched", "redelivered")]
+        session = 0
+        for (of_session, minute), group in _by_time(deliveries):
+            for number in range(session, of_session):
+                self._end(ends[number], [a.codes for a in acked if a.session <= number])
+            session = of_session
+            for part in group:
+                if part.what == "dispatched":
+                    codes = part.codes
+                    if again := codes & self.seen:
+                        wrong = again - self._excused
+                        yield minute, wrong, again - wrong
+                    self._excused -= codes
+                    self.seen |= codes
+            _hold(self._held, group)
+        for number in range(session, len(ends)):
+            self._end(ends[number], [a.codes for a in acked if a.session <= number])
+        self._acked = BitMap.union(self._acked, *(a.codes for a in acked))
+
+    def _end(self, end: Control, acked: list[BitMap]) -> None:
+        if end.kind == RELEASED:
+            settled = BitMap.union(self._acked, *acked)
+            self._excused |= self._held.pop(end.client, BitMap()) - settled
+        else:
+            self._excused |= self.seen
 
 
 def _by_time(parts: list[Part]) -> list[tuple[tuple[int, int], list[Part]]]:
@@ -223,4 +235,4 @@ def _hold(held: dict[str, BitMap], group: list[Part]) -> None:
         for own in held.values():
             own -= given
         for client, codes in new.items():
-            held[client] |= codes
+            held[client] = held.get(client, BitMap()) | codes

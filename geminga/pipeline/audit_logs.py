@@ -155,6 +155,7 @@ class Extremes(NamedTuple):
     kinds: tuple[str, str]
     last_ms: int
     batch_index_max: int
+    batch_size_max: int
 
 
 def extremes(piece: Piece) -> Extremes | None:
@@ -164,7 +165,7 @@ def extremes(piece: Piece) -> Extremes | None:
     with _opened(piece.path) as file:
         names = file.schema_arrow.names
         found: dict[str, list[Any]] = {}
-        for name in ("kind", "time_ms", "batch_index"):
+        for name in ("kind", "time_ms", "batch_index", "batch_size"):
             if name not in names:
                 continue
             at, found[name] = names.index(name), []
@@ -174,10 +175,8 @@ def extremes(piece: Piece) -> Extremes | None:
                     return None
                 found[name] += [statistics.min, statistics.max]
     kinds = (min(found["kind"]), max(found["kind"])) if "kind" in found else (piece.kind, piece.kind)
-    last_ms, batch_index = max(found["time_ms"]), max(found.get("batch_index", [-1]))
-    if not isinstance(last_ms, int) or not isinstance(batch_index, int):
-        return None
-    return Extremes(kinds, last_ms, batch_index)
+    greatest = [max(found.get(name, [-1])) for name in ("time_ms", "batch_index", "batch_size")]
+    return Extremes(kinds, *greatest) if all(isinstance(number, int) for number in greatest) else None
 
 
 def _read_delivery_log(piece: Piece) -> Events:

@@ -166,16 +166,17 @@ class _Lanes:
 
     def before(self, resume: Resume) -> NDArray[np.bool_]:
         """Which rows are before the place that their lane had reached."""
+        columns = (resume.lanes, resume.sessions, resume.ledgers, resume.codes)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        reached = {(lane, session): (ledger, code) for lane, session, ledger, code in rows}
+        first = self._order[self._begins]
+        places = zip(self._lane_of[first].tolist(), self._session_of[first].tolist(), strict=True)
+        limits = np.array([reached.get(place, (-1, -1)) for place in places], np.int64).reshape(-1, 2)
+        lengths = np.diff(np.append(self._begins, len(self._order)))
+        ledgers, codes = (np.repeat(column, lengths) for column in limits.T)
+        there, codes_there = self._ledgers[self._order], self._codes[self._order]
         found = np.zeros(len(self._codes), bool)
-        for lane, session, ledger, code in zip(
-            resume.lanes.tolist(),
-            resume.sessions.tolist(),
-            resume.ledgers.tolist(),
-            resume.codes.tolist(),
-            strict=True,
-        ):
-            mine = (self._lane_of == lane) & (self._session_of == session)
-            found |= mine & ((self._ledgers < ledger) | ((self._ledgers == ledger) & (self._codes < code)))
+        found[self._order] = (there < ledgers) | ((there == ledgers) & (codes_there < codes))
         return found
 
 

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from geminga.pipeline.audit_events import ACKED, DISPATCHED, PUBLISHED, Events
+from geminga.pipeline.audit_events import ACKED, PUBLISHED, Events
 from geminga.pipeline.audit_histogram import steps_of
 from geminga.pipeline.audit_order import Resume, order_parts
 from geminga.pipeline.audit_packing import CODE_BITS, CODE_MASK, bitmaps, pack, packed
-from geminga.pipeline.audit_sessions import codes_of, first_deliveries, is_delayed, sessions_of
+from geminga.pipeline.audit_sessions import codes_of, deliveries, is_delayed, sessions_of
 from geminga.pipeline.audit_settings import MINUTE_MS, Facts
 
 Integers = NDArray[np.int64]
@@ -83,7 +83,7 @@ def parts_of(events: Events, facts: Facts, piece: int) -> pa.RecordBatch:
 def second_look(events: Events, facts: Facts, piece: int, resumes: Sequence[Resume]) -> pa.RecordBatch:
     """What is out of order in a piece only by what came before it."""
     parts = Parts()
-    rows = first_deliveries(events)
+    rows = deliveries(events, facts, again=False)
     rows = rows[~is_delayed(events, rows)]
     sessions, _ = sessions_of(events, rows, facts, piece)
     order_parts(parts.add, events, codes_of(events, facts), rows, sessions, facts, piece, resumes)
@@ -142,7 +142,7 @@ def _bitmaps(
 
 def _dispatched(parts: Parts, events: Events, codes: Integers, facts: Facts, piece: int) -> None:
     minutes = events.time_ms // MINUTE_MS
-    again = np.flatnonzero((events.kind == DISPATCHED) & (events.redelivery_count > 0))
+    again = deliveries(events, facts, again=True)
     if len(again):
         _bitmaps(
             parts,
@@ -153,7 +153,7 @@ def _dispatched(parts: Parts, events: Events, codes: Integers, facts: Facts, pie
             minutes[again],
             *sessions_of(events, again, facts, piece),
         )
-    first = first_deliveries(events)
+    first = deliveries(events, facts, again=False)
     if not len(first):
         return
     sessions, clients = sessions_of(events, first, facts, piece)

@@ -32,9 +32,21 @@ def codes_of(events: Events, facts: Facts) -> Integers:
     return codes
 
 
-def first_deliveries(events: Events) -> Integers:
-    """Rows that the broker does not call a redelivery."""
-    return np.flatnonzero((events.kind == DISPATCHED) & (events.redelivery_count == 0))
+def deliveries(events: Events, facts: Facts, *, again: bool) -> Integers:
+    """Rows of deliveries that the broker calls a redelivery, or not.
+
+    Where entries are counted, what is left of a batch is one delivery, though it has an event for each
+    message.
+    """
+    chosen = (events.kind == DISPATCHED) & ((events.redelivery_count > 0) == again)
+    if not facts.batch_bits and events.length:
+        more = events.batch_index[1:] >= 0
+        for column in (events.kind, events.topic, events.subscription, events.client, events.ledger_id):
+            more &= column[1:] == column[:-1]
+        more &= (events.entry_id[1:] == events.entry_id[:-1]) & (events.time_ms[1:] == events.time_ms[:-1])
+        more &= events.batch_index[1:] > events.batch_index[:-1]
+        chosen[1:] &= ~more
+    return np.flatnonzero(chosen)
 
 
 def is_delayed(events: Events, rows: Integers) -> Mask:

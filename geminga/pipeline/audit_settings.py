@@ -22,8 +22,10 @@ class AuditSettings(NamedTuple):
     """How much before, and how long after its due time a first delivery may come."""
     order: Literal["client", "key", "subscription", "none"] = "client"
     """Within what the messages of a subscription have to come in the order of the topic."""
-    level: Literal["message", "entry"] = "message"
-    """"entry": batch indexes are left aside, as where one log has entries and another their messages."""
+    level: Literal["auto", "message", "entry"] = "auto"
+    """What a position is. "entry": batch indexes are left aside; "auto": they are if any log has an event of
+    a whole batch, as a broker's has.
+    """
     start: Literal["all", "first"] = "all"
     """Of which messages a subscription gets, if no `subscribed` event says it: all, or those from the first
     on that it was given.
@@ -60,9 +62,10 @@ class Scanned(NamedTuple):
     last_ms: int
     batch_index_max: int
     controls: list[Control]
+    has_whole_batches: bool = False
 
 
-SCANNED_COLUMNS: Final = ("kind", "time_ms", "batch_index")
+SCANNED_COLUMNS: Final = ("kind", "time_ms", "batch_index", "batch_size")
 MESSAGE_KINDS: Final = ("published", "dispatched", "acked")
 _CONTROLS: Final = tuple(
     KINDS[name]
@@ -105,8 +108,12 @@ def scan(events: Events, piece: int) -> Scanned:
                 row,
             )
         )
+    whole = (batches < 0) & (events.batch_size[messages] > 1)
     return Scanned(
-        int(times.max()) if len(times) else 0, int(batches.max()) if len(batches) else -1, controls
+        int(times.max()) if len(times) else 0,
+        int(batches.max()) if len(batches) else -1,
+        controls,
+        bool(whole.any()),
     )
 
 
@@ -116,7 +123,10 @@ def facts_of(settings: AuditSettings, scanned: Iterable[Scanned]) -> Facts:
     if until_ms is None:
         until_ms = max((one.last_ms for one in found), default=0)
     index_max = max((one.batch_index_max for one in found), default=-1)
-    batch_bits = max(index_max, 0).bit_length() if settings.level == "message" else 0
+    by_entry = (
+        any(one.has_whole_batches for one in found) if settings.level == "auto" else settings.level == "entry"
+    )
+    batch_bits = 0 if by_entry else max(index_max, 0).bit_length()
     controls = sorted(
         (control for one in found for control in one.controls), key=lambda c: (c.time_ms, c.piece, c.row)
     )

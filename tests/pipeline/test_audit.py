@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from geminga.delivery_log_format import FileHead, Kind, encode_file_head, encode_segment, file_name
 from geminga.errors import CorruptData
 from geminga.pipeline.audit import audit_events, audit_logs
 from geminga.pipeline.audit_events import SCHEMA, WrongLog, from_arrow
@@ -177,6 +178,16 @@ def test_order_within_a_lane_also_from_piece_to_piece(order: str) -> None:
         assert found == [(7, entry_id, -1) for entry_id in expected]
 
 
+def test_what_is_left_of_a_batch_is_one_delivery_of_an_entry() -> None:
+    batch = {"batch_size": 4}
+    rows = [published(0, **batch), dispatched(0, 1, **batch), control("opened", 5)]
+    rows += [dispatched(0, 9, batch_index=i, **batch) for i in (1, 3)]
+    report = audited(rows)
+    assert wrong(report) == {}
+    assert (total(report, "dispatched"), total(report, "repeated")) == (2, 1)
+    assert wrong(audited([*rows, dispatched(0, 20, **batch)])) == {"duplicated": [(7, 0, -1)]}
+
+
 # -- files ------------------------------------------------------------------------------------------------
 
 
@@ -187,6 +198,35 @@ def test_logs_of_producers_and_consumers_apart(tmp_path: Path) -> None:
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / name)
     logs = [Log(str(tmp_path / "p.parquet"), "published"), Log(str(tmp_path / "c.parquet"), "dispatched")]
     assert wrong(audit_logs(logs, AuditSettings(settle_ms=0))) == {"lost": [(7, 3, -1)]}
+
+
+def test_the_log_of_a_broker(tmp_path: Path) -> None:
+    """Kinds, names and places as the broker writes them, in two segments; a torn end is no damage."""
+    kinds = [Kind.OPENED, Kind.SUBSCRIBED, *[Kind.PUBLISHED] * 4, *[Kind.DISPATCHED] * 3]
+    columns = {
+        "kind": kinds,
+        "time_ms": [START_MS + i for i in range(9)],
+        "topic": [-1] + [0] * 8,
+        "subscription": [-1, 0] + [-1] * 4 + [0] * 3,
+        "client": [-1, -1] + [0] * 4 + [1] * 3,
+        "ledger_id": [0] + [7] * 8,
+        "entry_id": [0, 0, 0, 1, 2, 3, 1, 3, 3],
+        "batch_size": [0, 0] + [5] * 7,
+        "publish_time_ms": [0, 0] + [START_MS] * 7,
+    }
+    names = {"topics": [TOPIC], "subscriptions": ["s"], "clients": ["p", "c"]}
+    first = encode_segment(0, columns, **names)
+    left = {name: values[-1:] for name, values in columns.items()} | {"kind": [Kind.RELEASED]}
+    second = encode_segment(1, left, **names)
+    data = encode_file_head(FileHead(1, START_MS)) + first + second
+    path = tmp_path / file_name(1)
+    path.write_bytes(data + second[:30])
+    report = audit_logs([Log(str(tmp_path))], AuditSettings(settle_ms=0))
+    assert wrong(report) == {"lost": [(7, 2, -1)], "duplicated": [(7, 3, -1)]}
+    assert total(report, "skipped") == 1
+    path.write_bytes(data[:200] + bytes((data[200] ^ 1,)) + data[201:])
+    with pytest.raises(CorruptData, match=r"deliveries-00000001\.log: offset 64"):
+        audit_logs([Log(str(tmp_path))])
 
 
 def test_a_truncated_or_damaged_file_is_named(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -26,6 +27,9 @@ from geminga.pipeline.buckets_backlog import Source
 from geminga.pipeline.spark.pieces import collect_each, each, raised, spark_schema
 from geminga.tracker.bucket_settings import BucketSettings
 
+BUCKETS_EACH: Final = 8
+"""Of a partition, about."""
+
 
 def ranges_of(spark: SparkSession, sources: Sequence[Source], settings: BucketSettings) -> list[Range]:
     """How the backlog is cut; reads all of it, and counts."""
@@ -47,7 +51,9 @@ def build(
         number = shares["range"][0].as_py()
         return encode_range(number, cut_at[number], shares, settings)
 
-    frame = _shares(spark, sources, cut_at).groupBy("range").applyInArrow(encode, spark_schema(ENCODED))
+    # Few buckets to a partition: results of hundreds of megabytes are lost on the way to the driver.
+    shares = _shares(spark, sources, cut_at).repartition(1 + len(cut_at) // BUCKETS_EACH, "range")
+    frame = shares.groupBy("range").applyInArrow(encode, spark_schema(ENCODED))
     rows = raised(lambda: frame.toLocalIterator(prefetchPartitions=True))
     for row in rows:
         yield Encoded(cut_at[row["range"]], row["rows"], [bytes(entry) for entry in row["entries"]])
