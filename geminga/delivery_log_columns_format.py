@@ -89,9 +89,9 @@ def pack_column(values: NDArray[np.int64], events: int, absent: int | None) -> b
             return _COLUMN.pack(_PLAIN, 0, absent)
     least, greatest = int(present.min()), int(present.max())
     greatest_code = greatest - least + (missing is not None)
-    width = 0 if greatest_code == 0 else next(w for w in (1, 2, 4, 8) if greatest_code < 1 << 8 * w)
     if greatest_code >= 1 << 63:
         raise ValueError("a column whose values are too far apart")
+    width = 0 if greatest_code == 0 else next(w for w in (1, 2, 4, 8) if greatest_code < 1 << 8 * w)
     codes = values - least
     if missing is not None:
         codes += 1

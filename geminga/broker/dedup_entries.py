@@ -25,7 +25,7 @@ class DuplicateUndecided(ServiceNotReady):
 def id_of(context: Any) -> int:
     """What is recorded for an entry with this context, also one that was accepted while it was off."""
     recorded: int | None = context[5]
-    return recorded if recorded is not None else max(signed(context[1]), context[2])
+    return recorded if recorded is not None else max(signed(context[1]), signed(context[2]))
 
 
 def admit(ids: SequenceIds, name: str, send: Send) -> int | None:
@@ -39,7 +39,7 @@ def admit(ids: SequenceIds, name: str, send: Send) -> int | None:
     if verdict is Verdict.NEW:
         if send.is_chunk and not is_last_chunk(send.headers_and_payload):
             return PART
-        return max(sequence_id, send.highest_sequence_id)
+        return max(sequence_id, signed(send.highest_sequence_id))
     if verdict is Verdict.DUPLICATE:
         return None
     raise DuplicateUndecided(

@@ -43,6 +43,9 @@ RETRY_S: Final = 1.0
 PENDING_EVENTS_MAX: Final = 400_000
 """So many may wait; what comes then is missed."""
 CLOSE_SECONDS: Final = 5.0
+NUMBER_MAX: Final = 1 << 61
+NAME_CHARS_MAX: Final = 0xFFFF // 4
+"""What any column or table of a segment takes. A character has at most four bytes."""
 
 
 class DeliveryLog:
@@ -224,7 +227,14 @@ class DeliveryLog:
 
 
 def encoded(number: int, events: Sequence[Event]) -> bytes:
-    """One segment."""
+    """One segment. What a client has made up so that no column takes it is brought into its bounds."""
+    try:
+        return _encoded(number, events)
+    except (OverflowError, ValueError):
+        return _encoded(number, [tuple(map(_fitting, event)) for event in events])  # type: ignore[misc]
+
+
+def _encoded(number: int, events: Sequence[Event]) -> bytes:
     from geminga.delivery_log_format import COLUMNS, TABLES, encode_segment
 
     columns: dict[str, Any] = dict(zip(COLUMNS, zip(*events, strict=True), strict=True))
@@ -234,3 +244,12 @@ def encoded(number: int, events: Sequence[Event]) -> bytes:
         columns[name] = [places.setdefault(value, len(places) - 1) for value in columns[name]]
         tables[f"{name}s"] = [value for value in places if value is not None]
     return encode_segment(number, columns, **tables)
+
+
+def _fitting(value: int | str | None) -> int | str | None:
+    """Sequence ids, positions and times that are far from any real one, and names of any length."""
+    if isinstance(value, int):
+        return max(-NUMBER_MAX, min(value, NUMBER_MAX))
+    if value is not None and len(value) > NAME_CHARS_MAX:
+        return value[:NAME_CHARS_MAX]
+    return value

@@ -10,6 +10,8 @@ PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "doubl
 NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 DEPTH_MAX: Final = 100
 """Of types inside each other: beyond this the parser gives up, not the stack."""
+BRANCHES_MAX: Final = 1000
+"""Of one union: two of them are compared branch by branch."""
 _RESERVED: Final[Mapping[str, frozenset[str]]] = {
     "field": frozenset({"name", "type", "doc", "default", "order", "aliases"}),
     "record": frozenset({"type", "name", "namespace", "doc", "fields", "aliases"}),
@@ -95,6 +97,8 @@ class _Parser:
         if isinstance(given, str):
             return self._by_name(given, namespace)
         if isinstance(given, list):
+            if len(given) > BRANCHES_MAX:
+                raise SchemaParseError(f"a union of {len(given)} types, more than {BRANCHES_MAX}")
             union = AvroType("union")
             union.branches = [self.parse(branch, namespace, depth + 1) for branch in given]
             if any(branch.kind == "union" for branch in union.branches):

@@ -135,4 +135,8 @@ class SchemaRegistry:
 
 
 def _find(known: Sequence[StoredSchema], schema: TopicSchema) -> StoredSchema | None:
+    for stored in reversed(known):
+        # Nearly every producer brings the newest as it is; no other need be parsed for it.
+        if stored.schema.type == schema.type and stored.schema.data == schema.data:
+            return stored
     return next((stored for stored in known if are_same(stored.schema, schema)), None)

@@ -22,8 +22,13 @@ PROMOTIONS: Final[Mapping[str, frozenset[str]]] = {
 
 
 def can_read(writer: AvroType, reader: AvroType) -> bool:
-    """Whether everything that was written with one schema is read with the other."""
-    return _Resolution().resolves(writer, reader)
+    """Whether everything that was written with one schema is read with the other. Types that refer to each
+    other too deeply for the stack count as unreadable.
+    """
+    try:
+        return _Resolution().resolves(writer, reader)
+    except RecursionError:
+        return False
 
 
 class _Resolution:

@@ -78,10 +78,8 @@ def key_and_value(schema: TopicSchema) -> tuple[TopicSchema, TopicSchema]:
         if at + size > len(data):
             raise SchemaInvalid("Invalid schema definition data for KEY_VALUE schema: it is cut short")
         kind = schema.properties.get(f"{place}.schema.type", BYTES)
-        properties = _json_or_none(schema.properties.get(f"{place}.schema.properties", "{}"))
-        parts.append(
-            TopicSchema(kind, data[at : at + size], properties if isinstance(properties, dict) else {})
-        )
+        properties = _texts_of(schema.properties.get(f"{place}.schema.properties", "{}"))
+        parts.append(TopicSchema(kind, data[at : at + size], properties))
         at += size
     return parts[0], parts[1]
 
@@ -112,9 +110,20 @@ def data_from_text(kind: str, text: str) -> bytes:
     encoded = b""
     for place in ("key", "value"):
         part: Any = given.get(place, "")
-        data = (part if isinstance(part, str) else json.dumps(part, separators=(",", ":"))).encode()
+        try:
+            data = (part if isinstance(part, str) else json.dumps(part, separators=(",", ":"))).encode()
+        except UnicodeEncodeError as error:
+            raise SchemaInvalid(f"the {place} of a KEY_VALUE schema is no text: {error.reason}") from None
         encoded += _LENGTH.pack(len(data)) + data
     return encoded
+
+
+def _texts_of(text: str) -> Mapping[str, str]:
+    """An object of texts; what is none in it is left out, as a client may have written anything."""
+    given = _json_or_none(text)
+    if not isinstance(given, dict):
+        return {}
+    return {key: value for key, value in given.items() if isinstance(value, str)}
 
 
 def _json_or_none(text: str) -> Any:

@@ -1,7 +1,7 @@
 """Commands that a broker sends, as bytes: one small function each.
 
-Texts go to the peer as they are: no secrets, no paths. Transactions: transaction_encoder.py; the two commands
-that go out per message: hot_encoder.py.
+Texts go to the peer as they are, cut if they are very long: no secrets, no paths. Transactions:
+transaction_encoder.py; the two commands that go out per message: hot_encoder.py.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ __all__ = ["MessageEncoder", "ReceiptEncoder"]
 
 _SIZES = struct.Struct(">II")
 _TYPE = pb.BaseCommand.Type
+TEXT_CHARS_MAX = 64 * 1024
+"""Of an error's text: one that quotes two large schemas does not become a frame that no client takes."""
 
 Code: TypeAlias = ServerError | int
 
@@ -33,6 +35,11 @@ def frame(command: pb.BaseCommand) -> bytes:
 def as_code(code: Code) -> pb.ServerError:
     """The number for a protobuf field; the taxonomy's numbers are the protocol's."""
     return cast("pb.ServerError", int(code))
+
+
+def _said(text: str) -> str:
+    """What may stand in a command: an error may quote what a peer sent, also what has no UTF-8."""
+    return text[:TEXT_CHARS_MAX].encode(errors="backslashreplace").decode()
 
 
 def message_id(
@@ -97,7 +104,7 @@ def success(request_id: int, schema: pb.Schema | None = None) -> bytes:
 
 
 def error(request_id: int, code: Code, text: str) -> bytes:
-    answer = pb.CommandError(request_id=request_id, error=as_code(code), message=text)
+    answer = pb.CommandError(request_id=request_id, error=as_code(code), message=_said(text))
     return frame(pb.BaseCommand(type=_TYPE.ERROR, error=answer))
 
 
@@ -119,7 +126,7 @@ def partitioned_metadata_failed(request_id: int, code: Code, text: str) -> bytes
         request_id=request_id,
         response=pb.CommandPartitionedTopicMetadataResponse.Failed,
         error=as_code(code),
-        message=text,
+        message=_said(text),
     )
     return frame(pb.BaseCommand(type=_TYPE.PARTITIONED_METADATA_RESPONSE, partitionMetadataResponse=answer))
 
@@ -152,7 +159,7 @@ def lookup_failed(request_id: int, code: Code, text: str) -> bytes:
         request_id=request_id,
         response=pb.CommandLookupTopicResponse.Failed,
         error=as_code(code),
-        message=text,
+        message=_said(text),
     )
     return frame(pb.BaseCommand(type=_TYPE.LOOKUP_RESPONSE, lookupTopicResponse=answer))
 
@@ -212,7 +219,9 @@ def schema_found(request_id: int, schema: pb.Schema, version: bytes) -> bytes:
 
 
 def schema_failed(request_id: int, code: Code, text: str) -> bytes:
-    answer = pb.CommandGetSchemaResponse(request_id=request_id, error_code=as_code(code), error_message=text)
+    answer = pb.CommandGetSchemaResponse(
+        request_id=request_id, error_code=as_code(code), error_message=_said(text)
+    )
     return frame(pb.BaseCommand(type=_TYPE.GET_SCHEMA_RESPONSE, getSchemaResponse=answer))
 
 
@@ -223,7 +232,7 @@ def schema_created(request_id: int, version: bytes) -> bytes:
 
 def schema_not_created(request_id: int, code: Code, text: str) -> bytes:
     answer = pb.CommandGetOrCreateSchemaResponse(
-        request_id=request_id, error_code=as_code(code), error_message=text
+        request_id=request_id, error_code=as_code(code), error_message=_said(text)
     )
     return frame(pb.BaseCommand(type=_TYPE.GET_OR_CREATE_SCHEMA_RESPONSE, getOrCreateSchemaResponse=answer))
 
@@ -254,7 +263,7 @@ def producer_success(
 
 def send_error(producer_id: int, sequence_id: int, code: Code, text: str) -> bytes:
     answer = pb.CommandSendError(
-        producer_id=producer_id, sequence_id=unsigned(sequence_id), error=as_code(code), message=text
+        producer_id=producer_id, sequence_id=unsigned(sequence_id), error=as_code(code), message=_said(text)
     )
     return frame(pb.BaseCommand(type=_TYPE.SEND_ERROR, send_error=answer))
 
@@ -301,7 +310,7 @@ def ack_response(
         consumer_id=consumer_id,
         request_id=request_id,
         error=None if code is None else as_code(code),
-        message=text,
+        message=None if text is None else _said(text),
         txnid_most_bits=None if txnid is None else txnid[0],
         txnid_least_bits=None if txnid is None else txnid[1],
     )

@@ -187,3 +187,18 @@ async def test_switched_on_it_knows_what_is_on_its_way_and_off_it_forgets(autoju
         await trio.sleep(1)
         assert told(answers) == [3, 4, -4, 5, 5]
         assert DEDUPLICATION_CURSOR not in topic.ledger.cursors
+
+
+@pytest.mark.parametrize("highest", [2**63, 2**64 - 1])
+async def test_a_highest_id_beyond_all_ids_is_negative_and_counts_for_nothing(
+    rig: TopicsRig, highest: int
+) -> None:
+    topic = await topic_of(rig)
+    producer, outbox = await producer_of(topic)
+    for sequence_id in (5, 6):
+        batch = send(sequence_id)
+        batch.highest_sequence_id = highest
+        producer.publish(batch)
+        await wait_all_tasks_blocked()
+    assert told(outbox) == [5, 6]
+    assert topic.dedup.last_sequence_id("p") == 6

@@ -9,7 +9,7 @@ import trio
 
 from geminga.broker import delivery_log, delivery_log_notes
 from geminga.broker.delivery_log import DeliveryLog
-from geminga.broker.delivery_log_notes import CLOSED, DUPLICATE, MISSED, OPENED
+from geminga.broker.delivery_log_notes import ACKED, CLOSED, DUPLICATE, MISSED, OPENED, RELEASED
 from geminga.clock import TrioClock
 from geminga.delivery_log_format import Kind, file_name, segments
 from geminga.disk import DiskFull, File, RealDisk
@@ -101,3 +101,25 @@ def test_the_kinds_are_the_formats() -> None:
     assert {kind.name: kind.value for kind in Kind} == {
         kind.name: getattr(delivery_log_notes, kind.name) for kind in Kind
     }
+
+
+async def test_what_no_column_takes_is_brought_into_its_bounds(tmp_path: Path, nursery: trio.Nursery) -> None:
+    log = made(tmp_path, RealDisk())
+    await nursery.start(lambda task_status: log.run(task_status=task_status))
+    notes = log.subscription("t", "s")
+    for positions in ([(2**64 - 1, 2**64 - 1)], [(0, 2**63 - 1), (0, 0)], [(3, 4)]):
+        notes.acked("c", positions)
+    notes.released("é" * 100_000)
+    log.duplicate("t", "p", 2**64 - 1, 1)
+    await log.close()
+    data = RealDisk().read_file(f"{tmp_path}/log/{file_name(1)}")
+    found = list(segments(data))
+    acked = [
+        tuple(segment.columns[name][place] for name in ("ledger_id", "entry_id"))
+        for segment in found
+        for place in range(segment.head.events)
+        if segment.columns["kind"][place] == ACKED
+    ]
+    far = delivery_log.NUMBER_MAX
+    assert acked == [(far, far), (0, far), (0, 0), (3, 4)]
+    assert kinds(f"{tmp_path}/log", 1)[-3:] == [RELEASED, DUPLICATE, CLOSED]

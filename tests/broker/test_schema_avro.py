@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.schema_avro import SchemaParseError, are_equal, parse, pretty, to_json
+from geminga.broker.schema_avro import BRANCHES_MAX, SchemaParseError, are_equal, parse, pretty, to_json
 from geminga.broker.schema_resolution import can_read
 from tests.e2e.schema_recording import CASES, ENUM, FIXED, RECORDING, SCHEMAS, record
 
@@ -86,3 +86,24 @@ def test_a_schema_is_printed_as_it_was_read() -> None:
 def test_what_is_no_schema_is_refused(text: str) -> None:
     with pytest.raises(SchemaParseError):
         parse(text)
+
+
+def test_a_long_chain_of_types_against_one_that_recurs_is_unreadable() -> None:
+    def link(number: int) -> Any:
+        fields = [{"name": "next", "type": f"L{number - 1}"}] if number else []
+        return {"name": f"f{number}", "type": {"type": "record", "name": f"L{number}", "fields": fields}}
+
+    chain = {"type": "record", "name": "R", "fields": [link(number) for number in range(1500)]}
+    loop = {"name": "next", "type": ["null", "Q"], "default": None}
+    inner = {"type": "record", "name": "Q", "fields": [loop]}
+    reader = {"type": "record", "name": "R", "fields": [{"name": "f1499", "type": inner}]}
+    assert not can_read(parse(json.dumps(chain)), parse(json.dumps(reader)))
+
+
+def test_a_union_has_no_more_types_than_can_be_compared_in_no_time() -> None:
+    def union(types: int) -> str:
+        return json.dumps([{"type": "fixed", "name": f"F{n}", "size": 1} for n in range(types)])
+
+    assert len(parse(union(BRANCHES_MAX)).branches) == BRANCHES_MAX
+    with pytest.raises(SchemaParseError, match="1001"):
+        parse(union(BRANCHES_MAX + 1))

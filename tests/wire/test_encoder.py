@@ -418,3 +418,14 @@ def test_a_varint_of_more_than_ten_bytes() -> None:
     assert scan_varint(b"\xff" * 12, 0)[0] == -1
     with pytest.raises(IndexError):
         skip_varint(b"\xff" * 12, 0)
+
+
+def test_an_error_may_quote_anything() -> None:
+    answers = Decoder(2**20).feed(
+        encoder.error(1, ServerError.UNKNOWN, "half a character: \ud800")
+        + encoder.send_error(1, 2, ServerError.UNKNOWN, "x" * 10_000_000)
+    )
+    assert [answer.message for answer in answers] == [
+        "half a character: \\ud800",
+        "x" * encoder.TEXT_CHARS_MAX,
+    ]
