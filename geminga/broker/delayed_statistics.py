@@ -16,6 +16,8 @@ class DelayedSummary(msgspec.Struct, rename="camel", kw_only=True):
     """Entries that are not acknowledged, delayed or not. While no consumer has read them, those that are
     delayed may be missing from `messages`."""
     consumers: int
+    holds_back: bool
+    """False: its consumers are, or were last, of a type that gets every message at once."""
     next_due_ms: int | None
     """None: nothing waits."""
     index_bytes: int

@@ -82,6 +82,7 @@ class DelayedOperator:
             messages=len(delayed),
             backlog=found.backlog(),
             consumers=len(found.consumers),
+            holds_back=found.dispatcher is None or isinstance(found.dispatcher, SharedDispatcher),
             next_due_ms=delayed.tracker.next_due_ms() if delayed.tracker is not None else None,
             index_bytes=delayed.memory_bytes(),
             keeps_buckets=settings.keeps_buckets,

@@ -131,7 +131,9 @@ def _summary(flags: argparse.Namespace) -> int:
         print(f"index in memory     {answer['indexBytes']} bytes{' (shared)' if answer['isShared'] else ''}")
         if answer["keepsBuckets"]:
             print(f"buckets on disk     {answer['buckets']}, {answer['bucketBytes']} bytes")
-        if answer["messages"] < answer["backlog"] and not answer["consumers"]:
+        if not answer["holdsBack"]:
+            print("Exclusive and Failover consumers get every message at once, whatever its time.")
+        elif answer["messages"] < answer["backlog"] and not answer["consumers"]:
             print("No consumer is connected: what none has read since a restart does not count as waiting.")
 
     return _print(flags, _ask(flags, ""), show)

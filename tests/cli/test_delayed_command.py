@@ -37,7 +37,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]
 
 def run(process: BrokerProcess, *arguments: str, fails: bool = False) -> str:
     action, *rest = arguments
-    command = [sys.executable, "-m", "geminga", "delayed", action, TOPIC, *rest, "-s", "billing"]
+    command = [sys.executable, "-m", "geminga", "delayed", action, TOPIC, "-s", "billing", *rest]
     if "--url" not in arguments:
         command += ["--url", process.endpoints.web_url]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
@@ -116,7 +116,9 @@ def test_what_no_consumer_has_read_is_not_passed_over_in_silence(tmp_path: Path)
     logger = pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(tmp_path / "client.log"))
     client = pulsar.Client(memory.endpoints.service_url, logger=logger)
     client.subscribe(TOPIC, "billing", pulsar.ConsumerType.Shared)
+    client.subscribe(TOPIC, "at once")
     client.create_producer(TOPIC).send(b"later", deliver_after=timedelta(hours=1))
+    assert "get every message at once" in run(memory, "summary", "-s", "at once")
     assert "messages that wait  1\n" in run(memory, "summary")
     assert "in memory, without buckets" in run(memory, "buckets")
     client.close()
