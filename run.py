@@ -6,7 +6,7 @@
     python3 run.py test tests/cli -x    only pytest, with its own arguments
 
 What is installed is pinned with hashes in `locks/`. A second run installs nothing: a stamp in `.venv`
-remembers the locks that were installed.
+remembers the locks that were installed. A `.venv` that is a link is used as it is.
 """
 
 import hashlib
@@ -58,6 +58,10 @@ def run_with_newer_python(arguments):
 
 def set_up(which):
     """Make `.venv` hold what `locks/<which>.txt` says; at once if it does already."""
+    if os.path.islink(VENV) and os.path.exists(VENV_PYTHON):
+        # Another checkout's: to install into it would turn its `geminga` to this one.
+        os.environ["PYTHONPATH"] = ROOT
+        return
     # The test lock contains the other one, so its stamp stands for both.
     wanted = stamp(which)
     if os.path.exists(VENV_PYTHON) and any(read_stamp(name) == stamp(name) for name in {which, "test"}):
