@@ -90,7 +90,7 @@ class Options:
     batch_rows: int = 1000
     compression: str = "none"
     pending_max: int = 1000
-    send_timeout_s: float = 30.0
+    send_timeout_s: float = 20.0
     partitioning: str = "key"
     client: Mapping[str, str] = field(default_factory=dict)
     """What came with the prefix pulsar.client."""
@@ -143,7 +143,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         batch_rows=values.number("batchrows", 1000, 1) or 1000,
         compression=compression,
         pending_max=values.number("pendingmax", 1000, 1) or 1000,
-        send_timeout_s=(values.number("sendtimeoutms", 30_000, 1) or 0) / 1000,
+        send_timeout_s=(values.number("sendtimeoutms", 20_000, 1) or 0) / 1000,
         partitioning=partitioning,
         client=prefixed["pulsar.client."],
     )
