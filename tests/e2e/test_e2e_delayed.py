@@ -248,14 +248,11 @@ def test_strict_delivery_is_never_early(
         body = b"%d" % number
         due[body] = now_ms() + 300 + 37 * number
         producer.send(body, deliver_at=due[body], partition_key=body.decode())
-    late_by_ms = []
     for _ in range(20):
         message = receive(consumer)
-        late_by_ms.append(now_ms() - due[message.data()])
+        late_by_ms = now_ms() - due[message.data()]
+        assert 0 <= late_by_ms <= LATE_MS + CLIENT_MS
         consumer.acknowledge(message)
-    assert min(late_by_ms) >= 0
-    # A busy machine makes some of them late.
-    assert sorted(late_by_ms)[10] <= LATE_MS + CLIENT_MS
 
 
 @pytest.mark.geminga_only
