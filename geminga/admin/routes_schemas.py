@@ -43,7 +43,7 @@ class SchemaRoutes:
     async def version(self, request: Request) -> Response:
         text = request.parameters["version"]
         digits = text.removeprefix("-")
-        if not (digits.isascii() and digits.isdigit()):
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 20):
             raise BadRequest(f"{text!r} is not the number of a version")
         stored = self._schemas.get(topic_of(request), int(text))
         if stored is None:
@@ -112,7 +112,7 @@ def _schema_of(request: Request) -> TopicSchema:
     if not isinstance(body, dict):
         raise BadRequest("expected a schema: an object with type, schema and properties")
     kind, text, properties = body.get("type"), body.get("schema"), body.get("properties") or {}
-    if kind not in KNOWN:
+    if not isinstance(kind, str) or kind not in KNOWN:
         raise BadRequest(f"{kind!r} is no type of schema")
     if not isinstance(text, str):
         raise BadRequest("the schema's definition is missing: it is a text, empty for primitive types")

@@ -193,7 +193,7 @@ async def _evict_due(topic: Topic, found: Exceeded) -> None:
         else:
             left_bytes = int(found.quota.limit_size * KEPT_SHARE)
             wanted = due.entries() if due.heeds_due_times else found.slowest.backlog()
-            evicted = due.evict(int((found.backlog_bytes - left_bytes) / found.backlog_bytes * wanted))
+            evicted = await due.evict(int((found.backlog_bytes - left_bytes) / found.backlog_bytes * wanted))
         if evicted:
             _note(found.slowest, evicted)
         following = await exceeded(topic)

@@ -284,6 +284,13 @@ class DelayedEntries:
             start = stop
         return held
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the tracker contains all that was read and has to wait: nothing was left out for want of
+        room, passed over, or lost.
+        """
+        return not (self.is_opening or self._again or self._early or self._left_out)
+
     def due_ms(self, entry: Entry) -> int:
         """When an entry is due, 0 if it has no time: as it was sent, or as it was changed. Its metadata must
         be at hand.

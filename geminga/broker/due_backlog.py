@@ -160,16 +160,32 @@ class DueBacklog:
             expired += self._subscription.let_go([entry.position for entry in old])
         return expired
 
-    def evict(self, entries: int) -> int:
+    async def evict(self, entries: int) -> int:
         """Acknowledge so many of the first that are due; returns how many there were."""
+        if self.heeds_due_times and not self._delayed.is_complete:
+            return await self._evict_by_time(entries)
+        stop = max(self._looked_up_to, self._unread()) if self.heeds_due_times else LATEST
         evicted, place = 0, self._cursor.mark_delete.next()
-        while evicted < entries and (window := self._delayed.window(place)) is not None:
+        while evicted < entries and (window := self._delayed.window(place, stop)) is not None:
             ledger_id, first = window.place
             free = window.free if window.free is not None else range(first, window.end.entry_id)
             positions = (Position(ledger_id, entry_id) for entry_id in free)
             backlog = (position for position in positions if not self._cursor.is_acknowledged(position))
             evicted += self._subscription.let_go(list(islice(backlog, entries - evicted)))
             place = window.end
+        return evicted
+
+    async def _evict_by_time(self, entries: int) -> int:
+        """The same while the index does not hold all that waits: each entry is asked for its time."""
+        evicted, place = 0, self._cursor.mark_delete.next()
+        while evicted < entries and self.heeds_due_times:
+            found = await self._read(place, LATEST)
+            if found is None:
+                break
+            read, place = found
+            now_ms = self._subscription.clock.now_ms()
+            due = [e.position for e in read if not _has_peek(e) or self._delayed.due_ms(e) <= now_ms]
+            evicted += self._subscription.let_go(due[: entries - evicted])
         return evicted
 
     def came_ms(self, entry: Entry, by_broker_time: bool) -> int:
