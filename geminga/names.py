@@ -71,6 +71,12 @@ def check_subscription(name: str) -> str:
     return name
 
 
+def check_producer_name(name: str) -> str:
+    """The name itself. Raises InvalidName if it is too long: deduplication keeps many of them."""
+    _check_size(name, "producer")
+    return name
+
+
 @final
 class NamespaceName:
     """A namespace, `tenant/namespace`. Immutable, compares and hashes by its text."""

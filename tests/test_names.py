@@ -12,6 +12,7 @@ from geminga.names import (
     NamespaceName,
     TopicDomain,
     TopicName,
+    check_producer_name,
     check_subscription,
     check_tenant,
     decode_name,
@@ -151,6 +152,9 @@ def test_names_are_bounded_in_bytes_not_in_characters() -> None:
             TopicName.parse(text)
     with pytest.raises(InvalidName, match="longer than"):
         check_subscription("s" * (NAME_BYTES_MAX + 1))
+    assert check_producer_name("") == ""
+    with pytest.raises(InvalidName):
+        check_producer_name("p" * (NAME_BYTES_MAX + 1))
 
 
 def test_lone_surrogates_are_not_text() -> None:

@@ -14,7 +14,7 @@ from geminga.broker.producers import AccessMode
 from geminga.broker.session import Handler, Session
 from geminga.broker.topic import Topic
 from geminga.errors import ServiceNotReady
-from geminga.names import TopicName
+from geminga.names import TopicName, check_producer_name
 from geminga.wire import encoder
 from geminga.wire import pulsar_pb2 as pb
 
@@ -27,6 +27,7 @@ def producer(session: Session, command: pb.CommandProducer) -> Awaitable[None] |
             _succeed(session, command, existing)
             return None
         _leave(existing)
+    check_producer_name(command.producer_name)
     count_max = limits.PRODUCERS_PER_CONNECTION_MAX
     name, scope = begin(session, "producer", command.producer_id, command, len(session.producers), count_max)
     return _open_producer(session, command, name, scope)

@@ -51,6 +51,8 @@ async def expire_subscriptions(topic: Topic) -> None:
     if minutes <= 0:
         return
     for subscription in tuple(topic.subscriptions.values()):
+        if topic.subscriptions.get(subscription.name) is not subscription:
+            continue  # it went while another one was being deleted; one of its name may be new
         unused_ms = topic.clock.now_ms() - subscription.unused_since_ms
         if subscription.cursor.durable and not subscription.consumers and unused_ms > minutes * MINUTE_MS:
             log.info(

@@ -10,7 +10,7 @@ from geminga.broker.policies_values import BacklogQuota
 from tests.broker.dispatch_rig import on_loop
 from tests.broker.test_due_policies import EVICTS, opened
 from tests.broker.test_full_index import FROZEN_MAX, Disk
-from tests.broker.topics_rig import join, publish, received, subscription_of
+from tests.broker.topics_rig import publish, subscription_of
 
 
 async def test_what_a_full_index_does_not_hold_is_not_evicted_before_its_time(
@@ -27,6 +27,5 @@ async def test_what_a_full_index_does_not_hold_is_not_evicted_before_its_time(
         await trio.sleep(60)
         assert len(subscription.delayed) < waiting, "the others had no room"
         assert waiting <= subscription.backlog() < waiting + 150
-        _, outbox = await join(rig)
-        await trio.sleep(1000)
-        assert received(outbox) == subscription.backlog()
+        await trio.sleep(500)
+        assert subscription.backlog() >= waiting, "all of them are still to come"
