@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from geminga.broker.policies_records import AGE, STORAGE
 from geminga.broker.subscription_expiry import move_to, oldest_unacknowledged, published_ms
-from geminga.errors import PeerError, ServerError
+from geminga.errors import CorruptData, LedgerNotFound, PeerError, ServerError
 from geminga.position import LATEST
 
 if TYPE_CHECKING:
@@ -103,8 +103,14 @@ def due_bytes(subscription: Subscription) -> int:
 
 
 async def check_producer(topic: Topic) -> None:
-    """Raise `BacklogQuotaRefused` if no producer may join now."""
-    found = await exceeded(topic)
+    """Raise `BacklogQuotaRefused` if no producer may join now. A message that is lost keeps nobody out: its
+    subscription waits in front of it, and nobody knows how old it was.
+    """
+    try:
+        found = await exceeded(topic)
+    except (CorruptData, LedgerNotFound) as error:
+        log.warning("%s: its backlog quotas cannot be looked at: %s", topic.name, error)
+        return
     if found is not None and found.quota.policy != EVICT:
         kind = BacklogQuotaHeld if found.quota.policy == HOLD else BacklogQuotaRefused
         raise kind("Cannot create producer on topic with backlog quota exceeded")

@@ -16,6 +16,7 @@ from geminga.broker.delay_settings import DelaySettings
 from geminga.broker.policies import EffectivePolicies
 from geminga.broker.policies_values import BacklogQuota
 from geminga.broker.settings import BrokerSettings
+from geminga.errors import CorruptData
 from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
 from tests.broker.dispatch_rig import on_loop
 from tests.broker.topics_rig import (
@@ -195,6 +196,25 @@ async def test_an_age_is_counted_from_the_due_time(autojump_clock: MockClock) ->
         assert not await refused(rig)
         await trio.sleep(10)
         assert await refused(rig)
+
+
+@pytest.mark.parametrize("from_due_time", [False, True])
+async def test_a_message_that_is_lost_keeps_no_producer_out(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, from_due_time: bool
+) -> None:
+    async def lost(*_: object) -> None:
+        raise CorruptData("it does not match its checksum")
+
+    quota = BacklogQuota(-1, 20, REFUSES)
+    async with opened(quota_age=quota, quota_from_due_time=from_due_time) as rig:
+        await subscription_of(rig)
+        await publish(rig, 1)
+        await trio.sleep(30)
+        assert await refused(rig)
+        ledger = (await topic_of(rig)).ledger
+        monkeypatch.setattr(ledger, "read_positions", lost)
+        monkeypatch.setattr(ledger, "read", lost)
+        assert not await refused(rig)
 
 
 async def test_an_ordinary_message_behind_delayed_ones_is_found_to_be_the_oldest(
