@@ -7,7 +7,6 @@ deduplicates stores each once however often a replay is tried.
 
 from __future__ import annotations
 
-import base64
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -20,28 +19,21 @@ from geminga.pipeline.columns import (
     BATCH_INDEX,
     DELIVER_AT_TIME,
     ENTRY_ID,
-    KEY,
-    KEY_BASE64,
     LEDGER_ID,
-    ORDERING_KEY,
     SCHEMA_VERSION,
-    VALUE,
 )
 from geminga.pipeline.connection import PipelineError
 from geminga.pipeline.encoding import (
     COMPRESSIONS,
-    Rows,
     batch_metadata,
     batch_payload,
-    deflate,
     send_frame,
     single_metadata,
 )
 from geminga.pipeline.entries import NO_BATCH, Flags
 from geminga.pipeline.producing import Producer
 from geminga.pipeline.protobuf_columns import Ints
-from geminga.pipeline.row_columns import rows_of
-from geminga.wire import pulsar_pb2 as pb
+from geminga.pipeline.replay_entries import Entry, chunk_frames, key_flags, rows_to_send
 
 _HEADERS_BYTES: Final = 1024
 _CLOCK: Final = RealClock()
@@ -136,7 +128,7 @@ class Lane:
 
     def _cuts(self, batch: pa.RecordBatch, sequence_ids: Ints) -> list[int]:
         """The rows that entries begin with."""
-        changes = _changes(_key_flags(batch)) | _changes(_codes(batch.column(SCHEMA_VERSION)))
+        changes = _changes(key_flags(batch)) | _changes(_codes(batch.column(SCHEMA_VERSION)))
         delayed = _ms(batch.column(DELIVER_AT_TIME))
         if self._settings.batch_rows == 0:
             changes |= _changes(_ints(batch, LEDGER_ID)) | _changes(_ints(batch, ENTRY_ID))
@@ -149,8 +141,8 @@ class Lane:
         count = batch.num_rows
         if count == 0:
             return
-        flags = _key_flags(batch)
-        rows = _rows(batch, flags)
+        flags = key_flags(batch)
+        rows = rows_to_send(batch, flags)
         delayed = _ms(batch.column(DELIVER_AT_TIME))
         single = _ints(batch, BATCH_INDEX) == NO_BATCH
         versions = batch.column(SCHEMA_VERSION)
@@ -165,7 +157,7 @@ class Lane:
             own = rows.slice(begin, last - begin)
             own.key_base64 = bool(flags[begin])
             deliver_at_ms = int(delayed[begin])
-            entry = _Entry(
+            entry = Entry(
                 own,
                 sequence_ids[begin:last],
                 deliver_at_ms + self._settings.shift_ms if deliver_at_ms >= 0 else None,
@@ -185,14 +177,14 @@ class Lane:
         if owed_s > 0:
             self._producer.idle(owed_s)
 
-    def _send_batch(self, entry: _Entry) -> None:
+    def _send_batch(self, entry: Entry) -> None:
         rows, ids = entry.rows, entry.sequence_ids
         payload = batch_payload(rows)
         if len(payload) + _HEADERS_BYTES > self._producer.message_bytes_max and len(rows) > 1:
             half = len(rows) // 2
             for at, count in ((0, half), (half, len(rows) - half)):
                 part = rows.slice(at, count)
-                self._send_batch(_Entry(part, ids[at : at + count], entry.deliver_at_ms, entry.version))
+                self._send_batch(Entry(part, ids[at : at + count], entry.deliver_at_ms, entry.version))
             return
         if len(payload) + _HEADERS_BYTES > self._producer.message_bytes_max:
             self._send_single(entry)
@@ -201,7 +193,7 @@ class Lane:
         entry.mark(metadata)
         self._hand_over(entry, [send_frame(1, metadata, payload, self._compression)])
 
-    def _send_single(self, entry: _Entry) -> None:
+    def _send_single(self, entry: Entry) -> None:
         metadata = single_metadata(self._name, int(entry.sequence_ids[0]), _CLOCK.now_ms(), entry.rows)
         entry.mark(metadata)
         payload: bytes = entry.rows.value[0].as_py() or b""
@@ -209,9 +201,9 @@ class Lane:
         if len(payload) <= bound:
             self._hand_over(entry, [send_frame(1, metadata, payload, self._compression)])
             return
-        self._hand_over(entry, _chunk_frames(metadata, payload, self._compression, bound))
+        self._hand_over(entry, chunk_frames(metadata, payload, self._compression, bound))
 
-    def _hand_over(self, entry: _Entry, frames: list[bytes]) -> None:
+    def _hand_over(self, entry: Entry, frames: list[bytes]) -> None:
         is_first = self._last_sequence_id < 0
         for frame in frames:
             self._producer.send(int(entry.sequence_ids[0]), frame)
@@ -235,66 +227,6 @@ class Lane:
     def _name(self) -> str:
         assert self._producer.name is not None
         return self._producer.name
-
-
-@dataclass
-class _Entry:
-    rows: Rows
-    sequence_ids: Ints
-    deliver_at_ms: int | None
-    version: bytes | None
-
-    def mark(self, metadata: pb.MessageMetadata) -> None:
-        if self.deliver_at_ms is not None:
-            metadata.deliver_at_time = self.deliver_at_ms
-        if self.version is not None:
-            metadata.schema_version = self.version
-
-
-def _chunk_frames(metadata: pb.MessageMetadata, payload: bytes, compression: int, bound: int) -> list[bytes]:
-    """A message that is larger than the broker takes, in parts, as the clients send it."""
-    whole = deflate(compression, payload)
-    if compression != pb.NONE:
-        metadata.compression = pb.CompressionType.ValueType(compression)  # type: ignore[assignment]
-        metadata.uncompressed_size = len(payload)
-    parts = [whole[at : at + bound] for at in range(0, len(whole), bound)]
-    metadata.uuid = f"{metadata.producer_name}-{metadata.sequence_id}"
-    metadata.num_chunks_from_msg = len(parts)
-    metadata.total_chunk_msg_size = len(whole)
-    frames = []
-    for number, part in enumerate(parts):
-        metadata.chunk_id = number
-        frames.append(send_frame(1, metadata, part, pb.NONE))
-    return frames
-
-
-def _rows(batch: pa.RecordBatch, flags: Flags) -> Rows:
-    """What is sent of the rows: their keys as text again where they are written in base64."""
-    keys = batch.column(KEY)
-    if flags.any():
-        encoded = [
-            base64.b64encode(key) if key is not None and is_bytes else key
-            for key, is_bytes in zip(keys.to_pylist(), flags.tolist(), strict=True)
-        ]
-        keys = pa.array(encoded, pa.binary())
-    wanted: dict[str, Any] = {
-        name: batch.column(name)
-        for name in batch.schema.names
-        if name in (VALUE, ORDERING_KEY, "__eventTime", "__messageProperties")
-    }
-    rows = rows_of(pa.RecordBatch.from_pydict(wanted))
-    rows.key = keys if keys.null_count < len(keys) else None
-    return rows
-
-
-def _key_flags(batch: pa.RecordBatch) -> Flags:
-    """Whether the key of each row is bytes; a row without a key is as the one before."""
-    flags = np.asarray(batch.column(KEY_BASE64).fill_null(False), bool)
-    if not flags.any():
-        return flags
-    keyed = ~np.asarray(batch.column(KEY).is_null())
-    last = np.maximum.accumulate(np.where(keyed, np.arange(len(flags)), -1))
-    return np.where(last >= 0, flags[np.maximum(last, 0)], False)
 
 
 def _codes(column: pa.Array) -> Ints:

@@ -21,6 +21,8 @@ from geminga.pipeline.replaying import DONE, ORDER, Job, replay_rows
 from geminga.pipeline.spark.jobs import Progress, for_each, in_words, watched
 from geminga.pipeline.spark.pieces import spark_schema
 
+_SEND_TIMEOUT_MS = "20000"
+
 
 @dataclass(frozen=True)
 class Replayed:
@@ -71,7 +73,7 @@ def replay(
     """
     path = local_path(directory)
     manifest = load(path)
-    known = parse_options(options)
+    known = parse_options({"sendTimeoutMs": _SEND_TIMEOUT_MS} | dict(options))
     wanted = Wanted(
         known.access,
         known.admin_url,
