@@ -10,7 +10,6 @@ AVRO schema in two versions; one message in chunks. Takes one to three minutes, 
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -44,12 +43,12 @@ SAME = ("value", "__key", "__keyBase64", "__orderingKey", "__messageProperties",
 CLOCK = RealClock()
 
 
-class Order(pulsar_schema.Record):
+class Order(pulsar_schema.Record):  # type: ignore[misc]
     number = pulsar_schema.Integer()
     item = pulsar_schema.String()
 
 
-class OrderWithNote(pulsar_schema.Record):
+class OrderWithNote(pulsar_schema.Record):  # type: ignore[misc]
     number = pulsar_schema.Integer()
     item = pulsar_schema.String()
     note = pulsar_schema.String(default=None, required_default=True)
@@ -189,7 +188,7 @@ def check_order(client: pulsar.Client, messages: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--service-url", required=True)
     parser.add_argument("--web-url", required=True)
     parser.add_argument("--messages", type=int, default=20_000)
@@ -242,4 +241,4 @@ def travel(spark: Any, root: Path, geminga: Endpoints, other: Endpoints, message
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -24,7 +24,7 @@ from geminga.pipeline.export_plan import (
 from geminga.pipeline.options import Options, TopicChoice, parse_options
 from geminga.pipeline.planning import narrowed
 from geminga.pipeline.reading import Range
-from geminga.pipeline.spark.jobs import Progress, configured, for_each, in_words, watched
+from geminga.pipeline.spark.jobs import Progress, Session, configured, for_each, in_words, session_of, watched
 from geminga.pipeline.spark.pieces import each
 
 _FILE_ROWS_MAX = 2_000_000
@@ -53,7 +53,7 @@ class Exported:
 
 
 def export_topics(
-    spark: SparkSession,
+    spark: Session,
     directory: str,
     options: Mapping[str, str],
     *,
@@ -62,10 +62,11 @@ def export_topics(
 ) -> Exported:
     """Write every message that is stored now, with all its metadata, as Parquet below `directory`.
 
-    `options` are those of the data source: service.url, topic, topics or topicsPattern, failOnDataLoss and
-    so on. `resume`: go on where the last run ended, with its topics if none is named. On return all of it is
-    durable. If it fails, or is killed, nothing new counts: a new directory does not get its name, an old
-    manifest names no new files. Raises `PipelineError`, `StorageError`.
+    `spark`: a session, or what starts one when it is needed. `options` are those of the data source:
+    service.url, topic, topics or topicsPattern, failOnDataLoss and so on. `resume`: go on where the last run
+    ended, with its topics if none is named. On return all of it is durable. If it fails or is killed, nothing
+    of it counts: a new directory does not get its name, an old manifest names no new files. Raises
+    `PipelineError`, `StorageError`.
     """
     known = parse_options(options)
     path = local_path(directory)
@@ -75,8 +76,9 @@ def export_topics(
         plan = plan_export(known, output.manifest.topics)
         progress(f"{len(plan.topics)} topics, {len(plan.ranges)} parts to read")
         if plan.ranges:
-            with watched(spark, "reading", progress):
-                _write(spark, plan.ranges, narrowed(known), output.staged)
+            session = session_of(spark)
+            with watched(session, "reading", progress):
+                _write(session, plan.ranges, narrowed(known), output.staged)
         paths = output.paths() if plan.ranges else []
         progress(f"{len(paths)} files written; reading them again")
         sizes = [os.path.getsize(os.path.join(output.staged, one)) for one in paths]

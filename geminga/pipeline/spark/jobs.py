@@ -6,7 +6,7 @@ import contextlib
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -20,6 +20,8 @@ from geminga.pipeline.spark.session import find_java
 S = TypeVar("S")
 T = TypeVar("T")
 Progress = Callable[[str], None]
+Session: TypeAlias = SparkSession | Callable[[], SparkSession]
+"""A session, or what starts one."""
 
 PROGRESS_SECONDS: Final = 2.0
 HERE_BYTES_MAX: Final = 64 * MIB
@@ -28,14 +30,29 @@ _OURS: Final = re.compile(r"\bgeminga\.[\w.]+\.\w+: (.*)")
 
 
 @contextlib.contextmanager
-def session(master: str) -> Iterator[SparkSession]:
-    """A quiet session for one command; its workers have this package too. Raises `PipelineError`."""
-    find_java()
-    spark = started(master)
+def session(master: str) -> Iterator[Callable[[], SparkSession]]:
+    """Starts a session for one command when first called, so that what can be refused is refused at once.
+
+    Its workers have this package too. Calling it raises `PipelineError` where there is no Java.
+    """
+    running: list[SparkSession] = []
+
+    def start() -> SparkSession:
+        if not running:
+            find_java()
+            running.append(started(master))
+        return running[0]
+
     try:
-        yield spark
+        yield start
     finally:
-        spark.stop()
+        for spark in running:
+            spark.stop()
+
+
+def session_of(spark: Session) -> SparkSession:
+    """The session itself, started if it was not."""
+    return spark() if callable(spark) else spark
 
 
 @contextlib.contextmanager
@@ -63,9 +80,7 @@ def watched(spark: SparkSession, what: str, progress: Progress) -> Iterator[None
         thread.join()
 
 
-def for_each(
-    spark: SparkSession, items: Sequence[S], sizes: Iterable[int], work: Callable[[S], T]
-) -> list[T]:
+def for_each(spark: Session, items: Sequence[S], sizes: Iterable[int], work: Callable[[S], T]) -> list[T]:
     """What `work` makes of each, in no order: on workers if it is much, else here, where no job has to start.
 
     Raises what `work` raises, or a `PipelineError` with its words.
@@ -76,7 +91,7 @@ def for_each(
     def one(_: int, item: S) -> T:
         return work(item)
 
-    return in_words(lambda: collect_each(spark, items, one))
+    return in_words(lambda: collect_each(session_of(spark), items, one))
 
 
 def in_words(action: Callable[[], T]) -> T:

@@ -18,7 +18,7 @@ from geminga.pipeline.options import parse_options
 from geminga.pipeline.replay_lane import Delivery, LaneSettings
 from geminga.pipeline.replay_targets import Wanted, prepare
 from geminga.pipeline.replaying import DONE, ORDER, Job, replay_rows
-from geminga.pipeline.spark.jobs import Progress, for_each, in_words, watched
+from geminga.pipeline.spark.jobs import Progress, Session, for_each, in_words, session_of, watched
 from geminga.pipeline.spark.pieces import spark_schema
 
 _SEND_TIMEOUT_MS = "20000"
@@ -46,7 +46,7 @@ class Replayed:
 
 
 def replay(
-    spark: SparkSession,
+    spark: Session,
     directory: str,
     options: Mapping[str, str],
     *,
@@ -91,7 +91,8 @@ def replay(
     parts = [part for part in manifest.rows_by_topic() if whole_topic(part) in targets]
     if not parts:
         return Replayed(DONE.empty_table())
-    side_by_side = min(len(parts), spark.sparkContext.defaultParallelism)
+    session = session_of(spark)
+    side_by_side = min(len(parts), session.sparkContext.defaultParallelism)
     job = Job(
         known.access,
         targets,
@@ -102,11 +103,11 @@ def replay(
         known.send_timeout_s,
     )
     progress(f"{len(parts)} partitions to send to {known.access.service_url}")
-    with watched(spark, "sending", progress):
-        return Replayed(_send(_sorted(spark, path, manifest, parts), job))
+    with watched(session, "sending", progress):
+        return Replayed(_send(_sorted(session, path, manifest, parts), job))
 
 
-def _verify(spark: SparkSession, path: str, manifest: Manifest, progress: Progress) -> None:
+def _verify(spark: Session, path: str, manifest: Manifest, progress: Progress) -> None:
     files = manifest.files
     progress(f"checking {len(files)} files, {sum(file.size_bytes for file in files):,} bytes")
     for_each(spark, files, [file.size_bytes for file in files], partial(verify, path))
