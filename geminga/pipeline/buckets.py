@@ -29,6 +29,8 @@ SHARES: Final = pa.schema(
 )
 """`rows`: codes and due times of `number` rows; `entry`: entry `number` of the range's bucket."""
 ENCODED: Final = pa.schema([("range", pa.int32()), ("rows", pa.int64()), ("entries", pa.list_(pa.binary()))])
+SPOOLED: Final = pa.schema([("range", pa.int32()), ("path", pa.string())])
+"""A file with rows of `ENCODED` (Arrow's stream format)."""
 FAULTS: Final = pa.schema(
     [
         ("range", pa.int32()),

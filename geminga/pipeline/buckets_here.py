@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from geminga.disk import RealDisk
 from geminga.pipeline.buckets import (
     ENCODED,
     FAULTS,
     SHARES,
+    SPOOLED,
     Encoded,
     Fault,
     Range,
@@ -44,6 +47,25 @@ def encoded_in(table: pa.Table, ranges: Sequence[Range]) -> Iterator[Encoded]:
     assert table.schema == ENCODED
     for row in table.to_pylist():
         yield Encoded(ranges[row["range"]], row["rows"], row["entries"])
+
+
+def spooled(number: int, table: pa.Table, directory: str) -> pa.Table:
+    """Write rows of `ENCODED` into a file of the directory; where, as rows of `SPOOLED`."""
+    if not table.num_rows:
+        return SPOOLED.empty_table()
+    path = os.path.join(directory, f"{number:08d}.arrow")
+    data = pa.BufferOutputStream()
+    with pa.ipc.new_stream(data, ENCODED) as stream:
+        stream.write_table(table)
+    RealDisk().replace_file(path, data.getvalue().to_pybytes())
+    return pa.Table.from_pydict({"range": [number], "path": [path]}, SPOOLED)
+
+
+def unspooled(path: str, ranges: Sequence[Range]) -> Iterator[Encoded]:
+    """What `spooled` wrote; the file is deleted."""
+    with pa.ipc.open_stream(RealDisk().read_file(path)) as stream:
+        yield from encoded_in(stream.read_all(), ranges)
+    RealDisk().unlink(path)
 
 
 def verify(sources: Sequence[Source], ranges: Sequence[Range]) -> list[Fault]:

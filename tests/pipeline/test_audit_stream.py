@@ -139,6 +139,7 @@ def test_a_stream_of_files_is_audited(spark: Any, tmp_path: Path) -> None:
     parts = rows[:14], [*rows[14:], published(99, 60_000), dispatched(99, 60_000)]
     for number, part in enumerate(parts):
         pq.write_table(pa.Table.from_pylist(part, SCHEMA), logs / f"{number}.parquet")
+    spark.conf.set("spark.sql.shuffle.partitions", "1")
     spark.conf.set(
         "spark.sql.streaming.stateStore.providerClass",
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
@@ -152,6 +153,7 @@ def test_a_stream_of_files_is_audited(spark: Any, tmp_path: Path) -> None:
         .start(str(out))
     )
     query.awaitTermination()
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
     found: Counter[str] = Counter()
     for row in spark.read.parquet(str(out)).collect():
         found[row["what"]] += row["count"]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from geminga.pipeline.buckets import (
-    ENCODED,
     FAULTS,
     SHARES,
+    SPOOLED,
     Encoded,
     Fault,
     Range,
@@ -24,11 +24,9 @@ from geminga.pipeline.buckets import (
     share_batch,
 )
 from geminga.pipeline.buckets_backlog import Source
+from geminga.pipeline.buckets_here import spooled, unspooled
 from geminga.pipeline.spark.pieces import collect_each, each, raised, spark_schema
 from geminga.tracker.bucket_settings import BucketSettings
-
-BUCKETS_EACH: Final = 8
-"""Of a partition, about."""
 
 
 def ranges_of(spark: SparkSession, sources: Sequence[Source], settings: BucketSettings) -> list[Range]:
@@ -40,23 +38,29 @@ def ranges_of(spark: SparkSession, sources: Sequence[Source], settings: BucketSe
 
 
 def build(
-    spark: SparkSession, sources: Sequence[Source], ranges: Sequence[Range], settings: BucketSettings
+    spark: SparkSession,
+    sources: Sequence[Source],
+    ranges: Sequence[Range],
+    settings: BucketSettings,
+    *,
+    spool: str | None = None,
 ) -> Iterator[Encoded]:
-    """The bucket of each range that has rows, one after the other, in no order: as many in memory here as
-    Spark hands over at once.
+    """The bucket of each range that has rows, one after the other, in no order.
+
+    All are built before the first comes: workers leave them in files of the directory `spool` (default: a new
+    one for temporary files), which has to be theirs and ours. It is deleted in the end.
     """
     cut_at = list(ranges)
+    with tempfile.TemporaryDirectory(dir=spool, prefix="geminga-buckets-") as directory:
 
-    def encode(shares: pa.Table) -> pa.Table:
-        number = shares["range"][0].as_py()
-        return encode_range(number, cut_at[number], shares, settings)
+        def encode(shares: pa.Table) -> pa.Table:
+            number = shares["range"][0].as_py()
+            return spooled(number, encode_range(number, cut_at[number], shares, settings), directory)
 
-    # Few buckets to a partition: results of hundreds of megabytes are lost on the way to the driver.
-    shares = _shares(spark, sources, cut_at).repartition(1 + len(cut_at) // BUCKETS_EACH, "range")
-    frame = shares.groupBy("range").applyInArrow(encode, spark_schema(ENCODED))
-    rows = raised(lambda: frame.toLocalIterator(prefetchPartitions=True))
-    for row in rows:
-        yield Encoded(cut_at[row["range"]], row["rows"], [bytes(entry) for entry in row["entries"]])
+        shares = _shares(spark, sources, cut_at)
+        frame = shares.groupBy("range").applyInArrow(encode, spark_schema(SPOOLED))
+        for row in sorted(raised(frame.collect)):
+            yield from unspooled(row["path"], cut_at)
 
 
 def verify(spark: SparkSession, sources: Sequence[Source], ranges: Sequence[Range]) -> list[Fault]:
