@@ -33,7 +33,8 @@ def audit_stream(
     `events` is a stream with the columns of `event_schema`, in which the events of a topic come in the order
     in which they happened, each micro-batch in that of `time_ms`. Topics are audited side by side; events
     without one (`opened`: a broker's start) are left out, so repeated deliveries after a restart count as
-    duplicates unless `released` events tell of it. The state of a topic is its bitmaps.
+    duplicates unless `released` events tell of it. The state of a topic is its bitmaps. Timers
+    by the clock keep the query going: it ends by being stopped, also with the trigger availableNow.
     """
     bits = batch_index_max.bit_length()
     keyed = events.where("topic is not null").groupBy("topic")
