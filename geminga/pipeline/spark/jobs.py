@@ -27,6 +27,7 @@ PROGRESS_SECONDS: Final = 2.0
 HERE_BYTES_MAX: Final = 64 * MIB
 HERE_ITEMS_MAX: Final = 1000
 _OURS: Final = re.compile(r"\bgeminga\.[\w.]+\.\w+: (.*)")
+_THEIRS: Final = re.compile(r"^(?:Caused by: |: )?([\w.$]+(?:Exception|Error): .*)", re.MULTILINE)
 
 
 @contextlib.contextmanager
@@ -96,14 +97,14 @@ def for_each(spark: Session, items: Sequence[S], sizes: Iterable[int], work: Cal
 
 def in_words(action: Callable[[], T]) -> T:
     """What an action returns. What Spark raises becomes a `PipelineError`: ours in a worker as it was said
-    there, others by their first line.
+    there, of others the innermost cause.
     """
     try:
         return action()
     except (PySparkException, Py4JJavaError) as error:
         text = str(error)
-        ours = _OURS.findall(text)
-        raise PipelineError(ours[-1] if ours else text.strip().partition("\n")[0]) from error
+        said = _OURS.findall(text) or _THEIRS.findall(text) or [text.strip().partition("\n")[0]]
+        raise PipelineError(said[-1]) from error
 
 
 @contextlib.contextmanager
