@@ -234,7 +234,7 @@ class Topics:
                     )
                 return
         elif self.partitions(name):
-            raise NotAllowed(f"{name} is a partitioned topic; use one of its partitions")
+            raise NotAllowed(f"{name} is a partitioned topic; use one of its partitions, {name}-partition-0 and so on")
         if not create:
             raise TopicNotFound(f"Topic {name} does not exist")
 
