@@ -2,6 +2,7 @@
 """Set up `.venv` unless it is current, then run something in it. Needs Python 3.11 or newer and nothing more.
 
     python3 run.py standalone           start the broker (any other command of `geminga` works too)
+    python3 run.py pipeline ...         the same for the data pipeline, with Spark (a large download, once)
     python3 run.py test                 install the test tools; lint, type check and test
     python3 run.py test tests/cli -x    only pytest, with its own arguments
 
@@ -21,6 +22,7 @@ VENV = os.path.join(ROOT, ".venv")
 WINDOWS = os.name == "nt"
 VENV_PYTHON = os.path.join(VENV, "Scripts", "python.exe") if WINDOWS else os.path.join(VENV, "bin", "python")
 OLDEST = (3, 11)
+LOCKS = ("run", "spark", "test")
 CHECKS = (
     ("format", ("-m", "ruff", "format", "--quiet", "--check", "--diff", ".")),
     ("lint", ("-m", "ruff", "check", "--quiet", ".")),
@@ -37,7 +39,7 @@ def main(arguments):
     if arguments[0] == "test":
         set_up("test")
         return test(arguments[1:])
-    set_up("run")
+    set_up("spark" if arguments[0] == "pipeline" else "run")
     # -P: the directory that the user happens to be in is no place to import from.
     command = [VENV_PYTHON, "-P", "-m", "geminga", *arguments]
     if WINDOWS:
@@ -62,9 +64,10 @@ def set_up(which):
         # Another checkout's: to install into it would turn its `geminga` to this one.
         os.environ["PYTHONPATH"] = ROOT
         return
-    # The test lock contains the other one, so its stamp stands for both.
+    # A lock contains those before it, so its stamp stands for them too.
     wanted = stamp(which)
-    if os.path.exists(VENV_PYTHON) and any(read_stamp(name) == stamp(name) for name in {which, "test"}):
+    enough = LOCKS[LOCKS.index(which) :]
+    if os.path.exists(VENV_PYTHON) and any(read_stamp(name) == stamp(name) for name in enough):
         return
     started = time.monotonic()
     if not works(VENV_PYTHON):

@@ -234,7 +234,9 @@ class Topics:
                     )
                 return
         elif self.partitions(name):
-            raise NotAllowed(f"{name} is a partitioned topic; use one of its partitions, {name}-partition-0 and so on")
+            raise NotAllowed(
+                f"{name} is a partitioned topic; use one of its partitions, {name}-partition-0 and so on"
+            )
         if not create:
             raise TopicNotFound(f"Topic {name} does not exist")
 

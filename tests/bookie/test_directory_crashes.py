@@ -9,7 +9,7 @@ from itertools import islice
 
 import pytest
 
-from geminga.bookie import bookie, journal_replay
+from geminga.bookie import journal_replay
 from geminga.bookie.directory_replay import DirectoryReplay
 from geminga.bookie.journal_files import JournalPosition
 from geminga.bookie.ledger_directory import LedgerDirectory
@@ -54,7 +54,7 @@ Patch = pytest.MonkeyPatch
 
 
 def journals_let_go_by_the_latest_mark(patch: Patch) -> None:
-    patch.setattr(bookie, "needed_from", lambda marks: max(marks))
+    patch.setattr("geminga.bookie.directory_set.needed_from", lambda marks: max(marks))
 
 
 def journals_read_from_the_latest_mark(patch: Patch) -> None:

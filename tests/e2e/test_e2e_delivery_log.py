@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from geminga.wire import pulsar_pb2 as pb
 from tests.e2e.admin_http import Admin
 from tests.e2e.binary_session import BinarySession
 from tests.e2e.broker_process import BrokerProcess
-from tests.e2e.waiting import place, receive
+from tests.e2e.waiting import now_ms, place, receive
 
 pytestmark = pytest.mark.geminga_only
 T = "persistent://public/default/t"
@@ -84,7 +83,8 @@ def test_everything_is_in_the_log(broker_with_log: BrokerProcess, tmp_path: Path
     alone = client.create_producer(T, producer_name="q", batching_enabled=False)
     alone.send(b"alone", sequence_id=7)
     alone.send(b"alone", sequence_id=7)
-    alone.send(b"later", deliver_after=datetime.timedelta(milliseconds=300), sequence_id=8)
+    due_ms = now_ms() + 300
+    alone.send(b"later", deliver_at=due_ms, sequence_id=8)
     got = [receive(shared) for _ in range(4)]
     shared.acknowledge(got[1])
     got.append(receive(shared))
@@ -136,7 +136,7 @@ def test_everything_is_in_the_log(broker_with_log: BrokerProcess, tmp_path: Path
         e for e in events if e["kind"] == Kind.DISPATCHED and e["entry_id"] == late and e["client"] == "c1"
     ]
     (published,) = [e for e in events if e["kind"] == Kind.PUBLISHED and e["entry_id"] == late]
-    assert delayed["deliver_at_ms"] == published["deliver_at_ms"] == delayed["publish_time_ms"] + 300
+    assert delayed["deliver_at_ms"] == published["deliver_at_ms"] == due_ms
     assert delayed["time_ms"] >= delayed["deliver_at_ms"] - 1000
     assert of(events, Kind.DISPATCHED, "entry_id", subscription="single", client="c2") == [
         (batch,),
