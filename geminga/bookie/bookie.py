@@ -281,14 +281,19 @@ class Bookie:
         """The longest run of entries from `first` up to `last` that is in memory; [] if `first` is not."""
         return self._set.of(ledger_id).reader.read_cached(ledger_id, first, last)
 
-    async def read(self, ledger_id: int, first: int, last: int, *, bytes_max: int) -> list[bytes]:
+    async def read(
+        self, ledger_id: int, first: int, last: int, *, bytes_max: int, read_ahead: bool = True
+    ) -> list[bytes]:
         """Entries from `first` on, at least one, up to `last` at most, together at most `bytes_max` long
-        unless the first alone is longer. Only bytes that match their checksum.
+        unless the first alone is longer. Only bytes that match their checksum. `read_ahead` false: nobody
+        will ask for what follows.
 
         LedgerNotFound if the ledger was deleted or never had the first entry; CorruptData, with file and
         offset, if it had and the entry's bytes are damaged.
         """
-        return await self._set.of(ledger_id).reader.read(ledger_id, first, last, bytes_max)
+        return await self._set.of(ledger_id).reader.read(
+            ledger_id, first, last, bytes_max, read_ahead=read_ahead
+        )
 
     # ---- flushing
 

@@ -97,7 +97,9 @@ class LedgerReader:
             first = end + 1
         return bodies
 
-    async def read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes]:
+    async def read(
+        self, ledger_id: int, first: int, last: int, bytes_max: int, *, read_ahead: bool = True
+    ) -> list[bytes]:
         assert first <= last
         bodies = self._read_memory(ledger_id, first, last, bytes_max)
         if not bodies and (loading := self._loading.get((ledger_id, first))) is not None:
@@ -108,15 +110,23 @@ class LedgerReader:
         if bodies:
             return bodies
         try:
-            segment = (await self._load(ledger_id, first, last, bytes_max))[0]
+            if read_ahead:
+                segment = (await self._load(ledger_id, first, last, bytes_max))[0]
+            else:
+                segment = await self._storage.load_few(ledger_id, first, last, bytes_max)
+                self.log_loads += 1
+                self.log_bytes += segment.record_bytes
         except LedgerNotFound:
             raise
         except StorageError:
             self.failures += 1
             raise
         end = _last_within(segment, first, min(last, segment.last), bytes_max, at_least_one=True)
-        self._found = self._in_logs
-        self._note(segment, first, end, segment.body_bytes(first, end))
+        if read_ahead:
+            self._found = self._in_logs
+            self._note(segment, first, end, segment.body_bytes(first, end))
+        else:
+            self._in_logs.add(end - first + 1, segment.body_bytes(first, end))
         return segment.bodies(first, end)
 
     async def run(self) -> None:

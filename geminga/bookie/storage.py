@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
+from functools import partial
 
 import trio
 
@@ -202,6 +203,12 @@ class LedgerStorage:
     def last_entry_id(self, ledger_id: int) -> int:
         """-1 if there is none, or the ledger is deleted."""
         return -1 if self.is_deleted(ledger_id) else self._index.last_entry_id(ledger_id)
+
+    async def load_few(self, ledger_id: int, first: int, last: int, bytes_max: int) -> Segment:
+        """The same without read-ahead, and no further than to the end of the first one's row."""
+        return await self.disk.run(
+            partial(self._load_row, ledger_id, first, last, bytes_max, read_ahead_bytes=0)
+        )
 
     async def load(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[Segment]:
         """Entries from `first` on without a gap, checked: the first at least, what was asked for and what

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 READ_GAP_MAX = 8
 """Wanted entries that are this near to each other are read in one go, with what lies between them."""
+READ_IN_ORDER_MIN = 16
+"""From this distance between the first and the last of a run on, what follows is likely to be wanted too."""
 READ_RUN_BYTES_MAX = 4 * MIB
 """What one read for scattered positions may take at once."""
 
@@ -84,10 +86,14 @@ class LedgerReads:
             if bodies is not None:
                 return entries_from(place.ledger_id, place.entry_id, bodies)
 
-    async def _read_bookie(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes] | None:
+    async def _read_bookie(
+        self, ledger_id: int, first: int, last: int, bytes_max: int, *, read_ahead: bool = True
+    ) -> list[bytes] | None:
         """None: the ledger was trimmed while we waited."""
         try:
-            bodies = await self._bookie.read(ledger_id, first, last, bytes_max=bytes_max)
+            bodies = await self._bookie.read(
+                ledger_id, first, last, bytes_max=bytes_max, read_ahead=read_ahead
+            )
         except LedgerNotFound:
             if ledger_id in self._chain.counts:
                 raise
@@ -132,7 +138,9 @@ class LedgerReads:
         cached = self.read_cached((ledger_id, first), last + 1 - first, READ_RUN_BYTES_MAX)
         if cached:
             return cached
-        bodies = await self._read_bookie(ledger_id, first, last, READ_RUN_BYTES_MAX)
+        # Messages with random delays lie anywhere: what stands beside one is not due with it.
+        in_order = last - first >= READ_IN_ORDER_MIN
+        bodies = await self._read_bookie(ledger_id, first, last, READ_RUN_BYTES_MAX, read_ahead=in_order)
         return [] if bodies is None else entries_from(ledger_id, first, bodies)
 
     async def find_first(

@@ -343,6 +343,22 @@ async def test_ending_the_run_writes_what_was_accepted(tmp_path: Path) -> None:
         assert await read_all(bookie, 1) == bodies(1, 50)
 
 
+async def test_a_read_without_read_ahead_takes_only_what_it_asks_for(tmp_path: Path) -> None:
+    wanted = bodies(1, 2000, size=200)
+    async with running(tmp_path) as bookie:
+        await Owner(bookie, 1).add(*wanted)
+    async with running(tmp_path) as bookie:
+        for first in range(7, 2000, 41):
+            last = min(first + first % 3, 1999)
+            found = await bookie.read(1, first, last, bytes_max=1 << 20, read_ahead=False)
+            assert found == wanted[first : first + len(found)]
+            assert 1 <= len(found) <= last - first + 1
+        statistics = bookie.statistics()
+        assert statistics.reads_from_memory == 0
+        assert statistics.read_log_bytes <= 3 * 49 * (max(map(len, wanted)) + 24)
+        assert statistics.read_cache_bytes == 0
+
+
 async def test_reading_in_order_is_read_ahead(tmp_path: Path) -> None:
     wanted = bodies(1, 2000, size=200)
     async with running(tmp_path) as bookie:
