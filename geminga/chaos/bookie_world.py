@@ -15,6 +15,7 @@ import trio
 
 from geminga.bookie.bookie import Bookie, LedgerPlace
 from geminga.bookie.settings import BookieSettings
+from geminga.chaos.breaking import lives
 from geminga.chaos.deterministic import run_deterministically
 from geminga.chaos.sim_disk import CrashMode, PowerCut, SimDisk
 from geminga.chaos.sim_key_value import SimKeyValue
@@ -91,6 +92,7 @@ class BookieWorld:
         self._index_copies[number].append(index.durable())
 
     def crash(self, mode: CrashMode) -> None:
+        self.forget_writers()
         self.disk.faults.clear()
         self.disk.space_bytes = None
         self.disk.crash(mode)
@@ -193,17 +195,7 @@ class BookieWorld:
         return self._lives(_open_and_leave)
 
     def _lives(self, script: Script) -> bool:
-        async def live() -> None:
-            with trio.fail_after(HANG_S):
-                await script(self)
-
-        try:
-            run_deterministically(self.seed, live)
-        except BaseException as error:  # a power cut is none of Exception's
-            if self._may_end(error):
-                return False
-            raise
-        return True
+        return lives(self.seed, lambda: script(self), self._may_end, HANG_S)
 
     def _may_end(self, error: BaseException) -> bool:
         if isinstance(error, BaseExceptionGroup):

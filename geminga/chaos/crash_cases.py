@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import trio
@@ -17,46 +17,23 @@ import trio
 from geminga.bookie.settings import BookieSettings
 from geminga.chaos.bookie_scripts import SCRIPTS, random_life
 from geminga.chaos.bookie_world import TINY, BookieWorld, Layout
+from geminga.chaos.breaking import (
+    CRASHES,
+    FAILURES,
+    crash,
+    cut_recoveries,
+    every_operation,
+    fail_at,
+    leaves,
+    lengths_of,
+)
+from geminga.chaos.campaign import CaseFailed, Tally
 from geminga.chaos.disk_faults import FAILING_KINDS
-from geminga.chaos.sim_disk import CrashMode
 
-CRASHES: Final[tuple[CrashMode, ...]] = ("drop", "keep", "torn")
-"""Ways of losing what was not synced, when the power goes at an operation."""
-FAILURES: Final = ("once", "sticky", "short", "full")
-"""Ways for an operation to fail while the power is on: it alone, all of its kind from then on, a write in its
-middle, no more space."""
 INDEX_LOST: Final = "lost"
 """As torn, and nothing is left of the index."""
 RECOVERY_OPERATIONS: Final = 16
 """A recovery is cut short within about so many operations."""
-
-
-class CaseFailed(Exception):
-    """A case broke a promise. `text` has all that is needed to run it again."""
-
-    def __init__(self, name: str, text: str) -> None:
-        super().__init__(name, text)
-        self.name = name
-        self.text = text
-
-
-@dataclass(slots=True)
-class Tally:
-    """What was done; added up over cases."""
-
-    cases: int = 0
-    crashes: int = 0
-    """Of these, in recoveries: `nested`."""
-    nested: int = 0
-    faults: int = 0
-    operations: int = 0
-
-    def add(self, other: Tally) -> None:
-        self.cases += other.cases
-        self.crashes += other.crashes
-        self.nested += other.nested
-        self.faults += other.faults
-        self.operations += other.operations
 
 
 WAYS: Final = (*CRASHES, *FAILURES, INDEX_LOST)
@@ -73,29 +50,14 @@ def scripted_cases(scripts: Iterable[str], ways: Iterable[str]) -> list[str]:
     """The names of every operation of every script, given with or without a layout, in every way. Runs each
     script once to count.
     """
-    names = []
-    for script in scripts:
-        crash_points, calls = _lengths(script)
-        for way in ways:
-            count = calls if way in FAILURES else crash_points
-            names += [f"{script}:{at}:{way}" for at in range(count)]
-    return names
+    return every_operation(scripts, ways, _lengths)
 
 
 def _lengths(script: str) -> tuple[int, int]:
-    """How many operations change something, and how many there are with reads."""
     name, layout = split_layout(script)
     world = BookieWorld(layout=layout)
-    calls = 0
-
-    def count(kind: str, path: str) -> None:
-        nonlocal calls
-        calls += 1
-
-    world.disk.inject = count
-    assert world.run(SCRIPTS[name])
     # The seed of a case may lead to a few operations more or less.
-    return world.disk.operations + 1, calls + 1
+    return lengths_of(world.disk, lambda: world.run(SCRIPTS[name]))
 
 
 def run_case(name: str, *, nested_max: int = 3) -> Tally:
@@ -124,14 +86,14 @@ def run_case(name: str, *, nested_max: int = 3) -> Tally:
         else:
             world.disk.crash_at = at
             world.run(SCRIPTS[script])
-            _crash(world, "drop" if way == "drop" else "keep" if way == "keep" else "torn", tally)
+            crash(world, "drop" if way == "drop" else "keep" if way == "keep" else "torn", tally)
             if way == INDEX_LOST:
                 world.lose_index(number=None if at % 2 else chance.randrange(layout.ledgers))
             if way in ("torn", INDEX_LOST):
-                _cut_recoveries(world, chance, nested_max, tally)
+                cut_recoveries(world, chance, nested_max, tally, operations_max=RECOVERY_OPERATIONS)
         world.check()
     except Exception as error:
-        raise CaseFailed(name, f"{name}: {_leaves(error)}\n{world.disk.story()}") from error
+        raise CaseFailed(name, f"{name}: {leaves(error)}\n{world.disk.story()}") from error
     tally.faults = len(world.disk.faults.log)
     tally.operations = world.disk.operations
     return tally
@@ -147,8 +109,9 @@ def _run_random(world: BookieWorld, chance: random.Random, nested_max: int, tall
             if world.disk.space_bytes is None:  # waiting for space is as good as giving up
                 raise
         world.check_told_unless_off()
-        _crash(world, chance.choice(("drop", "keep", "torn", "torn", "torn")), tally)
-        _cut_recoveries(world, chance, chance.randrange(nested_max + 1), tally)
+        crash(world, chance.choice(("drop", "keep", "torn", "torn", "torn")), tally)
+        count = chance.randrange(nested_max + 1)
+        cut_recoveries(world, chance, count, tally, operations_max=RECOVERY_OPERATIONS)
 
 
 def _plan_faults(world: BookieWorld, chance: random.Random) -> None:
@@ -174,21 +137,7 @@ def _plan_faults(world: BookieWorld, chance: random.Random) -> None:
 
 def _run_failing(world: BookieWorld, script: str, at: int, way: str) -> None:
     """The `at`-th operation fails, reads included. Nobody may be left waiting for what will not come."""
-    calls = 0
-    faults = world.disk.faults
-
-    def inject(kind: str, path: str) -> None:
-        nonlocal calls
-        calls += 1
-        if calls != at + 1:
-            return
-        if way == "full":
-            faults.log.append(f"no more space from operation {at} on")
-            world.disk.space_bytes = 0
-        else:
-            faults.fail(kind, sticky=way == "sticky", short=way == "short" and kind == "write")
-
-    world.disk.inject = inject
+    fail_at(world.disk, at, way)
     try:
         world.run(SCRIPTS[script])
     except trio.TooSlowError:
@@ -197,20 +146,6 @@ def _run_failing(world: BookieWorld, script: str, at: int, way: str) -> None:
             raise
     world.disk.inject = None
     world.check_told_unless_off()
-
-
-def _crash(world: BookieWorld, mode: CrashMode, tally: Tally) -> None:
-    world.forget_writers()
-    world.crash(mode)
-    tally.crashes += 1
-
-
-def _cut_recoveries(world: BookieWorld, chance: random.Random, count: int, tally: Tally) -> None:
-    for _ in range(count):
-        world.disk.crash_at = world.disk.operations + chance.randrange(RECOVERY_OPERATIONS)
-        world.recover()
-        _crash(world, chance.choice(("drop", "torn", "torn")), tally)
-        tally.nested += 1
 
 
 def _random_settings(chance: random.Random) -> BookieSettings:
@@ -231,9 +166,3 @@ def _random_settings(chance: random.Random) -> BookieSettings:
         entry_log_bytes=chance.choice((500, 3000, 50_000)),
         entry_log_sync_bytes=chance.choice((200, 1000, 100_000)),
     )
-
-
-def _leaves(error: BaseException) -> str:
-    if isinstance(error, BaseExceptionGroup):
-        return "; ".join(_leaves(inner) for inner in error.exceptions)
-    return f"{type(error).__name__}: {error}"

@@ -17,7 +17,7 @@ import trio
 
 from geminga.bookie.bookie import Bookie
 from geminga.chaos.bookie_world import HANG_S, TINY
-from geminga.chaos.deterministic import run_deterministically
+from geminga.chaos.breaking import lives
 from geminga.chaos.sim_disk import CrashMode, PowerCut, SimDisk
 from geminga.chaos.sim_key_value import SimKeyValue
 from geminga.chaos.sim_ledger import Broken, promise
@@ -121,18 +121,7 @@ class TopicWorld:
 
     def run(self, script: Callable[[TopicWorld], Awaitable[None]]) -> bool:
         """False if the power went or a fault ended it. Anything else that comes out is a bug."""
-
-        async def live() -> None:
-            with trio.fail_after(HANG_S):
-                await script(self)
-
-        try:
-            run_deterministically(self.seed, live)
-        except BaseException as error:  # a power cut is none of Exception's
-            if self._may_end(error):
-                return False
-            raise
-        return True
+        return lives(self.seed, lambda: script(self), self._may_end, HANG_S)
 
     def _may_end(self, error: BaseException) -> bool:
         if isinstance(error, BaseExceptionGroup):

@@ -15,8 +15,8 @@ from geminga.bookie.journal_files import JournalPosition
 from geminga.bookie.ledger_directory import LedgerDirectory
 from geminga.bookie.ledger_index import LedgerIndex
 from geminga.chaos.bookie_scripts import SCRIPTS
-from geminga.chaos.crash_campaign import random_cases
-from geminga.chaos.crash_cases import WAYS, CaseFailed, run_case, scripted_cases, split_layout
+from geminga.chaos.campaign import CaseFailed, random_cases
+from geminga.chaos.crash_cases import WAYS, run_case, scripted_cases, split_layout
 
 LAYOUT = "2x3"
 RANDOM_CASES = 120

@@ -35,7 +35,7 @@ from geminga.bookie.entry_log_scan import read_rows
 from geminga.bookie.index_database import IndexDatabase, opened_with
 from geminga.bookie.journal_format import FILE_HEADER, FILE_HEADER_BYTES, FILE_HEADERS_BYTES_MAX
 from geminga.bookie.settings import BookieSettings
-from geminga.chaos.crash_campaign import process_pool
+from geminga.chaos.campaign import process_pool
 from geminga.clock import RealClock
 from geminga.disk import RealDisk
 from geminga.errors import GemingaError

@@ -20,7 +20,9 @@ from contextlib import contextmanager
 import pytest
 
 from geminga.chaos.bookie_scripts import SCRIPTS
-from geminga.chaos.crash_cases import CRASHES, INDEX_LOST, WAYS, CaseFailed, run_case, scripted_cases
+from geminga.chaos.breaking import CRASHES
+from geminga.chaos.campaign import CaseFailed
+from geminga.chaos.crash_cases import INDEX_LOST, WAYS, run_case, scripted_cases
 from tests.chaos.bookie_bugs import (
     BY_CRASHES,
     BY_FLIPS,

@@ -5,19 +5,21 @@ is the same slice. `python -m geminga.chaos.crash_campaign` runs all of it.
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 import pytest
 
 from geminga.bookie.journal_files import JournalFiles
-from geminga.chaos import crash_campaign
+from geminga.chaos import campaign, crash_campaign
 from geminga.chaos.bookie_scripts import SCRIPTS, random_life
 from geminga.chaos.bookie_world import BookieWorld
-from geminga.chaos.crash_campaign import process_pool, random_cases, run_cases
-from geminga.chaos.crash_cases import WAYS, CaseFailed, Tally, run_case, scripted_cases
+from geminga.chaos.campaign import CaseFailed, Tally, process_pool, random_cases, run_cases
+from geminga.chaos.crash_cases import WAYS, run_case, scripted_cases
 from geminga.chaos.sim_disk import SimFile
 
 SCRIPTED, RANDOM = 1500, 600
+run_part = partial(run_cases, run_case)
 CALLS = {"write", "sync", "sync_directory", "rename", "unlink", "read", "index sync", "index read"}
 
 
@@ -29,7 +31,9 @@ def test_no_promise_is_broken_in_this_slice() -> None:
     assert {case.partition(":")[0] for case in cases} == {*SCRIPTS, "random"}
     tally = Tally()
     with process_pool(2) as pool:
-        for part in pool.map(run_cases, [cases[first::12] for first in range(12)], [3] * 12):
+        for part in pool.map(
+            partial(run_cases, run_case), [cases[first::12] for first in range(12)], [3] * 12
+        ):
             tally.add(part)
     assert tally.cases == SCRIPTED + RANDOM
     assert tally.crashes > 2000
@@ -46,7 +50,7 @@ def test_the_nth_call_fails_for_every_n() -> None:
     assert kinds >= CALLS
     cases = scripted_cases(["compactions"], ["once"])
     with process_pool(2) as pool:
-        tallies = list(pool.map(run_cases, [cases[first::8] for first in range(8)], [0] * 8))
+        tallies = list(pool.map(run_part, [cases[first::8] for first in range(8)], [0] * 8))
     assert sum(tally.faults for tally in tallies) >= len(cases) - 5
 
 
@@ -72,7 +76,7 @@ def test_a_failure_says_how_to_see_it_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lying_sync(monkeypatch)
-    monkeypatch.setattr(crash_campaign, "campaign", _in_this_process)
+    monkeypatch.setattr(campaign, "campaign", _in_this_process)
     assert crash_campaign.main(["--workloads", "trickle", "--points", "0", "--nested", "1"]) == 1
     said = capsys.readouterr().out
     assert "FAILED trickle:" in said
@@ -87,8 +91,8 @@ def test_a_failure_says_how_to_see_it_again(
     assert crash_campaign.main(command) == 0
 
 
-def _in_this_process(names: Any, total: int, *, nested_max: int, jobs: int, say: Any) -> Tally:
-    return run_cases(list(names), nested_max)
+def _in_this_process(names: Any, total: int, run_case: Any, *, nested_max: int, jobs: int, say: Any) -> Tally:
+    return run_cases(run_case, list(names), nested_max)
 
 
 def test_a_writer_left_waiting_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,8 @@ import random
 
 import pytest
 
-from geminga.chaos.crash_cases import CRASHES, CaseFailed
+from geminga.chaos.breaking import CRASHES
+from geminga.chaos.campaign import CaseFailed
 from geminga.chaos.topic_cases import run_case, scripted_cases
 from tests.chaos.planted_bugs import UNFIT, planted
 from tests.chaos.topic_bugs import BUGS, Plant

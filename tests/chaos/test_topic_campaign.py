@@ -5,14 +5,15 @@ of it.
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 
 from geminga.chaos import topic_world
-from geminga.chaos.crash_campaign import process_pool
-from geminga.chaos.crash_cases import CRASHES, FAILURES, Tally
+from geminga.chaos.breaking import CRASHES, FAILURES
+from geminga.chaos.campaign import Tally, process_pool, random_cases, run_cases
 from geminga.chaos.topic_campaign import main
-from geminga.chaos.topic_cases import random_cases, run_cases, scripted_cases
+from geminga.chaos.topic_cases import run_case, scripted_cases
 from geminga.chaos.topic_check import check
 from geminga.chaos.topic_scripts import SCRIPTS
 from geminga.chaos.topic_world import TopicWorld
@@ -29,7 +30,7 @@ def test_no_promise_is_broken_in_this_slice() -> None:
     assert {case.partition(":")[0] for case in cases} == {*SCRIPTS, "random"}
     tally = Tally()
     with process_pool(2) as pool:
-        for part in pool.map(run_cases, [cases[first::8] for first in range(8)]):
+        for part in pool.map(partial(run_cases, run_case), [cases[first::8] for first in range(8)], [2] * 8):
             tally.add(part)
     assert tally.cases == len(cases)
     assert tally.crashes >= len(cases)
