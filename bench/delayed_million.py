@@ -15,8 +15,9 @@ second to the same topic and to a control topic. All clients run in processes of
 the kill.
 
 Prints each demand with its figure; exits with 1 if one is not met. "Caught up" leaves out what fell due while
-messages were being published, and from the kill until the first second in which nothing came more than 50 ms
-late; how long that took is printed. What an ordinary message waits is taken where a client receives it, with
+messages were being published, and from the kill, or from when the broker said that a bucket is lost and its
+messages have to be looked up again, until the first second in which nothing came more than 50 ms late; how
+long that took is printed. What an ordinary message waits is taken where a client receives it, with
 few messages in its queue (100): of a thousand overdue ones there, the default, the broker knows nothing. The
 load of other programs shows in lateness: the control topic tells.
 """
@@ -35,6 +36,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -66,6 +68,7 @@ TRY_MESSAGES = 20_000
 DUE_RATE_MAX = 2500
 LOST = re.compile(r"(?:bucket_(\d+)_(\d+)|<bucket (\d+)\.\.(\d+) in ledger \d+>) is lost")
 """What the broker says of a bucket that cannot be read."""
+LOG_TIME = "%Y-%m-%d %H:%M:%S,%f"
 FACTORY = "org.apache.pulsar.broker.delayed.{}DelayedDeliveryTrackerFactory"
 
 
@@ -209,6 +212,8 @@ class Run:
     damaged: dict[str, list[str]] = field(default_factory=dict)
     noticed: set[str] = field(default_factory=set)
     """Ranges of ledgers, as in `damaged`, of buckets that the broker has said to be lost."""
+    noticed_ms: list[float] = field(default_factory=list)
+    """When it said so."""
     backlog: int = -1
 
 
@@ -279,9 +284,11 @@ def measure(options: argparse.Namespace, directory: Path) -> Run:
         line for line in lines if " WARNING " in line or " ERROR " in line or line.startswith("Traceback")
     ]
     print(*told[: options.log_lines], sep="\n", file=sys.stderr)
-    for found in filter(None, map(LOST.search, told)):
-        first, last = found.group(1, 2) if found[1] else found.group(3, 4)
-        run.noticed.add(f"{first}..{last}")
+    for line in told:
+        if found := LOST.search(line):
+            first, last = found.group(1, 2) if found[1] else found.group(3, 4)
+            run.noticed.add(f"{first}..{last}")
+            run.noticed_ms.append(datetime.strptime(line[:23], LOG_TIME).timestamp() * 1000)
     return run
 
 
@@ -389,6 +396,11 @@ def judge(run: Run) -> bool:
     line("caught up after the start, ms", f"{settled_ms - run.ready_ms:.0f}")
     late = (at - due)[kinds]
     calm = (due[kinds] > run.published_ms + 2000) & ((at[kinds] < run.kill_ms) | (due[kinds] > settled_ms))
+    for noticed_ms in sorted(run.noticed_ms):
+        again_ms = _caught_up_after(noticed_ms, due[kinds], at[kinds])
+        calm &= (due[kinds] < noticed_ms) | (due[kinds] > again_ms)
+        if not run.kill_ms <= noticed_ms <= settled_ms:
+            line("caught up after a bucket was found lost, ms", f"{again_ms - noticed_ms:.0f}")
     _tell_late(line, "lateness when caught up", late[calm], p99_max=LATE_P99_MS)
     _tell_late(line, "... while publishing", late[due[kinds] < run.published_ms])
     _tell_late(line, "... all", late)
