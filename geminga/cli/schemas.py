@@ -33,7 +33,9 @@ def _get(admin: Admin, flags: Any) -> Any:
 def _given(flags: Any) -> Any:
     try:
         given = json.loads(RealDisk().read_file(flags.filename))
-    except (StorageError, ValueError) as error:
+    except StorageError as error:
+        raise RequestFailed(str(error)) from None
+    except ValueError as error:
         raise RequestFailed(f"{flags.filename}: {error}") from None
     if isinstance(given, dict) and isinstance(given.get("schema"), dict | list):
         given["schema"] = json.dumps(given["schema"])

@@ -293,6 +293,8 @@ def test_schemas_are_uploaded_shown_and_deleted(geminga: Command, topic: str, tm
     assert json.loads(geminga("schemas", "compatibility", topic, "-f", str(file)))["compatibility"] is True
     refused = geminga("schemas", "upload", topic, "-f", str(other), code=EXIT_FAILED)
     assert "exists schema type AVRO, new schema type STRING" in refused
-    assert "missing.json" in geminga("schemas", "upload", topic, "-f", "missing.json", code=EXIT_FAILED)
+    missing = geminga("schemas", "upload", topic, "-f", "missing.json", code=EXIT_FAILED)
+    assert missing.count("missing.json") == 1
+    assert "No such file" in missing
     assert json.loads(geminga("schemas", "delete", topic)) == {"version": 1}
     assert "Schema not found" in geminga("schemas", "get", topic, code=EXIT_FAILED)
