@@ -19,6 +19,7 @@ from geminga.pipeline.audit_settings import (
     AuditSettings,
     Facts,
     Scanned,
+    columns_of,
     facts_of,
     has_controls,
     scan,
@@ -41,12 +42,19 @@ def scan_footer(piece: Piece) -> Scanned | None:
     return Scanned(found.last_ms, found.batch_index_max, [])
 
 
+def read_whole(piece: Piece, facts: Facts) -> Events:
+    """A piece with all columns that the audit asks for."""
+    found = extremes(piece)
+    kind = found.kinds[0] if found is not None and found.kinds[0] == found.kinds[1] else ""
+    return read(piece, columns_of(kind, facts))
+
+
 def audit_logs(logs: Iterable[Log], settings: AuditSettings | None = None) -> Report:
     """Audit files without Spark. Raises `WrongLog` and `CorruptData`, which name the file."""
     pieces = plan(logs)
     scanned = (scan_footer(piece) or scan_piece(piece, i) for i, piece in enumerate(pieces))
     facts = facts_of(settings or AuditSettings(), scanned)
-    return _audit((read(piece) for piece in pieces), facts, lambda number: read(pieces[number]))
+    return _audit((read_whole(piece, facts) for piece in pieces), facts, lambda number: read_whole(pieces[number], facts))
 
 
 def audit_events(pieces: Sequence[Events], settings: AuditSettings | None = None) -> Report:

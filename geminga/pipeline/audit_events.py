@@ -15,7 +15,8 @@ A producer's log has `published` events (`time_ms`: when the receipt came), a co
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 from geminga.errors import GemingaError
 
 Integers = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 KINDS: Final = {
     "opened": 1,
@@ -68,9 +70,10 @@ SCHEMA: Final = pa.schema(
 REQUIRED: Final = ("kind", "time_ms", "topic")
 NAMES: Final = ("topic", "subscription", "client")
 """Columns that are held as places in a table of names; -1 is absent."""
+TABLES: Final = ("topics", "subscriptions", "clients", "keys")
+"""Their tables, and that of `key`."""
 ABSENT: Final = {"batch_index": -1, "ledger_id": -1, "entry_id": -1}
 """What absent numbers are; 0 for all others."""
-NO_KEY: Final = 0
 
 
 class WrongLog(GemingaError):
@@ -78,9 +81,13 @@ class WrongLog(GemingaError):
 
 
 class Events(NamedTuple):
-    """Columns of one length. `topic`, `subscription` and `client` are places in the tables, -1: absent."""
+    """Columns of one length. `topic`, `subscription`, `client` and `key` are places in the tables, -1: absent.
 
-    kind: NDArray[np.int64]
+    A column with one value throughout may be `constant`: it takes no memory, and who asks `is_constant` need
+    not look at each row.
+    """
+
+    kind: Integers
     time_ms: Integers
     topic: Integers
     subscription: Integers
@@ -93,33 +100,64 @@ class Events(NamedTuple):
     deliver_at_ms: Integers
     publish_time_ms: Integers
     key: Integers
-    """64 bits of a digest; 0: no key."""
     topics: list[str]
     subscriptions: list[str]
     clients: list[str]
+    keys: list[int]
+    """64 bits of a digest of each key."""
 
     @property
     def length(self) -> int:
         return len(self.kind)
 
 
-def from_arrow(table: pa.Table, *, name: str, kind: str | None = None, checked: bool = True) -> Events:
+def constant(value: int, rows: int) -> Integers:
+    """A column with this value in each row, of which there is one in memory. Not to be written to."""
+    return np.broadcast_to(np.int64(value), rows)
+
+
+def is_constant(column: Integers) -> bool:
+    """Whether a column is known to have the same value in each row. At least one row."""
+    return column.strides == (0,) or len(column) == 1
+
+
+def where_is(column: Integers, value: int) -> Mask:
+    """Which rows have this value."""
+    if len(column) and is_constant(column):
+        return np.broadcast_to(column[0] == value, len(column))
+    mask: Mask = column == value
+    return mask
+
+
+def from_arrow(
+    table: pa.Table,
+    *,
+    name: str,
+    kind: str | None = None,
+    checked: bool = True,
+    constants: Mapping[str, Any] = MappingProxyType({}),
+    rows: int | None = None,
+) -> Events:
     """`name` is what an error calls the table; `kind` is that of every event if there is no such column.
-    `checked` is False where columns were left out on purpose.
+    `checked` is False where columns were left out on purpose. `constants` are columns that the table need not
+    have: their one value, None if it is absent throughout; then `rows` says how many there are.
 
     Raises `WrongLog` for a column that is missing or of a wrong type, or a kind that is not known.
     """
     have = set(table.column_names)
-    missing = [column for column in REQUIRED if column not in have and not (column == "kind" and kind)]
+    missing = [
+        column
+        for column in REQUIRED
+        if column not in have and column not in constants and not (column == "kind" and kind)
+    ]
     if checked and missing:
         raise WrongLog(f"{name}: no column {', '.join(missing)}; it has {', '.join(table.column_names)}")
-    rows = table.num_rows
+    rows = table.num_rows if rows is None else rows
     found: dict[str, Any] = {}
-    tables: dict[str, list[str]] = {}
+    tables: dict[str, list[Any]] = {}
     for column in SCHEMA.names:
-        if column not in have:
-            found[column] = np.full(rows, -1 if column in NAMES else ABSENT.get(column, 0), np.int64)
-            tables[column] = []
+        if column in constants or column not in have:
+            found[column], tables[column] = _constant(column, constants.get(column), rows, name)
             continue
         try:
             if column in NAMES:
@@ -127,29 +165,53 @@ def from_arrow(table: pa.Table, *, name: str, kind: str | None = None, checked: 
             elif column == "kind":
                 found[column] = _kinds(*_names(table[column]), name)
             elif column == "key":
-                found[column] = _digests(table[column])
+                found[column], keys = _places(table[column])
+                tables[column] = [digest_of(key) for key in keys]
             else:
                 found[column] = _numbers(table[column], ABSENT.get(column, 0))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             raise WrongLog(f"{name}: column {column} of type {table[column].type}: {error}") from None
-    if "kind" not in have and kind:
-        found["kind"] = np.full(rows, KINDS[kind], np.int64)
+    if "kind" not in have and "kind" not in constants and kind:
+        found["kind"] = constant(KINDS[kind], rows)
     events = Events(
-        **found, topics=tables["topic"], subscriptions=tables["subscription"], clients=tables["client"]
+        **found,
+        topics=tables["topic"],
+        subscriptions=tables["subscription"],
+        clients=tables["client"],
+        keys=tables["key"],
     )
     if checked:
         _check(events, name)
     return events
 
 
+def _constant(column: str, value: Any, rows: int, log: str) -> tuple[Integers, list[Any]]:
+    if column == "kind":
+        if value is None:
+            return constant(0, rows), []
+        return constant(int(_kinds(np.zeros(1, np.int64), [value], log)[0]), rows), []
+    if column in NAMES or column == "key":
+        if value is None:
+            return constant(-1, rows), []
+        return constant(0, rows), [digest_of(value) if column == "key" else value]
+    return constant(ABSENT.get(column, 0) if value is None else value, rows), []
+
+
 def _check(events: Events, name: str) -> None:
     placed = (events.kind >= PUBLISHED) & (events.kind <= ACKED)
-    if np.any(placed & (events.topic < 0)):
+    if _any_below_zero(events.topic, placed):
         raise WrongLog(f"{name}: an event of a message without a topic")
-    if np.any(placed & ((events.ledger_id < 0) | (events.entry_id < 0))):
+    if _any_below_zero(events.ledger_id, placed) or _any_below_zero(events.entry_id, placed):
         raise WrongLog(f"{name}: an event of a message without ledger_id and entry_id")
-    if np.any(placed & (events.kind != PUBLISHED) & (events.subscription < 0)):
+    if _any_below_zero(events.subscription, placed & (events.kind != PUBLISHED)):
         raise WrongLog(f"{name}: a delivery or acknowledgement without a subscription")
+
+
+def _any_below_zero(column: Integers, mask: Mask) -> bool:
+    if not len(column):
+        return False
+    least = column[0] if is_constant(column) else column.min()
+    return bool(least < 0) and bool(np.any(mask & (column < 0)))
 
 
 def _numbers(column: pa.ChunkedArray, absent: int) -> Integers:
@@ -164,12 +226,23 @@ def _numbers(column: pa.ChunkedArray, absent: int) -> Integers:
 
 def _names(column: pa.ChunkedArray) -> tuple[Integers, list[str]]:
     if not pa.types.is_dictionary(column.type):
-        column = column.cast(pa.string()).dictionary_encode()
+        column = column.cast(pa.string())
+    places, names = _places(column)
+    return places, pa.array(names).cast(pa.string()).to_pylist()
+
+
+def _places(column: pa.ChunkedArray) -> tuple[Integers, list[Any]]:
+    """Each row's place in the table of values that comes with them, -1 for null."""
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
     column = column.unify_dictionaries()
     if not column.num_chunks:
         return np.zeros(0, np.int64), []
     indices = pa.chunked_array([chunk.indices for chunk in column.chunks])
-    return _numbers(indices, -1), column.chunk(0).dictionary.cast(pa.string()).to_pylist()
+    values = column.chunk(0).dictionary.to_pylist()
+    if len(values) == 1 and not indices.null_count:
+        return constant(0, len(indices)), values
+    return _numbers(indices, -1), values
 
 
 def _kinds(places: Integers, names: Sequence[str], log: str) -> Integers:
@@ -178,25 +251,14 @@ def _kinds(places: Integers, names: Sequence[str], log: str) -> Integers:
         raise WrongLog(f"{log}: unknown kind {unknown[0]!r}; known are {', '.join(KINDS)}")
     if np.any(places < 0):
         raise WrongLog(f"{log}: an event without a kind")
+    if len(names) == 1:
+        return constant(KINDS[names[0]], len(places))
     numbers: Integers = np.array([*(KINDS[name] for name in names), 0], np.int64)[places]
     return numbers
 
 
-def _digests(column: pa.ChunkedArray) -> Integers:
-    if not (pa.types.is_dictionary(column.type)):
-        column = column.dictionary_encode()
-    column = column.unify_dictionaries()
-    if not column.num_chunks:
-        return np.zeros(0, np.int64)
-    keys = column.chunk(0).dictionary.to_pylist()
-    digests = np.array([*(digest_of(key) for key in keys), NO_KEY], np.int64)
-    places = _numbers(pa.chunked_array([chunk.indices for chunk in column.chunks]), -1)
-    chosen: Integers = digests[places]
-    return chosen
-
-
 def digest_of(key: str | bytes) -> int:
-    """64 bits of a key, the same on every machine; never `NO_KEY`."""
+    """64 bits of a key, the same on every machine; never 0."""
     data = key.encode() if isinstance(key, str) else key
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little", signed=True) or 1
 
@@ -206,8 +268,8 @@ def joined(parts: Sequence[Events]) -> Events:
     if len(parts) == 1:
         return parts[0]
     columns: dict[str, Any] = {}
-    for name, table in zip(NAMES, ("topics", "subscriptions", "clients"), strict=True):
-        places: dict[str, int] = {}
+    for name, table in zip((*NAMES, "key"), TABLES, strict=True):
+        places: dict[Any, int] = {}
         moved = []
         for part in parts:
             here = [places.setdefault(text, len(places)) for text in getattr(part, table)]
@@ -216,15 +278,30 @@ def joined(parts: Sequence[Events]) -> Events:
         columns[table] = list(places)
     for name in Events._fields:
         if name not in columns:
-            columns[name] = np.concatenate([getattr(part, name) for part in parts])
+            columns[name] = _concatenated([getattr(part, name) for part in parts])
     return Events(**columns)
 
 
-def chosen(events: Events, mask: NDArray[np.bool_]) -> Events:
-    """Those events only, with the same tables."""
-    columns = {
-        name: getattr(events, name)[mask]
-        for name in Events._fields
-        if name not in ("topics", "subscriptions", "clients")
-    }
-    return Events(**columns, topics=events.topics, subscriptions=events.subscriptions, clients=events.clients)
+def _concatenated(columns: Sequence[Integers]) -> Integers:
+    filled = [column for column in columns if len(column)]
+    if filled and all(is_constant(column) and column[0] == filled[0][0] for column in filled):
+        return constant(int(filled[0][0]), sum(map(len, filled)))
+    return np.concatenate(columns)
+
+
+def chosen(events: Events, mask: Mask) -> Events:
+    """Those events only, with the same tables; the same events if it is all of them."""
+    if not events.length:
+        return events
+    rows = int(np.count_nonzero(mask))
+    if rows == events.length:
+        return events
+    return events._replace(**{name: picked(getattr(events, name), mask, rows) for name in SCHEMA.names})
+
+
+def picked(column: Integers, mask: Mask, rows: int) -> Integers:
+    """The `rows` values of a column that a mask has."""
+    if is_constant(column):
+        return constant(int(column[0]), rows)
+    found: Integers = column[mask]
+    return found

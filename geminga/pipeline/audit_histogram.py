@@ -12,16 +12,19 @@ Integers = NDArray[np.int64]
 _EXACT_BITS: Final = 16
 _STEPS: Final = 1 << (_EXACT_BITS - 1)
 """From 2**16 on every power of two is cut into as many steps."""
+STEP_EXACT_MAX: Final = (1 << _EXACT_BITS) - 1
+"""Up to here a step is one millisecond."""
 
 
 def steps_of(values_ms: Integers) -> Integers:
     """The step that each value falls into; negative values count as 0."""
     values = np.maximum(values_ms, 0)
+    large = values > STEP_EXACT_MAX
+    if not large.any():
+        return values
     over = np.zeros(len(values), np.int64)
-    large = values >> _EXACT_BITS > 0
-    if large.any():
-        # frexp is exact here: a double holds 53 bits, and values stay far below that.
-        over[large] = np.frexp(values[large].astype(np.float64))[1] - _EXACT_BITS
+    # frexp is exact here: a double holds 53 bits, and values stay far below that.
+    over[large] = np.frexp(values[large].astype(np.float64))[1] - _EXACT_BITS
     return over * _STEPS + (values >> over)
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from geminga.delivery_log_format import (
+    COLUMNS,
     FILE_HEAD_BYTES,
     Segment,
     decode_file_head,
@@ -24,10 +25,20 @@ from geminga.delivery_log_format import (
 )
 from geminga.disk import RealDisk
 from geminga.errors import CorruptData
-from geminga.pipeline.audit_events import SCHEMA, Events, WrongLog, from_arrow, joined
+from geminga.pipeline.audit_events import (
+    ABSENT,
+    NAMES,
+    SCHEMA,
+    Events,
+    WrongLog,
+    constant,
+    from_arrow,
+    joined,
+)
 
 ROWS_PER_PIECE: Final = 2_000_000
 _DICTIONARIES: Final = ["kind", "topic", "subscription", "client", "key"]
+_PLACES: Final = ("kind", "topic", "subscription", "ledger_id", "entry_id")
 
 
 class Log(NamedTuple):
@@ -135,18 +146,55 @@ def _delivery_log_pieces(path: str, rows_max: int) -> list[Piece]:
 def read(piece: Piece, columns: Sequence[str] | None = None) -> Events:
     """The events of a piece in the order in which they stand; with `columns`, all others absent.
 
-    Raises `CorruptData` or `WrongLog`, which name the file.
+    Events of messages are checked to have a place, unless columns are left out that say it. Raises
+    `CorruptData` or `WrongLog`, which name the file.
     """
     if file_number(os.path.basename(piece.path)) is not None:
-        return _read_delivery_log(piece)
+        return _read_delivery_log(piece, columns or [name for name in COLUMNS if name in SCHEMA.names])
     with _opened(piece.path) as file:
         have = file.schema_arrow.names
         wanted = [name for name in columns or SCHEMA.names if name in have]
+        known = _constants(file, piece, wanted)
+        left = [name for name in wanted if name not in known]
         try:
-            table = file.read_row_groups(range(piece.first, piece.last), columns=wanted, use_threads=False)
+            table = file.read_row_groups(range(piece.first, piece.last), columns=left, use_threads=False)
         except (pa.ArrowException, OSError) as error:
             raise CorruptData(f"{piece.path}: damaged: {error}") from None
-    return from_arrow(table, name=piece.path, kind=piece.kind or None, checked=columns is None)
+    checked = columns is None or set(columns) >= set(_PLACES)
+    return from_arrow(
+        table,
+        name=piece.path,
+        kind=piece.kind or None,
+        checked=checked,
+        constants=known,
+        rows=piece.events,
+    )
+
+
+def _statistics(file: pq.ParquetFile, piece: Piece, name: str) -> list[Any]:
+    """Of a column, in each row group; None where there are none."""
+    first = file.metadata.row_group(piece.first)
+    at = [first.column(i).path_in_schema for i in range(first.num_columns)].index(name)
+    groups = range(piece.first, piece.last)
+    return [file.metadata.row_group(group).column(at).statistics for group in groups]
+
+
+def _constants(file: pq.ParquetFile, piece: Piece, names: Iterable[str]) -> dict[str, Any]:
+    """The columns of which the footer says that they have the same value throughout, None if it is absent."""
+    found: dict[str, Any] = {}
+    for name in names:
+        statistics = _statistics(file, piece, name)
+        if any(one is None or not one.has_null_count for one in statistics):
+            continue
+        if all(one.num_values == 0 and one.null_count for one in statistics):
+            found[name] = None
+            continue
+        if any(one.null_count or not one.has_min_max for one in statistics):
+            continue
+        values = {value for one in statistics for value in (one.min, one.max)}
+        if len(values) == 1 and type(value := values.pop()) in (int, str):
+            found[name] = value
+    return found
 
 
 class Extremes(NamedTuple):
@@ -168,9 +216,8 @@ def extremes(piece: Piece) -> Extremes | None:
         for name in ("kind", "time_ms", "batch_index", "batch_size"):
             if name not in names:
                 continue
-            at, found[name] = names.index(name), []
-            for group in range(piece.first, piece.last):
-                statistics = file.metadata.row_group(group).column(at).statistics
+            found[name] = []
+            for statistics in _statistics(file, piece, name):
                 if statistics is None or not statistics.has_min_max:
                     return None
                 found[name] += [statistics.min, statistics.max]
@@ -179,7 +226,7 @@ def extremes(piece: Piece) -> Extremes | None:
     return Extremes(kinds, *greatest) if all(isinstance(number, int) for number in greatest) else None
 
 
-def _read_delivery_log(piece: Piece) -> Events:
+def _read_delivery_log(piece: Piece, columns: Sequence[str]) -> Events:
     file = RealDisk().open(piece.path)
     try:
         data = file.pread(piece.first, piece.last - piece.first)
@@ -189,7 +236,7 @@ def _read_delivery_log(piece: Piece) -> Events:
     at = 0
     while at < len(data):
         try:
-            segment = decode_segment(data, at, at=piece.first)
+            segment = decode_segment(data, at, at=piece.first, columns=columns)
         except CorruptData as error:
             raise CorruptData(f"{piece.path}: {error}") from None
         parts.append(events_of_segment(segment))
@@ -200,16 +247,18 @@ def _read_delivery_log(piece: Piece) -> Events:
 
 
 def events_of_segment(segment: Segment) -> Events:
-    """One segment of a broker's delivery log."""
+    """One segment of a broker's delivery log; columns that were not decoded are absent."""
+    count = segment.head.events
     columns = {
         name: segment.columns[name].astype(np.int64, copy=False)
-        for name in Events._fields
         if name in segment.columns
+        else constant(-1 if name in NAMES else ABSENT.get(name, 0), count)
+        for name in SCHEMA.names
     }
     return Events(
-        **columns,
-        key=np.zeros(segment.head.events, np.int64),
+        **(columns | {"key": constant(-1, count)}),
         topics=segment.topics,
         subscriptions=segment.subscriptions,
         clients=segment.clients,
+        keys=[],
     )

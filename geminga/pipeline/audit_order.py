@@ -9,18 +9,26 @@ position to begin from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from geminga.pipeline.audit_events import Events, digest_of
-from geminga.pipeline.audit_packing import CODE_BITS, CODE_MASK, bitmaps, pack, packed
+from geminga.pipeline.audit_events import Events, Integers, Mask, constant, digest_of, is_constant
+from geminga.pipeline.audit_packing import (
+    CODE_BITS,
+    CODE_MASK,
+    begins_of,
+    bitmaps,
+    pack,
+    packed,
+    stable_order,
+)
+from geminga.pipeline.audit_sessions import Chosen
 from geminga.pipeline.audit_settings import MINUTE_MS, Facts
 
-Integers = NDArray[np.int64]
-
+_LANES_ONE_BY_ONE_MAX: Final = 1_000
 LANE_COLUMNS: Final = 8
 """lane | session | first ledger | its first code | last ledger | its last code | first ms | last ms"""
 
@@ -47,59 +55,73 @@ class Resume(NamedTuple):
 
 def order_parts(
     add: Callable[..., None],
-    events: Events,
-    codes: Integers,
-    rows: Integers,
+    some: Chosen,
     sessions: Integers,
     facts: Facts,
     piece: int,
     resumes: Sequence[Resume] = (),
 ) -> None:
-    """Add what one piece says of its lanes (`lanes`) and what is out of order in it (`reordered`).
+    """Add what first deliveries without a delay, of one piece, say of their lanes (`lanes`), and what is out
+    of order among them (`reordered`). At least one.
 
     With `resumes` only what is out of order by them, and was not found without.
     """
-    for topic, subscription in _pairs(events, rows):
-        mine = (events.topic[rows] == topic) & (events.subscription[rows] == subscription)
+    events = some.events
+    places, digests = _lanes(events, facts)
+    if not len(digests):
+        return
+    for topic, subscription, rows in _pairs(events):
         names = events.topics[topic], events.subscriptions[subscription]
-        chosen, inside = rows[mine], sessions[mine]
-        lanes = _lanes(events, chosen, facts)
-        if lanes is None:
-            continue
-        found = _Lanes(events.ledger_id[chosen], codes[chosen], lanes, inside)
+        columns = (events.ledger_id, some.codes, places, sessions, events.time_ms)
+        ledgers, codes, lanes, inside, times_ms = (column[rows] for column in columns)
+        found = _Lanes(ledgers, codes, lanes, inside, digests)
+        reordered = found.reordered()
         if not resumes:
-            _add_reordered(add, names, events, codes, chosen[found.reordered])
-            add("lanes", *names, count=found.count, data=found.table(events.time_ms[chosen], piece))
+            _add_reordered(add, names, ledgers, codes, times_ms, reordered)
+            add("lanes", *names, count=found.count, data=found.table(times_ms, piece))
         for resume in resumes:
             if (resume.topic, resume.subscription) == names:
-                late = found.before(resume) & ~found.reordered
-                _add_reordered(add, names, events, codes, chosen[late])
+                late = np.setdiff1d(found.before(resume), reordered)
+                _add_reordered(add, names, ledgers, codes, times_ms, late)
 
 
-def _pairs(events: Events, rows: Integers) -> list[tuple[int, int]]:
-    width = max(len(events.subscriptions), 1)
-    pairs = np.unique(events.topic[rows] * width + events.subscription[rows])
-    return [(pair // width, pair % width) for pair in pairs.tolist()]
+def _pairs(events: Events) -> Iterator[tuple[int, int, Any]]:
+    """Topic, subscription, and what chooses their events, in order."""
+    keys, packing = pack([events.topic, events.subscription])
+    if is_constant(keys):
+        yield int(events.topic[0]), int(events.subscription[0]), slice(None)
+        return
+    order = stable_order(keys)
+    begins = begins_of(keys[order])
+    topics, subscriptions = (column.tolist() for column in packing.unpack(keys[order[begins]]))
+    bounds = pairwise([*begins.tolist(), len(order)])
+    for topic, subscription, (begin, end) in zip(topics, subscriptions, bounds, strict=True):
+        yield topic, subscription, order[begin:end]
 
 
-def _lanes(events: Events, rows: Integers, facts: Facts) -> Integers | None:
-    """The lane of each row; None if the logs do not say it of any."""
+def _lanes(events: Events, facts: Facts) -> tuple[Integers, Integers]:
+    """The lane of each event as a place, and what it is called at each place (at -1 too); no places if the
+    logs do not say it of any.
+    """
     order = facts.settings.order
     if order == "subscription":
-        return np.zeros(len(rows), np.int64)
+        return constant(0, events.length), np.zeros(1, np.int64)
     if order == "key":
-        keys = events.key[rows]
-        return keys if keys.any() else None
-    digests = np.array([*(digest_of(name) for name in events.clients), 0], np.int64)
-    lanes: Integers = digests[events.client[rows]]
-    return lanes
+        named = bool((events.key >= 0).any())
+        return events.key, np.array([*events.keys, 0] if named else [], np.int64)
+    return events.client, np.array([*(digest_of(name) for name in events.clients), 0], np.int64)
 
 
 def _add_reordered(
-    add: Callable[..., None], names: tuple[str, str], events: Events, codes: Integers, rows: Integers
+    add: Callable[..., None],
+    names: tuple[str, str],
+    ledgers: Integers,
+    codes: Integers,
+    times_ms: Integers,
+    rows: Integers,
 ) -> None:
     here = codes[rows]
-    columns = (events.ledger_id[rows], here >> CODE_BITS, events.time_ms[rows] // MINUTE_MS)
+    columns = (ledgers[rows], here >> CODE_BITS, times_ms[rows] // MINUTE_MS)
     for group in bitmaps(columns, here & CODE_MASK):
         ledger_id, slab, minute = group.of
         data = packed(group.codes)
@@ -115,73 +137,75 @@ def _add_reordered(
 
 
 class _Lanes:
-    """First deliveries of one subscription in one piece, in the order in which they came."""
+    """First deliveries of one subscription in one piece, in the order in which they came.
 
-    def __init__(self, ledgers: Integers, codes: Integers, lanes: Integers, sessions: Integers) -> None:
+    `lanes` are places in `digests`.
+    """
+
+    def __init__(
+        self, ledgers: Integers, codes: Integers, lanes: Integers, sessions: Integers, digests: Integers
+    ) -> None:
         self._ledgers, self._codes = ledgers, codes
-        self._lane_of, self._session_of = lanes, sessions
-        positions, _ = pack([ledgers, codes])
-        self._positions = positions
-        groups, _ = pack([lanes, sessions])
-        if len(groups) and groups.min() == groups.max():
-            self._order = np.arange(len(groups))
-            self._begins = np.zeros(1, np.int64)
-            highest = np.maximum.accumulate(positions)
-        else:
-            self._order = np.argsort(groups, kind="stable")
-            there = groups[self._order]
-            self._begins = np.flatnonzero(np.diff(there, prepend=there[0] - 1))
-            highest = _highest(positions[self._order], self._begins)
-        self._reordered_in_order = positions[self._order] < highest
-        self.reordered = np.zeros(len(groups), bool)
-        self.reordered[self._order] = self._reordered_in_order
+        positions, self._packing = pack([ledgers, codes])
+        groups, packing = pack([lanes, sessions])
+        self._order: Any = slice(None)
+        """What puts rows into the order of lanes: slices, or their numbers."""
+        self._begins = np.zeros(1, np.int64)
+        if not is_constant(groups):
+            self._order = stable_order(groups)
+            groups = groups[self._order]
+            self._begins = begins_of(groups)
+        self._positions = positions[self._order]
+        places, self._session_of = packing.unpack(groups[self._begins])
+        self._lane_of = digests[places]
 
     @property
     def count(self) -> int:
         return len(self._begins)
 
+    def reordered(self) -> Integers:
+        """The rows that are out of order."""
+        return self._rows(self._positions < _highest(self._positions, self._begins))
+
+    def _rows(self, in_order: Mask) -> Integers:
+        rows = np.flatnonzero(in_order)
+        return rows if isinstance(self._order, slice) else self._order[rows]
+
     def table(self, times_ms: Integers, piece: int) -> bytes:
         """The piece's number, and a row of `LANE_COLUMNS` for each lane in each session."""
-        there, times = self._positions[self._order], times_ms[self._order]
-        least = np.minimum.reduceat(there, self._begins)
-        greatest = np.maximum.reduceat(there, self._begins)
-        by_position = np.argsort(self._positions, kind="stable")
-        ranked = self._positions[by_position]
-        low = by_position[np.searchsorted(ranked, least)]
-        high = by_position[np.searchsorted(ranked, greatest)]
-        first = self._order[self._begins]
+        times = times_ms[self._order]
         table = np.column_stack(
             [
-                self._lane_of[first],
-                self._session_of[first],
-                self._ledgers[low],
-                self._codes[low],
-                self._ledgers[high],
-                self._codes[high],
+                self._lane_of,
+                self._session_of,
+                *self._packing.unpack(np.minimum.reduceat(self._positions, self._begins)),
+                *self._packing.unpack(np.maximum.reduceat(self._positions, self._begins)),
                 np.minimum.reduceat(times, self._begins),
                 np.maximum.reduceat(times, self._begins),
             ]
         )
         return np.append(np.int64(piece), table.reshape(-1)).astype("<i8").tobytes()
 
-    def before(self, resume: Resume) -> NDArray[np.bool_]:
-        """Which rows are before the place that their lane had reached."""
+    def before(self, resume: Resume) -> Integers:
+        """The rows that are before the place that their lane had reached."""
         columns = (resume.lanes, resume.sessions, resume.ledgers, resume.codes)
         rows = zip(*(column.tolist() for column in columns), strict=True)
         reached = {(lane, session): (ledger, code) for lane, session, ledger, code in rows}
-        first = self._order[self._begins]
-        places = zip(self._lane_of[first].tolist(), self._session_of[first].tolist(), strict=True)
+        places = zip(self._lane_of.tolist(), self._session_of.tolist(), strict=True)
         limits = np.array([reached.get(place, (-1, -1)) for place in places], np.int64).reshape(-1, 2)
-        lengths = np.diff(np.append(self._begins, len(self._order)))
+        lengths = np.diff(np.append(self._begins, len(self._positions)))
         ledgers, codes = (np.repeat(column, lengths) for column in limits.T)
         there, codes_there = self._ledgers[self._order], self._codes[self._order]
-        found = np.zeros(len(self._codes), bool)
-        found[self._order] = (there < ledgers) | ((there == ledgers) & (codes_there < codes))
-        return found
+        return self._rows((there < ledgers) | ((there == ledgers) & (codes_there < codes)))
 
 
 def _highest(positions: Integers, begins: Integers) -> Integers:
     """The highest position so far of each lane; lanes stand one after the other."""
+    if len(begins) <= _LANES_ONE_BY_ONE_MAX:
+        reached = np.empty(len(positions), positions.dtype)
+        for begin, end in pairwise([*begins.tolist(), len(positions)]):
+            np.maximum.accumulate(positions[begin:end], out=reached[begin:end])
+        return reached
     lengths = np.diff(np.append(begins, len(positions)))
     lane = np.repeat(np.arange(len(begins)), lengths)
     width = int(positions.max()).bit_length()
@@ -209,7 +233,7 @@ def resumes_of(topic: str, subscription: str, tables: Iterable[bytes]) -> list[R
     positions, _ = pack([np.concatenate([low_ledger, high_ledger]), np.concatenate([low_code, high_code])])
     low, high = positions[: len(every)][order], positions[len(every) :][order]
     groups, _ = pack([lane, session])
-    begins = np.flatnonzero(np.diff(groups[order], prepend=groups[order][0] - 1))
+    begins = begins_of(groups[order])
     reached = _highest(high, begins)
     is_first = np.zeros(len(order), bool)
     is_first[begins] = True

@@ -8,20 +8,28 @@ parts about a whole subscription have `NO_LEDGER`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from geminga.pipeline.audit_events import ACKED, PUBLISHED, Events
-from geminga.pipeline.audit_histogram import steps_of
+from geminga.pipeline.audit_events import (
+    ACKED,
+    PUBLISHED,
+    Events,
+    Integers,
+    Mask,
+    chosen,
+    constant,
+    picked,
+    where_is,
+)
+from geminga.pipeline.audit_histogram import STEP_EXACT_MAX, least_of, steps_of
 from geminga.pipeline.audit_order import Resume, order_parts
-from geminga.pipeline.audit_packing import CODE_BITS, CODE_MASK, bitmaps, pack, packed
-from geminga.pipeline.audit_sessions import codes_of, deliveries, is_delayed, sessions_of
+from geminga.pipeline.audit_packing import CODE_BITS, CODE_MASK, begins_of, bitmaps, distinct, pack, packed
+from geminga.pipeline.audit_sessions import Chosen, choose, deliveries, is_delayed, sessions_of
 from geminga.pipeline.audit_settings import MINUTE_MS, Facts
-
-Integers = NDArray[np.int64]
 
 NO_LEDGER: Final = -1
 PARTS: Final = pa.schema(
@@ -71,61 +79,80 @@ class Parts:
 def parts_of(events: Events, facts: Facts, piece: int) -> pa.RecordBatch:
     """The parts of one piece, number `piece` of all."""
     parts = Parts()
-    codes = codes_of(events, facts)
-    _published(parts, events, codes, facts)
-    _dispatched(parts, events, codes, facts, piece)
-    rows = np.flatnonzero(events.kind == ACKED)
-    if len(rows):
-        _bitmaps(parts, "acked", events, codes, rows, sessions=sessions_of(events, rows, facts, piece)[0])
+    published = choose(events, where_is(events.kind, PUBLISHED), facts, piece)
+    if published.events.length:
+        _published(parts, published, facts)
+    first, again = deliveries(events, facts)
+    for what, mask in (("dispatched", first), ("redelivered", again), ("acked", where_is(events.kind, ACKED))):
+        if not mask.any():
+            continue
+        some = choose(events, mask, facts, piece)
+        sessions, clients = sessions_of(some, facts, piece)
+        minutes = minutes_of(some.events)
+        if what == "acked":
+            _bitmaps(parts, what, some, sessions=sessions)
+        else:
+            _bitmaps(parts, what, some, minutes, sessions, clients)
+        if what == "dispatched":
+            _timed(parts, some, minutes, sessions, facts, piece)
     return parts.batch()
 
 
 def second_look(events: Events, facts: Facts, piece: int, resumes: Sequence[Resume]) -> pa.RecordBatch:
     """What is out of order in a piece only by what came before it."""
     parts = Parts()
-    rows = deliveries(events, facts, again=False)
-    rows = rows[~is_delayed(events, rows)]
-    sessions, _ = sessions_of(events, rows, facts, piece)
-    order_parts(parts.add, events, codes_of(events, facts), rows, sessions, facts, piece, resumes)
+    first, _ = deliveries(events, facts)
+    some = choose(events, first & ~is_delayed(events), facts, piece)
+    if some.events.length:
+        order_parts(parts.add, some, sessions_of(some, facts, piece)[0], facts, piece, resumes)
     return parts.batch()
 
 
-def _published(parts: Parts, events: Events, codes: Integers, facts: Facts) -> None:
-    rows = np.flatnonzero(events.kind == PUBLISHED)
-    if not len(rows):
-        return
-    due_ms = np.maximum(events.time_ms[rows], events.deliver_at_ms[rows])
-    pending = due_ms + facts.settings.settle_ms > facts.until_ms
+def minutes_of(events: Events) -> Integers:
+    """The minute of each event. At least one."""
+    first, last = int(events.time_ms.min()) // MINUTE_MS, int(events.time_ms.max()) // MINUTE_MS
+    return constant(first, events.length) if first == last else events.time_ms // MINUTE_MS
+
+
+def _published(parts: Parts, some: Chosen, facts: Facts) -> None:
+    events = some.events
+    minutes = minutes_of(events)
+    pending = np.maximum(events.time_ms, events.deliver_at_ms) > facts.until_ms - facts.settings.settle_ms
     for what, mask in (("published", ~pending), ("pending", pending)):
-        _bitmaps(parts, what, events, codes, rows[mask], events.time_ms[rows[mask]] // MINUTE_MS)
+        _bitmaps(parts, what, _only(some, mask), picked(minutes, mask, int(np.count_nonzero(mask))))
+
+
+def _only(some: Chosen, mask: Mask) -> Chosen:
+    if mask.all():
+        return some
+    count = int(np.count_nonzero(mask))
+    return Chosen(chosen(some.events, mask), picked(some.codes, mask, count), None)
 
 
 def _bitmaps(
     parts: Parts,
     what: str,
-    events: Events,
-    codes: Integers,
-    rows: Integers,
-    minutes: Integers | int = 0,
-    sessions: Integers | int = 0,
-    clients: Integers | int = -1,
+    some: Chosen,
+    minutes: Integers | None = None,
+    sessions: Integers | None = None,
+    clients: Integers | None = None,
 ) -> None:
     """A part for each topic, subscription, ledger, minute, session and client."""
-    if not len(rows):
+    events, codes = some.events, some.codes
+    count = events.length
+    if not count:
         return
-    here = codes[rows]
-    slabs = here >> CODE_BITS
-    zeros = np.zeros(len(rows), np.int64)
+    narrow = int(codes.max()) <= CODE_MASK
     columns = (
-        events.topic[rows],
-        events.subscription[rows] if what not in ("published", "pending") else zeros - 1,
-        events.ledger_id[rows],
-        slabs,
-        zeros + minutes,
-        zeros + sessions,
-        zeros + clients,
+        events.topic,
+        constant(-1, count) if what in ("published", "pending") else events.subscription,
+        events.ledger_id,
+        constant(0, count) if narrow else codes >> CODE_BITS,
+        constant(0, count) if minutes is None else minutes,
+        constant(0, count) if sessions is None else sessions,
+        constant(-1, count) if clients is None else clients,
     )
-    for group in bitmaps(columns, here & CODE_MASK):
+    for group in bitmaps(columns, codes if narrow else codes & CODE_MASK):
         topic, subscription, ledger_id, slab, minute, session, client = group.of
         names = events.topics[topic], events.subscriptions[subscription] if subscription >= 0 else ""
         place: Any = {
@@ -140,64 +167,65 @@ def _bitmaps(
             parts.add("doubled", *names, data=packed(group.repeated), count=group.extra, **place)
 
 
-def _dispatched(parts: Parts, events: Events, codes: Integers, facts: Facts, piece: int) -> None:
-    minutes = events.time_ms // MINUTE_MS
-    again = deliveries(events, facts, again=True)
-    if len(again):
-        _bitmaps(
-            parts,
-            "redelivered",
-            events,
-            codes,
-            again,
-            minutes[again],
-            *sessions_of(events, again, facts, piece),
-        )
-    first = deliveries(events, facts, again=False)
-    if not len(first):
-        return
-    sessions, clients = sessions_of(events, first, facts, piece)
-    _bitmaps(parts, "dispatched", events, codes, first, minutes[first], sessions, clients)
-    published_ms, delayed = events.publish_time_ms[first], is_delayed(events, first)
-    late_ms = events.time_ms[first] - np.where(delayed, events.deliver_at_ms[first], published_ms)
-    timed = delayed | (published_ms > 0)
+def _timed(
+    parts: Parts, first: Chosen, minutes: Integers, sessions: Integers, facts: Facts, piece: int
+) -> None:
+    """What first deliveries tell of time and order."""
+    events = first.events
+    delayed = is_delayed(events)
+    late_ms = events.time_ms - np.where(delayed, events.deliver_at_ms, events.publish_time_ms)
+    timed = delayed | (events.publish_time_ms > 0)
     early = delayed & (late_ms < -facts.settings.early_ms)
     late = timed & (late_ms > facts.settings.late_ms)
-    _bitmaps(parts, "early", events, codes, first[early], minutes[first[early]])
-    _bitmaps(parts, "late", events, codes, first[late], minutes[first[late]])
-    for kind, mask in (("delayed", delayed), ("prompt", timed & ~delayed)):
-        _waits(parts, kind, events, first[mask], late_ms[mask], minutes)
+    for what, mask in (("early", early), ("late", late)):
+        if mask.any():
+            _bitmaps(parts, what, _only(first, mask), picked(minutes, mask, int(np.count_nonzero(mask))))
+    for what, mask in (("delayed", delayed), ("prompt", timed & ~delayed)):
+        _waits(parts, what, events, mask, late_ms, minutes)
     if facts.settings.order != "none" and not delayed.all():
-        order_parts(parts.add, events, codes, first[~delayed], sessions[~delayed], facts, piece)
+        prompt = ~delayed
+        order_parts(
+            parts.add,
+            _only(first, prompt),
+            picked(sessions, prompt, int(np.count_nonzero(prompt))),
+            facts,
+            piece,
+        )
 
 
 def _waits(
-    parts: Parts, what: str, events: Events, rows: Integers, late_ms: Integers, minutes: Integers
+    parts: Parts, what: str, events: Events, mask: Mask, late_ms: Integers, minutes: Integers
 ) -> None:
-    """How often each step of lateness occurs in each minute of each subscription, and the extremes."""
-    if not len(rows):
+    """How often each step of lateness occurs in each minute of each subscription, and the extremes (the least
+    no higher, the greatest no lower than 0).
+    """
+    count = int(np.count_nonzero(mask))
+    if not count:
         return
-    steps = steps_of(late_ms)
-    keys, packing = pack([events.topic[rows], events.subscription[rows], minutes[rows], steps])
-    order = np.argsort(keys, kind="stable") if np.any(keys[1:] < keys[:-1]) else None
-    if order is not None:
-        keys, late_ms = keys[order], late_ms[order]
-    groups = keys >> packing.bits[-1]
-    begins = np.flatnonzero(np.diff(groups, prepend=groups[0] - 1))
-    least, greatest = np.minimum.reduceat(late_ms, begins), np.maximum.reduceat(late_ms, begins)
-    changes = np.flatnonzero(np.diff(keys, prepend=keys[0] - 1))
-    counts = np.diff(np.append(changes, len(keys)))
-    steps_there = packing.last(keys[changes])
-    topics, subscriptions, of_minutes, _ = (column.tolist() for column in packing.unpack(keys[begins]))
-    bounds = np.searchsorted(changes, np.append(begins, len(keys)))
-    for number in range(len(begins)):
-        part = slice(bounds[number], bounds[number + 1])
-        data = np.concatenate([[least[number], greatest[number]], steps_there[part], counts[part]])
+    late_ms = picked(late_ms, mask, count)
+    columns = [picked(column, mask, count) for column in (events.topic, events.subscription, minutes)]
+    keys, packing = pack([*columns, steps_of(late_ms)])
+    found, counts = distinct(keys)
+    steps = packing.last(found)
+    width = packing.bits[-1]
+    begins = begins_of(found >> width)
+    topics, subscriptions, of_minutes, _ = (column.tolist() for column in packing.unpack(found[begins]))
+    bounds = np.append(begins, len(found)).tolist()
+    least, greatest = np.zeros(len(begins), np.int64), least_of(steps[np.array(bounds[1:]) - 1].astype(np.int64))
+    for extremes, choose_one, rows in (
+        (least, np.minimum, np.flatnonzero(late_ms < 0)),
+        (greatest, np.maximum, np.flatnonzero(late_ms > STEP_EXACT_MAX)),
+    ):
+        if len(rows):
+            groups = np.searchsorted(found[begins] >> width, keys[rows] >> width)
+            choose_one.at(extremes, groups, late_ms[rows])
+    for number, (begin, end) in enumerate(pairwise(bounds)):
+        data = np.concatenate([[least[number], greatest[number]], steps[begin:end], counts[begin:end]])
         parts.add(
             what,
             events.topics[topics[number]],
             events.subscriptions[subscriptions[number]],
             minute=of_minutes[number],
-            count=int(counts[part].sum()),
+            count=int(counts[begin:end].sum()),
             data=data.astype("<i8").tobytes(),
         )

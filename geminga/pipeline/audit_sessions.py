@@ -6,13 +6,22 @@ has forgotten the counts), a cursor was moved, a consumer left or gave back all 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from geminga.pipeline.audit_events import DISPATCHED, KINDS, Events
+from geminga.pipeline.audit_events import (
+    DISPATCHED,
+    KINDS,
+    Events,
+    chosen,
+    constant,
+    is_constant,
+    where_is,
+)
 from geminga.pipeline.audit_settings import Control, Facts
 
 Integers = NDArray[np.int64]
@@ -32,58 +41,92 @@ def codes_of(events: Events, facts: Facts) -> Integers:
     return codes
 
 
-def deliveries(events: Events, facts: Facts, *, again: bool) -> Integers:
-    """Rows of deliveries that the broker calls a redelivery, or not.
+def deliveries(events: Events, facts: Facts) -> tuple[Mask, Mask]:
+    """Which rows are deliveries that the broker calls the first, and which it calls a redelivery.
 
     Where entries are counted, what is left of a batch is one delivery, though it has an event for each
     message.
     """
-    chosen = (events.kind == DISPATCHED) & ((events.redelivery_count > 0) == again)
-    if not facts.batch_bits and events.length:
+    given = where_is(events.kind, DISPATCHED)
+    if not facts.batch_bits and events.length and not _no_batches(events):
         more = events.batch_index[1:] >= 0
         for column in (events.kind, events.topic, events.subscription, events.client, events.ledger_id):
             more &= column[1:] == column[:-1]
         more &= (events.entry_id[1:] == events.entry_id[:-1]) & (events.time_ms[1:] == events.time_ms[:-1])
         more &= events.batch_index[1:] > events.batch_index[:-1]
-        chosen[1:] &= ~more
-    return np.flatnonzero(chosen)
+        given = given.copy()
+        given[1:] &= ~more
+    again = ~where_is(events.redelivery_count, 0)
+    return given & ~again, given & again
 
 
-def is_delayed(events: Events, rows: Integers) -> Mask:
+def _no_batches(events: Events) -> bool:
+    return is_constant(events.batch_index) and bool(events.batch_index[0] < 0)
+
+
+def is_delayed(events: Events) -> Mask:
     """Whether each row's message has a delivery time that it could not be delivered at once for."""
-    delayed: Mask = events.deliver_at_ms[rows] > events.publish_time_ms[rows]
+    delayed: Mask = events.deliver_at_ms > events.publish_time_ms
     return delayed
 
 
-def sessions_of(events: Events, rows: Integers, facts: Facts, piece: int) -> tuple[Integers, Integers]:
-    """For each row how many session ends of its subscription were before it, and its client if that matters
+class Chosen(NamedTuple):
+    """Some events of a piece."""
+
+    events: Events
+    codes: Integers
+    rows: Integers | None
+    """Their places in the piece; None: nobody needs to know, no session ends within it."""
+
+
+def choose(events: Events, mask: Mask, facts: Facts, piece: int) -> Chosen:
+    """Of a whole piece."""
+    inside = any(control.piece == piece and control.kind in SESSION_ENDS for control in facts.controls)
+    some = chosen(events, mask)
+    return Chosen(some, codes_of(some, facts), np.flatnonzero(mask) if inside else None)
+
+
+def sessions_of(some: Chosen, facts: Facts, piece: int) -> tuple[Integers, Integers]:
+    """For each event how many session ends of its subscription were before it, and its client if that matters
     (-1: it does not).
     """
-    sessions = np.zeros(len(rows), np.int64)
-    clients = np.full(len(rows), -1, np.int64)
+    events, count = some.events, some.events.length
+    sessions, clients = constant(0, count), constant(-1, count)
     ends = [control for control in facts.controls if control.kind in SESSION_ENDS]
-    for control in ends:
-        if not control.topic:
-            sessions += _after(control, events, rows, piece)
-    for topic, subscription in sorted({(c.topic, c.subscription) for c in ends if c.topic}):
+    if not ends or not count:
+        return sessions, clients
+    anywhere = [control for control in ends if not control.topic]
+    if anywhere:
+        sessions = _ends_before(anywhere, events.time_ms, some.rows, piece)
+    for (topic, subscription), own in _by_subscription(ends).items():
         if topic not in events.topics or subscription not in events.subscriptions:
             continue
-        mine = (events.topic[rows] == events.topics.index(topic)) & (
-            events.subscription[rows] == events.subscriptions.index(subscription)
-        )
-        chosen = rows[mine]
-        own = [control for control in ends if (control.topic, control.subscription) == (topic, subscription)]
-        for control in own:
-            sessions[mine] += _after(control, events, chosen, piece)
+        mine = where_is(events.topic, events.topics.index(topic))
+        mine = mine & where_is(events.subscription, events.subscriptions.index(subscription))
+        rows = None if some.rows is None else some.rows[mine]
+        sessions, clients = np.array(sessions), np.array(clients)
+        sessions[mine] += _ends_before(own, events.time_ms[mine], rows, piece)
         if any(control.kind == RELEASED for control in own):
-            clients[mine] = events.client[chosen]
+            clients[mine] = events.client[mine]
     return sessions, clients
 
 
-def _after(control: Control, events: Events, rows: Integers, piece: int) -> Mask:
-    """Whether each row comes after the control: by its place in the same piece, else by time."""
-    after: Mask = rows > control.row if control.piece == piece else events.time_ms[rows] >= control.time_ms
-    return after
+def _by_subscription(ends: list[Control]) -> dict[tuple[str, str], list[Control]]:
+    found: dict[tuple[str, str], list[Control]] = defaultdict(list)
+    for control in ends:
+        if control.topic:
+            found[control.topic, control.subscription].append(control)
+    return found
+
+
+def _ends_before(ends: list[Control], times_ms: Integers, rows: Integers | None, piece: int) -> Integers:
+    """How many are before each row: by their places in the same piece, else by time."""
+    others = np.sort(np.array([control.time_ms for control in ends if control.piece != piece], np.int64))
+    before = np.searchsorted(others, times_ms, side="right")
+    if rows is not None:
+        here = np.sort(np.array([control.row for control in ends if control.piece == piece], np.int64))
+        before += np.searchsorted(here, rows)
+    return before
 
 
 def session_ends(facts: Facts, topic: str, subscription: str) -> Iterator[Control]:

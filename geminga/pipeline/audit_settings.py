@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -63,6 +63,21 @@ class Scanned(NamedTuple):
     batch_index_max: int
     controls: list[Control]
     has_whole_batches: bool = False
+
+
+_ALWAYS: Final = ("kind", "time_ms", "topic", "subscription", "ledger_id", "entry_id", "batch_index")
+
+
+def columns_of(kind: str, facts: Facts) -> Sequence[str] | None:
+    """What has to be read of a log that has events of this kind only; None: all."""
+    if kind == "published":
+        return (*_ALWAYS, "deliver_at_ms")
+    if kind == "acked":
+        return _ALWAYS
+    if kind != "dispatched":
+        return None
+    more = ("client", "redelivery_count", "deliver_at_ms", "publish_time_ms")
+    return (*_ALWAYS, *more, *(("key",) if facts.settings.order == "key" else ()))
 
 
 SCANNED_COLUMNS: Final = ("kind", "time_ms", "batch_index", "batch_size")

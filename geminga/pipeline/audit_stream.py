@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
-from geminga.pipeline.audit_events import PUBLISHED, Events
+from geminga.pipeline.audit_events import PUBLISHED, Events, chosen, where_is
 from geminga.pipeline.audit_ledger import Part, Repeats, parts_in
 from geminga.pipeline.audit_order import LANE_COLUMNS, Resume
 from geminga.pipeline.audit_packing import CODE_BITS, CODE_MASK, bitmaps
@@ -120,13 +120,11 @@ class TopicAudit:
         return list(self._close(self._event_ms + max(0, now_ms - self._heard_ms)))
 
     def _take_published(self, events: Events, facts: Facts) -> Iterator[Delta]:
-        rows = np.flatnonzero(events.kind == PUBLISHED)
-        if not len(rows):
-            return
-        codes = codes_of(events, facts)[rows]
-        due_ms = np.maximum(events.time_ms[rows], events.deliver_at_ms[rows])
-        minutes = events.time_ms[rows] // MINUTE_MS
-        columns = (due_ms // SLICE_MS, minutes, events.ledger_id[rows], codes >> CODE_BITS)
+        events = chosen(events, where_is(events.kind, PUBLISHED))
+        codes = codes_of(events, facts)
+        due_ms = np.maximum(events.time_ms, events.deliver_at_ms)
+        minutes = events.time_ms // MINUTE_MS
+        columns = (due_ms // SLICE_MS, minutes, events.ledger_id, codes >> CODE_BITS)
         for group in bitmaps(columns, codes & CODE_MASK):
             due, minute, ledger_id, slab = group.of
             place = ledger_id, slab

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from geminga.pipeline.audit import resumes_in, scan_footer, scan_piece
+from geminga.pipeline.audit import read_whole, resumes_in, scan_footer, scan_piece
 from geminga.pipeline.audit_ledger import FOUND, judge, parts_in
-from geminga.pipeline.audit_logs import Log, Piece, plan, read
+from geminga.pipeline.audit_logs import Log, Piece, plan
 from geminga.pipeline.audit_order import Resume
 from geminga.pipeline.audit_partials import PARTS, parts_of, second_look
 from geminga.pipeline.audit_report import Report, report_of
@@ -37,7 +37,7 @@ def audit(
     progress("known where it ends; reading all of it")
 
     def parts(number: int, piece: Piece) -> Iterator[pa.RecordBatch]:
-        yield parts_of(read(piece), facts, number)
+        yield parts_of(read_whole(piece, facts), facts, number)
 
     found = _judged(each(spark, pieces, parts, PARTS), facts)
     resumes = resumes_in(found.to_batches())
@@ -67,7 +67,7 @@ def _second(
 ) -> pa.Table:
     def look(_: int, item: tuple[int, Piece, list[Resume]]) -> Iterator[pa.RecordBatch]:
         number, piece, own = item
-        yield second_look(read(piece), facts, number, own)
+        yield second_look(read_whole(piece, facts), facts, number, own)
 
     items = [(number, pieces[number], own) for number, own in sorted(resumes.items())]
     return raised(each(spark, items, look, FOUND).toArrow)
