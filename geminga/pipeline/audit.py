@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
+from geminga.pipeline.allocation import keep_freed_memory
 from geminga.pipeline.audit_events import Events
-from geminga.pipeline.audit_ledger import FOUND, Part, judge, parts_in
+from geminga.pipeline.audit_ledger import FOUND, judged, parts_in
 from geminga.pipeline.audit_logs import Log, Piece, extremes, plan, read
 from geminga.pipeline.audit_order import Resume
 from geminga.pipeline.audit_partials import parts_of, second_look
@@ -54,7 +55,11 @@ def audit_logs(logs: Iterable[Log], settings: AuditSettings | None = None) -> Re
     pieces = plan(logs)
     scanned = (scan_footer(piece) or scan_piece(piece, i) for i, piece in enumerate(pieces))
     facts = facts_of(settings or AuditSettings(), scanned)
-    return _audit((read_whole(piece, facts) for piece in pieces), facts, lambda number: read_whole(pieces[number], facts))
+    return _audit(
+        (read_whole(piece, facts) for piece in pieces),
+        facts,
+        lambda number: read_whole(pieces[number], facts),
+    )
 
 
 def audit_events(pieces: Sequence[Events], settings: AuditSettings | None = None) -> Report:
@@ -64,11 +69,11 @@ def audit_events(pieces: Sequence[Events], settings: AuditSettings | None = None
 
 
 def _audit(pieces: Iterable[Events], facts: Facts, again: object) -> Report:
-    groups: dict[tuple[str, int, int], list[Part]] = defaultdict(list)
-    for number, events in enumerate(pieces):
-        for part in parts_in(parts_of(events, facts, number)):
-            groups[part.topic, part.ledger_id, part.slab].append(part)
-    found = [judge(parts, facts) for parts in groups.values()]
+    keep_freed_memory()
+    parts = (
+        part for number, events in enumerate(pieces) for part in parts_in(parts_of(events, facts, number))
+    )
+    found = judged(parts, facts)
     assert callable(again)
     for number, resumes in resumes_in(found).items():
         found.append(second_look(again(number), facts, number, resumes))

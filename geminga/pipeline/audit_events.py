@@ -81,7 +81,8 @@ class WrongLog(GemingaError):
 
 
 class Events(NamedTuple):
-    """Columns of one length. `topic`, `subscription`, `client` and `key` are places in the tables, -1: absent.
+    """Columns of one length. `topic`, `subscription`, `client` and `key` are places in the tables, -1 where
+    absent.
 
     A column with one value throughout may be `constant`: it takes no memory, and who asks `is_constant` need
     not look at each row.
@@ -296,7 +297,8 @@ def chosen(events: Events, mask: Mask) -> Events:
     rows = int(np.count_nonzero(mask))
     if rows == events.length:
         return events
-    return events._replace(**{name: picked(getattr(events, name), mask, rows) for name in SCHEMA.names})
+    columns: dict[str, Any] = {name: picked(getattr(events, name), mask, rows) for name in SCHEMA.names}
+    return events._replace(**columns)
 
 
 def picked(column: Integers, mask: Mask, rows: int) -> Integers:

@@ -43,6 +43,14 @@ def parts_in(batch: pa.RecordBatch | pa.Table) -> list[Part]:
     return [Part(*row) for row in zip(*columns, strict=True)]
 
 
+def judged(parts: Iterable[Part], facts: Facts) -> list[pa.RecordBatch]:
+    """What `judge` says of each ledger and slab, and of each topic without one."""
+    groups: dict[tuple[str, int, int], list[Part]] = defaultdict(list)
+    for part in parts:
+        groups[part.topic, part.ledger_id, part.slab].append(part)
+    return [judge(own, facts) for own in groups.values()]
+
+
 def judge(parts: Iterable[Part], facts: Facts) -> pa.RecordBatch:
     """All parts of one topic, ledger and slab, in any order, as rows of `FOUND`.
 

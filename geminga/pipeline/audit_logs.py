@@ -36,7 +36,7 @@ from geminga.pipeline.audit_events import (
     joined,
 )
 
-ROWS_PER_PIECE: Final = 2_000_000
+ROWS_PER_PIECE: Final = 1_000_000
 _DICTIONARIES: Final = ["kind", "topic", "subscription", "client", "key"]
 _PLACES: Final = ("kind", "topic", "subscription", "ledger_id", "entry_id")
 

@@ -168,7 +168,11 @@ def bitmaps(columns: Sequence[Integers], codes: Integers) -> Iterator[Group]:
 def bitmap(codes: NDArray[np.uint32]) -> BitMap:
     """Of ascending codes, some perhaps twice."""
     size = len(codes)
-    if size and int(codes[-1]) - int(codes[0]) == size - 1 and (size < 3 or bool((np.diff(codes) == 1).all())):
+    if (
+        size
+        and int(codes[-1]) - int(codes[0]) == size - 1
+        and (size < 3 or bool((np.diff(codes) == 1).all()))
+    ):
         return BitMap(range(int(codes[0]), int(codes[-1]) + 1))
     # From a buffer of C ints pyroaring takes a tenth of the time that it takes from numpy's array.
     return BitMap(array("I", codes.tobytes()))

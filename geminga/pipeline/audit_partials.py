@@ -83,7 +83,11 @@ def parts_of(events: Events, facts: Facts, piece: int) -> pa.RecordBatch:
     if published.events.length:
         _published(parts, published, facts)
     first, again = deliveries(events, facts)
-    for what, mask in (("dispatched", first), ("redelivered", again), ("acked", where_is(events.kind, ACKED))):
+    for what, mask in (
+        ("dispatched", first),
+        ("redelivered", again),
+        ("acked", where_is(events.kind, ACKED)),
+    ):
         if not mask.any():
             continue
         some = choose(events, mask, facts, piece)
@@ -193,9 +197,7 @@ def _timed(
         )
 
 
-def _waits(
-    parts: Parts, what: str, events: Events, mask: Mask, late_ms: Integers, minutes: Integers
-) -> None:
+def _waits(parts: Parts, what: str, events: Events, mask: Mask, late_ms: Integers, minutes: Integers) -> None:
     """How often each step of lateness occurs in each minute of each subscription, and the extremes (the least
     no higher, the greatest no lower than 0).
     """
@@ -211,7 +213,10 @@ def _waits(
     begins = begins_of(found >> width)
     topics, subscriptions, of_minutes, _ = (column.tolist() for column in packing.unpack(found[begins]))
     bounds = np.append(begins, len(found)).tolist()
-    least, greatest = np.zeros(len(begins), np.int64), least_of(steps[np.array(bounds[1:]) - 1].astype(np.int64))
+    least, greatest = (
+        np.zeros(len(begins), np.int64),
+        least_of(steps[np.array(bounds[1:]) - 1].astype(np.int64)),
+    )
     for extremes, choose_one, rows in (
         (least, np.minimum, np.flatnonzero(late_ms < 0)),
         (greatest, np.maximum, np.flatnonzero(late_ms > STEP_EXACT_MAX)),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions
 
+from geminga.pipeline.allocation import keep_freed_memory
 from geminga.pipeline.audit import read_whole, resumes_in, scan_footer, scan_piece
-from geminga.pipeline.audit_ledger import FOUND, judge, parts_in
+from geminga.pipeline.audit_ledger import FOUND, judged, parts_in
 from geminga.pipeline.audit_logs import Log, Piece, plan
 from geminga.pipeline.audit_order import Resume
 from geminga.pipeline.audit_partials import PARTS, parts_of, second_look
@@ -17,6 +19,8 @@ from geminga.pipeline.audit_settings import AuditSettings, Facts, Scanned, facts
 from geminga.pipeline.spark.pieces import collect_each, each, raised, spark_schema
 
 Progress = Callable[[str], None]
+BUCKETS: Final = 64
+"""Of ledgers, each judged at once."""
 
 
 def audit(
@@ -37,6 +41,7 @@ def audit(
     progress("known where it ends; reading all of it")
 
     def parts(number: int, piece: Piece) -> Iterator[pa.RecordBatch]:
+        keep_freed_memory()
         yield parts_of(read_whole(piece, facts), facts, number)
 
     found = _judged(each(spark, pieces, parts, PARTS), facts)
@@ -55,11 +60,13 @@ def _scanned(spark: SparkSession, pieces: list[Piece]) -> list[Scanned]:
 
 
 def _judged(parts: DataFrame, facts: Facts) -> pa.Table:
-    def one(group: pa.Table) -> pa.Table:
-        return pa.Table.from_batches([judge(parts_in(group), facts)], FOUND)
+    def bucket(table: pa.Table) -> pa.Table:
+        return pa.Table.from_batches(judged(parts_in(table), facts), FOUND)
 
-    groups = parts.groupBy("topic", "ledger_id", "slab").applyInArrow(one, spark_schema(FOUND))
-    return raised(groups.toArrow)
+    # Each group costs Spark about as much as judging a ledger does: a bucket has many of them.
+    place = functions.hash("topic", "ledger_id", "slab")
+    buckets = parts.groupBy(functions.pmod(place, functions.lit(BUCKETS)))
+    return raised(buckets.applyInArrow(bucket, spark_schema(FOUND)).toArrow)
 
 
 def _second(
