@@ -20,6 +20,8 @@ from geminga.broker.delayed_statistics import (
 )
 from geminga.broker.dispatch_shared import SharedDispatcher
 from geminga.errors import NotAllowed, PeerError, ProtocolError
+from geminga.limits import MIB
+from geminga.managed_ledger.ledger_reads import reached
 from geminga.position import Position
 from geminga.wire.message_metadata import peek
 
@@ -33,7 +35,9 @@ if TYPE_CHECKING:
 
 CLASSES_MAX = 1000
 READ_AT_ONCE = 20
-"""Entries, of whatever size, that are read for nothing but their times."""
+"""Entries that are read for nothing but their times, ..."""
+READ_BYTES = 4 * MIB
+"""... and what they may take."""
 
 
 class NotDelayed(PeerError):
@@ -129,11 +133,13 @@ class DelayedOperator:
         # In memory the index keeps times no more exactly than it has to; the entries have them all.
         due_ms = eyes.due_times_ms(view, places[:count_max]) if home.index.rules.exact else {}
         unknown = [place for place in places[:count_max] if place not in due_ms]
-        for first in range(0, len(unknown), READ_AT_ONCE):
-            part = unknown[first : first + READ_AT_ONCE]
-            for entry in await found.topic.ledger.read_positions(part):
+        while unknown:
+            part = unknown[:READ_AT_ONCE]
+            entries = await found.topic.ledger.read_positions(part, READ_BYTES)
+            for entry in entries:
                 if (sent_ms := _due_ms(found, entry)) is not None:
                     due_ms[entry.position] = sent_ms
+            unknown = unknown[reached(part, entries, READ_BYTES) :]
         messages = [
             DelayedMessage(ledger_id=ledger_id, entry_id=entry_id, due_ms=due_ms.get((ledger_id, entry_id)))
             for ledger_id, entry_id in places[:count_max]

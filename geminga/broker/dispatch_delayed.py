@@ -130,7 +130,9 @@ class DelayingDispatcher(Dispatcher):
             return await self.read_from(first, len(entry_ids))
         seen = self.turned_away
         try:
-            entries = await self.ledger.read_positions([(ledger_id, entry_id) for entry_id in entry_ids])
+            entries = await self.ledger.read_positions(
+                [(ledger_id, entry_id) for entry_id in entry_ids], self.settings.read_bytes_max
+            )
         except StorageError as error:
             self._read_failed(first, error)
             return []

@@ -20,6 +20,7 @@ from geminga.broker.dispatch_settings import SubscriptionSettings
 from geminga.broker.dispatch_unacked import UnackedBooks
 from geminga.errors import StorageError
 from geminga.managed_ledger.entry import Entry
+from geminga.managed_ledger.ledger_reads import reached
 from geminga.position import Position
 
 log = logging.getLogger("geminga.broker")
@@ -109,22 +110,24 @@ class SharedDispatcher(DelayingDispatcher):
             self._choose_anew()
             return False
         seen, additions = self.turned_away, self.redelivery.additions
+        bytes_max = self.settings.read_bytes_max
         try:
-            entries = await self.ledger.read_positions(positions)
+            entries = await self.ledger.read_positions(positions, bytes_max)
         except StorageError as error:
             self._choose_anew()
             self._read_failed(positions[0], error)
             return False
         if seen != self.turned_away or self._is_overtaken(additions):
             return True
-        for ledger_id, entry_id in positions:
+        for ledger_id, entry_id in positions[: reached(positions, entries, bytes_max)]:
             # Also those that were not found: what has been trimmed need not be sent.
             self.redelivery.discard(ledger_id, entry_id)
         # All of them were to be sent before: none is asked for its time again.
         batch = self.admit(entries, scattered=True)
         self._share(batch, is_new=False)
         if len(batch.entries) < len(positions):
-            # Some were acknowledged or are gone: the permits they were counted for are free for others.
+            # Some were acknowledged, are gone, or have to wait for the next read: the permits they were
+            # counted for are free for others.
             self._choose_anew()
         return True
 

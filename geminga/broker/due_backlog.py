@@ -15,6 +15,7 @@ import trio
 from geminga.broker.dispatch_shared import SharedDispatcher
 from geminga.errors import ProtocolError
 from geminga.limits import MIB
+from geminga.managed_ledger.ledger_reads import reached
 from geminga.position import EARLIEST, LATEST, Position
 from geminga.wire.message_metadata import broker_timestamp_ms, peek
 
@@ -121,8 +122,9 @@ class DueBacklog:
         ids = list(islice(window.free, SCATTERED_ENTRIES))
         if not ids:
             return [], window.end
-        entries = await self._ledger.read_positions([(ledger_id, entry_id) for entry_id in ids])
-        return entries, Position(ledger_id, ids[-1] + 1)
+        positions = [(ledger_id, entry_id) for entry_id in ids]
+        entries = await self._ledger.read_positions(positions, RUN_BYTES)
+        return entries, Position(ledger_id, ids[reached(positions, entries, RUN_BYTES) - 1] + 1)
 
     # -- what is due, after `look` ---------------------------------------------------------------------------
 

@@ -4,6 +4,8 @@ confirmed.
 
 from __future__ import annotations
 
+import sys
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -107,12 +109,18 @@ class LedgerReads:
         self.entries_from_bookie += len(bodies)
         self._tail_cache.entries_missed += len(bodies)
 
-    async def read_positions(self, positions: Sequence[tuple[int, int]]) -> list[Entry]:
-        """The entries at these ascending positions. Those that do not exist (any more) are left out."""
+    async def read_positions(
+        self, positions: Sequence[tuple[int, int]], bytes_max: int = sys.maxsize
+    ) -> list[Entry]:
+        """The entries at these ascending positions. Those that do not exist (any more) are left out.
+
+        Ends behind the entry with which `bytes_max` is reached: see `reached`.
+        """
         await trio.lowlevel.checkpoint()
         found: list[Entry] = []
         i = 0
-        while i < len(positions):
+        left_bytes = bytes_max
+        while i < len(positions) and left_bytes > 0:
             ledger_id, first = positions[i]
             entries = self._chain.counts.get(ledger_id, 0)
             if not 0 <= first < entries:
@@ -127,7 +135,10 @@ class LedgerReads:
                 j += 1
             run = await self._read_run(ledger_id, first, last)
             wanted = {entry_id for _, entry_id in positions[i:j]}
-            found += [entry for entry in run if entry.position.entry_id in wanted]
+            for entry in run:
+                if left_bytes > 0 and entry.position.entry_id in wanted:
+                    left_bytes -= len(entry.body)
+                    found.append(entry)
             # A run may end early, at its bound of bytes: go on after what it brought.
             reached = run[-1].position.entry_id if run else last
             while i < j and positions[i][1] <= reached:
@@ -172,6 +183,13 @@ class LedgerReads:
     async def _read_one(self, position: Position) -> Entry | None:
         entries = await self.read_positions((position,))
         return entries[0] if entries else None
+
+
+def reached(positions: Sequence[tuple[int, int]], found: Sequence[Entry], bytes_max: int) -> int:
+    """How many of `positions` were looked at by a `read_positions` that found this."""
+    if not found or sum(len(entry.body) for entry in found) < bytes_max:
+        return len(positions)
+    return bisect_right(positions, found[-1].position)
 
 
 def _within(bodies: list[bytes], bytes_max: int) -> list[bytes]:

@@ -44,6 +44,34 @@ async def test_what_is_behind_several_reads_of_delayed_messages_comes_at_once(
         assert client.new() == [b"%d" % n for n in range(35)]
 
 
+@pytest.mark.parametrize("sub_type", [SHARED, KEY_SHARED])
+async def test_large_messages_that_fall_due_together_are_not_read_together(
+    dispatch_rig: OpenRig, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, sub_type: str
+) -> None:
+    async with dispatch_rig() as rig:
+        await rig.index(strict=True, tick_ms=16, is_shared=True)
+        subscription = await rig.subscription(read_bytes_max=50_000)
+        due_ms = rig.now_ms() + 5000
+        await rig.publish(*(message(b"%05d" % n * 2000, key="k", deliver_at_ms=due_ms) for n in range(60)))
+        client = rig.join(subscription, sub_type, permits=100)
+        await rig.settle()
+        assert (client.new(), subscription.statistics().msg_delayed) == ([], 60)
+        read = rig.ledger.read_positions
+        read_bytes: list[int] = []
+
+        async def weighed(*arguments: Any) -> Any:
+            entries = await read(*arguments)
+            read_bytes.append(sum(len(entry.body) for entry in entries))
+            return entries
+
+        monkeypatch.setattr(rig.ledger, "read_positions", weighed)
+        await trio.sleep(6)
+        await rig.settle()
+        assert [payload[:5] for payload in client.new()] == [b"%05d" % n for n in range(60)]
+        assert len(read_bytes) >= 12
+        assert max(read_bytes) < 65_000
+
+
 @pytest.mark.parametrize("is_shared", [False, True])
 async def test_a_thousand_messages_while_reads_are_asked_for_all_the_time(
     dispatch_rig: OpenRig, autojump_clock: MockClock, is_shared: bool

@@ -242,12 +242,12 @@ async def test_a_due_message_that_cannot_be_read_does_not_keep_the_task_awake(
         reads = 0
         read = rig.ledger.read_positions
 
-        async def failing(positions: Sequence[Position]) -> list[Entry]:
+        async def failing(positions: Sequence[Position], bytes_max: int) -> list[Entry]:
             nonlocal reads
             reads += 1
             if reads == 1:
                 raise StorageError("no answer")
-            return await read(positions)
+            return await read(positions, bytes_max)
 
         monkeypatch.setattr(rig.ledger, "read_positions", failing)
         await trio.sleep(9)

@@ -349,7 +349,7 @@ async def test_what_could_not_be_read_is_sent_again_later(
         ledger: Any = rig.ledger
         read_positions = ledger.read_positions
 
-        async def fail_once(wanted: Any) -> Any:
+        async def fail_once(*_: Any) -> Any:
             ledger.read_positions = read_positions
             await trio.lowlevel.checkpoint()
             raise StorageError("cannot read")

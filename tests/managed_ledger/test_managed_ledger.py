@@ -14,6 +14,7 @@ from geminga.errors import (
     TopicNotFound,
     TopicTerminated,
 )
+from geminga.managed_ledger.ledger_reads import reached
 from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
 from geminga.managed_ledger.orphans import (
     find_orphan_ledgers,
@@ -198,6 +199,31 @@ async def test_trim_drops_what_every_durable_cursor_has_passed(rooms, publish, d
         assert r.bookie.last_entry_id(positions[0].ledger_id) == -1
         assert len(r.metadata.children("/ledgers")) == 2
         assert await ledger.read_positions(positions[5:25]) == await ledger.read_positions(positions[20:25])
+
+
+@pytest.mark.parametrize("bytes_max", [1, 10, 11, 200, 10_000])
+async def test_scattered_entries_are_read_within_a_bound_of_bytes(rooms, publish, bytes_max):
+    async with rooms() as r:
+        ledger = await r.open(ROLL_AT_10)
+        positions = await publish(ledger, [b"%010d" % n for n in range(35)])
+        gone = Position(positions[0].ledger_id, 500)
+        asked = sorted([*positions[::3], gone])
+        left, came = asked, []
+        while left:
+            entries = await ledger.read_positions(left, bytes_max)
+            assert sum(len(entry.body) for entry in entries[:-1]) < bytes_max
+            came += [entry.position for entry in entries]
+            left = left[reached(left, entries, bytes_max) :]
+        assert came == positions[::3]
+
+
+async def test_scattered_entries_of_which_none_is_there(rooms, publish):
+    async with rooms() as r:
+        ledger = await r.open(ROLL_AT_10)
+        (position,) = await publish(ledger, [b"x"])
+        gone = [Position(position.ledger_id, n) for n in (500, 501)]
+        assert await ledger.read_positions(gone, 10) == []
+        assert reached(gone, [], 10) == 2
 
 
 async def test_trim_without_cursors_leaves_the_newest_ledger_only(rooms, publish):
