@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from pyroaring import BitMap
+from pyroaring import BitMap, BitMap64
 
 from geminga.limits import MIB
 from geminga.pipeline.capacity import (
@@ -42,17 +42,29 @@ def test_the_published_rows(per_ms: float, bits: int, mib: float) -> None:
     assert theory * 0.99 < found < measured
 
 
-def test_bytes_are_those_of_bitmaps_made_by_hand() -> None:
-    plan = Plan(100_000, 8, 10, "uniform:1m")
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(100_000, 8, 10, "uniform:1m"),
+        Plan(100_000, 8, 10),
+        Plan(100_001, 3, 0, entries_per_ledger=66_000),
+        Plan(140_000, 9_000, 2, entries_per_ledger=70_001),
+        Plan(2_000, 1, 0, "uniform:90d", entries_per_ledger=1_500),
+    ],
+)
+def test_bytes_are_those_of_bitmaps_made_by_hand(plan: Plan) -> None:
     bitmaps: dict[tuple[int, int], BitMap] = {}
     for ledger in range(2):
         for entry_id, time_ms in enumerate(ledger_times_ms(plan, ledger).tolist()):
-            key = ledger, time_ms >> 10
+            key = ledger, time_ms >> plan.bits
             bitmaps.setdefault(key, BitMap(optimize=False)).add(entry_id)
     found = weigh(plan, 0, 2, WHOLE)
     assert found.bitmaps == len(bitmaps)
     assert found.bitmap_bytes == sum(len(bitmap.serialize()) for bitmap in bitmaps.values())
-    assert len(BitMap.deserialize(found.times)) == len({time for _, time in bitmaps})
+    for bitmap in bitmaps.values():
+        bitmap.run_optimize()
+    assert found.run_bytes == sum(len(bitmap.serialize()) for bitmap in bitmaps.values())
+    assert len(BitMap64.deserialize(found.times)) == len({time for _, time in bitmaps})
 
 
 def test_ranges_of_ledgers_add_up() -> None:

@@ -12,7 +12,9 @@ from geminga.clock import RealClock
 from geminga.pipeline.capacity import Plan, Row, Sample, Weighed, check, row_of, sample_of, weigh
 from geminga.pipeline.spark.pieces import collect_each
 
-TASKS_MAX = 64
+TASKS_PER_CORE = 4
+"""So that all cores are done at nearly the same time; each task costs some 60 ms by itself."""
+TASK_LEDGERS_MIN = 32
 
 
 def capacity(
@@ -28,7 +30,9 @@ def capacity(
     for plan in plans:
         began_s = RealClock().monotonic_s()
         sample = sample_of(plan)
-        tasks = min(TASKS_MAX, plan.ledgers)
+        tasks = (
+            min(TASKS_PER_CORE * spark.sparkContext.defaultParallelism, plan.ledgers // TASK_LEDGERS_MIN) or 1
+        )
         cuts = [plan.ledgers * number // tasks for number in range(tasks + 1)]
         ranges = list(pairwise(cuts))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias, TypeVar
@@ -13,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from geminga.limits import MIB
-from geminga.pipeline.connection import PipelineError
+from geminga.pipeline.spark.failures import failure_of
 from geminga.pipeline.spark.pieces import collect_each, started
 from geminga.pipeline.spark.session import find_java
 
@@ -26,8 +25,6 @@ Session: TypeAlias = SparkSession | Callable[[], SparkSession]
 PROGRESS_SECONDS: Final = 2.0
 HERE_BYTES_MAX: Final = 64 * MIB
 HERE_ITEMS_MAX: Final = 1000
-_OURS: Final = re.compile(r"\bgeminga\.[\w.]+\.\w+: (.*)")
-_THEIRS: Final = re.compile(r"^(?:Caused by: |: )?([\w.$]+(?:Exception|Error): .*)", re.MULTILINE)
 
 
 @contextlib.contextmanager
@@ -96,15 +93,13 @@ def for_each(spark: Session, items: Sequence[S], sizes: Iterable[int], work: Cal
 
 
 def in_words(action: Callable[[], T]) -> T:
-    """What an action returns. What Spark raises becomes a `PipelineError`: ours in a worker as it was said
-    there, of others the innermost cause.
+    """What an action returns. What Spark raises becomes an error of ours: as it was said in a worker, of
+    others the innermost cause.
     """
     try:
         return action()
     except (PySparkException, Py4JJavaError) as error:
-        text = str(error)
-        said = _OURS.findall(text) or _THEIRS.findall(text) or [text.strip().partition("\n")[0]]
-        raise PipelineError(said[-1]) from error
+        raise failure_of(error) from None
 
 
 @contextlib.contextmanager

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import os
 import pickle
-import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
-from pyspark.errors import PythonException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 import geminga
-from geminga.errors import CorruptData, GemingaError
-from geminga.pipeline.audit_events import WrongLog
+from geminga.pipeline.spark.failures import failure_of, is_ours
 from geminga.pipeline.spark.session import make_session
 
 T = TypeVar("T")
 
 PICKLED: Final = pa.schema([("pickled", pa.binary())])
-_RAISED: Final = re.compile(r"^geminga\.[\w.]+\.(\w+): (.*)$", re.MULTILINE)
-_KNOWN: Final[dict[str, type[GemingaError]]] = {"CorruptData": CorruptData, "WrongLog": WrongLog}
 
 
 def started(master: str) -> SparkSession:
@@ -70,11 +67,12 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 
 def raised(action: Callable[[], T]) -> T:
-    """What an action returns; an error of ours in a worker becomes that error here, without Spark's pages."""
+    """What an action returns; an error of ours in a worker becomes that error here, without Spark's pages. A
+    bug in a worker is raised with all that is known of it.
+    """
     try:
         return action()
-    except PythonException as error:
-        ours = _RAISED.search(str(error))
-        if ours is None:
+    except (PySparkException, Py4JJavaError) as error:
+        if isinstance(error, PythonException) and not is_ours(error):
             raise
-        raise _KNOWN.get(ours[1], GemingaError)(ours[2]) from None
+        raise failure_of(error) from None
