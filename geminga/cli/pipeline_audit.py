@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from geminga.cli.main import EXIT_FAILED, EXIT_OK, Parser
 from geminga.cli.options import duration_ms
+from geminga.cli.pipeline_export import add_connection, broker_options
 from geminga.cli.pipeline_spark import PLAIN, WholeDirectory, add_master, session, tell
 
 if TYPE_CHECKING:
@@ -38,7 +39,10 @@ def run(parser: Parser, arguments: Sequence[str]) -> int:
 
 def _add_flags(parser: Parser) -> None:
     parser.add_argument(
-        "logs", nargs="*", metavar="LOG", help="a Parquet file, a delivery log, or a directory"
+        "logs",
+        nargs="*",
+        metavar="LOG",
+        help="a Parquet file, a delivery log, a directory, or a topic, such as persistent://public/default/log",
     )
     for flag in KIND_FLAGS:
         parser.add_argument(
@@ -76,12 +80,14 @@ def _add_flags(parser: Parser) -> None:
     )
     parser.add_argument("--out", metavar="DIR", help="write minutes, totals and findings there as Parquet")
     parser.add_argument("--json", action="store_true", help="print one JSON object for each subscription")
+    add_connection(parser)
     add_master(parser)
 
 
 def _audit(flags: argparse.Namespace, logs: list[tuple[str, str]]) -> Report:
     from geminga.pipeline.audit_logs import Log
     from geminga.pipeline.audit_settings import AuditSettings
+    from geminga.pipeline.audit_topics import TopicLog
 
     settings = AuditSettings(
         settle_ms=flags.settle,
@@ -91,7 +97,10 @@ def _audit(flags: argparse.Namespace, logs: list[tuple[str, str]]) -> Report:
         level=flags.level,
         start=flags.start,
     )
-    named = [Log(*log) for log in logs]
+    options = broker_options(flags)
+    named = [
+        TopicLog(options | {"topic": name}, kind) if "://" in name else Log(name, kind) for name, kind in logs
+    ]
     if flags.master == PLAIN:
         from geminga.pipeline.audit import audit_logs
 

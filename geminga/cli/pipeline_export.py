@@ -50,6 +50,12 @@ def run(parser: Parser, arguments: Sequence[str]) -> int:
 
 def add_broker(parser: Parser) -> None:
     """Flags that name a broker, and Spark's master."""
+    add_connection(parser)
+    parser.add_argument("--master", default="local[*]", help="Spark's master (default: local[*])")
+
+
+def add_connection(parser: Parser) -> None:
+    """Flags that name a broker."""
     add_url(parser)
     parser.add_argument("--admin-url", metavar="URL", help="its admin API, such as http://127.0.0.1:8080")
     parser.add_argument(
@@ -60,7 +66,6 @@ def add_broker(parser: Parser) -> None:
         metavar="NAME=VALUE",
         help="of the data source, such as pulsar.client.authParams=token:...; may be repeated",
     )
-    parser.add_argument("--master", default="local[*]", help="Spark's master (default: local[*])")
 
 
 def broker_options(flags: argparse.Namespace) -> dict[str, str]:

@@ -301,6 +301,12 @@ def chosen(events: Events, mask: Mask) -> Events:
     return events._replace(**columns)
 
 
+def sliced(events: Events, begin: int, end: int) -> Events:
+    """Those from `begin` up to, not including, `end`, with the same tables."""
+    columns: dict[str, Any] = {name: getattr(events, name)[begin:end] for name in SCHEMA.names}
+    return events._replace(**columns)
+
+
 def picked(column: Integers, mask: Mask, rows: int) -> Integers:
     """The `rows` values of a column that a mask has."""
     if is_constant(column):

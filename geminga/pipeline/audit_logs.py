@@ -38,7 +38,8 @@ from geminga.pipeline.audit_events import (
 
 ROWS_PER_PIECE: Final = 1_000_000
 _DICTIONARIES: Final = ["kind", "topic", "subscription", "client", "key"]
-_PLACES: Final = ("kind", "topic", "subscription", "ledger_id", "entry_id")
+PLACES: Final = ("kind", "topic", "subscription", "ledger_id", "entry_id")
+"""What is checked of each event, where it is read."""
 
 
 class Log(NamedTuple):
@@ -160,7 +161,7 @@ def read(piece: Piece, columns: Sequence[str] | None = None) -> Events:
             table = file.read_row_groups(range(piece.first, piece.last), columns=left, use_threads=False)
         except (pa.ArrowException, OSError) as error:
             raise CorruptData(f"{piece.path}: damaged: {error}") from None
-    checked = columns is None or set(columns) >= set(_PLACES)
+    checked = columns is None or set(columns) >= set(PLACES)
     return from_arrow(
         table,
         name=piece.path,

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from geminga.pipeline.allocation import keep_freed_memory
-from geminga.pipeline.audit import read_whole, resumes_in, scan_footer, scan_piece
+from geminga.pipeline.audit import looked_again, resumes_in
 from geminga.pipeline.audit_ledger import FOUND, judged, parts_in
-from geminga.pipeline.audit_logs import Log, Piece, plan
+from geminga.pipeline.audit_logs import Log, Piece
 from geminga.pipeline.audit_order import Resume
-from geminga.pipeline.audit_partials import PARTS, parts_of, second_look
+from geminga.pipeline.audit_partials import PARTS, parts_of
+from geminga.pipeline.audit_pieces import (
+    AnyLog,
+    AnyPiece,
+    plan_all,
+    scan_footer,
+    scan_piece,
+    whole_chunks,
+)
 from geminga.pipeline.audit_report import Report, report_of
 from geminga.pipeline.audit_settings import AuditSettings, Facts, Scanned, facts_of
+from geminga.pipeline.audit_topics import TopicPiece
 from geminga.pipeline.spark.pieces import collect_each, each, raised, spark_schema
 
 Progress = Callable[[str], None]
@@ -25,24 +34,26 @@ BUCKETS: Final = 64
 
 def audit(
     spark: SparkSession,
-    logs: Iterable[Log | str],
+    logs: Iterable[AnyLog | str],
     settings: AuditSettings | None = None,
     *,
     progress: Progress = lambda text: None,
 ) -> Report:
-    """Audit logs on disk: Parquet files with the columns of `audit_events.SCHEMA`, brokers' delivery logs.
+    """Audit logs: Parquet files with the columns of `audit_events.SCHEMA`, brokers' delivery logs, topics
+    with such events.
 
-    A path is a file or a directory; workers have to see it too. Raises `WrongLog` and `CorruptData`, which
-    name the file.
+    A path is a file or a directory; workers have to see it too. A topic is audited up to where it ends now.
+    Raises `WrongLog` and `CorruptData`, which name the file or topic, and `PipelineError`.
     """
-    pieces = plan(log if isinstance(log, Log) else Log(log) for log in logs)
-    progress(f"{sum(piece.events for piece in pieces):,} events in {len(pieces)} pieces")
+    pieces = plan_all(Log(log) if isinstance(log, str) else log for log in logs)
+    progress(_amount(pieces))
     facts = facts_of(settings or AuditSettings(), _scanned(spark, pieces))
     progress("known where it ends; reading all of it")
 
-    def parts(number: int, piece: Piece) -> Iterator[pa.RecordBatch]:
+    def parts(number: int, piece: AnyPiece) -> Iterator[pa.RecordBatch]:
         keep_freed_memory()
-        yield parts_of(read_whole(piece, facts), facts, number)
+        for chunk, events in whole_chunks(piece, number, facts):
+            yield parts_of(events, facts, chunk)
 
     found = _judged(each(spark, pieces, parts, PARTS), facts)
     resumes = resumes_in(found.to_batches())
@@ -52,11 +63,18 @@ def audit(
     return report_of(found, facts)
 
 
-def _scanned(spark: SparkSession, pieces: list[Piece]) -> list[Scanned]:
+def _amount(pieces: Sequence[AnyPiece]) -> str:
+    events = sum(piece.events for piece in pieces if isinstance(piece, Piece))
+    topics = len({piece.wanted.topic for piece in pieces if isinstance(piece, TopicPiece)})
+    amounts = [*([f"{events:,} events"] if events else []), *([f"{topics:,} topics"] if topics else [])]
+    return f"{' and '.join(amounts) or 'no events'} in {len(pieces)} pieces"
+
+
+def _scanned(spark: SparkSession, pieces: Sequence[AnyPiece]) -> list[Scanned]:
     footers = [scan_footer(piece) for piece in pieces]
     left = [(number, pieces[number]) for number, found in enumerate(footers) if found is None]
     scanned = collect_each(spark, left, lambda _, item: scan_piece(item[1], item[0])) if left else []
-    return [*(found for found in footers if found is not None), *scanned]
+    return [*(found for found in footers if found is not None), *(one for some in scanned for one in some)]
 
 
 def _judged(parts: DataFrame, facts: Facts) -> pa.Table:
@@ -70,11 +88,14 @@ def _judged(parts: DataFrame, facts: Facts) -> pa.Table:
 
 
 def _second(
-    spark: SparkSession, pieces: list[Piece], resumes: dict[int, list[Resume]], facts: Facts
+    spark: SparkSession,
+    pieces: Sequence[AnyPiece],
+    resumes: dict[int, dict[int, list[Resume]]],
+    facts: Facts,
 ) -> pa.Table:
-    def look(_: int, item: tuple[int, Piece, list[Resume]]) -> Iterator[pa.RecordBatch]:
+    def look(_: int, item: tuple[int, AnyPiece, dict[int, list[Resume]]]) -> Iterator[pa.RecordBatch]:
         number, piece, own = item
-        yield second_look(read_whole(piece, facts), facts, number, own)
+        return looked_again(whole_chunks(piece, number, facts), facts, own)
 
     items = [(number, pieces[number], own) for number, own in sorted(resumes.items())]
     return raised(each(spark, items, look, FOUND).toArrow)
