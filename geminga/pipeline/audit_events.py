@@ -307,6 +307,12 @@ def sliced(events: Events, begin: int, end: int) -> Events:
     return events._replace(**columns)
 
 
+def taken(events: Events, rows: Integers) -> Events:
+    """These rows in this order, with the same tables."""
+    columns: dict[str, Any] = {name: getattr(events, name)[rows] for name in SCHEMA.names}
+    return events._replace(**columns)
+
+
 def picked(column: Integers, mask: Mask, rows: int) -> Integers:
     """The `rows` values of a column that a mask has."""
     if is_constant(column):

@@ -79,6 +79,8 @@ class TopicAudit:
         self._published: dict[Place, BitMap] = defaultdict(BitMap)
         self._event_ms = 0
         self._heard_ms = 0
+        self.starts = 0
+        """How many starts of the broker this topic knows of."""
 
     def to_bytes(self) -> bytes:
         return pickle.dumps(self)
@@ -95,7 +97,9 @@ class TopicAudit:
         return bool(self._open)
 
     def take(self, events: Events, now_ms: int) -> list[Delta]:
-        """The next events of the topic, in the order in which they happened; `now_ms` is the clock's."""
+        """The next events of the topic, in the order in which they happened, and starts of the broker between
+        them; `now_ms` is the clock's.
+        """
         found = facts_of(self._settings, [scan(events, 0)])
         facts = found._replace(batch_bits=self._batch_bits, until_ms=1 << 62)
         parts = parts_in(parts_of(events, facts, 0))
@@ -104,8 +108,9 @@ class TopicAudit:
         for part in parts:
             if part.subscription:
                 by_subscription[part.subscription].append(part)
-        for name in (control.subscription for control in facts.controls if control.subscription):
-            by_subscription.setdefault(name, [])
+        for control in facts.controls:
+            for name in [control.subscription] if control.topic else self._subscriptions:
+                by_subscription.setdefault(name, [])
         for name, own in by_subscription.items():
             subscription = self._subscriptions.setdefault(name, _Subscription())
             deltas += self._take_deliveries(name, subscription, own, facts, events.topics[0])
@@ -167,10 +172,9 @@ class TopicAudit:
         self, name: str, own: _Subscription, parts: list[Part], events: Events, facts: Facts
     ) -> Iterator[Delta]:
         lanes = [part for part in parts if part.what == "lanes"]
-        if not lanes:
-            return
-        topic = lanes[0].topic
-        if own.lanes:
+        topic = events.topics[0]
+        sessions = len(list(session_ends(facts, topic, name)))
+        if lanes and own.lanes:
             known = list(own.lanes.items())
             resume = Resume(
                 topic,
@@ -184,13 +188,12 @@ class TopicAudit:
             for part in parts_in(second_look(events, facts, 0, [resume])):
                 place = part.ledger_id, part.slab
                 yield from _delta(name, part.minute, "reordered", place, part.codes)
-        if any(True for _ in session_ends(facts, topic, name)):
+        if sessions:
             own.lanes.clear()
-        last_session = len(list(session_ends(facts, topic, name)))
         for part in lanes:
             table = np.frombuffer(part.data, "<i8")[1:].reshape(-1, LANE_COLUMNS)
             for lane, session, _, _, ledger_id, code, _, _ in table.tolist():
-                if session == last_session:
+                if session == sessions:
                     own.lanes[lane] = max(own.lanes.get(lane, (-1, -1)), (ledger_id, code))
 
     def _close(self, until_ms: int) -> Iterator[Delta]:

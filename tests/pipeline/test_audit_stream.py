@@ -16,6 +16,7 @@ from geminga.pipeline.audit import audit_events
 from geminga.pipeline.audit_events import SCHEMA, from_arrow
 from geminga.pipeline.audit_settings import AuditSettings
 from geminga.pipeline.audit_stream import Delta, TopicAudit, delta_table
+from geminga.pipeline.audit_stream_topics import Shared, TopicsAudit
 
 Row = dict[str, Any]
 TOPIC = "persistent://public/default/t"
@@ -124,6 +125,79 @@ def test_batches_of_a_log_tell_what_the_whole_tells(batch: int) -> None:
         assert found["lost"] - found["recovered"] == expected["lost"]
 
 
+class States(dict[str, bytes]):
+    def put(self, topic: str, state: bytes) -> None:
+        self[topic] = state
+
+
+def take_all(states: States, shared: Shared, rows: list[Row]) -> tuple[Shared, list[tuple[str, Delta]]]:
+    audit = TopicsAudit(SETTINGS, 0, shared, states)
+    events = from_arrow(pa.Table.from_pylist(rows, SCHEMA), name="test")
+    found = [(topic, delta) for topic, deltas in audit.take(events, START_MS) for delta in deltas]
+    return audit.shared, found
+
+
+def opened(at_ms: int) -> Row:
+    return {"kind": "opened", "time_ms": START_MS + at_ms}
+
+
+def test_after_a_start_every_topic_may_come_again_once() -> None:
+    states = States()
+    both = TOPIC, TOPIC + "2"
+    rows = [row | {"topic": topic} for topic in both for row in (published(0, 0), dispatched(0, 1))]
+    shared, found = take_all(states, Shared(), rows)
+    assert not {delta.what for _, delta in found} & {"repeated", "duplicated"}
+    again = [dispatched(0, 20, topic=both[0])]
+    shared, found = take_all(states, shared, [opened(10), *again])
+    assert totals([delta for _, delta in found])["repeated"] == 1
+    # The other topic hears of the start with its first event after it, in whatever batch that is.
+    rows = [dispatched(0, 30, topic=topic) for topic in both]
+    shared, found = take_all(states, shared, rows)
+    assert {(topic, delta.what) for topic, delta in found if delta.what != "dispatched"} == {
+        (both[0], "duplicated"),
+        (both[1], "repeated"),
+    }
+    assert shared.starts_ms == (START_MS + 10,)
+    assert shared.open == set(both)
+
+
+def test_events_that_the_broker_could_not_log_are_told() -> None:
+    _, found = take_all(States(), Shared(), [{"kind": "missed", "time_ms": START_MS, "batch_size": 7}])
+    assert found == [("", Delta("", START_MS // 60_000, "missed", 7))]
+
+
+@pytest.mark.parametrize("batch", [1_000_000, 37])
+def test_starts_are_told_of_as_in_the_audit_of_the_whole(batch: int) -> None:
+    draw = random.Random(batch)
+    kinds: Counter[str] = Counter()
+    for _ in range(4):
+        rows = [row | {"topic": topic} for topic in "tuv" for row in random_topic(draw)]
+        last_ms = max(row["time_ms"] for row in rows)
+        rows += [opened(draw.randrange(last_ms - START_MS)) for _ in range(30)]
+        rows.sort(key=lambda row: (row["time_ms"], row["kind"] != "opened"))
+        whole = audit_events([from_arrow(pa.Table.from_pylist(rows, SCHEMA), name="test")], SETTINGS)
+        states, shared = States(), Shared()
+        found: Counter[tuple[str, str]] = Counter()
+        for at in range(0, len(rows), batch):
+            shared, deltas = take_all(states, shared, rows[at : at + batch])
+            for topic, delta in deltas:
+                found[topic, delta.what] += delta.more
+        for row in whole.totals.to_pylist():
+            for what in ("published", "dispatched", "redelivered", "early", "duplicated", "repeated"):
+                assert found[row["topic"], what] == row[what]
+                kinds[what] += row[what]
+    assert kinds["duplicated"]
+    assert kinds["repeated"]
+
+
+def test_what_a_consumer_gets_after_it_left_begins_a_lane_anew() -> None:
+    audit = TopicAudit(SETTINGS, 0)
+    left = {"kind": "released", "time_ms": START_MS + 2, "topic": TOPIC, "subscription": "s", "client": "c"}
+    take(audit, [published(0, 0), published(5, 0), dispatched(5, 1)])
+    assert "reordered" not in totals(take(audit, [left]))
+    assert "reordered" not in totals(take(audit, [dispatched(0, 3)]))
+
+
 def test_deltas_as_rows_name_the_message_of_a_batch() -> None:
     (row,) = delta_table(TOPIC, [Delta("s", 3, "lost", 2, 7, 5 << 10 | 4)], 10).to_pylist()
     assert (row["ledger_id"], row["entry_id"], row["batch_index"], row["count"]) == (7, 5, 4, 2)
@@ -137,7 +211,8 @@ def test_a_stream_of_files_is_audited(spark: Any, tmp_path: Path) -> None:
     logs.mkdir()
     rows = [published(i, i) for i in range(10)]
     rows += [dispatched(i, 20 + i) for i in (*range(4), 3, *range(5, 10))]
-    parts = rows[:14], [*rows[14:], published(99, 60_000), dispatched(99, 60_000)]
+    rows += [opened(50), dispatched(1, 60), published(99, 60_000), dispatched(99, 60_000)]
+    parts = rows[:14], rows[14:21], rows[21:]
     for number, part in enumerate(parts):
         pq.write_table(pa.Table.from_pylist(part, SCHEMA), logs / f"{number}.parquet")
     spark.conf.set("spark.sql.shuffle.partitions", "1")
@@ -154,7 +229,7 @@ def test_a_stream_of_files_is_audited(spark: Any, tmp_path: Path) -> None:
     )
     try:
         # Timers by the clock keep such a query going: it ends by being stopped.
-        while sum(progress["numInputRows"] for progress in query.recentProgress) < len(rows) + 2:
+        while sum(progress["numInputRows"] for progress in query.recentProgress) < len(rows):
             assert query.isActive, query.exception()
             threading.Event().wait(0.2)
     finally:
@@ -165,4 +240,5 @@ def test_a_stream_of_files_is_audited(spark: Any, tmp_path: Path) -> None:
         found[row["what"]] += row["count"]
     assert found["lost"] == 1
     assert found["duplicated"] == 1
-    assert (found["published"], found["dispatched"]) == (11, 11)
+    assert found["repeated"] == 1
+    assert (found["published"], found["dispatched"]) == (11, 12)

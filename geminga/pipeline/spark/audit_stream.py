@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import pickle
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
-from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from geminga.pipeline.audit_events import SCHEMA, from_arrow
+from geminga.pipeline.audit_events import SCHEMA, from_arrow, taken
 from geminga.pipeline.audit_settings import AuditSettings
-from geminga.pipeline.audit_stream import DELTAS, TopicAudit, delta_table
+from geminga.pipeline.audit_stream import DELTAS, Delta, delta_table
+from geminga.pipeline.audit_stream_topics import Shared, TopicsAudit
 from geminga.pipeline.spark.pieces import spark_schema
 
 IDLE_MS = 5_000
-"""How often a topic without events looks whether something is overdue."""
+"""How often topics without events are looked at whether something is overdue."""
+BUCKETS = 16
+_BYTES = StructType([StructField("data", BinaryType())])
 
 
 def event_schema() -> StructType:
@@ -25,25 +29,72 @@ def event_schema() -> StructType:
     return spark_schema(SCHEMA)
 
 
+def topic_events(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
+    """A stream of the events in topics whose schema says so, or in JSON without a schema.
+
+    `options` are those of the data source `pulsar`. Raises what it raises.
+    """
+    stream = spark.readStream.format("pulsar").options(**options).load()
+    if "time_ms" not in stream.columns:
+        stream = stream.select(functions.from_json(stream["value"].cast("string"), event_schema()).alias("e"))
+        stream = stream.select("e.*")
+    return stream.select(
+        *(
+            stream[field.name].cast(field.dataType)
+            if field.name in stream.columns
+            else functions.lit(None).cast(field.dataType).alias(field.name)
+            for field in event_schema()
+        )
+    )
+
+
 def audit_stream(
-    events: DataFrame, settings: AuditSettings | None = None, *, batch_index_max: int = 1023
+    events: DataFrame,
+    settings: AuditSettings | None = None,
+    *,
+    batch_index_max: int = 1023,
+    buckets: int = BUCKETS,
 ) -> DataFrame:
     """What is wrong as it becomes known, as rows of `audit_stream.DELTAS` (append mode).
 
     `events` is a stream with the columns of `event_schema`, in which the events of a topic come in the order
-    in which they happened, each micro-batch in that of `time_ms`. Topics are audited side by side; events
-    without one (`opened`: a broker's start) are left out, so repeated deliveries after a restart count as
-    duplicates unless `released` events tell of it. The state of a topic is its bitmaps. Timers
-    by the clock keep the query going: it ends by being stopped, also with the trigger availableNow.
+    in which they happened, each micro-batch in that of `time_ms`. Topics are audited side by side, in
+    `buckets` shares, each of which is told of every start of the broker (`opened`); the number stays the
+    same as long as the checkpoint does. The state of a topic is its bitmaps. Timers by the clock keep the
+    query going: it ends by being stopped, also with the trigger availableNow.
     """
     bits = batch_index_max.bit_length()
-    keyed = events.where("topic is not null").groupBy("topic")
+    everywhere = functions.sequence(functions.lit(0), functions.lit(buckets - 1))
+    own = functions.array(functions.pmod(functions.hash("topic"), functions.lit(buckets)))
+    where = (
+        functions.when(functions.col("topic").isNotNull(), own)
+        .when(functions.col("kind") == "opened", everywhere)
+        .when(functions.col("kind") == "missed", functions.array(functions.lit(0)))
+    )
+    keyed = events.withColumn("bucket", functions.explode(where)).groupBy("bucket")
     return keyed.transformWithStateInPandas(
         statefulProcessor=_Processor(settings or AuditSettings(), bits),
         outputStructType=spark_schema(DELTAS),
         outputMode="Append",
         timeMode="ProcessingTime",
     )
+
+
+class _States:
+    """Spark's, as `TopicStates`."""
+
+    def __init__(self, handle: StatefulProcessorHandle) -> None:
+        key = StructType([StructField("topic", StringType())])
+        self._map = handle.getMapState("topics", key, _BYTES)
+
+    def get(self, topic: str) -> bytes | None:
+        if not self._map.containsKey((topic,)):
+            return None
+        (state,) = self._map.getValue((topic,))
+        return bytes(state)
+
+    def put(self, topic: str, state: bytes) -> None:
+        self._map.updateValue((topic,), (state,))
 
 
 class _Processor(StatefulProcessor):
@@ -53,12 +104,12 @@ class _Processor(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
-        self._state = handle.getValueState("audit", StructType([StructField("data", BinaryType())]))
+        self._shared = handle.getValueState("shared", _BYTES)
+        self._states = _States(handle)
 
-    def _audit(self) -> TopicAudit:
-        if not self._state.exists():
-            return TopicAudit(self._settings, self._batch_bits)
-        return TopicAudit.from_bytes(bytes(self._state.get()[0]))
+    def _audit(self) -> TopicsAudit:
+        shared = pickle.loads(self._shared.get()[0]) if self._shared.exists() else Shared()
+        return TopicsAudit(self._settings, self._batch_bits, shared, self._states)
 
     def handleInputRows(
         self,
@@ -67,12 +118,12 @@ class _Processor(StatefulProcessor):
         timerValues: Any,  # noqa: N803 - Spark's names
     ) -> Iterator[pd.DataFrame]:
         now_ms = timerValues.getCurrentProcessingTimeInMs()
-        frame = pd.concat(list(rows)).sort_values("time_ms", kind="stable")
-        table = pa.Table.from_pandas(frame, schema=SCHEMA, preserve_index=False)
+        table = pa.Table.from_pandas(pd.concat(list(rows)), schema=SCHEMA, preserve_index=False)
+        events = from_arrow(table, name="the stream")
         audit = self._audit()
-        deltas = audit.take(from_arrow(table, name="the stream"), now_ms)
+        in_order = taken(events, events.time_ms.argsort(kind="stable"))
+        yield self._rows(audit.take(in_order, now_ms))
         self._keep(audit, now_ms)
-        yield delta_table(key[0], deltas, self._batch_bits).to_pandas()
 
     def handleExpiredTimer(
         self,
@@ -82,15 +133,18 @@ class _Processor(StatefulProcessor):
     ) -> Iterator[pd.DataFrame]:
         now_ms = timerValues.getCurrentProcessingTimeInMs()
         audit = self._audit()
-        deltas = audit.pass_time(now_ms)
+        yield self._rows(audit.pass_time(now_ms))
         self._keep(audit, now_ms)
-        yield delta_table(key[0], deltas, self._batch_bits).to_pandas()
 
-    def _keep(self, audit: TopicAudit, now_ms: int) -> None:
-        self._state.update((audit.to_bytes(),))
+    def _rows(self, found: Iterator[tuple[str, list[Delta]]]) -> pd.DataFrame:
+        tables = [delta_table(topic, deltas, self._batch_bits) for topic, deltas in found]
+        return pa.concat_tables([*tables, DELTAS.empty_table()]).to_pandas()
+
+    def _keep(self, audit: TopicsAudit, now_ms: int) -> None:
+        self._shared.update((pickle.dumps(audit.shared),))
         for timer_ms in list(self._handle.listTimers()):
             self._handle.deleteTimer(timer_ms)
-        if audit.has_open:
+        if audit.shared.open:
             self._handle.registerTimer(now_ms + IDLE_MS)
 
     def close(self) -> None:
