@@ -5,46 +5,33 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json
 
+from geminga.pipeline.avro_shapes import SchemaMismatch, Shape, readable_definition, shape_of
 from geminga.pipeline.batches import Messages
-from geminga.pipeline.columns import VALUE, decoded_keys, payloads, text
+from geminga.pipeline.columns import VALUE, decoded_keys, payloads
 from geminga.pipeline.connection import Access, Connection
+from geminga.pipeline.primitive_values import primitives
 from geminga.pipeline.schemas import (
     KEY,
-    SchemaMismatch,
     TopicSchema,
     definition_of,
     fetch_schema,
     value_fields,
 )
+from geminga.pipeline.structured_values import from_avro, from_json
 from geminga.wire import pulsar_pb2 as pb
 
 _TYPE = pb.Schema.Type
-_NUMBERS: dict[int, str] = {
-    _TYPE.Bool: "u1",
-    _TYPE.Int8: "i1",
-    _TYPE.Int16: ">i2",
-    _TYPE.Int32: ">i4",
-    _TYPE.Int64: ">i8",
-    _TYPE.Float: ">f4",
-    _TYPE.Double: ">f8",
-    _TYPE.Date: ">i8",
-    _TYPE.Time: ">i8",
-    _TYPE.Timestamp: ">i8",
-    _TYPE.LocalDate: ">i8",
-    _TYPE.LocalTime: ">i8",
-}
-_MS_TIMES = (_TYPE.Date, _TYPE.Timestamp)
-_SECONDS_AND_NANOS = (_TYPE.Instant,)
-_DAY_AND_NANOS = (_TYPE.LocalDateTime,)
-_LOGICAL_KEPT = ("decimal", "date", "timestamp-millis", "timestamp-micros", "uuid")
 _VERSIONS_MAX = 1000
-_BAD_AVRO = (ValueError, TypeError, EOFError, IndexError, KeyError, StopIteration)
+_BAD_AVRO = (ValueError, TypeError, EOFError, IndexError, KeyError, StopIteration, OverflowError)
+_NOT_IN_COLUMNS = ("bytes", "fixed", "map", "null", "members", "logical")
+"""What the compiled reader of JSON cannot do, or does in another way than the clients."""
 
 
 class ValueDecoder:
@@ -57,7 +44,7 @@ class ValueDecoder:
         self._topic = topic
         self._schema = schema
         self._wanted = wanted
-        self._versions: dict[bytes, Any] = {}
+        self._versions: dict[tuple[bytes, int | None], Any] = {}
         self._makes = value_fields(schema)
 
     def __call__(self, messages: Messages) -> dict[str, pa.Array]:
@@ -86,9 +73,11 @@ class ValueDecoder:
         else:
             keys, raw = _split_pairs(raw, self._topic)
         found = {}
-        for name, schema, column in ((KEY, key_schema, keys), (VALUE, value_schema, raw)):
+        for part, (name, schema, column) in enumerate(
+            ((KEY, key_schema, keys), (VALUE, value_schema, raw)),
+        ):
             if name in wanted:
-                found[name] = self._whole(messages, schema, column, wanted[name], of_topic=False)
+                found[name] = self._whole(messages, schema, column, wanted[name], part=part)
         return found
 
     def _whole(
@@ -98,11 +87,12 @@ class ValueDecoder:
         raw: pa.Array,
         kind: pa.DataType,
         *,
-        of_topic: bool = True,
+        part: int | None = None,
     ) -> pa.Array:
+        """`part` of a pair: 0 is its key, 1 its value."""
         if schema.kind in (_TYPE.Avro, _TYPE.Json):
-            return self._structured(messages, schema, raw, kind, of_topic=of_topic)
-        if schema.kind is None or kind == pa.binary():
+            return self._structured(messages, schema, raw, kind, part=part)
+        if schema.kind is None or schema.is_raw or kind == pa.binary():
             return raw
         return primitives(schema.kind, raw, self._topic)
 
@@ -113,12 +103,11 @@ class ValueDecoder:
         raw: pa.Array,
         kind: pa.DataType,
         *,
-        of_topic: bool = True,
+        part: int | None = None,
     ) -> pa.Array:
         if schema.kind == _TYPE.Json:
-            return json_values(raw, kind, self._topic)
-        version = self._version_of(messages) if of_topic else (lambda row: None)
-        return self._avro(schema, raw, kind, version)
+            return json_values(raw, kind, self._topic, shape_of(definition_of(schema)))
+        return self._avro(schema, raw, kind, self._version_of(messages), part)
 
     def _version_of(self, messages: Messages) -> Callable[[int], bytes | None]:
         spans, entry, data = messages.entries.schema_version, messages.entry, messages.entries.data
@@ -134,19 +123,29 @@ class ValueDecoder:
         return find
 
     def _avro(
-        self, schema: TopicSchema, raw: pa.Array, kind: pa.DataType, version: Callable[[int], bytes | None]
+        self,
+        schema: TopicSchema,
+        raw: pa.Array,
+        kind: pa.DataType,
+        version: Callable[[int], bytes | None],
+        part: int | None = None,
     ) -> pa.Array:
         import fastavro
 
-        reader = fastavro.parse_schema(_plain(definition_of(schema)))
+        definition = definition_of(schema)
+        reader = fastavro.parse_schema(readable_definition(definition))
+        change = from_avro(shape_of(definition))
         found: list[Any] = []
         for row, payload in enumerate(raw.to_pylist()):
             if payload is None:
                 found.append(None)
                 continue
-            writer = self._writer(version(row), reader)
+            writer = self._writer(version(row), reader, part)
             try:
-                found.append(fastavro.schemaless_reader(io.BytesIO(payload), writer, reader))
+                value = fastavro.schemaless_reader(
+                    io.BytesIO(payload), writer, reader, return_named_type=change is not None
+                )
+                found.append(value if change is None else change(value))
             except (*_BAD_AVRO, fastavro.read.SchemaResolutionError) as error:
                 raise SchemaMismatch(
                     f"{self._topic}: a value is not what its schema says ({type(error).__name__}: {error}); "
@@ -154,34 +153,28 @@ class ValueDecoder:
                 ) from None
         return _array(found, kind, self._topic)
 
-    def _writer(self, version: bytes | None, latest: Any) -> Any:
-        """The schema that a message was written with."""
-        import fastavro
-
+    def _writer(self, version: bytes | None, latest: Any, part: int | None) -> Any:
+        """The schema that a message, or this part of its pair, was written with."""
         if version is None:
             return latest
-        known = self._versions.get(version)
+        known = self._versions.get((version, part))
         if known is None:
             with Connection.open(self._access) as connection:
                 schema = fetch_schema(connection, self._topic, version)
-            is_avro = schema.kind == _TYPE.Avro
-            known = fastavro.parse_schema(_plain(definition_of(schema))) if is_avro else latest
+            known = self._of_version(schema, latest, part)
             if len(self._versions) >= _VERSIONS_MAX:
                 self._versions.clear()
-            self._versions[version] = known
+            self._versions[version, part] = known
         return known
 
+    def _of_version(self, schema: TopicSchema, latest: Any, part: int | None) -> Any:
+        import fastavro
 
-def _plain(definition: Any) -> Any:
-    """Without logical types that have no column type: their plain values are kept."""
-    if isinstance(definition, list):
-        return [_plain(each) for each in definition]
-    if not isinstance(definition, dict):
-        return definition
-    kept = {name: _plain(each) for name, each in definition.items()}
-    if kept.get("logicalType") not in (None, *_LOGICAL_KEPT):
-        del kept["logicalType"]
-    return kept
+        if part is not None:
+            schema = schema.parts()[part] if schema.kind == _TYPE.KeyValue else TopicSchema()
+        if schema.kind != _TYPE.Avro:
+            return latest
+        return fastavro.parse_schema(readable_definition(definition_of(schema)))
 
 
 def _array(values: list[Any], kind: pa.DataType, topic: str) -> pa.Array:
@@ -193,80 +186,45 @@ def _array(values: list[Any], kind: pa.DataType, topic: str) -> pa.Array:
         ) from None
 
 
-def primitives(kind: int, raw: pa.BinaryArray, topic: str) -> pa.Array:
-    """Numbers are big endian; text is UTF-8. Raises `SchemaMismatch` for values of a wrong size."""
-    if kind == _TYPE.String:
-        return text(raw)
-    if kind in _SECONDS_AND_NANOS or kind in _DAY_AND_NANOS:
-        return _compound_times(kind, raw, topic)
-    layout = np.dtype(_NUMBERS[kind])
-    values = _numbers(raw, layout, topic).reshape(-1)
-    mask = np.asarray(raw.is_null()) if raw.null_count else None
-    if kind == _TYPE.Bool:
-        return pa.array(values != 0, mask=mask)
-    plain = pa.array(values.astype(layout.newbyteorder("=")), mask=mask)
-    if kind in _MS_TIMES:
-        return plain.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
-    if kind == _TYPE.LocalDate:
-        return plain.cast(pa.int32()).cast(pa.date32())
-    return plain
-
-
-def _compound_times(kind: int, raw: pa.BinaryArray, topic: str) -> pa.Array:
-    """INSTANT: seconds i64, nanoseconds i32. LOCAL_DATE_TIME: day i64, nanoseconds of the day i64."""
-    layout = np.dtype([("whole", ">i8"), ("nanos", ">i4" if kind in _SECONDS_AND_NANOS else ">i8")])
-    values = _numbers(raw, layout, topic).reshape(-1)
-    unit_us = 1_000_000 if kind in _SECONDS_AND_NANOS else 86_400_000_000
-    us = values["whole"].astype(np.int64) * unit_us + values["nanos"].astype(np.int64) // 1000
-    mask = np.asarray(raw.is_null()) if raw.null_count else None
-    return pa.array(us, mask=mask).cast(pa.timestamp("us", tz="UTC"))
-
-
-def _numbers(raw: pa.BinaryArray, layout: np.dtype[Any], topic: str) -> Any:
-    """All values side by side; zero where one is null."""
-    width = layout.itemsize
-    filled = raw.fill_null(bytes(width)) if raw.null_count else raw
-    sizes = np.asarray(pa.compute.binary_length(filled))
-    if len(sizes) and (sizes != width).any():
-        raise SchemaMismatch(
-            f"{topic}: a value of {int(sizes[sizes != width][0])} bytes where the schema says {width}; set "
-            "rawValue=true to get bytes"
-        )
-    return np.frombuffer(b"".join(filled.to_pylist()), layout)
-
-
-def json_values(raw: pa.BinaryArray, kind: pa.DataType, topic: str) -> pa.Array:
-    """Records by compiled code; whatever that refuses, one by one."""
-    if pa.types.is_struct(kind) and len(raw) and not raw.null_count:
-        try:
-            table = pa.json.read_json(
-                io.BytesIO(b"\n".join(raw.to_pylist())),
-                parse_options=pa.json.ParseOptions(
-                    explicit_schema=pa.schema(list(kind)),
-                    newlines_in_values=True,
-                    unexpected_field_behavior="ignore",
-                ),
-                read_options=pa.json.ReadOptions(use_threads=False, block_size=1 << 30),
-            )
-        except pa.ArrowException:
-            table = None
-        if table is not None and table.num_rows == len(raw):
-            arrays = [table.column(each.name).combine_chunks() for each in kind]
-            return (
-                pa.StructArray.from_arrays(arrays, fields=list(kind))
-                if arrays
-                else _array([{}] * len(raw), kind, topic)
-            )
-    found = []
+def json_values(raw: pa.BinaryArray, kind: pa.DataType, topic: str, shape: Shape | None = None) -> pa.Array:
+    """Records by compiled code; whatever that refuses, one by one, as `shape` says."""
+    if pa.types.is_struct(kind) and len(raw) and (shape is None or not shape.any(*_NOT_IN_COLUMNS)):
+        found = _json_records(raw, kind)
+        if found is not None:
+            return found
+    change, parse_float = (from_json(shape), Decimal) if shape is not None else ((lambda value: value), float)
+    values = []
     for payload in raw.to_pylist():
         try:
-            found.append(None if payload is None else json.loads(payload))
-        except ValueError as error:
+            parsed = None if payload is None else json.loads(payload, parse_float=parse_float)
+            values.append(change(parsed))
+        except (ValueError, TypeError, ArithmeticError) as error:
             raise SchemaMismatch(
-                f"{topic}: a value is not JSON ({error}), though its schema says so; set rawValue=true "
-                "to get bytes"
+                f"{topic}: a value is not JSON of its schema ({error}); set rawValue=true to get bytes"
             ) from None
-    return _array(found, kind, topic)
+    return _array(values, kind, topic)
+
+
+def _json_records(raw: pa.BinaryArray, kind: pa.StructType) -> pa.Array | None:
+    """None: not possible. Each value has to be one object, or lines would not be values."""
+    if raw.null_count or not pc.all(pc.and_(pc.starts_with(raw, b"{"), pc.ends_with(raw, b"}"))).as_py():
+        return None
+    try:
+        table = pa.json.read_json(
+            io.BytesIO(b"\n".join(raw.to_pylist())),
+            parse_options=pa.json.ParseOptions(
+                explicit_schema=pa.schema(list(kind)),
+                newlines_in_values=True,
+                unexpected_field_behavior="ignore",
+            ),
+            read_options=pa.json.ReadOptions(use_threads=False, block_size=1 << 30),
+        )
+    except pa.ArrowException:
+        return None
+    if table.num_rows != len(raw) or not kind.num_fields:
+        return None
+    arrays = [table.column(each.name).combine_chunks() for each in kind]
+    return pa.StructArray.from_arrays(arrays, fields=list(kind))
 
 
 def _split_pairs(raw: pa.BinaryArray, topic: str) -> tuple[pa.BinaryArray, pa.BinaryArray]:

@@ -17,6 +17,7 @@ from geminga.disk import RealDisk
 from geminga.errors import CorruptData
 from geminga.limits import MIB
 from geminga.names import TopicName
+from geminga.pipeline.avro_shapes import SchemaMismatch
 from geminga.pipeline.columns import (
     METADATA_COLUMNS,
     MORE_COLUMNS,
@@ -34,7 +35,7 @@ from geminga.pipeline.planning import cut_range, partitions, topics_of
 from geminga.pipeline.reading import DataLost, Range
 from geminga.pipeline.row_columns import PARTITION
 from geminga.pipeline.rows import read_range
-from geminga.pipeline.schemas import SchemaMismatch, TopicSchema, fetch_schema
+from geminga.pipeline.schemas import TopicSchema, fetch_schema
 from geminga.pipeline.topics import Last, full_name, last_of
 
 PUBLISH_DATE, PUBLISH_HOUR = "publish_date", "publish_hour"

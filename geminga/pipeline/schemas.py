@@ -10,41 +10,21 @@ from typing import Any
 import pyarrow as pa
 
 from geminga.errors import ServerError
+from geminga.pipeline.avro_shapes import SchemaMismatch, shape_of
 from geminga.pipeline.columns import VALUE
-from geminga.pipeline.connection import Access, Connection, PipelineError, Refused
+from geminga.pipeline.connection import Access, Connection, Refused
+from geminga.pipeline.primitive_values import PRIMITIVES
 from geminga.pipeline.topics import full_name
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.encoder import frame
 
 _TYPE = pb.Schema.Type
-_TIME = pa.timestamp("us", tz="UTC")
 KEY = "key"
 KEY_SCHEMA, VALUE_SCHEMA = "key.schema.", "value.schema."
 _KEY_VALUE_ENCODING = "kv.encoding.type"
 
-PRIMITIVES: dict[int, pa.DataType] = {
-    _TYPE.String: pa.string(),
-    _TYPE.Bool: pa.bool_(),
-    _TYPE.Int8: pa.int8(),
-    _TYPE.Int16: pa.int16(),
-    _TYPE.Int32: pa.int32(),
-    _TYPE.Int64: pa.int64(),
-    _TYPE.Float: pa.float32(),
-    _TYPE.Double: pa.float64(),
-    _TYPE.Date: _TIME,
-    _TYPE.Time: pa.int64(),
-    _TYPE.Timestamp: _TIME,
-    _TYPE.Instant: _TIME,
-    _TYPE.LocalDate: pa.date32(),
-    _TYPE.LocalTime: pa.int64(),
-    _TYPE.LocalDateTime: _TIME,
-}
 _STRUCTURED = (_TYPE.Avro, _TYPE.Json)
 _NO_SCHEMA = (ServerError.TOPIC_NOT_FOUND, ServerError.NOT_ALLOWED, ServerError.METADATA, ServerError.UNKNOWN)
-
-
-class SchemaMismatch(PipelineError):
-    """Values that are not what the schema says, or topics whose schemas differ."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +44,17 @@ class TopicSchema:
     def separated(self) -> bool:
         """Of a key-value schema: the key travels as the message's key."""
         return self.properties.get(_KEY_VALUE_ENCODING, "INLINE").upper() == "SEPARATED"
+
+    def differs_from(self, other: TopicSchema) -> bool:
+        """Whether values are encoded in another way."""
+        ours, theirs = (
+            (each.kind, each.definition, each.separated and each.kind == _TYPE.KeyValue)
+            for each in (self, other)
+        )
+        if ours == theirs and self.kind == _TYPE.KeyValue:
+            pairs = zip(self.parts(), other.parts(), strict=True)
+            return any(part.differs_from(its) for part, its in pairs)
+        return ours != theirs
 
     def parts(self) -> tuple[TopicSchema, TopicSchema]:
         """Of a key-value schema: of the key and of the value. Raises `SchemaMismatch`."""
@@ -115,7 +106,7 @@ def schema_of(access: Access, topics: list[str]) -> TopicSchema:
         found = {topic: fetch_schema(connection, topic) for topic in topics}
     first = next(iter(found.values()), TopicSchema())
     for topic, schema in found.items():
-        if (schema.kind, schema.definition) != (first.kind, first.definition):
+        if schema.differs_from(first):
             raise SchemaMismatch(
                 f"the schema of {topic} differs from that of {next(iter(found))}: read them apart, or set "
                 "allowDifferentTopicSchemas=true to get the bytes of the values"
@@ -131,10 +122,10 @@ def value_fields(schema: TopicSchema) -> dict[str, pa.DataType]:
         key, value = schema.parts()
         return {KEY: whole_type(key), VALUE: whole_type(value)}
     if schema.kind in _STRUCTURED:
-        kind = arrow_type(definition_of(schema))
-        if pa.types.is_struct(kind):
-            return {each.name: each.type for each in kind}
-        return {VALUE: kind}
+        shape = shape_of(definition_of(schema))
+        if shape.kind == "record":
+            return {each.name: each.type for each in shape.arrow}
+        return {VALUE: shape.arrow}
     assert schema.kind is not None
     return {VALUE: PRIMITIVES[schema.kind]}
 
@@ -142,7 +133,7 @@ def value_fields(schema: TopicSchema) -> dict[str, pa.DataType]:
 def whole_type(schema: TopicSchema) -> pa.DataType:
     """The type of a value in a single column."""
     if schema.kind in _STRUCTURED:
-        return arrow_type(definition_of(schema))
+        return shape_of(definition_of(schema)).arrow
     return PRIMITIVES.get(schema.kind, pa.binary()) if schema.kind is not None else pa.binary()
 
 
@@ -154,57 +145,3 @@ def definition_of(schema: TopicSchema) -> Any:
         raise SchemaMismatch(
             "a schema whose definition is not JSON; set rawValue=true to get bytes"
         ) from None
-
-
-_AVRO: dict[str, pa.DataType] = {
-    "null": pa.null(),
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "bytes": pa.binary(),
-    "string": pa.string(),
-}
-_LOGICAL: dict[str, pa.DataType] = {
-    "date": pa.date32(),
-    "timestamp-millis": _TIME,
-    "timestamp-micros": _TIME,
-    "uuid": pa.string(),
-}
-
-
-def arrow_type(definition: Any, named: dict[str, pa.DataType] | None = None) -> pa.DataType:
-    """Of an AVRO definition. Raises `SchemaMismatch` for what Spark has no type for."""
-    named = {} if named is None else named
-    if isinstance(definition, list):
-        kinds = [each for each in definition if each != "null"]
-        if len(kinds) != 1:
-            raise SchemaMismatch(
-                f"a union of {len(kinds)} types has no place in a column; set rawValue=true to get bytes"
-            )
-        return arrow_type(kinds[0], named)
-    if isinstance(definition, str):
-        found = named.get(definition) or _AVRO.get(definition)
-        if found is None:
-            raise SchemaMismatch(f"AVRO type {definition!r} is unknown or contains itself; set rawValue=true")
-        return found
-    kind = definition["type"]
-    logical = definition.get("logicalType")
-    if logical == "decimal":
-        return pa.decimal128(definition["precision"], definition.get("scale", 0))
-    if logical in _LOGICAL:
-        return _LOGICAL[logical]
-    if kind == "array":
-        return pa.list_(arrow_type(definition["items"], named))
-    if kind == "map":
-        return pa.map_(pa.string(), arrow_type(definition["values"], named))
-    if kind == "record":
-        fields = [(each["name"], arrow_type(each["type"], named)) for each in definition["fields"]]
-        made = pa.struct(fields)
-    elif kind in ("enum", "fixed"):
-        made = pa.string() if kind == "enum" else pa.binary()
-    else:
-        return arrow_type(kind, named)
-    named[definition["name"]] = made
-    return made

@@ -12,8 +12,10 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from geminga.pipeline.decoding import json_values, primitives
-from geminga.pipeline.schemas import SchemaMismatch, TopicSchema, arrow_type, value_fields
+from geminga.pipeline.avro_shapes import SchemaMismatch, shape_of
+from geminga.pipeline.decoding import json_values
+from geminga.pipeline.primitive_values import primitives
+from geminga.pipeline.schemas import TopicSchema, value_fields
 from geminga.wire import pulsar_pb2 as pb
 
 TYPE = pb.Schema.Type
@@ -44,9 +46,12 @@ RECORD = {
         (TYPE.Float, struct.pack(">f", 0.5), 0.5),
         (TYPE.Double, struct.pack(">d", 0.1), 0.1),
         (TYPE.Timestamp, struct.pack(">q", 1500), dt.datetime(1970, 1, 1, 0, 0, 1, 500_000, dt.UTC)),
+        (TYPE.Date, struct.pack(">q", -1), dt.date(1969, 12, 31)),
+        (TYPE.Time, struct.pack(">q", 1500), 1500),
+        (TYPE.LocalTime, struct.pack(">q", 7), 7),
         (TYPE.LocalDate, struct.pack(">q", 20_000), dt.date(2024, 10, 4)),
         (TYPE.Instant, struct.pack(">qi", 1, 7000), dt.datetime(1970, 1, 1, 0, 0, 1, 7, dt.UTC)),
-        (TYPE.LocalDateTime, struct.pack(">qq", 1, 7000), dt.datetime(1970, 1, 2, 0, 0, 0, 7, dt.UTC)),
+        (TYPE.LocalDateTime, struct.pack(">qq", 1, 7000), dt.datetime(1970, 1, 2, 0, 0, 0, 7)),
     ],
 )
 def test_primitives(kind: int, encoded: bytes, value: Any) -> None:
@@ -74,9 +79,12 @@ def test_a_record_has_a_column_for_each_field() -> None:
 
 def test_what_has_no_column_type_is_refused() -> None:
     recursive = {"type": "record", "name": "R", "fields": [{"name": "r", "type": ["null", "R"]}]}
-    for definition in (["int", "string"], recursive):
+    for definition in (recursive, "Unknown", {"type": "record", "name": "R"}):
         with pytest.raises(SchemaMismatch, match="rawValue=true"):
-            arrow_type(definition)
+            shape_of(definition)
+    wide = {"type": "bytes", "logicalType": "decimal", "precision": 39}
+    with pytest.raises(SchemaMismatch, match="39 digits"):
+        shape_of(wide)
 
 
 def test_json_records_with_missing_and_more_fields() -> None:
@@ -113,7 +121,7 @@ def test_avro_of_an_older_schema_is_resolved() -> None:
     decoder = ValueDecoder(
         Access("pulsar://nowhere"), "t", schema, pa.schema(list(value_fields(schema).items()))
     )
-    decoder._versions[b"v0"] = fastavro.parse_schema(older)
+    decoder._versions[b"v0", None] = fastavro.parse_schema(older)
     kind = pa.struct(list(value_fields(schema).items()))
     raw = pa.array([each.getvalue() for each in encoded], pa.binary())
     found = decoder._avro(schema, raw, kind, lambda row: b"v0" if row == 0 else None).to_pylist()

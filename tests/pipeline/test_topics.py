@@ -15,6 +15,7 @@ import pulsar.schema
 import pyarrow as pa
 import pytest
 
+from geminga.pipeline.avro_shapes import SchemaMismatch
 from geminga.pipeline.columns import ColumnMaker
 from geminga.pipeline.connection import Access, BrokerUnreachable, Connection, PipelineError
 from geminga.pipeline.decoding import ValueDecoder
@@ -23,7 +24,7 @@ from geminga.pipeline.planning import plan_batch
 from geminga.pipeline.reading import DataLost, Range
 from geminga.pipeline.row_columns import BadColumns
 from geminga.pipeline.rows import read_range
-from geminga.pipeline.schemas import SchemaMismatch, schema_of, value_fields
+from geminga.pipeline.schemas import schema_of, value_fields
 from geminga.pipeline.streaming import StreamPlan
 from geminga.pipeline.topics import TopicMissing, last_of
 from geminga.pipeline.writing import Task, TaskWriter

@@ -1,0 +1,205 @@
+"""AVRO definitions (JSON schemas have them too) as column types, with what their values need.
+
+Types are those of the JVM connector: a union of several types is a struct of member0, member1... of which one
+is set, int with long is bigint, float with double is double. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from geminga.pipeline.connection import PipelineError
+
+TIME = pa.timestamp("us", tz="UTC")
+DECIMAL_DIGITS_MAX = 38
+"""What Spark has."""
+
+_PRIMITIVES: dict[str, pa.DataType] = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+}
+_LOGICAL: dict[tuple[str, str], pa.DataType] = {
+    ("int", "date"): pa.date32(),
+    ("long", "timestamp-millis"): TIME,
+    ("long", "timestamp-micros"): TIME,
+}
+_WIDENED = (({"int", "long"}, "long"), ({"float", "double"}, "double"))
+NAMED = ("record", "enum", "fixed")
+
+
+class SchemaMismatch(PipelineError):
+    """Values that are not what the schema says, or topics whose schemas differ."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A type, its names resolved."""
+
+    kind: str
+    """As AVRO calls it."""
+    arrow: pa.DataType
+    logical: str | None = None
+    """Only those that change the column type."""
+    name: str = ""
+    """The full one of a record, an enum or a fixed."""
+    parts: tuple[Shape, ...] = ()
+    """Of an array or a map its one type, of a record those of its fields, of a union those beside null."""
+    fields: tuple[str, ...] = ()
+
+    @property
+    def has_members(self) -> bool:
+        """A union that became a struct."""
+        return self.kind == "union" and len(self.parts) > 1 and pa.types.is_struct(self.arrow)
+
+    def any(self, *kinds: str) -> bool:
+        """Whether it or anything in it is of these kinds; "members" is a union that became a struct."""
+        return (
+            self.kind in kinds
+            or ("members" in kinds and self.has_members)
+            or ("logical" in kinds and self.logical is not None)
+            or any(part.any(*kinds) for part in self.parts)
+        )
+
+
+def shape_of(definition: Any) -> Shape:
+    """Raises `SchemaMismatch` for what Spark has no type for."""
+    try:
+        return _Shapes().of(definition, "")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise SchemaMismatch(
+            f"an AVRO definition that means nothing ({type(error).__name__}: {error}); set rawValue=true"
+        ) from None
+
+
+class _Shapes:
+    """Knows the names that were defined so far; None: of a record that is being defined."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, Shape | None] = {}
+
+    def of(self, definition: Any, namespace: str) -> Shape:
+        if isinstance(definition, list):
+            return self._union([self.of(each, namespace) for each in definition])
+        if isinstance(definition, str):
+            return self._by_name(definition, namespace)
+        kind = definition["type"]
+        if not isinstance(kind, str):
+            return self.of(kind, namespace)
+        if kind in NAMED or kind == "error":
+            return self._define(definition, "record" if kind == "error" else kind, namespace)
+        if kind == "array":
+            part = self.of(definition["items"], namespace)
+            return Shape(kind, pa.list_(part.arrow), parts=(part,))
+        if kind == "map":
+            part = self.of(definition["values"], namespace)
+            return Shape(kind, pa.map_(pa.string(), part.arrow), parts=(part,))
+        if kind not in _PRIMITIVES:
+            return self._by_name(kind, namespace)
+        return _with_logical(definition, Shape(kind, _PRIMITIVES[kind]))
+
+    def _by_name(self, name: str, namespace: str) -> Shape:
+        if name in _PRIMITIVES:
+            return Shape(name, _PRIMITIVES[name])
+        for full in (_full_name(name, namespace), name):
+            if full in self._named:
+                found = self._named[full]
+                if found is None:
+                    raise SchemaMismatch(
+                        f"AVRO type {full} contains itself, for which Spark has no type; set rawValue=true"
+                    )
+                return found
+        raise SchemaMismatch(f"AVRO type {name!r} is unknown; set rawValue=true to get bytes")
+
+    def _define(self, definition: Any, kind: str, namespace: str) -> Shape:
+        name = _full_name(definition["name"], definition.get("namespace", namespace))
+        self._named[name] = None
+        if kind == "record":
+            inside = name.rpartition(".")[0]
+            fields = [(str(each["name"]), self.of(each["type"], inside)) for each in definition["fields"]]
+            made = Shape(
+                kind,
+                pa.struct([(each, shape.arrow) for each, shape in fields]),
+                name=name,
+                parts=tuple(shape for _, shape in fields),
+                fields=tuple(each for each, _ in fields),
+            )
+        elif kind == "enum":
+            made = Shape(kind, pa.string(), name=name)
+        else:
+            made = _with_logical(definition, Shape(kind, pa.binary(), name=name))
+        self._named[name] = made
+        return made
+
+    def _union(self, branches: list[Shape]) -> Shape:
+        parts = tuple(each for each in branches if each.kind != "null")
+        if not parts:
+            return Shape("null", pa.null())
+        if len(parts) == 1:
+            return Shape("union", parts[0].arrow, parts=parts)
+        if not any(each.logical for each in parts):
+            for kinds, wide in _WIDENED:
+                if {each.kind for each in parts} == kinds:
+                    return Shape("union", _PRIMITIVES[wide], parts=parts)
+        members = pa.struct([(f"member{index}", each.arrow) for index, each in enumerate(parts)])
+        return Shape("union", members, parts=parts)
+
+
+def _full_name(name: str, namespace: str) -> str:
+    return name if "." in name or not namespace else f"{namespace}.{name}"
+
+
+def _with_logical(definition: Any, shape: Shape) -> Shape:
+    """A logical type that does not fit its plain one has no meaning, says the specification."""
+    logical = definition.get("logicalType")
+    arrow = _LOGICAL.get((shape.kind, logical))
+    if logical == "decimal" and shape.kind in ("bytes", "fixed"):
+        digits, scale = definition.get("precision", 0), definition.get("scale", 0)
+        if digits > DECIMAL_DIGITS_MAX:
+            raise SchemaMismatch(f"a decimal of {digits} digits; Spark has at most {DECIMAL_DIGITS_MAX}")
+        if digits > 0 and 0 <= scale <= digits:
+            arrow = pa.decimal128(digits, scale)
+    if arrow is None:
+        return shape
+    return Shape(shape.kind, arrow, logical, shape.name)
+
+
+def readable_definition(definition: Any) -> Any:
+    """For the AVRO decoder: without logical types that have no column type (their plain values are kept), and
+    with null for fields that may be null and have no default, so that older values without them are read.
+    """
+    if isinstance(definition, list):
+        return [readable_definition(each) for each in definition]
+    if not isinstance(definition, dict):
+        return definition
+    kept = {
+        name: value if name in _NO_TYPES else readable_definition(value) for name, value in definition.items()
+    }
+    logical = kept.get("logicalType")
+    if logical is not None and (kept.get("type"), logical) not in _LOGICAL and not _is_decimal(kept):
+        del kept["logicalType"]
+    if kept.get("type") == "record":
+        kept["fields"] = [_with_default(each) for each in kept["fields"]]
+    return kept
+
+
+_NO_TYPES = ("default", "symbols", "aliases", "doc", "name", "namespace", "order", "size", "logicalType")
+
+
+def _is_decimal(definition: Any) -> bool:
+    return definition.get("logicalType") == "decimal" and definition.get("type") in ("bytes", "fixed")
+
+
+def _with_default(field: Any) -> Any:
+    kind = field.get("type")
+    if "default" in field or not isinstance(kind, list) or "null" not in kind:
+        return field
+    return {**field, "default": None}
