@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -26,12 +27,13 @@ _GONE = (ServerError.TOPIC_NOT_FOUND, ServerError.METADATA)
 class Acknowledger:
     """One topic's consumer on the subscription. It takes no messages; another consumer of it may."""
 
-    def __init__(self, access: Access, topic: str, subscription: str, *, earliest: bool) -> None:
-        """`earliest`: where the subscription begins if it is new. Connects when first needed."""
+    def __init__(self, access: Access, topic: str, subscription: str) -> None:
+        """Connects when first needed. A new subscription begins with the topic: `acknowledge` says from where
+        on it counts.
+        """
         self._access = access
         self._topic = topic
         self._subscription = subscription
-        self._earliest = earliest
         self._connection: Connection | None = None
         self._done: Place | None = None
 
@@ -48,7 +50,7 @@ class Acknowledger:
                     self._topic,
                     self._subscription,
                     sub_type=pb.CommandSubscribe.Failover,
-                    earliest=self._earliest,
+                    earliest=True,
                 )
             )
         except Refused as error:
@@ -91,7 +93,11 @@ class Acknowledger:
             return
         self._done = end
 
-    def close(self) -> None:
+    def close(self, *, forever: bool = False) -> None:
+        """`forever`: end the subscription too, if the broker can be asked."""
+        if self._connection is not None and forever:
+            with contextlib.suppress(PipelineError):
+                self._connection.request(lambda number: client_commands.unsubscribe(number, _CONSUMER_ID))
         if self._connection is not None:
             self._connection.close()
             self._connection = None

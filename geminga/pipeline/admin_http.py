@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from geminga.names import TopicName
-from geminga.pipeline.connection import Access, PipelineError
+from geminga.pipeline.connection import Access, PipelineError, tls_context
 from geminga.pipeline.splits import Ledger
 
 HTTP_SECONDS = 10.0
@@ -34,14 +35,15 @@ def create_partitions(access: Access, admin_url: str, topic: str, partitions: in
 def _ask(access: Access, admin_url: str, method: str, path: str, sent: bytes | None = None) -> bytes:
     url = admin_url + path
     headers = {} if sent is None else {"Content-Type": "application/json"}
+    if access.auth_method == "basic" and access.auth_data:
+        headers["Authorization"] = f"Basic {base64.b64encode(access.auth_data).decode()}"
     if access.auth_method == "token" and access.auth_data:
         headers["Authorization"] = f"Bearer {access.auth_data.decode()}"
     for _ in range(_REDIRECTS_MAX):
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise PipelineError(f"admin.url is {admin_url!r}; expected http://HOST:PORT")
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(parts.hostname, parts.port, timeout=HTTP_SECONDS)
+        connection = _connection(access, parts.scheme, parts.hostname, parts.port)
         try:
             connection.request(
                 method, parts.path + (f"?{parts.query}" if parts.query else ""), sent, headers=headers
@@ -61,6 +63,12 @@ def _ask(access: Access, admin_url: str, method: str, path: str, sent: bytes | N
             raise PipelineError(f"{url} answers {response.status}: {body[:200].decode(errors='replace')}")
         return body
     raise PipelineError(f"{url}: redirected too often")
+
+
+def _connection(access: Access, scheme: str, host: str, port: int | None) -> http.client.HTTPConnection:
+    if scheme == "https":
+        return http.client.HTTPSConnection(host, port, timeout=HTTP_SECONDS, context=tls_context(access))
+    return http.client.HTTPConnection(host, port, timeout=HTTP_SECONDS)
 
 
 def ledgers_of(access: Access, admin_url: str, topic: str) -> list[Ledger]:

@@ -36,6 +36,10 @@ class PipelineError(GemingaError):
     """What could not be done, in words that say what to do about it."""
 
 
+class BadOption(PipelineError):
+    """An option that is unknown, missing, or has a value that means nothing."""
+
+
 class BrokerUnreachable(PipelineError):
     """Nobody answers at an address, or the connection ended. Trying again may help."""
 
@@ -60,6 +64,12 @@ class Access:
     trust_certificates: str | None = None
     """A file; None: the system's."""
     allow_insecure: bool = False
+    verify_hostname: bool = True
+    certificate: str | None = None
+    certificate_key: str | None = None
+    """Files; what a broker that asks for it gets to see."""
+    reader_name: str = "geminga-reader"
+    """What the names of readers' subscriptions begin with."""
     public_key: str | None = None
     private_key: str | None = None
     """Files; for encrypted messages."""
@@ -121,11 +131,12 @@ class Connection:
     @classmethod
     def _open(cls, access: Access, scheme: str, host: str, port: int) -> Connection:
         url = f"{scheme}://{host}:{port}"
+        context = tls_context(access) if scheme == "pulsar+ssl" else None
         try:
             sock = socket.create_connection((host, port), timeout=CONNECT_SECONDS)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if scheme == "pulsar+ssl":
-                sock = _tls(access).wrap_socket(sock, server_hostname=host)
+            if context is not None:
+                sock = context.wrap_socket(sock, server_hostname=host)
         except OSError as error:
             raise BrokerUnreachable(
                 f"no broker answers at {url} ({error}); is it running, and is service.url right?"
@@ -243,10 +254,17 @@ def _connect(access: Access) -> bytes:
     return frame(pb.BaseCommand(type=pb.BaseCommand.Type.CONNECT, connect=command))
 
 
-def _tls(access: Access) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=access.trust_certificates)
-    if access.allow_insecure:
+def tls_context(access: Access) -> ssl.SSLContext:
+    """Raises `PipelineError` for files that cannot be read."""
+    try:
+        context = ssl.create_default_context(cafile=access.trust_certificates)
+        if access.certificate is not None:
+            context.load_cert_chain(access.certificate, access.certificate_key)
+    except OSError as error:
+        raise PipelineError(f"the TLS files of the options cannot be used: {error}") from None
+    if access.allow_insecure or not access.verify_hostname:
         context.check_hostname = False
+    if access.allow_insecure:
         context.verify_mode = ssl.CERT_NONE
     return context
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, replace
 
 from geminga.pipeline.columns import MORE_COLUMNS
-from geminga.pipeline.connection import Access, PipelineError, addresses
-from geminga.pipeline.places import EARLIEST, Place, of_bytes, parse
+from geminga.pipeline.connection import Access, BadOption, addresses
+from geminga.pipeline.offset_options import LATEST_TEXT, Places, Times, ending, starting, times
+from geminga.pipeline.prefixed_options import ADMIN, CLIENT, PREFIXES, PRODUCER, READER, Settings, access_of
 from geminga.pipeline.topics import full_name
 
-EARLIEST_TEXT, LATEST_TEXT = "earliest", "latest"
 DEFAULT_POLL_TIMEOUT_MS = 20_000
-PREFIXES = ("pulsar.client.", "pulsar.admin.", "pulsar.reader.", "pulsar.producer.")
+COMPRESSIONS = ("none", "lz4", "zlib", "zstd", "snappy")
+PARTITIONINGS = ("key", "roundrobin", "single", "partition")
+HASHINGS = ("java", "murmur3")
+VALUE_SCHEMAS = ("auto", "avro", "json", "none")
+_BATCH_ROWS = 1000
 
 _TOPICS = ("topic", "topics", "topicspattern")
 _READ = [
@@ -42,15 +44,23 @@ _WRITE = [
     "pendingMax",
     "sendTimeoutMs",
     "partitioning",
+    "valueSchema",
 ]
 _CONNECTION = {"service.url", "admin.url"}
 _IGNORED = {"path", "checkpointlocation"}
+_RETRIES = "it steers calls of the admin API, and the broker is not asked that way here: leave it out"
+_REFUSED = {
+    "maxentriespertrigger": "entries are not counted here: limit messages with maxRowsPerTrigger, or "
+    "maxBytesPerTrigger",
+    "topic.schema.class": "schemas come from the registry",
+    "maxretries": _RETRIES,
+    "retrymultiplier": _RETRIES,
+    "initialinterval": _RETRIES,
+    "randomizationfactor": _RETRIES,
+}
+"""Of older releases of the JVM connector."""
 _SPELLING = {name.lower(): name for name in (*_READ, *_WRITE, "topicsPattern")}
 _KNOWN = _SPELLING.keys() | _CONNECTION | _IGNORED | set(_TOPICS)
-
-
-class BadOption(PipelineError):
-    """An option that is unknown, missing, or has a value that means nothing."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +79,15 @@ class Options:
     admin_url: str | None = None
     topics: TopicChoice | None = None
     """None: nothing was named; only a writer may do without, with a __topic column."""
-    starting: str | Mapping[str, Place] | None = None
+    starting: str | Places | None = None
     """`EARLIEST_TEXT`, `LATEST_TEXT`, or a place for each topic; None: the default of the kind of query."""
-    ending: str | Mapping[str, Place] = LATEST_TEXT
-    starting_time_ms: int | None = None
-    ending_time_ms: int | None = None
-    subscription: str | None = None
+    ending: str | Places = LATEST_TEXT
+    """`LATEST_TEXT`, or for each topic the place behind the last message."""
+    starting_time_ms: int | Times | None = None
+    ending_time_ms: int | Times | None = None
+    predefined_subscription: str | None = None
+    subscription_prefix: str | None = None
+    """A stream's own subscription of each partition, gone when the query ends."""
     bytes_per_trigger_max: int | None = None
     rows_per_trigger_max: int | None = None
     poll_timeout_s: float = DEFAULT_POLL_TIMEOUT_MS / 1000
@@ -92,14 +105,33 @@ class Options:
     pending_max: int = 1000
     send_timeout_s: float = 20.0
     partitioning: str = "key"
-    client: Mapping[str, str] = field(default_factory=dict)
-    """What came with the prefix pulsar.client."""
+    hashing: str = "java"
+    value_schema: str = "auto"
+    admin_access: Access | None = None
+    """For the admin API, where it is another."""
+
+    def subscription_of(self, topic: str) -> str | None:
+        """The durable subscription that a stream acknowledges on."""
+        if self.predefined_subscription is not None or self.subscription_prefix is None:
+            return self.predefined_subscription
+        return f"{self.subscription_prefix}-{topic}"
+
+    @property
+    def acknowledges(self) -> bool:
+        return self.predefined_subscription is not None or self.subscription_prefix is not None
+
+    @property
+    def is_bounded(self) -> bool:
+        """Something was said of where to end."""
+        return self.ending != LATEST_TEXT or self.ending_time_ms is not None
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
     """Raises `BadOption` that names the option and says what is allowed. Names are compared in lower case."""
     options = {name.lower(): value for name, value in given.items()}
     for name in options:
+        if name in _REFUSED:
+            raise BadOption(f"option {name!r} is not supported: {_REFUSED[name]}")
         if name not in _KNOWN and not name.startswith(PREFIXES):
             known = ", ".join(_shown(each) for each in sorted(_KNOWN - _IGNORED))
             raise BadOption(f"option {name!r} is unknown; known are {known}")
@@ -109,26 +141,29 @@ def parse_options(given: Mapping[str, str]) -> Options:
             'option "service.url" is missing; for example .option("service.url", "pulsar://localhost:6650")'
         )
     addresses(service_url)
-    prefixed = {
-        name: {key[len(name) :]: value for key, value in given.items() if key.lower().startswith(name)}
-        for name in PREFIXES
-    }
     values = _Values(options)
-    compression = options.get("compression", "none").lower()
-    if compression not in ("none", "lz4", "zlib", "zstd", "snappy"):
-        raise BadOption(f"option compression is {compression!r}; expected none, lz4, zlib, zstd or snappy")
-    partitioning = options.get("partitioning", "key").lower()
-    if partitioning not in ("key", "roundrobin", "partition"):
-        raise BadOption(f"option partitioning is {partitioning!r}; expected key, roundrobin or partition")
-    return Options(
-        access=_access(service_url, prefixed["pulsar.client."], prefixed["pulsar.reader."]),
+    client, admin, reader, producer = (
+        Settings(prefix, given) for prefix in (CLIENT, ADMIN, READER, PRODUCER)
+    )
+    prefix = options.get("subscriptionprefix") or None
+    access = access_of(service_url, client, reader)
+    reader_name = reader.text("subscriptionName") or reader.text("subscriptionRolePrefix") or prefix
+    if reader_name is not None:
+        access = replace(access, reader_name=reader_name)
+    for place, time in (("startingoffsets", "startingtime"), ("endingoffsets", "endingtime")):
+        if place in options and time in options:
+            raise BadOption(f"options {_shown(place)} and {_shown(time)} exclude each other: give one")
+    found = Options(
+        access=access,
         admin_url=(options.get("admin.url") or "").rstrip("/") or None,
+        admin_access=access_of(service_url, admin, reader) if admin else None,
         topics=_topics(options),
-        starting=_offsets(options, "startingoffsets", (EARLIEST_TEXT, LATEST_TEXT)),
-        ending=_offsets(options, "endingoffsets", (LATEST_TEXT,)) or LATEST_TEXT,
-        starting_time_ms=values.number("startingtime", None, 0),
-        ending_time_ms=values.number("endingtime", None, 0),
-        subscription=options.get("predefinedsubscription") or None,
+        starting=starting("startingOffsets", options.get("startingoffsets")),
+        ending=ending("endingOffsets", options.get("endingoffsets")) or LATEST_TEXT,
+        starting_time_ms=times("startingTime", options.get("startingtime")),
+        ending_time_ms=times("endingTime", options.get("endingtime")),
+        predefined_subscription=options.get("predefinedsubscription") or None,
+        subscription_prefix=prefix,
         bytes_per_trigger_max=values.number("maxbytespertrigger", None, 1),
         rows_per_trigger_max=values.number("maxrowspertrigger", None, 1),
         poll_timeout_s=(values.number("polltimeoutms", DEFAULT_POLL_TIMEOUT_MS, 1) or 0) / 1000,
@@ -138,14 +173,41 @@ def parse_options(given: Mapping[str, str]) -> Options:
         more_columns=_columns(options.get("columns", "")),
         splits_per_partition=values.number("splitsperpartition", 0, 0) or 0,
         raw_value=values.flag("rawvalue", False),
+    )
+    return _with_writing(found, values, producer)
+
+
+def _with_writing(found: Options, values: _Values, producer: Settings) -> Options:
+    """With what a writer needs: our own options, or those of the Java client's producer."""
+    producer.only("chunkingEnabled", "false", "a row has to fit into one message")
+    producer.only("accessMode", "Shared", "each task is a producer")
+    batching = producer.flag("batchingEnabled") is not False
+    rows = (producer.number("batchingMaxMessages") or _BATCH_ROWS) if batching else 1
+    rows = values.number("batchrows", max(rows, 1), 1) or 1
+    pending = producer.number("maxPendingMessages")
+    batches = 1000 if pending is None else max(pending // rows, 1)
+    send_ms = values.number("sendtimeoutms", producer.number("sendTimeoutMs") or 20_000, 1) or 0
+    routing = producer.text("messageRoutingMode") or "RoundRobinPartition"
+    modes = {"roundrobinpartition": "key", "singlepartition": "single"}
+    if routing.lower() not in modes:
+        raise BadOption(f"option {PRODUCER}messageRoutingMode is {routing!r}; see the option partitioning")
+    hashing = (producer.text("hashingScheme") or "JavaStringHash").lower()
+    schemes = {"javastringhash": "java", "murmur3_32hash": "murmur3"}
+    if hashing not in schemes:
+        raise BadOption(
+            f"option {PRODUCER}hashingScheme is {hashing!r}; expected JavaStringHash or Murmur3_32Hash"
+        )
+    return replace(
+        found,
         exactly_once=values.flag("exactlyonce", False),
-        producer_name_prefix=options.get("producernameprefix") or None,
-        batch_rows=values.number("batchrows", 1000, 1) or 1000,
-        compression=compression,
-        pending_max=values.number("pendingmax", 1000, 1) or 1000,
-        send_timeout_s=(values.number("sendtimeoutms", 20_000, 1) or 0) / 1000,
-        partitioning=partitioning,
-        client=prefixed["pulsar.client."],
+        producer_name_prefix=values.text("producernameprefix") or producer.text("producerName"),
+        batch_rows=rows,
+        compression=values.one_of("compression", COMPRESSIONS, producer.text("compressionType") or "none"),
+        pending_max=values.number("pendingmax", batches, 1) or 1,
+        send_timeout_s=send_ms / 1000,
+        partitioning=values.one_of("partitioning", PARTITIONINGS, modes[routing.lower()]),
+        hashing=schemes[hashing],
+        value_schema=values.one_of("valueschema", VALUE_SCHEMAS, "auto"),
     )
 
 
@@ -167,6 +229,15 @@ class _Values:
             )
         return value
 
+    def text(self, name: str) -> str | None:
+        return self._options.get(name) or None
+
+    def one_of(self, name: str, allowed: tuple[str, ...], default: str) -> str:
+        value = self._options.get(name, default).lower()
+        if value not in allowed:
+            raise BadOption(f"option {_shown(name)} is {value!r}; expected {', '.join(allowed)}")
+        return value
+
     def flag(self, name: str, default: bool) -> bool:
         given = self._options.get(name)
         if given is None:
@@ -180,30 +251,6 @@ def _shown(name: str) -> str:
     return _SPELLING.get(name, name)
 
 
-def _access(service_url: str, client: Mapping[str, str], reader: Mapping[str, str]) -> Access:
-    """With a token if `authPluginClassName` and `authParams` say so, as the JVM client is told."""
-    settings = {name.lower(): value for name, value in client.items()}
-    reading = {name.lower(): value for name, value in reader.items()}
-    plugin, params = settings.get("authpluginclassname", ""), settings.get("authparams", "")
-    method: str | None = None
-    data: bytes | None = None
-    if plugin.endswith("AuthenticationToken") or (not plugin and params.startswith("token:")):
-        method, data = "token", params.removeprefix("token:").encode()
-    elif plugin:
-        raise BadOption(
-            f"pulsar.client.authPluginClassName {plugin!r}: only AuthenticationToken is supported"
-        )
-    return Access(
-        service_url,
-        auth_method=method,
-        auth_data=data,
-        trust_certificates=settings.get("tlstrustcertsfilepath"),
-        allow_insecure=settings.get("tlsallowinsecureconnection", "").lower() == "true",
-        public_key=reading.get("publickeypath"),
-        private_key=reading.get("privatekeypath"),
-    )
-
-
 def _topics(options: Mapping[str, str]) -> TopicChoice | None:
     given = [name for name in _TOPICS if options.get(name)]
     if len(given) > 1:
@@ -212,42 +259,13 @@ def _topics(options: Mapping[str, str]) -> TopicChoice | None:
         return None
     if given[0] == "topicspattern":
         return TopicChoice(pattern=options["topicspattern"])
+    if given[0] == "topic" and "," in options["topic"]:
+        raise BadOption("option topic names several topics: use the option topics")
     names = options["topics"].split(",") if given[0] == "topics" else [options["topic"]]
     stripped = [name.strip() for name in names if name.strip()]
     if not stripped:
         raise BadOption("option topics names no topic")
     return TopicChoice(names=tuple(dict.fromkeys(str(full_name(name)) for name in stripped)))
-
-
-def _offsets(
-    options: Mapping[str, str], name: str, words: tuple[str, ...]
-) -> str | Mapping[str, Place] | None:
-    given = options.get(name)
-    if given is None:
-        return None
-    if given.strip().lower() in words:
-        return given.strip().lower()
-    try:
-        found = json.loads(given)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise BadOption(
-            f"option {_shown(name)} is {given!r}; expected {' or '.join(words)} or JSON such as "
-            '{"my-topic": "12:0:0"}'
-        )
-    return {str(full_name(topic)): _place(name, value) for topic, value in found.items()}
-
-
-def _place(name: str, value: Any) -> Place:
-    """A place as text, or a message id as the JVM connector writes it: a list of signed bytes."""
-    if isinstance(value, str):
-        return EARLIEST if value == EARLIEST_TEXT else parse(value)
-    if isinstance(value, list) and all(isinstance(byte, int) and -128 <= byte < 256 for byte in value):
-        return of_bytes(bytes(byte & 0xFF for byte in value))
-    raise BadOption(
-        f"option {_shown(name)}: {value!r} is neither LEDGER:ENTRY:BATCH_INDEX nor a message id's bytes"
-    )
 
 
 def _columns(given: str) -> tuple[str, ...]:

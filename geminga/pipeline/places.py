@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from google.protobuf.message import DecodeError
-
 from geminga.pipeline.connection import PipelineError
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import signed
@@ -47,14 +45,6 @@ def parse(text: str) -> Place:
         raise PipelineError(f"{text!r} is not an offset; expected LEDGER:ENTRY or LEDGER:ENTRY:BATCH_INDEX")
     ledger_id, entry_id, batch_index = match.groups(default="0")
     return Place(int(ledger_id), int(entry_id), max(int(batch_index), 0))
-
-
-def of_bytes(data: bytes) -> Place:
-    """From what `MessageId.toByteArray` of the clients gives. Raises `PipelineError`."""
-    try:
-        return of_message_id(pb.MessageIdData.FromString(data))
-    except DecodeError:
-        raise PipelineError(f"not a message id: {list(data)}") from None
 
 
 def of_message_id(message_id: pb.MessageIdData) -> Place:

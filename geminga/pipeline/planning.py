@@ -8,12 +8,14 @@ from dataclasses import replace
 
 from geminga.clock import RealClock
 from geminga.pipeline.admin_http import ledgers_of
-from geminga.pipeline.connection import Access, Connection, PipelineError
-from geminga.pipeline.options import LATEST_TEXT, BadOption, Options
-from geminga.pipeline.places import EARLIEST, Place
+from geminga.pipeline.connection import Access, BadOption, Connection, PipelineError
+from geminga.pipeline.offset_options import LATEST_TEXT, check_named, of_topic
+from geminga.pipeline.options import Options
+from geminga.pipeline.places import EARLIEST, LATEST, Place
+from geminga.pipeline.publish_times import Published
 from geminga.pipeline.reading import EntryStream, Range
 from geminga.pipeline.splits import Ledger, cut
-from geminga.pipeline.topics import Last, TopicMissing, full_name, last_of, matching, partitions_of
+from geminga.pipeline.topics import Last, TopicMissing, last_of, matching, partitions_of
 
 _PAUSE_SECONDS = 0.5
 
@@ -47,17 +49,22 @@ def partitions(options: Options) -> list[str]:
             threading.Event().wait(_PAUSE_SECONDS)
 
 
-def chosen(places: Mapping[str, Place], topic: str) -> Place | None:
-    """What was said of a partition, or of the topic that it is of."""
-    return places.get(topic) or places.get(str(full_name(topic).partitioned_name))
+def check_topics(options: Options, topics: list[str]) -> None:
+    """Raises `BadOption` if something is said of a topic that is not among them."""
+    check_named("startingOffsets", options.starting, topics)
+    check_named("endingOffsets", options.ending, topics)
+    check_named("startingTime", options.starting_time_ms, topics)
+    check_named("endingTime", options.ending_time_ms, topics)
 
 
 def plan_batch(options: Options) -> list[Range]:
     """The splits of a batch query; empty ranges are left out. Raises `PipelineError`."""
     if options.starting == LATEST_TEXT:
         raise BadOption("startingOffsets=latest reads nothing in a batch query; use earliest or JSON")
+    topics = partitions(options)
+    check_topics(options, topics)
     found: list[Range] = []
-    for topic in partitions(options):
+    for topic in topics:
         last = last_of(options.access, topic)
         wanted = _batch_range(options, topic, last)
         if wanted is not None:
@@ -66,47 +73,52 @@ def plan_batch(options: Options) -> list[Range]:
 
 
 def _batch_range(options: Options, topic: str, last: Last) -> Range | None:
-    start, strict = EARLIEST, False
-    if isinstance(options.starting, Mapping):
-        given = chosen(options.starting, topic)
-        if given is None:
-            raise BadOption(f"startingOffsets says nothing of {topic}; name every topic that is read")
-        start, strict = given, given > EARLIEST
-    end = last.end
-    if isinstance(options.ending, Mapping):
-        given = chosen(options.ending, topic)
-        if given is None:
-            raise BadOption(f"endingOffsets says nothing of {topic}; name every topic that is read")
-        if given.after() > end:
-            raise PipelineError(
-                f"{topic} ends at {last.place}, but endingOffsets wants messages up to {given}: the "
-                "topic was "
-                "deleted and created again, or the offset is of another topic"
-            )
-        end = given.after()
-    if (
-        strict
-        and start >= end
-        and options.fail_on_data_loss
-        and last.place is not None
-        and start > last.place.after()
-    ):
+    """Topics of which nothing is said are read from the begin, and to the end."""
+    if last.place is None:
+        return None
+    start = _first_place(options, topic)
+    end = min(_end_place(options, topic, last), last.end)
+    if start > last.place.after() and options.fail_on_data_loss:
         raise PipelineError(
             f"{topic} ends at {last.place}, before startingOffsets {start}: the topic was deleted and "
-            "created "
-            "again, or the offset is of another topic"
+            "created again, or the offset is of another topic"
         )
-    if last.place is None or start >= end:
+    published = Published.of(options, topic)
+    start = max(start, published.begin(options.access, topic))
+    end = min(end, published.end(options.access, topic, last.end))
+    if start >= end:
         return None
+    named = isinstance(options.starting, Mapping) and start > EARLIEST
     return Range(
         topic,
         start,
         end,
-        strict=strict and options.fail_on_data_loss,
+        strict=named and options.fail_on_data_loss,
         loss_allowed=not options.fail_on_data_loss,
-        published_from_ms=options.starting_time_ms,
-        published_before_ms=options.ending_time_ms,
+        published_from_ms=published.from_ms,
+        published_before_ms=published.before_ms,
     )
+
+
+def _first_place(options: Options, topic: str) -> Place:
+    if not isinstance(options.starting, Mapping):
+        return EARLIEST
+    place: Place = of_topic(options.starting, topic) or EARLIEST
+    if place == LATEST:
+        raise BadOption(f"startingOffsets: from the latest message of {topic} on a batch query reads nothing")
+    return place
+
+
+def _end_place(options: Options, topic: str, last: Last) -> Place:
+    if not isinstance(options.ending, Mapping):
+        return LATEST
+    place: Place = of_topic(options.ending, topic) or LATEST
+    if last.end < place < LATEST and options.fail_on_data_loss:
+        raise PipelineError(
+            f"{topic} ends at {last.place}, but endingOffsets wants messages up to {place}: the topic was "
+            "deleted and created again, or the offset is of another topic"
+        )
+    return place
 
 
 def cut_range(options: Options, wanted: Range, last: Last) -> list[Range]:
@@ -114,7 +126,7 @@ def cut_range(options: Options, wanted: Range, last: Last) -> list[Range]:
     if options.splits_per_partition == 1:
         return [wanted]
     if options.admin_url is not None:
-        ledgers = ledgers_of(options.access, options.admin_url, wanted.topic)
+        ledgers = ledgers_of(options.admin_access or options.access, options.admin_url, wanted.topic)
     else:
         ledgers = _guess_ledgers(options.access, wanted, last, options.poll_timeout_s)
     return cut(wanted, ledgers, splits=options.splits_per_partition)

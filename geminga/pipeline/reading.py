@@ -74,7 +74,8 @@ class EntryStream:
         self.buffer = FrameBuffer()
         self._connection = owner_of(access, topic)
         try:
-            self._connection.request(lambda number: subscribe_reader(topic, start, number))
+            name = f"{access.reader_name}-{uuid.uuid4().hex[:16]}"
+            self._connection.request(lambda number: subscribe_reader(topic, start, number, subscription=name))
             while not self._connection.at_frame_boundary():
                 self._connection.arrived.clear()
                 self._connection.receive(1.0)

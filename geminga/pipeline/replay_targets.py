@@ -156,7 +156,7 @@ def _make_ready(wanted: Wanted, target: Target) -> None:
     for part in target.parts:
         _producer(wanted.access, part, None).close()  # makes the topic, and shows that it may be written to
         for subscription in wanted.subscriptions:
-            acknowledger = Acknowledger(wanted.access, part, subscription, earliest=True)
+            acknowledger = Acknowledger(wanted.access, part, subscription)
             try:
                 acknowledger.open()
             finally:

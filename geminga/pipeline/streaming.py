@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from geminga.pipeline.acknowledging import Acknowledger
 from geminga.pipeline.admission import Budget, advance
 from geminga.pipeline.connection import BrokerUnreachable, Connection, PipelineError, owner_of
-from geminga.pipeline.options import EARLIEST_TEXT, LATEST_TEXT, BadOption, Options
-from geminga.pipeline.places import EARLIEST, Place, parse
-from geminga.pipeline.planning import chosen, partitions
+from geminga.pipeline.offset_options import EARLIEST_TEXT, of_topic
+from geminga.pipeline.options import Options
+from geminga.pipeline.places import EARLIEST, LATEST, Place, parse
+from geminga.pipeline.planning import check_topics, partitions
+from geminga.pipeline.publish_times import Published
 from geminga.pipeline.reading import DataLost, Range
 from geminga.pipeline.splits import Ledger, cut
 from geminga.pipeline.topics import Last, TopicMissing, ask_last, subscribe_for_questions
@@ -27,28 +29,36 @@ class StreamPlan:
         self._acknowledgers: dict[str, Acknowledger] = {}
         self._target: dict[str, Last] | None = None
         """What there was when a run over what is available now began."""
+        self._turn = 0
+        """Counts limited triggers: another partition comes first each time, so that none starves."""
 
     # -- offsets --------------------------------------------------------------------------------------------
 
     def initial(self) -> Offsets:
         """Where a new query begins. Creates the subscription, if one is used. Raises `PipelineError`."""
-        options = self._options
-        starting = options.starting if options.starting is not None else LATEST_TEXT
+        topics = partitions(self._options)
+        check_topics(self._options, topics)
         found = {}
-        for topic in partitions(options):
-            if options.subscription is not None:
-                self._acknowledger(topic).open()
-            if starting == EARLIEST_TEXT or options.starting_time_ms is not None:
-                place = EARLIEST
-            elif isinstance(starting, Mapping):
-                given = chosen(starting, topic)
-                if given is None:
-                    raise BadOption(f"startingOffsets says nothing of {topic}; name every topic that is read")
-                place = given
-            else:
-                place = self._last(topic).end
+        for topic in topics:
+            place = self._first_place(topic)
             found[topic] = str(place)
+            if self._options.acknowledges:
+                self._acknowledger(topic).open()
+                self._acknowledger(topic).acknowledge(place)
         return found
+
+    def _first_place(self, topic: str) -> Place:
+        """Of topics of which nothing is said the end."""
+        options = self._options
+        published = Published.of(options, topic)
+        place = LATEST
+        if not published.says_nothing:
+            place = published.begin(options.access, topic)
+        elif options.starting == EARLIEST_TEXT:
+            place = EARLIEST
+        elif isinstance(options.starting, Mapping):
+            place = of_topic(options.starting, topic) or LATEST
+        return self._last(topic).end if place == LATEST else place
 
     def fix_target(self) -> None:
         """From now on behave as if nothing more came."""
@@ -76,7 +86,9 @@ class StreamPlan:
         waiting = [wanted for wanted in ranges.values() if wanted.start < wanted.end]
         for wanted in ranges.values():
             ends[wanted.topic] = str(known.get(wanted.topic, wanted.start))
-        for index, wanted in enumerate(waiting):
+        first = self._turn % max(len(waiting), 1)
+        self._turn += limited
+        for index, wanted in enumerate(waiting[first:] + waiting[:first]):
             share = budget.share(len(waiting) - index)
             before = (share.rows, share.size_bytes)
             place = advance(options.access, wanted, share, poll_timeout_s=options.poll_timeout_s)
@@ -111,7 +123,7 @@ class StreamPlan:
                 last,
                 check_previous=guard,
                 loss_allowed=not self._options.fail_on_data_loss,
-                published_from_ms=self._options.starting_time_ms,
+                published_from_ms=Published.of(self._options, topic).from_ms,
                 acknowledged=self._acknowledged(topic, first) if guard else None,
             )
             found += self._cut(wanted)
@@ -127,12 +139,12 @@ class StreamPlan:
 
     def acknowledge(self, end: Offsets) -> None:
         """On the subscription, if one is used."""
-        if self._options.subscription is not None:
+        if self._options.acknowledges:
             for topic, text in end.items():
                 self._acknowledger(topic).acknowledge(parse(text))
 
     def _acknowledged(self, topic: str, start: Place) -> tuple[int, int] | None:
-        if self._options.subscription is None:
+        if not self._options.acknowledges:
             return None
         mark_delete = self._acknowledger(topic).mark_delete()
         if mark_delete is None or (
@@ -144,9 +156,9 @@ class StreamPlan:
     def _acknowledger(self, topic: str) -> Acknowledger:
         found = self._acknowledgers.get(topic)
         if found is None:
-            assert self._options.subscription is not None
-            earliest = self._options.starting == EARLIEST_TEXT
-            found = Acknowledger(self._options.access, topic, self._options.subscription, earliest=earliest)
+            subscription = self._options.subscription_of(topic)
+            assert subscription is not None
+            found = Acknowledger(self._options.access, topic, subscription)
             self._acknowledgers[topic] = found
         return found
 
@@ -190,7 +202,7 @@ class StreamPlan:
         for attempt in (0, 1):
             connection = owner_of(self._options.access, topic)
             try:
-                subscribe_for_questions(connection, topic)
+                subscribe_for_questions(connection, topic, self._options.access.reader_name)
                 last = ask_last(connection)
             except BrokerUnreachable:
                 connection.close()
@@ -208,6 +220,6 @@ class StreamPlan:
         for connection in self._asking.values():
             connection.close()
         for acknowledger in self._acknowledgers.values():
-            acknowledger.close()
+            acknowledger.close(forever=self._options.predefined_subscription is None)
         self._asking.clear()
         self._acknowledgers.clear()

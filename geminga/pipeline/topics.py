@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from dataclasses import dataclass
 
 from geminga.errors import InvalidName, ServerError
@@ -85,14 +86,15 @@ def matching(connection: Connection, pattern: str) -> list[str]:
 def last_of(access: Access, topic: str) -> Last:
     """Where a topic (a single partition) ends now. Raises `TopicMissing`, `PipelineError`."""
     with owner_of(access, topic) as connection:
-        subscribe_for_questions(connection, topic)
+        subscribe_for_questions(connection, topic, access.reader_name)
         return ask_last(connection)
 
 
-def subscribe_for_questions(connection: Connection, topic: str) -> None:
+def subscribe_for_questions(connection: Connection, topic: str, reader_name: str) -> None:
     """A reader that never gets anything, because only consumers may ask where a topic ends."""
+    name = f"{reader_name}-{uuid.uuid4().hex[:16]}"
     try:
-        connection.request(lambda number: subscribe_reader(topic, LATEST, number))
+        connection.request(lambda number: subscribe_reader(topic, LATEST, number, subscription=name))
     except Refused as error:
         if error.code in (ServerError.TOPIC_NOT_FOUND, ServerError.METADATA):
             raise missing(topic) from None

@@ -17,9 +17,9 @@ import pytest
 
 from geminga.pipeline.avro_shapes import SchemaMismatch
 from geminga.pipeline.columns import ColumnMaker
-from geminga.pipeline.connection import Access, BrokerUnreachable, Connection, PipelineError
+from geminga.pipeline.connection import Access, BadOption, BrokerUnreachable, Connection, PipelineError
 from geminga.pipeline.decoding import ValueDecoder
-from geminga.pipeline.options import BadOption, parse_options
+from geminga.pipeline.options import parse_options
 from geminga.pipeline.planning import plan_batch
 from geminga.pipeline.reading import DataLost, Range
 from geminga.pipeline.row_columns import BadColumns

@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from geminga.pipeline.columns import column_names
-from geminga.pipeline.connection import PipelineError
+from geminga.pipeline.connection import BadOption, PipelineError
 from geminga.pipeline.options import Options, parse_options
 from geminga.pipeline.planning import narrowed, plan_batch, topics_of
 from geminga.pipeline.schemas import TopicSchema, schema_of, value_fields
@@ -47,6 +47,8 @@ class PulsarSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = parse_options(self.options)
+        if options.is_bounded:
+            raise BadOption("endingOffsets and endingTime are for batch queries: a stream has no end")
         return StreamReader(options, values_of(options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
