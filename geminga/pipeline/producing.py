@@ -36,13 +36,22 @@ class Producer:
     """
 
     def __init__(
-        self, access: Access, topic: str, name: str | None, *, pending_max: int, send_timeout_s: float
+        self,
+        access: Access,
+        topic: str,
+        name: str | None,
+        *,
+        pending_max: int,
+        send_timeout_s: float,
+        schema: pb.Schema | None = None,
     ) -> None:
-        """`name` None: the broker chooses one. Raises `PipelineError`."""
+        """`name` None: the broker chooses one. `schema` is registered. Raises `PipelineError`."""
         self.topic = topic
         self.name = name
         self.last_sequence_id = -1
         """The last that the broker knows of this producer, when it was opened; -1: none."""
+        self._schema = schema
+        self._schema_version = b""
         self._access = access
         self._pending_max = pending_max
         self._send_timeout_s = send_timeout_s
@@ -52,6 +61,11 @@ class Producer:
     @property
     def message_bytes_max(self) -> int:
         return self._connection.message_bytes_max
+
+    def name_schema(self, metadata: pb.MessageMetadata) -> None:
+        """Put in which version of the topic's schema the message is."""
+        if self._schema_version:
+            metadata.schema_version = self._schema_version
 
     def send(self, sequence_id: int, frame: bytes) -> None:
         """Returns when there is room for more; confirmed is what `flush` has seen. Raises `NotSent`."""
@@ -140,6 +154,11 @@ class Producer:
                 answer = self._register(connection)
             except Refused as error:
                 connection.close()
+                if error.code == ServerError.INCOMPATIBLE_SCHEMA:
+                    raise PipelineError(
+                        f"{self.topic}: its schema does not allow these values ({error.text}); change the "
+                        "columns, or set valueSchema=none to write a column 'value' as bytes"
+                    ) from None
                 if error.code not in _TRY_AGAIN or _CLOCK.monotonic_s() > until:
                     raise PipelineError(f"{self.topic}: cannot write: {error}") from None
                 threading.Event().wait(_PAUSE_SECONDS)
@@ -149,11 +168,14 @@ class Producer:
                 raise
             self.name = answer.producer_name
             self.last_sequence_id = answer.last_sequence_id
+            self._schema_version = answer.schema_version if self._schema is not None else b""
             return connection
 
     def _register(self, connection: Connection) -> pb.CommandProducerSuccess:
         answer = connection.request(
-            lambda number: client_commands.producer(number, _PRODUCER_ID, self.topic, self.name)
+            lambda number: client_commands.producer(
+                number, _PRODUCER_ID, self.topic, self.name, schema=self._schema
+            )
         )
         assert isinstance(answer, pb.CommandProducerSuccess)
         return answer

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from geminga.pipeline.protobuf_columns import Ints
+from geminga.wire.sticky_hash import sticky_hash
 
 _INT32 = 1 << 32
 
@@ -19,12 +20,14 @@ def java_string_hash(text: str) -> int:
     return found & 0x7FFFFFFF
 
 
-def by_key(keys: pa.BinaryArray, partitions: int) -> Ints:
-    """The partition of each key; -1 where there is none."""
+def by_key(keys: pa.BinaryArray, partitions: int, hashing: str = "java") -> Ints:
+    """The partition of each key; -1 where there is none. `hashing` may be "murmur3", as other clients do."""
     encoded = keys.dictionary_encode()
-    hashes = [
-        java_string_hash(key.decode(errors="replace")) % partitions for key in encoded.dictionary.to_pylist()
-    ]
+    known = encoded.dictionary.to_pylist()
+    if hashing == "murmur3":
+        hashes = [sticky_hash(key) % partitions for key in known]
+    else:
+        hashes = [java_string_hash(key.decode(errors="replace")) % partitions for key in known]
     found = np.full(len(keys), -1, np.int64)
     present = ~np.asarray(keys.is_null())
     found[present] = np.array(hashes, np.int64)[np.asarray(encoded.indices.drop_null(), np.int64)]

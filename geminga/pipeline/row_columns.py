@@ -7,6 +7,7 @@ import base64
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from geminga.pipeline.avro_writing import BadColumns
 from geminga.pipeline.columns import (
     BATCH_INDEX,
     BROKER_TIME,
@@ -27,7 +28,6 @@ from geminga.pipeline.columns import (
     TOPIC,
     VALUE,
 )
-from geminga.pipeline.connection import PipelineError
 from geminga.pipeline.encoding import Rows
 
 PARTITION = "__partition"
@@ -51,25 +51,10 @@ READ_ONLY_COLUMNS = frozenset(
 """What a DataFrame that was read has beside; it is left out."""
 
 
-class BadColumns(PipelineError):
-    """A DataFrame that cannot be written as it is."""
-
-
 def check_columns(schema: pa.Schema) -> None:
-    """Raises `BadColumns`, in words."""
+    """Those beside the value. Raises `BadColumns`, in words."""
     names = schema.names
-    if VALUE not in names:
-        raise BadColumns(
-            f"a DataFrame needs a column {VALUE!r} (binary or string) to be written; it has "
-            f"{', '.join(names)}. For JSON: .select(to_json(struct('*')).alias('value'))"
-        )
-    for name in names:
-        if name not in WRITTEN_COLUMNS and name not in READ_ONLY_COLUMNS:
-            raise BadColumns(
-                f"column {name!r} has no place in a message; allowed are {', '.join(WRITTEN_COLUMNS)}. "
-                "Pack others into the value, for example with to_json(struct(...))"
-            )
-    for name in (VALUE, KEY, ORDERING_KEY):
+    for name in (KEY, ORDERING_KEY):
         if name in names and not _is_bytes(schema.field(name).type):
             raise BadColumns(f"column {name!r} is {schema.field(name).type}; expected binary or string")
     for name in (EVENT_TIME, DELIVER_AT_TIME):
@@ -80,6 +65,8 @@ def check_columns(schema: pa.Schema) -> None:
                 f"column {name!r} is {schema.field(name).type}; expected a timestamp, or milliseconds "
                 "since 1970 as bigint"
             )
+    if TOPIC in names and not pa.types.is_string(schema.field(TOPIC).type):
+        raise BadColumns(f"column {TOPIC!r} is {schema.field(TOPIC).type}; expected string")
     if PROPERTIES in names and not pa.types.is_map(schema.field(PROPERTIES).type):
         raise BadColumns(
             f"column {PROPERTIES!r} is {schema.field(PROPERTIES).type}; expected map<string,string>"
@@ -91,8 +78,8 @@ def _is_bytes(kind: pa.DataType) -> bool:
                 or pa.types.is_large_binary(kind))  # fmt: skip
 
 
-def rows_of(batch: pa.RecordBatch) -> Rows:
-    """Raises `BadColumns`."""
+def rows_of(batch: pa.RecordBatch, value: pa.BinaryArray | None = None) -> Rows:
+    """`value` None: the column of that name."""
     names = set(batch.schema.names)
 
     def column(name: str) -> pa.Array | None:
@@ -100,7 +87,7 @@ def rows_of(batch: pa.RecordBatch) -> Rows:
 
     key, key_base64 = _keys(column(KEY))
     return Rows(
-        value=_binary(batch.column(VALUE)),
+        value=_binary(batch.column(VALUE)) if value is None else value,
         key=key,
         event_time_ms=_ms(column(EVENT_TIME)),
         properties=column(PROPERTIES),

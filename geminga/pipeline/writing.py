@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from geminga.clock import RealClock
+from geminga.pipeline.avro_writing import BadColumns
 from geminga.pipeline.columns import TOPIC
 from geminga.pipeline.connection import Connection, PipelineError
 from geminga.pipeline.encoding import (
@@ -28,8 +29,9 @@ from geminga.pipeline.options import Options
 from geminga.pipeline.producing import Producer
 from geminga.pipeline.protobuf_columns import Ints
 from geminga.pipeline.routing import by_key, in_turn
-from geminga.pipeline.row_columns import PARTITION, BadColumns, check_columns, rows_of
+from geminga.pipeline.row_columns import PARTITION, check_columns, rows_of
 from geminga.pipeline.topics import partitions_of
+from geminga.pipeline.value_encoding import ValueEncoder, value_encoder
 
 SEQUENCES_PER_BATCH = 1 << 32
 """Sequence ids of a micro batch: its id times this, plus the row."""
@@ -117,6 +119,7 @@ class _Lane:
             return
         assert self.producer.name is not None
         metadata = batch_metadata(self.producer.name, first, last, _CLOCK.now_ms(), rows)
+        self.producer.name_schema(metadata)
         self.producer.send(first, send_frame(1, metadata, payload, self._compression))
         self._count(len(rows), last)
 
@@ -126,6 +129,7 @@ class _Lane:
             return
         assert self.producer.name is not None
         metadata = single_metadata(self.producer.name, sequence_id, _CLOCK.now_ms(), row)
+        self.producer.name_schema(metadata)
         payload = row.value[0].as_py() or b""
         self.producer.send(sequence_id, send_frame(1, metadata, payload, self._compression))
         self._count(1, sequence_id)
@@ -151,19 +155,26 @@ class _Lane:
 class TaskWriter:
     """Writes the rows of one task. `close` in any case."""
 
-    def __init__(self, options: Options, task: Task) -> None:
+    def __init__(self, options: Options, task: Task, columns: pa.Schema | None = None) -> None:
+        """`columns`: of the DataFrame; None: what comes first has them. Raises `BadColumns`."""
         self._options = options
         self._task = task
+        self._encoder = None if columns is None else self._prepare(columns)
         self._lanes: dict[str, _Lane] = {}
         self._partitions: dict[str, list[str]] = {}
         self._rows: dict[str, int] = {}
+
+    def _prepare(self, columns: pa.Schema) -> ValueEncoder:
+        check_columns(columns)
+        return value_encoder(columns, self._options.value_schema)
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Written:
         """Returns once every row is durable. Raises `PipelineError`."""
         for batch in batches:
             if batch.num_rows == 0:
                 continue
-            check_columns(batch.schema)
+            if self._encoder is None:
+                self._encoder = self._prepare(batch.schema)
             if TOPIC in batch.schema.names and self._options.topics is None:
                 self._by_topic(batch)
             else:
@@ -204,7 +215,8 @@ class TaskWriter:
             self._add(topic, batch.take(pa.array(np.flatnonzero(indices == index))))
 
     def _add(self, topic: str, batch: pa.RecordBatch) -> None:
-        rows = rows_of(batch)
+        assert self._encoder is not None
+        rows = rows_of(batch, self._encoder(batch))
         first = self._rows.get(topic, 0)
         self._rows[topic] = first + len(rows)
         sequence_ids = self._task.batch_id * SEQUENCES_PER_BATCH + np.arange(first, first + len(rows))
@@ -228,9 +240,11 @@ class TaskWriter:
                 raise BadColumns(f"{PARTITION} has numbers that are not in [0, {partitions})")
             return found
         turn = in_turn(first, len(rows), self._options.batch_rows, partitions, self._task.partition)
+        if self._options.partitioning == "single":
+            turn = np.full(len(rows), self._task.partition % partitions)
         if self._options.partitioning == "roundrobin" or rows.key is None:
             return turn
-        keyed = by_key(rows.key, partitions)
+        keyed = by_key(rows.key, partitions, self._options.hashing)
         return np.where(keyed < 0, turn, keyed)
 
     def _parts(self, topic: str) -> list[str]:
@@ -256,6 +270,7 @@ class TaskWriter:
                 name,
                 pending_max=self._options.pending_max,
                 send_timeout_s=self._options.send_timeout_s,
+                schema=None if self._encoder is None else self._encoder.schema,
             )
             lane = self._lanes[part] = _Lane(producer, self._options)
         return lane

@@ -61,14 +61,22 @@ def topics_of_namespace(request_id: int, namespace: str) -> bytes:
     return frame(pb.BaseCommand(type=_TYPE.GET_TOPICS_OF_NAMESPACE, getTopicsOfNamespace=command))
 
 
-def producer(request_id: int, producer_id: int, topic: str, name: str | None = None) -> bytes:
-    """`name` None: the broker chooses one."""
+def producer(
+    request_id: int,
+    producer_id: int,
+    topic: str,
+    name: str | None = None,
+    *,
+    schema: pb.Schema | None = None,
+) -> bytes:
+    """`name` None: the broker chooses one. `schema`: registered if the topic has none like it."""
     command = pb.CommandProducer(
         request_id=request_id,
         producer_id=producer_id,
         topic=topic,
         producer_name=name,
         user_provided_producer_name=name is not None,
+        schema=schema,
     )
     return frame(pb.BaseCommand(type=_TYPE.PRODUCER, producer=command))
 

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.types import StructType
 
 from geminga.pipeline.columns import METADATA_COLUMNS
+from geminga.pipeline.connection import BadOption
+from geminga.pipeline.spark.source import PulsarSource
 from tests.e2e.admin_http import Admin, topic_path
 from tests.e2e.broker_process import Endpoints
 from tests.pipeline.conftest import Topics
@@ -135,7 +138,13 @@ def test_errors_reach_the_user_in_words(spark: Any, broker: Endpoints, topic: st
         spark.read.format("pulsar").option("service.url", "pulsar://127.0.0.1:1").option(
             "topic", "t"
         ).load().count()
-    with pytest.raises(Exception, match="needs a column 'value'"):
-        source(spark.range(1).write, broker, topic).mode("append").save()
+    with pytest.raises(Exception, match="column '__ky' has no place in a message"):
+        source(spark.range(1).selectExpr("id", "'a' __ky").write, broker, topic).mode("append").save()
     with pytest.raises(Exception, match="cannot be overwritten"):
         source(spark.range(1).selectExpr("'a' value").write, broker, topic).mode("overwrite").save()
+
+
+def test_a_stream_has_no_end() -> None:
+    source = PulsarSource({"service.url": "pulsar://h", "topic": "t", "endingTime": "5"})
+    with pytest.raises(BadOption, match="are for batch queries"):
+        source.streamReader(StructType())

@@ -14,7 +14,6 @@ from pyspark.sql.types import StructType
 
 from geminga.pipeline.connection import PipelineError
 from geminga.pipeline.options import Options
-from geminga.pipeline.row_columns import check_columns
 from geminga.pipeline.writing import Task, TaskWriter
 
 _BATCH_ID, _QUERY_ID = "streaming.sql.batchId", "sql.streaming.queryId"
@@ -32,7 +31,7 @@ class BatchWriter(DataSourceArrowWriter):
     """Rows are visible as soon as they are stored: there is nothing to commit, and nothing to take back."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        check_columns(to_arrow_schema(schema, timezone="UTC"))
+        self._columns = _checked(options, schema)
         prefix = options.producer_name_prefix or f"spark-{uuid.uuid4().hex[:12]}"
         self._options = replace(options, producer_name_prefix=prefix)
 
@@ -41,7 +40,7 @@ class BatchWriter(DataSourceArrowWriter):
         assert context is not None
         prefix = self._options.producer_name_prefix
         assert prefix is not None
-        return _write(self._options, Task(prefix, context.partitionId(), 0), iterator)
+        return _write(self._options, Task(prefix, context.partitionId(), 0), self._columns, iterator)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -50,7 +49,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        check_columns(to_arrow_schema(schema, timezone="UTC"))
+        self._columns = _checked(options, schema)
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:
@@ -63,13 +62,19 @@ class StreamWriter(DataSourceStreamArrowWriter):
             raise PipelineError(
                 "exactlyOnce: Spark does not tell which micro batch this is; set producerNamePrefix"
             )
-        return _write(
-            self._options, Task(prefix or "spark", context.partitionId(), int(batch_id or 0)), iterator
-        )
+        task = Task(prefix or "spark", context.partitionId(), int(batch_id or 0))
+        return _write(self._options, task, self._columns, iterator)
 
 
-def _write(options: Options, task: Task, batches: Iterator[pa.RecordBatch]) -> Committed:
-    writer = TaskWriter(options, task)
+def _checked(options: Options, schema: StructType) -> pa.Schema:
+    """Raises `BadColumns` in the driver, before anything is written."""
+    columns = to_arrow_schema(schema, timezone="UTC")
+    TaskWriter(options, Task("", 0, 0), columns)
+    return columns
+
+
+def _write(options: Options, task: Task, columns: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Committed:
+    writer = TaskWriter(options, task, columns)
     try:
         written = writer.write(batches)
     finally:

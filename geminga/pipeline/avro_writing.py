@@ -1,0 +1,161 @@
+"""Columns as the values of records: an AVRO definition as the JVM connector makes it, rows in AVRO or JSON.
+Pure.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from geminga.pipeline.connection import PipelineError
+
+RECORD_NAME = "topLevelRecord"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PLAIN: dict[pa.DataType, str] = {
+    pa.bool_(): "boolean",
+    pa.int8(): "int",
+    pa.int16(): "int",
+    pa.int32(): "int",
+    pa.int64(): "long",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.large_string(): "string",
+    pa.binary(): "bytes",
+    pa.large_binary(): "bytes",
+    pa.null(): "null",
+}
+
+
+class BadColumns(PipelineError):
+    """A DataFrame that cannot be written as it is."""
+
+
+def record_definition(columns: pa.Schema) -> Any:
+    """Of a record with these fields. Raises `BadColumns`."""
+    return _record(list(columns), RECORD_NAME, "")
+
+
+def _record(fields: list[pa.Field], name: str, namespace: str) -> Any:
+    inside = f"{namespace}.{name}" if namespace else name
+    for field in fields:
+        if _NAME.fullmatch(field.name) is None:
+            raise BadColumns(
+                f"column {field.name!r}: AVRO has names of letters, digits and _ only; rename it, for "
+                "example with withColumnRenamed"
+            )
+    made: dict[str, Any] = {"type": "record", "name": name}
+    if namespace:
+        made["namespace"] = namespace
+    made["fields"] = [
+        {"name": field.name, "type": _definition(field.type, field.nullable, field.name, inside)}
+        for field in fields
+    ]
+    return made
+
+
+def _definition(kind: pa.DataType, nullable: bool, name: str, namespace: str) -> Any:
+    found = _not_null(kind, name, namespace)
+    return [found, "null"] if nullable and found != "null" else found
+
+
+def _not_null(kind: pa.DataType, name: str, namespace: str) -> Any:
+    plain = _PLAIN.get(kind)
+    if plain is not None:
+        return plain
+    if pa.types.is_date32(kind):
+        return {"type": "int", "logicalType": "date"}
+    if pa.types.is_timestamp(kind):
+        return {"type": "long", "logicalType": ("" if kind.tz else "local-") + "timestamp-micros"}
+    if pa.types.is_decimal128(kind):
+        digits, scale = kind.precision, kind.scale
+        return {
+            "type": "fixed", "name": "fixed", "namespace": f"{namespace}.{name}",
+            "size": _decimal_bytes(digits), "logicalType": "decimal", "precision": digits, "scale": scale,
+        }  # fmt: skip
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        of = kind.value_field
+        return {"type": "array", "items": _definition(of.type, of.nullable, name, namespace)}
+    if pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
+        return {
+            "type": "map",
+            "values": _definition(kind.item_type, kind.item_field.nullable, name, namespace),
+        }
+    if pa.types.is_struct(kind):
+        return _record(list(kind), name, namespace)
+    raise BadColumns(f"column {name!r} is {kind}, for which AVRO has no type; cast it")
+
+
+def _decimal_bytes(digits: int) -> int:
+    size = 1
+    while 10**digits - 1 >= 1 << (8 * size - 1):
+        size += 1
+    return size
+
+
+def avro_rows(batch: pa.RecordBatch, definition: Any) -> pa.BinaryArray:
+    """Each row as a record of the definition. Raises `BadColumns` for a row that it does not allow."""
+    import fastavro
+
+    parsed = fastavro.parse_schema(definition)
+    found = []
+    try:
+        for row in batch.to_pylist(maps_as_pydicts="strict"):
+            buffer = io.BytesIO()
+            fastavro.schemaless_writer(buffer, parsed, row)
+            found.append(buffer.getvalue())
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise BadColumns(f"a row is no record of the schema: {error}") from None
+    return pa.array(found, pa.binary())
+
+
+def json_rows(batch: pa.RecordBatch) -> pa.BinaryArray:
+    """Each row as a JSON object: bytes in base64, times as ISO 8601, fields that are null with null."""
+    text = _json_struct(list(batch.schema))
+    rows = batch.to_pylist(maps_as_pydicts="strict")
+    return pa.array([text(row).encode() for row in rows], pa.binary())
+
+
+def _json_struct(fields: list[pa.Field]) -> Callable[[Any], str]:
+    parts = [(field.name, json.dumps(field.name), _json(field.type)) for field in fields]
+    return lambda row: "{" + ",".join(f"{key}:{part(row[name])}" for name, key, part in parts) + "}"
+
+
+def _json(kind: pa.DataType) -> Callable[[Any], str]:
+    plain = _json_not_null(kind)
+    return lambda value: "null" if value is None else plain(value)
+
+
+def _json_not_null(kind: pa.DataType) -> Callable[[Any], str]:
+    if pa.types.is_struct(kind):
+        return _json_struct(list(kind))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        item = _json(kind.value_type)
+        return lambda value: "[" + ",".join(map(item, value)) + "]"
+    if pa.types.is_map(kind):
+        each = _json(kind.item_type)
+        return lambda value: (
+            "{" + ",".join(f"{json.dumps(key)}:{each(one)}" for key, one in value.items()) + "}"
+        )
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return lambda value: json.dumps(base64.b64encode(value).decode())
+    if pa.types.is_decimal(kind):
+        return lambda value: format(value, "f")
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return lambda value: json.dumps(value.isoformat())
+    if pa.types.is_floating(kind):
+        return _json_float
+    return lambda value: json.dumps(value, ensure_ascii=False)
+
+
+def _json_float(value: float) -> str:
+    """What JSON has no number for as text, as Jackson does."""
+    if value != value:
+        return '"NaN"'
+    return json.dumps(value) if abs(value) != float("inf") else f'"{"-" if value < 0 else ""}Infinity"'
