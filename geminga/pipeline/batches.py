@@ -24,7 +24,7 @@ from geminga.wire.varint import scan_varint
 
 # fields of SingleMessageMetadata
 _PROPERTIES, _KEY, _PAYLOAD_SIZE, _COMPACTED_OUT, _EVENT_TIME, _KEY_BASE64 = 1, 2, 3, 4, 5, 6
-_ORDERING_KEY, _SEQUENCE_ID, _NULL_VALUE, _NULL_KEY = 7, 8, 9, 10
+_ORDERING_KEY, _SEQUENCE_ID, _NULL_VALUE = 7, 8, 9
 
 _PAYLOAD_SIZE_TAG = _PAYLOAD_SIZE << 3
 _LENGTH_TAGS = (_PROPERTIES << 3 | 2, _KEY << 3 | 2)
@@ -49,6 +49,8 @@ class Messages:
     key_base64: Flags
     ordering_key: Spans
     event_time_ms: Ints
+    sequence_id: Ints
+    """-1: it says none of its own."""
     null_value: Flags
     properties: Repeated
     """`message` is a row here."""
@@ -99,7 +101,7 @@ def split(entries: Entries, payload: Payload) -> Messages:
         payload.data,
         head_at,
         head_end,
-        numbers={_COMPACTED_OUT: 0, _EVENT_TIME: 0, _KEY_BASE64: 0, _NULL_VALUE: 0},
+        numbers={_COMPACTED_OUT: 0, _EVENT_TIME: 0, _KEY_BASE64: 0, _SEQUENCE_ID: -1, _NULL_VALUE: 0},
         spans=(_KEY, _ORDERING_KEY),
         repeated=(_PROPERTIES,),
     )
@@ -114,6 +116,7 @@ def split(entries: Entries, payload: Payload) -> Messages:
         key_base64=found.numbers[_KEY_BASE64] > 0,
         ordering_key=found.spans[_ORDERING_KEY],
         event_time_ms=found.numbers[_EVENT_TIME],
+        sequence_id=found.numbers[_SEQUENCE_ID],
         null_value=found.numbers[_NULL_VALUE] > 0,
         properties=found.repeated[_PROPERTIES],
     )
@@ -126,7 +129,7 @@ def split(entries: Entries, payload: Payload) -> Messages:
 def _check_counts(counts: Ints, payload: Payload) -> None:
     """Every message of a batch takes at least six bytes: do not allocate for more."""
     impossible = (counts > 1) & (counts * 6 > payload.end - payload.at)
-    if impossible.any() or (counts < 1).any():
+    if impossible.any() or (counts < 0).any():
         raise ProtocolError("a batch that is too short for its messages")
 
 
@@ -169,6 +172,7 @@ def select(messages: Messages, chosen: Flags) -> Messages:
         key_base64=messages.key_base64[chosen],
         ordering_key=Spans(messages.ordering_key.at[chosen], messages.ordering_key.size[chosen]),
         event_time_ms=messages.event_time_ms[chosen],
+        sequence_id=messages.sequence_id[chosen],
         null_value=messages.null_value[chosen],
         properties=Repeated(new_row[pairs.message[kept]], pairs.at[kept], pairs.size[kept]),
     )

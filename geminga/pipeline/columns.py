@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import binascii
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
 
+from geminga.errors import ProtocolError
 from geminga.pipeline.batches import Messages
 from geminga.pipeline.entries import NO_BATCH, Flags
 from geminga.pipeline.message_ids import message_ids
@@ -15,6 +17,7 @@ from geminga.pipeline.protobuf_columns import Bytes, Ints, Spans, scan
 
 _PAIR_KEY, _PAIR_VALUE = 1, 2
 _US_PER_MS = 1000
+_TIME_MS_MAX = (2**63 - 1) // _US_PER_MS
 
 VALUE = "value"
 KEY, TOPIC, MESSAGE_ID = "__key", "__topic", "__messageId"
@@ -92,6 +95,8 @@ def text(values: pa.BinaryArray) -> pa.StringArray:
 
 
 def times(values_ms: Ints, absent: Flags | None = None) -> pa.TimestampArray:
+    """A time that no microseconds can say, as "never" is written, becomes the last that they can."""
+    values_ms = np.clip(values_ms, -_TIME_MS_MAX, _TIME_MS_MAX)
     mask = None if absent is None or not absent.any() else absent
     return pa.array(values_ms * _US_PER_MS, pa.int64(), mask=mask).cast(_TIME)
 
@@ -154,15 +159,22 @@ class ColumnMaker:
 
 
 def decoded_keys(messages: Messages) -> pa.BinaryArray:
-    """The keys, those that are bytes out of their base64; null where there is none."""
+    """The keys, those that are bytes out of their base64 (if it is any); null where there is none."""
     keys = gather(messages.data, messages.key)
     encoded = messages.key_base64 & messages.key.present
     if not encoded.any():
         return keys
     plain = keys.to_pylist()
     for row in np.flatnonzero(encoded).tolist():
-        plain[row] = base64.b64decode(plain[row])
+        plain[row] = _unpacked(plain[row])
     return pa.array(plain, pa.binary())
+
+
+def _unpacked(key: bytes) -> bytes:
+    try:
+        return base64.b64decode(key, validate=True)
+    except binascii.Error:
+        return key
 
 
 def raw_value(messages: Messages) -> dict[str, pa.Array]:
@@ -189,6 +201,8 @@ def properties(messages: Messages) -> pa.MapArray:
     order = np.lexsort((pairs.at, pairs.message))
     message, at, size = pairs.message[order], pairs.at[order], pairs.size[order]
     found = scan(messages.data, at, at + size, numbers={}, spans=(_PAIR_KEY, _PAIR_VALUE))
+    if not found.spans[_PAIR_KEY].present.all():
+        raise ProtocolError("a property without a key")
     keys = text(gather(messages.data, found.spans[_PAIR_KEY]))
     values = text(gather(messages.data, found.spans[_PAIR_VALUE]))
     if len(message) > 1 and (message[1:] == message[:-1]).any():
@@ -220,9 +234,10 @@ def _int32(values: Ints) -> pa.Array:
 
 
 def _sequence_ids(messages: Messages) -> pa.Array:
-    """Of the entry for its first message, counted on from there as the clients do."""
+    """Its own if it says one, else that of the entry for its first message, counted on from there."""
     index = np.where(messages.batch_index == NO_BATCH, 0, messages.batch_index)
-    return pa.array(messages.entries.sequence_id[messages.entry] + index)
+    counted = messages.entries.sequence_id[messages.entry] + index
+    return pa.array(np.where(messages.sequence_id < 0, counted, messages.sequence_id))
 
 
 def column_names(more: Sequence[str]) -> dict[str, pa.DataType]:

@@ -23,7 +23,7 @@ _LEDGER_ID, _ENTRY_ID, _PARTITION = 1, 2, 3
 _PRODUCER, _SEQUENCE_ID, _PUBLISH_TIME, _PROPERTIES, _KEY = 1, 2, 3, 4, 6
 _COMPRESSION, _UNCOMPRESSED_SIZE, _NUM_MESSAGES, _EVENT_TIME, _ENCRYPTION_KEYS = 8, 9, 11, 12, 13
 _SCHEMA_VERSION, _KEY_BASE64, _ORDERING_KEY, _DELIVER_AT, _MARKER = 16, 17, 18, 19, 20
-_NULL_VALUE, _UUID, _NUM_CHUNKS, _TOTAL_CHUNK_BYTES, _CHUNK_ID, _NULL_KEY = 25, 26, 27, 28, 29, 30
+_NULL_VALUE, _UUID, _NUM_CHUNKS, _CHUNK_ID = 25, 26, 27, 29
 
 _BROKER_TIME = 1
 _INT32_MAX = 2**31 - 1
@@ -50,13 +50,11 @@ class Entries:
     encrypted: Flags
     marker: Flags
     null_value: Flags
-    null_key: Flags
     key_base64: Flags
     sequence_id: Ints
     chunk_id: Ints
     """-1: not a chunk."""
     chunks: Ints
-    chunked_bytes: Ints
     producer: Spans
     key: Spans
     ordering_key: Spans
@@ -130,9 +128,7 @@ def read_entries(data: Bytes, places: Ints) -> Entries:
             _MARKER: -1,
             _NULL_VALUE: 0,
             _NUM_CHUNKS: 0,
-            _TOTAL_CHUNK_BYTES: 0,
             _CHUNK_ID: -1,
-            _NULL_KEY: 0,
         },
         spans=(_PRODUCER, _KEY, _ENCRYPTION_KEYS, _SCHEMA_VERSION, _ORDERING_KEY, _UUID),
         repeated=(_PROPERTIES,),
@@ -159,12 +155,10 @@ def read_entries(data: Bytes, places: Ints) -> Entries:
         encrypted=spans[_ENCRYPTION_KEYS].present,
         marker=numbers[_MARKER] >= 0,
         null_value=numbers[_NULL_VALUE] > 0,
-        null_key=numbers[_NULL_KEY] > 0,
         key_base64=numbers[_KEY_BASE64] > 0,
         sequence_id=numbers[_SEQUENCE_ID],
         chunk_id=np.where(in_chunks, numbers[_CHUNK_ID], -1),
         chunks=numbers[_NUM_CHUNKS],
-        chunked_bytes=numbers[_TOTAL_CHUNK_BYTES],
         producer=spans[_PRODUCER],
         key=spans[_KEY],
         ordering_key=spans[_ORDERING_KEY],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import uuid
 from dataclasses import replace
@@ -13,17 +14,24 @@ from geminga.pipeline.connection import PipelineError
 from geminga.pipeline.export_manifest import MANIFEST, Manifest, NoExport, Run, decode, encode
 
 _LOCK = "_lock"
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/+")
+_PATTERN = re.compile(r"[*?\[\]{}]")
 
 
 def local_path(given: str) -> str:
-    """An absolute path; file: URLs are allowed. Raises `PipelineError` for other file systems."""
-    scheme, separator, rest = given.partition("://")
-    if separator and scheme != "file":
+    """An absolute path; file: URLs are allowed. Raises `PipelineError` for other file systems, and for names
+    in which Spark would see a pattern.
+    """
+    url = _URL.match(given)
+    if url is not None and url[1].lower() != "file":
         raise PipelineError(
-            f"{given}: exports are on file systems that are mounted on every machine, not on {scheme}:; name "
+            f"{given}: exports are on file systems that are mounted on every machine, not on {url[1]}:; name "
             "a directory, and copy it elsewhere afterwards"
         )
-    return os.path.abspath(rest if separator else given)
+    path = os.path.abspath(given if url is None else "/" + given[url.end() :])
+    if _PATTERN.search(path):
+        raise PipelineError(f"{path}: Spark takes names with any of * ? [ ] {{ }} for patterns; name another")
+    return path
 
 
 def load(directory: str) -> Manifest:

@@ -27,14 +27,14 @@ from geminga.pipeline.columns import (
     VALUE,
     ColumnMaker,
 )
-from geminga.pipeline.connection import Connection
+from geminga.pipeline.connection import Connection, PipelineError, Refused
 from geminga.pipeline.export_manifest import ExportedFile, ExportedTopic
 from geminga.pipeline.options import Options, TopicChoice
 from geminga.pipeline.places import EARLIEST, Place
 from geminga.pipeline.planning import cut_range, partitions, topics_of
 from geminga.pipeline.reading import DataLost, Range
 from geminga.pipeline.row_columns import PARTITION
-from geminga.pipeline.rows import read_range
+from geminga.pipeline.rows import EncryptedEntry, read_range
 from geminga.pipeline.schemas import TopicSchema, fetch_schema
 from geminga.pipeline.topics import Last, full_name, last_of
 
@@ -118,9 +118,20 @@ def _schemas(options: Options, topic: str) -> tuple[tuple[bytes, TopicSchema], .
 
 def exported_batches(options: Options, wanted: Range) -> Iterator[pa.RecordBatch]:
     """The messages of a range with the columns of `EXPORTED`. Raises what `read_range` does."""
+    try:
+        yield from _exported_batches(options, wanted)
+    except EncryptedEntry as error:
+        raise PipelineError(
+            f"{error}: encrypted messages are not exported, as the client that decrypts them does not tell "
+            "their delivery times. Leave the topic out, and let consumers with the key move what it holds"
+        ) from None
+
+
+def _exported_batches(options: Options, wanted: Range) -> Iterator[pa.RecordBatch]:
     index = max(full_name(wanted.topic).partition_index, -1)
     maker = ColumnMaker(wanted.topic, _READ)
-    for batch in read_range(options.access, wanted, maker, poll_timeout_s=options.poll_timeout_s):
+    timeout_s = options.poll_timeout_s
+    for batch in read_range(options.access, wanted, maker, poll_timeout_s=timeout_s, may_decrypt=False):
         count = batch.num_rows
         hours = np.asarray(batch.column(PUBLISH_TIME).cast(pa.int64())) // _HOUR_US
         date = pc.strftime(batch.column(PUBLISH_TIME), format="%Y-%m-%d")

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 from fastcrc.crc32 import iscsi as crc_32c
+from google.protobuf.message import DecodeError
 
 from geminga.errors import GemingaError, ProtocolError
 from geminga.limits import FRAME_BYTES_MAX, MIB
@@ -121,7 +122,7 @@ class FrameBuffer:
             at = end
         self._scanned = at
         if last >= 0:
-            self.last_position = self._position(len(self._places) - PLACES)
+            self.last_position = position_of(self._view, *self._places[-PLACES : 2 - PLACES])
 
     def _add(self, command_at: int, command_end: int, end: int) -> None:
         data, at = self._data, command_end
@@ -134,18 +135,24 @@ class FrameBuffer:
             if magic == _CHECKSUM_MAGIC:
                 at += 6
                 if crc_32c(self._view[at:end]) != checksum:
-                    message = pb.CommandMessage.FromString(bytes(self._view[command_at:command_end]))
-                    place = f"{message.message_id.ledgerId}:{message.message_id.entryId}"
-                    raise CorruptEntry(f"entry {place}: its checksum does not match its bytes")
+                    ledger_id, entry_id = position_of(self._view, command_at, command_end)
+                    raise CorruptEntry(f"entry {ledger_id}:{entry_id}: its checksum does not match its bytes")
         metadata_end = at + 4 + (_U32.unpack_from(data, at)[0] if end - at >= 4 else end)
         if metadata_end > end:
             raise ProtocolError("a message that ends inside its metadata")
         self._places.extend((command_at, command_end, stamp_at, stamp_end, at + 4, metadata_end, end))
 
-    def _position(self, index: int) -> tuple[int, int]:
-        command_at, command_end = self._places[index : index + 2]
-        message_id = pb.CommandMessage.FromString(bytes(self._view[command_at:command_end])).message_id
-        return message_id.ledgerId, message_id.entryId
+
+def position_of(data: memoryview, command_at: int, command_end: int) -> tuple[int, int]:
+    """(ledger id, entry id) of the MESSAGE whose command is data[command_at:command_end].
+
+    Raises `ProtocolError`.
+    """
+    try:
+        message_id = pb.CommandMessage.FromString(bytes(data[command_at:command_end])).message_id
+    except DecodeError as error:
+        raise ProtocolError(f"not a MESSAGE: {error}") from None
+    return message_id.ledgerId, message_id.entryId
 
 
 def _message_at(data: bytearray, at: int, end: int) -> int:
@@ -154,7 +161,10 @@ def _message_at(data: bytearray, at: int, end: int) -> int:
         size, start = scan_varint(data, at + 3)  # type: ignore[arg-type]
         if start + size == end:
             return start
-    envelope = pb.BaseCommand.FromString(bytes(data[at:end]))
+    try:
+        envelope = pb.BaseCommand.FromString(bytes(data[at:end]))
+    except DecodeError as error:
+        raise ProtocolError(f"not a command: {error}") from None
     if envelope.type != _MESSAGE:
         return -1
     raise ProtocolError("a MESSAGE in an unusual envelope")

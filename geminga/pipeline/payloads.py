@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,11 +15,15 @@ from geminga.pipeline.batches import Payload
 from geminga.pipeline.entries import Entries
 from geminga.pipeline.protobuf_columns import PADDING_BYTES, Bytes
 from geminga.wire import pulsar_pb2 as pb
+from geminga.wire.varint import scan_varint
 
+INFLATED_AT_ONCE_BYTES = 64 * MIB
+"""What the entries that are decoded together may grow to, unless it is a single one."""
 INFLATED_BYTES_MAX = 512 * MIB
 """What one entry or chunked message may grow to."""
 CHUNKED_BYTES_MAX = 1024 * MIB
 """What all chunked messages that are not whole yet may take."""
+_VARINT_BYTES_MAX = 10
 
 
 class BadPayload(GemingaError):
@@ -29,25 +33,41 @@ class BadPayload(GemingaError):
 Inflate = Callable[[bytes, int], bytes]
 
 
-def _by_codec(name: str) -> Inflate:
-    codec = pa.Codec(name)
+_LZ4, _ZSTD, _SNAPPY = pa.Codec("lz4_raw"), pa.Codec("zstd"), pa.Codec("snappy")
 
-    def inflate(payload: bytes, size_bytes: int) -> bytes:
-        return bytes(codec.decompress(payload, size_bytes, asbytes=True))
 
-    return inflate
+def _lz4(payload: bytes, size_bytes: int) -> bytes:
+    """A block does not say how long it is, and Arrow does not say how much of its buffer was written: that it
+    is all of it shows in that one byte less does not do.
+    """
+    found = bytes(_LZ4.decompress(payload, size_bytes, asbytes=True))
+    if size_bytes > 0:
+        try:
+            _LZ4.decompress(payload, size_bytes - 1)
+        except OSError:
+            return found
+        raise OSError(f"less than {size_bytes} bytes")
+    return found
 
 
 def _zlib(payload: bytes, size_bytes: int) -> bytes:
     return zlib.decompressobj().decompress(payload, size_bytes + 1)
 
 
-_INFLATE: dict[int, Inflate] = {
-    pb.LZ4: _by_codec("lz4_raw"),
-    pb.ZLIB: _zlib,
-    pb.ZSTD: _by_codec("zstd"),
-    pb.SNAPPY: _by_codec("snappy"),
-}
+def _zstd(payload: bytes, size_bytes: int) -> bytes:
+    return bytes(_ZSTD.decompress(payload, size_bytes, asbytes=True))
+
+
+def _snappy(payload: bytes, size_bytes: int) -> bytes:
+    """Of a block that is shorter than stated Arrow would hand out memory that nobody has written."""
+    if payload:
+        stated, _ = scan_varint(payload[:_VARINT_BYTES_MAX] + b"\0", 0)
+        if stated != size_bytes:
+            raise OSError(f"{stated} bytes")
+    return bytes(_SNAPPY.decompress(payload, size_bytes, asbytes=True))
+
+
+_INFLATE: dict[int, Inflate] = {pb.LZ4: _lz4, pb.ZLIB: _zlib, pb.ZSTD: _zstd, pb.SNAPPY: _snappy}
 
 
 def inflate(compression: int, payload: bytes, size_bytes: int, place: str) -> bytes:
@@ -127,6 +147,21 @@ class ChunkedMessages:
         partial = self._partial.pop(uuid, None)
         if partial is not None:
             self._bytes -= partial.size_bytes
+
+
+def portions(entries: Entries) -> Iterator[Entries]:
+    """The entries in order, so many at a time that their payloads fit into memory once they are inflated."""
+    sizes = np.where(entries.compression != 0, entries.uncompressed_bytes, 0)
+    if sizes.sum() <= INFLATED_AT_ONCE_BYTES:
+        yield entries
+        return
+    first = total = 0
+    for row, size in enumerate(sizes.tolist()):
+        if total + size > INFLATED_AT_ONCE_BYTES and row > first:
+            yield entries.select(np.arange(first, row))
+            first, total = row, 0
+        total += size
+    yield entries.select(np.arange(first, len(entries)))
 
 
 def plain_payloads(entries: Entries, chunked: ChunkedMessages) -> Payload:

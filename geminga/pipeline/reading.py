@@ -18,9 +18,10 @@ from geminga.pipeline.connection import (
     PipelineError,
     owner_of,
 )
-from geminga.pipeline.entries import Entries, read_entries
-from geminga.pipeline.frames import FrameBuffer
+from geminga.pipeline.entries import Entries
+from geminga.pipeline.frames import CorruptEntry, FrameBuffer
 from geminga.pipeline.places import EARLIEST, Place, of_message_id
+from geminga.pipeline.unreadable import entries_of
 from geminga.wire import client_commands, encoder
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import unsigned
@@ -113,10 +114,12 @@ class EntryStream:
             raise BrokerUnreachable(f"{self._connection.url} closed the connection")
         try:
             self.buffer.received(size)
+            if self.buffer.others:
+                self._obey()
         except ProtocolError as error:
             raise BrokerUnreachable(f"{self._connection.url} does not follow the protocol: {error}") from None
-        if self.buffer.others:
-            self._obey()
+        except CorruptEntry as error:
+            raise CorruptEntry(f"{self.topic}: {error}") from None
         return True
 
     def _obey(self) -> None:
@@ -222,7 +225,7 @@ class EntryReader:
                         waited_since = _CLOCK.monotonic_s()
                     continue
                 waited_since = _CLOCK.monotonic_s()
-                entries = read_entries(*buffer.take())
+                entries = entries_of(wanted.topic, buffer.take())
                 permits = int(entries.messages.sum())
                 entries = self._ours(entries)
                 if len(entries):

@@ -10,44 +10,61 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from geminga.pipeline.batches import Messages, select, split
+from geminga.errors import ProtocolError
+from geminga.pipeline.batches import Messages, select
 from geminga.pipeline.client_reading import read_by_client
 from geminga.pipeline.columns import ColumnMaker
 from geminga.pipeline.connection import Access, PipelineError
 from geminga.pipeline.entries import Entries
-from geminga.pipeline.payloads import ChunkedMessages, plain_payloads
+from geminga.pipeline.payloads import ChunkedMessages, plain_payloads, portions
 from geminga.pipeline.places import EARLIEST, Place
 from geminga.pipeline.reading import EntryReader, Range
+from geminga.pipeline.unreadable import messages_of, unreadable
 
 _FOREVER_MS = 2**63 - 1
 _LOOK_BACK_ENTRIES = (64, 1024, 16_384)
 """How far to go back for the first chunk of a message, by steps; then to the begin of the topic."""
 
 
+class EncryptedEntry(PipelineError):
+    """What only the official client can read was met where that is of no use."""
+
+
 def read_range(
-    access: Access, wanted: Range, maker: ColumnMaker, *, poll_timeout_s: float
+    access: Access, wanted: Range, maker: ColumnMaker, *, poll_timeout_s: float, may_decrypt: bool = True
 ) -> Iterator[pa.RecordBatch]:
     """Every message of the range once, in order. A chunked message counts where its last chunk is.
 
-    Raises `PipelineError`, `CorruptEntry`, `BadPayload`.
+    Raises `PipelineError`, `CorruptEntry`, `BadPayload`; `EncryptedEntry` unless they may be decrypted.
     """
-    for messages in _messages(access, wanted, poll_timeout_s):
+    for messages in _messages(access, wanted, poll_timeout_s, may_decrypt):
         ours = within(messages, wanted)
         if len(ours):
-            yield maker.batch(ours)
+            try:
+                batch = maker.batch(ours)
+            except ProtocolError as error:
+                raise unreadable(wanted.topic, messages.entries, error) from None
+            yield batch
 
 
-def _messages(access: Access, wanted: Range, poll_timeout_s: float) -> Iterator[Messages]:
+def _messages(
+    access: Access, wanted: Range, poll_timeout_s: float, may_decrypt: bool
+) -> Iterator[Messages]:
     chunked = ChunkedMessages()
     for entries in EntryReader(access, wanted, poll_timeout_s=poll_timeout_s).buffers():
         if entries.encrypted.any():
+            if not may_decrypt:
+                row = int(entries.encrypted.argmax())
+                place = f"{entries.ledger_id[row]}:{entries.entry_id[row]}"
+                raise EncryptedEntry(f"{wanted.topic}: entry {place} is encrypted")
             first = Place(int(entries.ledger_id[0]), int(entries.entry_id[0]), 0)
             rest = replace(wanted, start=max(first, wanted.start))
             yield from read_by_client(access, rest, poll_timeout_s=poll_timeout_s)
             return
         if (entries.chunk_id > 0).any():
             _find_heads(access, wanted.topic, entries, chunked, poll_timeout_s)
-        yield split(entries, plain_payloads(entries, chunked))
+        for portion in portions(entries):
+            yield messages_of(wanted.topic, portion, chunked)
 
 
 def within(messages: Messages, wanted: Range) -> Messages:
