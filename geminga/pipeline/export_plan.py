@@ -17,7 +17,6 @@ from geminga.disk import RealDisk
 from geminga.errors import CorruptData
 from geminga.limits import MIB
 from geminga.names import TopicName
-from geminga.pipeline.avro_shapes import SchemaMismatch
 from geminga.pipeline.columns import (
     METADATA_COLUMNS,
     MORE_COLUMNS,
@@ -27,7 +26,7 @@ from geminga.pipeline.columns import (
     VALUE,
     ColumnMaker,
 )
-from geminga.pipeline.connection import Connection, PipelineError, Refused
+from geminga.pipeline.connection import Connection, PipelineError
 from geminga.pipeline.export_manifest import ExportedFile, ExportedTopic
 from geminga.pipeline.options import Options, TopicChoice
 from geminga.pipeline.places import EARLIEST, Place
@@ -35,7 +34,7 @@ from geminga.pipeline.planning import cut_range, partitions, topics_of
 from geminga.pipeline.reading import DataLost, Range
 from geminga.pipeline.row_columns import PARTITION
 from geminga.pipeline.rows import EncryptedEntry, read_range
-from geminga.pipeline.schemas import TopicSchema, fetch_schema
+from geminga.pipeline.schemas import TopicSchema, fetch_versions
 from geminga.pipeline.topics import Last, full_name, last_of
 
 PUBLISH_DATE, PUBLISH_HOUR = "publish_date", "publish_hour"
@@ -53,7 +52,6 @@ EXPORTED: Final = FILE_COLUMNS.append(pa.field(PUBLISH_DATE, pa.string())).appen
     pa.field(PUBLISH_HOUR, pa.int32())
 )
 _HOUR_US = 3_600_000_000
-_SCHEMA_VERSION_BYTES = 8
 _CHECK_BYTES = 8 * MIB
 
 
@@ -99,21 +97,8 @@ def _range(options: Options, topic: str, start: Place, last: Last) -> Range:
 
 
 def _schemas(options: Options, topic: str) -> tuple[tuple[bytes, TopicSchema], ...]:
-    """All versions; one that was deleted is left out."""
-    found = []
     with Connection.open(options.access) as connection:
-        if fetch_schema(connection, topic).kind is None:
-            return ()
-        missing, number = 0, 0
-        while missing < 2:
-            version = number.to_bytes(_SCHEMA_VERSION_BYTES, "big")
-            try:
-                found.append((version, fetch_schema(connection, topic, version)))
-                missing = 0
-            except SchemaMismatch:
-                missing += 1
-            number += 1
-    return tuple(found)
+        return fetch_versions(connection, topic)
 
 
 def exported_batches(options: Options, wanted: Range) -> Iterator[pa.RecordBatch]:

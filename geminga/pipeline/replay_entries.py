@@ -66,10 +66,25 @@ def rows_to_send(batch: pa.RecordBatch, flags: Flags) -> Rows:
 
 
 def key_flags(batch: pa.RecordBatch) -> Flags:
-    """Whether the key of each row is bytes; a row without a key is as the one before."""
+    """Whether the key of each row is bytes; a row without a key is as the one before. What is no text counts
+    as bytes, whatever its producer said.
+    """
+    keys = batch.column(KEY)
     flags = np.asarray(batch.column(KEY_BASE64).fill_null(False), bool)
+    try:
+        keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        flags = flags | [key is not None and not _is_text(key) for key in keys.to_pylist()]
     if not flags.any():
         return flags
-    keyed = ~np.asarray(batch.column(KEY).is_null())
+    keyed = ~np.asarray(keys.is_null())
     last = np.maximum.accumulate(np.where(keyed, np.arange(len(flags)), -1))
     return np.where(last >= 0, flags[np.maximum(last, 0)], False)
+
+
+def _is_text(key: bytes) -> bool:
+    try:
+        key.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

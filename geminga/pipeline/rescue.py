@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
@@ -327,14 +328,9 @@ def ledgers_in(inventories: Iterable[Inventory], topics: dict[int, str]) -> list
 
 
 def _gaps(ids: BitMap64) -> list[tuple[int, int]]:
-    gaps = []
-    missing = BitMap64()
-    missing.add_range(0, ids.max() + 1)
-    first = last = -2
-    for entry_id in missing - ids:
-        if entry_id != last + 1:
-            if first >= 0:
-                gaps.append((first, last))
-            first = entry_id
-        last = entry_id
-    return [*gaps, (first, last)] if first >= 0 else gaps
+    if len(ids) == ids.max() + 1:
+        return []
+    there = np.array(ids.to_array(), np.uint64)
+    before = np.concatenate((np.array([-1], np.int64), there[:-1].astype(np.int64)))
+    firsts, lasts = before + 1, there.astype(np.int64) - 1
+    return [(int(firsts[at]), int(lasts[at])) for at in np.flatnonzero(firsts <= lasts)]

@@ -7,6 +7,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from geminga.errors import ProtocolError
+from geminga.wire.commands import signed
 from geminga.wire.message_metadata import broker_timestamp_ms
 from geminga.wire.stored_entry import metadata_place, parse_metadata, raw_text, stamp_bytes
 
@@ -33,8 +34,9 @@ ENTRIES: Final = pa.schema(
     ]
 )
 """`body` is the entry as it was stored; from `payload_at` on is what the client sent, compressed and with all
-messages of a batch. `topic` is null where no footer names the ledger. What is not a message (a cursor's
-state, a bucket of the delayed index) has only its place and its bytes.
+messages of a batch. Of a property that is given twice the last counts. `topic` is null where no footer names
+the ledger. What is not a message (a cursor's state, a bucket of the delayed index) has only its place and its
+bytes.
 """
 _COMPRESSIONS: Final = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
 
@@ -76,15 +78,20 @@ def said_by(body: bytes) -> dict[str, Any]:
     key = metadata.partition_key if metadata.HasField("partition_key") else None
     return {
         "is_message": True,
-        "broker_time_ms": stamp_ms,
-        "publish_time_ms": metadata.publish_time,
-        "event_time_ms": metadata.event_time or None,
+        "broker_time_ms": signed(stamp_ms) if stamp_ms is not None else None,
+        "publish_time_ms": signed(metadata.publish_time),
+        "event_time_ms": signed(metadata.event_time) or None,
         "deliver_at_ms": metadata.deliver_at_time if metadata.HasField("deliver_at_time") else None,
-        "producer": metadata.producer_name,
-        "sequence_id": metadata.sequence_id,
+        "producer": _text(metadata.producer_name),
+        "sequence_id": signed(metadata.sequence_id),
         "key": raw_text(key) if key is not None else None,
         "messages": metadata.num_messages_in_batch,
         "compression": _COMPRESSIONS[metadata.compression] if metadata.compression < 5 else None,
-        "properties": [(pair.key, pair.value) for pair in metadata.properties],
+        "properties": list({_text(pair.key): _text(pair.value) for pair in metadata.properties}.items()),
         "payload_at": end,
     }
+
+
+def _text(given: str | bytes) -> str:
+    """What is not UTF-8 becomes U+FFFD."""
+    return raw_text(given).decode(errors="replace")

@@ -47,9 +47,7 @@ def read_range(
             yield batch
 
 
-def _messages(
-    access: Access, wanted: Range, poll_timeout_s: float, may_decrypt: bool
-) -> Iterator[Messages]:
+def _messages(access: Access, wanted: Range, poll_timeout_s: float, may_decrypt: bool) -> Iterator[Messages]:
     chunked = ChunkedMessages()
     for entries in EntryReader(access, wanted, poll_timeout_s=poll_timeout_s).buffers():
         if entries.encrypted.any():

@@ -81,18 +81,50 @@ def _kind_of(name: str) -> int | None:
 
 def fetch_schema(connection: Connection, topic: str, version: bytes | None = None) -> TopicSchema:
     """The latest, or the one of a version. Raises `PipelineError`."""
+    try:
+        return _schema_in(_ask(connection, topic, version))
+    except Refused as error:
+        if error.code in _NO_SCHEMA and version is None:
+            return TopicSchema()
+        raise SchemaMismatch(f"{topic}: its schema cannot be had: {error}") from None
+
+
+def fetch_versions(connection: Connection, topic: str) -> tuple[tuple[bytes, TopicSchema], ...]:
+    """Every version that counts and what the registry calls it, the oldest first; those before a deletion
+    are left out. Raises `PipelineError`.
+    """
+    found = []
+    try:
+        latest = _ask(connection, topic, None)
+    except Refused as error:
+        if error.code == ServerError.TOPIC_NOT_FOUND:
+            return ()
+        raise
+    if _schema_in(latest).kind is None:
+        return ()
+    for number in range(int.from_bytes(latest.schema_version, "big") + 1):
+        version = number.to_bytes(len(latest.schema_version), "big")
+        try:
+            found.append((version, _schema_in(_ask(connection, topic, version))))
+        except Refused as error:
+            if error.code != ServerError.TOPIC_NOT_FOUND:
+                raise
+    return tuple(found)
+
+
+def _ask(connection: Connection, topic: str, version: bytes | None) -> pb.CommandGetSchemaResponse:
     name = str(full_name(topic).partitioned_name)
 
     def build(number: int) -> bytes:
         command = pb.CommandGetSchema(request_id=number, topic=name, schema_version=version)
         return frame(pb.BaseCommand(type=pb.BaseCommand.Type.GET_SCHEMA, getSchema=command))
 
-    try:
-        answer = connection.request(build)
-    except Refused as error:
-        if error.code in _NO_SCHEMA and version is None:
-            return TopicSchema()
-        raise SchemaMismatch(f"{topic}: its schema cannot be had: {error}") from None
+    answer = connection.request(build)
+    assert isinstance(answer, pb.CommandGetSchemaResponse)
+    return answer
+
+
+def _schema_in(answer: pb.CommandGetSchemaResponse) -> TopicSchema:
     schema = answer.schema
     if schema.type == _TYPE.Value("None"):
         return TopicSchema()
