@@ -91,6 +91,8 @@ class DeliveryLog:
         pending = self._events
         before = len(pending)
         pending.extend(events)
+        if len(pending) == before:
+            return
         if len(pending) > PENDING_EVENTS_MAX:
             self._missed += len(pending) - PENDING_EVENTS_MAX
             del pending[PENDING_EVENTS_MAX:]
@@ -197,17 +199,20 @@ class DeliveryLog:
         disk.make_directory(directory)
         numbers = [number for name in disk.list(directory) if (number := file_number(name)) is not None]
         number = max(numbers, default=0) + 1
-        file = disk.create(os.path.join(directory, file_name(number)))
-        file.append(encode_file_head(FileHead(number, now_ms)))
-        self._file, self._segments = file, 0
+        self._file = disk.create(os.path.join(directory, file_name(number)))
+        self._segments = 0
+        self._file.append(encode_file_head(FileHead(number, now_ms)))
         if self._total_bytes_max:
             self._drop_oldest(sorted(numbers))
 
     def _end_file(self) -> None:
+        """A file without a segment goes: on a full disk each try would leave one."""
         file, self._file = self._file, None
         if file is not None:
             with contextlib.suppress(StorageError):
                 file.close()
+                if not self._segments:
+                    self._disk.unlink(file.path)
 
     def _drop_oldest(self, numbers: list[int]) -> None:
         from geminga.delivery_log_format import file_name

@@ -22,7 +22,7 @@ _NOTHING = pa.scalar(b"")
 
 def message_ids(messages: Messages) -> pa.BinaryArray:
     """ledger id, entry id, partition if it has one; batch index and size if it was in a batch."""
-    if len(messages) < _LARGE_BATCH * len(messages.entries):
+    if len(messages) <= _LARGE_BATCH * len(messages.entries):
         return _of_small_batches(messages)
     return _of_large_batches(messages)
 
