@@ -12,7 +12,7 @@ from geminga.broker.delivery_log import DeliveryLog
 from geminga.broker.delivery_log_notes import ACKED, CLOSED, DUPLICATE, MISSED, OPENED, RELEASED
 from geminga.clock import TrioClock
 from geminga.delivery_log_format import Kind, file_name, segments
-from geminga.disk import DiskFull, File, RealDisk
+from geminga.disk import DiskFull, File, RealDisk, RealFile
 
 
 class FullDisk(RealDisk):
@@ -83,6 +83,30 @@ async def test_a_disk_that_fails_stops_nobody(
         sum(missed(f"{tmp_path}/log", number) for number in numbers) + len(found) - found.count(MISSED) == 5
     )
     assert found[-1] == CLOSED
+
+
+async def test_tries_on_a_full_disk_leave_no_files_and_no_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
+) -> None:
+    log = made(tmp_path, RealDisk(), file_bytes_max=1)
+    await nursery.start(lambda task_status: log.run(task_status=task_status))
+    await log._write()
+    tried: list[RealFile] = []
+
+    def no_room(file: RealFile, data: bytes) -> int:
+        tried.append(file)
+        raise DiskFull(f"{file.path}: no space left")
+
+    with monkeypatch.context() as full:
+        full.setattr(RealFile, "append", no_room)
+        for number in range(5):
+            log.duplicate("t", "p", number, 1)
+            await log._write()
+    assert len(tried) >= 5
+    assert all(file._descriptor < 0 for file in tried)
+    assert RealDisk().list(f"{tmp_path}/log") == [file_name(1)]
+    await log.close()
+    assert missed(f"{tmp_path}/log", 2) == 5
 
 
 async def test_the_oldest_files_go(tmp_path: Path, nursery: trio.Nursery) -> None:

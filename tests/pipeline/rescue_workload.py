@@ -44,6 +44,7 @@ SETTINGS = {
     "dbStorage_writeCacheMaxSizeMb": "8",
     "flushInterval": "3000",
     "gcWaitTime": "1500",
+    "retentionCheckIntervalInSeconds": "1",
     "minorCompactionInterval": "3",
     "majorCompactionInterval": "5",
     "majorCompactionThreshold": "0.9",
@@ -214,7 +215,7 @@ def rescued(data: Path, with_spark: bool) -> pa.Table:
     else:
         table = pa.Table.from_batches(rescue_batches(RealDisk(), [str(data)], holes), ENTRIES)
     assert not holes, "\n".join(map(str, holes))
-    return table.select(["topic", "ledger_id", "entry_id", "body"])
+    return table.select(["topic", "ledger_id", "entry_id", "path", "body"])
 
 
 def check(rows: pa.Table, confirmed: dict[str, dict[Place, bytes]], named: set[int], gone: str) -> None:
@@ -236,8 +237,9 @@ def check(rows: pa.Table, confirmed: dict[str, dict[Place, bytes]], named: set[i
             assert entry[0] == (topic if ledger_id in named else None), (topic, entry[0], ledger_id)
             unnamed += entry[0] is None
             total += 1
+    journaled = sum(path.endswith(".journal") for path in rows["path"].to_pylist())
     tell(
-        f"{len(bodies):,} entries rescued; {total:,} confirmed messages are there with their bytes, "
+        f"{len(bodies):,} entries rescued, {journaled:,} of them from journals; {total:,} confirmed messages are there with their bytes, "
         f"{total - unnamed:,} under their topic, {unnamed:,} of ledgers that no footer names; "
         f"{lost_of_gone:,} cleared ones are gone with their ledgers"
     )
