@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -128,7 +128,8 @@ def _schema_in(answer: pb.CommandGetSchemaResponse) -> TopicSchema:
     schema = answer.schema
     if schema.type == _TYPE.Value("None"):
         return TopicSchema()
-    properties = {pair.key: pair.value for pair in schema.properties}
+    pairs: Iterable[Any] = schema.properties
+    properties = {pair.key: pair.value for pair in pairs}
     return TopicSchema(int(schema.type), bytes(schema.schema_data), properties)
 
 

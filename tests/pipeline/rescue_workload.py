@@ -238,10 +238,10 @@ def check(rows: pa.Table, confirmed: dict[str, dict[Place, bytes]], named: set[i
             unnamed += entry[0] is None
             total += 1
     journaled = sum(path.endswith(".journal") for path in rows["path"].to_pylist())
+    tell(f"{len(bodies):,} entries rescued, {journaled:,} of them from journals")
     tell(
-        f"{len(bodies):,} entries rescued, {journaled:,} of them from journals; {total:,} confirmed messages are there with their bytes, "
-        f"{total - unnamed:,} under their topic, {unnamed:,} of ledgers that no footer names; "
-        f"{lost_of_gone:,} cleared ones are gone with their ledgers"
+        f"{total:,} confirmed messages are there with their bytes: {total - unnamed:,} under their topic, "
+        f"{unnamed:,} of ledgers that no footer names; {lost_of_gone:,} cleared ones went with their ledgers"
     )
 
 

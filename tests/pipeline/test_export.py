@@ -15,16 +15,19 @@ import pytest
 from geminga.cli.main import main
 from geminga.clock import RealClock
 from geminga.errors import CorruptData
-from geminga.pipeline.connection import PipelineError
+from geminga.pipeline.connection import Connection, PipelineError
+from geminga.pipeline.encoding import send_frame
 from geminga.pipeline.export_manifest import MANIFEST, ExportedTopic, Manifest, NoExport, Run, decode, encode
 from geminga.pipeline.export_output import Output, load, local_path
 from geminga.pipeline.export_plan import FILE_COLUMNS, exported_batches, plan_export, verify
 from geminga.pipeline.places import Place
+from geminga.pipeline.producing import Producer
 from geminga.pipeline.reading import DataLost
 from geminga.pipeline.replay_lane import Delivery, LaneSettings, Pace
 from geminga.pipeline.replay_targets import Wanted, prepare
 from geminga.pipeline.replaying import ORDER, Job, replay_rows
-from geminga.pipeline.schemas import TopicSchema
+from geminga.pipeline.schemas import TopicSchema, fetch_versions
+from geminga.wire import pulsar_pb2 as pb
 from tests.e2e.admin_http import Admin
 from tests.e2e.broker_process import Endpoints
 from tests.pipeline.conftest import Topics
@@ -243,8 +246,93 @@ def test_a_run_that_fails_leaves_nothing(tmp_path: Path) -> None:
         load(str(tmp_path / "none"))
     with pytest.raises(NoExport, match="holds no export"):
         load(str(tmp_path))
-    with pytest.raises(PipelineError, match="mounted"):
-        local_path("s3a://bucket/x")
+
+
+@pytest.mark.parametrize(
+    "given", ["s3a://bucket/x", "hdfs:/x", "hdfs:///x", "S3://bucket/x", "abfss://a@b.c/x"]
+)
+def test_other_file_systems_are_refused(given: str) -> None:
+    with pytest.raises(PipelineError, match="mounted on every machine, not on .*copy it elsewhere"):
+        local_path(given)
+
+
+def test_directories_are_paths_and_no_patterns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert local_path("/a/b c%20#,é") == "/a/b c%20#,é"
+    assert {local_path(f"file:{slashes}/a/b") for slashes in ("", "//")} == {"/a/b"}
+    assert local_path("here") == str(tmp_path / "here")
+    for name in ("/a[1]", "/a*", "/{a,b}", "x?"):
+        with pytest.raises(PipelineError, match="patterns; name another"):
+            local_path(name)
+
+
+def raw_producer(topics: Topics, topic: str) -> Producer:
+    return Producer(topics.options(topic).access, topic, None, pending_max=1, send_timeout_s=10)
+
+
+def send_raw(topics: Topics, topic: str, more: bytes) -> None:
+    """A single message with these fields of its metadata beside the usual ones."""
+    producer = raw_producer(topics, topic)
+    head = pb.MessageMetadata(producer_name=producer.name or "", sequence_id=0, publish_time=1)
+    metadata = pb.MessageMetadata.FromString(head.SerializeToString() + more)
+    producer.send(0, send_frame(1, metadata, b"value", pb.NONE))
+    producer.flush()
+    producer.close()
+
+
+def test_encrypted_messages_are_refused_also_with_a_key(topics: Topics, topic: str) -> None:
+    keys = pb.MessageMetadata(encryption_keys=[pb.EncryptionKeys(key="k", value=b"v")])
+    send_raw(topics, topic, keys.SerializePartialToString())
+    for more in ({}, {"pulsar.reader.privateKeyPath": "/k", "pulsar.reader.publicKeyPath": "/p"}):
+        options = topics.options(topic, **more)
+        (wanted,) = plan_export(options, {}).ranges
+        with pytest.raises(
+            PipelineError, match=rf"{topic}.*: encrypted messages are not exported.* topic out"
+        ):
+            list(exported_batches(options, wanted))
+
+
+def test_a_key_that_is_no_text_is_sent_as_bytes(topics: Topics, topic: str) -> None:
+    send_raw(topics, topic, b"\x32\x03k\xff\xfe")
+    before = exported(topics, topic)
+    assert before["__key"].to_pylist() == [b"k\xff\xfe"]
+    send(topics, before, topic, f"{topic}-back")
+    after = exported(topics, f"{topic}-back")
+    assert after["__key"].to_pylist() == [b"k\xff\xfe"]
+    assert after["__keyBase64"].to_pylist() == [True]
+
+
+def test_a_delivery_that_never_comes_stays_far_away(topics: Topics, topic: str) -> None:
+    send_raw(topics, topic, pb.MessageMetadata(deliver_at_time=2**63 - 1).SerializePartialToString())
+    send(topics, exported(topics, topic), topic, f"{topic}-back")
+    (at,) = exported(topics, f"{topic}-back")["__deliverAtTime"].cast(pa.int64()).to_pylist()
+    assert at == (2**63 - 1) // 1000 * 1000
+
+
+def test_all_schema_versions_that_count_are_found(
+    topics: Topics, client: pulsar.Client, admin: Admin, topic: str
+) -> None:
+    class First(pulsar.schema.Record):  # type: ignore[misc]
+        number = pulsar.schema.Integer()
+
+    class Second(pulsar.schema.Record):  # type: ignore[misc]
+        number = pulsar.schema.Integer()
+        note = pulsar.schema.String(default=None, required_default=True)
+
+    def versions() -> list[tuple[int, bool]]:
+        with Connection.open(topics.options(topic).access) as connection:
+            found = fetch_versions(connection, topic)
+        return [(int.from_bytes(version, "big"), b"note" in schema.definition) for version, schema in found]
+
+    assert versions() == []
+    client.create_producer(topic, schema=pulsar.schema.AvroSchema(First)).close()
+    client.create_producer(topic, schema=pulsar.schema.AvroSchema(Second)).close()
+    assert versions() == [(0, False), (1, True)]
+    name = topic.removeprefix("persistent://")
+    assert admin.delete(f"/admin/v2/schemas/{name}/schema").status == 200
+    assert versions() == []
+    client.create_producer(topic, schema=pulsar.schema.AvroSchema(Second)).close()
+    assert versions() == [(3, True)]
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 import zlib
+from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
@@ -29,7 +30,7 @@ def packed(codec: str, payload: bytes) -> bytes:
     return bytes(pa.Codec(codec).compress(payload, asbytes=True))
 
 
-COMPRESS = {
+COMPRESS: dict[int, Callable[[bytes], bytes]] = {
     pb.LZ4: lambda payload: packed("lz4_raw", payload),
     pb.ZLIB: zlib.compress,
     pb.ZSTD: lambda payload: packed("zstd", payload),

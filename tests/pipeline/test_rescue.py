@@ -18,6 +18,7 @@ from geminga.disk import RealDisk
 from geminga.key_value import RocksKeyValue
 from geminga.pipeline.rescue import (
     Hole,
+    Inventory,
     NothingThere,
     ledgers_in,
     owned,
@@ -26,7 +27,7 @@ from geminga.pipeline.rescue import (
     rescued_batches,
     take_inventory,
 )
-from geminga.pipeline.rescue_columns import ENTRIES
+from geminga.pipeline.rescue_columns import ENTRIES, EntryColumns
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.message_metadata import stamp
 
@@ -267,6 +268,46 @@ def test_ledgers_and_their_gaps(closed_original: Path, tmp_path: Path) -> None:
     assert [(one.topic, one.ledger_id) for one in held] == [(TOPIC, 3), (TOPIC, 4), (None, 5)]
     gaps = {one.ledger_id: one.missing for one in held if one.missing}
     assert gaps == {hit.ledger_id: [(hit.entry_id, hit.entry_id)]}
+
+
+def test_gaps_below_the_greatest_entry() -> None:
+    def gaps(*ids: int) -> list[tuple[int, int]]:
+        inventory = Inventory({7: BitMap64(ids).serialize()}, [])
+        return ledgers_in([inventory], {})[0].missing
+
+    assert gaps(0, 1, 2) == []
+    assert gaps(3) == [(0, 2)]
+    assert gaps(0, 2, 3, 7) == [(1, 1), (4, 6)]
+    assert gaps(2**40) == [(0, 2**40 - 1)]
+
+
+HUGE = 2**64 - 1
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        (pb.MessageMetadata(producer_name="p", sequence_id=HUGE, publish_time=HUGE, event_time=HUGE),
+         {"sequence_id": -1, "publish_time_ms": -1, "event_time_ms": -1}),
+        (pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, deliver_at_time=-(2**63)),
+         {"deliver_at_ms": -(2**63)}),
+        (pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=-1,
+                            properties=[pb.KeyValue(key="a", value="1"), pb.KeyValue(key="a", value="2")]),
+         {"messages": -1, "properties": [("a", "2")]}),
+        (b"\x0a\x02p\xff\x10\x01\x18\x02\x22\x06\x0a\x01\xff\x12\x01\xfe\x32\x01\xfd",
+         {"producer": "p\ufffd", "properties": [("\ufffd", "\ufffd")], "key": b"\xfd"}),
+        (b"\x0a\x02p\xff\x10\x01\x18", {"is_message": False, "producer": None}),
+        (b"\x0a\x01p", {"is_message": False, "producer": None}),
+    ],
+)  # fmt: skip
+def test_whatever_an_entry_says_has_a_row(
+    head: pb.MessageMetadata | bytes, expected: dict[str, object]
+) -> None:
+    data = head if isinstance(head, bytes) else head.SerializeToString()
+    columns = EntryColumns("a.log")
+    columns.add("t", 1, 2, 3, stamp(2**63) + len(data).to_bytes(4, "big") + data + b"payload")
+    (row,) = columns.take().to_pylist()
+    assert {name: row[name] for name in expected} == expected
 
 
 def test_an_empty_directory_is_refused(tmp_path: Path) -> None:
