@@ -10,14 +10,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap
 
-from geminga.disk import RealDisk
+from geminga.bookie.index_format import Row
+from geminga.disk import File, RealDisk
 from geminga.errors import CorruptData, ProtocolError
 from geminga.pipeline.audit_events import WrongLog
 from geminga.pipeline.audit_logs import Log, Piece, plan
 from geminga.pipeline.buckets import Range, range_of, row_shares
-from geminga.pipeline.rescue import Slice, read_slice
+from geminga.pipeline.rescue import Found, Slice, read_slice
 from geminga.pipeline.rescue import plan as plan_files
-from geminga.tracker.rows import EMPTY, ENTRY_BITS, FAR_MS, LEDGER_ID_END, Rows, from_columns
+from geminga.pipeline.stored_columns import delayed_rows, records_of, runs_of
+from geminga.tracker.rows import (
+    ENTRY_BITS,
+    ENTRY_MASK,
+    FAR_MS,
+    LEDGER_ID_END,
+    Rows,
+    concatenate,
+    from_columns,
+)
 from geminga.wire.message_metadata import peek
 
 ROWS_PER_PIECE: Final = 4_000_000
@@ -87,32 +97,88 @@ class StoredRows(NamedTuple):
     backlog: Backlog
 
     def rows(self) -> Rows:
-        return self._read([])[0]
+        return _Reading(self.backlog, None).read(self.part)[0]
 
     def shares(self, ranges: Sequence[Range]) -> Iterator[Share]:
-        rows, entries = self._read(ranges)
+        """Nothing is read of ledgers that are in no range, where a footer tells what lies where."""
+        rows, entries = _Reading(self.backlog, ranges).read(self.part)
         yield from row_shares(rows, ranges)
         yield from entries
 
-    def _read(self, ranges: Sequence[Range]) -> tuple[Rows, list[Share]]:
-        backlog, entries = self.backlog, []
-        acknowledged = {id_: BitMap.deserialize(data) for id_, data in backlog.acknowledged.items()}
-        codes: list[int] = []
-        times_ms: list[int] = []
-        for found in read_slice(RealDisk(), self.part, []):
-            place = found.ledger_id, found.entry_id
-            if found.ledger_id in backlog.buckets:
-                number = range_of(ranges, backlog.buckets[found.ledger_id].first)
-                if number is not None:
-                    entries.append((number, "entry", found.entry_id, found.body))
-            elif found.ledger_id in backlog.ledgers and place > backlog.mark_delete:
-                done = acknowledged.get(found.ledger_id)
-                if done is None or found.entry_id not in done:
-                    due_ms = _due_ms(found.body)
-                    if due_ms > backlog.due_after_ms:
-                        codes.append(found.ledger_id << ENTRY_BITS | found.entry_id)
-                        times_ms.append(min(due_ms, FAR_MS))
-        return (from_columns(times_ms, codes) if codes else EMPTY), entries
+
+class _Reading:
+    """What a slice has of the backlog and of buckets; of all ledgers, or of some ranges of them."""
+
+    def __init__(self, backlog: Backlog, ranges: Sequence[Range] | None) -> None:
+        self._backlog = backlog
+        self._ranges = ranges
+        self._acknowledged = {
+            ledger_id: BitMap.deserialize(data) for ledger_id, data in backlog.acknowledged.items()
+        }
+        self._rows: list[Rows] = []
+        self._entries: list[Share] = []
+        self._codes: list[int] = []
+        self._times_ms: list[int] = []
+
+    def read(self, part: Slice) -> tuple[Rows, list[Share]]:
+        file = RealDisk().open(part.path)
+        try:
+            runs = runs_of(file, part)
+            if runs is None:
+                self._take_each(read_slice(RealDisk(), part, []))
+            else:
+                for ledger_id, run in runs:
+                    self._take_run(file, ledger_id, run)
+        finally:
+            file.close()
+        if self._codes:
+            self._rows.append(from_columns(self._times_ms, self._codes))
+        return concatenate(self._rows), self._entries
+
+    def _take_run(self, file: File, ledger_id: int, run: Row) -> None:
+        if self._number_of_bucket(ledger_id) is not None:
+            self._take_each(records_of(file, run))
+        elif self._has_backlog(ledger_id) and (ledger_id, run.last) > self._backlog.mark_delete:
+            rows = delayed_rows(file, ledger_id, run)
+            if rows is None:
+                self._take_each(records_of(file, run))
+            else:
+                self._rows.append(self._wanted(ledger_id, rows))
+
+    def _wanted(self, ledger_id: int, rows: Rows) -> Rows:
+        wanted = rows.times_ms > self._backlog.due_after_ms
+        if ledger_id == self._backlog.mark_delete[0]:
+            wanted &= (rows.codes & ENTRY_MASK) > self._backlog.mark_delete[1]
+        if (done := self._acknowledged.get(ledger_id)) is not None:
+            wanted &= ~np.isin(rows.codes & ENTRY_MASK, np.frombuffer(done.to_array(), np.uint32))
+        return Rows(np.minimum(rows.times_ms, FAR_MS)[wanted], rows.codes[wanted])
+
+    def _take_each(self, records: Iterable[Found]) -> None:
+        for found in records:
+            number = self._number_of_bucket(found.ledger_id)
+            if number is not None:
+                self._entries.append((number, "entry", found.entry_id, found.body))
+            elif self._has_backlog(found.ledger_id):
+                self._take(found)
+
+    def _take(self, found: Found) -> None:
+        done = self._acknowledged.get(found.ledger_id)
+        is_done = done is not None and found.entry_id in done
+        if (found.ledger_id, found.entry_id) > self._backlog.mark_delete and not is_done:
+            due_ms = _due_ms(found.body)
+            if due_ms > self._backlog.due_after_ms:
+                self._codes.append(found.ledger_id << ENTRY_BITS | found.entry_id)
+                self._times_ms.append(min(due_ms, FAR_MS))
+
+    def _number_of_bucket(self, ledger_id: int) -> int | None:
+        """The range of the bucket that this ledger is, if that is asked for."""
+        one = self._backlog.buckets.get(ledger_id)
+        return None if one is None or self._ranges is None else range_of(self._ranges, one.first)
+
+    def _has_backlog(self, ledger_id: int) -> bool:
+        if ledger_id not in self._backlog.ledgers:
+            return False
+        return self._ranges is None or range_of(self._ranges, ledger_id) is not None
 
 
 def stored_sources(directories: Sequence[str], backlog: Backlog) -> list[StoredRows]:

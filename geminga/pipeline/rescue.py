@@ -185,6 +185,11 @@ def read_slice(disk: Disk, part: Slice, holes: list[Hole]) -> Iterator[Found]:
         file.close()
 
 
+def records_between(file: File, begin: int, end: int) -> Iterator[Found]:
+    """Every whole record of a closed entry log between these offsets."""
+    return _records(file, begin, end, [], is_end_open=False)
+
+
 def _is_open(file: File, part: Slice) -> bool:
     """Whether the slice reaches to the end of a log that was never closed: a torn flush is no damage."""
     return part.end >= file.size()

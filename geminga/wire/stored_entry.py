@@ -11,7 +11,7 @@ STAMP_MAGIC = b"\x0e\x02"
 USUAL_STAMP = b"\x0e\x02\x00\x00\x00\x07\x08"
 """A stamp of nothing but the time, which takes six bytes from 2004 to 2109."""
 _USUAL_STAMP_BYTES = 13
-_CHECKSUM_MAGIC = b"\x0e\x01"
+CHECKSUM_MAGIC = b"\x0e\x01"
 _DELIVER_AT_TAG = b"\x98\x01"
 """Field 19 of MessageMetadata, a varint."""
 
@@ -31,7 +31,7 @@ def stamp_bytes(body: bytes) -> int:
 def metadata_place(body: bytes) -> tuple[int, int]:
     """Where the metadata begins and ends. Raises `ProtocolError` if it is not all there."""
     at = stamp_bytes(body)
-    if body.startswith(_CHECKSUM_MAGIC, at):
+    if body.startswith(CHECKSUM_MAGIC, at):
         at += 6
     if len(body) < at + 4:
         raise ProtocolError(f"no metadata in an entry of {len(body)} bytes")
