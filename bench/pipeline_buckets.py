@@ -1,5 +1,5 @@
-"""Buckets of the delayed index for many messages: built on Spark from what a stopped broker has stored, loaded,
-served by a broker, damaged, found, repaired, served again.
+"""Buckets of the delayed index for many messages: built on Spark from what a stopped broker has stored,
+loaded, served by a broker, damaged, found, repaired, served again.
 
     python bench/pipeline_buckets.py --messages 100000000
     python bench/pipeline_buckets.py --messages 1000000 --sample 2000 --owner subscription
@@ -164,7 +164,7 @@ def serve(directory: Path, settings: dict[str, str], due: dict[int, int], text: 
     late_ms = sorted(at_ms - due[n] for n, at_ms in came if n in due)
     future_ms = sorted(at_ms - due[n] for n, at_ms in came if n in due and due[n] > attached_ms)
     print(
-        f"{text}: the broker was up after {up_s:.1f} s ({resident_mib:.0f} MiB); {len(came):,} messages came, "
+        f"{text}: the broker was up after {up_s:.1f} s ({resident_mib:.0f} MiB); {len(came):,} came, "
         f"{len(set(numbers)):,} different, {len(wrong)} missing or others; {read:,} entries read in all"
     )
     if future_ms:
@@ -262,9 +262,7 @@ def run(options: argparse.Namespace, directory: Path, plan: Plan) -> bool:
     wrong = check("damaged")
     right &= wrong == [backlog.buckets[hit]]
     backlog = trio.run(look, directory, shared)
-    trio.run(
-        put, directory, shared, build(spark, stored_sources([str(directory)], backlog), wrong, SETTINGS)
-    )
+    trio.run(put, directory, shared, build(spark, stored_sources([str(directory)], backlog), wrong, SETTINGS))
     timed("repaired")
     right &= not check("repaired", wrong)
     right &= serve(directory, settings, due(second=True), "the second sample")

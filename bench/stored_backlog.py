@@ -1,5 +1,6 @@
 """The data directory of a stopped broker with a topic of any number of delayed messages, made in a minute: an
-entry of 83 bytes each, as a client sent and a broker stored it, in closed entry logs. Only the way in is short.
+entry of 83 bytes each, as a client sent and a broker stored it, in closed entry logs. Only the way in is
+short.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from geminga.broker.delayed_statistics import (
+    AdoptedBuckets,
     BucketInfo,
     Damage,
     DelayedPage,
@@ -42,6 +43,18 @@ class DelayedView(Protocol):
 
     async def buckets(self, topic: TopicName, subscription: str) -> list[BucketInfo]:
         """In the order of their ledgers."""
+        ...
+
+    async def bucket_entries(self, topic: TopicName, subscription: str, ledger_id: int) -> bytes | None:
+        """One of them as `bucket_bundle_format.py` says; an entry that cannot be read is empty. None: there
+        is no such bucket.
+        """
+        ...
+
+    async def adopt(self, topic: TopicName, subscription: str, bundle: bytes) -> AdoptedBuckets:
+        """Take in buckets that were built elsewhere (`bucket_bundle_format.py`) in place of all that the
+        index has of their ledgers; durable on return. What is wrong with them raises, and nothing changes.
+        """
         ...
 
     async def cancel(self, topic: TopicName, subscription: str, positions: Sequence[Position]) -> int:

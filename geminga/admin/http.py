@@ -26,6 +26,8 @@ TARGET_BYTES_MAX = 8 * KIB
 HEAD_BYTES_MAX = 16 * KIB
 HEADERS_MAX = 100
 BODY_BYTES_MAX = 1 * MIB
+LARGE_BODY_BYTES_MAX = 17 * MIB
+"""Of the few routes that take a bundle of buckets; of one request at a time."""
 CONNECTIONS_MAX = 256
 RECEIVE_BYTES = 64 * KIB
 
@@ -49,8 +51,14 @@ class Application(Protocol):
     """What answers requests."""
 
     open_connections: int
+    has_large_body: bool
+    """Whether a request with more than `BODY_BYTES_MAX` is under way."""
 
     def __call__(self, request: Request) -> Awaitable[Response]: ...
+
+    def takes_large_body(self, method: str, target: str) -> bool:
+        """Whether such a request may have more than `BODY_BYTES_MAX`."""
+        ...
 
 
 class _Refused(Exception):
@@ -82,9 +90,16 @@ class _Connection:
         self._stream = stream
         self._application = application
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+        self._has_large_body = False
         self._local_host: str = stream.socket.getsockname()[0]
 
     async def serve(self) -> None:
+        try:
+            await self._serve()
+        finally:
+            self._let_go_of_body()
+
+    async def _serve(self) -> None:
         while True:
             head = None
             try:
@@ -93,6 +108,8 @@ class _Connection:
                     return
                 body = await self._read_body(head)
                 response = await self._answer(head, body)
+                del body
+                self._let_go_of_body()
             except _Refused as refused:
                 await self._refuse(refused.status, str(refused))
                 return
@@ -143,7 +160,25 @@ class _Connection:
     async def _read_body(self, head: h11.Request) -> bytes:
         for name, value in head.headers:
             if name == b"content-length" and int(value) > BODY_BYTES_MAX:
-                raise _Refused(413, f"the body is larger than {BODY_BYTES_MAX} bytes")
+                return await self._read_large_body(head, int(value))
+        return await self._read_up_to(head, BODY_BYTES_MAX)
+
+    async def _read_large_body(self, head: h11.Request, size_bytes: int) -> bytes:
+        target = head.target.decode("ascii", "replace")
+        takes_more = self._application.takes_large_body(head.method.decode(), target)
+        limit_bytes = LARGE_BODY_BYTES_MAX if takes_more else BODY_BYTES_MAX
+        if size_bytes > limit_bytes:
+            raise _Refused(413, f"the body is larger than {limit_bytes} bytes")
+        if self._application.has_large_body:
+            raise _Refused(503, "another large request is under way; try again")
+        self._application.has_large_body = self._has_large_body = True
+        return await self._read_up_to(head, limit_bytes)
+
+    def _let_go_of_body(self) -> None:
+        if self._has_large_body:
+            self._application.has_large_body = self._has_large_body = False
+
+    async def _read_up_to(self, head: h11.Request, limit_bytes: int) -> bytes:
         if self._http.they_are_waiting_for_100_continue:
             await self._send(self._http.send(h11.InformationalResponse(status_code=100, headers=[])))
         parts: list[bytes] = []
@@ -155,8 +190,8 @@ class _Connection:
                     break
                 assert isinstance(event, h11.Data)
                 size_bytes += len(event.data)
-                if size_bytes > BODY_BYTES_MAX:
-                    raise _Refused(413, f"the body is larger than {BODY_BYTES_MAX} bytes")
+                if size_bytes > limit_bytes:
+                    raise _Refused(413, f"the body is larger than {limit_bytes} bytes")
                 parts.append(bytes(event.data))
         if slow.cancelled_caught:
             raise _Refused(408, f"the request's body took longer than {BODY_SECONDS:.0f} s")

@@ -124,9 +124,12 @@ class Router:
     def __init__(self) -> None:
         self._root = _Node()
         self.open_connections = 0
-        """Kept by the server that uses this router."""
+        self.has_large_body = False
+        """Both kept by the server that uses this router."""
+        self._large: set[Handler] = set()
 
-    def add(self, method: str, pattern: str, handler: Handler) -> None:
+    def add(self, method: str, pattern: str, handler: Handler, *, large_body: bool = False) -> None:
+        """`large_body`: it takes more than requests usually bring."""
         node = self._root
         names = []
         for segment in pattern.strip("/").split("/") if pattern != "/" else ():
@@ -139,6 +142,16 @@ class Router:
                 node = node.literal.setdefault(segment, _Node())
         assert method not in node.handlers, f"{method} {pattern} twice"
         node.handlers[method] = handler, tuple(names)
+        if large_body:
+            self._large.add(handler)
+
+    def takes_large_body(self, method: str, target: str) -> bool:
+        """Whether this request is for a route that takes a large body."""
+        try:
+            handler, _ = self.find(method, Request(method, target).segments)
+        except PeerError:
+            return False
+        return handler in self._large
 
     def find(self, method: str, segments: list[str]) -> tuple[Handler, dict[str, str]]:
         """Raises `NotServed` or `NotFound` for a path without handlers, `MethodNotAllowed` for a method

@@ -28,6 +28,8 @@ class DelayedRoutes:
         router.add("GET", f"{ROOT}/messages", self.messages)
         router.add("GET", f"{ROOT}/why/{{ledger}}/{{entry}}", self.why)
         router.add("GET", f"{ROOT}/buckets", self.buckets)
+        router.add("GET", f"{ROOT}/buckets/{{ledger}}", self.bucket)
+        router.add("POST", f"{ROOT}/adopt", self.adopt, large_body=True)
         router.add("POST", f"{ROOT}/cancel", self.cancel)
         router.add("POST", f"{ROOT}/expedite", self.expedite)
         router.add("POST", f"{ROOT}/postpone", self.postpone)
@@ -57,6 +59,19 @@ class DelayedRoutes:
 
     async def buckets(self, request: Request) -> Response:
         return json_response(await self._view.buckets(topic_of(request), subscription_of(request)))
+
+    async def bucket(self, request: Request) -> Response:
+        """All entries of one bucket, as a bundle."""
+        ledger_id = _number(request.parameters["ledger"], "ledger")
+        found = await self._view.bucket_entries(topic_of(request), subscription_of(request), ledger_id)
+        if found is None:
+            raise NotFound("there is no such bucket")
+        return Response(200, found, "application/octet-stream")
+
+    async def adopt(self, request: Request) -> Response:
+        """Body: a bundle of buckets."""
+        adopted = await self._view.adopt(topic_of(request), subscription_of(request), request.body)
+        return json_response(adopted)
 
     async def cancel(self, request: Request) -> Response:
         """Body: {"messages": ["ledger:entry", ...]}"""

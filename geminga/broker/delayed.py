@@ -55,6 +55,10 @@ def _nowhere(ledger_id: int, entry_id: int) -> bool:
     return False
 
 
+def _none_of(ledger_id: int) -> BitMap:
+    return BitMap()
+
+
 class Window(NamedTuple):
     """A run of entries of one ledger, from the unacknowledged one at `place` up to and without `end`."""
 
@@ -107,6 +111,7 @@ class DelayedEntries:
         "is_opening",
         "is_out",
         "is_unknown",
+        "out_of",
         "overrides",
         "start_soon",
         "tracker",
@@ -148,6 +153,8 @@ class DelayedEntries:
         """Other due times than the entries say, by ledger id << 32 | entry id."""
         self.is_out: Callable[[int, int], bool] = _nowhere
         """Whether an entry is with a consumer or to be sent again; the dispatcher sets it."""
+        self.out_of: Callable[[int], BitMap] = _none_of
+        """Which entries of a ledger that are; set together with it."""
         self.has_index: Callable[[], bool] = _no
         """Whether there is an index already that `open` would look at."""
         self.start_soon: Callable[[Callable[[], Awaitable[None]]], None] | None = None

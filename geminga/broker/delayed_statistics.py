@@ -77,3 +77,17 @@ class BucketInfo(msgspec.Struct, rename="camel", kw_only=True):
     """Those that still wait."""
     bytes: int
     segments: list[SegmentInfo]
+
+
+class AdoptedBuckets(msgspec.Struct, rename="camel", kw_only=True):
+    """What became of buckets that were built elsewhere."""
+
+    buckets: int
+    messages: int
+    """In them, those that are acknowledged or were indexed before included."""
+    indexed: int
+    """Of these, how many were not in the index before."""
+    replaced: int
+    """Buckets that these took the place of."""
+    read_again: int
+    """Messages that only the replaced ones had, and that are read from the backlog once more."""

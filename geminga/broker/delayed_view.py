@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import trio
 
 from geminga.broker.delayed_damage import damage_bucket
 from geminga.broker.delayed_statistics import (
+    AdoptedBuckets,
     BucketInfo,
     Damage,
     DelayedMessage,
@@ -205,6 +207,23 @@ class DelayedOperator:
             )
             for stored, bucket in index.buckets.items()
         ]
+
+    async def bucket_entries(self, topic: TopicName, subscription: str, ledger_id: int) -> bytes | None:
+        _, home = await self._find(topic, subscription)
+        if home is None or home.keeper is None or ledger_id not in home.keeper.buckets.serving:
+            return None
+        from geminga.tracker.bucket_bundle_format import encode_bundle
+
+        entries = await home.store.read_each(ledger_id)
+        return await trio.to_thread.run_sync(encode_bundle, [entries])
+
+    async def adopt(self, topic: TopicName, subscription: str, bundle: bytes) -> AdoptedBuckets:
+        loaded = await self._topics.get(topic, create=False)
+        found = loaded.subscription(subscription)
+        # It imports numpy, which a start must not.
+        module = await trio.to_thread.run_sync(importlib.import_module, "geminga.broker.delayed_adopt")
+        adopted: AdoptedBuckets = await module.adopt_buckets(loaded, found, bundle)
+        return adopted
 
     async def cancel(self, topic: TopicName, subscription: str, positions: Sequence[Position]) -> int:
         found, _ = await self._find(topic, subscription)

@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from pyroaring import BitMap
+
 from geminga.broker.consumer import Consumer
 from geminga.broker.pending_acks import SIZE_BITS, SIZE_MASK
 from geminga.broker.redelivery import RedeliveryCounts, RedeliverySet
@@ -105,6 +107,13 @@ class UnackedBooks:
         if (ledger_id, entry_id) in self.redelivery:
             return True
         return any(consumer.pending.get(ledger_id, entry_id) for consumer in self._consumers)
+
+    def held_of(self, ledger_id: int) -> BitMap:
+        """All entries of a ledger that `holds` says yes to."""
+        found = BitMap(self.redelivery.of_ledger(ledger_id))
+        for consumer in self._consumers:
+            found.update(consumer.pending.ledgers.get(ledger_id, ()))
+        return found
 
     def owner_of(self, consumer: Consumer, position: Position) -> Consumer:
         """At whom an entry is pending: nearly always `consumer`."""

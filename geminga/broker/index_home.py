@@ -45,6 +45,7 @@ class IndexHome:
         off_loop: OffLoop | None = None,
     ) -> None:
         keeps_buckets = settings.keeps_buckets and owner is not None
+        self.off_loop = off_loop or cast("OffLoop", trio.to_thread.run_sync)
         self.owner = owner
         self._ledger = ledger
         self.store = BucketStore(ledger.storage)
@@ -81,8 +82,10 @@ class IndexHome:
                     segment_indexes_max=settings.segment_indexes_max,
                     buckets_max=settings.buckets_max,
                 ),
-                off_loop=off_loop or cast("OffLoop", trio.to_thread.run_sync),
+                off_loop=self.off_loop,
             )
+        self.adopting = trio.Lock()
+        """Held by whoever brings buckets that were made elsewhere."""
         self._recovery: Recovery | None = None
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
@@ -206,6 +209,11 @@ class IndexHome:
                 for kind, counts in keeper.operations.counts.items()
             ),
         )
+
+    @property
+    def is_recovered(self) -> bool:
+        """Whether all that an earlier process has sealed is taken over."""
+        return self._recovery is None
 
     def _loaded(self) -> int:
         feed = self.index.feed

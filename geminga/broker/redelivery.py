@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, takewhile
 from typing import Final
 
@@ -57,6 +57,11 @@ class RedeliverySet:
         """
         self._codes.update(codes)
         self.additions += len(codes)
+
+    def of_ledger(self, ledger_id: int) -> Iterator[int]:
+        """The entry ids of one ledger that are in here, ascending."""
+        codes = self._codes.iter_equal_or_larger(ledger_id << ENTRY_BITS)
+        return (code & ENTRY_MASK for code in takewhile(((ledger_id + 1) << ENTRY_BITS).__gt__, codes))
 
     def discard(self, ledger_id: int, entry_id: int) -> None:
         code = ledger_id << ENTRY_BITS | entry_id

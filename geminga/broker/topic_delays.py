@@ -119,6 +119,15 @@ class TopicDelays:
             return None
         return self.shared if self.settings.is_shared else self._homes.get(delayed)
 
+    def users_of(self, home: IndexHome) -> list[DelayedEntries]:
+        """The subscriptions that look at this index."""
+        shared = home is self.shared
+        return [d for d in self._attached if d.tracker is not None and (shared or self._homes.get(d) is home)]
+
+    def wanted_by(self, delayed: DelayedEntries) -> list[Cursor]:
+        """The cursors whose messages the index of this subscription has to have."""
+        return self._durable_cursors() if self.settings.is_shared else [delayed.cursor]
+
     # -- trackers --------------------------------------------------------------------------------------------
 
     async def open_tracker(self, delayed: DelayedEntries) -> DelayedDeliveryTracker:

@@ -15,12 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from geminga.errors import CorruptData
-from geminga.tracker.bucket_format import (
-    Directory,
-    decode_directory,
-    directory_pieces,
-    encode_bucket,
-)
+from geminga.tracker.bucket_check import whole_bucket
+from geminga.tracker.bucket_format import encode_bucket
 from geminga.tracker.bucket_settings import BUCKETS_MAX, BucketSettings
 from geminga.tracker.rows import ENTRY_BITS, Integers, Rows, concatenate, split_repeated
 
@@ -178,31 +174,10 @@ def check_range(number: int, one: Range, shares: pa.Table) -> pa.Table:
 
 def _bucket_rows(one: Range, entries: Mapping[int, bytes]) -> Rows:
     """All that a bucket says, each position once, at its last time. CorruptData."""
-    directory = _directory(entries)
+    directory, rows = whole_bucket(entries)
     if (directory.start_ledger, directory.end_ledger) != one:
         raise CorruptData(f"a bucket of ledgers {directory.start_ledger} to {directory.end_ledger}")
-    parts = []
-    for segment in range(directory.segments):
-        if segment not in entries:
-            raise CorruptData(f"segment {segment} is not there")
-        parts.append(directory.decode_segment(segment, entries[segment]))
-    rows = concatenate(parts)
-    members = sum(len(ids) for ids in directory.members.values())
-    if len(np.unique(rows.codes)) != members:
-        raise CorruptData(f"{members} members, and other rows")
     return rows
-
-
-def _directory(entries: Mapping[int, bytes]) -> Directory:
-    last = max(entries)
-    first = last - directory_pieces(entries[last]) + 1
-    missing = [number for number in range(max(first, 0), last) if number not in entries]
-    if first < 0 or missing:
-        raise CorruptData("a piece of the directory is not there")
-    directory = decode_directory([entries[number] for number in range(first, last + 1)])
-    if directory.segments != first:
-        raise CorruptData(f"a directory of {directory.segments} segments at entry {first}")
-    return directory
 
 
 def _compared(number: int, wanted: Rows, have: Rows) -> Iterator[tuple[int, str, int, int, int]]:

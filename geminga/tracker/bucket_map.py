@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Final
 
 from geminga.limits import MIB
@@ -24,7 +25,9 @@ FROZEN_ROWS_MAX: Final = 500_000
 
 
 class BucketMap:
-    """Ranges of ledgers, of buckets and of what is being sealed; no two overlap."""
+    """Ranges of ledgers, of buckets and of what is being sealed; no two overlap, but for the moment in which
+    a bucket that was made elsewhere takes the place of others.
+    """
 
     def __init__(
         self, queue: Queue, members: Membership, indexes_min: int, on_wanted: Callable[[], None] | None
@@ -43,6 +46,7 @@ class BucketMap:
         self._closed_before = 0
         self._starts: list[int] = []
         self._ends: list[int] = []
+        self._reserved: list[tuple[int, int]] = []
 
     def __bool__(self) -> bool:
         return bool(self._buckets)
@@ -61,9 +65,19 @@ class BucketMap:
     def _ranges_changed(self) -> None:
         ranges = [(frozen.start_ledger, frozen.end_ledger) for frozen in self._frozen]
         ranges += [(stored.start_ledger, stored.end_ledger) for stored in self._buckets]
+        ranges += self._reserved
         ranges.sort()
         self._starts = [start for start, _ in ranges]
-        self._ends = [end for _, end in ranges]
+        self._ends = list(accumulate((end for _, end in ranges), max))
+
+    def reserve(self, first_ledger: int, last_ledger: int) -> None:
+        """A bucket of these ledgers is about to come: nothing of them is to be sealed until `unreserve`."""
+        self._reserved.append((first_ledger, last_ledger))
+        self._ranges_changed()
+
+    def unreserve(self, first_ledger: int, last_ledger: int) -> None:
+        self._reserved.remove((first_ledger, last_ledger))
+        self._ranges_changed()
 
     def progressed(self) -> None:
         if self._on_wanted is not None:

@@ -92,6 +92,44 @@ class BucketSet:
             else:
                 self.doom(bucket.key, bucket.ledger_id)
 
+    async def name_all(
+        self,
+        new: Sequence[tuple[BucketWriter, StoredBucket]],
+        instead_of: Callable[[], Sequence[StoredBucket]],
+        generation: int,
+        tell_index: Callable[[StoredBucket], bool],
+        tell_replaced: Callable[[StoredBucket], None],
+    ) -> None:
+        """`name` for several buckets, and others for the ranges of several, in one write. The index hears of
+        each new one, of which it says whether it wants any of it, then of each that is replaced; others run
+        in between. Errors as `name`; once all is named, only Outdated.
+        """
+        async with self._naming:
+            if self.generation != generation:
+                raise Outdated("the index was cleared")
+            old = instead_of()
+            with trio.CancelScope(shield=True):
+                for writer, _ in new:
+                    writer.naming = True
+                old_properties = {bucket.key: bucket.ledger_id for bucket in old}
+                await self._owner.swap({bucket.key: bucket.ledger_id for _, bucket in new}, old_properties)
+                for _, bucket in new:
+                    if self.generation != generation:
+                        break
+                    if tell_index(bucket):
+                        self.adopt(bucket)
+                    else:
+                        self.doom(bucket.key, bucket.ledger_id)
+                    await trio.lowlevel.checkpoint()
+                for bucket in old:
+                    if not bucket.retired:
+                        self._retire(bucket)
+                        tell_replaced(bucket)
+                    self.doom(None, bucket.ledger_id)
+                    await trio.lowlevel.checkpoint()
+            if self.generation != generation:
+                raise Outdated("the index was cleared")
+
     # -- out --------------------------------------------------------------------------------------------
 
     def _retire(self, bucket: StoredBucket) -> None:

@@ -16,6 +16,7 @@ from typing import Final
 import trio
 
 from geminga.errors import CorruptData, GemingaError, LedgerNotFound, PeerError, StorageError
+from geminga.limits import KIB
 from geminga.managed_ledger.bucket_properties import DELAYED_PREFIX
 from geminga.managed_ledger.cursor_ledger import Storage
 from geminga.tracker.bucket_format import Directory, decode_directory, directory_pieces
@@ -23,6 +24,7 @@ from geminga.tracker.bucket_format import Directory, decode_directory, directory
 log = logging.getLogger("geminga.tracker")
 
 KEY_PREFIX: Final = DELAYED_PREFIX + "bucket_"
+READ_BYTES_MAX: Final = 256 * KIB
 
 
 def bucket_key(start_ledger: int, end_ledger: int) -> str:
@@ -177,6 +179,24 @@ class BucketStore:
             except (CorruptData, LedgerNotFound) as error:
                 log.error("ledger %d of %s: %s", ledger_id, self._storage.topic, error)
         return entries
+
+    async def read_each(self, ledger_id: int) -> list[bytes]:
+        """All entries of a ledger by their ids; those that are damaged are empty. StorageError."""
+        entries: list[bytes] = []
+        bookie = self._storage.bookie
+        last = bookie.last_entry_id(ledger_id) if self.is_ours(ledger_id) else -1
+        while len(entries) <= last:
+            try:
+                entries += await bookie.read(ledger_id, len(entries), last, bytes_max=READ_BYTES_MAX)
+            except (CorruptData, LedgerNotFound):
+                entries += await self._read_or_empty(ledger_id, len(entries))
+        return entries
+
+    async def _read_or_empty(self, ledger_id: int, entry_id: int) -> list[bytes]:
+        try:
+            return await self._storage.bookie.read(ledger_id, entry_id, entry_id, bytes_max=1)
+        except (CorruptData, LedgerNotFound):
+            return [b""]
 
     async def open(self, ledger_id: int) -> tuple[StoredBucket, Directory]:
         """A bucket that was written before, and its directory with the members.

@@ -262,10 +262,11 @@ class View:
     def _pass_acknowledged(self, members: Mapping[int, BitMap]) -> None:
         """Of positions that wait in the index."""
         for ledger_id, entry_ids in members.items():
-            if entry_ids and (acknowledged := self._acknowledged_of(ledger_id, entry_ids)):
+            if entry_ids and (acknowledged := self.acknowledged_of(ledger_id, entry_ids)):
                 self.passed.add_all({ledger_id: acknowledged})
 
-    def _acknowledged_of(self, ledger_id: int, entry_ids: BitMap) -> BitMap:
+    def acknowledged_of(self, ledger_id: int, entry_ids: BitMap) -> BitMap:
+        """Those of the entries that are acknowledged here."""
         found = BitMap()
         if self._acknowledged_in is not None:
             md_ledger, md_entry = self._mark_delete
