@@ -4,12 +4,12 @@ loaded, served by a broker, damaged, found, repaired, served again.
     python bench/pipeline_buckets.py --messages 100000000
     python bench/pipeline_buckets.py --messages 1000000 --sample 2000 --owner subscription
 
-The backlog is an entry of 83 bytes for each message in entry logs (`stored_backlog.py`), due in 3 to 30 days,
-but for two samples of `--sample` messages each, spread over all ledgers. The first one falls due after
-`--lead` seconds, about when the buckets are ready and the broker is up; the second one `--second` seconds
-later, when a bucket has been broken and repaired. The broker is `geminga standalone`, strict, the client
-Pulsar's own: it has to get exactly the sample, each message once and none before its time. The broker's
-counter of entries read shows that it did not look for them in the backlog.
+The backlog is an entry of 83 bytes for each message in entry logs, due in 3 to 30 days, but for two samples
+of `--sample` messages each, spread over all ledgers. The first one falls due after `--lead` seconds, about
+when the buckets are ready and the broker is up; the second one `--second` seconds later, when a bucket has
+been broken and repaired. The broker is `geminga standalone`, strict, the client Pulsar's own: it has to get
+exactly the sample, each message once and none before its time. The broker's counter of entries read shows
+that it did not look for them in the backlog.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from pipeline_audit import Memory, mixed, tree_cpu_s
-from stored_backlog import ENTRIES_PER_LEDGER, SUBSCRIPTION, TOPIC, write_backlog
 
 from geminga.bookie.inspection import LogRecord, walk_records
 from geminga.cli.stopped_topic import StoppedTopic, opened_topic
@@ -45,6 +44,7 @@ from geminga.pipeline.buckets_store import backlog_of, load
 from geminga.tracker.bucket_owner import BucketOwner, CursorOwner, TopicOwner
 from geminga.tracker.bucket_settings import BucketSettings
 from tests.e2e.broker_process import BrokerProcess
+from tests.pipeline.stored_backlog import ENTRIES_PER_LEDGER, SUBSCRIPTION, TOPIC, write_backlog
 
 BENCH = Path(__file__).resolve().parent
 SETTINGS = BucketSettings()

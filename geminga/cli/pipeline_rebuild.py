@@ -5,11 +5,14 @@ docs/rebuild.md.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from geminga.cli.main import EXIT_FAILED, EXIT_OK, Parser
+from geminga.cli.options import DEFAULT_URL, URL_VARIABLE, pair
 from geminga.cli.pipeline_spark import PLAIN, add_master, session, tell
+from geminga.clock import RealClock
 
 if TYPE_CHECKING:
     from geminga.pipeline.buckets import Encoded, Fault, Range
@@ -19,10 +22,30 @@ if TYPE_CHECKING:
 
 def run(parser: Parser, arguments: Sequence[str]) -> int:
     """0 if all buckets are right in the end, 1 if `--verify` found one that is not."""
-    parser.add_argument("--data-dir", required=True, metavar="DIR", help="a stopped broker's")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--data-dir", metavar="DIR", help="a stopped broker's")
+    where.add_argument("--admin-url", metavar="URL", help="a running broker's admin API")
+    parser.add_argument(
+        "--service-url",
+        "--url",
+        default=os.environ.get(URL_VARIABLE, DEFAULT_URL),
+        help=f"where a running broker's messages are read (default: ${URL_VARIABLE} or {DEFAULT_URL})",
+    )
+    parser.add_argument(
+        "--option",
+        action="append",
+        type=pair,
+        default=[],
+        metavar="NAME=VALUE",
+        help="for a running broker, such as pulsar.client.authParams=token:...; may be repeated",
+    )
     parser.add_argument("--topic", required=True, help="one topic; a partition by its own name")
     parser.add_argument("--subscription", required=True, metavar="NAME")
-    parser.add_argument("--shared", action="store_true", help="the index that all subscriptions share")
+    parser.add_argument(
+        "--shared",
+        action="store_true",
+        help="the index that all subscriptions share (a running broker knows)",
+    )
     parser.add_argument("--verify", action="store_true", help="only check every bucket against the backlog")
     parser.add_argument("--repair", action="store_true", help="check, and make anew only what is wrong")
     parser.add_argument(
@@ -33,6 +56,8 @@ def run(parser: Parser, arguments: Sequence[str]) -> int:
     )
     add_master(parser)
     flags = parser.parse_strictly(arguments)
+    if flags.admin_url is not None:
+        return _rebuild_served(flags)
     import trio
 
     backlog, directories = trio.run(_look, flags)
@@ -44,6 +69,64 @@ def run(parser: Parser, arguments: Sequence[str]) -> int:
         jobs.close()
 
 
+# -- a running broker ---------------------------------------------------------------------------------------
+
+
+def _rebuild_served(flags: argparse.Namespace) -> int:
+    from geminga.pipeline.buckets_backlog import parquet_sources
+    from geminga.pipeline.buckets_served import (
+        Adopted,
+        ServedIndex,
+        served_buckets,
+        served_rows,
+        still_faults,
+    )
+    from geminga.pipeline.options import parse_options
+
+    given = {"service.url": flags.service_url, "topic": flags.topic, "admin.url": flags.admin_url}
+    options = parse_options(given | dict(flags.option))
+    assert options.admin_url is not None
+    index = ServedIndex(options.access, options.admin_url, flags.topic, flags.subscription)
+    checks = flags.verify or flags.repair
+    buckets = index.buckets()
+    tell(f"{len(buckets)} buckets")
+
+    def rows_due_after(due_ms: int) -> list[Source]:
+        return [*(parquet_sources(flags.backlog) if flags.backlog else served_rows(index, options, due_ms))]
+
+    jobs: _Here | _OnSpark = _Here() if flags.master == PLAIN else _OnSpark(flags.master)
+    try:
+        ranges: Sequence[Range] = sorted(set(buckets.values()))
+        if checks:
+            # What is due is on its way: its bucket may be gone by now, and nothing is wrong.
+            rows = rows_due_after(RealClock().now_ms())
+            found = jobs.verify([*rows, *served_buckets(index, buckets)], ranges)
+            faults = still_faults(index, found, ranges)
+            wrong = _tell_faults(faults, ranges)
+            if flags.verify or not wrong:
+                return EXIT_FAILED if wrong else EXIT_OK
+            ranges = [ranges[number] for number in wrong]
+        rows = rows_due_after(0)
+        if not checks:
+            ranges = jobs.ranges(rows, ranges)
+        done = Adopted()
+        for adopted in index.adopt(jobs.build(rows, ranges)):
+            done = done.plus(adopted)
+            tell(f"{done.buckets} of {len(ranges)} buckets taken in")
+    finally:
+        jobs.close()
+    for text in done.refused:
+        print(f"refused: {text}")
+    print(
+        f"{done.buckets} buckets taken in instead of {done.replaced}, of {done.messages:,} delayed messages, "
+        f"{done.indexed:,} of them new to the index; {done.read_again:,} others are read again"
+    )
+    return EXIT_FAILED if done.refused else EXIT_OK
+
+
+# -- a stopped one ------------------------------------------------------------------------------------------
+
+
 def _rebuild(
     flags: argparse.Namespace, jobs: _Here | _OnSpark, backlog: Backlog, sources: list[Source]
 ) -> int:
@@ -51,11 +134,7 @@ def _rebuild(
 
     if flags.verify or flags.repair:
         ranges = sorted(set(backlog.buckets.values()))
-        faults = jobs.verify(sources, ranges)
-        for fault in faults:
-            print(_text(fault, ranges))
-        wrong = sorted({fault.range for fault in faults if not fault.is_harmless})
-        print(f"{len(ranges)} buckets, {len(wrong)} of them wrong")
+        wrong = _tell_faults(jobs.verify(sources, ranges), ranges)
         if flags.verify or not wrong:
             return EXIT_FAILED if wrong else EXIT_OK
         ranges = [ranges[number] for number in wrong]
@@ -64,6 +143,15 @@ def _rebuild(
     count, rows = trio.run(_load, flags, jobs.build(sources, ranges), ranges)
     print(f"{count} buckets made, of {rows:,} delayed messages")
     return EXIT_OK
+
+
+def _tell_faults(faults: Sequence[Fault], ranges: Sequence[Range]) -> list[int]:
+    """The numbers of the ranges whose buckets are wrong."""
+    for fault in faults:
+        print(_text(fault, ranges))
+    wrong = sorted({fault.range for fault in faults if not fault.is_harmless})
+    print(f"{len(ranges)} buckets, {len(wrong)} of them wrong")
+    return wrong
 
 
 def _text(fault: Fault, ranges: Sequence[Range]) -> str:
@@ -133,11 +221,11 @@ class _Here:
 
         return verify(sources, ranges)
 
-    def ranges(self, sources: list[Source]) -> list[Range]:
+    def ranges(self, sources: list[Source], together: Sequence[Range] = ()) -> list[Range]:
         from geminga.pipeline.buckets_here import ranges_of
         from geminga.tracker.bucket_settings import BucketSettings
 
-        return ranges_of(sources, BucketSettings())
+        return ranges_of(sources, BucketSettings(), together)
 
     def build(self, sources: list[Source], ranges: Sequence[Range]) -> Iterator[Encoded]:
         from geminga.pipeline.buckets_here import build
@@ -160,11 +248,11 @@ class _OnSpark:
 
         return verify(self._spark, sources, ranges)
 
-    def ranges(self, sources: list[Source]) -> list[Range]:
+    def ranges(self, sources: list[Source], together: Sequence[Range] = ()) -> list[Range]:
         from geminga.pipeline.spark.buckets import ranges_of
         from geminga.tracker.bucket_settings import BucketSettings
 
-        return ranges_of(self._spark, sources, BucketSettings())
+        return ranges_of(self._spark, sources, BucketSettings(), together)
 
     def build(self, sources: list[Source], ranges: Sequence[Range]) -> Iterator[Encoded]:
         from geminga.pipeline.spark.buckets import build

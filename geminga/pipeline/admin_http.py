@@ -16,6 +16,15 @@ HTTP_SECONDS = 10.0
 _REDIRECTS_MAX = 5
 
 
+class AdminRefused(PipelineError):
+    """The admin API answered, with another status than 200 or 204."""
+
+    def __init__(self, status: int, url: str, text: str) -> None:
+        super().__init__(f"{url} answers {status}: {text}")
+        self.status = status
+        self.text = text
+
+
 def get_json(access: Access, admin_url: str, path: str) -> Any:
     """Raises `PipelineError`."""
     body = _ask(access, admin_url, "GET", path)
@@ -32,9 +41,29 @@ def create_partitions(access: Access, admin_url: str, topic: str, partitions: in
     _ask(access, admin_url, "PUT", f"/admin/v2/{path}/partitions", json.dumps(partitions).encode())
 
 
-def _ask(access: Access, admin_url: str, method: str, path: str, sent: bytes | None = None) -> bytes:
+def get_bytes(access: Access, admin_url: str, path: str) -> bytes:
+    """Raises `AdminRefused`, `PipelineError`."""
+    return _ask(access, admin_url, "GET", path)
+
+
+def post_bytes(access: Access, admin_url: str, path: str, sent: bytes, *, seconds: float) -> Any:
+    """The answer as JSON, which may take so long. Raises `AdminRefused`, `PipelineError`."""
+    content = "application/octet-stream"
+    return json.loads(_ask(access, admin_url, "POST", path, sent, content=content, seconds=seconds))
+
+
+def _ask(
+    access: Access,
+    admin_url: str,
+    method: str,
+    path: str,
+    sent: bytes | None = None,
+    *,
+    content: str = "application/json",
+    seconds: float = HTTP_SECONDS,
+) -> bytes:
     url = admin_url + path
-    headers = {} if sent is None else {"Content-Type": "application/json"}
+    headers = {} if sent is None else {"Content-Type": content}
     if access.auth_method == "basic" and access.auth_data:
         headers["Authorization"] = f"Basic {base64.b64encode(access.auth_data).decode()}"
     if access.auth_method == "token" and access.auth_data:
@@ -43,7 +72,7 @@ def _ask(access: Access, admin_url: str, method: str, path: str, sent: bytes | N
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise PipelineError(f"admin.url is {admin_url!r}; expected http://HOST:PORT")
-        connection = _connection(access, parts.scheme, parts.hostname, parts.port)
+        connection = _connection(access, parts.scheme, parts.hostname, parts.port, seconds)
         try:
             connection.request(
                 method, parts.path + (f"?{parts.query}" if parts.query else ""), sent, headers=headers
@@ -60,15 +89,17 @@ def _ask(access: Access, admin_url: str, method: str, path: str, sent: bytes | N
             url = str(response.headers["location"])
             continue
         if response.status not in (200, 204):
-            raise PipelineError(f"{url} answers {response.status}: {body[:200].decode(errors='replace')}")
+            raise AdminRefused(response.status, url, body[:500].decode(errors="replace"))
         return body
     raise PipelineError(f"{url}: redirected too often")
 
 
-def _connection(access: Access, scheme: str, host: str, port: int | None) -> http.client.HTTPConnection:
+def _connection(
+    access: Access, scheme: str, host: str, port: int | None, seconds: float
+) -> http.client.HTTPConnection:
     if scheme == "https":
-        return http.client.HTTPSConnection(host, port, timeout=HTTP_SECONDS, context=tls_context(access))
-    return http.client.HTTPConnection(host, port, timeout=HTTP_SECONDS)
+        return http.client.HTTPSConnection(host, port, timeout=seconds, context=tls_context(access))
+    return http.client.HTTPConnection(host, port, timeout=seconds)
 
 
 def ledgers_of(access: Access, admin_url: str, topic: str) -> list[Ledger]:

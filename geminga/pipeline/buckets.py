@@ -63,20 +63,32 @@ def rows_per_bucket(total: int, settings: BucketSettings) -> int:
     return max(settings.indexes_min, -(-total // _BUCKETS_AIM))
 
 
-def cut(counts: Mapping[int, int], rows_each: int) -> list[Range]:
-    """Neighbouring ledgers together until they have so many rows; `counts` are rows by ledger."""
+def cut(counts: Mapping[int, int], rows_each: int, together: Iterable[Range] = ()) -> list[Range]:
+    """Neighbouring ledgers together until they have so many rows; `counts` are rows by ledger. No range ends
+    within one of `together`, of which no two overlap.
+    """
     ranges: list[Range] = []
     first, rows, last = -1, 0, -1
-    for ledger_id in sorted(ledger_id for ledger_id, count in counts.items() if count):
-        last = ledger_id
-        first = ledger_id if first < 0 else first
-        rows += counts[ledger_id]
+    for unit, count in _units(counts, sorted(together)):
+        last = unit.last
+        first = unit.first if first < 0 else first
+        rows += count
         if rows >= rows_each:
-            ranges.append(Range(first, ledger_id))
+            ranges.append(Range(first, last))
             first, rows = -1, 0
     if first >= 0:
         ranges.append(Range(first, last))
     return ranges
+
+
+def _units(counts: Mapping[int, int], together: Sequence[Range]) -> Iterator[tuple[Range, int]]:
+    """Single ledgers, and those of one range as one, with their rows; ascending."""
+    rows: dict[Range, int] = {}
+    for ledger_id in sorted(ledger_id for ledger_id, count in counts.items() if count):
+        place = range_of(together, ledger_id)
+        unit = Range(ledger_id, ledger_id) if place is None else together[place]
+        rows[unit] = rows.get(unit, 0) + counts[ledger_id]
+    yield from rows.items()
 
 
 def count_by_ledger(rows: Rows) -> dict[int, int]:

@@ -28,12 +28,16 @@ from geminga.pipeline.buckets_backlog import Share, Source
 from geminga.tracker.bucket_settings import BucketSettings
 
 
-def ranges_of(sources: Sequence[Source], settings: BucketSettings) -> list[Range]:
-    """How the backlog is cut."""
+def ranges_of(
+    sources: Sequence[Source],
+    settings: BucketSettings,
+    together: Sequence[Range] = (),
+) -> list[Range]:
+    """How the backlog is cut. No range ends within one of `together`."""
     counts: Counter[int] = Counter()
     for source in sources:
         counts.update(count_by_ledger(source.rows()))
-    return cut(counts, rows_per_bucket(counts.total(), settings))
+    return cut(counts, rows_per_bucket(counts.total(), settings), together)
 
 
 def build(sources: Sequence[Source], ranges: Sequence[Range], settings: BucketSettings) -> Iterator[Encoded]:

@@ -29,12 +29,17 @@ from geminga.pipeline.spark.pieces import collect_each, each, raised, spark_sche
 from geminga.tracker.bucket_settings import BucketSettings
 
 
-def ranges_of(spark: SparkSession, sources: Sequence[Source], settings: BucketSettings) -> list[Range]:
-    """How the backlog is cut; reads all of it, and counts."""
+def ranges_of(
+    spark: SparkSession,
+    sources: Sequence[Source],
+    settings: BucketSettings,
+    together: Sequence[Range] = (),
+) -> list[Range]:
+    """How the backlog is cut; reads all of it, and counts. No range ends within one of `together`."""
     counts: Counter[int] = Counter()
     for part in collect_each(spark, sources, lambda _, source: count_by_ledger(source.rows())):
         counts.update(part)
-    return cut(counts, rows_per_bucket(counts.total(), settings))
+    return cut(counts, rows_per_bucket(counts.total(), settings), together)
 
 
 def build(

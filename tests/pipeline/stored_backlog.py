@@ -8,9 +8,9 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import trio
@@ -42,7 +42,6 @@ ENTRIES_PER_LEDGER = 50_000
 LEDGERS_PER_LOG = 60
 ROW_ENTRIES = 1000
 FIRST_LEDGER = 1000
-RECORDS_AT_ONCE = 500
 
 Times = Callable[[np.ndarray], np.ndarray]
 """When the messages with these numbers are due, ms since 1970. A function of a module, to be pickled."""
@@ -124,7 +123,7 @@ def write_log(part: Part) -> int:
 
 
 @contextlib.asynccontextmanager
-async def _stores(directory: Path):
+async def _stores(directory: Path) -> AsyncIterator[tuple[Any, MetadataStore, trio.Nursery]]:
     disk = RealDisk()
     with contextlib.ExitStack() as held:
         async with trio.open_nursery() as nursery:
@@ -190,8 +189,11 @@ def write_backlog(directory: Path, messages: int, due_ms: Times, published_ms: i
             last = min(first + LEDGERS_PER_LOG, ledgers)
             yield Part(str(logs), log, first, last, published_ms, due_ms)
 
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        size = sum(pool.imap_unordered(write_log, parts()))
+    if ledgers <= LEDGERS_PER_LOG:
+        size = sum(map(write_log, parts()))
+    else:
+        with multiprocessing.get_context("spawn").Pool(2) as pool:
+            size = sum(pool.imap_unordered(write_log, parts()))
     # The first who opens the bookie makes the index from what is in the logs' footers.
     shutil.rmtree(directory / "index")
     return size
