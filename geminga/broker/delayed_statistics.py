@@ -26,6 +26,8 @@ class DelayedSummary(msgspec.Struct, rename="camel", kw_only=True):
     buckets: int
     bucket_bytes: int
     """Both on the bookie: without the part that still grows."""
+    is_being_read: bool = False
+    """Whether there are buckets of an earlier process that are not all known yet."""
 
 
 class DueCount(msgspec.Struct, rename="camel", kw_only=True):

@@ -77,6 +77,11 @@ class DelayedOperator:
         subscription = loaded.subscription(name)
         return subscription, loaded.delays.home_of(subscription.delayed)
 
+    async def _index_of(self, topic: TopicName, name: str) -> IndexHome | None:
+        """What the subscription looks at, or would."""
+        loaded = await self._topics.get(topic, create=False)
+        return loaded.delays.home_of(loaded.subscription(name).delayed) or loaded.delays.shared
+
     async def summary(self, topic: TopicName, subscription: str) -> DelayedSummary:
         loaded = await self._topics.get(topic, create=False)
         found = loaded.subscription(subscription)
@@ -95,6 +100,8 @@ class DelayedOperator:
             is_shared=settings.is_shared,
             buckets=len(home.keeper.stored) if home is not None and home.keeper is not None else 0,
             bucket_bytes=buckets.stored_bytes if buckets is not None else 0,
+            is_being_read=delayed.is_unknown is not None
+            or (not settings.is_shared and delayed.tracker is None and delayed.has_index()),
         )
 
     async def histogram(self, topic: TopicName, subscription: str, width_ms: int) -> list[DueCount]:
@@ -182,7 +189,7 @@ class DelayedOperator:
         return WhyNotDelivered(reason="delayed", text=text, due_ms=due_ms)
 
     async def buckets(self, topic: TopicName, subscription: str) -> list[BucketInfo]:
-        _, home = await self._find(topic, subscription)
+        home = await self._index_of(topic, subscription)
         if home is None:
             return []
         index = home.index
@@ -209,7 +216,7 @@ class DelayedOperator:
         ]
 
     async def bucket_entries(self, topic: TopicName, subscription: str, ledger_id: int) -> bytes | None:
-        _, home = await self._find(topic, subscription)
+        home = await self._index_of(topic, subscription)
         if home is None or home.keeper is None or ledger_id not in home.keeper.buckets.serving:
             return None
         from geminga.tracker.bucket_bundle_format import encode_bundle

@@ -37,6 +37,7 @@ from geminga.tracker.rows import ENTRY_BITS, ENTRY_MASK, FAR_MS, Rows, concatena
 ADOPT_SECONDS: Final = 120.0
 TRIES: Final = 20
 PAUSE_SECONDS: Final = 0.5
+KNOWN_TRIES: Final = 240
 _ACKNOWLEDGED: Final = re.compile(r"([(\[])(-?\d+):(-?\d+)\.\.(-?\d+):(-?\d+)([)\]])")
 _HELD: Final = {"delayed", "due", "pending", "to-be-sent-again", "acknowledged"}
 """What a broker says of a message that it knows all about."""
@@ -86,14 +87,22 @@ class ServedIndex(NamedTuple):
         return f"/geminga/delayed/persistent/{topic}/subscription/{subscription}{tail}"
 
     def is_shared(self) -> bool:
-        """Whether all subscriptions of the topic share it. Raises `PipelineError`: it keeps no buckets."""
-        summary = get_json(self.access, self.admin_url, self._path(""))
-        if not summary["keepsBuckets"]:
-            raise PipelineError("this broker's delayed index keeps no buckets; see docs/delayed-delivery.md")
-        return bool(summary["isShared"])
+        """Whether all subscriptions of the topic share it; waits until the broker knows all of its buckets.
+        Raises `PipelineError`: it keeps none.
+        """
+        for _ in range(KNOWN_TRIES):
+            summary = get_json(self.access, self.admin_url, self._path(""))
+            if not summary["keepsBuckets"]:
+                text = "this broker's delayed index keeps no buckets; see docs/delayed-delivery.md"
+                raise PipelineError(text)
+            if not summary["isBeingRead"]:
+                return bool(summary["isShared"])
+            threading.Event().wait(PAUSE_SECONDS)
+        raise PipelineError("the broker is still reading the index; try again")
 
     def buckets(self) -> dict[int, Range]:
-        """By the ledgers that hold them."""
+        """By the ledgers that hold them. Raises `PipelineError`: the index keeps none."""
+        self.is_shared()
         found = get_json(self.access, self.admin_url, self._path("/buckets"))
         return {
             int(one["ledgerId"]): Range(int(one["startLedger"]), int(one["endLedger"]))
