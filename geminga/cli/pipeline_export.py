@@ -34,11 +34,15 @@ def run(parser: Parser, arguments: Sequence[str]) -> int:
         options["topics"] = ",".join(flags.topics)
     if flags.topics_pattern:
         options["topicsPattern"] = flags.topics_pattern
+    from geminga.pipeline.reading import DataLost
     from geminga.pipeline.spark.export import export_topics
     from geminga.pipeline.spark.jobs import session
 
     with session(flags.master) as spark:
-        done = export_topics(spark, flags.out, options, resume=flags.resume, progress=tell)
+        try:
+            done = export_topics(spark, flags.out, options, resume=flags.resume, progress=tell)
+        except DataLost as error:
+            raise DataLost(str(error).replace("failOnDataLoss=false", "--allow-loss")) from None
     if flags.json:
         print(json.dumps({"messages": done.rows, "files": done.files, "by_topic": done.by_topic}))
     else:

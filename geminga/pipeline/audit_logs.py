@@ -37,6 +37,7 @@ from geminga.pipeline.audit_events import (
 )
 
 ROWS_PER_PIECE: Final = 1_000_000
+_ADVICE: Final = "; take it from a copy, or leave it out"
 _DICTIONARIES: Final = ["kind", "topic", "subscription", "client", "key"]
 PLACES: Final = ("kind", "topic", "subscription", "ledger_id", "entry_id")
 """What is checked of each event, where it is read."""
@@ -121,7 +122,7 @@ def _opened(path: str) -> pq.ParquetFile:
             memory_map=True,
         )
     except (pa.ArrowInvalid, OSError) as error:
-        raise CorruptData(f"{path}: not a whole Parquet file: {error}") from None
+        raise CorruptData(f"{path}: not a whole Parquet file: {error}{_ADVICE}") from None
 
 
 def _delivery_log_pieces(path: str, rows_max: int) -> list[Piece]:
@@ -160,7 +161,7 @@ def read(piece: Piece, columns: Sequence[str] | None = None) -> Events:
         try:
             table = file.read_row_groups(range(piece.first, piece.last), columns=left, use_threads=False)
         except (pa.ArrowException, OSError) as error:
-            raise CorruptData(f"{piece.path}: damaged: {error}") from None
+            raise CorruptData(f"{piece.path}: damaged: {error}{_ADVICE}") from None
     checked = columns is None or set(columns) >= set(PLACES)
     return from_arrow(
         table,

@@ -296,6 +296,9 @@ def owner_of(access: Access, topic: str) -> Connection:
             answer = connection.request(
                 lambda number: client_commands.lookup(number, topic, authoritative=authoritative)  # noqa: B023
             )
+        except Refused as error:
+            connection.close()
+            raise Refused(error.code, f"{topic}: {error.text}") from None
         except BaseException:
             connection.close()
             raise

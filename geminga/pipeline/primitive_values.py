@@ -89,8 +89,8 @@ def _numbers(raw: pa.BinaryArray, layout: np.dtype[Any], topic: str) -> Any:
     sizes = np.asarray(pc.binary_length(filled))
     if len(sizes) and (sizes != width).any():
         raise SchemaMismatch(
-            f"{topic}: a value of {int(sizes[sizes != width][0])} bytes where the schema says {width}; set "
-            "rawValue=true to get bytes"
+            f"{topic}: a value of {int(sizes[sizes != width][0])} bytes where the schema says {width}; the "
+            "schema may have changed: load anew, or set rawValue=true to get bytes"
         )
     return np.frombuffer(b"".join(filled.to_pylist()), layout)
 

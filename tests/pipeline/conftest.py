@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from geminga.cli.main import main
 from geminga.pipeline.columns import ColumnMaker, column_names
 from geminga.pipeline.options import parse_options
 from geminga.pipeline.planning import plan_batch
@@ -31,6 +32,8 @@ from tests.e2e.conftest import (
 __all__ = ["admin", "client", "make_client", "topic"]
 
 POLL_TIMEOUT_S = 10
+Call = Callable[..., tuple[int, str, str]]
+"""A command of `geminga pipeline`; its exit code, and what it prints on both streams."""
 
 
 @pytest.fixture(scope="session")
@@ -97,3 +100,23 @@ class Topics:
 @pytest.fixture
 def topics(broker: Endpoints) -> Topics:
     return Topics(broker)
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    def run(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main(["pipeline", *map(str, arguments)])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def on_spark(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The commands take the session that is there, and leave it."""
+    for module in ("jobs", "pieces"):
+        monkeypatch.setattr(f"geminga.pipeline.spark.{module}.started", lambda master: spark)
+    monkeypatch.setattr(type(spark), "stop", lambda self: None)
+    return spark

@@ -12,7 +12,6 @@ import pulsar
 import pyarrow as pa
 import pytest
 
-from geminga.cli.main import main
 from geminga.clock import RealClock
 from geminga.errors import CorruptData
 from geminga.pipeline.connection import Connection, PipelineError
@@ -30,7 +29,7 @@ from geminga.pipeline.schemas import TopicSchema, fetch_versions
 from geminga.wire import pulsar_pb2 as pb
 from tests.e2e.admin_http import Admin
 from tests.e2e.broker_process import Endpoints
-from tests.pipeline.conftest import Topics
+from tests.pipeline.conftest import Call, Topics
 
 SAME = [
     "value",
@@ -335,14 +334,6 @@ def test_all_schema_versions_that_count_are_found(
     assert versions() == [(3, True)]
 
 
-@pytest.fixture
-def on_spark(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The commands take the session that is there, and leave it."""
-    monkeypatch.setattr("geminga.pipeline.spark.jobs.started", lambda master: spark)
-    monkeypatch.setattr(type(spark), "stop", lambda self: None)
-    return spark
-
-
 def test_export_and_replay_on_the_command_line(
     on_spark: Any,
     broker: Endpoints,
@@ -350,14 +341,8 @@ def test_export_and_replay_on_the_command_line(
     client: pulsar.Client,
     topic: str,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    call: Call,
 ) -> None:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main(["pipeline", *map(str, arguments)])
-        out, err = capsys.readouterr()
-        return code, out, err
-
     url = ("--url", broker.service_url)
     out, back = tmp_path / "out", f"{topic}-back"
     client.subscribe(topic, "held", pulsar.ConsumerType.Shared)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,23 +12,11 @@ import pytest
 from geminga.bookie.entry_log_format import encode_header
 from geminga.bookie.file_names import entry_log_path
 from geminga.bookie.records import pack_records
-from geminga.cli.main import main
 from geminga.disk import RealDisk
 from geminga.pipeline.audit_events import SCHEMA
+from tests.pipeline.conftest import Call
 
-Call = Callable[..., tuple[int, str, str]]
 TOPIC = "persistent://public/default/t"
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    def run(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main(["pipeline", *map(str, arguments)])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
 
 
 @pytest.fixture

@@ -7,13 +7,16 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from geminga.errors import CorruptData, GemingaError
+from geminga.errors import CorruptData, GemingaError, StorageError
 from geminga.pipeline.audit_events import WrongLog
 from geminga.pipeline.connection import PipelineError
+from geminga.pipeline.reading import DataLost
 
 _OURS: Final = re.compile(r"\bgeminga\.[\w.]+\.(\w+): (.*)")
 _THEIRS: Final = re.compile(r"^(?:Caused by: |: )?([\w.$]+(?:Exception|Error): .*)", re.MULTILINE)
-_KNOWN: Final[dict[str, type[GemingaError]]] = {"CorruptData": CorruptData, "WrongLog": WrongLog}
+_KNOWN: Final[dict[str, type[GemingaError]]] = {
+    kind.__name__: kind for kind in (CorruptData, DataLost, StorageError, WrongLog)
+}
 
 
 def words_of(error: BaseException) -> str:

@@ -29,7 +29,8 @@ def started(master: str) -> SparkSession:
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if home not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([home, *filter(None, paths)])
-    return make_session(master=master, settings={"spark.log.level": "ERROR"})
+    # What fails in a worker is told in a line by whoever waits for it; Spark would log its pages beside it.
+    return make_session(master=master, settings={"spark.log.level": "FATAL"})
 
 
 def each(
