@@ -74,7 +74,7 @@ def shape_of(definition: Any) -> Shape:
     """Raises `SchemaMismatch` for what Spark has no type for."""
     try:
         return _Shapes().of(definition, "")
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise SchemaMismatch(
             f"an AVRO definition that means nothing ({type(error).__name__}: {error}); set rawValue=true"
         ) from None

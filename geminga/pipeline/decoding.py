@@ -29,7 +29,17 @@ from geminga.wire import pulsar_pb2 as pb
 
 _TYPE = pb.Schema.Type
 _VERSIONS_MAX = 1000
-_BAD_AVRO = (ValueError, TypeError, EOFError, IndexError, KeyError, StopIteration, OverflowError)
+_BAD_AVRO = (
+    ValueError,
+    TypeError,
+    EOFError,
+    IndexError,
+    KeyError,
+    AttributeError,
+    StopIteration,
+    ArithmeticError,
+    RecursionError,
+)
 _NOT_IN_COLUMNS = ("bytes", "fixed", "map", "null", "members", "logical")
 """What the compiled reader of JSON cannot do, or does in another way than the clients."""
 
@@ -132,9 +142,8 @@ class ValueDecoder:
     ) -> pa.Array:
         import fastavro
 
-        definition = definition_of(schema)
-        reader = fastavro.parse_schema(readable_definition(definition))
-        change = from_avro(shape_of(definition))
+        reader = _readable(schema)
+        change = from_avro(shape_of(definition_of(schema)))
         found: list[Any] = []
         for row, payload in enumerate(raw.to_pylist()):
             if payload is None:
@@ -168,13 +177,23 @@ class ValueDecoder:
         return known
 
     def _of_version(self, schema: TopicSchema, latest: Any, part: int | None) -> Any:
-        import fastavro
-
         if part is not None:
             schema = schema.parts()[part] if schema.kind == _TYPE.KeyValue else TopicSchema()
         if schema.kind != _TYPE.Avro:
             return latest
-        return fastavro.parse_schema(readable_definition(definition_of(schema)))
+        return _readable(schema)
+
+
+def _readable(schema: TopicSchema) -> Any:
+    """Of an AVRO schema what its decoder takes. Raises `SchemaMismatch`."""
+    from fastavro.schema import SchemaParseException, UnknownType, parse_schema
+
+    try:
+        return parse_schema(readable_definition(definition_of(schema)))
+    except (SchemaParseException, UnknownType, *_BAD_AVRO) as error:
+        raise SchemaMismatch(
+            f"a schema that is not AVRO's ({type(error).__name__}: {error}); set rawValue=true to get bytes"
+        ) from None
 
 
 def _array(values: list[Any], kind: pa.DataType, topic: str) -> pa.Array:
@@ -198,7 +217,7 @@ def json_values(raw: pa.BinaryArray, kind: pa.DataType, topic: str, shape: Shape
         try:
             parsed = None if payload is None else json.loads(payload, parse_float=parse_float)
             values.append(change(parsed))
-        except (ValueError, TypeError, ArithmeticError) as error:
+        except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
             raise SchemaMismatch(
                 f"{topic}: a value is not JSON of its schema ({error}); set rawValue=true to get bytes"
             ) from None

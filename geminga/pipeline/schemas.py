@@ -65,9 +65,20 @@ class TopicSchema:
                 raise SchemaMismatch("a key-value schema that ends too early")
             definition, data = data[4 : 4 + max(size, 0)], data[4 + max(size, 0) :]
             name = self.properties.get(prefix + "type", "BYTES")
-            properties = json.loads(self.properties.get(prefix + "properties", "{}") or "{}")
+            properties = _object(self.properties.get(prefix + "properties", ""))
             found.append(TopicSchema(_kind_of(name), definition, properties))
         return found[0], found[1]
+
+
+def _object(text: str) -> dict[str, str]:
+    """Texts by name, as far as it is JSON with any."""
+    try:
+        given = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(given, dict):
+        return {}
+    return {name: value for name, value in given.items() if isinstance(value, str)}
 
 
 def _kind_of(name: str) -> int | None:
@@ -174,7 +185,7 @@ def definition_of(schema: TopicSchema) -> Any:
     """The AVRO definition, which JSON schemas have too. Raises `SchemaMismatch`."""
     try:
         return json.loads(schema.definition)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise SchemaMismatch(
             "a schema whose definition is not JSON; set rawValue=true to get bytes"
         ) from None

@@ -13,6 +13,8 @@ from geminga.pipeline.avro_shapes import NAMED, Shape
 
 Change = Callable[[Any], Any]
 _INT32 = 1 << 31
+_DIGITS_MAX = 40
+"""Of a number with a decimal exponent."""
 _UNITS_US = {"timestamp-millis": 1000, "timestamp-micros": 1}
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EPOCH_DAY = dt.date(1970, 1, 1)
@@ -132,7 +134,7 @@ def _json_scalar(shape: Shape) -> Change:
     if shape.kind in ("float", "double"):
         return _float
     if shape.kind in ("int", "long"):
-        return lambda value: int(value) if isinstance(value, Decimal) and value == int(value) else value
+        return lambda value: _whole(value) if isinstance(value, Decimal) else value
     return lambda value: value
 
 
@@ -146,9 +148,22 @@ def _time(value: Any, unit_us: int) -> Any:
     if isinstance(value, str):
         found = dt.datetime.fromisoformat(value)
         return found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)
+    if isinstance(value, Decimal):
+        value = _whole(value)
     if isinstance(value, int | Decimal):
         return _EPOCH + dt.timedelta(microseconds=int(value * unit_us))
     return value
+
+
+def _whole(value: Decimal) -> int | Decimal:
+    """As an integer if it is one that a column may hold. 1e999999999 is one too, but would take for ever.
+
+    Raises `OverflowError`.
+    """
+    if not value.is_finite() or value.adjusted() > _DIGITS_MAX:
+        raise OverflowError(f"{value} is beyond all bounds")
+    whole = int(value)
+    return whole if value == whole else value
 
 
 def _float(value: Any) -> Any:
