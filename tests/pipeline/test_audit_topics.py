@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pulsar
@@ -156,4 +157,32 @@ def test_spark_reads_topics(spark: Any, broker: Endpoints, topics: Topics, topic
     told: list[str] = []
     report = audit(spark, [log(broker, topic, splitsPerPartition="3")], SETTINGS, progress=told.append)
     assert wrong(report) == EXPECTED
-    assert told[0] == "1 topics in 3 pieces"
+    assert told[0] == "topics (1) in 3 pieces"
+
+
+@pytest.mark.parametrize("has_schema", [False, True])
+def test_a_stream_of_events_from_topics(
+    spark: Any,
+    broker: Endpoints,
+    topics: Topics,
+    client: pulsar.Client,
+    topic: str,
+    has_schema: bool,
+    tmp_path: Path,
+) -> None:
+    from geminga.pipeline.spark.audit_stream import topic_events
+
+    if has_schema:
+        producer = client.create_producer(topic, schema=pulsar_schema.AvroSchema(Event))
+        producer.send(Event(**rows()[0]))
+        producer.send(Event(**rows()[1]))
+    else:
+        topics.write(topic, as_json(rows()[:2]))
+    options = {"service.url": broker.service_url, "topic": topic, "startingOffsets": "earliest"}
+    writer = topic_events(spark, options).writeStream.format("parquet").trigger(availableNow=True)
+    writer.option("checkpointLocation", str(tmp_path / "state")).start(
+        str(tmp_path / "out")
+    ).awaitTermination()
+    found = spark.read.parquet(str(tmp_path / "out")).toArrow().to_pylist()
+    assert [{n: v for n, v in row.items() if v is not None} for row in found] == rows()[:2]
+    assert list(found[0]) == SCHEMA.names

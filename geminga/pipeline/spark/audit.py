@@ -66,7 +66,7 @@ def audit(
 def _amount(pieces: Sequence[AnyPiece]) -> str:
     events = sum(piece.events for piece in pieces if isinstance(piece, Piece))
     topics = len({piece.wanted.topic for piece in pieces if isinstance(piece, TopicPiece)})
-    amounts = [*([f"{events:,} events"] if events else []), *([f"{topics:,} topics"] if topics else [])]
+    amounts = [*([f"{events:,} events"] if events else []), *([f"topics ({topics:,})"] if topics else [])]
     return f"{' and '.join(amounts) or 'no events'} in {len(pieces)} pieces"
 
 
