@@ -23,6 +23,7 @@ from geminga.pipeline.audit_events import (
     sliced,
 )
 from geminga.pipeline.audit_logs import PLACES, ROWS_PER_PIECE, events_of_segment
+from geminga.pipeline.avro_shapes import SchemaMismatch
 from geminga.pipeline.columns import VALUE, ColumnMaker
 from geminga.pipeline.connection import Connection
 from geminga.pipeline.decoding import ValueDecoder, json_values
@@ -30,7 +31,7 @@ from geminga.pipeline.options import Options, parse_options
 from geminga.pipeline.planning import narrowed, plan_batch
 from geminga.pipeline.reading import Range
 from geminga.pipeline.rows import read_range
-from geminga.pipeline.schemas import SchemaMismatch, TopicSchema, fetch_schema, value_fields
+from geminga.pipeline.schemas import TopicSchema, fetch_schema, value_fields
 
 NEEDED: Final = ("time_ms", "topic")
 

@@ -5,14 +5,13 @@ columns out.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
 from geminga.errors import ProtocolError
 from geminga.pipeline.batches import Messages, select
-from geminga.pipeline.client_reading import read_by_client
+from geminga.pipeline.client_reading import DecryptingReader
 from geminga.pipeline.columns import ColumnMaker
 from geminga.pipeline.connection import Access, PipelineError
 from geminga.pipeline.entries import Entries
@@ -49,20 +48,28 @@ def read_range(
 
 def _messages(access: Access, wanted: Range, poll_timeout_s: float, may_decrypt: bool) -> Iterator[Messages]:
     chunked = ChunkedMessages()
-    for entries in EntryReader(access, wanted, poll_timeout_s=poll_timeout_s).buffers():
-        if entries.encrypted.any():
-            if not may_decrypt:
-                row = int(entries.encrypted.argmax())
-                place = f"{entries.ledger_id[row]}:{entries.entry_id[row]}"
-                raise EncryptedEntry(f"{wanted.topic}: entry {place} is encrypted")
-            first = Place(int(entries.ledger_id[0]), int(entries.entry_id[0]), 0)
-            rest = replace(wanted, start=max(first, wanted.start))
-            yield from read_by_client(access, rest, poll_timeout_s=poll_timeout_s)
-            return
-        if (entries.chunk_id > 0).any():
-            _find_heads(access, wanted.topic, entries, chunked, poll_timeout_s)
-        for portion in portions(entries):
-            yield messages_of(wanted.topic, portion, chunked)
+    decrypting: DecryptingReader | None = None
+    try:
+        for entries in EntryReader(access, wanted, poll_timeout_s=poll_timeout_s).buffers():
+            if decrypting is None and entries.encrypted.any():
+                if not may_decrypt:
+                    row = int(entries.encrypted.argmax())
+                    place = f"{entries.ledger_id[row]}:{entries.entry_id[row]}"
+                    raise EncryptedEntry(f"{wanted.topic}: entry {place} is encrypted")
+                # chunks that were seen before, and those before the range, it has to see for itself
+                first = Place(int(entries.ledger_id[0]), int(entries.entry_id[0]), 0)
+                start = EARLIEST if (entries.chunk_id > 0).any() else first
+                decrypting = DecryptingReader(access, wanted.topic, start, poll_timeout_s=poll_timeout_s)
+            if decrypting is not None:
+                yield decrypting.messages(entries)
+                continue
+            if (entries.chunk_id > 0).any():
+                _find_heads(access, wanted.topic, entries, chunked, poll_timeout_s)
+            for portion in portions(entries):
+                yield messages_of(wanted.topic, portion, chunked)
+    finally:
+        if decrypting is not None:
+            decrypting.close()
 
 
 def within(messages: Messages, wanted: Range) -> Messages:

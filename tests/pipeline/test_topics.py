@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pulsar
@@ -370,35 +368,6 @@ def test_tasks_have_their_own_sequence_ids(topics: Topics, topic: str) -> None:
     topics.write(topic, {"value": [b"a", b"b"]}, task=Task("job", 3, 2), exactlyOnce="false")
     rows = topics.read(topic, "__sequenceId")
     assert [row["__sequenceId"] for row in rows] == [2 << 32, (2 << 32) + 1]
-
-
-def test_encrypted_messages_are_read_with_the_key(
-    client: pulsar.Client, topics: Topics, topic: str, tmp_path: Path
-) -> None:
-    private, public = tmp_path / "private.pem", tmp_path / "public.pem"
-    for command in (
-        ["openssl", "genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-out", str(private)],
-        ["openssl", "rsa", "-in", str(private), "-pubout", "-out", str(public)],
-    ):
-        subprocess.run(command, check=True, capture_output=True)
-    send_all(client, topic, [b"plain"] * 3)
-    keys = pulsar.CryptoKeyReader(str(public), str(private))
-    producer = client.create_producer(
-        topic, encryption_key="k", crypto_key_reader=keys, batching_enabled=True, batching_max_messages=4
-    )
-    for index in range(10):
-        producer.send_async(b"%d" % index, None, partition_key=f"k{index}", properties={"n": str(index)})
-    producer.flush()
-    with pytest.raises(PipelineError, match="privateKeyPath"):
-        topics.read(topic)
-    paths = {"pulsar.reader.privateKeyPath": str(private), "pulsar.reader.publicKeyPath": str(public)}
-    rows = topics.read(topic, **paths)
-    assert [row["value"] for row in rows] == [b"plain"] * 3 + [b"%d" % index for index in range(10)]
-    assert [row["__key"] for row in rows[3:]] == [b"k%d" % index for index in range(10)]
-    assert [dict(row["__messageProperties"]) for row in rows[3:]] == [
-        {"n": str(index)} for index in range(10)
-    ]
-    assert len({row["__messageId"] for row in rows}) == 13
 
 
 @pytest.fixture(scope="module")
