@@ -181,7 +181,11 @@ class ValueDecoder:
             schema = schema.parts()[part] if schema.kind == _TYPE.KeyValue else TopicSchema()
         if schema.kind != _TYPE.Avro:
             return latest
-        return _readable(schema)
+        found = _readable(schema)
+        records = isinstance(found, dict) and isinstance(latest, dict)
+        if records and found["type"] == latest["type"] == "record":
+            found["name"] = latest["name"]  # a class that was renamed is still what the values are
+        return found
 
 
 def _readable(schema: TopicSchema) -> Any:

@@ -144,6 +144,14 @@ def test_errors_reach_the_user_in_words(spark: Any, broker: Endpoints, topic: st
         source(spark.range(1).selectExpr("'a' value").write, broker, topic).mode("overwrite").save()
 
 
+def test_columns_that_there_are_not_are_refused(broker: Endpoints, topics: Topics, topic: str) -> None:
+    topics.write(topic, {"value": [b"x"]})
+    source = PulsarSource({"service.url": broker.service_url, "topic": topic})
+    source.reader(StructType().add("value", "binary").add("__ledgerId", "long"))
+    with pytest.raises(BadOption, match="has the column 'valeu'"):
+        source.reader(StructType().add("valeu", "binary"))
+
+
 def test_a_stream_has_no_end() -> None:
     source = PulsarSource({"service.url": "pulsar://h", "topic": "t", "endingTime": "5"})
     with pytest.raises(BadOption, match="are for batch queries"):

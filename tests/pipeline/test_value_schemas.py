@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
+import io
 import json
 from decimal import Decimal
 from typing import Any
 
+import fastavro
 import pulsar
 import pulsar.schema
 import pyarrow as pa
@@ -17,7 +20,9 @@ from geminga.pipeline.avro_writing import BadColumns, avro_rows, json_rows, reco
 from geminga.pipeline.columns import ColumnMaker
 from geminga.pipeline.connection import PipelineError
 from geminga.pipeline.decoding import ValueDecoder, json_values
+from geminga.pipeline.encoding import send_frame
 from geminga.pipeline.planning import plan_batch
+from geminga.pipeline.producing import Producer
 from geminga.pipeline.rows import read_range
 from geminga.pipeline.schemas import schema_of, value_fields
 from geminga.pipeline.value_encoding import value_encoder
@@ -171,6 +176,81 @@ def test_values_that_the_topics_schema_does_not_allow_are_refused(topics: Topics
         write(topics, topic, text)
     write(topics, topic, text, valueSchema="none")
     assert typed(topics, topic)[1] == [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]
+
+
+def record(*names: str) -> dict[str, Any]:
+    fields = [{"name": name, "type": ["null", "string"], "default": None} for name in names]
+    return {"type": "record", "name": "R", "fields": fields}
+
+
+def in_avro(definition: Any, value: Any) -> bytes:
+    buffer = io.BytesIO()
+    fastavro.schemaless_writer(buffer, fastavro.parse_schema(definition), value)
+    return buffer.getvalue()
+
+
+def pair_schema(key: Any, value: Any, encoding: str) -> pb.Schema:
+    """As the Java client registers a pair of AVRO records."""
+    parts = [json.dumps(each).encode() for each in (key, value)]
+    properties = {"key.schema.name": "k", "key.schema.type": "AVRO", "key.schema.properties": "{}",
+                  "value.schema.name": "v", "value.schema.type": "AVRO", "value.schema.properties": "{}",
+                  "kv.encoding.type": encoding}  # fmt: skip
+    return pb.Schema(
+        name="KeyValue",
+        type=pb.Schema.Type.KeyValue,
+        schema_data=b"".join(len(part).to_bytes(4, "big") + part for part in parts),
+        properties=[pb.KeyValue(key=name, value=text) for name, text in properties.items()],
+    )
+
+
+@pytest.mark.parametrize("encoding", ["INLINE", "SEPARATED"])
+def test_pairs_are_read_with_the_version_of_each_message(topics: Topics, topic: str, encoding: str) -> None:
+    key, versions = record("id"), (record("a"), record("a", "b"))
+    for number, definition in enumerate(versions):
+        schema = pair_schema(key, definition, encoding)
+        access = topics.options(topic).access
+        producer = Producer(access, topic, None, pending_max=9, send_timeout_s=20, schema=schema)
+        try:
+            parts = in_avro(key, {"id": str(number)}), in_avro(definition, {"a": "x", "b": "y"})
+            inline = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+            metadata = pb.MessageMetadata(producer_name=str(producer.name), sequence_id=0, publish_time=1)
+            if encoding == "SEPARATED":
+                metadata.partition_key = base64.b64encode(parts[0]).decode()
+                metadata.partition_key_b64_encoded = True
+            producer.name_schema(metadata)
+            payload = inline if encoding == "INLINE" else parts[1]
+            producer.send(0, send_frame(1, metadata, payload, pb.NONE))
+            producer.flush()
+        finally:
+            producer.close()
+    fields, rows = typed(topics, topic)
+    assert fields["value"] == pa.struct([("a", pa.string()), ("b", pa.string())])
+    assert rows == [
+        {"key": {"id": "0"}, "value": {"a": "x", "b": None}},
+        {"key": {"id": "1"}, "value": {"a": "x", "b": "y"}},
+    ]
+
+
+class Order(pulsar.schema.Record):  # type: ignore[misc]
+    number = pulsar.schema.Integer()
+
+
+class OrderWithNote(pulsar.schema.Record):  # type: ignore[misc]
+    number = pulsar.schema.Integer()
+    note = pulsar.schema.String(default=None, required_default=True)
+
+
+@pytest.mark.parametrize("kind", ["AvroSchema", "JsonSchema"])
+def test_the_official_clients_versions_are_read_into_the_latest(
+    client: pulsar.Client, topics: Topics, topic: str, kind: str
+) -> None:
+    make = getattr(pulsar.schema, kind)
+    old = client.create_producer(topic, schema=make(Order))
+    old.send(Order(number=1))
+    client.create_producer(topic, schema=make(OrderWithNote)).send(OrderWithNote(number=2, note="n"))
+    old.send(Order(number=3))
+    _, rows = typed(topics, topic)
+    assert [(row["number"], row["note"]) for row in rows] == [(1, None), (2, "n"), (3, None)]
 
 
 def test_bytes_have_no_schema(topics: Topics, topic: str) -> None:

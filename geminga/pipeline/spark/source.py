@@ -17,7 +17,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from geminga.pipeline.columns import column_names
+from geminga.pipeline.avro_shapes import SchemaMismatch
+from geminga.pipeline.columns import METADATA_COLUMNS, MORE_COLUMNS, VALUE, column_names
 from geminga.pipeline.connection import BadOption, PipelineError
 from geminga.pipeline.options import Options, parse_options
 from geminga.pipeline.planning import narrowed, plan_batch, topics_of
@@ -38,18 +39,29 @@ class PulsarSource(DataSource):
 
     def schema(self) -> StructType:
         options = parse_options(self.options)
-        fields = value_fields(values_of(options)) | column_names(options.more_columns)
+        values = value_fields(values_of(options))
+        beside = column_names(options.more_columns)
+        if values.keys() & beside.keys():
+            raise SchemaMismatch(
+                f"fields of the values have the names {', '.join(values.keys() & beside.keys())}, which "
+                "columns beside them have too; set rawValue=true to get bytes"
+            )
+        fields = values | beside
         return from_arrow_schema(pa.schema(list(fields.items())))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_options(self.options)
-        return BatchReader(options, values_of(options), schema)
+        values = values_of(options)
+        check_wanted(schema.fieldNames(), values)
+        return BatchReader(options, values, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = parse_options(self.options)
         if options.is_bounded:
             raise BadOption("endingOffsets and endingTime are for batch queries: a stream has no end")
-        return StreamReader(options, values_of(options), schema)
+        values = values_of(options)
+        check_wanted(schema.fieldNames(), values)
+        return StreamReader(options, values, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """`overwrite` has no meaning for a topic: refused, so that nobody believes in it."""
@@ -66,6 +78,14 @@ def values_of(options: Options) -> TopicSchema:
     if options.raw_value or options.allow_different_schemas:
         return TopicSchema()
     return schema_of(options.access, topics_of(options))
+
+
+def check_wanted(names: Sequence[str], values: TopicSchema) -> None:
+    """Raises `BadOption` if the user's own schema has columns that there are not."""
+    known = [*value_fields(values), *METADATA_COLUMNS, *MORE_COLUMNS]
+    others = [name for name in names if name not in known and name != VALUE]
+    if others:
+        raise BadOption(f"schema(...) has the column {others[0]!r}; a topic here has {', '.join(known)}")
 
 
 class BatchReader(DataSourceReader):
