@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -93,11 +92,7 @@ class Acknowledger:
             return
         self._done = end
 
-    def close(self, *, forever: bool = False) -> None:
-        """`forever`: end the subscription too, if the broker can be asked."""
-        if self._connection is not None and forever:
-            with contextlib.suppress(PipelineError):
-                self._connection.request(lambda number: client_commands.unsubscribe(number, _CONSUMER_ID))
+    def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -87,7 +87,7 @@ class Options:
     ending_time_ms: int | Times | None = None
     predefined_subscription: str | None = None
     subscription_prefix: str | None = None
-    """A stream's own subscription of each partition, gone when the query ends."""
+    """Of the names of a stream's subscriptions, one for each partition."""
     bytes_per_trigger_max: int | None = None
     rows_per_trigger_max: int | None = None
     poll_timeout_s: float = DEFAULT_POLL_TIMEOUT_MS / 1000

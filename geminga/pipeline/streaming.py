@@ -220,6 +220,6 @@ class StreamPlan:
         for connection in self._asking.values():
             connection.close()
         for acknowledger in self._acknowledgers.values():
-            acknowledger.close(forever=self._options.predefined_subscription is None)
+            acknowledger.close()
         self._asking.clear()
         self._acknowledgers.clear()

@@ -86,10 +86,16 @@ def test_what_is_available_now_is_read_once_and_acknowledged(
 
 
 def test_a_topic_streams_into_another(
-    spark: Any, broker: Endpoints, topics: Topics, topic: str, tmp_path: Path
+    spark: Any, broker: Endpoints, admin: Admin, topics: Topics, topic: str, tmp_path: Path
 ) -> None:
+    def subscriptions() -> dict[str, int]:
+        stats = admin.get(f"/admin/v2/{topic_path(topic)}/stats").json()["subscriptions"]
+        return {name: each["msgBacklog"] for name, each in stats.items() if each["isDurable"]}
+
     topics.write(topic, {"value": [b"%d" % n for n in range(400)], "__key": [str(n % 5) for n in range(400)]})
-    stream = source(spark.readStream, broker, topic, startingOffsets="earliest").load()
+    stream = source(
+        spark.readStream, broker, topic, startingOffsets="earliest", subscriptionPrefix="mirror"
+    ).load()
     query = source(stream.writeStream, broker, topic + "-copy")
     query = query.option("checkpointLocation", str(tmp_path)).start()
     try:
@@ -98,11 +104,28 @@ def test_a_topic_streams_into_another(
         query.processAllAvailable()
         offsets = json.loads(query.lastProgress.sources[0].endOffset)
         assert list(offsets) == [topic]
+        assert subscriptions() == {f"mirror-{topic}": 0}
     finally:
         query.stop()
     rows = topics.read(topic + "-copy")
     assert [int(row["value"]) for row in rows] == list(range(500))
     assert rows[499]["__key"] == b"x"
+
+
+def test_columns_of_any_types_are_a_record_and_back(spark: Any, broker: Endpoints, topic: str) -> None:
+    frame = spark.range(20, numPartitions=2).selectExpr(
+        "id",
+        "if(id % 3 = 0, null, cast(id as string)) name",
+        "named_struct('price', cast(id as decimal(9, 2)), 'tags', array('a', null)) inner",
+        "map('k', id) sizes",
+        "timestamp_micros(id) at",
+        "cast(id as string) as __key",
+    )
+    source(frame.write, broker, topic).mode("append").save()
+    read = source(spark.read, broker, topic).load()
+    assert read.columns == [*frame.columns[:-1], *METADATA_COLUMNS]
+    columns = ["id", "name", "inner", "sizes", "at", "cast(__key as string) k"]
+    assert read.selectExpr(*columns).orderBy("id").collect() == frame.selectExpr(*columns).collect()
 
 
 def test_a_micro_batch_that_runs_again_is_written_once(
