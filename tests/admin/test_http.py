@@ -22,6 +22,9 @@ def router() -> Router:
     async def echo(request: Request) -> Response:
         return json_response({"method": request.method, "size": len(request.body), "query": request.query})
 
+    async def echo_of_large(request: Request) -> Response:
+        return await echo(request)
+
     async def empty(request: Request) -> Response:
         return Response(204)
 
@@ -36,6 +39,7 @@ def router() -> Router:
 
     for method in ("GET", "PUT", "POST"):
         made.add(method, "/echo", echo)
+    made.add("POST", "/large", echo_of_large, large_body=True)
     made.add("DELETE", "/empty", empty)
     made.add("GET", "/busy", busy)
     made.add("GET", "/corrupt", corrupt)
@@ -229,3 +233,24 @@ async def test_who_does_not_read_the_answer_loses_the_connection(
     await trio.sleep(http.WRITE_SECONDS + 1)
     assert router.open_connections == 0
     await stream.aclose()
+
+
+async def test_a_route_may_take_a_large_body_one_at_a_time(connect: Connect, router: Router) -> None:
+    def posting(target: bytes, size: int) -> bytes:
+        return b"POST " + target + b" HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n" % size
+
+    large = http.BODY_BYTES_MAX + 5
+    answer = await exchange(connect(), posting(b"/large?a=b", large) + bytes(large))
+    assert (status_of(answer), f'"size":{large}'.encode() in answer) == (200, True)
+    assert status_of(await exchange(connect(), posting(b"/echo", large))) == 413
+    assert status_of(await exchange(connect(), posting(b"/large", http.LARGE_BODY_BYTES_MAX + 1))) == 413
+    first = connect()
+    await first.send_all(posting(b"/large", large))
+    await trio.testing.wait_all_tasks_blocked()
+    assert router.has_large_body
+    assert status_of(await exchange(connect(), posting(b"/large", large))) == 503
+    await first.aclose()
+    await trio.testing.wait_all_tasks_blocked()
+    assert not router.has_large_body
+    answer = await exchange(connect(), posting(b"/large", large) + bytes(large))
+    assert status_of(answer) == 200

@@ -12,6 +12,7 @@ from pyroaring import BitMap
 
 from geminga.errors import CorruptData
 from geminga.tracker import packed_columns
+from geminga.tracker.bucket_bundle_format import decode_bundle, encode_bundle
 from geminga.tracker.bucket_format import (
     PIECE_BYTES_MAX,
     SEGMENT_INDEXES_MAX,
@@ -308,7 +309,9 @@ def test_damage_behind_the_checksum_is_harmless(seed: int, data: st.DataObject) 
 
 
 def test_the_bucket_page() -> None:
-    segment, directory, overrides = examples("bucket.md")
+    segment, directory, overrides, bundle = examples("bucket.md")
     encoded = bucket_of(rows_of((NOW_MS, 7, 0), (NOW_MS + 250, 7, 1), (NOW_MS + 100, 7, 2), (NOW_MS, 8, 5)))
     assert encoded == EncodedBucket([segment], [directory])
     assert overrides == encode_overrides({code_of(7, 1): NOW_MS + 60_000})
+    assert bundle == encode_bundle([[b"segment", b"directory"], [b"\x01"]])
+    assert decode_bundle(bundle) == [[b"segment", b"directory"], [b"\x01"]]
