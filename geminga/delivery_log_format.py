@@ -200,7 +200,7 @@ def decode_segment(
         raise CorruptData(f"offset {head.offset}: a segment does not match its checksum")
     try:
         return _decode_body(head, view, columns)
-    except (struct.error, IndexError, ValueError, UnicodeDecodeError) as error:
+    except (struct.error, IndexError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise CorruptData(f"offset {head.offset}: a segment that does not add up: {error}") from error
 
 
@@ -219,7 +219,7 @@ def _decode_body(head: SegmentHead, view: memoryview, columns: Collection[str]) 
     if position != len(view):
         raise ValueError(f"{position} bytes of {len(view)} are used")
     for name, names in zip(TABLES, tables, strict=True):
-        if name in found and int(found[name].max()) >= len(names) and head.events:
+        if name in found and not -1 <= found[name].min() <= found[name].max() < len(names):
             raise ValueError(f"an index beyond the {len(names)} names of {name}")
     topics, subscriptions, clients = tables
     return Segment(head, topics, subscriptions, clients, found)

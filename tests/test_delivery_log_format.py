@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
+from fastcrc.crc32 import iscsi as crc_32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -100,6 +103,27 @@ def column_sets(draw: st.DrawFn) -> dict[str, list[int]]:
     for name in log.TABLES:
         columns[name] = draw(st.lists(st.integers(-1, 2), min_size=events, max_size=events))
     return columns
+
+
+def test_segments_that_somebody_made_up_are_refused() -> None:
+    """Their checksums are right: whoever may write to a topic that is audited can send such."""
+    source = random.Random(3)
+    refused = 0
+    for _ in range(600):
+        made = bytearray(SEGMENT)
+        for _ in range(source.choice((1, 1, 3))):
+            made[source.randrange(log.SEGMENT_HEAD_BYTES, len(made))] = source.choice(
+                (0, 5, 0x7F, 0x80, 0xFF)
+            )
+        made[4:8] = crc_32c(bytes(made[8:])).to_bytes(4, "little")
+        try:
+            segment = log.decode_segment(made)
+        except CorruptData:
+            refused += 1
+            continue
+        for name, names in (("topic", segment.topics), ("client", segment.clients)):
+            assert all(-1 <= at < len(names) for at in segment.columns[name].tolist())
+    assert refused > 100
 
 
 @settings(max_examples=150)

@@ -6,7 +6,6 @@ It is written last, so what it does not name does not belong to the export. docs
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -20,6 +19,7 @@ MANIFEST: Final = "_manifest.json"
 """Its name. Spark and pyarrow pass over names that begin with an underscore."""
 FORMAT: Final = "geminga-export"
 VERSION: Final = 1
+_BAD_JSON: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 class NoExport(PipelineError):
@@ -118,7 +118,7 @@ def decode(data: bytes, place: str) -> Manifest:
         )
     except NoExport:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError, binascii.Error, PipelineError) as error:
+    except (*_BAD_JSON, PipelineError) as error:
         raise NoExport(
             f"{place} is damaged ({type(error).__name__}: {error}); take it from a copy, or export again"
         ) from None
@@ -152,7 +152,7 @@ def _run_in(given: Mapping[str, Any]) -> Run:
             int(one["size_bytes"]),
             int(one["crc32c"]),
             int(one["rows"]),
-            dict(one["topics"]),
+            {str(topic): int(rows) for topic, rows in one["topics"].items()},
         )
         for one in given["files"]
     )

@@ -76,6 +76,15 @@ def prepare(broker: Endpoints, *, deduplicate: bool) -> None:
         assert admin.post(path, True).status == 204
 
 
+def keyed_value(row: int) -> bytes:
+    return b"%d " % row + b"x" * (row % 90)
+
+
+def due_at_ms(row: int, due_ms: int) -> int:
+    """A fifth at `due_ms`, others an hour and more later."""
+    return due_ms + row if row % 5 == 0 else due_ms + 3_600_000 + row * 1000
+
+
 def fill(broker: Endpoints, messages: int, due_ms: int) -> None:
     Admin(broker.web_url).create_partitions(KEYED, PARTITIONS)
     with client_of(broker) as client:
@@ -86,7 +95,7 @@ def fill(broker: Endpoints, messages: int, due_ms: int) -> None:
                                               block_if_queue_full=True)  # fmt: skip
             share = messages // len(CODECS)
             for row in range(number * share, (number + 1) * share):
-                value, properties = b"%d " % row + b"x" * (row % 90), {"row": str(row), "é": "ü"}
+                value, properties = keyed_value(row), {"row": str(row), "é": "ü"}
                 producer.send_async(value, lambda *_: None, partition_key=f"key-{row % KEYS}",
                                     properties=properties, event_timestamp=1 + row)  # fmt: skip
             producer.flush()
@@ -102,15 +111,14 @@ def fill(broker: Endpoints, messages: int, due_ms: int) -> None:
 
 
 def fill_delayed(client: pulsar.Client, messages: int, due_ms: int) -> None:
-    """A fifth due at `due_ms`, others an hour and more later, one long message among them."""
+    """Single messages, one long one among them."""
     producer = client.create_producer(
         DELAYED, batching_enabled=False, chunking_enabled=True, block_if_queue_full=True
     )
     for row in range(messages):
-        at_ms = due_ms + row if row % 5 == 0 else due_ms + 3_600_000 + row * 1000
         producer.send_async(b"later %d" % row, lambda *_: None, partition_key=f"key-{row % KEYS}",
                             properties={"row": str(row)},
-                            deliver_at=at_ms, ordering_key=f"order-{row % 7}")  # fmt: skip
+                            deliver_at=due_at_ms(row, due_ms), ordering_key=f"order-{row % 7}")  # fmt: skip
     producer.send(b"long " * 2_500_000, partition_key="long", deliver_at=due_ms)
     producer.flush()
 
@@ -123,6 +131,42 @@ def rows_of(spark: Any, directory: str) -> dict[str, list[dict[str, Any]]]:
     for topic, row in zip(table.column(TOPIC).to_pylist(), table.select(list(SAME)).to_pylist(), strict=True):
         found.setdefault(topic.rsplit("/", 1)[1], []).append(row)
     return found
+
+
+def check_filled(found: dict[str, list[dict[str, Any]]], messages: int, due_ms: int) -> None:
+    """The first export holds what was sent, in the order of each key."""
+    parts = {part: rows for part, rows in found.items() if part.startswith("keyed-")}
+    part_of: dict[bytes, str] = {}
+    seen: set[int] = set()
+    for part, rows in parts.items():
+        last: dict[bytes, int] = {}
+        for message in rows:
+            properties = dict(message["__messageProperties"])
+            row, key = int(properties["row"]), message["__key"]
+            assert last.get(key, -1) < row, f"{part}: {row} after {last[key]}"
+            assert part_of.setdefault(key, part) == part, (key, part, part_of[key])
+            assert (message["value"], key) == (keyed_value(row), b"key-%d" % (row % KEYS)), message
+            assert properties == {"row": str(row), "é": "ü"}
+            assert ms(message["__eventTime"]) == 1 + row
+            assert message["__deliverAtTime"] is None
+            last[key] = row
+            seen.add(row)
+    assert seen == set(range(messages // len(CODECS) * len(CODECS)))
+    *delayed, long = found["delayed"]
+    for row, message in enumerate(delayed):
+        assert message["value"] == b"later %d" % row
+        assert message["__key"] == b"key-%d" % (row % KEYS)
+        assert message["__orderingKey"] == b"order-%d" % (row % 7)
+        assert dict(message["__messageProperties"]) == {"row": str(row)}
+        assert ms(message["__deliverAtTime"]) == due_at_ms(row, due_ms)
+    assert len(delayed) == messages // 20
+    assert (long["value"], ms(long["__deliverAtTime"])) == (b"long " * 2_500_000, due_ms)
+    assert len(found["typed"]) == 200
+    tell("and it holds what was sent: values, keys, properties, times, in the order of each key")
+
+
+def ms(time_of_row: Any) -> int:
+    return round(time_of_row.timestamp() * 1000)
 
 
 def check_same(
@@ -221,6 +265,7 @@ def travel(spark: Any, root: Path, geminga: Endpoints, other: Endpoints, message
     there, back, again = (str(root / name) for name in ("there", "back", "again"))
     done = export_topics(spark, there, options(geminga) | topics)
     tell(f"exported from Geminga: {done.rows:,} messages in {done.files} files")
+    check_filled(rows_of(spark, there), messages, due_ms)
     sent = replay(spark, there, options(other), subscriptions=[SUBSCRIPTION])
     tell(f"replayed to {other.service_url}: {sent.rows:,}, exactly once: {sent.exactly_once}")
     assert sent.rows == done.rows

@@ -16,7 +16,16 @@ from geminga.clock import RealClock
 from geminga.errors import CorruptData
 from geminga.pipeline.connection import Connection, PipelineError
 from geminga.pipeline.encoding import send_frame
-from geminga.pipeline.export_manifest import MANIFEST, ExportedTopic, Manifest, NoExport, Run, decode, encode
+from geminga.pipeline.export_manifest import (
+    MANIFEST,
+    ExportedFile,
+    ExportedTopic,
+    Manifest,
+    NoExport,
+    Run,
+    decode,
+    encode,
+)
 from geminga.pipeline.export_output import Output, load, local_path
 from geminga.pipeline.export_plan import FILE_COLUMNS, exported_batches, plan_export, verify
 from geminga.pipeline.places import Place
@@ -208,7 +217,8 @@ def test_pace_owes_what_was_not_waited_for() -> None:
 def test_a_manifest_is_what_was_written() -> None:
     schema = TopicSchema(8, b"\x00\xff", {"a": "b"})
     topic = ExportedTopic(2, {"t-partition-0": Place(3, 4, 0)}, ((b"\0" * 8, schema),))
-    manifest = Manifest("id", {"t": topic}, (Run(1, 5, ()),))
+    file = ExportedFile("run=000001/x.parquet", 10, 11, 12, {"t-partition-0": 12})
+    manifest = Manifest("id", {"t": topic}, (Run(1, 5, (file,)),))
     assert decode(encode(manifest), "m") == manifest
     for data in (
         b"",
@@ -217,6 +227,9 @@ def test_a_manifest_is_what_was_written() -> None:
         b'{"format": "x"}',
         encode(manifest)[:-9],
         encode(manifest).replace(b"3:4", b"x"),
+        encode(manifest).replace(b": 12", b': "many"'),
+        encode(manifest).replace(b": 10", b": Infinity"),
+        b"[" * 100_000,
     ):
         with pytest.raises(NoExport):
             decode(data, "m")
