@@ -19,6 +19,11 @@ LOADED_BYTES_MAX: Final = 32 * MIB
 """Of segments that are loaded ahead; a bucket whose next row is due loads one segment all the same."""
 LOADED_SEGMENTS_MAX: Final = 2
 """Loaded ahead, of one bucket."""
+OVERDUE_SEGMENTS_MAX: Final = 16
+OVERDUE_BYTES_MAX: Final = 4 * MIB
+"""The same of what is due already, as long as all that is loaded is no more than this: then those with many
+rows for each second do not come to their next ones by ones and twos.
+"""
 WANTED_MAX: Final = 64
 FROZEN_ROWS_MAX: Final = 500_000
 """Rows that wait to be written, of 16 bytes each; with more the index is full. At least four buckets."""
@@ -150,20 +155,31 @@ class BucketMap:
 
     def wanted(self, now_ms: int) -> Sequence[tuple[StoredBucket, int]]:
         """Segments to be loaded now, the most urgent first."""
-        room_bytes = LOADED_BYTES_MAX - sum(bucket.loaded_bytes for bucket in self._buckets.values())
-        found: list[tuple[int, StoredBucket, int]] = []
-        for stored, bucket in self._buckets.items():
-            number = self._next_to_load(bucket)
-            if number is not None and bucket.min_ms[number] <= now_ms + LOAD_AHEAD_MS:
-                found.append((int(bucket.min_ms[number]), stored, number))
+        loaded_bytes = sum(bucket.loaded_bytes for bucket in self._buckets.values())
+        room_bytes = LOADED_BYTES_MAX - loaded_bytes
+        ahead_max = OVERDUE_SEGMENTS_MAX if loaded_bytes < OVERDUE_BYTES_MAX else 0
+        found = [
+            (int(bucket.min_ms[number]), stored, number)
+            for stored, bucket in self._buckets.items()
+            for number in self._to_load(bucket, now_ms, ahead_max)
+        ]
         found.sort(key=lambda item: item[0])
         chosen = []
         for _, stored, number in found[:WANTED_MAX]:
             bucket = self._buckets[stored]
             room_bytes -= int(bucket.sizes_bytes[number])
-            if room_bytes >= 0 or not bucket.is_ready():
+            if room_bytes >= 0 or (number == bucket.next_segment and not bucket.is_ready()):
                 chosen.append((stored, number))
         return chosen
+
+    def _to_load(self, bucket: Bucket, now_ms: int, overdue_max: int) -> range:
+        """Numbers of segments: the next one, and those behind it that are due as well."""
+        first = bucket.next_segment + len(bucket.loaded)
+        overdue_end = min(bucket.segments, bucket.next_segment + overdue_max)
+        end = bisect_right(bucket.min_ms, now_ms, first, overdue_end) if first < overdue_end else first
+        if end == first and self._next_to_load(bucket) is not None:
+            end += bool(bucket.min_ms[first] <= now_ms + LOAD_AHEAD_MS)
+        return range(first, end)
 
     def next_wanted_ms(self) -> int | None:
         """When the next segment comes within `LOAD_AHEAD_MS`. Those that wait for room are not counted."""
@@ -189,7 +205,7 @@ class BucketMap:
             bucket.is_suspect = False
         if number == bucket.next_segment and not bucket.is_ready() and bucket.min_ms[number] <= now_ms:
             bucket.load_rows(stored.directory.decode_segment(number, entry))
-        elif number == self._next_to_load(bucket):
+        elif number == bucket.next_segment + len(bucket.loaded):
             stored.directory.check_segment(number, entry)
             bucket.load(number, entry)
         if bucket.is_ready():

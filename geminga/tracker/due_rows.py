@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -23,15 +24,15 @@ from geminga.tracker.rows import (
     Integers,
     Rows,
     concatenate,
-    merge,
+    order_of,
     split_repeated,
 )
 
-ROWS_PER_PART_MIN: Final = 64
-"""Below this, parts are put together first: numpy costs more for each call than for each row."""
 _SHORT_END: Final = 1 << 16
 _SPARSE_MAX: Final = 4096
 """So many entry ids of a container are an array in roaring's portable form, more are bits."""
+_QUICK_MAX: Final = 1500
+_NO_BREAKS: Final = np.zeros(0, np.int64)
 _CONTAINER: Final = struct.Struct("<IIHHI")
 _NO_RUNS: Final = 12346
 """Its cookie."""
@@ -76,45 +77,44 @@ def release(
     A row is dead if its position is not a member, or if it was given another time (`overrides`) than the
     row's. Of several rows for one position one counts.
     """
-    if sum(part.length for part in parts) < ROWS_PER_PART_MIN * len(parts):
-        parts = (concatenate(parts),)
-    taken: dict[int, BitMap] = {}
-    live = []
-    for part in parts:
-        rows = part.where(_has_its_time(part, overrides)) if overrides else part
-        if rows.length and (rows := _take(rows, members, taken)).length:
-            live.append(rows)
+    if overrides:
+        parts = [part.where(_has_its_time(part, overrides)) for part in parts]
     # Parts of different ledgers, in their order, are sorted by time alone.
-    live.sort(key=lambda rows: rows.codes.item(0))
-    return merge(live), taken
+    wanted = sorted((part for part in parts if part.length), key=lambda rows: rows.codes.item(0))
+    rows, taken = _take(concatenate(wanted), members)
+    return rows.sorted(), taken
 
 
-def _take(rows: Rows, members: Membership, taken: dict[int, BitMap]) -> Rows:
-    """The rows of members; these are members no more, but `taken`."""
-    own: dict[int, BitMap] = {}
-    count = 0
+def _take(rows: Rows, members: Membership) -> tuple[Rows, dict[int, BitMap]]:
+    """The rows of members, one for each, and the same by ledger; these are members no more."""
+    taken: dict[int, BitMap] = {}
+    dead: dict[int, BitMap] = {}
+    count = dead_count = 0
     bitmaps = members.bitmaps
     for ledger_id, found in members_of(rows.codes).items():
         bitmap = bitmaps.get(ledger_id)
         if bitmap is None:
+            dead[ledger_id] = found
+            dead_count += len(found)
             continue
         found_count = len(found)
         if bitmap.intersection_cardinality(found) != found_count:
+            dead[ledger_id] = unwanted = found - bitmap
+            dead_count += len(unwanted)
             found &= bitmap
             found_count = len(found)
         if found_count:
             members.take(ledger_id, found)
-            own[ledger_id] = found
+            taken[ledger_id] = found
             count += found_count
+    if dead_count > count:
+        rows = keep_only(rows, codes_of(taken))
+    elif dead_count:
+        rows = rows.where(~are_among(rows.codes, codes_of(dead)))
     if count != rows.length:
-        rows = keep_only(rows, codes_of(own)) if count else EMPTY
-        if count != rows.length:
-            rows, _ = split_repeated(rows)
-        assert rows.length == count
-    for ledger_id, found in own.items():
-        before = taken.get(ledger_id)
-        taken[ledger_id] = found if before is None else before | found
-    return rows
+        rows, _ = split_repeated(rows)
+    assert rows.length == count
+    return rows, taken
 
 
 def _has_its_time(rows: Rows, overrides: Mapping[int, int]) -> NDArray[np.bool_]:
@@ -140,43 +140,64 @@ def are_among(codes: Integers, ascending: Integers) -> NDArray[np.bool_]:
 
 
 def members_of(codes: Integers) -> dict[int, BitMap]:
-    """Codes in any order, perhaps none, as entry ids by ledger, which ascend."""
+    """Codes in any order, perhaps none, perhaps some twice, as entry ids by ledger, which ascend."""
     if not len(codes):
         return {}
-    low, high = int(codes.min()), int(codes.max())
-    if low >> ENTRY_BITS == high >> ENTRY_BITS:
-        return {low >> ENTRY_BITS: _bitmap_of(codes & ENTRY_MASK, high & ENTRY_MASK)}
-    codes = np.sort(codes)
-    entry_ids = codes & ENTRY_MASK
     ledgers = codes >> ENTRY_BITS
-    breaks = (np.flatnonzero(ledgers[1:] != ledgers[:-1]) + 1).tolist()
-    starts, ends = [0, *breaks], [*breaks, len(codes)]
-    return {
-        ledgers.item(start): _bitmap_of(entry_ids[start:end], entry_ids.item(end - 1))
-        for start, end in zip(starts, ends, strict=True)
-    }
+    low = int(ledgers.min())
+    breaks = _NO_BREAKS
+    if int(ledgers.max()) != low:
+        if bool((ledgers[1:] < ledgers[:-1]).any()):
+            order = order_of(ledgers - low)
+            codes, ledgers = codes.take(order), ledgers.take(order)
+        breaks = np.flatnonzero(ledgers[1:] != ledgers[:-1]) + 1
+    bounds = [0, *breaks.tolist(), len(codes)]
+    bitmaps = _short_bitmaps(codes, bounds, breaks) or _long_bitmaps(codes & ENTRY_MASK, bounds)
+    return dict(zip(ledgers[bounds[:-1]].tolist(), bitmaps, strict=True))
 
 
-def _bitmap_of(entry_ids: Integers, last: int) -> BitMap:
-    """Of entry ids in any order, at least one, perhaps some twice; `last` is the largest."""
-    if last >= _SHORT_END:
-        # From a buffer of C ints pyroaring takes a tenth of the time that it takes from numpy's array.
-        return BitMap(array("I", np.sort(entry_ids).astype(np.uint32).tobytes()))
-    short = entry_ids.astype(np.uint16)
-    short.sort(kind="stable")  # digit by digit
-    count = len(short)
-    if count > 1 and bool((short[1:] == short[:-1]).any()):
-        short = np.unique(short)
-        count = len(short)
-    first = short.item(0)
+def _short_bitmaps(codes: Integers, bounds: list[int], breaks: Integers) -> list[BitMap]:
+    """Of the entry ids between two bounds each, if all of them fit into 16 bits; else none."""
+    if int(np.bitwise_or.reduce(codes)) & ENTRY_MASK >= _SHORT_END:
+        return []
+    short = codes.astype(np.uint16)
+    for start, end in pairwise(bounds):
+        # Many are sorted faster digit by digit.
+        short[start:end].sort(kind="stable" if end - start > _QUICK_MAX else None)
+    repeated = short[1:] == short[:-1]
+    repeated[breaks - 1] = False
+    if bool(repeated.any()):
+        once = [np.unique(short[start:end]) for start, end in pairwise(bounds)]
+        short = np.concatenate(once)
+        bounds = [0, *np.cumsum([len(part) for part in once]).tolist()]
+    firsts, lasts = short[bounds[:-1]].tolist(), short[np.array(bounds[1:]) - 1].tolist()
+    data = short.tobytes()
+    return [
+        _bitmap_of(data, start, end, first, last)
+        for (start, end), first, last in zip(pairwise(bounds), firsts, lasts, strict=True)
+    ]
+
+
+def _bitmap_of(data: bytes, start: int, end: int, first: int, last: int) -> BitMap:
+    """Of numbers `start` to `end` - 1 of those in `data`, which have 16 bits and ascend there."""
+    count = end - start
     if last - first == count - 1:
         bitmap = BitMap()
         bitmap.add_range(first, last + 1)
         return bitmap
+    numbers = data[2 * start : 2 * end]
     if count > _SPARSE_MAX:
-        return BitMap(array("I", short.astype(np.uint32).tobytes()))
+        return BitMap(array("I", np.frombuffer(numbers, np.uint16).astype(np.uint32).tobytes()))
     # The portable form of one container is these numbers and a head, and is read in no time.
-    return BitMap.deserialize(_CONTAINER.pack(_NO_RUNS, 1, 0, count - 1, _CONTAINER.size) + short.tobytes())
+    return BitMap.deserialize(_CONTAINER.pack(_NO_RUNS, 1, 0, count - 1, _CONTAINER.size) + numbers)
+
+
+def _long_bitmaps(entry_ids: Integers, bounds: list[int]) -> list[BitMap]:
+    # From a buffer of C ints pyroaring takes a tenth of the time that it takes from numpy's array.
+    return [
+        BitMap(array("I", np.sort(entry_ids[start:end]).astype(np.uint32).tobytes()))
+        for start, end in pairwise(bounds)
+    ]
 
 
 def codes_of(members: Mapping[int, BitMap]) -> Integers:

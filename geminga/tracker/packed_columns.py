@@ -22,6 +22,9 @@ _RAW, _DEFLATED = range(2)
 _DEFLATE_BYTES_MIN: Final = 16
 _SAMPLE_BYTES: Final = 512
 _WORD: Final = np.dtype("<u8")
+_SHORT_WORD: Final = np.dtype("<u4")
+_SHORT_WIDTH_MAX: Final = 25
+"""The widest for which half a word does."""
 
 
 # -- variable-length integers ---------------------------------------------------------------------------
@@ -59,8 +62,8 @@ def from_varints(data: bytes, count: int) -> Integers:
     longest = int(lengths.max())
     if longest > _VARINT_BYTES_MAX:
         raise ValueError(f"a number of {longest} bytes")
-    numbers = np.zeros(count, np.int64)
-    for group in range(longest):
+    numbers = (octets[starts] & 0x7F).astype(np.int64)
+    for group in range(1, longest):
         having = np.flatnonzero(lengths > group)
         numbers[having] |= (octets[starts[having] + group] & 0x7F).astype(np.int64) << (7 * group)
     return numbers
@@ -85,10 +88,14 @@ def from_widths(data: bytes, count: int, width: int) -> Integers:
     if not width:
         return np.zeros(count, np.int64)
     padded = data + bytes(8)
-    words = np.ndarray((len(data) + 1,), _WORD, padded, strides=(1,))
-    offsets = np.arange(count, dtype=np.int64) * width
-    found = words[offsets >> 3] >> (offsets & 7).astype(np.uint64)
-    numbers: Integers = (found & np.uint64((1 << width) - 1)).astype(np.int64)
+    word = _WORD if width > _SHORT_WIDTH_MAX else _SHORT_WORD
+    mask = word.type((1 << width) - 1)
+    numbers = np.empty(count, np.int64)
+    # Every eighth number begins at the same bit of a byte, `width` bytes behind the one before.
+    for first in range(min(8, count)):
+        at, shift = divmod(first * width, 8)
+        words = np.ndarray((-(-(count - first) // 8),), word, padded, at, (width,))
+        numbers[first::8] = (words >> word.type(shift)) & mask
     return numbers
 
 

@@ -46,8 +46,12 @@ class Source(Protocol):
         """The `rows`-th row from the front, if there are so many at hand or could be."""
         ...
 
-    def take(self, bound: Bound) -> Rows:
-        """Forget and return the rows up to the bound, those at hand."""
+    def rows_up_to(self, bound: Bound) -> int:
+        """How many rows at hand are not beyond the bound."""
+        ...
+
+    def take(self, count: int) -> Rows:
+        """Forget and return so many rows from the front, which must be at hand."""
         ...
 
     def has_more(self) -> bool:
@@ -94,16 +98,18 @@ class Run:
             return None
         return self._rows.times_ms.item(at), self._rows.codes.item(at)
 
-    def take(self, bound: Bound) -> Rows:
-        rest = self.rest()
-        count = rows_up_to(rest, *bound)
+    def rows_up_to(self, bound: Bound) -> int:
+        return rows_up_to(self.rest(), *bound)
+
+    def take(self, count: int) -> Rows:
+        taken = self._rows.part(self._at, self._at + count)
         self._at += count
         if self._at < self._end:
             self._head_ms = self._rows.times_ms.item(self._at)
             if 2 * self._at > self._end > SHARE_ROWS_MIN:
                 self._rows = Rows(*(column[self._at :].copy() for column in self._rows))
                 self._at, self._end = 0, self._end - self._at
-        return rest.part(0, count)
+        return taken
 
     def has_more(self) -> bool:
         return self._at < self._end
@@ -256,10 +262,13 @@ class Bucket:
     def bound(self, rows: int) -> Bound | None:
         return self._run.bound(rows) if self._fill(rows) and self._run is not None else None
 
-    def take(self, bound: Bound) -> Rows:
+    def rows_up_to(self, bound: Bound) -> int:
+        return 0 if self._run is None else self._run.rows_up_to(bound)
+
+    def take(self, count: int) -> Rows:
         if self._run is None:
             return EMPTY
-        taken = self._run.take(bound)
+        taken = self._run.take(count)
         if not self._run.has_more():
             self._run = None
             self._progressed()
@@ -329,9 +338,25 @@ class Queue:
         Empty: nothing is due. A source whose next rows are not at hand leaves the queue, and holds back no
         other.
         """
-        heap = self._heap
         active: list[Source] = []
-        bound: Bound = (limit_ms, CODE_MAX)
+        bound = self._activate(active, (limit_ms, CODE_MAX))
+        counts = [source.rows_up_to(bound) for source in active]
+        if 0 < 2 * sum(counts) < GATHERED_ROWS_MAX and bound[0] < limit_ms and len(active) > 1:
+            # Equal shares are few rows where some sources have many more for each millisecond than others.
+            bound = self._widen(active, counts, (limit_ms, CODE_MAX))
+            counts = [source.rows_up_to(bound) for source in active]
+        self._active_before = max(len(active), 1)
+        parts = []
+        for source, count in zip(active, counts, strict=True):
+            if count:
+                parts.append(source.take(count))
+            if source.has_more():
+                self.push(source)
+        return parts
+
+    def _activate(self, active: list[Source], bound: Bound) -> Bound:
+        """Have those sources join that have rows up to the bound, which becomes narrower with each."""
+        heap = self._heap
         while heap and heap[0][0] <= bound[0]:
             source = heappop(heap)[2]
             source.is_queued = False
@@ -342,12 +367,13 @@ class Queue:
             own = source.bound(max(share, SHARE_ROWS_MIN))
             if own is not None and own < bound:
                 bound = own
-        self._active_before = max(len(active), 1)
-        parts = []
-        for source in active:
-            rows = source.take(bound)
-            if rows.length:
-                parts.append(rows)
-            if source.has_more():
-                self.push(source)
-        return parts
+        return bound
+
+    def _widen(self, active: list[Source], counts: list[int], bound: Bound) -> Bound:
+        """A bound up to which the active sources have about as many rows together as may be brought out."""
+        times = GATHERED_ROWS_MAX / sum(counts)
+        for source, count in zip(active, counts, strict=True):
+            own = source.bound(max(int(times * count), SHARE_ROWS_MIN))
+            if own is not None and own < bound:
+                bound = own
+        return self._activate(active, bound)

@@ -17,7 +17,7 @@ places = st.tuples(st.integers(1, 3), st.integers(0, 9))
     st.lists(
         st.one_of(
             st.tuples(st.just("add"), places, st.integers(0, 4)),
-            st.tuples(st.just("add_all"), places, st.just(0)),
+            st.tuples(st.just("add_all"), places, st.integers(0, 4)),
             st.tuples(st.just("discard"), places, st.just(0)),
             st.tuples(st.just("up_to"), places, st.just(0)),
         ),
@@ -34,7 +34,8 @@ def test_it_is_a_sorted_set_that_knows_its_slots(steps: list[tuple[str, tuple[in
             assert (waiting.additions > additions) is (place not in model)
             model[place] = model.get(place) or slot
         elif what == "add_all":
-            new = [p for p in (place, (place[0], place[1] + 1)) if p not in model]
+            column = [(place[0] + n // 2, place[1] + 2 * n) for n in range(slot)]
+            new = [p for p in column if p not in model]
             waiting.add_all(array("Q", [ledger_id << 32 | entry_id for ledger_id, entry_id in new]))
             assert waiting.additions == additions + len(new)
             model |= dict.fromkeys(new, 0)
@@ -49,7 +50,8 @@ def test_it_is_a_sorted_set_that_knows_its_slots(steps: list[tuple[str, tuple[in
         assert waiting.first(2) == sorted(model)[:2]
         assert waiting.select(3, lambda s: s % 2 == 0) == [p for p in sorted(model) if model[p] % 2 == 0][:3]
         assert {s for s in range(1, 5) if waiting.holds_slot(s)} == set(model.values()) - {0}
-        assert all(p in waiting for p in model)
+        found = {p for p in ((n, e) for n in range(1, 6) for e in range(20)) if p in waiting}
+        assert found == set(model)
     waiting.remove_up_to(LATEST)
     assert not waiting.first(1)
     assert not any(waiting.holds_slot(s) for s in range(5))
