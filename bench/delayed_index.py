@@ -46,7 +46,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 from java_trackers.java_rows import (
     NEWER,
+    ROW_SECONDS_MAX,
     WORKLOADS,
+    GivenUp,
+    Row,
+    Workload,
     each_java_row,
     fetched,
     is_java_here,
@@ -415,31 +419,43 @@ def java_table(options: argparse.Namespace, messages: int) -> dict[str, Any]:
         )
         return rows
     for newer in (None, *fetched(options.fetch)):
-        unmerged_bytes = 0
-        for java in each_java_row(options.java, WORKLOADS, messages, newer):
-            is_merged = java.buckets_max > 0
-            row: dict[str, Any] = {
-                "tracker": "bucket" if java.stored_bytes else "in-memory",
-                "messages": java.delayed,
-                "add_millions_per_s": java.add_millions_per_s,
-                "drain_millions_per_s": java.drain_millions_per_s,
-                "drained_at_once": DRAIN_COUNT,
-                "held_bytes_per_message": java.bytes_per_message,
-                "own_bytes_per_message": java.reported_bytes / max(1, java.delayed),
-            }
+        written_bytes: dict[str, int] = {}
+        for java in each_java_row(options.java, WORKLOADS, messages, newer, options.java_seconds):
+            if isinstance(java, GivenUp):
+                print(f"{java_name(java.version, java.workload):<20}{java.why}", flush=True)
+                continue
+            name = java_name(java.version, java.workload)
+            rows[name] = row = java_row(java)
             if java.stored_bytes:
-                row["disk_bytes_per_message"] = java.stored_bytes_per_message
-                row["stall_ms"] = java.longest_seal_ms
-                if not is_merged and java.delays == "fixed":
-                    unmerged_bytes = java.written_bytes
-                row["written_per_byte"] = java.written_bytes / unmerged_bytes if is_merged else 1.0
-            kind = "" if not java.stored_bytes else "-merged" if is_merged else "-sealed"
-            rate = "" if java.per_ms == 8 else f"-x{java.per_ms}"
-            tick = "" if java.tick_ms == 1 << 10 else f"-{java.tick_ms}"
-            name = f"{java.version} {java.delays}{rate}{tick}{kind}"
-            rows[name] = row
+                # Without a bound nothing is merged, and everything is written once.
+                once_bytes = written_bytes.setdefault(java.delays, java.written_bytes)
+                row["written_per_byte"] = java.written_bytes / once_bytes
             print_row(name, row)
     return rows
+
+
+def java_name(version: str, workload: Workload) -> str:
+    kind = {"memory": "", "bucket": "-sealed" if workload.buckets_max < 0 else "-merged"}[workload.tracker]
+    rate = "" if workload.per_ms == 8 else f"-x{workload.per_ms}"
+    tick = "" if workload.tick_ms == 1 << 10 else f"-{workload.tick_ms}"
+    return f"{version} {workload.delays}{rate}{tick}{kind}"
+
+
+def java_row(java: Row) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "tracker": java.workload.tracker.replace("memory", "in-memory"),
+        "messages": java.delayed,
+        "add_millions_per_s": java.add_millions_per_s,
+        "drain_millions_per_s": java.drain_millions_per_s,
+        "drained_at_once": DRAIN_COUNT,
+        "held_bytes_per_message": java.bytes_per_message,
+        "own_bytes_per_message": java.reported_bytes / max(1, java.delayed),
+        "drained": java.drained,
+    }
+    if java.stored_bytes:
+        row["disk_bytes_per_message"] = java.stored_bytes_per_message
+        row["stall_ms"] = java.longest_seal_ms
+    return row
 
 
 def theory_bytes(per_ms: int, bits: int) -> float:
@@ -504,6 +520,12 @@ def main() -> None:
         const=Path(os.environ.get("PULSAR_JARS", "jars")),
         metavar="DIR",
         help="Pulsar's own classes too; DIR, or $PULSAR_JARS, has the jars of a broker and all it needs",
+    )
+    parser.add_argument(
+        "--java-seconds",
+        type=float,
+        default=ROW_SECONDS_MAX,
+        help=f"with --java: a row that takes longer is given up ({ROW_SECONDS_MAX})",
     )
     parser.add_argument("--fetch", type=Path, metavar="CACHE", help=f"with --java: Pulsar {NEWER} too")
     arguments = parser.parse_args()

@@ -39,7 +39,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from java_trackers.java_rows import Workload, add_options, each_java_row, fetched, is_java_here
+from java_trackers.java_rows import GivenUp, Workload, add_options, each_java_row, fetched, is_java_here
 from pyroaring import BitMap
 
 MIB = 1024 * 1024
@@ -256,6 +256,9 @@ def java_mib(options: argparse.Namespace) -> dict[tuple[str, str], float]:
     for newer in (None, *fetched(options.fetch)):
         cases = {Workload("memory", case.delays, case.per_ms, 1 << case.bits): case.name for case in CASES}
         for row in each_java_row(options.jars, list(cases), options.messages, newer):
+            if isinstance(row, GivenUp):
+                print(f"Java {row.version} {cases[row.workload]}: {row.why}", file=sys.stderr)
+                continue
             name = cases[Workload("memory", row.delays, row.per_ms, row.tick_ms)]
             found[row.version, name] = row.memory_bytes / MIB
             print(f"Java {row.version:<14}{name:<20}{found[row.version, name]:8.2f}", file=sys.stderr)

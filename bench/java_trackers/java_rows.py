@@ -30,7 +30,6 @@ NEWER = "4.2.4"
 NEWER_ARTIFACTS = ("pulsar-broker", "pulsar-broker-common", "pulsar-common", "managed-ledger")
 JAVA_OPTIONS = (
     "-XX:+UseSerialGC",
-    "-Xmx3g",
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/jdk.internal.misc=ALL-UNNAMED",
     "-Dio.netty.tryReflectionSetAccessible=true",
@@ -38,7 +37,11 @@ JAVA_OPTIONS = (
     "-Dpulsar.allocator.pooled=false",
     f"-Dlog4j.configurationFile={HERE / 'log4j2.properties'}",
 )
+HEAP_GIB_MAX = 8
+"""As much of the machine's memory as is free, but for a quarter, is given to the heap up to this."""
 FETCH_SECONDS_MAX = 300
+ROW_SECONDS_MAX = 600
+"""A row that takes longer is given up."""
 
 
 class Workload(NamedTuple):
@@ -65,6 +68,7 @@ WORKLOADS = (
     Workload("bucket", "fixed", 8, 1 << 10),
     Workload("bucket", "random", 8, 1 << 10),
     Workload("bucket", "fixed", 8, 1 << 10, buckets_max=50),
+    Workload("bucket", "random", 8, 1 << 10, buckets_max=50),
 )
 
 
@@ -95,6 +99,11 @@ class Row:
     recover_cpu_ms: float
 
     @property
+    def workload(self) -> Workload:
+        kind = "bucket" if "Bucket" in self.tracker else "memory"
+        return Workload(kind, self.delays, self.per_ms, self.tick_ms, self.buckets_max)
+
+    @property
     def memory_bytes(self) -> int:
         return self.heap_bytes + self.direct_bytes
 
@@ -105,6 +114,14 @@ class Row:
     @property
     def stored_bytes_per_message(self) -> float:
         return self.stored_bytes / max(1, self.delayed)
+
+
+class GivenUp(NamedTuple):
+    """A row that did not come."""
+
+    version: str
+    workload: Workload
+    why: str
 
 
 def is_java_here() -> bool:
@@ -124,14 +141,23 @@ def java_rows(
     newer: Path | None = None,
 ) -> list[Row]:
     """`jars` holds a broker with everything that it needs; `newer`, if given, other versions of some of
-    these, to be taken instead. No rows if Java or the broker's jar is missing. CalledProcessError.
+    these, to be taken instead. No rows if Java or the broker's jar is missing, and none for what was given
+    up. CalledProcessError.
     """
-    return list(each_java_row(jars, workloads, messages, newer))
+    found = each_java_row(jars, workloads, messages, newer)
+    return [row for row in found if isinstance(row, Row)]
 
 
 def each_java_row(
-    jars: Path, workloads: Sequence[Workload], messages: int, newer: Path | None = None
-) -> Iterator[Row]:
+    jars: Path,
+    workloads: Sequence[Workload],
+    messages: int,
+    newer: Path | None = None,
+    seconds_max: float = ROW_SECONDS_MAX,
+) -> Iterator[Row | GivenUp]:
+    """In the order of the workloads. A row that takes longer than `seconds_max`, or whose JVM fails, is
+    given up, and the next one comes.
+    """
     version = version_of(newer or jars)
     if not is_java_here() or version is None:
         return
@@ -145,13 +171,35 @@ def each_java_row(
             stderr=subprocess.DEVNULL,
         )
         for workload in workloads:
-            tracker, delays, per_ms, tick_ms, buckets_max = workload
-            arguments = [tracker, delays, *map(str, (per_ms, tick_ms, messages, buckets_max))]
-            command = ["java", *JAVA_OPTIONS, "-cp", class_path, "TrackerBench", *arguments]
-            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-            found = json.loads(done.stdout.splitlines()[-1])
-            found["version"], found["tracker"] = version, found.pop("class")
-            yield Row(**{field.name: found[field.name] for field in fields(Row)})
+            yield _row(class_path, workload, messages, version, seconds_max)
+
+
+def _row(
+    class_path: str, workload: Workload, messages: int, version: str, seconds_max: float
+) -> Row | GivenUp:
+    tracker, delays, per_ms, tick_ms, buckets_max = workload
+    arguments = [tracker, delays, *map(str, (per_ms, tick_ms, messages, buckets_max))]
+    command = ["java", *JAVA_OPTIONS, f"-Xmx{heap_mib()}m", "-cp", class_path, "TrackerBench", *arguments]
+    try:
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=seconds_max)
+    except subprocess.TimeoutExpired:
+        return GivenUp(version, workload, f"not done after {seconds_max:.0f} s")
+    except subprocess.CalledProcessError as error:
+        said = [line.strip() for line in (error.stdout + error.stderr).splitlines() if line.strip()]
+        thrown = [line for line in said if "Exception" in line or "Error" in line] or said
+        return GivenUp(version, workload, thrown[0][:200] if thrown else f"exit code {error.returncode}")
+    found = json.loads(done.stdout.splitlines()[-1])
+    found["version"], found["tracker"] = version, found.pop("class")
+    return Row(**{field.name: found[field.name] for field in fields(Row)})
+
+
+def heap_mib() -> int:
+    """Three quarters of the memory that is free now, `HEAP_GIB_MAX` at most."""
+    free_mib = 4 * 1024
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            free_mib = int(line.split()[1]) // 1024
+    return min(HEAP_GIB_MAX * 1024, free_mib * 3 // 4)
 
 
 def fetch(cache: Path) -> Path | None:
@@ -192,13 +240,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add_options(parser)
     parser.add_argument("--messages", type=int, default=10_000_000, help="a multiple of 1,000")
+    parser.add_argument(
+        "--seconds", type=float, default=ROW_SECONDS_MAX, help="what takes longer is given up"
+    )
     parser.add_argument("--only", choices=("memory", "bucket"))
     options = parser.parse_args()
     if options.jars is None or version_of(options.jars) is None or not is_java_here():
         sys.exit("needs java, javac, and --jars with a directory that has pulsar-broker's jar")
     chosen = [workload for workload in WORKLOADS if options.only in (None, workload.tracker)]
     for newer in (None, *fetched(options.fetch)):
-        for row in each_java_row(options.jars, chosen, options.messages, newer):
+        for row in each_java_row(options.jars, chosen, options.messages, newer, options.seconds):
+            if isinstance(row, GivenUp):
+                print(f"{row.version} {row.workload}: {row.why}", file=sys.stderr, flush=True)
+                continue
             print(json.dumps(asdict(row) | {"bytes_per_message": row.bytes_per_message}), flush=True)
 
 

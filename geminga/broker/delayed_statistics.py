@@ -11,10 +11,20 @@ Damage = Literal["lose", "truncate", "corrupt"]
 
 
 class DelayedSummary(msgspec.Struct, rename="camel", kw_only=True):
+    """`backlog` is the sum of `messages`, `pending`, `to_be_sent_again` and `unread`."""
+
     messages: int
+    """Those that the index has: they wait for their time, or are due and wait for a consumer with permits."""
+    due: int
+    """Of these, the ones that are due; of a segment that is not loaded it is an estimate."""
     backlog: int
-    """Entries that are not acknowledged, delayed or not. While no consumer has read them, those that are
-    delayed may be missing from `messages`."""
+    """Entries that are not acknowledged, delayed or not."""
+    pending: int
+    """Sent to a consumer that is connected. When the last one leaves, these and those to be sent again are
+    unread as before."""
+    to_be_sent_again: int
+    unread: int
+    """Where the index is not shared these may be delayed, and are looked at when a consumer comes."""
     consumers: int
     holds_back: bool
     """False: its consumers are, or were last, of a type that gets every message at once."""

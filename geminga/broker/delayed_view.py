@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from geminga.broker.topics import Topics
     from geminga.managed_ledger.entry import Entry
     from geminga.names import TopicName
+    from geminga.tracker.interface import DelayedDeliveryTracker
 
 
 CLASSES_MAX = 1000
@@ -65,6 +66,26 @@ def _capacity(subscription: Subscription) -> str:
     return f"{able} of {len(consumers)} connected consumers have permits"
 
 
+def _pending(subscription: Subscription) -> int:
+    """Entries that are with its consumers."""
+    if isinstance(dispatcher := subscription.dispatcher, SharedDispatcher):
+        return sum(len(entries) for c in dispatcher.consumers for entries in c.pending.ledgers.values())
+    if not subscription.consumers:
+        return 0
+    cursor, ledger = subscription.cursor, subscription.topic.ledger
+    ledger_id, entry_id = cursor.read_position
+    unread = ledger.count_between(Position(ledger_id, entry_id - 1), ledger.last_confirmed)
+    return max(subscription.backlog() - unread, 0)
+
+
+def _due_count(tracker: DelayedDeliveryTracker | None) -> int:
+    from geminga.tracker import eyes
+    from geminga.tracker.view import View
+
+    assert isinstance(tracker, View)
+    return eyes.due_count(tracker)
+
+
 class DelayedOperator:
     """Loads topics if need be."""
 
@@ -89,9 +110,17 @@ class DelayedOperator:
         home = loaded.delays.home_of(delayed)
         buckets = home.bucket_statistics() if home is not None else None
         settings = loaded.delays.settings
+        messages, backlog = len(delayed), found.backlog()
+        pending = _pending(found)
+        shared = found.dispatcher if isinstance(found.dispatcher, SharedDispatcher) else None
+        again = len(shared.redelivery) if shared is not None else 0
         return DelayedSummary(
-            messages=len(delayed),
-            backlog=found.backlog(),
+            messages=messages,
+            due=_due_count(delayed.tracker) if messages else 0,
+            backlog=backlog,
+            pending=pending,
+            to_be_sent_again=again,
+            unread=max(backlog - messages - pending - again, 0),
             consumers=len(found.consumers),
             holds_back=found.dispatcher is None or isinstance(found.dispatcher, SharedDispatcher),
             next_due_ms=delayed.tracker.next_due_ms() if delayed.tracker is not None else None,

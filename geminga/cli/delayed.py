@@ -125,16 +125,21 @@ def _print(flags: argparse.Namespace, answer: Any, show: Callable[[Any], None]) 
 
 def _summary(flags: argparse.Namespace) -> int:
     def show(answer: Any) -> None:
-        print(f"messages that wait  {answer['messages']}")
+        due = f", {answer['due']} of them due" if answer["due"] else ""
+        print(f"messages that wait  {answer['messages']}{due}")
         print(f"not acknowledged    {answer['backlog']}, these included")
+        if answer["pending"] or answer["toBeSentAgain"]:
+            print(f"with consumers      {answer['pending']}, and {answer['toBeSentAgain']} to be sent again")
+        if answer["unread"]:
+            print(f"not read yet        {answer['unread']}")
         print(f"next due            {_time_text(answer['nextDueMs'])}")
         print(f"index in memory     {answer['indexBytes']} bytes{' (shared)' if answer['isShared'] else ''}")
         if answer["keepsBuckets"]:
             print(f"buckets on disk     {answer['buckets']}, {answer['bucketBytes']} bytes")
         if not answer["holdsBack"]:
             print("Exclusive and Failover consumers get every message at once, whatever its time.")
-        elif answer["messages"] < answer["backlog"] and not answer["consumers"]:
-            print("No consumer is connected: what none has read since a restart does not count as waiting.")
+        elif answer["unread"] and not answer["consumers"]:
+            print("No consumer is connected: what is to be read (again) by one does not count as waiting.")
 
     return _print(flags, _ask(flags, ""), show)
 

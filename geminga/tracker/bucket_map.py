@@ -39,6 +39,8 @@ class BucketMap:
     ) -> None:
         self._frozen_rows_max = max(FROZEN_ROWS_MAX, 4 * indexes_min)
         self._is_full = False
+        self.awaits_writes = False
+        """Whether it may be full: something is frozen, or was when that was asked last."""
         self._queue = queue
         self._members = members
         self._on_wanted = on_wanted
@@ -92,6 +94,7 @@ class BucketMap:
 
     def froze(self, frozen: Frozen) -> None:
         self._frozen[frozen] = frozen.count
+        self.awaits_writes = True
         self._ranges_changed()
 
     def is_full(self) -> bool:
@@ -99,6 +102,7 @@ class BucketMap:
         if self._frozen or self._is_full:
             rows_max = self._frozen_rows_max // 2 if self._is_full else self._frozen_rows_max
             self._is_full = sum(self._frozen.values()) > rows_max
+        self.awaits_writes = bool(self._frozen) or self._is_full
         return self._is_full
 
     def thaw(self, frozen: Frozen) -> None:

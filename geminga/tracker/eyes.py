@@ -84,6 +84,27 @@ def histogram(view: View, width_ms: int) -> list[DueClass]:
     ]
 
 
+def due_count(view: View) -> int:
+    """How many of those that wait in a view are due by now and not taken. Exact as far as single rows go; of a
+    packed or stored segment of which a part is due, or passed, it is the likely share.
+    """
+    limit_ms = view.index.now_ms() + view.index.rules.due_slack_ms
+    exact, exact_due = view.due.count, view.due.count
+    for rows in _live_rows(view):
+        exact += rows.length
+        exact_due += int(np.count_nonzero(rows.times_ms <= limit_ms))
+    in_segments, due = 0, 0.0
+    for bucket in _buckets(view.index):
+        min_ms, max_ms, counts = (
+            np.asarray(column, np.int64)[bucket.next_segment :]
+            for column in (bucket.min_ms, bucket.max_ms, bucket.counts)
+        )
+        in_segments += int(counts.sum())
+        due += float((counts * ((limit_ms + 1 - min_ms) / (max_ms + 1 - min_ms)).clip(0, 1)).sum())
+    left = max(len(view) - exact, 0)
+    return exact_due + (round(left * due / in_segments) if in_segments else 0)
+
+
 def _spread(classes: dict[int, float], min_ms: int, max_ms: int, count: int, width_ms: int) -> range:
     """Returns the classes over which they were spread."""
     first, last = min_ms // width_ms, max_ms // width_ms

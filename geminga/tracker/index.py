@@ -82,6 +82,7 @@ class DelayedIndex:
             self.buckets.covers,
             None if on_frozen is None else self._froze,
         )
+        self._feed_add = self.feed.add
         self._on_frozen = on_frozen
         self._passed_by_all = passed_by_all
 
@@ -117,9 +118,11 @@ class DelayedIndex:
         """As an entry is appended to the topic of a shared index; it must be new. False: it is due, or the
         index is full; then whoever reads it finds that out.
         """
-        if deliver_at_ms <= self.now_ms() + self.rules.slack_ms or self.is_full():
+        if deliver_at_ms <= self.now_ms() + self.rules.slack_ms:
             return False
-        self.feed.add(ledger_id, entry_id, deliver_at_ms)
+        if self.buckets.awaits_writes and self.is_full():
+            return False
+        self._feed_add(ledger_id, entry_id, deliver_at_ms)
         return True
 
     def is_full(self) -> bool:

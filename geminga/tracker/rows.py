@@ -101,7 +101,8 @@ def order_of(numbers: Integers) -> Integers:
     highest = int(numbers.max())
     if highest < _DIGITS_END:
         # numpy sorts numbers of up to 16 bits digit by digit, several times as fast as by comparing.
-        order = np.argsort(numbers.astype(np.uint16), kind="stable")
+        low = numbers.astype(np.uint8 if highest < 1 << 8 else np.uint16)
+        order = np.argsort(low, kind="stable")
         if highest >= _DIGIT_END:
             upper = (numbers >> 16).astype(np.uint8 if highest < 1 << 24 else np.uint16)
             order = order.take(np.argsort(upper.take(order), kind="stable"))
@@ -160,8 +161,8 @@ def rows_up_to(rows: Rows, time_ms: int, code: int) -> int:
     """How many of these sorted rows are at or before (time, code)."""
     times_ms, codes = rows
     end = int(times_ms.searchsorted(time_ms, "right"))
-    if end and int(times_ms[end - 1]) == time_ms:
-        start = int(times_ms.searchsorted(time_ms, "left"))
+    if end and times_ms.item(end - 1) == time_ms and codes.item(end - 1) > code:
+        start = int(times_ms[:end].searchsorted(time_ms, "left"))
         return start + int(codes[start:end].searchsorted(code, "right"))
     return end
 

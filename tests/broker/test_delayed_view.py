@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from geminga.broker.consumer import SHARED
+from geminga.broker.consumer import EXCLUSIVE, SHARED
 from geminga.broker.delayed_damage import NothingLeft
 from geminga.broker.delayed_view import DelayedOperator, NotDelayed
 from geminga.broker.subscription import Subscription
@@ -62,6 +62,60 @@ async def test_counts_by_due_time(
         assert (summary.messages, summary.is_shared) == (140, bool(settings.get("is_shared")))
         assert summary.next_due_ms is not None
         assert all(not client.positions for client in clients)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"is_shared": True}, BUCKETS, {**BUCKETS, "is_shared": True}], ids=str
+)
+async def test_each_message_is_counted_in_one_place_whoever_comes_and_goes(
+    dispatch_rig: OpenRig, autojump_clock: MockClock, settings: dict[str, Any]
+) -> None:
+    async with dispatch_rig(ledger_entries_max=25, rollover_min_ms=0) as rig:
+        await rig.index(**{"strict": True, "tick_ms": 16, **settings})
+        subscription = await rig.subscription()
+        client = rig.join(subscription, SHARED, permits=5)
+        view = operator(rig)
+
+        async def counts() -> tuple[int, int, int, int, int]:
+            """Waiting, due of these, with consumers, to be sent again, unread."""
+            await rig.settle()
+            found = await view.summary(TOPIC, "s")
+            parts = found.messages, found.pending, found.to_be_sent_again, found.unread
+            assert sum(parts) == found.backlog
+            return parts[0], found.due, *parts[1:]
+
+        await publish(rig, [10_000 + n for n in range(30)] + [200_000 + n for n in range(30)] + [0] * 5)
+        await until(lambda: len(subscription.delayed) == 60)
+        assert await counts() == (60, 0, 5, 0, 0)
+        await trio.sleep(11)
+        assert await counts() == (60, 30, 5, 0, 0), "due, and nobody takes it"
+        client.nack(client.positions[0])
+        assert await counts() == (60, 30, 4, 1, 0)
+        client.flow(11)
+        assert await counts() == (49, 19, 15, 1, 0), "eleven were taken, and there was one already"
+        client.nack(client.positions[7])
+        assert await counts() == (49, 19, 14, 2, 0)
+        client.leave()
+        assert await counts() == (49, 19, 0, 0, 16), "nobody has what it had"
+        await publish(rig, [100_000] * 10)
+        known = 10 if settings.get("is_shared") else 0
+        assert await counts() == (49 + known, 19, 0, 0, 26 - known)
+        other = rig.join(subscription, SHARED, permits=40)
+        await until(lambda: len(other.positions) == 35)
+        assert await counts() == (40, 0, 35, 0, 0)
+
+
+async def test_an_exclusive_consumer_has_what_was_sent_to_it(dispatch_rig: OpenRig) -> None:
+    async with dispatch_rig() as rig:
+        await rig.index()
+        subscription = await rig.subscription()
+        client = rig.join(subscription, EXCLUSIVE, permits=3)
+        await publish(rig, [0, 50_000, 0, 50_000, 0])
+        await rig.settle()
+        assert len(client.positions) == 3
+        found = await operator(rig).summary(TOPIC, "s")
+        assert (found.messages, found.pending, found.unread, found.backlog) == (0, 3, 2, 5)
+        assert not found.holds_back
 
 
 async def test_pages_of_what_waits(dispatch_rig: OpenRig, autojump_clock: MockClock) -> None:
