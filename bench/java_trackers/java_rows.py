@@ -37,8 +37,8 @@ JAVA_OPTIONS = (
     "-Dpulsar.allocator.pooled=false",
     f"-Dlog4j.configurationFile={HERE / 'log4j2.properties'}",
 )
-HEAP_GIB_MAX = 8
-"""As much of the machine's memory as is free, but for a quarter, is given to the heap up to this."""
+HEAP_GIB_MAX = 4
+"""As much of the machine's memory as is free, but for a quarter, may be the heap, up to this."""
 FETCH_SECONDS_MAX = 300
 ROW_SECONDS_MAX = 600
 """A row that takes longer is given up."""

@@ -85,8 +85,8 @@ def histogram(view: View, width_ms: int) -> list[DueClass]:
 
 
 def due_count(view: View) -> int:
-    """How many of those that wait in a view are due by now and not taken. Exact as far as single rows go; of a
-    packed or stored segment of which a part is due, or passed, it is the likely share.
+    """How many of those that wait in a view are due by now and not taken. Exact as far as single rows go; of
+    a packed or stored segment of which a part is due, or passed, it is the likely share.
     """
     limit_ms = view.index.now_ms() + view.index.rules.due_slack_ms
     exact, exact_due = view.due.count, view.due.count
