@@ -52,6 +52,7 @@ def test_it_is_a_sorted_set_that_knows_its_slots(steps: list[tuple[str, tuple[in
         assert {s for s in range(1, 5) if waiting.holds_slot(s)} == set(model.values()) - {0}
         found = {p for p in ((n, e) for n in range(1, 6) for e in range(20)) if p in waiting}
         assert found == set(model)
+        assert [(2, e) for e in waiting.of_ledger(2)] == sorted(p for p in model if p[0] == 2)
     waiting.remove_up_to(LATEST)
     assert not waiting.first(1)
     assert not any(waiting.holds_slot(s) for s in range(5))
