@@ -200,7 +200,7 @@ async def opened(directory: Path, clock: HandClock, settings: BucketSettings) ->
             ledger_settings(config),
             tail_cache=TailCache(parts.tail_cache),
         )
-        await nursery.start(topic.run)
+        topic.run_in(nursery)
         cursor = await topic.open_cursor("sub", initial="earliest")
         world = World(topic, cursor, clock, settings)
         await nursery.start(world.keeper.run)

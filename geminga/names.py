@@ -197,7 +197,7 @@ class TopicName:
         if len(parts) != 4 or parts[2] not in _DOMAINS:
             raise InvalidName(f"not the path of a topic: {_shown(path)}")
         tenant, namespace, local = (decode_name(parts[index]) for index in (0, 1, 3))
-        return cls(_DOMAINS[parts[2]], NamespaceName(tenant, namespace), local)
+        return cls(_DOMAINS[parts[2]], _namespace(tenant, namespace), local)
 
     def __str__(self) -> str:
         return self._text
@@ -231,10 +231,17 @@ def _parse_topic(text: str) -> TopicName:
             )
     if len(parts) != 3:
         raise InvalidName(f"invalid topic name {_shown(text)}: expected domain://tenant/namespace/topic")
-    return TopicName(domain, NamespaceName(parts[0], parts[1]), parts[2])
+    return TopicName(domain, _namespace(parts[0], parts[1]), parts[2])
 
 
 _parse_remembered = lru_cache(maxsize=PARSED_NAMES_MAX)(_parse_topic)
+_namespace_remembered = lru_cache(maxsize=PARSED_NAMES_MAX)(NamespaceName)
+
+
+def _namespace(tenant: str, local: str) -> NamespaceName:
+    """The same object for all topics of a namespace."""
+    is_short = len(tenant) + len(local) <= REMEMBERED_LENGTH_MAX
+    return _namespace_remembered(tenant, local) if is_short else NamespaceName(tenant, local)
 
 
 def _partition_index(local: str) -> int:

@@ -181,6 +181,7 @@ async def _serve(
                 rooms.tail_cache,
                 block_cache,
                 (metadata_values, *indexes),
+                topics,
             )
             with stop:
                 await _listen(config, rooms, topics, memory, binary, web, task_status)
@@ -277,4 +278,5 @@ async def _listen(
         router = router_for(view)
         for sock in web:
             service.start_soon(listener.accept_forever, sock, service, lambda s: serve_http(s, router))
+        memory.started()
         task_status.started(Addresses(binary_port, web_port))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from geminga.clock import Clock
     from geminga.managed_ledger.cursor import Cursor
     from geminga.managed_ledger.managed_ledger import ManagedLedger
+    from geminga.managed_ledger.tasks import StartsTasks
     from geminga.position import Position
 
 log = logging.getLogger("geminga.broker")
@@ -50,12 +51,12 @@ class Deduplication:
         "_cursor",
         "_ledger",
         "_name",
-        "_nursery",
         "_settings",
         "_settled",
         "_since",
         "_snapshot_ms",
         "_snapshot_under_way",
+        "_tasks",
         "ids",
         "wanted",
     )
@@ -75,7 +76,7 @@ class Deduplication:
         self._settings = settings
         self._connected = connected
         self._cursor: Cursor | None = None
-        self._nursery: trio.Nursery | None = None
+        self._tasks: StartsTasks | None = None
         self._adjusting: trio.Event | None = None
         """While it is being switched on or off."""
         self._settled: trio.Event | None = None
@@ -95,9 +96,9 @@ class Deduplication:
             self._adjusting = trio.Event()
             await self._adjust()
 
-    def run_in(self, nursery: trio.Nursery) -> None:
+    def run_in(self, tasks: StartsTasks) -> None:
         """Where its tasks run from now on; there are none unless something is to be done."""
-        self._nursery = nursery
+        self._tasks = tasks
         if self.wanted is (self.ids is None):
             self._adjust_soon()
 
@@ -109,9 +110,9 @@ class Deduplication:
             self._adjust_soon()
 
     def _adjust_soon(self) -> None:
-        if self._nursery is not None and self._adjusting is None:
+        if self._tasks is not None and self._adjusting is None:
             self._adjusting = trio.Event()
-            self._nursery.start_soon(self._adjust_quietly)
+            self._tasks.start_soon(self._adjust_quietly)
 
     async def ready(self) -> None:
         """Return when nothing is being switched."""
@@ -251,9 +252,9 @@ class Deduplication:
 
     def _snapshot_soon(self) -> None:
         """One at a time, and not too many of them."""
-        if not self._snapshot_under_way and self._nursery is not None:
+        if not self._snapshot_under_way and self._tasks is not None:
             self._snapshot_under_way = True
-            self._nursery.start_soon(self._snapshot_quietly)
+            self._tasks.start_soon(self._snapshot_quietly)
 
     async def _snapshot_quietly(self) -> None:
         try:

@@ -14,17 +14,21 @@ if TYPE_CHECKING:
 class Sleeper:
     """For one task. `wake` may be called from anywhere on the loop, also before the task sleeps."""
 
-    __slots__ = ("_clock", "_sleep", "_woken")
+    __slots__ = ("_clock", "_is_woken", "_sleep", "_woken")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._woken = trio.Event()
+        self._is_woken = False
+        self._woken: trio.Event | None = None
         self._sleep: trio.CancelScope | None = None
+        """While it sleeps: without a clock, or with one."""
 
     def wake(self) -> None:
         """End the sleep, or the next one if there is none. Cheap when it is ended already."""
-        self._woken.set()
-        if self._sleep is not None:
+        self._is_woken = True
+        if self._woken is not None:
+            self._woken.set()
+        elif self._sleep is not None:
             self._sleep.cancel()
 
     async def sleep(self, retry_at_s: float, due_ms: int | None) -> None:
@@ -32,12 +36,14 @@ class Sleeper:
 
         Always lets other tasks run once.
         """
-        if not self._woken.is_set():
+        if not self._is_woken:
             if due_ms is None and retry_at_s == math.inf:
+                self._woken = trio.Event()
                 await self._woken.wait()
+                self._woken = None
             else:
                 await self._sleep_until(retry_at_s, due_ms)
-        self._woken = trio.Event()
+        self._is_woken = False
         await trio.lowlevel.checkpoint()
 
     async def _sleep_until(self, retry_at_s: float, due_ms: int | None) -> None:

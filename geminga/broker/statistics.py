@@ -118,6 +118,15 @@ class MemoryPart(msgspec.Struct, frozen=True):
     used_bytes: int
 
 
+class MemoryShare(msgspec.Struct, frozen=True):
+    """What can be told apart within the part `process`."""
+
+    name: str
+    used_bytes: int
+    text: str
+    """What is in it, for people."""
+
+
 class MemoryStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """What memory is used for now. The part `process` is what no other part accounts for."""
 
@@ -127,6 +136,8 @@ class MemoryStatistics(msgspec.Struct, frozen=True, kw_only=True):
     rocksdb_buffer_bytes: int
     """Of `process`: RocksDB's write buffers and what it keeps of its tables."""
     parts: list[MemoryPart]
+    process: list[MemoryShare] = []
+    """Together what the part `process` has in use, where that is known."""
     publish_waits: int = 0
     """How often a connection was not read because what publishers had sent was not durable yet."""
     tail_entries_served: int = 0

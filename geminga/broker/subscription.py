@@ -66,6 +66,38 @@ class Subscription:
     the cursor, takes the subscription out of the topic, and returns.
     """
 
+    __slots__ = (
+        "_around",
+        "_cursor_deleted",
+        "_due_backlog",
+        "_ended",
+        "_fenced",
+        "_forgets_delayed",
+        "_sleeper",
+        "_unfenced",
+        "_vanishes_at_s",
+        "bytes_out_before",
+        "clock",
+        "cursor",
+        "delayed",
+        "dispatcher",
+        "expiry",
+        "has_task",
+        "last_flow_ms",
+        "last_mark_delete_advanced_ms",
+        "log",
+        "mark_delete_seen",
+        "messages_out_before",
+        "name",
+        "notes",
+        "rates",
+        "settings",
+        "throttle",
+        "topic",
+        "unused_since_ms",
+        "wake",
+    )
+
     def __init__(
         self,
         topic: TopicOfSubscription,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import trio
 
 from geminga import limits
 from geminga.broker.backlog_quota import check_producer
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from geminga.broker.rooms import Rooms
     from geminga.managed_ledger.entry import Entry
     from geminga.managed_ledger.managed_ledger import ManagedLedger
+    from geminga.managed_ledger.tasks import TaskGroup
     from geminga.names import TopicName
     from geminga.wire.decoder import Send
 
@@ -73,13 +73,52 @@ def check_properties(properties: Mapping[str, str]) -> None:
 
 
 class Topic:
-    """A loaded topic. `run` owns its tasks; `close` ends them and leaves everything on disk."""
+    """A loaded topic: `start` before anything else. `close` ends its tasks and leaves everything on disk."""
+
+    __slots__ = (
+        "_delay_max_ms",
+        "_dispatch_limit",
+        "_now_s",
+        "_publish_limits",
+        "_stamp",
+        "_stamp_ms",
+        "_subscribe_limit",
+        "active_ms",
+        "byte_rate",
+        "bytes_in",
+        "chunks_in",
+        "clock",
+        "closing",
+        "dedup",
+        "delays",
+        "delivery_log",
+        "entry_sizes",
+        "last_publish_ms",
+        "ledger",
+        "message_rate",
+        "messages_in",
+        "name",
+        "partition_index",
+        "policies",
+        "producers",
+        "rooms",
+        "settings",
+        "subscriptions",
+        "tasks",
+        "write_latencies",
+    )
 
     def __init__(
-        self, name: TopicName, ledger: ManagedLedger, rooms: Rooms, *, on_fenced: Callable[[Topic], None]
+        self,
+        name: TopicName,
+        ledger: ManagedLedger,
+        rooms: Rooms,
+        tasks: TaskGroup,
+        *,
+        on_fenced: Callable[[Topic], None],
     ) -> None:
         """`on_fenced` is told when the ledger takes nothing any more until it is loaded anew."""
-        self._on_fenced = on_fenced
+        self.tasks = tasks
         self.name = name
         self.partition_index = name.partition_index
         self.ledger = ledger
@@ -113,24 +152,22 @@ class Topic:
         self._apply_policies()
         self._stamp_ms = -1
         self._stamp = b""
-        self._nursery: trio.Nursery | None = None
         ledger.listener = self
+        ledger.on_fenced = partial(on_fenced, self)
 
     # -- life ------------------------------------------------------------------------------------------------
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run the ledger's and the subscriptions' tasks until `close`, or until one of them breaks."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            await self.delays.start(nursery)
-            self.dedup.run_in(nursery)
-            for name, cursor in self.ledger.cursors.items():
-                if not cursor.is_system:
-                    self._add_subscription(name, cursor)
-            await self.ledger.run(task_status)
-            if self.ledger.fenced.is_set():
-                self._on_fenced(self)
-            await trio.sleep_forever()
+    async def start(self) -> None:
+        """Before anything else is asked of it. Its tasks run from here until `close`, or until one of them
+        breaks. StorageError, ServiceNotReady.
+        """
+        await self.dedup.start()
+        await self.delays.start(self.tasks)
+        self.dedup.run_in(self.tasks)
+        for name, cursor in self.ledger.cursors.items():
+            if not cursor.is_system:
+                self._add_subscription(name, cursor)
+        self.ledger.run_in(self.tasks)
 
     async def close(self) -> None:
         """Disconnect everyone, persist cursors, close the ledger. On return the disk holds all of it."""
@@ -157,8 +194,7 @@ class Topic:
         finally:
             self.rooms.policies.detach(self.name, self._policies_changed)
             self.subscriptions.clear()
-            if self._nursery is not None:
-                self._nursery.cancel_scope.cancel()
+            self.tasks.cancel()
 
     @property
     def is_in_use(self) -> bool:
@@ -538,9 +574,8 @@ class Topic:
     def _start(self, subscription: Subscription) -> None:
         """Give it its task, if it has none."""
         if not subscription.has_task:
-            assert self._nursery is not None
             subscription.has_task = True
-            self._nursery.start_soon(self._run_subscription, subscription)
+            self.tasks.start_soon(self._run_subscription, subscription)
 
     async def _run_subscription(self, subscription: Subscription) -> None:
         try:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from geminga.clock import Clock
     from geminga.managed_ledger.cursor import Cursor
     from geminga.managed_ledger.managed_ledger import ManagedLedger
+    from geminga.managed_ledger.tasks import StartsTasks
     from geminga.tracker.bucket_owner import CursorOwner, TopicOwner
     from geminga.tracker.interface import DelayedDeliveryTracker
     from geminga.tracker.retrying import OffLoop
@@ -51,17 +52,17 @@ class TopicDelays:
         self._shared_unknown: Callable[[int], bool] | None = None
         self._opening: trio.Lock | None = None
         """Made with its first use: most topics are idle."""
-        self._nursery: trio.Nursery | None = None
+        self._tasks: StartsTasks | None = None
         self._attached: list[DelayedEntries] = []
         self._homes: dict[DelayedEntries, IndexHome] = {}
 
     # -- life ------------------------------------------------------------------------------------------------
 
-    async def start(self, nursery: trio.Nursery) -> None:
-        """Before anything is dispatched: look for what an earlier process has left. The nursery runs what
-        keeps the buckets.
+    async def start(self, tasks: StartsTasks) -> None:
+        """Before anything is dispatched: look for what an earlier process has left. What keeps the
+        buckets runs among `tasks`.
         """
-        self._nursery = nursery
+        self._tasks = tasks
         named = [cursor for cursor in self._ledger.cursors.values() if _names_buckets(cursor.properties)]
         if self._ledger.internal_properties or named:
             await _import_home()
@@ -83,8 +84,8 @@ class TopicDelays:
     def attach(self, delayed: DelayedEntries) -> None:
         """A subscription begins: it gets its policy, and learns whether there is an index for it already."""
         delayed.policy = self._policy
-        if self._nursery is not None:
-            delayed.start_soon = self._nursery.start_soon
+        if self._tasks is not None:
+            delayed.start_soon = self._tasks.start_soon
         self._attached.append(delayed)
         if self.settings.is_shared:
             delayed.has_index = lambda: self.shared is not None
@@ -178,8 +179,8 @@ class TopicDelays:
         return IndexHome(self._ledger, owner, self.settings, self._clock, off_loop=self._off_loop)
 
     def _run(self, home: IndexHome, on_recovered: Callable[[], None]) -> None:
-        assert self._nursery is not None
-        self._nursery.start_soon(home.run, on_recovered)
+        assert self._tasks is not None
+        self._tasks.start_soon(home.run, on_recovered)
 
     def _durable_cursors(self) -> list[Cursor]:
         return [cursor for cursor in self._ledger.cursors.values() if cursor.durable and not cursor.is_system]

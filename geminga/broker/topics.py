@@ -26,6 +26,7 @@ from geminga.errors import (
     TopicNotFound,
 )
 from geminga.managed_ledger.managed_ledger import ManagedLedger
+from geminga.managed_ledger.tasks import TaskGroup
 from geminga.metadata import records
 from geminga.metadata.records import PartitionedTopicRecord
 from geminga.names import TopicDomain, TopicName, decode_name
@@ -39,6 +40,8 @@ log = logging.getLogger("geminga.broker")
 
 PARTITIONS_MAX = 10_000
 """Of one topic. Each is a topic of its own; more than this is a slip of the keyboard."""
+CLOSED_AT_ONCE = 500
+"""Of all topics when the broker stops: enough to share syncs, and tasks for all of them would cost more."""
 
 
 class _Loading:
@@ -68,23 +71,35 @@ class Topics:
         """Own the tasks of all topics. A topic that breaks for a reason of ours ends the broker, loudly."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            settings = self._rooms.settings
-            nursery.start_soon(self._rooms.tail_cache.run_forever)
-            nursery.start_soon(self._every, settings.trim_interval_s, Topic.trim)
-            nursery.start_soon(self._every, settings.expiry_interval_s, Topic.expire)
-            nursery.start_soon(self._every, settings.inactive_topics_interval_s, self._delete_if_idle)
-            nursery.start_soon(self._every, settings.subscription_expiry_interval_s, expire_subscriptions)
-            nursery.start_soon(self._every, settings.dedup_upkeep_s, Topic.upkeep_deduplication)
-            if settings.write_timeout_s:
-                nursery.start_soon(self._watch_writes, settings.write_timeout_s)
-            if settings.checks_quotas:
-                nursery.start_soon(self._every, settings.quota_interval_s, enforce)
+            self._start_rounds(nursery)
             task_status.started()
-            while True:
-                started_s = trio.current_time()
-                await trio.sleep(self._rooms.settings.rates_interval_s)
-                for topic in tuple(self.loaded.values()):
-                    topic.measure(trio.current_time() - started_s)
+            try:
+                await self._measure_rates()
+            finally:
+                self._closing = True
+                for topic in self.loaded.values():
+                    topic.tasks.cancel()
+
+    def _start_rounds(self, nursery: trio.Nursery) -> None:
+        """What is done on all topics now and then."""
+        settings = self._rooms.settings
+        nursery.start_soon(self._rooms.tail_cache.run_forever)
+        nursery.start_soon(self._every, settings.trim_interval_s, Topic.trim)
+        nursery.start_soon(self._every, settings.expiry_interval_s, Topic.expire)
+        nursery.start_soon(self._every, settings.inactive_topics_interval_s, self._delete_if_idle)
+        nursery.start_soon(self._every, settings.subscription_expiry_interval_s, expire_subscriptions)
+        nursery.start_soon(self._every, settings.dedup_upkeep_s, Topic.upkeep_deduplication)
+        if settings.write_timeout_s:
+            nursery.start_soon(self._watch_writes, settings.write_timeout_s)
+        if settings.checks_quotas:
+            nursery.start_soon(self._every, settings.quota_interval_s, enforce)
+
+    async def _measure_rates(self) -> None:
+        while True:
+            started_s = trio.current_time()
+            await trio.sleep(self._rooms.settings.rates_interval_s)
+            for topic in tuple(self.loaded.values()):
+                topic.measure(trio.current_time() - started_s)
 
     async def _watch_writes(self, timeout_s: float) -> None:
         """Give up producers whose entries are not durable in time; looks only while something is not."""
@@ -108,11 +123,17 @@ class Topics:
                         log.warning("%s: %s", topic.name, error)
 
     async def close(self) -> None:
-        """Close every topic, several at a time; nothing is loaded any more."""
+        """Close every topic, many at a time; nothing is loaded any more."""
         self._closing = True
+        topics = iter(tuple(self.loaded.values()))
+
+        async def close_next() -> None:
+            for topic in topics:
+                await self._close_quietly(topic)
+
         async with trio.open_nursery() as nursery:
-            for topic in tuple(self.loaded.values()):
-                nursery.start_soon(self._close_quietly, topic)
+            for _ in range(CLOSED_AT_ONCE):
+                nursery.start_soon(close_next)
 
     async def _close_one(self, topic: Topic) -> None:
         try:
@@ -190,6 +211,8 @@ class Topics:
             if self._closing:
                 await topic.close()
                 raise ServiceNotReady("the broker is stopping")
+            if topic.closing:
+                raise ServiceNotReady(f"topic {name} could not be loaded; try again")
             self.loaded[key] = loading.topic = topic
         except GemingaError as error:
             loading.error = error
@@ -214,14 +237,13 @@ class Topics:
             tail_cache=rooms.tail_cache,
             create=not exists,
         )
-        topic = Topic(name, ledger, rooms, on_fenced=self._topic_fenced)
+        assert self._nursery is not None
+        topic = Topic(name, ledger, rooms, TaskGroup(self._nursery), on_fenced=self._topic_fenced)
         try:
-            await topic.dedup.start()
+            await topic.start()
         except GemingaError:
             await topic.close()
             raise
-        assert self._nursery is not None
-        await self._nursery.start(topic.run)
         return topic
 
     def _check_may_create(self, name: TopicName, create: bool) -> None:

@@ -67,7 +67,7 @@ class TopicLife:
         truth.exists = "yes"
         ledger.listener = self
         await verify(self)
-        await self._nursery.start(ledger.run)
+        ledger.run_in(self._nursery)
         return ledger
 
     async def unload(self) -> None:
@@ -76,7 +76,7 @@ class TopicLife:
         self.delays.clear()
         ledger, self._ledger = self.ledger, None
         await ledger.close()
-        if not ledger.fenced.is_set():  # else it was closed as it was
+        if not ledger.fenced:  # else it was closed as it was
             for cursor in self.truth.cursors.values():
                 cursor.durable |= cursor.consumed
 

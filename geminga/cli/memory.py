@@ -47,10 +47,16 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     for part in report["parts"]:
         name, setting = part["name"].replace("_", " "), part["setting"] or "-"
         print(f"{name:12} {_mib(part['configured_bytes']):>10} {_mib(part['used_bytes']):>10}  {setting}")
-    resident = report["resident_bytes"]
-    print(f"{'sum':12} {_mib(report['budget_bytes']):>10} {_mib(resident) if resident else '?':>10}")
-    print("\nprocess is all that is resident and in no other part; RocksDB's write buffers and table")
-    print(f"readers are {_mib(report['rocksdb_buffer_bytes'])} of it.")
+        if part["name"] == "process":
+            for share in report.get("process", []):
+                print(
+                    f"  {share['name'].replace('_', ' '):21} {_mib(share['used_bytes']):>10}  {share['text']}"
+                )
+    resident, budget = report["resident_bytes"], report["budget_bytes"]
+    print(f"{'sum':12} {_mib(budget):>10} {_mib(resident) if resident else '?':>10}")
+    if resident > budget:
+        print(f"\n{_mib(resident - budget)} beyond the budget: what topics, connections and delayed messages")
+        print("take has no bound of its own. The process's part is what a broker without load needs.")
     return EXIT_OK
 
 

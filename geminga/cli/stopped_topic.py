@@ -107,7 +107,7 @@ async def _open(
         tail_cache=TailCache(memory_parts(config).tail_cache),
         create=False,
     )
-    await nursery.start(ledger.run)
+    ledger.run_in(nursery)
     opened.push_async_callback(ledger.close)
     if subscription not in ledger.cursors:
         raise SubscriptionNotFound(f"{topic} has no subscription {subscription!r}")

@@ -34,8 +34,47 @@ ROLL_CHECK_ENTRIES = 64
 """A ledger that is full but too young is looked at again after so many entries (and at each confirmation)."""
 
 
+def _nothing() -> None:
+    pass
+
+
+def _all(ledger_id: int) -> int:
+    return 0
+
+
 class Appender:
     """State, open ledger and unconfirmed entries of one managed ledger."""
+
+    __slots__ = (
+        "_chain",
+        "_clock",
+        "_closed_bytes",
+        "_drained",
+        "_newest_writer",
+        "_pending",
+        "_queue",
+        "_roll_check_entry_id",
+        "_room",
+        "_run",
+        "_run_append",
+        "_tail_cache",
+        "_wake",
+        "_warned_of_length",
+        "_writer",
+        "caching",
+        "entries_added",
+        "error",
+        "fenced",
+        "first_needed",
+        "last_confirmed",
+        "ledger_bytes",
+        "ledger_created_ms",
+        "listener",
+        "name",
+        "on_fenced",
+        "settings",
+        "state",
+    )
 
     def __init__(
         self,
@@ -53,7 +92,7 @@ class Appender:
         self.last_confirmed = Position(-1, -1)
         self.caching = False
         """Whether anybody could read: without cursors nothing is kept in the tail cache."""
-        self.first_needed: Callable[[int], int] = lambda ledger_id: 0
+        self.first_needed: Callable[[int], int] = _all
         """What the tail cache asks: see `TailCache.open_run`."""
         self.entries_added = 0
         self.ledger_created_ms = 0
@@ -61,7 +100,8 @@ class Appender:
         """Bytes appended to the open ledger."""
         self.error: GemingaError | None = None
         """What fenced or ended it."""
-        self.fenced = trio.Event()
+        self.fenced = False
+        self.on_fenced: Callable[[], None] = _nothing
         self._closed_bytes = 0
         """Bytes appended to earlier ledgers since this one was opened."""
         self._chain = chain
@@ -217,7 +257,8 @@ class Appender:
         )
         self.become(State.FENCED)
         self._stop(error)
-        self.fenced.set()
+        self.fenced = True
+        self.on_fenced()
 
     def _stop(self, error: GemingaError) -> None:
         self.error = error

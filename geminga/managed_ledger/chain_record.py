@@ -19,7 +19,19 @@ log = logging.getLogger("geminga.managed_ledger")
 
 
 class ChainRecord:
-    """The one writer of `/managed-ledgers/...` for this topic. Each save is one synced transaction."""
+    """The one writer of `/managed-ledgers/...` for this topic. Each save is one synced transaction; not for
+    two tasks at once: the caller holds the lock under which the chain changes.
+    """
+
+    __slots__ = (
+        "_chain",
+        "_deleted",
+        "_storage",
+        "_version",
+        "created_ms",
+        "properties",
+        "terminated",
+    )
 
     def __init__(
         self, storage: Storage, chain: LedgerChain, record: ManagedLedgerRecord, version: int
@@ -27,7 +39,6 @@ class ChainRecord:
         self._storage = storage
         self._chain = chain
         self._version = version
-        self._saving = trio.Lock()
         self._deleted = False
         self.properties: Mapping[str, str] = record.properties
         self.terminated: tuple[int, int] | None = record.terminated
@@ -59,28 +70,27 @@ class ChainRecord:
         disk without the other. Cannot be cancelled half-way. BadVersion: somebody else writes our record.
         ValueTooLarge: the properties are too large, or the list of ledgers has become so. StorageError.
         """
-        async with self._saving:
-            ledgers = self.ledgers()[dropped:]
-            puts: list[Put] = []
-            if new_ledger_id is not None:
-                ledgers.append(LedgerInfo(ledger_id=new_ledger_id))
-                puts.append(self._storage.ledger_record(new_ledger_id, "data"))
-            new_terminated = self.terminated if terminated is None else (terminated[0], terminated[1])
-            new_properties = self.properties if properties is None else dict(properties)
-            record = ManagedLedgerRecord(
-                ledgers=ledgers,
-                terminated=new_terminated,
-                properties=dict(new_properties),
-                created_ms=self.created_ms,
-            )
-            value = records.encode(record)
-            if properties is not None:
-                check_room(self._storage.path, value)
-            puts.append(Put(self._storage.path, value, self._version))
-            with trio.CancelScope(shield=True):
-                self._version = (await self._storage.metadata.transact(puts))[-1]
-            self.terminated = new_terminated
-            self.properties = new_properties
+        ledgers = self.ledgers()[dropped:]
+        puts: list[Put] = []
+        if new_ledger_id is not None:
+            ledgers.append(LedgerInfo(ledger_id=new_ledger_id))
+            puts.append(self._storage.ledger_record(new_ledger_id, "data"))
+        new_terminated = self.terminated if terminated is None else (terminated[0], terminated[1])
+        new_properties = self.properties if properties is None else dict(properties)
+        record = ManagedLedgerRecord(
+            ledgers=ledgers,
+            terminated=new_terminated,
+            properties=dict(new_properties),
+            created_ms=self.created_ms,
+        )
+        value = records.encode(record)
+        if properties is not None:
+            check_room(self._storage.path, value)
+        puts.append(Put(self._storage.path, value, self._version))
+        with trio.CancelScope(shield=True):
+            self._version = (await self._storage.metadata.transact(puts))[-1]
+        self.terminated = new_terminated
+        self.properties = new_properties
 
     async def delete(self) -> list[int]:
         """Remove the record and those of all cursors that there are now, all at once; again it does nothing.
@@ -89,19 +99,18 @@ class ChainRecord:
 
         The cursors are retired: nobody makes another one meanwhile.
         """
-        async with self._saving:
-            if self._deleted:
-                return []
-            storage = self._storage
-            paths = [f"{storage.path}/{component}" for component in storage.metadata.children(storage.path)]
-            named = storage.bucket_ledgers(self.properties)
-            for path in paths:
-                named += self._named_by_cursor(path)
-            deletes = [*(Delete(path) for path in paths), Delete(storage.path, self._version)]
-            with trio.CancelScope(shield=True):
-                await storage.metadata.transact([], deletes)
-            self._deleted = True
-            return named
+        if self._deleted:
+            return []
+        storage = self._storage
+        paths = [f"{storage.path}/{component}" for component in storage.metadata.children(storage.path)]
+        named = storage.bucket_ledgers(self.properties)
+        for path in paths:
+            named += self._named_by_cursor(path)
+        deletes = [*(Delete(path) for path in paths), Delete(storage.path, self._version)]
+        with trio.CancelScope(shield=True):
+            await storage.metadata.transact([], deletes)
+        self._deleted = True
+        return named
 
     def _named_by_cursor(self, path: str) -> list[int]:
         stored = self._storage.metadata.get(path)

@@ -29,6 +29,17 @@ class CursorSet:
     lock, so nothing is written after it.
     """
 
+    __slots__ = (
+        "_chain",
+        "_lock",
+        "_owner",
+        "_persisting",
+        "_storage",
+        "_wake",
+        "by_name",
+        "due",
+    )
+
     def __init__(
         self, storage: Storage, chain: LedgerChain, owner: Attachment, wake: Callable[[], None]
     ) -> None:
@@ -168,10 +179,12 @@ class CursorSet:
             except GemingaError as error:
                 failures.append(error)
 
+        dirty = [cursor for cursor in self.by_name.values() if cursor.is_dirty]
+        if not dirty:
+            return
         async with trio.open_nursery() as nursery:
-            for cursor in self.by_name.values():
-                if cursor.is_dirty:
-                    nursery.start_soon(persist_one, cursor)
+            for cursor in dirty:
+                nursery.start_soon(persist_one, cursor)
         if failures:
             raise failures[0]
 

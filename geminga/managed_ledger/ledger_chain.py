@@ -25,7 +25,8 @@ class ChainLedger(NamedTuple):
 class LedgerChain:
     """Ledgers in order of their ids, only the last of which grows. Lookups are O(log ledgers), most O(1).
 
-    `counts` (ledger id -> confirmed entries) is read directly by hot code and written only here.
+    `counts` (ledger id -> confirmed entries) is read directly by hot code and written only here. The lists
+    have an item for each ledger, in order.
     """
 
     __slots__ = ("_closed_ms", "_sizes", "_starts", "counts", "ids")
@@ -34,8 +35,8 @@ class LedgerChain:
         self.ids: list[int] = []
         self.counts: dict[int, int] = {}
         self._starts: list[int] = []
-        self._sizes: dict[int, int] = {}
-        self._closed_ms: dict[int, int] = {}
+        self._sizes: list[int] = []
+        self._closed_ms: list[int] = []
 
     # -- change -----------------------------------------------------------------------------------------
 
@@ -46,8 +47,8 @@ class LedgerChain:
         self._starts.append(self._starts[-1] + self.counts[ids[-1]] if ids else 0)
         ids.append(ledger.ledger_id)
         self.counts[ledger.ledger_id] = ledger.entries
-        self._sizes[ledger.ledger_id] = ledger.size_bytes
-        self._closed_ms[ledger.ledger_id] = ledger.closed_ms
+        self._sizes.append(ledger.size_bytes)
+        self._closed_ms.append(ledger.closed_ms)
 
     def confirm(self, entries: int) -> None:
         """The newest ledger now has this many durable entries."""
@@ -57,16 +58,16 @@ class LedgerChain:
 
     def close_newest(self, size_bytes: int, closed_ms: int) -> None:
         """The newest ledger takes no more entries."""
-        newest = self.ids[-1]
-        self._sizes[newest] = size_bytes
-        self._closed_ms[newest] = closed_ms
+        self._sizes[-1] = size_bytes
+        self._closed_ms[-1] = closed_ms
 
     def drop_oldest(self, ledgers: int) -> None:
         """Forget that many ledgers at the front; at least the newest stays."""
         assert ledgers < len(self.ids), "the newest ledger is never dropped"
         for ledger_id in self.ids[:ledgers]:
-            del self.counts[ledger_id], self._sizes[ledger_id], self._closed_ms[ledger_id]
-        del self.ids[:ledgers], self._starts[:ledgers]
+            del self.counts[ledger_id]
+        for column in (self.ids, self._starts, self._sizes, self._closed_ms):
+            del column[:ledgers]
 
     # -- ask --------------------------------------------------------------------------------------------
 
@@ -74,18 +75,15 @@ class LedgerChain:
         return len(self.ids)
 
     def __iter__(self) -> Iterator[ChainLedger]:
-        for ledger_id in self.ids:
-            yield self.ledger(ledger_id)
+        return map(ChainLedger, self.ids, self.counts.values(), self._sizes, self._closed_ms)
 
-    def ledger(self, ledger_id: int) -> ChainLedger:
-        """One ledger of the chain; KeyError if it is not in it."""
-        return ChainLedger(
-            ledger_id, self.counts[ledger_id], self._sizes[ledger_id], self._closed_ms[ledger_id]
-        )
+    @property
+    def newest(self) -> ChainLedger:
+        return ChainLedger(self.ids[-1], self.counts[self.ids[-1]], self._sizes[-1], self._closed_ms[-1])
 
     @property
     def newest_is_open(self) -> bool:
-        return bool(self.ids) and not self._closed_ms[self.ids[-1]]
+        return bool(self.ids) and not self._closed_ms[-1]
 
     @property
     def entries(self) -> int:
@@ -95,7 +93,7 @@ class LedgerChain:
     @property
     def closed_bytes(self) -> int:
         """Bytes in the ledgers that are no longer written; the newest counts once it is closed."""
-        return sum(self._sizes.values())
+        return sum(self._sizes)
 
     @property
     def tail(self) -> Position:

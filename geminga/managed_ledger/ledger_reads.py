@@ -32,6 +32,15 @@ READ_RUN_BYTES_MAX = 4 * MIB
 class LedgerReads:
     """All reads of one managed ledger. Counts what it served, for the statistics."""
 
+    __slots__ = (
+        "_bookie",
+        "_chain",
+        "_tail_cache",
+        "bytes_read",
+        "entries_from_bookie",
+        "entries_from_cache",
+    )
+
     def __init__(self, chain: LedgerChain, tail_cache: TailCache, bookie: Bookie) -> None:
         self._chain = chain
         self._tail_cache = tail_cache

@@ -1,4 +1,6 @@
-"""How a managed ledger lives: its one task, and every change of its chain, under one lock, on disk first."""
+"""How a managed ledger lives: its task while there is work, and every change of its chain, under one lock, on
+disk first.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,28 @@ from geminga.managed_ledger.opening import Recovered
 from geminga.managed_ledger.rollover import ledgers_to_drop
 from geminga.managed_ledger.state import State
 from geminga.managed_ledger.tail_cache import TailCache
+from geminga.managed_ledger.tasks import StartsTasks
 from geminga.position import Position
 
 
 class Lifecycle:
     """Opening, rolling over, trimming, terminating, closing, deleting."""
+
+    __slots__ = (
+        "_deleted",
+        "_garbage",
+        "_lock",
+        "_storage",
+        "_tail_cache",
+        "_tasks",
+        "_wake",
+        "appender",
+        "chain",
+        "check_open",
+        "cursors",
+        "name",
+        "record",
+    )
 
     def __init__(self, storage: Storage, recovered: Recovered, tail_cache: TailCache) -> None:
         chain = recovered.chain
@@ -38,9 +57,19 @@ class Lifecycle:
         self._garbage: list[int] = recovered.empty_ledger_ids
         """Ledgers that no record names any more and that are still to be deleted."""
         self._deleted = False
-        self._changing = trio.Lock()
-        """Held by whatever changes the chain or the state."""
-        self._wake = trio.Event()
+        self._lock: trio.Lock | None = None
+        self._tasks: StartsTasks | None = None
+        self._wake: trio.Event | None = None
+        """While its task runs."""
+
+    @property
+    def _changing(self) -> trio.Lock:
+        """Held by whatever changes the chain, its record, or the state. Made with its first use: most topics
+        are idle.
+        """
+        if self._lock is None:
+            self._lock = trio.Lock()
+        return self._lock
 
     @property
     def state(self) -> State:
@@ -92,19 +121,15 @@ class Lifecycle:
                 first = min(first, place.entry_id if place.ledger_id == ledger_id else 0)
         return first
 
-    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Make new ledgers and write cursors down, until closed or fenced. Asleep unless there is work.
+    def run_in(self, tasks: StartsTasks) -> None:
+        """From now on make new ledgers and write cursors down, until closed or fenced; in a task that is only
+        there while there is work.
 
         Whatever goes wrong fences the managed ledger, is logged, and ends this quietly: if a disk failed its
         store reports it, and any other reason is this topic's alone.
         """
-        task_status.started()
-        while self._is_alive():
-            if self._has_work():
-                async with trio.open_nursery() as nursery:
-                    await self._work(nursery)
-            else:
-                await self._woken()
+        self._tasks = tasks
+        self._wake_up()
 
     def _is_alive(self) -> bool:
         return self.state not in {State.CLOSED, State.FENCED}
@@ -115,10 +140,23 @@ class Lifecycle:
     def _is_to_be_rolled(self) -> bool:
         return self.state is State.ROLLING and not self.appender.unconfirmed
 
+    def _wake_up(self) -> None:
+        if self._wake is not None:
+            self._wake.set()
+        elif self._tasks is not None and self._is_alive() and self._has_work():
+            self._wake = trio.Event()
+            self._tasks.start_soon(self._run)
+
+    async def _run(self) -> None:
+        try:
+            while self._is_alive() and self._has_work():
+                async with trio.open_nursery() as nursery:
+                    await self._work(nursery)
+        finally:
+            self._wake = None
+
     async def _work(self, nursery: trio.Nursery) -> None:
-        """Until nothing is left to be done, or the end. The nursery is only there meanwhile: a topic that
-        nobody uses should cost little.
-        """
+        """Until nothing is left to be done, or the end."""
         interval_s = self._storage.settings.cursor_persist_interval_ms / 1000
         persist_due_s = math.inf
         while self._is_alive():
@@ -137,11 +175,9 @@ class Lifecycle:
                 await self._woken()
 
     async def _woken(self) -> None:
+        assert self._wake is not None
         await self._wake.wait()
         self._wake = trio.Event()
-
-    def _wake_up(self) -> None:
-        self._wake.set()
 
     async def _fencing(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -295,7 +331,7 @@ class Lifecycle:
 
         Never the newest. Leaves a full or old ledger too, so that it can go next time: to be called now and
         then. Readers of a deleted ledger (non-durable cursors) go on at the first one that is left.
-        Whatever goes wrong fences the managed ledger, as in `run`, and is not raised.
+        Whatever goes wrong fences the managed ledger, as in `run_in`, and is not raised.
         """
         dropped = 0
 

@@ -7,7 +7,7 @@ are attributes here, so that a call on the hot path is one call.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
@@ -39,7 +39,7 @@ __all__ = ["AddListener", "ManagedLedger", "ManagedLedgerSettings"]
 class ManagedLedger:
     """Made by `open`. `append` and the cursors' acknowledgments are synchronous; whatever returns from an
     `await` here is durable. When its storage fails, or its records are not as it left them, it is fenced: it
-    accepts and confirms nothing until it is closed and opened anew. Then `fenced` is set, and `run` ends.
+    accepts and confirms nothing until it is closed and opened anew; `on_fenced` is called then.
     """
 
     def __init__(self, storage: Storage, recovered: Recovered, tail_cache: TailCache) -> None:
@@ -59,7 +59,7 @@ class ManagedLedger:
         self.read = self._reads.read
         self.read_positions = self._reads.read_positions
         self.find_first = self._reads.find_first
-        self.run = life.run
+        self.run_in = life.run_in
         self.trim = life.trim
         self.terminate = life.terminate
         self.close = life.close
@@ -67,7 +67,6 @@ class ManagedLedger:
         self.set_properties = life.set_properties
         self.swap_properties = life.swap_properties
         self.storage = storage
-        self.fenced = self._appender.fenced
         self.cursors: Mapping[str, Cursor] = MappingProxyType(life.cursors.by_name)
 
     # -- life -------------------------------------------------------------------------------------------
@@ -193,6 +192,19 @@ class ManagedLedger:
     @listener.setter
     def listener(self, listener: AddListener) -> None:
         self._appender.listener = listener
+
+    @property
+    def on_fenced(self) -> Callable[[], None]:
+        return self._appender.on_fenced
+
+    @on_fenced.setter
+    def on_fenced(self, on_fenced: Callable[[], None]) -> None:
+        self._appender.on_fenced = on_fenced
+
+    @property
+    def fenced(self) -> bool:
+        """Whether it was, be it closed since or not."""
+        return self._appender.fenced
 
     @property
     def settings(self) -> ManagedLedgerSettings:

@@ -84,7 +84,7 @@ def managed_ledger_statistics(
 ) -> ManagedLedgerStatistics:
     """Put a managed ledger's parts together into what it tells."""
     is_open = chain.newest_is_open
-    newest = chain.ledger(chain.ids[-1])
+    newest = chain.newest
     return ManagedLedgerStatistics(
         entries_added=appender.entries_added,
         bytes_added=appender.bytes_added,

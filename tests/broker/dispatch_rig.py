@@ -327,7 +327,7 @@ async def open_rig(*, partition: int = -1, **ledger_settings: Any) -> AsyncItera
                 tail_cache=TailCache(),
             )
             rig = Rig(ledger, above, clock, partition)
-            await above.start(ledger.run)
+            ledger.run_in(above)
             yield rig
             above.cancel_scope.cancel()
         nursery.cancel_scope.cancel()

@@ -17,6 +17,8 @@ from geminga.broker.delay_settings import DelaySettings
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import ServiceNotReady, TopicTerminated
 from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
+from geminga.managed_ledger.state import State
+from geminga.names import TopicName
 from geminga.position import Position
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.decoder import Delivery
@@ -179,3 +181,34 @@ async def test_a_deleted_topic_leaves_nothing_that_falls_due(autojump_clock: Moc
         named |= {s.cursor_ledger_id for s in ledger.internal_stats().cursors.values()}
         kept = set(rig.bookie.ledgers())
         assert kept <= named, "the deleted topic's ledgers went with it, its buckets' too"
+
+
+async def test_a_stop_closes_more_topics_than_are_closed_at_once(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    monkeypatch.setattr("geminga.broker.topics.CLOSED_AT_ONCE", 2)
+    async with open_topics() as rig:
+        names = [TopicName.parse(f"persistent://public/default/t-{number}") for number in range(5)]
+        topics = [await rig.topics.get(name, create=True) for name in names]
+        await rig.topics.close()
+        assert [topic.ledger.state for topic in topics] == [State.CLOSED] * 5
+        assert not rig.topics.loaded
+
+
+async def test_a_topic_has_tasks_only_while_something_is_to_be_done(autojump_clock: MockClock) -> None:
+    async with open_topics() as rig:
+        await subscription_of(rig)
+        await publish(rig, 3)
+        rig = await rig.restart()
+        await wait_all_tasks_blocked()
+        before = trio.lowlevel.current_statistics().tasks_living
+        topic = await topic_of(rig)
+        await wait_all_tasks_blocked()
+        assert trio.lowlevel.current_statistics().tasks_living == before
+        cursor = topic.subscriptions["s"].cursor
+        cursor.acknowledge([topic.ledger.first_position()])
+        await wait_all_tasks_blocked()
+        assert trio.lowlevel.current_statistics().tasks_living > before, "who writes the cursor down?"
+        await trio.sleep(1)
+        assert not cursor.is_dirty
+        assert trio.lowlevel.current_statistics().tasks_living == before

@@ -135,7 +135,7 @@ async def opened(path: Path, *, create: bool, close: bool) -> AsyncIterator[Open
                 create=create,
             )
             ledger.listener = _Listener()
-            await nursery.start(ledger.run)
+            ledger.run_in(nursery)
             yield Opened(bookie, ledger, index)
             if close:
                 await ledger.close()

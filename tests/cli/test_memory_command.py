@@ -53,8 +53,15 @@ def test_the_report_adds_up(ready: dict[str, Any]) -> None:
     assert report["budget_bytes"] <= 256 * MIB
     if sys.platform == "linux":
         assert report["resident_bytes"] == sum(part["used_bytes"] for part in parts.values()) > 20 * MIB
+    shares = {share["name"]: share["used_bytes"] for share in report["process"]}
+    assert list(shares) == ["at_start", "topics", "delayed", "rocksdb", "rest"]
+    assert shares["topics"] == 8 * 1024, "one topic without subscriptions"
+    assert shares["delayed"] == 0
+    if sys.platform == "linux":
+        assert shares["at_start"] > 20 * MIB
+        assert sum(shares.values()) >= parts["process"]["used_bytes"]
     table = run("memory", "--url", ready["web"]).stdout
-    for text in ("write cache", "64.0 MiB", "dbStorage_writeCacheMaxSizeMb", "sum"):
+    for text in ("at start", "1 loaded", "write cache", "64.0 MiB", "dbStorage_writeCacheMaxSizeMb", "sum"):
         assert text in table
 
 

@@ -47,6 +47,7 @@ class Listener:
         self.confirmed: dict[Position, Any] = {}
         self.failed: list[Any] = []
         self.errors: list[GemingaError] = []
+        self.fenced = trio.Event()
         self._progress = trio.Event()
 
     def on_confirmed(self, ledger_id: int, first_entry_id: int, contexts: list[Any]) -> None:
@@ -99,8 +100,9 @@ class Rooms:
             tail_cache=self.tail_cache,
             create=create,
         )
-        ledger.listener = Listener()
-        await self.nursery.start(ledger.run)
+        ledger.listener = listener = Listener()
+        ledger.on_fenced = listener.fenced.set
+        ledger.run_in(self.nursery)
         return ledger
 
 

@@ -164,7 +164,7 @@ async def test_cursor_record_that_is_not_ours_fences_this_topic_alone(
             monkeypatch.setattr(store, "VALUE_BYTES_MAX", 100)
         cursor.acknowledge(positions[:2])
         with trio.fail_after(10):
-            await ledger.fenced.wait()
+            await ledger.listener.fenced.wait()
         monkeypatch.undo()
         assert ledger.state is State.FENCED
         assert "persistent://public/default/orders is FENCED" in caplog.text
@@ -200,7 +200,7 @@ async def test_chain_record_that_cannot_be_written_fences_and_fails_what_waits(
             ledger.append(body, body)
         await ledger.listener.settled(20)
         with trio.fail_after(10):
-            await ledger.fenced.wait()
+            await ledger.listener.fenced.wait()
         assert len(ledger.listener.confirmed) == 10  # and ten had no ledger yet
         error = BadVersion if damage == "changed" else ValueTooLarge
         assert [type(e) for e in ledger.listener.errors] == [error]

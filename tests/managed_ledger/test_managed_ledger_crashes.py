@@ -122,7 +122,7 @@ class World:
         ledger.listener = self
         for cursor in ledger.cursors.values():
             self._watch(cursor.name, cursor.cursor_ledger)
-        await nursery.start(ledger.run)
+        ledger.run_in(nursery)
         return ledger
 
     def crash(self, mode: CrashMode) -> None:

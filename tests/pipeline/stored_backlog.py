@@ -150,7 +150,7 @@ async def _make(directory: Path, ledgers: int, published_ms: int) -> None:
     async with _stores(directory) as (bookie, metadata, nursery):
         ids, tail = LedgerIds(metadata), TailCache(1 << 20)
         topic = await ManagedLedger.open(PATH, bookie, metadata, ids, RealClock(), tail_cache=tail)
-        await nursery.start(topic.run)
+        topic.run_in(nursery)
         await topic.open_cursor(SUBSCRIPTION, initial="earliest")
         await topic.close()
         width = ledger_records(0, published_ms, lambda numbers: numbers + published_ms).shape[1]

@@ -135,7 +135,7 @@ async def _fill(directory: Path) -> None:
                 ManagedLedgerSettings(ledger_entries_max=50, rollover_min_ms=0),
                 tail_cache=TailCache(1 << 20),
             )
-            await nursery.start(topic.run)
+            topic.run_in(nursery)
             cursor = await topic.open_cursor("sub", initial="earliest")
             for number in range(ENTRIES):
                 while topic.number_of_entries < number:
