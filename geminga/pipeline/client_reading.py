@@ -41,7 +41,11 @@ class DecryptingReader:
         keys = self._pulsar.CryptoKeyReader(access.public_key or "", access.private_key)
         try:
             self._reader = self._client.create_reader(
-                topic, first, start_message_id_inclusive=True, crypto_key_reader=keys
+                topic,
+                first,
+                start_message_id_inclusive=True,
+                crypto_key_reader=keys,
+                subscription_role_prefix=access.reader_name,
             )
         except self._pulsar.PulsarException as error:
             self.close()

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from geminga.pipeline.columns import METADATA_COLUMNS
 from geminga.pipeline.connection import BadOption
 from geminga.pipeline.spark.source import PulsarSource
+from geminga.pipeline.topics import TopicMissing
 from tests.e2e.admin_http import Admin, topic_path
 from tests.e2e.broker_process import Endpoints
 from tests.pipeline.conftest import Topics
@@ -173,6 +174,14 @@ def test_columns_that_there_are_not_are_refused(broker: Endpoints, topics: Topic
     source.reader(StructType().add("value", "binary").add("__ledgerId", "long"))
     with pytest.raises(BadOption, match="has the column 'valeu'"):
         source.reader(StructType().add("valeu", "binary"))
+
+
+def test_the_schema_waits_for_the_topic(broker: Endpoints, topics: Topics, topic: str) -> None:
+    options = {"service.url": broker.service_url, "topic": topic, "waitingForNonExistedTopic": "true"}
+    with pytest.raises(TopicMissing):
+        PulsarSource(options | {"pollTimeoutMs": "300"}).schema()
+    topics.write(topic, {"value": ["text"]})
+    assert PulsarSource(options).schema()["value"].dataType.simpleString() == "string"
 
 
 def test_a_stream_has_no_end() -> None:

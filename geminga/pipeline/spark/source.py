@@ -21,7 +21,7 @@ from geminga.pipeline.avro_shapes import SchemaMismatch
 from geminga.pipeline.columns import METADATA_COLUMNS, MORE_COLUMNS, VALUE, column_names
 from geminga.pipeline.connection import BadOption, PipelineError
 from geminga.pipeline.options import Options, parse_options
-from geminga.pipeline.planning import narrowed, plan_batch, topics_of
+from geminga.pipeline.planning import narrowed, partitions, plan_batch, topics_of
 from geminga.pipeline.schemas import TopicSchema, schema_of, value_fields
 from geminga.pipeline.spark.sink import BatchWriter, StreamWriter
 from geminga.pipeline.spark.splits import Split, read_split
@@ -74,9 +74,11 @@ class PulsarSource(DataSource):
 
 
 def values_of(options: Options) -> TopicSchema:
-    """What the registry says of the values. Raises `PipelineError`."""
+    """What the registry says of the values; waits for topics if told so. Raises `PipelineError`."""
     if options.raw_value or options.allow_different_schemas:
         return TopicSchema()
+    if options.wait_for_topic:
+        partitions(options)  # a topic that is not there yet has no schema yet
     return schema_of(options.access, topics_of(options))
 
 
