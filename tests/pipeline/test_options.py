@@ -5,12 +5,13 @@ begins and ends, and what is acknowledged meanwhile.
 from __future__ import annotations
 
 import json
+import ssl
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from geminga.pipeline.connection import BadOption, PipelineError
+from geminga.pipeline.connection import BadOption, PipelineError, tls_context
 from geminga.pipeline.options import Options, parse_options
 from geminga.pipeline.planning import plan_batch
 from geminga.pipeline.prefixed_options import OptionWithoutEffect
@@ -92,6 +93,19 @@ def test_credentials_of_the_client_and_of_the_admin_api(tmp_path: Path) -> None:
     assert (found.access.auth_data, found.admin_access.auth_data) == (b"a", b"b")
     with pytest.raises(BadOption, match="no token can be read"):
         options_of(**{"pulsar.client.authParams": "file:///nowhere/token"})
+
+
+def test_how_far_certificates_are_trusted() -> None:
+    for name, value, expected in (
+        ("tlsHostnameVerificationEnable", "true", (True, ssl.CERT_REQUIRED)),
+        ("tlsHostnameVerificationenable", "false", (False, ssl.CERT_REQUIRED)),  # as its README spells it
+        ("tlsAllowInsecureConnection", "true", (False, ssl.CERT_NONE)),
+    ):
+        context = tls_context(options_of(**{f"pulsar.client.{name}": value}).access)
+        assert (context.check_hostname, context.verify_mode) == expected
+    for name in ("tlsTrustCertsFilePath", "tlsCertificateFilePath"):
+        with pytest.raises(PipelineError, match="cannot be used"):
+            tls_context(options_of(**{f"pulsar.client.{name}": "/nowhere.pem"}).access)
 
 
 def test_the_java_producers_options_are_ours() -> None:
