@@ -107,8 +107,8 @@ def exported_batches(options: Options, wanted: Range) -> Iterator[pa.RecordBatch
         yield from _exported_batches(options, wanted)
     except EncryptedEntry as error:
         raise PipelineError(
-            f"{error}: encrypted messages are not exported, as the client that decrypts them does not tell "
-            "their delivery times. Leave the topic out, and let consumers with the key move what it holds"
+            f"{error}: encrypted messages are not exported, as files and replays would hold them in plain. "
+            "Leave the topic out, or read it into a DataFrame with the key and write that where it is safe"
         ) from None
 
 

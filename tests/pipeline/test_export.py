@@ -299,7 +299,7 @@ def test_encrypted_messages_are_refused_also_with_a_key(topics: Topics, topic: s
         options = topics.options(topic, **more)
         (wanted,) = plan_export(options, {}).ranges
         with pytest.raises(
-            PipelineError, match=rf"{topic}.*: encrypted messages are not exported.* topic out"
+            PipelineError, match=rf"{topic}.*: encrypted messages are not exported.*topic out"
         ):
             list(exported_batches(options, wanted))
 
