@@ -13,7 +13,8 @@ from geminga.cli.main import EXIT_FAILED, EXIT_OK, Parser
 from geminga.cli.pipeline_spark import PLAIN, WholeDirectory, add_master, session, tell
 
 if TYPE_CHECKING:
-    from geminga.pipeline.rescue import Held, Hole
+    from geminga.pipeline.rescue import Held
+    from geminga.pipeline.rescue_files import Hole
 
 SHOWN_MAX = 20
 
@@ -61,8 +62,9 @@ def _plain(flags: argparse.Namespace) -> tuple[list[Held], list[Hole]]:
     import pyarrow as pa
 
     from geminga.disk import RealDisk
-    from geminga.pipeline.rescue import ledgers_in, owned, plan, rescued_batches, take_inventory
+    from geminga.pipeline.rescue import ledgers_in, owned, rescued_batches, take_inventory
     from geminga.pipeline.rescue_columns import ENTRIES
+    from geminga.pipeline.rescue_files import plan
 
     known = plan(RealDisk(), flags.data_dir)
     tell(f"{len(known.slices)} slices of files")

@@ -16,8 +16,8 @@ from geminga.errors import CorruptData, ProtocolError
 from geminga.pipeline.audit_events import WrongLog
 from geminga.pipeline.audit_logs import Log, Piece, plan
 from geminga.pipeline.buckets import Range, range_of, row_shares
-from geminga.pipeline.rescue import Found, Slice, read_slice
-from geminga.pipeline.rescue import plan as plan_files
+from geminga.pipeline.rescue_files import Found, Slice, read_slice
+from geminga.pipeline.rescue_files import plan as plan_files
 from geminga.pipeline.stored_columns import delayed_rows, records_of, runs_of
 from geminga.tracker.rows import (
     ENTRY_BITS,

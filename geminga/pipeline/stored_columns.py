@@ -13,7 +13,7 @@ from geminga.bookie.index_format import Row
 from geminga.bookie.inspection import footer_of
 from geminga.disk import File
 from geminga.pipeline.record_columns import Table, due_times_ms, likeness, right_records
-from geminga.pipeline.rescue import Found, Slice, records_between
+from geminga.pipeline.rescue_files import Found, Slice, records_between
 from geminga.tracker.rows import ENTRY_BITS, Integers, Rows, concatenate
 
 ALIKE_MIN: Final = 24

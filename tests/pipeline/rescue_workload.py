@@ -28,8 +28,9 @@ import pyarrow as pa
 from geminga.bookie.entry_log_scan import read_footer
 from geminga.disk import RealDisk
 from geminga.pipeline.payloads import inflate
-from geminga.pipeline.rescue import Hole, rescue_batches
+from geminga.pipeline.rescue import rescue_batches
 from geminga.pipeline.rescue_columns import ENTRIES
+from geminga.pipeline.rescue_files import Hole
 from geminga.pipeline.spark import make_session
 from geminga.pipeline.spark.rescue import rescue
 from geminga.wire import pulsar_pb2 as pb

@@ -17,17 +17,15 @@ from geminga.bookie.settings import BookieSettings
 from geminga.disk import RealDisk
 from geminga.key_value import RocksKeyValue
 from geminga.pipeline.rescue import (
-    Hole,
     Inventory,
-    NothingThere,
     ledgers_in,
     owned,
-    plan,
     rescue_batches,
     rescued_batches,
     take_inventory,
 )
 from geminga.pipeline.rescue_columns import ENTRIES, EntryColumns
+from geminga.pipeline.rescue_files import Hole, NothingThere, plan
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.message_metadata import stamp
 
@@ -238,7 +236,7 @@ def test_a_journal_whose_headers_are_gone_gives_its_entries(crashed_original: Pa
 
 def test_slices_of_one_log_have_all_of_it(closed_original: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = plan(RealDisk(), [str(closed_original)])
-    monkeypatch.setattr("geminga.pipeline.rescue.SLICE_BYTES", 3000)
+    monkeypatch.setattr("geminga.pipeline.rescue_files.SLICE_BYTES", 3000)
     cut = plan(RealDisk(), [str(closed_original)])
     assert len(cut.slices) > len(whole.slices)
     assert {place: row["body"] for place, row in rescued(closed_original).items()} == written()
