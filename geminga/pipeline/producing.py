@@ -22,6 +22,10 @@ from geminga.wire import pulsar_pb2 as pb
 
 _CLOCK = RealClock()
 _PAUSE_SECONDS = 0.2
+BUSY_SECONDS = 120.0
+"""How long to wait for a name that another connection has: an attempt of the same task that Spark runs beside
+this one (speculation), or one whose machine died, which the broker notices within a minute.
+"""
 _TRY_AGAIN = (ServerError.PRODUCER_BUSY, ServerError.SERVICE_NOT_READY, ServerError.PRODUCER_FENCED)
 _PRODUCER_ID = 1
 
@@ -147,7 +151,7 @@ class Producer:
 
     def _open(self) -> Connection:
         """Look the topic up and register; waits while another of the same name is still connected."""
-        until = _CLOCK.monotonic_s() + self._send_timeout_s
+        begun = _CLOCK.monotonic_s()
         while True:
             connection = owner_of(self._access, self.topic)
             try:
@@ -159,7 +163,9 @@ class Producer:
                         f"{self.topic}: its schema does not allow these values ({error.text}); change the "
                         "columns, or set valueSchema=none to write a column 'value' as bytes"
                     ) from None
-                if error.code not in _TRY_AGAIN or _CLOCK.monotonic_s() > until:
+                is_busy = error.code == ServerError.PRODUCER_BUSY
+                patience_s = max(self._send_timeout_s, BUSY_SECONDS * is_busy)
+                if error.code not in _TRY_AGAIN or _CLOCK.monotonic_s() > begun + patience_s:
                     raise PipelineError(f"{self.topic}: cannot write: {error}") from None
                 threading.Event().wait(_PAUSE_SECONDS)
                 continue

@@ -17,7 +17,15 @@ from geminga.pipeline.splits import Ledger, cut
 from geminga.pipeline.topics import Last, TopicMissing, ask_last, subscribe_for_questions
 
 Offsets = dict[str, str]
-"""Partition -> the first place that is not read yet, as text."""
+"""Partition -> the first place that is not read yet, as text. `SPLITS` is beside them if it was chosen."""
+SPLITS = "splitsPerPartition"
+"""Into how many parts the ranges up to these offsets are cut: a micro batch that runs again, perhaps with
+other options, has to have the same tasks, or what it writes would not be the same.
+"""
+
+
+def _places(offsets: Offsets | None) -> dict[str, Place]:
+    return {topic: parse(text) for topic, text in (offsets or {}).items() if topic != SPLITS}
 
 
 class StreamPlan:
@@ -73,7 +81,7 @@ class StreamPlan:
         if start is not None:
             self.acknowledge(start)
         options = self._options
-        known = {topic: parse(text) for topic, text in (start or {}).items()}
+        known = _places(start)
         lasts = self._target if self._target is not None else self._all_lasts(known)
         ranges = {
             topic: self._range(topic, known.get(topic, EARLIEST), last) for topic, last in lasts.items()
@@ -97,6 +105,10 @@ class StreamPlan:
                 ends[wanted.topic] = str(place)
             if budget.is_spent:
                 break
+        if start is not None and _places(start) == _places(ends):
+            return start  # nothing new: other options are no news
+        if options.splits_per_partition:
+            ends[SPLITS] = str(options.splits_per_partition)
         return ends
 
     def report(self) -> Offsets | None:
@@ -110,8 +122,9 @@ class StreamPlan:
     def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
         """The splits between two offsets; none for a partition without news."""
         found: list[Range] = []
-        for topic, text in end.items():
-            first, last = parse(start[topic]) if topic in start else EARLIEST, parse(text)
+        known, splits = _places(start), int(end.get(SPLITS, 0))
+        for topic, last in _places(end).items():
+            first = known.get(topic, EARLIEST)
             if first > last:
                 first = EARLIEST  # the topic was created anew, and failOnDataLoss is off
             if first == last:
@@ -126,22 +139,16 @@ class StreamPlan:
                 published_from_ms=Published.of(self._options, topic).from_ms,
                 acknowledged=self._acknowledged(topic, first) if guard else None,
             )
-            found += self._cut(wanted)
+            found += _cut(wanted, splits)
         return found
-
-    def _cut(self, wanted: Range) -> list[Range]:
-        if wanted.start.ledger_id != wanted.end.ledger_id:
-            return [wanted]
-        ledger = Ledger(wanted.end.ledger_id, wanted.end.entry_id + 1)
-        return cut(wanted, [ledger], splits=self._options.splits_per_partition)
 
     # -- what was finished ----------------------------------------------------------------------------------
 
     def acknowledge(self, end: Offsets) -> None:
         """On the subscription, if one is used."""
         if self._options.acknowledges:
-            for topic, text in end.items():
-                self._acknowledger(topic).acknowledge(parse(text))
+            for topic, place in _places(end).items():
+                self._acknowledger(topic).acknowledge(place)
 
     def _acknowledged(self, topic: str, start: Place) -> tuple[int, int] | None:
         if not self._options.acknowledges:
@@ -223,3 +230,10 @@ class StreamPlan:
             acknowledger.close()
         self._asking.clear()
         self._acknowledgers.clear()
+
+
+def _cut(wanted: Range, splits: int) -> list[Range]:
+    if wanted.start.ledger_id != wanted.end.ledger_id:
+        return [wanted]
+    ledger = Ledger(wanted.end.ledger_id, wanted.end.entry_id + 1)
+    return cut(wanted, [ledger], splits=splits)

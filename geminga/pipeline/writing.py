@@ -30,11 +30,10 @@ from geminga.pipeline.producing import Producer
 from geminga.pipeline.protobuf_columns import Ints
 from geminga.pipeline.routing import by_key, in_turn
 from geminga.pipeline.row_columns import PARTITION, check_columns, rows_of
+from geminga.pipeline.sequences import bounds, partitions_then, sequence_ids
 from geminga.pipeline.topics import partitions_of
 from geminga.pipeline.value_encoding import ValueEncoder, value_encoder
 
-SEQUENCES_PER_BATCH = 1 << 32
-"""Sequence ids of a micro batch: its id times this, plus the row."""
 _HEADERS_BYTES = 1024
 _PRODUCERS_MAX = 1000
 _CLOCK = RealClock()
@@ -134,9 +133,10 @@ class _Lane:
         self.producer.send(sequence_id, send_frame(1, metadata, payload, self._compression))
         self._count(1, sequence_id)
 
-    def check_earlier_attempt(self, sequences_end: int) -> None:
+    def check_earlier_attempt(self, batch_id: int) -> None:
         """Raises `PipelineError` if an earlier attempt has stored more than there is now."""
-        if self.last_sequence_id < self.producer.last_sequence_id < sequences_end:
+        begin, end = bounds(batch_id)
+        if max(begin, self.last_sequence_id + 1) <= self.producer.last_sequence_id < end:
             raise self._other_rows()
 
     def _other_rows(self) -> PipelineError:
@@ -185,7 +185,7 @@ class TaskWriter:
             lane.producer.flush()
         if self._options.exactly_once:
             for lane in self._lanes.values():
-                lane.check_earlier_attempt((self._task.batch_id + 1) * SEQUENCES_PER_BATCH)
+                lane.check_earlier_attempt(self._task.batch_id)
             self._check_deduplication()
         return Written(
             sum(lane.written.rows for lane in self._lanes.values()),
@@ -219,15 +219,17 @@ class TaskWriter:
         rows = rows_of(batch, self._encoder(batch))
         first = self._rows.get(topic, 0)
         self._rows[topic] = first + len(rows)
-        sequence_ids = self._task.batch_id * SEQUENCES_PER_BATCH + np.arange(first, first + len(rows))
         parts = self._parts(topic)
+        numbers = bounds(self._task.batch_id)[0] + np.arange(first, first + len(rows))
+        if self._options.exactly_once:
+            numbers = sequence_ids(self._task.batch_id, first, len(rows), len(parts))
         if len(parts) == 1:
-            self._lane(parts[0]).add(rows, sequence_ids)
+            self._lane(parts[0]).add(rows, numbers)
             return
         targets = self._targets(batch, rows, first, len(parts))
         for index in np.unique(targets).tolist():
             mine = np.flatnonzero(targets == index)
-            self._lane(parts[index]).add(rows.take(mine), sequence_ids[mine])
+            self._lane(parts[index]).add(rows.take(mine), numbers[mine])
 
     def _targets(self, batch: pa.RecordBatch, rows: Rows, first: int, partitions: int) -> Ints:
         if self._options.partitioning == "partition":
@@ -251,7 +253,11 @@ class TaskWriter:
         found = self._partitions.get(topic)
         if found is None:
             with Connection.open(self._options.access) as connection:
-                found = self._partitions[topic] = partitions_of(connection, topic, create=True)
+                found = partitions_of(connection, topic, create=True)
+            if self._options.exactly_once:  # those that there were when this micro batch was written first
+                known = [self._lane(part).producer.last_sequence_id for part in found]
+                found = found[: partitions_then(self._task.batch_id, known, len(found))]
+            self._partitions[topic] = found
         return found
 
     def _lane(self, part: str) -> _Lane:

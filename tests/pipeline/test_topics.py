@@ -23,6 +23,7 @@ from geminga.pipeline.planning import plan_batch
 from geminga.pipeline.reading import DataLost, Range
 from geminga.pipeline.rows import read_range
 from geminga.pipeline.schemas import schema_of, value_fields
+from geminga.pipeline.sequences import bounds
 from geminga.pipeline.streaming import StreamPlan
 from geminga.pipeline.topics import TopicMissing, last_of
 from geminga.pipeline.writing import Task, TaskWriter
@@ -367,7 +368,28 @@ def test_a_pattern_finds_its_topics(topics: Topics, topic: str) -> None:
 def test_tasks_have_their_own_sequence_ids(topics: Topics, topic: str) -> None:
     topics.write(topic, {"value": [b"a", b"b"]}, task=Task("job", 3, 2), exactlyOnce="false")
     rows = topics.read(topic, "__sequenceId")
-    assert [row["__sequenceId"] for row in rows] == [2 << 32, (2 << 32) + 1]
+    assert [row["__sequenceId"] for row in rows] == [bounds(2)[0], bounds(2)[0] + 1]
+
+
+def test_a_micro_batch_that_runs_again_is_cut_as_it_was(topics: Topics, topic: str) -> None:
+    topics.write(topic, {"value": [b"%d" % n for n in range(400)]}, batchRows="2")
+    how = {"startingOffsets": "earliest", "maxRowsPerTrigger": "100"}
+    plan = StreamPlan(topics.options(topic, splitsPerPartition="3", **how))
+    first = plan.latest(plan.initial(), limited=True)
+    second = plan.latest(first, limited=True)
+    before = plan.ranges(first, second)
+    plan.close()
+    again = StreamPlan(topics.options(topic, splitsPerPartition="2", **how))
+    assert len(before) == 3
+    assert again.ranges(first, second) == before
+    third = again.latest(second, limited=True)
+    assert len(again.ranges(second, third)) == 2
+    assert again.latest(second, limited=True) == third
+    again.close()
+    end = StreamPlan(topics.options(topic, splitsPerPartition="5", **how))
+    fourth = end.latest(third, limited=True)
+    assert end.latest(fourth, limited=True) == fourth  # another number is no news
+    end.close()
 
 
 @pytest.fixture(scope="module")
@@ -414,6 +436,38 @@ def test_a_task_that_runs_again_writes_nothing_twice(topics: Topics, deduplicate
     attempt(Task("job", 0, 5), [rows])  # the next micro batch
     attempt(Task("job", 1, 4), [rows])  # another task
     assert len(topics.values(topic)) == 1500
+
+
+def test_a_topic_that_got_more_partitions_between_two_attempts_has_each_row_once(
+    topics: Topics, deduplicated: str, admin: Admin
+) -> None:
+    topic = f"{deduplicated}/grown"
+    admin.create_partitions(topic, 2)
+    options = topics.options(topic, exactlyOnce="true", batchRows="7")
+    rows = pa.RecordBatch.from_pydict(
+        {"value": [b"%d" % n for n in range(500)], "__key": [f"k{n % 11}" for n in range(500)]}
+    )
+
+    def attempt(task: Task, batches: Iterable[pa.RecordBatch]) -> None:
+        writer = TaskWriter(options, task)
+        try:
+            writer.write(batches)
+        finally:
+            writer.close()
+
+    def some() -> Iterator[pa.RecordBatch]:
+        yield rows.slice(0, 300)
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        attempt(Task("job", 0, 4), some())
+    assert admin.post(f"/admin/v2/{topic_path(topic)}/partitions", 5).status == 204
+    attempt(Task("job", 0, 4), [rows])
+    found = topics.read(topic)
+    assert sorted(int(row["value"]) for row in found) == list(range(500))
+    assert len({row["__topic"] for row in found}) == 2
+    attempt(Task("job", 0, 5), [rows])  # the next micro batch uses all
+    assert len({row["__topic"] for row in topics.read(topic)}) == 5
 
 
 def test_exactly_once_without_deduplication_is_refused(topics: Topics, topic: str) -> None:
