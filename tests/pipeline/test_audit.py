@@ -108,6 +108,19 @@ def test_early_and_late_by_the_due_time() -> None:
     assert wrong(audited(rows, late_ms=70_000, early_ms=1)) == {}
 
 
+def test_the_latest_and_the_earliest_are_exact_in_each_minute() -> None:
+    due = {"deliver_at_ms": START_MS + 1000}
+    waits_ms = [-30, -7, 70_001, 65_535, 65_536, 9_999_999]
+    rows = [
+        row for i, ms in enumerate(waits_ms) for row in (published(i, **due), dispatched(i, 1000 + ms, **due))
+    ]
+    report = audited(rows)
+    (row,) = report.totals.to_pylist()
+    assert (row["late_max_ms"], row["early_max_ms"]) == (9_999_999, 30)
+    found = [(m["late_max_ms"], m["early_max_ms"]) for m in report.minutes.to_pylist() if m["dispatched"]]
+    assert found == [(0, 30), (70_001, 0), (9_999_999, 0)]
+
+
 def test_what_is_due_at_the_end_is_pending() -> None:
     rows = [published(0), published(1, deliver_at_ms=START_MS + 5000), dispatched(0, 4500)]
     report = audited(rows, settle_ms=1000)
