@@ -117,7 +117,7 @@ def test_segments_that_somebody_made_up_are_refused() -> None:
             )
         made[4:8] = crc_32c(bytes(made[8:])).to_bytes(4, "little")
         try:
-            segment = log.decode_segment(made)
+            segment = log.decode_segment(bytes(made))
         except CorruptData:
             refused += 1
             continue

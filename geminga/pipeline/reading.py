@@ -11,7 +11,7 @@ import numpy as np
 
 from geminga.clock import RealClock
 from geminga.errors import ProtocolError
-from geminga.limits import MIB
+from geminga.limits import FRAME_PADDING_BYTES, MESSAGE_BYTES_MAX, MIB
 from geminga.pipeline.connection import (
     Access,
     BrokerUnreachable,
@@ -72,8 +72,9 @@ class EntryStream:
     def __init__(self, access: Access, topic: str, start: Place, *, permits: int = PERMITS) -> None:
         """Raises `PipelineError`."""
         self.topic = topic
-        self.buffer = FrameBuffer()
         self._connection = owner_of(access, topic)
+        message_bytes_max = max(MESSAGE_BYTES_MAX, self._connection.message_bytes_max)
+        self.buffer = FrameBuffer(frame_bytes_max=message_bytes_max + FRAME_PADDING_BYTES)
         try:
             name = f"{access.reader_name}-{uuid.uuid4().hex[:16]}"
             self._connection.request(lambda number: subscribe_reader(topic, start, number, subscription=name))

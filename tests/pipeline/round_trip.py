@@ -166,7 +166,8 @@ def check_filled(found: dict[str, list[dict[str, Any]]], messages: int, due_ms: 
 
 
 def ms(time_of_row: Any) -> int:
-    return round(time_of_row.timestamp() * 1000)
+    found: int = round(time_of_row.timestamp() * 1000)
+    return found
 
 
 def check_same(
