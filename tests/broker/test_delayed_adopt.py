@@ -14,6 +14,7 @@ from geminga.broker.delayed_adopt import BadBucket, adopt_buckets
 from geminga.broker.delayed_statistics import AdoptedBuckets
 from geminga.broker.subscription import Subscription
 from geminga.errors import Conflict, NotAllowed, PeerError
+from geminga.metadata.node import ValueTooLarge
 from geminga.position import Position
 from geminga.tracker.bucket_bundle_format import decode_bundle, encode_bundle
 from geminga.tracker.bucket_format import encode_bucket
@@ -369,3 +370,71 @@ async def test_whatever_happens_meanwhile_each_message_comes_once_and_in_time(
         assert len(subscription.delayed) == 0
         client.ack(*(place for place in places if place not in acked))
         await until(lambda: not bucket_keys(named(rig, subscription)))
+
+
+@owners
+async def test_a_write_that_is_refused_changes_nothing(
+    dispatch_rig: OpenRig, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, is_shared: bool
+) -> None:
+    async with dispatch_rig(ledger_entries_max=LEDGER_ENTRIES, rollover_min_ms=0) as rig:
+        delays = await rig.index(**PLAIN, is_shared=is_shared)
+        subscription = await rig.subscription()
+        due_ms = await backlog(rig, [LATER_MS + n for n in range(75)])
+        await adopt(rig, subscription, bundle(due_ms))
+        home = delays.home_of(subscription.delayed)
+        assert home is not None
+        assert home.owner is not None
+        properties, ledger_ids = dict(named(rig, subscription)), set(rig.ledger.storage.bookie.ledgers())
+
+        async def too_large(add: Any, remove: Any) -> None:
+            await trio.lowlevel.checkpoint()
+            raise ValueTooLarge("as if")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(home.owner, "swap", too_large)
+            with pytest.raises(ValueTooLarge):
+                await adopt(rig, subscription, bundle(due_ms, *((n, n) for n in ledgers_of(due_ms))))
+        assert named(rig, subscription) == properties
+        await until(lambda: set(rig.ledger.storage.bookie.ledgers()) == ledger_ids)
+        client = rig.join(subscription, SHARED)
+        await trio.sleep(LATER_MS / 1000 + 1)
+        assert client.positions == list(due_ms)
+
+
+@owners
+async def test_buckets_that_come_while_all_is_cleared_are_gone_with_the_rest(
+    dispatch_rig: OpenRig, autojump_clock: MockClock, is_shared: bool
+) -> None:
+    async with dispatch_rig(ledger_entries_max=LEDGER_ENTRIES, rollover_min_ms=0) as rig:
+        delays = await rig.index(**PLAIN, is_shared=is_shared)
+        subscription = await rig.subscription()
+        due_ms = await backlog(rig, [LATER_MS + n for n in range(75)])
+        data = bundle(due_ms, *((n, n) for n in ledgers_of(due_ms)))
+        for polls in range(0, 40, 2):
+            await adopt(rig, subscription, bundle(due_ms))
+            home = delays.home_of(subscription.delayed)
+            assert home is not None
+            outcome: list[str] = []
+
+            async def adopting() -> None:
+                try:
+                    await adopt(rig, subscription, data)
+                    outcome.append("taken in")
+                except Conflict:
+                    outcome.append("refused")
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(adopting)
+                for _ in range(polls):
+                    await trio.lowlevel.checkpoint()
+                home.index.clear()
+                await home.clear()
+            held = {p for p in due_ms if subscription.delayed.holds(p)}
+            assert held == (set(due_ms) if bucket_keys(named(rig, subscription)) else set())
+            assert outcome
+            home.index.clear()
+            await home.clear()
+        await until(lambda: not bucket_keys(named(rig, subscription)))
+        client = rig.join(subscription, SHARED)
+        await trio.sleep(LATER_MS / 1000 + 1)
+        assert sorted(client.positions) == list(due_ms)
