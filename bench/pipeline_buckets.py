@@ -198,8 +198,8 @@ def main() -> int:
     options = parser.parse_args()
     messages = max(ENTRIES_PER_LEDGER, options.messages - options.messages % ENTRIES_PER_LEDGER)
     sample = min(options.sample, messages // 10)
-    lead_s = options.lead or 25 + messages / 1_000_000 * 2.0
-    second_s = options.second or 40 + messages / 1_000_000 * 1.3
+    lead_s = options.lead or 25 + messages / 1_000_000 * 2.6
+    second_s = options.second or 30 + messages / 1_000_000 * 1.6
     work = Path(tempfile.mkdtemp(prefix="geminga-buckets-", dir=options.directory or "/var/tmp"))
     start_ms = time.time_ns() // 1_000_000
     first_ms = start_ms + int(1000 * lead_s)
@@ -234,7 +234,7 @@ def run(options: argparse.Namespace, directory: Path, plan: Plan) -> bool:
     sources = stored_sources([str(directory)], backlog)
     timed("the index of the bookie made, Spark started")
     ranges = ranges_of(spark, sources, SETTINGS)
-    timed(f"{len(ranges)} ranges, by reading all of it")
+    timed(f"{len(ranges)} ranges, by reading an eighth of it")
     loaded = trio.run(put, directory, shared, build(spark, sources, ranges, SETTINGS))
     timed(f"{loaded} buckets of {plan.messages:,} messages built and loaded")
 

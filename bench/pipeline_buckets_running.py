@@ -135,7 +135,7 @@ def main() -> int:
     messages = max(ENTRIES_PER_LEDGER, options.messages - options.messages % ENTRIES_PER_LEDGER)
     work = Path(tempfile.mkdtemp(prefix="geminga-buckets-", dir=options.directory or "/var/tmp"))
     start_ms = time.time_ns() // 1_000_000
-    lead_s = options.lead or 30 + messages / 1_000_000 * 5
+    lead_s = options.lead or 30 + messages / 1_000_000 * 4
     plan = Plan(max(8, messages // options.sample), start_ms, start_ms + int(1000 * lead_s))
     settings = BROKER | {
         "delayedDeliverySharedIndexEnabled": str(options.owner == "shared").lower(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
@@ -15,7 +16,7 @@ from geminga.disk import File, RealDisk
 from geminga.errors import CorruptData, ProtocolError
 from geminga.pipeline.audit_events import WrongLog
 from geminga.pipeline.audit_logs import Log, Piece, plan
-from geminga.pipeline.buckets import Range, range_of, row_shares
+from geminga.pipeline.buckets import Range, count_by_ledger, range_of, row_shares
 from geminga.pipeline.rescue_files import Found, Slice, read_slice
 from geminga.pipeline.rescue_files import plan as plan_files
 from geminga.pipeline.stored_columns import delayed_rows, records_of, runs_of
@@ -31,6 +32,7 @@ from geminga.tracker.rows import (
 from geminga.wire.message_metadata import peek
 
 ROWS_PER_PIECE: Final = 4_000_000
+COUNTED_EVERY: Final = 8
 COLUMNS: Final = ("ledger_id", "entry_id", "deliver_at_ms")
 
 Share = tuple[int, str, int, bytes]
@@ -41,6 +43,10 @@ class Source(Protocol):
 
     def rows(self) -> Rows:
         """In any order."""
+        ...
+
+    def counts(self) -> dict[int, int]:
+        """About how many rows each ledger has; of a ledger that has some at least one."""
         ...
 
     def shares(self, ranges: Sequence[Range]) -> Iterator[Share]:
@@ -66,6 +72,9 @@ class ParquetRows(NamedTuple):
         delayed = times_ms > 0
         codes = (ledgers << ENTRY_BITS) | entries
         return Rows(np.minimum(times_ms, FAR_MS)[delayed], codes[delayed])
+
+    def counts(self) -> dict[int, int]:
+        return count_by_ledger(self.rows())
 
     def shares(self, ranges: Sequence[Range]) -> Iterator[Share]:
         yield from row_shares(self.rows(), ranges)
@@ -98,6 +107,10 @@ class StoredRows(NamedTuple):
 
     def rows(self) -> Rows:
         return _Reading(self.backlog, None).read(self.part)[0]
+
+    def counts(self) -> dict[int, int]:
+        """From one run in eight of each ledger, where a footer tells what lies where."""
+        return _Reading(self.backlog, None).count(self.part)
 
     def shares(self, ranges: Sequence[Range]) -> Iterator[Share]:
         """Nothing is read of ledgers that are in no range, where a footer tells what lies where."""
@@ -134,6 +147,31 @@ class _Reading:
         if self._codes:
             self._rows.append(from_columns(self._times_ms, self._codes))
         return concatenate(self._rows), self._entries
+
+    def count(self, part: Slice) -> dict[int, int]:
+        file = RealDisk().open(part.path)
+        try:
+            runs = runs_of(file, part)
+            if runs is None:
+                return count_by_ledger(self.read(part)[0])
+            by_ledger: dict[int, list[Row]] = defaultdict(list)
+            for ledger_id, run in runs:
+                if self._has_backlog(ledger_id) and (ledger_id, run.last) > self._backlog.mark_delete:
+                    by_ledger[ledger_id].append(run)
+            return {
+                ledger_id: self._estimated(file, ledger_id, some) for ledger_id, some in by_ledger.items()
+            }
+        finally:
+            file.close()
+
+    def _estimated(self, file: File, ledger_id: int, runs: Sequence[Row]) -> int:
+        sampled = runs[::COUNTED_EVERY]
+        for run in sampled:
+            self._take_run(file, ledger_id, run)
+        rows = sum(part.length for part in self._rows) + len(self._codes)
+        self._rows, self._codes, self._times_ms = [], [], []
+        share = rows / sum(len(run.ends) for run in sampled)
+        return max(1, round(share * sum(len(run.ends) for run in runs)))
 
     def _take_run(self, file: File, ledger_id: int, run: Row) -> None:
         if self._number_of_bucket(ledger_id) is not None:

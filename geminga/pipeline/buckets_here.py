@@ -18,7 +18,6 @@ from geminga.pipeline.buckets import (
     Fault,
     Range,
     check_range,
-    count_by_ledger,
     cut,
     encode_range,
     rows_per_bucket,
@@ -36,7 +35,7 @@ def ranges_of(
     """How the backlog is cut. No range ends within one of `together`."""
     counts: Counter[int] = Counter()
     for source in sources:
-        counts.update(count_by_ledger(source.rows()))
+        counts.update(source.counts())
     return cut(counts, rows_per_bucket(counts.total(), settings), together)
 
 

@@ -16,7 +16,7 @@ from pyroaring import BitMap
 
 from geminga.names import TopicName
 from geminga.pipeline.admin_http import AdminRefused, get_bytes, get_json, post_bytes
-from geminga.pipeline.buckets import Encoded, Fault, Range, range_of, row_shares
+from geminga.pipeline.buckets import Encoded, Fault, Range, count_by_ledger, range_of, row_shares
 from geminga.pipeline.buckets_backlog import Share
 from geminga.pipeline.connection import Access, PipelineError
 from geminga.pipeline.options import Options
@@ -229,6 +229,9 @@ class ServedRows(NamedTuple):
             found.append(self._wanted(Rows(times_ms, codes)))
         return concatenate(found)
 
+    def counts(self) -> dict[int, int]:
+        return count_by_ledger(self.rows())
+
     def _wanted(self, rows: Rows) -> Rows:
         done = np.ones(rows.length, bool)
         for one in self.acknowledged:
@@ -260,6 +263,9 @@ class ServedBuckets(NamedTuple):
 
     def rows(self) -> Rows:
         return concatenate([])
+
+    def counts(self) -> dict[int, int]:
+        return {}
 
     def shares(self, ranges: Sequence[Range]) -> Iterator[Share]:
         for ledger_id, one in self.ledgers:

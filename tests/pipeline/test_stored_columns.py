@@ -140,3 +140,16 @@ def test_a_closed_log_gives_what_is_delayed_and_wanted(tmp_path: Path) -> None:
     data[at + RECORD_PREFIX_BYTES + 20] ^= 1
     path.write_bytes(data)
     assert found() == {code: at_ms for code, at_ms in expected.items() if code != 4 << ENTRY_BITS | 250}
+
+
+def test_counts_are_about_right_and_leave_no_ledger_out(tmp_path: Path) -> None:
+    draw = np.random.default_rng(4)
+    alike = [body(n, draw, shape=0) for n in range(1000)]
+    half = [body(n, draw, shape=3 * (n % 2)) for n in range(1000)]
+    rare = [body(n, draw, shape=0 if n == 555 else 3) for n in range(1000)]
+    closed_log(tmp_path, {3: alike, 4: half, 5: rare, 6: alike[:30]}, 50)
+    backlog = Backlog(frozenset({3, 4, 5, 6}), (3, 499), {}, {}, 0)
+    (source,) = stored_sources([str(tmp_path)], backlog)
+    counts = source.counts()
+    assert (counts[3], counts[5], counts[6]) == (500, 1, 30)
+    assert counts[4] == pytest.approx(500, rel=0.05)

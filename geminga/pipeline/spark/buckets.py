@@ -17,7 +17,6 @@ from geminga.pipeline.buckets import (
     Fault,
     Range,
     check_range,
-    count_by_ledger,
     cut,
     encode_range,
     rows_per_bucket,
@@ -35,9 +34,9 @@ def ranges_of(
     settings: BucketSettings,
     together: Sequence[Range] = (),
 ) -> list[Range]:
-    """How the backlog is cut; reads all of it, and counts. No range ends within one of `together`."""
+    """How the backlog is cut; reads it, or some of it, and counts. No range ends within one of `together`."""
     counts: Counter[int] = Counter()
-    for part in collect_each(spark, sources, lambda _, source: count_by_ledger(source.rows())):
+    for part in collect_each(spark, sources, lambda _, source: source.counts()):
         counts.update(part)
     return cut(counts, rows_per_bucket(counts.total(), settings), together)
 
