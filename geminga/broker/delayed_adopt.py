@@ -97,11 +97,10 @@ async def adopt_buckets(topic: Topic, subscription: Subscription, bundle: bytes)
             await _check_times(topic, subscription, one.sampled)
         adoption = _Adoption(subscription, home, new, generation)
         ranges = [one.range for one in new]
-        for first, last in ranges:
-            home.index.buckets.reserve(first, last)
+        home.index.buckets.reserve(ranges)
         try:
             await _wait_sealed(home, ranges)
-            _check_replaced(home, ranges, new)
+            await _check_replaced(home, ranges, new)
             try:
                 await _write(adoption)
                 await _name(topic, adoption)
@@ -111,8 +110,7 @@ async def adopt_buckets(topic: Topic, subscription: Subscription, bundle: bytes)
         except Outdated as error:
             raise Conflict(f"the subscription was cleared meanwhile: {error}") from error
         finally:
-            for first, last in ranges:
-                home.index.buckets.unreserve(first, last)
+            home.index.buckets.unreserve(ranges)
     return AdoptedBuckets(
         buckets=len(new),
         messages=sum(one.directory.rows for one in new),
@@ -198,9 +196,10 @@ async def _check_times(topic: Topic, subscription: Subscription, sampled: list[t
             )
 
 
-def _check_replaced(home: IndexHome, ranges: Sequence[tuple[int, int]], new: Sequence[_New]) -> None:
+async def _check_replaced(home: IndexHome, ranges: Sequence[tuple[int, int]], new: Sequence[_New]) -> None:
     kept = union([one.directory.members for one in new])
     for bucket in replaced_by(home.index, ranges):
+        await trio.lowlevel.checkpoint()
         lost = sum(map(len, left_over(home.index, bucket, kept).values()))
         if lost > READ_AGAIN_MAX:
             raise Conflict(

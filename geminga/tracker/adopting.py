@@ -7,13 +7,14 @@ goes after the new ones have come; what only it had is forgotten, and its ledger
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pyroaring import BitMap
 
 from geminga.tracker.bucket_store import StoredBucket
 from geminga.tracker.index import DelayedIndex
-from geminga.tracker.rows import place_of
+from geminga.tracker.rows import LEDGER_ID_END, place_of
 from geminga.tracker.view import View
 
 Members = Mapping[int, BitMap]
@@ -23,28 +24,31 @@ GivenOut = Callable[[View, int], BitMap]
 
 
 def replaced_by(index: DelayedIndex, ranges: Iterable[tuple[int, int]]) -> list[StoredBucket]:
-    """The buckets that have a ledger in common with one of these ranges."""
-    new = list(ranges)
+    """The buckets that have a ledger in common with one of these ranges, of which no two overlap."""
+    new = sorted(ranges)
     return [
         stored
         for stored, _ in index.buckets.items()
-        if any(first <= stored.end_ledger and stored.start_ledger <= last for first, last in new)
+        if _have_one_of(new, stored.start_ledger, stored.end_ledger)
     ]
 
 
+def _have_one_of(ranges: Sequence[tuple[int, int]], first_ledger: int, last_ledger: int) -> bool:
+    """Whether some of the ranges, which ascend, has one of these ledgers."""
+    place = bisect_right(ranges, (last_ledger, LEDGER_ID_END)) - 1
+    return place >= 0 and ranges[place][1] >= first_ledger
+
+
 def cut_off(index: DelayedIndex, ranges: Iterable[tuple[int, int]]) -> bool:
-    """Have what the index holds in memory of these ledgers, which are reserved, sealed or told apart; False:
-    ask again when that is done.
+    """Have what the index is about to seal of these ledgers, which are reserved, sealed now; False: ask again
+    when that is done.
     """
-    new = list(ranges)
+    new = sorted(ranges)
     start, end = index.feed.start_ledger, index.feed.end_ledger
-    if start >= 0 and any(first <= end and start <= last for first, last in new):
+    if start >= 0 and _have_one_of(new, start, end):
         index.freeze()
-    return not any(
-        first <= frozen.end_ledger and frozen.start_ledger <= last
-        for frozen in index.buckets.frozen()
-        for first, last in new
-    )
+    frozen = index.buckets.frozen()
+    return not any(_have_one_of(new, one.start_ledger, one.end_ledger) for one in frozen)
 
 
 def left_over(index: DelayedIndex, bucket: StoredBucket, kept: Members) -> dict[int, BitMap]:

@@ -77,13 +77,14 @@ class BucketMap:
         self._starts = [start for start, _ in ranges]
         self._ends = list(accumulate((end for _, end in ranges), max))
 
-    def reserve(self, first_ledger: int, last_ledger: int) -> None:
-        """A bucket of these ledgers is about to come: nothing of them is to be sealed until `unreserve`."""
-        self._reserved.append((first_ledger, last_ledger))
+    def reserve(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Buckets of these ledgers are about to come: nothing of them is to be sealed until `unreserve`."""
+        self._reserved += ranges
         self._ranges_changed()
 
-    def unreserve(self, first_ledger: int, last_ledger: int) -> None:
-        self._reserved.remove((first_ledger, last_ledger))
+    def unreserve(self, ranges: Sequence[tuple[int, int]]) -> None:
+        for one in ranges:
+            self._reserved.remove(one)
         self._ranges_changed()
 
     def progressed(self) -> None:
