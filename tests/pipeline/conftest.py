@@ -32,6 +32,8 @@ from tests.e2e.conftest import (
 __all__ = ["admin", "client", "make_client", "topic"]
 
 POLL_TIMEOUT_S = 10
+SHORT_LIVED = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""A session that ends before code pays off that a JVM compiles with much care."""
 Call = Callable[..., tuple[int, str, str]]
 """A command of `geminga pipeline`; its exit code, and what it prints on both streams."""
 
@@ -58,7 +60,7 @@ def spark() -> Iterator[Any]:
         session = make_session(
             "tests",
             master="local[2]",
-            settings={"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"},
+            settings={"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"} | SHORT_LIVED,
         )
     session.sparkContext.setLogLevel("ERROR")
     yield session

@@ -53,7 +53,8 @@ def test_a_killed_brokers_log_tells_of_no_loss(tmp_path: Path) -> None:
             threading.Event().wait(0.1)
         broker.kill()
         broker.start()
-        producer.send(b"700")
+        producer.send_async(b"700", None)
+        producer.flush()
         while len(got) < 701:
             message = consumer.receive(60_000)
             got.add(message.data())
