@@ -124,3 +124,10 @@ def test_without_java_every_command_says_what_to_install(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PipelineError, match="install bash"):
         spark_session.find_java()
+
+
+def test_a_master_that_cannot_be_is_refused_before_anything_starts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["pipeline", "capacity", "--messages", "1000", "--master", "locl[2]"]) == 1
+    assert "Spark has no master 'locl[2]'; name one such as local[2]" in capsys.readouterr().err

@@ -22,6 +22,7 @@ from geminga.pipeline.spark.failures import words_of
 from geminga.pipeline.spark.source import PulsarSource
 
 JAVA_MIN: Final = 17
+_MASTERS: Final = ("local", "spark://", "k8s://", "yarn")
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _VERSION_SECONDS: Final = 20
 
@@ -40,6 +41,10 @@ def make_session(
 
     Raises `PipelineError` where there is no Java, and where Spark does not start.
     """
+    if not master.startswith(_MASTERS):
+        raise PipelineError(
+            f"Spark has no master {master!r}; name one such as local[2], spark://HOST:PORT, k8s://URL or yarn"
+        )
     find_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
