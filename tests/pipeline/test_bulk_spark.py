@@ -19,8 +19,9 @@ from geminga.pipeline import buckets_here
 from geminga.pipeline.buckets import Range
 from geminga.pipeline.buckets_backlog import Backlog, parquet_sources, stored_sources
 from geminga.pipeline.capacity import Plan, WrongPlan, rows_of
-from geminga.pipeline.rescue import NothingThere, rescue_batches
+from geminga.pipeline.rescue import rescue_batches
 from geminga.pipeline.rescue_columns import ENTRIES
+from geminga.pipeline.rescue_files import NothingThere
 from geminga.tracker.bucket_settings import BucketSettings
 
 SMALL = BucketSettings(indexes_min=200, segment_indexes_max=50)
