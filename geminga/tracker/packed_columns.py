@@ -50,23 +50,25 @@ def to_varints(numbers: Integers) -> bytes:
 def from_varints(data: bytes, count: int) -> Integers:
     """Exactly `count` numbers that take exactly these bytes. ValueError."""
     octets = np.frombuffer(data, np.uint8)
-    ends = np.flatnonzero(octets < 0x80)
-    if len(ends) != count or (len(octets) and octets[-1] >= 0x80):
-        raise ValueError(f"{len(ends)} numbers in {len(data)} bytes, {count} expected")
-    if count == len(data):
+    is_last = octets < 0x80
+    going_on = np.flatnonzero(~is_last)
+    if len(data) - len(going_on) != count or (len(data) and not is_last[-1]):
+        raise ValueError(f"{len(data) - len(going_on)} numbers in {len(data)} bytes, {count} expected")
+    if not len(going_on):
         return octets.astype(np.int64)
-    starts = np.empty(count, np.int64)
-    starts[0] = 0
-    starts[1:] = ends[:-1] + 1
-    lengths = ends - starts + 1
-    longest = int(lengths.max())
-    if longest > _VARINT_BYTES_MAX:
-        raise ValueError(f"a number of {longest} bytes")
-    numbers = (octets[starts] & 0x7F).astype(np.int64)
-    for group in range(1, longest):
-        having = np.flatnonzero(lengths > group)
-        numbers[having] |= (octets[starts[having] + group] & 0x7F).astype(np.int64) << (7 * group)
-    return numbers
+    # Most take one byte: the last of each first, and to those that are longer what stands before it.
+    numbers: Integers = octets[is_last].astype(np.int64)
+    ending = np.flatnonzero(is_last[going_on + 1])
+    at = going_on[ending]
+    longer = at - ending
+    for _ in range(_VARINT_BYTES_MAX - 1):
+        numbers[longer] = numbers[longer] << 7 | (octets[at] & 0x7F)
+        before = at - 1
+        more = (at > 0) & ~is_last[before]
+        if not bool(more.any()):
+            return numbers
+        at, longer = before[more], longer[more]
+    raise ValueError(f"a number of more than {_VARINT_BYTES_MAX} bytes")
 
 
 # -- fixed widths ---------------------------------------------------------------------------------------
