@@ -79,6 +79,18 @@ class Entries:
             raise ProtocolError("a chunk without the uuid of its message")
         return self.data[at : at + int(self.uuid.size[row])].tobytes()
 
+    def once(self) -> Entries:
+        """Without entries that do not stand behind all before them: what a broker sends again counts once."""
+        step = np.diff(self.ledger_id)
+        if ((step > 0) | ((step == 0) & (np.diff(self.entry_id) > 0))).all():
+            return self
+        rows, last = [], (-2, -2)
+        for row, place in enumerate(zip(self.ledger_id.tolist(), self.entry_id.tolist(), strict=True)):
+            if place > last:
+                rows.append(row)
+                last = place
+        return self.select(np.array(rows, np.int64))
+
     def select(self, rows: Ints) -> Entries:
         """These rows alone; same buffer."""
         new_row = np.full(len(self), -1, np.int64)

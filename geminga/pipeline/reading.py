@@ -265,7 +265,8 @@ class EntryReader:
         return following > end.entry or (following == end.entry and end.batch_index == 0)
 
     def _ours(self, entries: Entries) -> Entries:
-        """Without those before what is wanted next and after the end."""
+        """Without those before what is wanted next and after the end. What comes again counts once."""
+        entries = entries.once()
         first = int(entries.ledger_id[0]), int(entries.entry_id[0])
         self._check_begin(first)
         from_ledger, from_entry = self._next

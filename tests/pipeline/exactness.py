@@ -47,7 +47,9 @@ SETTINGS = {
 """Nobody subscribes: the topics and what is in them have to stay all the same, after a restart too."""
 STEPS = "batch,stream,restart,crashes,driver,partitions,executors,killed,speculation"
 KILL_SECONDS = (0.5, 4.0)
-EXECUTOR_SECONDS = (3.0, 6.0)
+EXECUTOR_SECONDS = (4.0, 8.0)
+EXECUTORS_MAX = 6
+"""Of an executor is lost what others would have fetched from it: each kill costs much."""
 FAILURES_MAX = 100
 """How often a task may fail."""
 
@@ -183,7 +185,8 @@ def run_steps(
     if {"executors", "killed"} & set(steps):
         with session("local-cluster[2,1,1024]") as spark:
             for _ in range(arguments.read_runs if "executors" in steps else 0):
-                with timed("executors"), killing(spark, executors, EXECUTOR_SECONDS) as killed:
+                dying = killing(spark, executors, EXECUTOR_SECONDS, kills_max=EXECUTORS_MAX)
+                with timed("executors"), dying as killed:
                     frame = reading(spark.read, endpoints.service_url, topics).load()
                     check(frame, messages, "executors")
                 print(f"  with {len(killed)} executors killed", flush=True)

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 KILLS_MAX = 20
-DAEMONS = ("pyspark.daemon", "warm_daemon")
+DAEMONS = ("pyspark.daemon pyspark.worker", "warm_daemon pyspark.worker")
+PLANNER = "python_streaming_source_runner"
 
 
 def below(root: int) -> dict[int, tuple[int, str]]:
@@ -40,12 +41,13 @@ def below(root: int) -> dict[int, tuple[int, str]]:
 
 
 def python_workers(root: int) -> list[int]:
-    """Forked workers: children of Spark's Python daemon that run its command line themselves. Those that plan
-    a stream in the driver are among them.
+    """Forked workers (children of Spark's Python daemon that run its command line themselves), and what plans
+    a stream for the driver, whose death ends the query.
     """
     family = below(root)
     daemons = {pid for pid, (_, command) in family.items() if any(name in command for name in DAEMONS)}
-    return [pid for pid in daemons if family[pid][0] in daemons]
+    planning = [pid for pid, (_, command) in family.items() if PLANNER in command]
+    return [pid for pid in daemons if family[pid][0] in daemons] + planning
 
 
 def executors(root: int) -> list[int]:
@@ -54,10 +56,14 @@ def executors(root: int) -> list[int]:
 
 @contextmanager
 def killing(
-    spark: Any, victims: Callable[[int], list[int]], seconds: tuple[float, float]
+    spark: Any,
+    victims: Callable[[int], list[int]],
+    seconds: tuple[float, float],
+    *,
+    kills_max: int = KILLS_MAX,
 ) -> Iterator[list[int]]:
-    """Kill one of them now and then while a stage runs, at most `KILLS_MAX`. Only after another task has
-    ended, so that a slow machine gets on too.
+    """Kill one of them now and then while a stage runs, but only after another task has ended, so that a slow
+    machine gets on too.
     """
     root = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
     stop, source = threading.Event(), random.Random()
@@ -70,7 +76,7 @@ def killing(
 
     def run() -> None:
         last: list[tuple[int, int]] = []
-        while len(killed) < KILLS_MAX and not stop.wait(source.uniform(*seconds)):
+        while len(killed) < kills_max and not stop.wait(source.uniform(*seconds)):
             now = progress()
             if now and now != last and (found := victims(root)):
                 pid = source.choice(found)

@@ -163,6 +163,23 @@ def test_base64_keys_and_messages_that_were_compacted_away() -> None:
     assert [(row["value"], row["__key"]) for row in rows] == [(b"a", b"\x00\xff")]
 
 
+def test_entries_that_a_broker_sends_again_count_once() -> None:
+    def taken(*places: tuple[int, int]) -> list[tuple[int, int]]:
+        frames = [
+            message_frame(b"x", metadata_of(None), ledger_id=ledger, entry_id=entry)
+            for ledger, entry in places
+        ]
+        buffer, data = FrameBuffer(), b"".join(frames)
+        buffer.room()[: len(data)] = data
+        buffer.received(len(data))
+        entries = read_entries(*buffer.take()).once()
+        return list(zip(entries.ledger_id.tolist(), entries.entry_id.tolist(), strict=True))
+
+    assert taken((3, 0), (3, 1), (3, 0), (3, 1), (3, 2)) == [(3, 0), (3, 1), (3, 2)]
+    assert taken((3, 7), (5, 0), (3, 7), (5, 1)) == [(3, 7), (5, 0), (5, 1)]
+    assert taken((3, 7), (5, 0), (5, 9)) == [(3, 7), (5, 0), (5, 9)]
+
+
 def test_chunks_are_put_together() -> None:
     chunked = ChunkedMessages()
     whole = bytes(range(256)) * 10
