@@ -198,8 +198,8 @@ def main() -> int:
     options = parser.parse_args()
     messages = max(ENTRIES_PER_LEDGER, options.messages - options.messages % ENTRIES_PER_LEDGER)
     sample = min(options.sample, messages // 10)
-    lead_s = options.lead or 25 + messages / 1_000_000 * 2.6
-    second_s = options.second or 30 + messages / 1_000_000 * 1.6
+    lead_s = options.lead or 25 + messages / 1_000_000 * 2.3
+    second_s = options.second or 30 + messages / 1_000_000 * 1.4
     work = Path(tempfile.mkdtemp(prefix="geminga-buckets-", dir=options.directory or "/var/tmp"))
     start_ms = time.time_ns() // 1_000_000
     first_ms = start_ms + int(1000 * lead_s)
