@@ -562,7 +562,8 @@ class Topic:
             clock=self.clock,
             open_tracker=self.delays.open_tracker,
         )
-        if self.delivery_log is not None:
+        if self.delivery_log is not None and cursor.durable:
+            # Readers go where they like and acknowledge nothing: nobody promised them anything.
             subscription.notes = self.delivery_log.subscription(str(self.name), name)
         self.subscriptions[name] = subscription
         self._limit_dispatch(subscription)

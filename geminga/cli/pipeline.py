@@ -18,7 +18,7 @@ COMMANDS = {
         "pipeline_capacity",
         "say how large an index of delayed messages gets, as a table and a plot",
     ),
-    "rebuild": ("pipeline_rebuild", "make, check or repair the buckets of a stopped broker's delayed index"),
+    "rebuild": ("pipeline_rebuild", "make, check or repair the buckets of a delayed index"),
     "export": ("pipeline_export", "write topics to Parquet with everything that is known of each message"),
     "replay": ("pipeline_replay", "send an export again, in order, to this broker or any other"),
     "rescue": (
@@ -55,10 +55,11 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
         print(f"geminga pipeline {name}: {error}", file=sys.stderr)
         return EXIT_FAILED
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("pyarrow", "pyspark"):
+        if (error.name or "").partition(".")[0] not in ("pyarrow", "pyspark", "matplotlib"):
             raise
+        extra = "plot" if error.name == "matplotlib" else "spark"
         print(
-            f"geminga pipeline {name}: {error.name} is not installed; pip install 'geminga[spark]'",
+            f"geminga pipeline {name}: {error.name} is not installed; pip install 'geminga[{extra}]'",
             file=sys.stderr,
         )
         return EXIT_FAILED
@@ -70,7 +71,7 @@ def usage() -> str:
         [
             "usage: geminga pipeline COMMAND [FLAGS]",
             "",
-            "Bulk work on topics, delivery logs and a stopped broker's files.",
+            "Bulk work on topics, delivery logs, delayed indexes and a stopped broker's files.",
             "",
             *(f"  {name:15}{text}" for name, (_, text) in COMMANDS.items()),
             "",

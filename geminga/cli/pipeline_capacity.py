@@ -37,7 +37,9 @@ def run(parser: Parser, arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object for each row")
     add_master(parser)
     flags = parser.parse_strictly(arguments)
-    rows = _rows(flags, list(_plans(flags)), lambda row: tell(f"{row.plan}: {row.seconds:.1f} s"))
+    if flags.png:
+        _check_picture(flags.png)
+    rows = _rows(flags, list(_plans(flags)), lambda row: tell(_done(row)))
     if flags.json:
         for row in rows:
             print(json.dumps(row.as_dict()))
@@ -51,6 +53,27 @@ def run(parser: Parser, arguments: Sequence[str]) -> int:
 
         RealDisk().replace_file(os.path.abspath(flags.png), png_of(rows))
     return EXIT_OK
+
+
+def _check_picture(path: str) -> None:
+    """Before the work, which may take minutes. Raises `StorageError`."""
+    import matplotlib  # noqa: F401
+
+    from geminga.errors import StorageError
+
+    directory = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(directory):
+        raise StorageError(f"--png {path}: there is no directory {directory}")
+    if os.path.isdir(path) or not os.access(directory, os.W_OK):
+        raise StorageError(f"--png {path}: a file of that name cannot be written")
+
+
+def _done(row: Row) -> str:
+    plan = row.plan
+    return (
+        f"{plan.messages:,} messages, {plan.per_ms:g} in a millisecond, cut by {plan.bits} bits, "
+        f"{plan.delays}: {row.seconds:.1f} s"
+    )
 
 
 def _row(text: str) -> tuple[float, int]:

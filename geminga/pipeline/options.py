@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 
 from geminga.pipeline.columns import MORE_COLUMNS
 from geminga.pipeline.connection import Access, BadOption, addresses
@@ -134,7 +135,9 @@ def parse_options(given: Mapping[str, str]) -> Options:
             raise BadOption(f"option {name!r} is not supported: {_REFUSED[name]}")
         if name not in _KNOWN and not name.startswith(PREFIXES):
             known = ", ".join(_shown(each) for each in sorted(_KNOWN - _IGNORED))
-            raise BadOption(f"option {name!r} is unknown; known are {known}")
+            near = get_close_matches(name, _KNOWN - _IGNORED, n=1)
+            hint = f"did you mean {_shown(near[0])}? Known" if near else "known"
+            raise BadOption(f"option {name!r} is unknown; {hint} are {known}")
     service_url = options.get("service.url")
     if not service_url:
         raise BadOption(

@@ -96,6 +96,9 @@ def test_everything_is_in_the_log(broker_with_log: BrokerProcess, tmp_path: Path
     last = [receive(single) for _ in range(5)][-2]
     single.acknowledge_cumulative(last)
     single.close()
+    reader = client.create_reader(T, pulsar.MessageId.earliest)
+    assert [reader.read_next(10_000).data() for _ in range(5)][-1] == b"later"
+    reader.close()
     (ledger, batch, _), (_, loner, _), (_, late, _) = (
         place(got[0].message_id()),
         place(again.message_id()),
@@ -113,6 +116,7 @@ def test_everything_is_in_the_log(broker_with_log: BrokerProcess, tmp_path: Path
     assert (events[0]["kind"], events[-1]["kind"]) == (Kind.OPENED, Kind.CLOSED)
     assert not of(events, Kind.MISSED)
     assert all(e["topic"] == T for e in events[1:-1])
+    assert {e["subscription"] for e in events} == {None, "shared", "single"}, "nothing of the reader"
     assert of(events, Kind.PUBLISHED, "client", "ledger_id", "entry_id", "batch_size", "sequence_id") == [
         ("p", ledger, batch, 3, 0), ("q", ledger, loner, 1, 7), ("q", ledger, late, 1, 8),
     ]  # fmt: skip
