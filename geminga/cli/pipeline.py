@@ -7,10 +7,11 @@ Exit codes: 0 all is well, 1 something was found wrong or could not be done, 2 w
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from collections.abc import Sequence
 
-from geminga.cli.main import EXIT_FAILED, EXIT_OK, EXIT_USAGE, Parser
+from geminga.cli.main import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, Parser
 
 COMMANDS = {
     "audit": ("pipeline_audit", "tell from logs what was lost, came twice, out of order, early or late"),
@@ -48,12 +49,16 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     from geminga.errors import GemingaError
 
     module, text = COMMANDS[name]
+    logging.getLogger().addFilter(_is_no_interruption)
     parser = kind(prog=f"geminga pipeline {name}", description=text[:1].upper() + text[1:] + ".")
     try:
         code: int = importlib.import_module(f"geminga.cli.{module}").run(parser, arguments[1:])
     except GemingaError as error:
         print(f"geminga pipeline {name}: {error}", file=sys.stderr)
         return EXIT_FAILED
+    except KeyboardInterrupt:
+        print(f"geminga pipeline {name}: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("pyarrow", "pyspark", "matplotlib"):
             raise
@@ -64,6 +69,14 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
         )
         return EXIT_FAILED
     return code
+
+
+def _is_no_interruption(record: logging.LogRecord) -> bool:
+    """Py4J logs Ctrl-C as pages of tracebacks: not worth a line."""
+    error = record.exc_info[1] if record.exc_info else None
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is None
 
 
 def usage() -> str:

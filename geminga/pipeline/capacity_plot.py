@@ -36,9 +36,8 @@ def png_of(rows: list[Row]) -> bytes:
             if value:
                 left = group + (place - (len(SERIES) - 1) / 2) * width
                 axes.bar(left, value, width * 0.94, color=color, label=label)
-                axes.text(
-                    left, value * 1.08, f"{value:.3g}", ha="center", va="bottom", fontsize=7.5, rotation=90
-                )
+                text = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+                axes.text(left, value * 1.08, text, ha="center", va="bottom", fontsize=7.5, rotation=90)
                 label = ""
     for group, row in enumerate(rows):
         if (theory := row.theory_bytes) is not None:
@@ -47,14 +46,15 @@ def png_of(rows: list[Row]) -> bytes:
             axes.plot(ends, [theory / MIB] * 2, color="black", linewidth=1.1, linestyle="--", label=label)
     axes.set_yscale("log")
     axes.set_ylabel("MiB")
-    axes.set_ylim(top=axes.get_ylim()[1] * 30)
+    axes.set_ylim(top=axes.get_ylim()[1] * 5)
     names = [
-        f"{r.plan.delays}\n{r.plan.per_ms:g} msg/ms, {1 << r.plan.bits:,} ms\n{r.plan.messages:,}"
+        f"{r.plan.delays}\n{r.plan.per_ms:g} msg/ms, {1 << r.plan.bits:,} ms\n{r.plan.messages:,} messages"
         for r in rows
     ]
     axes.set_xticks(range(len(rows)), names)
     axes.set_title("What an index of delayed messages weighs")
-    axes.legend(loc="upper right", fontsize=8)
+    # Below, where it hides no bar.
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncol=3, fontsize=8)
     figure.tight_layout()
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=120)

@@ -298,7 +298,9 @@ def owner_of(access: Access, topic: str) -> Connection:
             )
         except Refused as error:
             connection.close()
-            raise Refused(error.code, f"{topic}: {error.text}") from None
+            missing = "namespace not found" in error.text.lower()
+            hint = "; create it (pulsar-admin namespaces create TENANT/NAMESPACE)" if missing else ""
+            raise Refused(error.code, f"{topic}: {error.text}{hint}") from None
         except BaseException:
             connection.close()
             raise
