@@ -93,7 +93,7 @@ def advance(access: Access, wanted: Range, budget: Budget, *, poll_timeout_s: fl
         _PERMITS_MAX if budget.rows is None else min(budget.rows + wanted.start.batch_index + 1, _PERMITS_MAX)
     )
     reader = EntryReader(
-        access, wanted, poll_timeout_s=poll_timeout_s, take_bytes=_TAKE_BYTES, permits=permits, eager=True
+        access, wanted, poll_timeout_s=poll_timeout_s, take_bytes=_TAKE_BYTES, permits=permits
     )
     start = wanted.start
     for entries in reader.buffers():

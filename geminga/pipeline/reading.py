@@ -36,7 +36,8 @@ RETRY_SECONDS = 20.0
 """How long a broker may be away before reading is given up."""
 _CONSUMER_ID = 1
 _PAUSE_SECONDS = 0.5
-_EAGER_SECONDS = 0.02
+_QUIET_SECONDS = 0.02
+"""When nothing comes for so long, what is there is decoded: perhaps the broker waits for permits."""
 _CLOCK = RealClock()
 
 
@@ -167,11 +168,10 @@ class EntryReader:
         poll_timeout_s: float,
         take_bytes: int = TAKE_BYTES,
         permits: int = PERMITS,
-        eager: bool = False,
     ) -> None:
-        """`eager`: hand out entries as soon as no more of them are on their way."""
         self._permits = permits
-        self._eager = eager
+        self._entry_messages = 1.0
+        """In an entry, on average; they decide how soon the permits are used up."""
         self._access = access
         self._wanted = wanted
         self._poll_timeout_s = poll_timeout_s
@@ -212,22 +212,22 @@ class EntryReader:
             waited_since = _CLOCK.monotonic_s()
             while True:
                 left = waited_since + self._poll_timeout_s - _CLOCK.monotonic_s()
-                pause = min(left, _EAGER_SECONDS) if self._eager and buffer.frames else left
-                came = left > 0 and stream.receive(pause)
-                if not came and not (self._eager and buffer.frames):
+                came = left > 0 and stream.receive(min(left, _QUIET_SECONDS) if buffer.frames else left)
+                if not came and not buffer.frames:
                     raise PipelineError(
                         f"{wanted.topic}: nothing more came within {self._poll_timeout_s:.0f} s "
                         "(pollTimeoutMs); "
                         f"read up to {self._next[0]}:{self._next[1]}, wanted up to {wanted.end}"
                     )
                 is_end = buffer.last_position is not None and self._is_end(buffer.last_position)
-                if came and not is_end and buffer.frame_bytes < self._take_bytes and len(buffer.room()) > 0:
+                if came and not is_end and not self._is_enough(buffer):
                     if buffer.frames:
                         waited_since = _CLOCK.monotonic_s()
                     continue
                 waited_since = _CLOCK.monotonic_s()
                 entries = entries_of(wanted.topic, buffer.take())
                 permits = int(entries.messages.sum())
+                self._entry_messages = permits / max(len(entries), 1)
                 entries = self._ours(entries)
                 if len(entries):
                     yield entries
@@ -237,6 +237,16 @@ class EntryReader:
                 stream.flow(permits)
         finally:
             stream.close()
+
+    def _is_enough(self, buffer: FrameBuffer) -> bool:
+        """Whether to decode what is there now. Messages that compress well use the permits up before they
+        fill a buffer.
+        """
+        return (
+            buffer.frame_bytes >= self._take_bytes
+            or len(buffer.room()) == 0
+            or buffer.frames * self._entry_messages >= self._permits / 2
+        )
 
     def _check_end(self, last: Place) -> bool:
         """Whether there is anything to read. A topic that ends before the range does has lost something."""

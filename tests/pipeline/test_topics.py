@@ -20,7 +20,7 @@ from geminga.pipeline.connection import Access, BadOption, BrokerUnreachable, Co
 from geminga.pipeline.decoding import ValueDecoder
 from geminga.pipeline.options import parse_options
 from geminga.pipeline.planning import plan_batch
-from geminga.pipeline.reading import DataLost, Range
+from geminga.pipeline.reading import DataLost, EntryReader, Range
 from geminga.pipeline.rows import read_range
 from geminga.pipeline.schemas import schema_of, value_fields
 from geminga.pipeline.sequences import bounds
@@ -67,6 +67,18 @@ def test_what_the_official_client_sends_in_batches_is_read(
         client, topic, values, compression_type=CODECS[codec], batching_enabled=True, batching_max_messages=64
     )
     assert topics.values(topic) == values
+
+
+@pytest.mark.parametrize("size_max", [10, 1000])
+def test_messages_that_use_up_the_permits_before_they_fill_a_buffer(
+    client: pulsar.Client, topics: Topics, topic: str, size_max: int
+) -> None:
+    """As a hundred thousand do that are compressed to a megabyte."""
+    values = [b"%d" % index for index in range(5000)]
+    send_all(client, topic, values, batching_enabled=True, batching_max_messages=size_max)
+    (wanted,) = plan_batch(topics.options(topic, splitsPerPartition="1"))
+    reader = EntryReader(topics.options(topic).access, wanted, poll_timeout_s=POLL_TIMEOUT_S, permits=50)
+    assert sum(int(entries.messages.sum()) for entries in reader.buffers()) == 5000
 
 
 def test_chunked_messages_come_whole_even_from_the_middle(
@@ -273,7 +285,7 @@ def test_trimmed_offsets_fail_and_say_what_to_do(topics: Topics, admin: Admin, t
 
 def test_a_topic_that_shrank_after_planning_is_data_loss(topics: Topics, admin: Admin, topic: str) -> None:
     topics.write(topic, {"value": [b"x"] * 10})
-    (wanted,) = plan_batch(topics.options(topic))
+    (wanted,) = plan_batch(topics.options(topic, splitsPerPartition="1"))
     (relaxed,) = plan_batch(topics.options(topic, failOnDataLoss="false"))
     assert admin.delete(f"/admin/v2/{topic_path(topic)}").status == 204
     topics.write(topic, {"value": [b"y"]})
@@ -511,7 +523,7 @@ def test_records_of_the_registry_become_columns(
     assert fields == {"colour": pa.string(), "inner": inner, "number": pa.int32()}
     columns = pa.schema(list(fields.items()))
     decoder = ValueDecoder(access, topic, values, columns)
-    (wanted,) = plan_batch(topics.options(topic))
+    (wanted,) = plan_batch(topics.options(topic, splitsPerPartition="1"))
     rows = [
         row
         for batch in read_range(
