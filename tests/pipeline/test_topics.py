@@ -75,7 +75,14 @@ def test_messages_that_use_up_the_permits_before_they_fill_a_buffer(
 ) -> None:
     """As a hundred thousand do that are compressed to a megabyte."""
     values = [b"%d" % index for index in range(5000)]
-    send_all(client, topic, values, batching_enabled=True, batching_max_messages=size_max)
+    send_all(
+        client,
+        topic,
+        values,
+        batching_enabled=True,
+        batching_max_messages=size_max,
+        block_if_queue_full=True,
+    )
     (wanted,) = plan_batch(topics.options(topic, splitsPerPartition="1"))
     reader = EntryReader(topics.options(topic).access, wanted, poll_timeout_s=POLL_TIMEOUT_S, permits=50)
     assert sum(int(entries.messages.sum()) for entries in reader.buffers()) == 5000
