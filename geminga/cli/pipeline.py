@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import re
 import sys
 from collections.abc import Sequence
 
@@ -28,6 +29,14 @@ COMMANDS = {
     ),
 }
 """Which module has which command."""
+_FLAGS = {"service.url": "--url", "admin.url": "--admin-url", "topicsPattern": "--topics-pattern"}
+"""Of the options of the data source that are flags here; the others are given with --option."""
+_OPTION = re.compile(rf"(?<![\w.\"'-])(?:{'|'.join(map(re.escape, _FLAGS))})(?![\w.\"'])")
+_SETTING = re.compile(
+    r"(?<!--option )(?:\b([Ss])et )?\b("
+    r"(?:allowDifferentTopicSchemas|failOnDataLoss|rawValue|waitingForNonExistedTopic)=\w+)"
+)
+_BOTH = re.compile(r"\((--[\w-]+), [\w.=]+\)")
 
 
 def run(kind: type[Parser], arguments: Sequence[str]) -> int:
@@ -54,7 +63,7 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     try:
         code: int = importlib.import_module(f"geminga.cli.{module}").run(parser, arguments[1:])
     except GemingaError as error:
-        print(f"geminga pipeline {name}: {error}", file=sys.stderr)
+        print(f"geminga pipeline {name}: {in_flags(str(error))}", file=sys.stderr)
         return EXIT_FAILED
     except KeyboardInterrupt:
         print(f"geminga pipeline {name}: interrupted", file=sys.stderr)
@@ -69,6 +78,14 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
         )
         return EXIT_FAILED
     return code
+
+
+def in_flags(text: str) -> str:
+    """A message that names options of the data source or arguments in Python, with the flags for them."""
+    text = _BOTH.sub(r"(\1)", text)
+    text = _OPTION.sub(lambda found: _FLAGS[found[0]], text)
+    verbs = {"s": "give ", "S": "Give ", None: ""}
+    return _SETTING.sub(lambda found: f"{verbs[found[1]]}--option {found[2]}", text)
 
 
 def _is_no_interruption(record: logging.LogRecord) -> bool:

@@ -37,6 +37,7 @@ from geminga.tracker.rows import ENTRY_BITS, ENTRY_MASK, FAR_MS, Rows, concatena
 ADOPT_SECONDS: Final = 120.0
 TRIES: Final = 20
 PAUSE_SECONDS: Final = 0.5
+_BUCKET_TRACKER: Final = "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory"
 KNOWN_TRIES: Final = 240
 _ACKNOWLEDGED: Final = re.compile(r"([(\[])(-?\d+):(-?\d+)\.\.(-?\d+):(-?\d+)([)\]])")
 _HELD: Final = {"delayed", "due", "pending", "to-be-sent-again", "acknowledged"}
@@ -93,8 +94,10 @@ class ServedIndex(NamedTuple):
         for _ in range(KNOWN_TRIES):
             summary = get_json(self.access, self.admin_url, self._path(""))
             if not summary["keepsBuckets"]:
-                text = "this broker's delayed index keeps no buckets; see docs/delayed-delivery.md"
-                raise PipelineError(text)
+                raise PipelineError(
+                    "this broker's delayed index keeps no buckets: start it with "
+                    f"delayedDeliveryTrackerFactoryClassName={_BUCKET_TRACKER} (docs/delayed-delivery.md)"
+                )
             if not summary["isBeingRead"]:
                 return bool(summary["isShared"])
             threading.Event().wait(PAUSE_SECONDS)

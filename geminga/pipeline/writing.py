@@ -16,6 +16,7 @@ from geminga.clock import RealClock
 from geminga.pipeline.avro_writing import BadColumns
 from geminga.pipeline.columns import TOPIC
 from geminga.pipeline.connection import Connection, PipelineError
+from geminga.pipeline.deduplication import check_first_receipt, deduplicates
 from geminga.pipeline.encoding import (
     COMPRESSIONS,
     Rows,
@@ -58,12 +59,14 @@ class Written:
 class _Lane:
     """One topic partition: rows that wait for a full batch, and the producer."""
 
-    def __init__(self, producer: Producer, options: Options) -> None:
+    def __init__(self, producer: Producer, options: Options, *, is_known: bool) -> None:
+        """`is_known`: to deduplicate; else an exact writer asks with the first receipt."""
         self.producer = producer
         self._options = options
         self._compression = COMPRESSIONS[options.compression]
         self._waiting: list[tuple[Rows, Ints]] = []
         self._waiting_rows = 0
+        self._asks = options.exactly_once and not is_known
         self.last_sequence_id = -1
         self.written = Written()
 
@@ -120,7 +123,7 @@ class _Lane:
         metadata = batch_metadata(self.producer.name, first, last, _CLOCK.now_ms(), rows)
         self.producer.name_schema(metadata)
         self.producer.send(first, send_frame(1, metadata, payload, self._compression))
-        self._count(len(rows), last)
+        self._sent(len(rows), last)
 
     def _send_single(self, row: Rows, sequence_id: int) -> None:
         if self._options.exactly_once and sequence_id <= self.producer.last_sequence_id:
@@ -131,7 +134,7 @@ class _Lane:
         self.producer.name_schema(metadata)
         payload = row.value[0].as_py() or b""
         self.producer.send(sequence_id, send_frame(1, metadata, payload, self._compression))
-        self._count(1, sequence_id)
+        self._sent(1, sequence_id)
 
     def check_earlier_attempt(self, batch_id: int) -> None:
         """Raises `PipelineError` if an earlier attempt has stored more than there is now."""
@@ -146,6 +149,12 @@ class _Lane:
             "partitions, and sort within partitions where a shuffle changes the order"
         )
 
+    def _sent(self, rows: int, last_sequence_id: int) -> None:
+        self._count(rows, last_sequence_id)
+        if self._asks:
+            check_first_receipt(self.producer, last_sequence_id)
+            self._asks = False
+
     def _count(self, rows: int, last_sequence_id: int) -> None:
         self.written.rows += rows
         self.written.batches += 1
@@ -156,7 +165,9 @@ class TaskWriter:
     """Writes the rows of one task. `close` in any case."""
 
     def __init__(self, options: Options, task: Task, columns: pa.Schema | None = None) -> None:
-        """`columns`: of the DataFrame; None: what comes first has them. Raises `BadColumns`."""
+        """`columns`: of the DataFrame; None: what comes first has them. Raises `BadColumns`, also if they do
+        not say where the rows go.
+        """
         self._options = options
         self._task = task
         self._encoder = None if columns is None else self._prepare(columns)
@@ -166,6 +177,8 @@ class TaskWriter:
 
     def _prepare(self, columns: pa.Schema) -> ValueEncoder:
         check_columns(columns)
+        if not self._chooses_topics(columns):
+            self._only_topic()
         return value_encoder(columns, self._options.value_schema)
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Written:
@@ -175,7 +188,7 @@ class TaskWriter:
                 continue
             if self._encoder is None:
                 self._encoder = self._prepare(batch.schema)
-            if TOPIC in batch.schema.names and self._options.topics is None:
+            if self._chooses_topics(batch.schema):
                 self._by_topic(batch)
             else:
                 self._add(self._only_topic(), batch)
@@ -186,7 +199,6 @@ class TaskWriter:
         if self._options.exactly_once:
             for lane in self._lanes.values():
                 lane.check_earlier_attempt(self._task.batch_id)
-            self._check_deduplication()
         return Written(
             sum(lane.written.rows for lane in self._lanes.values()),
             sum(lane.written.batches for lane in self._lanes.values()),
@@ -195,6 +207,10 @@ class TaskWriter:
     def close(self) -> None:
         for lane in self._lanes.values():
             lane.producer.close()
+
+    def _chooses_topics(self, columns: pa.Schema) -> bool:
+        """Whether each row says where it goes."""
+        return self._options.topics is None and TOPIC in columns.names
 
     def _only_topic(self) -> str:
         topics = self._options.topics
@@ -278,17 +294,10 @@ class TaskWriter:
                 send_timeout_s=self._options.send_timeout_s,
                 schema=None if self._encoder is None else self._encoder.schema,
             )
-            lane = self._lanes[part] = _Lane(producer, self._options)
+            try:
+                is_known = self._options.exactly_once and deduplicates(producer, self._options)
+            except BaseException:
+                producer.close()
+                raise
+            lane = self._lanes[part] = _Lane(producer, self._options, is_known=is_known)
         return lane
-
-    def _check_deduplication(self) -> None:
-        """A broker that deduplicates knows what it has just stored. Raises `PipelineError` if it does not."""
-        for part, lane in self._lanes.items():
-            if lane.last_sequence_id >= 0 and lane.producer.known_sequence_id() < lane.last_sequence_id:
-                raise PipelineError(
-                    f"exactlyOnce needs deduplication, which is off for {part}: switch it on for its "
-                    "namespace "
-                    "(pulsar-admin namespaces set-deduplication TENANT/NAMESPACE --enable, or "
-                    "brokerDeduplicationEnabled=true). The rows were written, but may be there twice "
-                    "after a failure"
-                )

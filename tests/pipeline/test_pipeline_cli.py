@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,8 +14,10 @@ import pytest
 from geminga.bookie.entry_log_format import encode_header
 from geminga.bookie.file_names import entry_log_path
 from geminga.bookie.records import pack_records
+from geminga.cli.pipeline import in_flags
 from geminga.disk import RealDisk
 from geminga.pipeline.audit_events import SCHEMA
+from geminga.pipeline.topics import missing
 from tests.pipeline.conftest import Call
 
 TOPIC = "persistent://public/default/t"
@@ -108,3 +112,38 @@ def test_unknown_commands_get_a_hint(call: Call) -> None:
     assert (code, "Did you mean audit?" in error) == (2, True)
     assert call()[0] == 2
     assert "rescue" in call("--help")[1]
+
+
+def test_messages_name_flags_and_not_options_of_the_data_source(call: Call, tmp_path: Path) -> None:
+    nowhere = "pulsar://127.0.0.1:1"
+    code, _, error = call("export", "t", "--out", tmp_path / "out", "--url", nowhere)
+    assert (code, error.partition("; ")[2]) == (1, "is it running, and is --url right?\n")
+    code, _, error = call(
+        "rebuild", "--admin-url", "http://127.0.0.1:1", "--topic", "t", "--subscription", "s"
+    )
+    assert (code, error.partition("; ")[2]) == (1, "is --admin-url right?\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "in_words_of_the_command"),
+    [
+        (str(missing("t")), "topic t is not there; check the name, create it, or give --option "
+                            "waitingForNonExistedTopic=true"),
+        ("no JSON; set rawValue=true to get bytes", "no JSON; give --option rawValue=true to get bytes"),
+        ("gone. Set failOnDataLoss=false to go on", "gone. Give --option failOnDataLoss=false to go on"),
+        ("it (--admin-url, admin.url) or (--by-key, by_key=True)", "it (--admin-url) or (--by-key)"),
+        ("brokerDeduplicationEnabled=true", "brokerDeduplicationEnabled=true"),
+        ("topics called my.service.url-1", "topics called my.service.url-1"),
+    ],
+)  # fmt: skip
+def test_an_option_is_named_as_a_flag(text: str, in_words_of_the_command: str) -> None:
+    assert in_flags(text) == in_words_of_the_command
+
+
+def test_a_command_on_spark_tells_nothing_of_how_spark_starts(tmp_path: Path, log: Path) -> None:
+    command = [sys.executable, "-m", "geminga", "pipeline", "audit", str(log), "--master", "local[1]"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if "incubator modules" not in line]
+    assert [line for line in lines if "WARN" in line or "log level" in line or "log4j" in line] == []
+    assert "delivered" in done.stdout

@@ -164,6 +164,12 @@ def test_errors_reach_the_user_in_words(spark: Any, broker: Endpoints, topic: st
         ).load().count()
     with pytest.raises(Exception, match="column '__ky' has no place in a message"):
         source(spark.range(1).selectExpr("id", "'a' __ky").write, broker, topic).mode("append").save()
+    with pytest.raises(Exception, match="no topic to write to") as refused:
+        spark.range(1).selectExpr("'a' value").write.format("pulsar").option(
+            "service.url", broker.service_url
+        ).mode("append").save()
+    assert "Task" not in type(refused.value).__name__
+    assert "stage" not in str(refused.value)  # in the driver, before any task
     with pytest.raises(Exception, match="cannot be overwritten"):
         source(spark.range(1).selectExpr("'a' value").write, broker, topic).mode("overwrite").save()
 

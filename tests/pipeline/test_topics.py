@@ -490,8 +490,31 @@ def test_a_topic_that_got_more_partitions_between_two_attempts_has_each_row_once
 
 
 def test_exactly_once_without_deduplication_is_refused(topics: Topics, topic: str) -> None:
-    with pytest.raises(PipelineError, match="set-deduplication"):
-        topics.write(topic, {"value": [b"x"]}, exactlyOnce="true")
+    values = {"value": [b"%d" % n for n in range(30)]}
+    with pytest.raises(PipelineError, match="set-deduplication.*The first batch of a task was written"):
+        topics.write(topic, values, exactlyOnce="true", batchRows="10")
+    assert topics.values(topic) == values["value"][:10]
+
+
+def test_the_admin_api_has_it_refused_before_the_first_row(
+    topics: Topics, topic: str, deduplicated: str
+) -> None:
+    options = {"exactlyOnce": "true", "admin.url": topics.endpoints.web_url}
+    with pytest.raises(PipelineError, match="set-deduplication.*Nothing was written"):
+        topics.write(topic, {"value": [b"x"]}, **options)
+    assert topics.values(topic) == []
+    topics.write(f"{deduplicated}/asked", {"value": [b"x"]}, **options)
+    assert topics.values(f"{deduplicated}/asked") == [b"x"]
+
+
+def test_rows_that_go_nowhere_are_refused_by_their_columns(topics: Topics) -> None:
+    columns = pa.schema([("value", pa.binary())])
+    nobody = parse_options({"service.url": topics.endpoints.service_url})
+    several = parse_options({"service.url": topics.endpoints.service_url, "topics": "a,b"})
+    for options, text in ((nobody, "no topic to write to"), (several, "is written to one topic")):
+        with pytest.raises(BadColumns, match=text):
+            TaskWriter(options, Task("", 0, 0), columns)
+    TaskWriter(nobody, Task("", 0, 0), columns.append(pa.field("__topic", pa.string())))
 
 
 def test_other_rows_on_the_second_attempt_are_noticed(topics: Topics, deduplicated: str) -> None:

@@ -29,8 +29,21 @@ def started(master: str) -> SparkSession:
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if home not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([home, *filter(None, paths)])
+    _log_only_errors()
+    session = make_session(master=master)
     # What fails in a worker is told in a line by whoever waits for it; Spark would log its pages beside it.
-    return make_session(master=master, settings={"spark.log.level": "FATAL"})
+    session.sparkContext.setLogLevel("FATAL")
+    return session
+
+
+def _log_only_errors() -> None:
+    """From the driver's first line on. What the user says of logging comes later on the command line of its
+    JVM, and counts.
+    """
+    quiet = f'"-Dlog4j2.configurationFile={Path(__file__).with_name("log4j2.properties").as_uri()}"'
+    given = os.environ.get("SPARK_SUBMIT_OPTS", "")
+    if quiet not in given:
+        os.environ["SPARK_SUBMIT_OPTS"] = f"{quiet} {given}".strip()
 
 
 def each(
