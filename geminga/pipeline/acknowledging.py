@@ -12,8 +12,8 @@ from geminga.pipeline.connection import (
     Connection,
     PipelineError,
     Refused,
-    owner_of,
 )
+from geminga.pipeline.lookup import owner_of
 from geminga.pipeline.places import Place, of_message_id
 from geminga.pipeline.topics import missing
 from geminga.wire import client_commands

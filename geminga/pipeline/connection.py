@@ -5,6 +5,7 @@ loop.
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import ssl
 from collections import deque
@@ -18,7 +19,7 @@ from geminga import __version__
 from geminga.clock import RealClock
 from geminga.errors import GemingaError, ServerError
 from geminga.limits import MESSAGE_BYTES_MAX, PROTOCOL_VERSION
-from geminga.wire import client_commands, encoder
+from geminga.wire import encoder
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import request_id_of
 from geminga.wire.decoder import BadFrame, Decoder
@@ -28,7 +29,8 @@ DEFAULT_PORTS = {"pulsar": 6650, "pulsar+ssl": 6651}
 CONNECT_SECONDS = 10.0
 REQUEST_SECONDS = 20.0
 _RECEIVE_BYTES = 256 * 1024
-_REDIRECTS_MAX = 20
+_LEFT_SECONDS_MIN = 0.05
+_UNUSABLE = "cannot be used as a TLS file"
 _CLOCK = RealClock()
 
 
@@ -100,13 +102,15 @@ def addresses(service_url: str) -> list[tuple[str, str, int]]:
 
 
 class Connection:
-    """One connection. Requests block for `REQUEST_SECONDS` at most. Not for several threads.
+    """One connection. Requests block for `REQUEST_SECONDS` at most, and not beyond `until_s` of the monotonic
+    clock. Not for several threads.
 
     Commands that are no answers (deliveries, receipts) wait in `arrived` for whoever reads there.
     """
 
-    def __init__(self, sock: socket.socket, url: str) -> None:
+    def __init__(self, sock: socket.socket, url: str, until_s: float = math.inf) -> None:
         self.url = url
+        self.until_s = until_s
         self.socket = sock
         self.arrived: deque[Any] = deque()
         self.message_bytes_max = MESSAGE_BYTES_MAX
@@ -114,35 +118,37 @@ class Connection:
         self._last_id = 0
 
     @classmethod
-    def open(cls, access: Access, url: str | None = None) -> Connection:
-        """Connect to `url` (else to the first broker of the access that answers) and say hello.
+    def open(cls, access: Access, url: str | None = None, *, until_s: float = math.inf) -> Connection:
+        """Connect to `url` (else to the first broker of the access that answers) and say hello, all of it
+        until then.
 
         Raises `BrokerUnreachable`, `Refused`.
         """
         error: PipelineError | None = None
         for scheme, host, port in addresses(url or access.service_url):
             try:
-                return cls._open(access, scheme, host, port)
+                return cls._open(access, scheme, host, port, until_s)
             except BrokerUnreachable as found:
                 error = found
         assert error is not None
         raise error
 
     @classmethod
-    def _open(cls, access: Access, scheme: str, host: str, port: int) -> Connection:
+    def _open(cls, access: Access, scheme: str, host: str, port: int, until_s: float) -> Connection:
         url = f"{scheme}://{host}:{port}"
         context = tls_context(access) if scheme == "pulsar+ssl" else None
+        seconds = _left(CONNECT_SECONDS, until_s)
         try:
-            sock = socket.create_connection((host, port), timeout=CONNECT_SECONDS)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if context is not None:
-                sock = context.wrap_socket(sock, server_hostname=host)
+            sock = socket.create_connection((host, port), timeout=seconds)
         except OSError as error:
             raise BrokerUnreachable(
                 f"no broker answers at {url} ({error}); is it running, and is service.url right?"
             ) from None
-        made = cls(sock, url)
         try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if context is not None:
+                sock = _encrypted(sock, context, host, url)
+            made = cls(sock, url, until_s)
             made.write(_connect(access))
             made._introduce()
         except BaseException:
@@ -174,7 +180,7 @@ class Connection:
 
     def write(self, data: bytes) -> None:
         try:
-            self.socket.settimeout(REQUEST_SECONDS)
+            self.socket.settimeout(_left(REQUEST_SECONDS, self.until_s))
             self.socket.sendall(data)
         except OSError as error:
             raise BrokerUnreachable(f"the connection to {self.url} is lost: {error}") from None
@@ -192,12 +198,13 @@ class Connection:
 
     def _wait(self, wanted: Callable[[Any], bool]) -> Any:
         """The first command that is wanted; what else arrives is kept."""
-        until = _CLOCK.monotonic_s() + REQUEST_SECONDS
+        seconds = _left(REQUEST_SECONDS, self.until_s)
+        until = _CLOCK.monotonic_s() + seconds
         answer = None
         while answer is None:
             left = until - _CLOCK.monotonic_s()
             if left <= 0 or not (commands := self.receive(left)):
-                raise BrokerUnreachable(f"{self.url} does not answer within {REQUEST_SECONDS:.0f} s")
+                raise BrokerUnreachable(f"{self.url} does not answer within {seconds:.0f} s")
             for command in commands:
                 if answer is None and wanted(command):
                     answer = command
@@ -236,11 +243,17 @@ class Connection:
                 return found
         return []
 
-    def at_frame_boundary(self) -> bool:
-        """Whether nothing is kept of a frame that is not whole, nor any command: others may read the
-        socket.
+    def finish_frame(self) -> None:
+        """Until nothing is kept of a frame that is not whole: others may read the socket then. Drops what
+        arrives, and has arrived. Raises `BrokerUnreachable`.
         """
-        return self._decoder.partial_bytes == 0 and not self.arrived
+        until_s = _CLOCK.monotonic_s() + _left(REQUEST_SECONDS, self.until_s)
+        self.arrived.clear()
+        while self._decoder.partial_bytes:
+            left = until_s - _CLOCK.monotonic_s()
+            if left <= 0:
+                raise BrokerUnreachable(f"{self.url} stopped in the middle of an answer")
+            self.receive(left)
 
 
 def _connect(access: Access) -> bytes:
@@ -255,18 +268,43 @@ def _connect(access: Access) -> bytes:
 
 
 def tls_context(access: Access) -> ssl.SSLContext:
-    """Raises `PipelineError` for files that cannot be read."""
+    """Raises `PipelineError`, which names the file, for files that cannot be used."""
     try:
         context = ssl.create_default_context(cafile=access.trust_certificates)
+    except OSError as error:
+        raise PipelineError(
+            f"{access.trust_certificates} (tlsTrustCertsFilePath) {_UNUSABLE}: {error}"
+        ) from None
+    try:
         if access.certificate is not None:
             context.load_cert_chain(access.certificate, access.certificate_key)
     except OSError as error:
-        raise PipelineError(f"the TLS files of the options cannot be used: {error}") from None
+        files = " or ".join(filter(None, (access.certificate, access.certificate_key)))
+        raise PipelineError(
+            f"{files} (tlsCertificateFilePath, tlsKeyFilePath) {_UNUSABLE}: {error}"
+        ) from None
     if access.allow_insecure or not access.verify_hostname:
         context.check_hostname = False
     if access.allow_insecure:
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def _left(seconds: float, until_s: float) -> float:
+    """So many seconds, or less if that would be too late; never none at all, which would mean no limit."""
+    return max(min(seconds, until_s - _CLOCK.monotonic_s()), _LEFT_SECONDS_MIN)
+
+
+def _encrypted(sock: socket.socket, context: ssl.SSLContext, host: str, url: str) -> socket.socket:
+    try:
+        return context.wrap_socket(sock, server_hostname=host)
+    except ssl.SSLCertVerificationError as error:
+        raise PipelineError(
+            f"{url}: its certificate is not trusted ({error.verify_message}); name the file with the "
+            "authority that signed it: pulsar.client.tlsTrustCertsFilePath"
+        ) from None
+    except OSError as error:
+        raise BrokerUnreachable(f"{url} does not speak TLS as we do ({error}); is the port right?") from None
 
 
 def _request_id(command: Any) -> int | None:
@@ -284,36 +322,3 @@ def _raise_refusal(answer: Any) -> None:
             raise Refused(answer.error_code, answer.error_message)
     elif isinstance(answer, pb.CommandAckResponse) and answer.HasField("error"):
         raise Refused(answer.error, answer.message)
-
-
-def owner_of(access: Access, topic: str) -> Connection:
-    """A connection to the broker that serves the topic, found by LOOKUP. Raises `PipelineError`."""
-    url: str | None = None
-    authoritative = False
-    for _ in range(_REDIRECTS_MAX):
-        connection = Connection.open(access, url)
-        try:
-            answer = connection.request(
-                lambda number: client_commands.lookup(number, topic, authoritative=authoritative)  # noqa: B023
-            )
-        except Refused as error:
-            connection.close()
-            missing = "namespace not found" in error.text.lower()
-            hint = "; create it (pulsar-admin namespaces create TENANT/NAMESPACE)" if missing else ""
-            raise Refused(error.code, f"{topic}: {error.text}{hint}") from None
-        except BaseException:
-            connection.close()
-            raise
-        scheme = connection.url.partition("://")[0]
-        target = answer.brokerServiceUrlTls if scheme == "pulsar+ssl" else answer.brokerServiceUrl
-        if answer.response == pb.CommandLookupTopicResponse.Connect and (
-            answer.proxy_through_service_url or not target or target.rstrip("/") == connection.url
-        ):
-            return connection
-        connection.close()
-        url, authoritative = target, answer.authoritative
-        if answer.response == pb.CommandLookupTopicResponse.Connect:
-            return Connection.open(access, url)
-    raise PipelineError(
-        f"{topic}: brokers refer to each other {_REDIRECTS_MAX} times; none of them serves it"
-    )

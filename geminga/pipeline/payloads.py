@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
@@ -22,7 +23,10 @@ INFLATED_AT_ONCE_BYTES = 64 * MIB
 INFLATED_BYTES_MAX = 512 * MIB
 """What one entry or chunked message may grow to."""
 CHUNKED_BYTES_MAX = 1024 * MIB
-"""What all chunked messages that are not whole yet may take."""
+"""What all chunked messages that are not whole yet may take: beyond it the oldest are dropped."""
+_DROPPED_MAX = 100_000
+_PARTIAL_BYTES, _PART_BYTES = 512, 64
+"""What one takes, and each of its chunks, beside the payload."""
 _VARINT_BYTES_MAX = 10
 
 
@@ -86,40 +90,45 @@ def inflate(compression: int, payload: bytes, size_bytes: int, place: str) -> by
     return found
 
 
+class ChunksDropped(UserWarning):
+    """A chunked message that was never completed, as far as was read, had to make room."""
+
+
 @dataclass
 class _Partial:
     chunks: int
     parts: list[bytes] = field(default_factory=list)
+    size_bytes: int = _PARTIAL_BYTES
 
     @property
     def next_chunk(self) -> int:
         return len(self.parts)
 
-    @property
-    def size_bytes(self) -> int:
-        return sum(map(len, self.parts))
-
 
 class ChunkedMessages:
-    """Chunked messages that are not whole yet, by uuid.
+    """Chunked messages that are not whole yet, by uuid, the oldest first.
 
-    A message belongs where its last chunk is. A chunk whose predecessors are not known is dropped.
+    A message belongs where its last chunk is. A chunk whose predecessors are not known is dropped. Beyond
+    `CHUNKED_BYTES_MAX` those that began first are dropped, as Java's consumer does with its oldest.
     """
 
     def __init__(self) -> None:
         self._partial: dict[bytes, _Partial] = {}
         self._bytes = 0
+        self.dropped: set[bytes] = set()
+        """Which had to make room; at most `_DROPPED_MAX` of them."""
 
     def knows(self, uuid: bytes) -> bool:
         return uuid in self._partial
 
     def add(self, uuid: bytes, chunk_id: int, chunks: int, payload: bytes) -> bytes | None:
         """The whole (still compressed) payload once its last chunk is here. A chunk sent twice counts
-        once.
+        once. Warns `ChunksDropped` of the first that is dropped.
         """
         if chunk_id == 0:
             self._drop(uuid)
             self._partial[uuid] = _Partial(chunks)
+            self._bytes += _PARTIAL_BYTES
         partial = self._partial.get(uuid)
         if partial is None or chunk_id < partial.next_chunk:
             return None
@@ -127,21 +136,38 @@ class ChunkedMessages:
             self._drop(uuid)
             return None
         partial.parts.append(payload)
-        self._bytes += len(payload)
-        if self._bytes > CHUNKED_BYTES_MAX:
-            raise BadPayload(f"more than {CHUNKED_BYTES_MAX} bytes in chunked messages that are not whole")
-        if partial.next_chunk < partial.chunks:
-            return None
-        whole = b"".join(partial.parts)
-        self._drop(uuid)
-        return whole
+        size_bytes = len(payload) + _PART_BYTES
+        partial.size_bytes += size_bytes
+        self._bytes += size_bytes
+        if partial.next_chunk >= partial.chunks:
+            self._drop(uuid)
+            return b"".join(partial.parts)
+        self._make_room()
+        return None
 
     def adopt(self, other: ChunkedMessages, uuids: Collection[bytes]) -> None:
-        """Take over what `other` knows of these messages."""
-        for uuid in uuids:
-            if other.knows(uuid):
-                self._partial[uuid] = other._partial[uuid]
-                self._bytes += other._partial[uuid].size_bytes
+        """Take over what `other` knows of these messages; they began before all that is known here."""
+        taken = {uuid: one for uuid, one in other._partial.items() if uuid in uuids}
+        for uuid in taken:
+            self._drop(uuid)
+        self._partial = taken | self._partial
+        self._bytes += sum(one.size_bytes for one in taken.values())
+        self._make_room()
+
+    def _make_room(self) -> None:
+        while self._bytes > CHUNKED_BYTES_MAX:
+            uuid, oldest = next(iter(self._partial.items()))
+            if not self.dropped:
+                warnings.warn(
+                    "a chunked message was dropped, and more may be: those that are not whole yet take more "
+                    f"than {CHUNKED_BYTES_MAX >> 20} MiB, and this one began first (uuid "
+                    f"{uuid.decode(errors='replace')}, {oldest.next_chunk} of {oldest.chunks} chunks read)",
+                    ChunksDropped,
+                    stacklevel=2,
+                )
+            self._drop(uuid)
+            if len(self.dropped) < _DROPPED_MAX:
+                self.dropped.add(uuid)
 
     def _drop(self, uuid: bytes) -> None:
         partial = self._partial.pop(uuid, None)

@@ -15,8 +15,8 @@ from geminga.pipeline.connection import (
     Connection,
     PipelineError,
     Refused,
-    owner_of,
 )
+from geminga.pipeline.lookup import owner_of
 from geminga.wire import client_commands
 from geminga.wire import pulsar_pb2 as pb
 

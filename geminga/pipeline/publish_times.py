@@ -5,11 +5,12 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
-from geminga.pipeline.connection import Access, Connection, owner_of
+from geminga.pipeline.connection import Access, Connection
+from geminga.pipeline.entry_stream import subscribe_reader
+from geminga.pipeline.lookup import owner_of
 from geminga.pipeline.offset_options import LATEST_TIME, Times, of_topic
 from geminga.pipeline.options import Options
 from geminga.pipeline.places import EARLIEST, LATEST, Place, of_message_id
-from geminga.pipeline.reading import subscribe_reader
 from geminga.wire import client_commands
 
 CLOCKS_APART_MS = 60_000

@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
+import math
 import threading
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from geminga.clock import RealClock
-from geminga.errors import ProtocolError
-from geminga.limits import FRAME_PADDING_BYTES, MESSAGE_BYTES_MAX, MIB
+from geminga.limits import MIB
 from geminga.pipeline.connection import (
     Access,
     BrokerUnreachable,
     PipelineError,
-    owner_of,
 )
 from geminga.pipeline.entries import Entries
-from geminga.pipeline.frames import CorruptEntry, FrameBuffer
-from geminga.pipeline.places import EARLIEST, Place, of_message_id
+from geminga.pipeline.entry_stream import PERMITS, EntryStream
+from geminga.pipeline.places import EARLIEST, Place
 from geminga.pipeline.unreadable import entries_of
-from geminga.wire import client_commands, encoder
-from geminga.wire import pulsar_pb2 as pb
-from geminga.wire.commands import unsigned
-from geminga.wire.encoder import frame
-from geminga.wire.parse import parse_command
 
-PERMITS = 100_000
-"""How many messages may be on their way to us."""
 TAKE_BYTES = 4 * MIB
 """A buffer of this size is decoded at once."""
 RETRY_SECONDS = 20.0
-"""How long a broker may be away before reading is given up."""
-_CONSUMER_ID = 1
+"""How long a broker may be away, counted from the last that it said, before reading is given up."""
+PING_SECONDS = 4.0
+"""After this silence a broker is asked whether it is there."""
+SILENT_SECONDS = 12.0
+"""After this silence another connection is tried."""
+_GRACE_SECONDS = 5.0
+"""What one that is back has at least to send something, however long it was away."""
 _PAUSE_SECONDS = 0.5
 _QUIET_SECONDS = 0.02
 """When nothing comes for so long, what is there is decoded: perhaps the broker waits for permits."""
@@ -43,96 +39,6 @@ _CLOCK = RealClock()
 
 class DataLost(PipelineError):
     """Messages that were asked for are no longer there."""
-
-
-class ConsumerClosed(BrokerUnreachable):
-    """The broker closed our consumer: the topic moves or is unloaded. Look it up again."""
-
-
-def subscribe_reader(topic: str, start: Place, request_id: int, *, subscription: str | None = None) -> bytes:
-    """A non-durable subscription that begins with the very entry `start` is in. The topic is not created."""
-    command = pb.CommandSubscribe(
-        topic=topic,
-        subscription=subscription or f"geminga-reader-{uuid.uuid4().hex[:16]}",
-        subType=pb.CommandSubscribe.Exclusive,
-        consumer_id=_CONSUMER_ID,
-        request_id=request_id,
-        durable=False,
-        start_message_id=pb.MessageIdData(
-            ledgerId=unsigned(start.ledger_id), entryId=unsigned(start.entry_id)
-        ),
-        initialPosition=pb.CommandSubscribe.Earliest,
-        force_topic_creation=False,
-    )
-    return frame(pb.BaseCommand(type=pb.BaseCommand.Type.SUBSCRIBE, subscribe=command))
-
-
-class EntryStream:
-    """The entries of a topic from one place on, as long as somebody takes them. Close it."""
-
-    def __init__(self, access: Access, topic: str, start: Place, *, permits: int = PERMITS) -> None:
-        """Raises `PipelineError`."""
-        self.topic = topic
-        self._connection = owner_of(access, topic)
-        message_bytes_max = max(MESSAGE_BYTES_MAX, self._connection.message_bytes_max)
-        self.buffer = FrameBuffer(frame_bytes_max=message_bytes_max + FRAME_PADDING_BYTES)
-        try:
-            name = f"{access.reader_name}-{uuid.uuid4().hex[:16]}"
-            self._connection.request(lambda number: subscribe_reader(topic, start, number, subscription=name))
-            while not self._connection.at_frame_boundary():
-                self._connection.arrived.clear()
-                self._connection.receive(1.0)
-            answer = self._connection.request(
-                lambda number: client_commands.last_message_id(number, _CONSUMER_ID)
-            )
-            self.last = of_message_id(answer.last_message_id)
-            """The last message of the topic; its entry id is -1 if there is none."""
-            self.flow(permits)
-        except BaseException:
-            self.close()
-            raise
-
-    def flow(self, permits: int) -> None:
-        if permits > 0:
-            self._connection.write(client_commands.flow(_CONSUMER_ID, permits))
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def receive(self, timeout_s: float) -> bool:
-        """Receive once into the buffer; False when nothing came in time.
-
-        Raises `BrokerUnreachable`, `CorruptEntry`.
-        """
-        sock = self._connection.socket
-        try:
-            sock.settimeout(timeout_s)
-            size = sock.recv_into(self.buffer.room())
-        except TimeoutError:
-            return False
-        except OSError as error:
-            raise BrokerUnreachable(f"the connection to {self._connection.url} is lost: {error}") from None
-        if size == 0:
-            raise BrokerUnreachable(f"{self._connection.url} closed the connection")
-        try:
-            self.buffer.received(size)
-            if self.buffer.others:
-                self._obey()
-        except ProtocolError as error:
-            raise BrokerUnreachable(f"{self._connection.url} does not follow the protocol: {error}") from None
-        except CorruptEntry as error:
-            raise CorruptEntry(f"{self.topic}: {error}") from None
-        return True
-
-    def _obey(self) -> None:
-        others, self.buffer.others = self.buffer.others, []
-        for body in others:
-            size = int.from_bytes(body[:4], "big")
-            command = parse_command(body, memoryview(body), 4, 4 + size, len(body))
-            if isinstance(command, pb.CommandPing):
-                self._connection.write(encoder.pong())
-            elif isinstance(command, pb.CommandCloseConsumer):
-                raise ConsumerClosed(f"{self.topic}: the broker closed the reader")
 
 
 @dataclass(frozen=True)
@@ -178,6 +84,7 @@ class EntryReader:
         self._take_bytes = take_bytes
         self._next = wanted.start.entry
         self._seen_any = False
+        self._heard_s = self._away_since_s = self._ask_at_s = self._silent_until_s = math.inf
 
     def buffers(self) -> Iterator[Entries]:
         """Entries of the range in order; each is valid until the next is asked for.
@@ -186,33 +93,38 @@ class EntryReader:
         """
         if self._wanted.start >= self._wanted.end:
             return
-        away_since: float | None = None
+        self._hear()
         while True:
             try:
-                for entries in self._connected():
-                    away_since = None
-                    yield entries
+                yield from self._connected()
                 return
             except BrokerUnreachable as error:
-                now = _CLOCK.monotonic_s()
-                away_since = now if away_since is None else away_since
-                if now - away_since > RETRY_SECONDS:
+                self._away_since_s = min(self._away_since_s, self._heard_s)
+                if _CLOCK.monotonic_s() - self._away_since_s >= RETRY_SECONDS:
                     raise BrokerUnreachable(
-                        f"{self._wanted.topic}: reading was given up after {RETRY_SECONDS:.0f} s: {error}"
+                        f"{self._wanted.topic}: reading was given up after {RETRY_SECONDS:.0f} s: {error}. "
+                        "See whether the broker runs and is not overloaded, and start the query again"
                     ) from None
                 threading.Event().wait(_PAUSE_SECONDS)
 
     def _connected(self) -> Iterator[Entries]:
         wanted = self._wanted
-        stream = EntryStream(self._access, wanted.topic, self._begin(), permits=self._permits)
+        until_s = min(self._away_since_s, self._heard_s) + RETRY_SECONDS
+        stream = EntryStream(
+            self._access, wanted.topic, self._begin(), permits=self._permits, until_s=until_s
+        )
         try:
             if not self._check_end(stream.last):
                 return
             buffer = stream.buffer
             waited_since = _CLOCK.monotonic_s()
+            self._ask_at_s = waited_since + PING_SECONDS
+            self._silent_until_s = min(
+                max(until_s, waited_since + _GRACE_SECONDS), waited_since + SILENT_SECONDS
+            )
             while True:
                 left = waited_since + self._poll_timeout_s - _CLOCK.monotonic_s()
-                came = left > 0 and stream.receive(min(left, _QUIET_SECONDS) if buffer.frames else left)
+                came = self._receive(stream, min(left, _QUIET_SECONDS) if buffer.frames else left)
                 if not came and not buffer.frames:
                     raise PipelineError(
                         f"{wanted.topic}: nothing more came within {self._poll_timeout_s:.0f} s "
@@ -224,15 +136,16 @@ class EntryReader:
                     if buffer.frames:
                         waited_since = _CLOCK.monotonic_s()
                     continue
-                waited_since = _CLOCK.monotonic_s()
                 entries = entries_of(wanted.topic, buffer.take())
                 permits = int(entries.messages.sum())
                 self._entry_messages = permits / max(len(entries), 1)
                 entries = self._ours(entries)
+                self._away_since_s = math.inf
                 if len(entries):
                     yield entries
                 if is_end:
                     return
+                waited_since = self._hear()
                 buffer.settle()
                 stream.flow(permits)
         finally:
@@ -247,6 +160,30 @@ class EntryReader:
             or len(buffer.room()) == 0
             or buffer.frames * self._entry_messages >= self._permits / 2
         )
+
+    def _receive(self, stream: EntryStream, timeout_s: float) -> bool:
+        """False when nothing came in time. Raises `BrokerUnreachable` when nothing comes at all."""
+        now_s = _CLOCK.monotonic_s()
+        until_s = now_s + timeout_s
+        while now_s < until_s:
+            wake_at_s = min(until_s, self._ask_at_s, self._silent_until_s)
+            if stream.receive(max(wake_at_s - now_s, _QUIET_SECONDS)):
+                self._hear()
+                return True
+            now_s = _CLOCK.monotonic_s()
+            if now_s >= self._silent_until_s:
+                raise BrokerUnreachable("the broker is connected but silent, and does not answer a PING")
+            if now_s >= self._ask_at_s:
+                self._ask_at_s = math.inf
+                stream.ping()
+        return False
+
+    def _hear(self) -> float:
+        """Something came, or we were busy ourselves: silence begins anew. The time."""
+        self._heard_s = _CLOCK.monotonic_s()
+        self._ask_at_s = self._heard_s + PING_SECONDS
+        self._silent_until_s = self._heard_s + SILENT_SECONDS
+        return self._heard_s
 
     def _check_end(self, last: Place) -> bool:
         """Whether there is anything to read. A topic that ends before the range does has lost something."""

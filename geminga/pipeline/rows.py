@@ -110,20 +110,21 @@ def _find_heads(
             chunks = np.flatnonzero(older.chunk_id >= 0)
             if len(chunks):
                 plain_payloads(older.select(chunks), found)
-        if start == EARLIEST or all(found.knows(uuid) for uuid in wanted):
+        found_all = all(found.knows(uuid) or uuid in found.dropped for uuid in wanted)
+        if start == EARLIEST or found_all:
             chunked.adopt(found, wanted)
             return
     raise PipelineError("unreachable")
 
 
 def _headless(entries: Entries, chunked: ChunkedMessages) -> set[bytes]:
-    """The uuids whose first chunk is neither here nor known already."""
+    """The uuids whose first chunk is neither here nor known already, nor was dropped."""
     seen: set[bytes] = set()
     missing: set[bytes] = set()
     for row in np.flatnonzero(entries.chunk_id >= 0).tolist():
         uuid = entries.uuid_of(row)
         if entries.chunk_id[row] == 0:
             seen.add(uuid)
-        elif uuid not in seen and not chunked.knows(uuid):
+        elif uuid not in seen and not chunked.knows(uuid) and uuid not in chunked.dropped:
             missing.add(uuid)
     return missing

@@ -24,7 +24,6 @@ KEY_SCHEMA, VALUE_SCHEMA = "key.schema.", "value.schema."
 _KEY_VALUE_ENCODING = "kv.encoding.type"
 
 _STRUCTURED = (_TYPE.Avro, _TYPE.Json)
-_NO_SCHEMA = (ServerError.TOPIC_NOT_FOUND, ServerError.NOT_ALLOWED, ServerError.METADATA, ServerError.UNKNOWN)
 
 
 @dataclass(frozen=True)
@@ -91,13 +90,17 @@ def _kind_of(name: str) -> int | None:
 
 
 def fetch_schema(connection: Connection, topic: str, version: bytes | None = None) -> TopicSchema:
-    """The latest, or the one of a version. Raises `PipelineError`."""
+    """The latest, or the one of a version. Raises `PipelineError`; a broker's trouble is never taken for no
+    schema.
+    """
     try:
         return _schema_in(_ask(connection, topic, version))
     except Refused as error:
-        if error.code in _NO_SCHEMA and version is None:
+        if error.code == ServerError.TOPIC_NOT_FOUND and version is None:
             return TopicSchema()
-        raise SchemaMismatch(f"{topic}: its schema cannot be had: {error}") from None
+        raise SchemaMismatch(
+            f"{topic}: its schema cannot be had: {error}; try again, or set rawValue=true to get bytes"
+        ) from None
 
 
 def fetch_versions(connection: Connection, topic: str) -> tuple[tuple[bytes, TopicSchema], ...]:

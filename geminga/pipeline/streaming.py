@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from geminga.pipeline.acknowledging import Acknowledger
 from geminga.pipeline.admission import Budget, advance
-from geminga.pipeline.connection import BrokerUnreachable, Connection, PipelineError, owner_of
+from geminga.pipeline.connection import BrokerUnreachable, Connection, PipelineError
+from geminga.pipeline.lookup import owner_of
 from geminga.pipeline.offset_options import EARLIEST_TEXT, of_topic
 from geminga.pipeline.options import Options
 from geminga.pipeline.places import EARLIEST, LATEST, Place, parse

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from geminga.errors import InvalidName, ServerError
 from geminga.names import TopicName
-from geminga.pipeline.connection import Access, Connection, PipelineError, Refused, owner_of
+from geminga.pipeline.connection import Access, Connection, PipelineError, Refused
+from geminga.pipeline.entry_stream import subscribe_reader
+from geminga.pipeline.lookup import owner_of
 from geminga.pipeline.places import EARLIEST, LATEST, Place, of_message_id
-from geminga.pipeline.reading import subscribe_reader
 from geminga.wire import client_commands
 
 _CONSUMER_ID = 1

@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geminga.errors import ProtocolError
+from geminga.pipeline import payloads
 from geminga.pipeline.batches import split
 from geminga.pipeline.columns import MORE_COLUMNS, ColumnMaker, column_names
 from geminga.pipeline.entries import read_entries
 from geminga.pipeline.frames import CorruptEntry, FrameBuffer
-from geminga.pipeline.payloads import BadPayload, ChunkedMessages, plain_payloads
+from geminga.pipeline.payloads import BadPayload, ChunkedMessages, ChunksDropped, plain_payloads
 from geminga.wire import pulsar_pb2 as pb
 
 SCHEMA = pa.schema(list(({"value": pa.binary()} | column_names(list(MORE_COLUMNS))).items()))
@@ -244,3 +245,31 @@ def test_a_frame_larger_than_the_buffer_fits() -> None:
     value = np.random.default_rng(1).bytes(300_000)
     (row,) = decode(message_frame(value, metadata_of(None)))
     assert row["value"] == value
+
+
+def test_chunked_messages_that_never_end_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(payloads, "CHUNKED_BYTES_MAX", 10_000)
+    chunked = ChunkedMessages()
+
+    def add_firsts(name: str, count: int, payload: bytes) -> None:
+        for number in range(count):
+            assert chunked.add(f"{name}{number}".encode(), 0, 2, payload) is None
+
+    with pytest.warns(ChunksDropped, match=r"uuid u0, 1 of 2 chunks read") as told:
+        add_firsts("u", 20, bytes(1000))  # 1,576 bytes each, with what they cost
+    assert len(told) == 1
+    assert [number for number in range(20) if chunked.knows(b"u%d" % number)] == [14, 15, 16, 17, 18, 19]
+    assert chunked.dropped == {b"u%d" % number for number in range(14)}
+    assert chunked.add(b"u19", 1, 2, b"end") == bytes(1000) + b"end"
+    assert chunked.add(b"u0", 1, 2, b"end") is None
+    add_firsts("e", 30, b"")  # chunks without a byte take memory too
+    assert sum(chunked.knows(b"e%d" % number) for number in range(30)) == 17
+
+
+def test_one_that_is_too_large_by_itself_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(payloads, "CHUNKED_BYTES_MAX", 10_000)
+    chunked = ChunkedMessages()
+    with pytest.warns(ChunksDropped):
+        assert [chunked.add(b"u", chunk, 20, bytes(1000)) for chunk in range(20)] == [None] * 20
+    assert not chunked.knows(b"u")
+    assert chunked.add(b"v", 0, 1, b"whole") == b"whole"

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from fastcrc.crc32 import iscsi as crc_32c
 
+from geminga.clock import RealClock
+from geminga.errors import ServerError
+from geminga.pipeline import reading
+from geminga.pipeline.avro_shapes import SchemaMismatch
 from geminga.pipeline.columns import ColumnMaker
 from geminga.pipeline.connection import Access, PipelineError
 from geminga.pipeline.places import EARLIEST, Place
 from geminga.pipeline.reading import Range
 from geminga.pipeline.rows import read_range
+from geminga.pipeline.schemas import schema_of
 from geminga.pipeline.topics import last_of
+from geminga.wire import encoder
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.decoder import Decoder
 from geminga.wire.encoder import frame
@@ -149,3 +157,97 @@ def test_messages_may_be_as_large_as_the_broker_says(serve: Serve) -> None:
     wanted = Range(TOPIC, EARLIEST, Place(3, 1, 0))
     (batch,) = read_range(serve(has_large_messages), wanted, maker, poll_timeout_s=10)
     assert batch["value"].to_pylist() == [VALUE]
+
+
+def goes_silent(after: int) -> Talk:
+    """Answers so many commands of a connection, and then does not even answer a PING."""
+
+    def talk(connection: socket.socket) -> None:
+        decoder, left = Decoder(), after
+        with contextlib.suppress(OSError):
+            while data := connection.recv(100_000):
+                for command in decoder.feed(data):
+                    if left > 0:
+                        connection.sendall(answer_to(command))
+                    left -= 1
+
+    return talk
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 3, 4])
+def test_a_broker_that_falls_silent_is_given_up_soon(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    """After its CONNECTED, LOOKUP_RESPONSE, ..., always within the time that is counted from its last."""
+    monkeypatch.setattr(reading, "RETRY_SECONDS", 1.0)
+    monkeypatch.setattr(reading, "PING_SECONDS", 0.2)
+    monkeypatch.setattr(reading, "SILENT_SECONDS", 0.6)
+    monkeypatch.setattr(reading, "_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(reading, "_PAUSE_SECONDS", 0.05)
+    maker = ColumnMaker(TOPIC, pa.schema([("value", pa.binary())]))
+    wanted = Range(TOPIC, EARLIEST, Place(3, 1, 0))
+    begun_s = RealClock().monotonic_s()
+    with pytest.raises(PipelineError, match=r"up after 1 s: .*(silent|does not answer).* start the query"):
+        list(read_range(serve(goes_silent(after)), wanted, maker, poll_timeout_s=60))
+    assert 0.9 < RealClock().monotonic_s() - begun_s < 3
+
+
+def test_a_broker_that_answers_pings_is_waited_for(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "RETRY_SECONDS", 0.5)
+    monkeypatch.setattr(reading, "PING_SECONDS", 0.05)
+    monkeypatch.setattr(reading, "SILENT_SECONDS", 0.3)
+    pings = 0
+
+    def talk(connection: socket.socket) -> None:
+        nonlocal pings
+        decoder = Decoder()
+        while data := connection.recv(100_000):
+            for command in decoder.feed(data):
+                if isinstance(command, pb.CommandPing):
+                    pings += 1
+                    connection.sendall(encoder.pong())
+                elif (answer := answer_to(command)) != large_message():
+                    connection.sendall(answer)
+                if pings == 15:  # longer than silence is borne
+                    pings += 1
+                    connection.sendall(large_message())
+
+    maker = ColumnMaker(TOPIC, pa.schema([("value", pa.binary())]))
+    wanted = Range(TOPIC, EARLIEST, Place(3, 1, 0))
+    (batch,) = read_range(serve(talk), wanted, maker, poll_timeout_s=10)
+    assert batch["value"].to_pylist() == [VALUE]
+    assert pings >= 15
+
+
+@pytest.mark.parametrize("code", [ServerError.METADATA, ServerError.UNKNOWN, ServerError.NOT_ALLOWED])
+def test_a_brokers_trouble_is_not_taken_for_a_topic_without_schema(serve: Serve, code: ServerError) -> None:
+    told = code
+
+    def talk(connection: socket.socket) -> None:
+        decoder = Decoder()
+        while data := connection.recv(100_000):
+            for command in decoder.feed(data):
+                if isinstance(command, pb.CommandGetSchema):
+                    connection.sendall(encoder.schema_failed(command.request_id, told, "ZooKeeper is away"))
+                else:
+                    connection.sendall(answer_to(command))
+
+    with pytest.raises(SchemaMismatch, match="ZooKeeper is away.*try again"):
+        schema_of(serve(talk), [TOPIC])
+    told = ServerError.TOPIC_NOT_FOUND
+    assert schema_of(serve(talk), [TOPIC]).kind is None
+
+
+def test_what_is_wrong_with_tls_is_told(serve: Serve, tmp_path: Path) -> None:
+    def talk(connection: socket.socket) -> None:
+        connection.recv(1000)
+        connection.sendall(b"\x00\x00\x00\x10plain talk")
+
+    url = serve(talk).service_url.replace("pulsar://", "pulsar+ssl://")
+    with pytest.raises(PipelineError, match="does not speak TLS.*is the port right"):
+        last_of(Access(url), TOPIC)
+    missing = str(tmp_path / "missing.pem")
+    with pytest.raises(PipelineError, match=rf"{missing} \(tlsTrustCertsFilePath\).*No such file"):
+        last_of(Access(url, trust_certificates=missing), TOPIC)
+    with pytest.raises(PipelineError, match=rf"{missing} \(tlsCertificateFilePath.*No such file"):
+        last_of(Access(url, certificate=missing), TOPIC)
