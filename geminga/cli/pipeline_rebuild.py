@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 def run(parser: Parser, arguments: Sequence[str]) -> int:
-    """0 if all buckets are right in the end, 1 if `--verify` found one that is not."""
+    """0 if all buckets are right in the end, 1 if `--verify` found one that is not, or messages were left out
+    because they cannot be read.
+    """
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--data-dir", metavar="DIR", help="a stopped broker's")
     where.add_argument("--admin-url", metavar="URL", help="a running broker's admin API")
@@ -48,6 +50,11 @@ def run(parser: Parser, arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--verify", action="store_true", help="only check every bucket against the backlog")
     parser.add_argument("--repair", action="store_true", help="check, and make anew only what is wrong")
+    parser.add_argument(
+        "--allow-damaged",
+        action="store_true",
+        help="exit with 0 also if messages are left out because their records are damaged",
+    )
     parser.add_argument(
         "--backlog",
         action="append",
@@ -140,9 +147,24 @@ def _rebuild(
         ranges = [ranges[number] for number in wrong]
     else:
         ranges = jobs.ranges(sources)
-    count, rows = trio.run(_load, flags, jobs.build(sources, ranges), ranges)
+    unread: list[int] = []
+    count, rows = trio.run(_load, flags, jobs.build(sources, ranges), ranges, unread)
     print(f"{count} buckets made, of {rows:,} delayed messages")
-    return EXIT_OK
+    if unread:
+        print(_text_of_unread(unread))
+    return EXIT_FAILED if unread and not flags.allow_damaged else EXIT_OK
+
+
+def _text_of_unread(codes: Sequence[int], shown_max: int = 20) -> str:
+    from geminga.tracker.rows import ENTRY_BITS
+
+    ledgers = sorted({code >> ENTRY_BITS for code in codes if code >= 0})
+    names = ", ".join(map(str, ledgers[:shown_max]))
+    more = f" and {len(ledgers) - shown_max:,} more" if len(ledgers) > shown_max else ""
+    places = [f"of ledgers {names}{more}"] if ledgers else []
+    if unknown := sum(code < 0 for code in codes):
+        places.append(f"{unknown:,} at least in logs without a footer, of ledgers that nobody knows")
+    return f"{len(codes):,} messages left out, as their records are damaged: {'; '.join(places)}"
 
 
 def _tell_faults(faults: Sequence[Fault], ranges: Sequence[Range]) -> list[int]:
@@ -188,10 +210,10 @@ def _sources(flags: argparse.Namespace, backlog: Backlog, directories: list[str]
 
 
 async def _load(
-    flags: argparse.Namespace, buckets: Iterator[Encoded], ranges: Sequence[Range]
+    flags: argparse.Namespace, buckets: Iterator[Encoded], ranges: Sequence[Range], unread: list[int]
 ) -> tuple[int, int]:
     """Load them, and take away what they replace: every other bucket, or with `--repair` those of the same
-    ranges.
+    ranges. Adds to `unread` what they could not have.
     """
     from geminga.cli.stopped_topic import opened_topic
     from geminga.pipeline.buckets_store import load, named_buckets, unname
@@ -202,6 +224,7 @@ async def _load(
         nonlocal rows
         for bucket in buckets:
             rows += bucket.rows
+            unread.extend(bucket.unread)
             yield bucket
 
     async with opened_topic(flags.data_dir, flags.topic, flags.subscription) as opened:

@@ -23,8 +23,17 @@ from geminga.tracker.rows import ENTRY_BITS, Integers, Rows, concatenate, split_
 SHARES: Final = pa.schema(
     [("range", pa.int32()), ("what", pa.string()), ("number", pa.int64()), ("data", pa.binary())]
 )
-"""`rows`: codes and due times of `number` rows; `entry`: entry `number` of the range's bucket."""
-ENCODED: Final = pa.schema([("range", pa.int32()), ("rows", pa.int64()), ("entries", pa.list_(pa.binary()))])
+"""`rows`: codes and due times of `number` rows; `entry`: entry `number` of the range's bucket; `unread`:
+codes of `number` messages whose records are damaged.
+"""
+ENCODED: Final = pa.schema(
+    [
+        ("range", pa.int32()),
+        ("rows", pa.int64()),
+        ("entries", pa.list_(pa.binary())),
+        ("unread", pa.list_(pa.int64())),
+    ]
+)
 SPOOLED: Final = pa.schema([("range", pa.int32()), ("path", pa.string())])
 """A file with rows of `ENCODED` (Arrow's stream format)."""
 FAULTS: Final = pa.schema(
@@ -37,6 +46,7 @@ FAULTS: Final = pa.schema(
     ]
 )
 """`count` positions; the first of them. Faults are those of `Fault`."""
+NO_CODE: Final = -1
 _BUCKETS_AIM: Final = BUCKETS_MAX // 2
 
 
@@ -48,11 +58,15 @@ class Range(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """A bucket, ready to be written: all its entries in order."""
+    """A bucket, ready to be written: all its entries in order; none if it has no rows."""
 
     range: Range
     rows: int
     entries: list[bytes]
+    unread: Sequence[int] = ()
+    """Codes of messages of the range that are left out: their records are damaged. `NO_CODE`: some message of
+    a log that does not say what it has.
+    """
 
 
 # -- cutting ----------------------------------------------------------------------------------------------
@@ -135,14 +149,25 @@ def rows_in(shares: pa.RecordBatch | pa.Table) -> Rows:
     return split_repeated(rows)[0]
 
 
+def unread_in(shares: pa.RecordBatch | pa.Table) -> Integers:
+    """Codes of the messages that could not be read."""
+    columns = zip(*(shares[c].to_pylist() for c in ("what", "data")), strict=True)
+    parts = [np.frombuffer(data, "<i8") for what, data in columns if what == "unread"]
+    return np.sort(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+
+
 def encode_range(number: int, one: Range, shares: pa.Table, settings: BucketSettings) -> pa.Table:
-    """The bucket of a range as one row of `ENCODED`; none if there are no rows."""
-    rows = rows_in(shares)
-    if not rows.length:
+    """The bucket of a range as one row of `ENCODED`; none if nothing was, or should have been, read."""
+    rows, unread = rows_in(shares), unread_in(shares)
+    if not rows.length and not len(unread):
         return ENCODED.empty_table()
-    bucket = encode_bucket(one.first, one.last, rows, settings.segment_span_ms, settings.segment_indexes_max)
-    entries = [*bucket.segments, *bucket.directory]
-    return pa.Table.from_pydict({"range": [number], "rows": [rows.length], "entries": [entries]}, ENCODED)
+    entries: list[bytes] = []
+    if rows.length:
+        spans = settings.segment_span_ms, settings.segment_indexes_max
+        bucket = encode_bucket(one.first, one.last, rows, *spans)
+        entries = [*bucket.segments, *bucket.directory]
+    values = (number, rows.length, entries, unread.tolist())
+    return pa.Table.from_pylist([dict(zip(ENCODED.names, values, strict=True))], ENCODED)
 
 
 # -- checking ---------------------------------------------------------------------------------------------
@@ -155,7 +180,8 @@ class Fault(NamedTuple):
     fault: str
     """`damaged`: cannot be read. `missing`: positions of the backlog that it does not have. `other time`: it
     has them, due at another time. `unknown`: it has positions that are not in the backlog (acknowledged
-    since, as a rule, which is harmless).
+    since, as a rule, which is harmless). `unread`: records of these messages are damaged, so nobody can say
+    whether the bucket is right about them, nor deliver them.
     """
     positions: int
     ledger_id: int
@@ -163,20 +189,22 @@ class Fault(NamedTuple):
 
     @property
     def is_harmless(self) -> bool:
-        return self.fault == "unknown"
+        return self.fault in ("unknown", "unread")
 
 
 def check_range(number: int, one: Range, shares: pa.Table) -> pa.Table:
     """What is wrong with the bucket of a range as rows of `FAULTS`, by the backlog's rows and the bucket's
     entries.
     """
-    wanted = rows_in(shares)
+    wanted, unread = rows_in(shares), unread_in(shares)
     columns = (shares[name].to_pylist() for name in ("what", "number", "data"))
     entries = {entry: data for what, entry, data in zip(*columns, strict=True) if what == "entry"}
     faults: list[tuple[int, str, int, int, int]] = []
+    if len(unread):
+        faults.append((number, "unread", len(unread), *_place(unread)))
     try:
         if entries:
-            faults += _compared(number, wanted, _bucket_rows(one, entries))
+            faults += _compared(number, wanted, _bucket_rows(one, entries), unread)
         elif wanted.length:
             faults.append((number, "missing", wanted.length, *_place(wanted.codes)))
     except CorruptData:
@@ -192,13 +220,15 @@ def _bucket_rows(one: Range, entries: Mapping[int, bytes]) -> Rows:
     return rows
 
 
-def _compared(number: int, wanted: Rows, have: Rows) -> Iterator[tuple[int, str, int, int, int]]:
+def _compared(
+    number: int, wanted: Rows, have: Rows, unread: Integers
+) -> Iterator[tuple[int, str, int, int, int]]:
     wanted_order, have_order = np.argsort(wanted.codes), np.argsort(have.codes)
     wanted_codes, have_codes = wanted.codes[wanted_order], have.codes[have_order]
     missing = np.setdiff1d(wanted_codes, have_codes, assume_unique=True)
     if len(missing):
         yield number, "missing", len(missing), *_place(missing)
-    unknown = np.setdiff1d(have_codes, wanted_codes)
+    unknown = np.setdiff1d(np.setdiff1d(have_codes, wanted_codes), unread)
     if len(unknown):
         yield number, "unknown", len(unknown), *_place(unknown)
     both = np.isin(wanted_codes, have_codes, assume_unique=False)
@@ -213,6 +243,8 @@ def _compared(number: int, wanted: Rows, have: Rows) -> Iterator[tuple[int, str,
 
 def _place(codes: Integers) -> tuple[int, int]:
     code = int(codes.min())
+    if code == NO_CODE:
+        return -1, -1
     return code >> ENTRY_BITS, code & ((1 << ENTRY_BITS) - 1)
 
 

@@ -16,8 +16,8 @@ from geminga.disk import File, RealDisk
 from geminga.errors import CorruptData, ProtocolError
 from geminga.pipeline.audit_events import WrongLog
 from geminga.pipeline.audit_logs import Log, Piece, plan
-from geminga.pipeline.buckets import Range, count_by_ledger, range_of, row_shares
-from geminga.pipeline.rescue_files import Found, Slice, read_slice
+from geminga.pipeline.buckets import NO_CODE, Range, count_by_ledger, range_of, row_shares
+from geminga.pipeline.rescue_files import Found, Hole, Slice, read_slice
 from geminga.pipeline.rescue_files import plan as plan_files
 from geminga.pipeline.stored_columns import delayed_rows, records_of, runs_of
 from geminga.tracker.rows import (
@@ -113,10 +113,14 @@ class StoredRows(NamedTuple):
         return _Reading(self.backlog, None).count(self.part)
 
     def shares(self, ranges: Sequence[Range]) -> Iterator[Share]:
-        """Nothing is read of ledgers that are in no range, where a footer tells what lies where."""
-        rows, entries = _Reading(self.backlog, ranges).read(self.part)
+        """Nothing is read of ledgers that are in no range, where a footer tells what lies where. Messages of
+        the backlog whose records are damaged come as shares too.
+        """
+        reading = _Reading(self.backlog, ranges)
+        rows, entries = reading.read(self.part)
         yield from row_shares(rows, ranges)
         yield from entries
+        yield from reading.unread_shares()
 
 
 class _Reading:
@@ -132,13 +136,17 @@ class _Reading:
         self._entries: list[Share] = []
         self._codes: list[int] = []
         self._times_ms: list[int] = []
+        self._unread: dict[int, list[int]] = defaultdict(list)
+        """Codes by range."""
 
     def read(self, part: Slice) -> tuple[Rows, list[Share]]:
         file = RealDisk().open(part.path)
         try:
             runs = runs_of(file, part)
             if runs is None:
-                self._take_each(read_slice(RealDisk(), part, []))
+                holes: list[Hole] = []
+                self._take_each(read_slice(RealDisk(), part, holes))
+                self._unread[0] += [NO_CODE] * len(holes)
             else:
                 for ledger_id, run in runs:
                     self._take_run(file, ledger_id, run)
@@ -175,13 +183,31 @@ class _Reading:
 
     def _take_run(self, file: File, ledger_id: int, run: Row) -> None:
         if self._number_of_bucket(ledger_id) is not None:
-            self._take_each(records_of(file, run))
+            self._take_each(records_of(file, run))  # a bucket's own damage shows when it is checked
         elif self._has_backlog(ledger_id) and (ledger_id, run.last) > self._backlog.mark_delete:
             rows = delayed_rows(file, ledger_id, run)
             if rows is None:
-                self._take_each(records_of(file, run))
+                self._take_whole(ledger_id, run, list(records_of(file, run)))
             else:
                 self._rows.append(self._wanted(ledger_id, rows))
+
+    def _take_whole(self, ledger_id: int, run: Row, records: Sequence[Found]) -> None:
+        """All of the run that can be read; what is left of it is damaged."""
+        self._take_each(records)
+        left = set(range(run.first, run.last + 1))
+        left.difference_update(found.entry_id for found in records if found.ledger_id == ledger_id)
+        number = None if self._ranges is None else range_of(self._ranges, ledger_id)
+        if number is not None:
+            codes = (
+                ledger_id << ENTRY_BITS | entry_id for entry_id in left if self._is_left(ledger_id, entry_id)
+            )
+            self._unread[number] += codes
+
+    def unread_shares(self) -> Iterator[Share]:
+        """Messages that are not acknowledged and cannot be read, delayed or not."""
+        for number, codes in self._unread.items():
+            if codes:
+                yield number, "unread", len(codes), np.array(codes, "<i8").tobytes()
 
     def _wanted(self, ledger_id: int, rows: Rows) -> Rows:
         wanted = rows.times_ms > self._backlog.due_after_ms
@@ -200,13 +226,17 @@ class _Reading:
                 self._take(found)
 
     def _take(self, found: Found) -> None:
-        done = self._acknowledged.get(found.ledger_id)
-        is_done = done is not None and found.entry_id in done
-        if (found.ledger_id, found.entry_id) > self._backlog.mark_delete and not is_done:
+        if self._is_left(found.ledger_id, found.entry_id):
             due_ms = _due_ms(found.body)
             if due_ms > self._backlog.due_after_ms:
                 self._codes.append(found.ledger_id << ENTRY_BITS | found.entry_id)
                 self._times_ms.append(min(due_ms, FAR_MS))
+
+    def _is_left(self, ledger_id: int, entry_id: int) -> bool:
+        """Not acknowledged."""
+        done = self._acknowledged.get(ledger_id)
+        is_done = done is not None and entry_id in done
+        return (ledger_id, entry_id) > self._backlog.mark_delete and not is_done
 
     def _number_of_bucket(self, ledger_id: int) -> int | None:
         """The range of the bucket that this ledger is, if that is asked for."""

@@ -49,7 +49,7 @@ def encoded_in(table: pa.Table, ranges: Sequence[Range]) -> Iterator[Encoded]:
     """The rows of an `ENCODED` table."""
     assert table.schema == ENCODED
     for row in table.to_pylist():
-        yield Encoded(ranges[row["range"]], row["rows"], row["entries"])
+        yield Encoded(ranges[row["range"]], row["rows"], row["entries"], row["unread"])
 
 
 def spooled(number: int, table: pa.Table, directory: str) -> pa.Table:

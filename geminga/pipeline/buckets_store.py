@@ -57,6 +57,8 @@ async def _written(store: BucketStore, buckets: Iterable[Encoded]) -> AsyncItera
     """Properties for groups of buckets whose entries are durable."""
     named: dict[str, int] = {}
     for bucket in buckets:
+        if not bucket.entries:
+            continue
         writer = await store.begin()
         try:
             await writer.append(bucket.entries)

@@ -29,6 +29,7 @@ from geminga.metadata.instance import check_instance
 from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.store import MetadataStore
 from geminga.names import TopicName
+from geminga.pipeline import buckets_backlog
 from geminga.pipeline.audit_events import WrongLog
 from geminga.pipeline.buckets import Range, cut, rows_per_bucket
 from geminga.pipeline.buckets_backlog import Backlog, ParquetRows, StoredRows, parquet_sources, stored_sources
@@ -294,6 +295,30 @@ def test_everything_is_made_anew_by_one_command(data: Path, capsys: pytest.Captu
     assert rebuild(capsys, data, "--verify") == (0, "1 buckets, 0 of them wrong\n")
     code = main(["pipeline", "rebuild", "--data-dir", str(data), "--topic", TOPIC, "--subscription", "other"])
     assert (code, "no subscription 'other'" in capsys.readouterr().err) == (1, True)
+
+
+@pytest.mark.parametrize("has_footer", [True, False])
+def test_messages_that_cannot_be_read_are_counted(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, has_footer: bool
+) -> None:
+    ledgers = sorted(look(data).ledgers)
+    damage(data, ledgers[0])  # its first entry is acknowledged
+    assert rebuild(capsys, data)[0] == 0
+    for ledger_id in ledgers[1:3]:
+        damage(data, ledger_id)
+    if not has_footer:
+        monkeypatch.setattr(buckets_backlog, "runs_of", lambda file, part: None)
+    code, out = rebuild(capsys, data)
+    told = f"2 messages left out, as their records are damaged: of ledgers {ledgers[1]}, {ledgers[2]}\n"
+    if not has_footer:  # then nobody knows that the one of the first ledger does not matter
+        told = (
+            "3 messages left out, as their records are damaged: 3 at least in logs without a footer, "
+            "of ledgers that nobody knows\n"
+        )
+    assert (code, out.endswith(told), "1 buckets made" in out) == (1, True, True), out
+    assert rebuild(capsys, data, "--allow-damaged")[0] == 0
+    code, out = rebuild(capsys, data, "--verify")
+    assert (code, "unread, " in out, "unknown" in out) == (0, True, False), out
 
 
 def test_a_wrong_time_and_a_missing_row_are_told(data: Path, tmp_path: Path) -> None:
