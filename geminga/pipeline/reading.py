@@ -18,6 +18,7 @@ from geminga.pipeline.connection import (
 )
 from geminga.pipeline.entries import Entries
 from geminga.pipeline.entry_stream import PERMITS, EntryStream
+from geminga.pipeline.frames import FrameBuffer
 from geminga.pipeline.places import EARLIEST, Place
 from geminga.pipeline.unreadable import entries_of
 
