@@ -93,7 +93,8 @@ def _range(options: Options, topic: str, start: Place, last: Last) -> Range:
                 "again. Allow loss to export what there is now as well, or begin a new export"
             )
         start = EARLIEST
-    return Range(topic, start, last.end, check_previous=options.fail_on_data_loss and start > EARLIEST)
+    strict = options.fail_on_data_loss
+    return Range(topic, start, last.end, check_previous=strict and start > EARLIEST, ends_with_message=strict)
 
 
 def _schemas(options: Options, topic: str) -> tuple[tuple[bytes, TopicSchema], ...]:

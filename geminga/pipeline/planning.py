@@ -95,6 +95,7 @@ def _batch_range(options: Options, topic: str, last: Last) -> Range | None:
         start,
         end,
         strict=named and options.fail_on_data_loss,
+        ends_with_message=end == last.end and options.fail_on_data_loss,
         loss_allowed=not options.fail_on_data_loss,
         published_from_ms=published.from_ms,
         published_before_ms=published.before_ms,

@@ -26,6 +26,10 @@ BUSY_SECONDS = 120.0
 """How long to wait for a name that another connection has: an attempt of the same task that Spark runs beside
 this one (speculation), or one whose machine died, which the broker notices within a minute.
 """
+_SAME_NAME = (
+    "; another writer has had this name all the time: give each query and job that runs at the same time its "
+    "own (producerNamePrefix)"
+)
 _TRY_AGAIN = (ServerError.PRODUCER_BUSY, ServerError.SERVICE_NOT_READY, ServerError.PRODUCER_FENCED)
 _PRODUCER_ID = 1
 
@@ -166,7 +170,8 @@ class Producer:
                 is_busy = error.code == ServerError.PRODUCER_BUSY
                 patience_s = max(self._send_timeout_s, BUSY_SECONDS * is_busy)
                 if error.code not in _TRY_AGAIN or _CLOCK.monotonic_s() > begun + patience_s:
-                    raise PipelineError(f"{self.topic}: cannot write: {error}") from None
+                    hint = _SAME_NAME if is_busy else ""
+                    raise PipelineError(f"{self.topic}: cannot write: {error}{hint}") from None
                 threading.Event().wait(_PAUSE_SECONDS)
                 continue
             except BaseException:

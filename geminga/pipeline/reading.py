@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from geminga.clock import RealClock
+from geminga.errors import ServerError
 from geminga.limits import MIB
 from geminga.pipeline.connection import (
     Access,
     BrokerUnreachable,
     PipelineError,
+    Refused,
 )
 from geminga.pipeline.entries import Entries
 from geminga.pipeline.entry_stream import PERMITS, EntryStream
@@ -55,6 +57,8 @@ class Range:
     """Messages up to `start` were read before: their ledger must still be there, or later ones were lost
     too.
     """
+    ends_with_message: bool = False
+    """What is before `end` was there when this was planned: if only what is behind comes, it was lost."""
     published_from_ms: int | None = None
     published_before_ms: int | None = None
     """Of the messages of the range only those that were published in this time."""
@@ -62,6 +66,17 @@ class Range:
     """What is no longer there is left out without a word."""
     acknowledged: tuple[int, int] | None = None
     """Where the mark-delete position of our own subscription is: what is up to there may be gone."""
+
+    @property
+    def past(self) -> tuple[int, int]:
+        """The first entry of which nothing is wanted."""
+        return self.end.ledger_id, self.end.entry_id + (self.end.batch_index > 0)
+
+
+_DELETED = (
+    "was deleted (perhaps because nobody used it for a while; a subscription keeps it) or trimmed. Set "
+    "failOnDataLoss=false to go on with what there is"
+)
 
 
 class EntryReader:
@@ -85,6 +100,7 @@ class EntryReader:
         self._take_bytes = take_bytes
         self._next = wanted.start.entry
         self._seen_any = False
+        self._is_new_connection = True
         self._heard_s = self._away_since_s = self._ask_at_s = self._silent_until_s = math.inf
 
     def buffers(self) -> Iterator[Entries]:
@@ -111,9 +127,17 @@ class EntryReader:
     def _connected(self) -> Iterator[Entries]:
         wanted = self._wanted
         until_s = min(self._away_since_s, self._heard_s) + RETRY_SECONDS
-        stream = EntryStream(
-            self._access, wanted.topic, self._begin(), permits=self._permits, until_s=until_s
-        )
+        self._is_new_connection = True
+        try:
+            stream = EntryStream(
+                self._access, wanted.topic, self._begin(), permits=self._permits, until_s=until_s
+            )
+        except Refused as error:
+            if error.code != ServerError.TOPIC_NOT_FOUND:
+                raise
+            if wanted.loss_allowed:
+                return
+            raise DataLost(f"{wanted.topic} {_DELETED}") from None
         try:
             if not self._check_end(stream.last):
                 return
@@ -194,8 +218,7 @@ class EntryReader:
         if not self._wanted.loss_allowed:
             raise DataLost(
                 f"{self._wanted.topic} ends at {last}, but messages up to {self._wanted.end} were there when "
-                "the query was planned: the topic was deleted (perhaps because nobody used it for a while; a "
-                "subscription keeps it) or trimmed. Set failOnDataLoss=false to go on with what there is"
+                f"the query was planned: the topic {_DELETED}"
             )
         self._wanted = replace(self._wanted, end=end)
         return last.entry_id >= 0 and self._next < end.entry
@@ -218,10 +241,9 @@ class EntryReader:
         first = int(entries.ledger_id[0]), int(entries.entry_id[0])
         self._check_begin(first)
         from_ledger, from_entry = self._next
-        end = self._wanted.end
         ledger_id, entry_id = entries.ledger_id, entries.entry_id
         early = (ledger_id < from_ledger) | ((ledger_id == from_ledger) & (entry_id < from_entry))
-        past = end.entry if end.batch_index == 0 else (end.ledger_id, end.entry_id + 1)
+        past = self._wanted.past
         late = (ledger_id > past[0]) | ((ledger_id == past[0]) & (entry_id >= past[1]))
         self._seen_any = True
         last = int(ledger_id[-1]), int(entry_id[-1]) + 1
@@ -232,9 +254,17 @@ class EntryReader:
 
     def _check_begin(self, first: tuple[int, int]) -> None:
         """Of what the broker sends first after (re)connecting. Raises `DataLost`."""
-        if self._seen_any or first <= self._next:
-            return
+        is_new, self._is_new_connection = self._is_new_connection, False
         wanted = self._wanted
+        if wanted.loss_allowed or first <= self._next:
+            return
+        if is_new and wanted.ends_with_message and first >= wanted.past:
+            raise DataLost(
+                f"{wanted.topic}: messages up to {wanted.end} were there when the query was planned, but the "
+                f"first that is left is {first[0]}:{first[1]}: the topic {_DELETED}"
+            )
+        if self._seen_any:
+            return
         if wanted.start == EARLIEST or not (wanted.strict or wanted.check_previous):
             return
         if wanted.acknowledged is not None and first <= (wanted.acknowledged[0], wanted.acknowledged[1] + 1):

@@ -136,6 +136,7 @@ class StreamPlan:
                 first,
                 last,
                 check_previous=guard,
+                ends_with_message=self._options.fail_on_data_loss,
                 loss_allowed=not self._options.fail_on_data_loss,
                 published_from_ms=Published.of(self._options, topic).from_ms,
                 acknowledged=self._acknowledged(topic, first) if guard else None,

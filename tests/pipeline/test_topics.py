@@ -304,6 +304,28 @@ def test_a_topic_that_shrank_after_planning_is_data_loss(topics: Topics, admin: 
     assert read_values(topics, further[1]) == [b"y"]
 
 
+def test_a_topic_made_anew_after_planning_is_data_loss(topics: Topics, admin: Admin, topic: str) -> None:
+    """By a batch query and by a stream from the earliest on, though the new topic is longer than the old."""
+    topics.write(topic, {"value": [b"%d" % number for number in range(10)]})
+    options = topics.options(topic, startingOffsets="earliest")
+    (of_batch,) = plan_batch(options)
+    stream = StreamPlan(options)
+    try:
+        start = stream.initial()
+        (of_stream,) = stream.ranges(start, stream.latest(start, limited=False))
+    finally:
+        stream.close()
+    assert admin.delete(f"/admin/v2/{topic_path(topic)}?force=true").status == 204
+    with pytest.raises(DataLost, match="was deleted"):
+        read_values(topics, of_batch)
+    assert read_values(topics, replace(of_batch, loss_allowed=True)) == []
+    topics.write(topic, {"value": [b"new %d" % number for number in range(30)]}, batchRows="1")
+    for wanted in (of_batch, of_stream):
+        with pytest.raises(DataLost, match="were there when the query was planned"):
+            read_values(topics, wanted)
+    assert read_values(topics, replace(of_batch, loss_allowed=True)) == []
+
+
 def test_a_topic_created_anew_is_data_loss(topics: Topics, admin: Admin, topic: str) -> None:
     topics.write(topic, {"value": [b"old"]})
     plan = StreamPlan(topics.options(topic))
