@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import json
+import socket
+import threading
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -60,8 +64,10 @@ def _ask(
     sent: bytes | None = None,
     *,
     content: str = "application/json",
-    seconds: float = HTTP_SECONDS,
+    seconds: float | None = None,
 ) -> bytes:
+    """In `seconds` (default: `HTTP_SECONDS`) at most, for each redirection."""
+    seconds = HTTP_SECONDS if seconds is None else seconds
     url = admin_url + path
     headers = {} if sent is None else {"Content-Type": content}
     if access.auth_method == "basic" and access.auth_data:
@@ -74,11 +80,13 @@ def _ask(
             raise PipelineError(f"admin.url is {admin_url!r}; expected http://HOST:PORT")
         connection = _connection(access, parts.scheme, parts.hostname, parts.port, seconds)
         try:
-            connection.request(
-                method, parts.path + (f"?{parts.query}" if parts.query else ""), sent, headers=headers
-            )
-            response = connection.getresponse()
-            body = response.read()
+            connection.connect()
+            with _ended_after(seconds, connection.sock):
+                connection.request(
+                    method, parts.path + (f"?{parts.query}" if parts.query else ""), sent, headers=headers
+                )
+                response = connection.getresponse()
+                body = response.read()
         except (OSError, http.client.HTTPException) as error:
             raise PipelineError(
                 f"no admin API answers at {admin_url} ({error}); is admin.url right?"
@@ -92,6 +100,31 @@ def _ask(
             raise AdminRefused(response.status, url, body[:500].decode(errors="replace"))
         return body
     raise PipelineError(f"{url}: redirected too often")
+
+
+@contextlib.contextmanager
+def _ended_after(seconds: float, sock: socket.socket) -> Iterator[None]:
+    """What is done with the socket here takes no longer, however bytes dribble. Raises `TimeoutError`."""
+    is_late = threading.Event()
+
+    def end() -> None:
+        is_late.set()
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (OSError, http.client.HTTPException):
+        if not is_late.is_set():
+            raise
+    finally:
+        timer.cancel()
+        timer.join()
+    if is_late.is_set():
+        raise TimeoutError(f"no whole answer within {seconds:.0f} s")
 
 
 def _connection(

@@ -15,7 +15,6 @@ from geminga.pipeline.topics import full_name
 DEFAULT_POLL_TIMEOUT_MS = 20_000
 COMPRESSIONS = ("none", "lz4", "zlib", "zstd", "snappy")
 PARTITIONINGS = ("key", "roundrobin", "single", "partition")
-HASHINGS = ("java", "murmur3")
 VALUE_SCHEMAS = ("auto", "avro", "json", "none")
 _BATCH_ROWS = 1000
 

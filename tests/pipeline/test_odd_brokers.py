@@ -15,7 +15,7 @@ from fastcrc.crc32 import iscsi as crc_32c
 
 from geminga.clock import RealClock
 from geminga.errors import ServerError
-from geminga.pipeline import reading
+from geminga.pipeline import admin_http, reading
 from geminga.pipeline.avro_shapes import SchemaMismatch
 from geminga.pipeline.columns import ColumnMaker
 from geminga.pipeline.connection import Access, PipelineError
@@ -251,3 +251,26 @@ def test_what_is_wrong_with_tls_is_told(serve: Serve, tmp_path: Path) -> None:
         last_of(Access(url, trust_certificates=missing), TOPIC)
     with pytest.raises(PipelineError, match=rf"{missing} \(tlsCertificateFilePath.*No such file"):
         last_of(Access(url, certificate=missing), TOPIC)
+
+
+@pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_an_admin_api_that_dribbles_is_not_waited_for(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, head: bytes
+) -> None:
+    """In its headers, and in a body that ends where the connection does."""
+    monkeypatch.setattr(admin_http, "HTTP_SECONDS", 0.5)
+    dribbled: list[int] = []
+
+    def talk(connection: socket.socket) -> None:
+        connection.recv(10_000)
+        with contextlib.suppress(OSError):
+            connection.sendall(head)
+            for number in range(200):
+                connection.sendall(b"1")
+                dribbled.append(number)
+                threading.Event().wait(0.05)
+
+    url = serve(talk).service_url.replace("pulsar://", "http://")
+    with pytest.raises(PipelineError, match=r"no whole answer within 0 s.*is admin\.url right"):
+        admin_http.get_json(Access("pulsar://localhost"), url, "/admin/v2/x")
+    assert 3 < len(dribbled) < 100
