@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from geminga.cli.pipeline_spark import PLAIN, WholeDirectory, add_master, sessio
 if TYPE_CHECKING:
     from geminga.pipeline.audit_report import Report
 
+_PARTITION = re.compile(r"-partition-\d+$")
 KIND_FLAGS = {"published": "published", "delivered": "dispatched", "acked": "acked"}
 
 
@@ -27,7 +29,7 @@ def run(parser: Parser, arguments: Sequence[str]) -> int:
         logs += [(path, kind) for path in getattr(flags, flag)]
     if not logs:
         parser.error("name at least one log")
-    report = _audit(flags, logs)
+    report = _chosen(_audit(flags, logs), flags)
     if flags.out:
         with WholeDirectory(flags.out) as directory:
             directory.write("minutes", report.minutes)
@@ -52,6 +54,20 @@ def _add_flags(parser: Parser) -> None:
             metavar="LOG",
             help=f"a log of which every row is {flag}",
         )
+    parser.add_argument(
+        "--topic",
+        action="append",
+        default=[],
+        metavar="T",
+        help="tell of this one only, or of all of its partitions; may be repeated",
+    )
+    parser.add_argument(
+        "--subscription",
+        action="append",
+        default=[],
+        metavar="S",
+        help="tell of this one only; may be repeated",
+    )
     parser.add_argument("--early", type=duration_ms, default=0, metavar="TIME", help="how early is early (0)")
     parser.add_argument(
         "--late", type=duration_ms, default=1000, metavar="TIME", help="how late is late (1s)"
@@ -114,14 +130,57 @@ def _audit(flags: argparse.Namespace, logs: list[tuple[str, str]]) -> Report:
         spark.stop()
 
 
+def _chosen(report: Report, flags: argparse.Namespace) -> Report:
+    """What it says of the topics and subscriptions that were named. Raises `WrongLog` if that is nothing."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from geminga.pipeline.audit_events import WrongLog
+    from geminga.pipeline.topics import full_name
+
+    if not flags.topic and not flags.subscription:
+        return report
+    names = {*flags.topic, *(str(full_name(name)) for name in flags.topic)}
+    known = {*report.totals["topic"].to_pylist()}
+    topics = {
+        topic for topic in known if not names or {topic, str(full_name(topic).partitioned_name)} & names
+    }
+    subscriptions = {*(flags.subscription or report.totals["subscription"].to_pylist())}
+
+    def only(table: Any) -> Any:
+        has_topic, has_subscription = (
+            pc.is_in(table[name], pa.array(sorted(allowed), pa.string()))
+            for name, allowed in (("topic", topics), ("subscription", subscriptions))
+        )
+        return table.filter(pc.and_(has_topic, has_subscription))
+
+    totals = only(report.totals)
+    if not totals.num_rows:
+        raise WrongLog(
+            f"the logs say nothing of {' and '.join([*flags.topic, *flags.subscription])}; they have the "
+            f"topics {', '.join(sorted(known))}"
+        )
+    found = [one for one in report.found if one.topic in topics and one.subscription in subscriptions]
+    return report._replace(minutes=only(report.minutes), totals=totals, found=found)
+
+
 def _show(report: Report, flags: argparse.Namespace) -> None:
+    """A line for a subscription with nothing wrong, all figures of any other."""
+    from geminga.pipeline.audit_report import WRONG
+
     for reason in report.incomplete:
         tell(f"the log is not complete: {reason}")
     for row in report.totals.to_pylist():
         if flags.json:
             print(json.dumps(row))
             continue
-        print(f"{row['topic']}, {row['subscription'] or 'no subscription'}")
+        name = f"{row['topic']}, {row['subscription'] or 'no subscription'}"
+        if not any(row[what] for what in WRONG):
+            more = ("dispatched", "pending", "skipped", "repeated", "redelivered")
+            counts = ", ".join(f"{row[what]:,} {what}" for what in ("published", *more) if row[what])
+            print(f"{name}: nothing is wrong; {counts or 'no message'}")
+            continue
+        print(name)
         for name, value in row.items():
             if value is not None and name not in ("topic", "subscription"):
                 print(f"  {name:16}{value:>16,}")

@@ -54,6 +54,29 @@ def test_an_audit_tells_what_is_wrong_and_writes_it(call: Call, log: Path, tmp_p
     assert json.loads(text)["pending"] == 1
 
 
+def test_an_audit_tells_of_what_was_asked_for_and_in_a_line_of_what_is_right(
+    call: Call, log: Path, tmp_path: Path
+) -> None:
+    rows = pq.read_table(log).to_pylist()
+    right = [row | {"subscription": "right"} for row in rows if row["kind"] != "published"]
+    right += [right[0] | {"entry_id": 2, "time_ms": 60_002}]
+    other = [row | {"topic": f"{TOPIC}2-partition-0"} for row in rows]
+    pq.write_table(pa.Table.from_pylist(rows + right + other, SCHEMA), log)
+    audit = ("audit", log, "--settle", "0s", "--order", "none", "--master", "none")
+    code, text, _ = call(*audit)
+    assert (code, text.count("lost: 7:2"), text.count("nothing is wrong")) == (1, 2, 1)
+    code, text, _ = call(*audit, "--subscription", "right", "--topic", "t")
+    assert (code, text) == (0, f"{TOPIC}, right: nothing is wrong; 4 published, 4 dispatched\n")
+    out = tmp_path / "report"
+    code, text, _ = call(*audit, "--topic", "t2", "--json", "--out", out)
+    assert (code, [json.loads(line)["topic"] for line in text.splitlines()]) == (1, [f"{TOPIC}2-partition-0"])
+    (finding,) = pq.read_table(out / "findings.parquet").to_pylist()
+    assert finding["topic"] == f"{TOPIC}2-partition-0"
+    assert {*pq.read_table(out / "minutes.parquet")["topic"].to_pylist()} == {f"{TOPIC}2-partition-0"}
+    code, _, error = call(*audit, "--topic", "nowhere")
+    assert (code, "say nothing of nowhere" in error, TOPIC in error) == (1, True, True)
+
+
 def test_a_damaged_log_leaves_no_output(call: Call, log: Path, tmp_path: Path) -> None:
     log.write_bytes(log.read_bytes()[:-9])
     code, text, error = call("audit", log, "--master", "none", "--out", tmp_path / "report")
