@@ -8,6 +8,7 @@ entries of the bucket that is there already.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -93,6 +94,16 @@ def cut(counts: Mapping[int, int], rows_each: int, together: Iterable[Range] = (
     if first >= 0:
         ranges.append(Range(first, last))
     return ranges
+
+
+def cut_all(
+    parts: Iterable[Mapping[int, int]], settings: BucketSettings, together: Iterable[Range]
+) -> list[Range]:
+    """How a backlog is cut whose sources have so many rows by ledger."""
+    counts: Counter[int] = Counter()
+    for part in parts:
+        counts.update(part)
+    return cut(counts, rows_per_bucket(counts.total(), settings), together)
 
 
 def _units(counts: Mapping[int, int], together: Sequence[Range]) -> Iterator[tuple[Range, int]]:
@@ -210,6 +221,11 @@ def check_range(number: int, one: Range, shares: pa.Table) -> pa.Table:
     except CorruptData:
         faults.append((number, "damaged", wanted.length, one.first, -1))
     return pa.Table.from_pylist([dict(zip(FAULTS.names, fault, strict=True)) for fault in faults], FAULTS)
+
+
+def faults_in(table: pa.Table) -> list[Fault]:
+    """The rows of a `FAULTS` table, in order."""
+    return sorted(Fault(*row.values()) for row in table.to_pylist())
 
 
 def _bucket_rows(one: Range, entries: Mapping[int, bytes]) -> Rows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -18,9 +18,9 @@ from geminga.pipeline.buckets import (
     Fault,
     Range,
     check_range,
-    cut,
+    cut_all,
     encode_range,
-    rows_per_bucket,
+    faults_in,
     share_batch,
 )
 from geminga.pipeline.buckets_backlog import Share, Source
@@ -33,10 +33,7 @@ def ranges_of(
     together: Sequence[Range] = (),
 ) -> list[Range]:
     """How the backlog is cut. No range ends within one of `together`."""
-    counts: Counter[int] = Counter()
-    for source in sources:
-        counts.update(source.counts())
-    return cut(counts, rows_per_bucket(counts.total(), settings), together)
+    return cut_all((source.counts() for source in sources), settings, together)
 
 
 def build(sources: Sequence[Source], ranges: Sequence[Range], settings: BucketSettings) -> Iterator[Encoded]:
@@ -75,7 +72,7 @@ def verify(sources: Sequence[Source], ranges: Sequence[Range]) -> list[Fault]:
     """What is wrong with the buckets of these ranges."""
     tables = [check_range(n, ranges[n], shares) for n, shares in _gathered(sources, ranges).items()]
     found = pa.concat_tables([FAULTS.empty_table(), *tables])
-    return sorted(Fault(*row.values()) for row in found.to_pylist())
+    return faults_in(found)
 
 
 def _gathered(sources: Sequence[Source], ranges: Sequence[Range]) -> dict[int, pa.Table]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -17,9 +16,9 @@ from geminga.pipeline.buckets import (
     Fault,
     Range,
     check_range,
-    cut,
+    cut_all,
     encode_range,
-    rows_per_bucket,
+    faults_in,
     share_batch,
 )
 from geminga.pipeline.buckets_backlog import Source
@@ -35,10 +34,7 @@ def ranges_of(
     together: Sequence[Range] = (),
 ) -> list[Range]:
     """How the backlog is cut; reads it, or some of it, and counts. No range ends within one of `together`."""
-    counts: Counter[int] = Counter()
-    for part in collect_each(spark, sources, lambda _, source: source.counts()):
-        counts.update(part)
-    return cut(counts, rows_per_bucket(counts.total(), settings), together)
+    return cut_all(collect_each(spark, sources, lambda _, source: source.counts()), settings, together)
 
 
 def build(
@@ -77,7 +73,7 @@ def verify(spark: SparkSession, sources: Sequence[Source], ranges: Sequence[Rang
 
     frame = _shares(spark, sources, cut_at).groupBy("range").applyInArrow(check, spark_schema(FAULTS))
     found: pa.Table = raised(frame.toArrow)
-    return sorted(Fault(*row.values()) for row in found.to_pylist())
+    return faults_in(found)
 
 
 def _shares(spark: SparkSession, sources: Sequence[Source], ranges: list[Range]) -> DataFrame:
