@@ -169,4 +169,4 @@ def test_a_command_on_spark_tells_nothing_of_how_spark_starts(tmp_path: Path, lo
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stderr.splitlines() if "incubator modules" not in line]
     assert [line for line in lines if "WARN" in line or "log level" in line or "log4j" in line] == []
-    assert "delivered" in done.stdout
+    assert "4 published, 3 dispatched, 1 pending" in done.stdout
