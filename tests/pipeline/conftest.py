@@ -14,7 +14,9 @@ from geminga.cli.main import main
 from geminga.pipeline.columns import ColumnMaker, column_names
 from geminga.pipeline.options import parse_options
 from geminga.pipeline.planning import plan_batch
+from geminga.pipeline.reading import Range
 from geminga.pipeline.rows import read_range
+from geminga.pipeline.streaming import Offsets, StreamPlan
 from geminga.pipeline.writing import Task, TaskWriter, Written
 from tests.e2e.broker_process import BrokerProcess, Endpoints
 from tests.e2e.conftest import (
@@ -97,6 +99,13 @@ class Topics:
 
     def values(self, topic: str, **more: str) -> list[bytes | None]:
         return [row["value"] for row in self.read(topic, **more)]
+
+
+def triggers(plan: StreamPlan, offsets: Offsets) -> Iterator[list[Range]]:
+    """What a stream reads in each micro-batch, from `offsets` on until nothing is left."""
+    while (end := plan.latest(offsets, limited=True)) != offsets:
+        yield plan.ranges(offsets, end)
+        offsets = end
 
 
 @pytest.fixture

@@ -123,7 +123,8 @@ def write_log(part: Part) -> int:
 
 
 @contextlib.asynccontextmanager
-async def _stores(directory: Path) -> AsyncIterator[tuple[Any, MetadataStore, trio.Nursery]]:
+async def stores(directory: Path) -> AsyncIterator[tuple[Any, MetadataStore, trio.Nursery]]:
+    """What a broker stores in, open and running, without the broker. Closed on leaving."""
     disk = RealDisk()
     with contextlib.ExitStack() as held:
         async with trio.open_nursery() as nursery:
@@ -147,7 +148,7 @@ async def _stores(directory: Path) -> AsyncIterator[tuple[Any, MetadataStore, tr
 
 async def _make(directory: Path, ledgers: int, published_ms: int) -> None:
     """A topic with a subscription, and what metadata say of its ledgers."""
-    async with _stores(directory) as (bookie, metadata, nursery):
+    async with stores(directory) as (bookie, metadata, nursery):
         ids, tail = LedgerIds(metadata), TailCache(1 << 20)
         topic = await ManagedLedger.open(PATH, bookie, metadata, ids, RealClock(), tail_cache=tail)
         topic.run_in(nursery)

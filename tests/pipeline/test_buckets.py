@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 from pathlib import Path
 
@@ -13,21 +12,16 @@ import pytest
 import trio
 
 from geminga.bookie.inspection import LogRecord, walk_records
-from geminga.bookie_places import open_bookie
 from geminga.cli.main import main
 from geminga.cli.stopped_topic import opened_topic
 from geminga.clock import RealClock
-from geminga.config import Config
 from geminga.disk import RealDisk
 from geminga.errors import CorruptData
-from geminga.key_value import BlockCache, RocksKeyValue
 from geminga.managed_ledger.managed_ledger import ManagedLedger
 from geminga.managed_ledger.rollover import ManagedLedgerSettings
 from geminga.managed_ledger.tail_cache import TailCache
 from geminga.metadata import records
-from geminga.metadata.instance import check_instance
 from geminga.metadata.ledger_ids import LedgerIds
-from geminga.metadata.store import MetadataStore
 from geminga.names import TopicName
 from geminga.pipeline import buckets_backlog
 from geminga.pipeline.audit_events import WrongLog
@@ -42,6 +36,7 @@ from geminga.tracker.bucket_store import BucketStore
 from geminga.tracker.rows import ENTRY_BITS, concatenate
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.message_metadata import stamp
+from tests.pipeline.stored_backlog import stores
 
 TOPIC = "persistent://public/default/orders"
 SMALL = BucketSettings(indexes_min=100, segment_indexes_max=30)
@@ -111,45 +106,28 @@ def message(number: int) -> bytes:
 
 
 async def _fill(directory: Path) -> None:
-    disk, held = RealDisk(), contextlib.ExitStack()
-    with held:
-        async with trio.open_nursery() as nursery:
-            disk.make_directory(str(directory / "metadata"))
-            values = RocksKeyValue(str(directory / "metadata"))
-            held.callback(values.close)
-            metadata = MetadataStore(values)
-            await nursery.start(metadata.run)
-            instance = await check_instance(metadata, cluster="standalone", clock="real", now_ms=1)
-            cache = BlockCache(1 << 20)
-            bookie, indexes = await open_bookie(
-                Config(), disk, str(directory), metadata, instance, cache, held
-            )
-            for index in indexes:
-                await nursery.start(index.run)
-            await nursery.start(bookie.run)
-            topic = await ManagedLedger.open(
-                records.managed_ledger_path(TopicName.parse(TOPIC)),
-                bookie,
-                metadata,
-                LedgerIds(metadata),
-                RealClock(),
-                ManagedLedgerSettings(ledger_entries_max=50, rollover_min_ms=0),
-                tail_cache=TailCache(1 << 20),
-            )
-            topic.run_in(nursery)
-            cursor = await topic.open_cursor("sub", initial="earliest")
-            for number in range(ENTRIES):
-                while topic.number_of_entries < number:
-                    await trio.lowlevel.checkpoint()
-                topic.append(message(number), None)
-            while topic.number_of_entries < ENTRIES:
+    async with stores(directory) as (bookie, metadata, nursery):
+        topic = await ManagedLedger.open(
+            records.managed_ledger_path(TopicName.parse(TOPIC)),
+            bookie,
+            metadata,
+            LedgerIds(metadata),
+            RealClock(),
+            ManagedLedgerSettings(ledger_entries_max=50, rollover_min_ms=0),
+            tail_cache=TailCache(1 << 20),
+        )
+        topic.run_in(nursery)
+        cursor = await topic.open_cursor("sub", initial="earliest")
+        for number in range(ENTRIES):
+            while topic.number_of_entries < number:
                 await trio.lowlevel.checkpoint()
-            first = topic.ledgers[0].ledger_id
-            cursor.acknowledge_cumulative((first, 20))
-            cursor.acknowledge([(first, 30), (first, 41), (first, 42)])
-            await topic.close()
-            await bookie.close()
-            nursery.cancel_scope.cancel()
+            topic.append(message(number), None)
+        while topic.number_of_entries < ENTRIES:
+            await trio.lowlevel.checkpoint()
+        first = topic.ledgers[0].ledger_id
+        cursor.acknowledge_cumulative((first, 20))
+        cursor.acknowledge([(first, 30), (first, 41), (first, 42)])
+        await topic.close()
 
 
 ACKNOWLEDGED = {*range(21), 30, 41, 42}

@@ -20,7 +20,7 @@ from geminga.pipeline.planning import plan_batch
 from geminga.pipeline.rows import read_range
 from geminga.pipeline.schemas import schema_of, value_fields
 from geminga.pipeline.streaming import StreamPlan
-from tests.pipeline.conftest import POLL_TIMEOUT_S, Topics
+from tests.pipeline.conftest import POLL_TIMEOUT_S, Topics, triggers
 
 
 class Keys:
@@ -103,10 +103,7 @@ def test_ranges_and_triggers_cut_anywhere_add_up(
         )
     plan = StreamPlan(topics.options(topic, startingOffsets="earliest", maxRowsPerTrigger="33"))
     try:
-        offsets, found = plan.initial(), []
-        while (end := plan.latest(offsets, limited=True)) != offsets:
-            found.append(read(topics, topic, keys, plan.ranges(offsets, end)))
-            offsets = end
+        found = [read(topics, topic, keys, ranges) for ranges in triggers(plan, plan.initial())]
     finally:
         plan.close()
     assert [len(each) for each in found] == [33, 33, 33, 1]

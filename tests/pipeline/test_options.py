@@ -21,7 +21,7 @@ from geminga.pipeline.streaming import StreamPlan
 from geminga.pipeline.topics import last_of
 from geminga.wire import pulsar_pb2 as pb
 from tests.e2e.admin_http import Admin, topic_path
-from tests.pipeline.conftest import Topics
+from tests.pipeline.conftest import Topics, triggers
 from tests.pipeline.test_topics import read_values
 
 LATEST_BYTES = [8, -1, -1, -1, -1, -1, -1, -1, -1, 127, 16, -1, -1, -1, -1, -1, -1, -1, -1, 127]
@@ -262,10 +262,10 @@ def test_rows_and_bytes_bound_a_trigger_together(topics: Topics, topic: str) -> 
     ):
         plan = StreamPlan(topics.options(topic, startingOffsets="earliest", **limits))
         try:
-            offsets, steps = plan.initial(), []
-            while (end := plan.latest(offsets, limited=True)) != offsets:
-                steps.append(sum(len(read_values(topics, wanted)) for wanted in plan.ranges(offsets, end)))
-                offsets = end
+            steps = [
+                sum(len(read_values(topics, wanted)) for wanted in ranges)
+                for ranges in triggers(plan, plan.initial())
+            ]
         finally:
             plan.close()
         assert sum(steps) == 60

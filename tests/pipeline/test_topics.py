@@ -28,7 +28,7 @@ from geminga.pipeline.streaming import StreamPlan
 from geminga.pipeline.topics import TopicMissing, last_of
 from geminga.pipeline.writing import Task, TaskWriter
 from tests.e2e.admin_http import Admin, topic_path
-from tests.pipeline.conftest import POLL_TIMEOUT_S, Topics
+from tests.pipeline.conftest import POLL_TIMEOUT_S, Topics, triggers
 
 VALUE_ONLY = pa.schema([("value", pa.binary())])
 CODECS = {
@@ -260,10 +260,10 @@ def test_a_byte_limit_takes_whole_entries_and_moves_on(topics: Topics, topic: st
     topics.write(topic, {"value": [b"x" * 1000] * 40}, batchRows="1")
     plan = StreamPlan(topics.options(topic, startingOffsets="earliest", maxBytesPerTrigger="10500"))
     try:
-        offsets, steps = plan.initial(), []
-        while (end := plan.latest(offsets, limited=True)) != offsets:
-            steps.append(sum(len(read_values(topics, wanted)) for wanted in plan.ranges(offsets, end)))
-            offsets = end
+        steps = [
+            sum(len(read_values(topics, wanted)) for wanted in ranges)
+            for ranges in triggers(plan, plan.initial())
+        ]
     finally:
         plan.close()
     assert sum(steps) == 40
