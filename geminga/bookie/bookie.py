@@ -29,6 +29,8 @@ from geminga.bookie.journal_set import JournalSet, LastEntries
 from geminga.bookie.ledger_writer import LedgerWriter
 from geminga.bookie.lifeline import Lifeline
 from geminga.bookie.opening import LedgerPlace, Opened, open_all
+from geminga.bookie.reader import LedgerReader
+from geminga.bookie.records import Run
 from geminga.bookie.recovery import RecoveryReport
 from geminga.bookie.settings import BookieSettings, BookieStatistics
 from geminga.bookie.statistics import JournalCounts, statistics_of
@@ -281,19 +283,31 @@ class Bookie:
         """The longest run of entries from `first` up to `last` that is in memory; [] if `first` is not."""
         return self._set.of(ledger_id).reader.read_cached(ledger_id, first, last)
 
-    async def read(
-        self, ledger_id: int, first: int, last: int, *, bytes_max: int, read_ahead: bool = True
-    ) -> list[bytes]:
+    async def read(self, ledger_id: int, first: int, last: int, *, bytes_max: int) -> list[bytes]:
         """Entries from `first` on, at least one, up to `last` at most, together at most `bytes_max` long
-        unless the first alone is longer. Only bytes that match their checksum. `read_ahead` false: nobody
-        will ask for what follows.
+        unless the first alone is longer. Only bytes that match their checksum. Reads ahead.
 
         LedgerNotFound if the ledger was deleted or never had the first entry; CorruptData, with file and
         offset, if it had and the entry's bytes are damaged.
         """
-        return await self._set.of(ledger_id).reader.read(
-            ledger_id, first, last, bytes_max, read_ahead=read_ahead
-        )
+        return await self._set.of(ledger_id).reader.read(ledger_id, first, last, bytes_max)
+
+    async def read_runs(self, runs: Sequence[Run], *, bytes_max: int) -> dict[Run, list[bytes]]:
+        """Of several runs that lie anywhere, and of which nobody will ask for what follows, what `read` would
+        return for each, by run: of one at least, and of more until those of a directory are `bytes_max` long.
+        One trip to the disk for all of a directory. Errors as in `read`, of the first run.
+        """
+        readers: dict[LedgerReader, list[Run]] = {}
+        for run in runs:
+            readers.setdefault(self._set.of(run.ledger_id).reader, []).append(run)
+        brought: dict[Run, list[bytes]] = {}
+        for reader, part in readers.items():
+            try:
+                brought |= await reader.read_runs(part, bytes_max)
+            except StorageError:
+                if not brought:
+                    raise
+        return brought
 
     # ---- flushing
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
+from collections.abc import Sequence
 
 import trio
 
 from geminga.bookie.read_cache import ReadCache
 from geminga.bookie.read_counts import Found, ReadStatistics
-from geminga.bookie.records import Segment
+from geminga.bookie.records import Run, Segment
 from geminga.bookie.storage import LedgerStorage
 from geminga.bookie.write_caches import WriteCaches
 from geminga.errors import LedgerNotFound, StorageError
@@ -97,9 +98,7 @@ class LedgerReader:
             first = end + 1
         return bodies
 
-    async def read(
-        self, ledger_id: int, first: int, last: int, bytes_max: int, *, read_ahead: bool = True
-    ) -> list[bytes]:
+    async def read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes]:
         assert first <= last
         bodies = self._read_memory(ledger_id, first, last, bytes_max)
         if not bodies and (loading := self._loading.get((ledger_id, first))) is not None:
@@ -110,24 +109,45 @@ class LedgerReader:
         if bodies:
             return bodies
         try:
-            if read_ahead:
-                segment = (await self._load(ledger_id, first, last, bytes_max))[0]
-            else:
-                segment = await self._storage.load_few(ledger_id, first, last, bytes_max)
-                self.log_loads += 1
-                self.log_bytes += segment.record_bytes
+            segment = (await self._load(ledger_id, first, last, bytes_max))[0]
         except LedgerNotFound:
             raise
         except StorageError:
             self.failures += 1
             raise
         end = _last_within(segment, first, min(last, segment.last), bytes_max, at_least_one=True)
-        if read_ahead:
-            self._found = self._in_logs
-            self._note(segment, first, end, segment.body_bytes(first, end))
-        else:
-            self._in_logs.add(end - first + 1, segment.body_bytes(first, end))
+        self._found = self._in_logs
+        self._note(segment, first, end, segment.body_bytes(first, end))
         return segment.bodies(first, end)
+
+    async def read_runs(self, runs: Sequence[Run], bytes_max: int) -> dict[Run, list[bytes]]:
+        brought: dict[Run, list[bytes]] = {}
+        missing = []
+        for run in runs:
+            if bodies := self._read_memory(*run, bytes_max):
+                brought[run] = bodies
+                bytes_max -= sum(map(len, bodies))
+            else:
+                missing.append(run)
+            if bytes_max <= 0:
+                break
+        if not missing or bytes_max <= 0:
+            await trio.lowlevel.checkpoint()
+            return brought
+        try:
+            segments = await self._storage.load_runs(missing, bytes_max)
+        except StorageError as error:
+            if brought:
+                return brought
+            self.failures += not isinstance(error, LedgerNotFound)
+            raise
+        for run, segment in zip(missing, segments, strict=False):
+            end = _last_within(segment, run.first, segment.last, bytes_max, at_least_one=True)
+            brought[run] = segment.bodies(run.first, end)
+            self._in_logs.add(end - run.first + 1, segment.body_bytes(run.first, end))
+            self.log_loads += 1
+            self.log_bytes += segment.record_bytes
+        return brought
 
     async def run(self) -> None:
         """Read ahead of readers, for ever. A failure is for whoever asks for the entry."""

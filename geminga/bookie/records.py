@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from fastcrc.crc32 import iscsi
 
@@ -23,6 +23,14 @@ crc32c = iscsi
 RECORD_HEAD: Final = struct.Struct(">IQQ")
 RECORD_CRC: Final = struct.Struct(">I")
 RECORD_PREFIX_BYTES: Final = RECORD_HEAD.size + RECORD_CRC.size
+
+
+class Run(NamedTuple):
+    """Consecutive entries of one ledger, `last` included."""
+
+    ledger_id: int
+    first: int
+    last: int
 
 
 class Segment:

@@ -8,8 +8,7 @@ entry log synced, then index and mark in one synced batch, then the journal let 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -21,7 +20,7 @@ from geminga.bookie.index_format import DELETED, State
 from geminga.bookie.journal_files import JournalPosition
 from geminga.bookie.ledger_index import LedgerIndex, LedgerRow
 from geminga.bookie.log_slices import LogSlices
-from geminga.bookie.records import Segment
+from geminga.bookie.records import Run, Segment
 from geminga.bookie.segment_map import SegmentMap
 from geminga.bookie.settings import BookieSettings
 from geminga.disk import Disk, DiskFull
@@ -204,12 +203,6 @@ class LedgerStorage:
         """-1 if there is none, or the ledger is deleted."""
         return -1 if self.is_deleted(ledger_id) else self._index.last_entry_id(ledger_id)
 
-    async def load_few(self, ledger_id: int, first: int, last: int, bytes_max: int) -> Segment:
-        """The same without read-ahead, and no further than to the end of the first one's row."""
-        return await self.disk.run(
-            partial(self._load_row, ledger_id, first, last, bytes_max, read_ahead_bytes=0)
-        )
-
     async def load(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[Segment]:
         """Entries from `first` on without a gap, checked: the first at least, what was asked for and what
         follows it, up to the read-ahead. Errors as in `Bookie.read`.
@@ -227,6 +220,28 @@ class LedgerStorage:
                 break  # whoever asks for that entry will be told
             segments.append(segment)
             left -= segment.record_bytes
+        return segments
+
+    async def load_runs(self, runs: Sequence[Run], bytes_max: int) -> list[Segment]:
+        """One segment for each run, in their order, without read-ahead and no further than to the end of its
+        first entry's row: until `bytes_max` bytes are read, or up to one that cannot be read. The first at
+        least; errors as in `Bookie.read`.
+        """
+        return await self.disk.run(self._load_runs, runs, bytes_max)
+
+    def _load_runs(self, runs: Sequence[Run], bytes_max: int) -> list[Segment]:
+        segments: list[Segment] = []
+        for ledger_id, first, last in runs:
+            try:
+                segment = self._load_row(ledger_id, first, last, bytes_max, read_ahead_bytes=0)
+            except StorageError:
+                if segments:
+                    break  # whoever asks for it first will be told
+                raise
+            segments.append(segment)
+            bytes_max -= segment.record_bytes
+            if bytes_max <= 0:
+                break
         return segments
 
     def _load_row(

@@ -172,6 +172,9 @@ class DelayingDispatcher(Dispatcher):
         window = self.delayed.next_again(self.cursor.read_position)
         if window is None:
             return False
+        if not self.throttle.limits:
+            # However few permits there are: nearly all of these will be held back.
+            count_max = self.settings.read_entries_max
         entry_ids = self._nowhere(window, count_max)
         if not entry_ids:
             self.delayed.again_up_to(window.end)

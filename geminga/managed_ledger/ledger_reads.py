@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import trio
 
+from geminga.bookie.records import Run
 from geminga.errors import LedgerNotFound
 from geminga.limits import MIB
 from geminga.managed_ledger.entry import Entry, entries_from
@@ -97,14 +99,10 @@ class LedgerReads:
             if bodies is not None:
                 return entries_from(place.ledger_id, place.entry_id, bodies)
 
-    async def _read_bookie(
-        self, ledger_id: int, first: int, last: int, bytes_max: int, *, read_ahead: bool = True
-    ) -> list[bytes] | None:
+    async def _read_bookie(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes] | None:
         """None: the ledger was trimmed while we waited."""
         try:
-            bodies = await self._bookie.read(
-                ledger_id, first, last, bytes_max=bytes_max, read_ahead=read_ahead
-            )
+            bodies = await self._bookie.read(ledger_id, first, last, bytes_max=bytes_max)
         except LedgerNotFound:
             if ledger_id in self._chain.counts:
                 raise
@@ -126,42 +124,73 @@ class LedgerReads:
         Ends behind the entry with which `bytes_max` is reached: see `reached`.
         """
         await trio.lowlevel.checkpoint()
+        wanted = set(positions)
         found: list[Entry] = []
-        i = 0
         left_bytes = bytes_max
-        while i < len(positions) and left_bytes > 0:
-            ledger_id, first = positions[i]
-            entries = self._chain.counts.get(ledger_id, 0)
-            if not 0 <= first < entries:
-                i += 1
+        parts = self._in_memory(runs_of(positions, self._chain.counts), bytes_max)
+        while parts and left_bytes > 0:
+            part = parts[0]
+            if isinstance(part, Run):
+                parts = await self._bring(parts, min(left_bytes, READ_RUN_BYTES_MAX))
                 continue
-            last = first
-            j = i + 1
-            while j < len(positions) and positions[j][0] == ledger_id and positions[j][1] < entries:
-                if positions[j][1] - last > READ_GAP_MAX:
-                    break
-                last = positions[j][1]
-                j += 1
-            run = await self._read_run(ledger_id, first, last)
-            wanted = {entry_id for _, entry_id in positions[i:j]}
-            for entry in run:
-                if left_bytes > 0 and entry.position.entry_id in wanted:
+            parts.popleft()
+            for entry in part:
+                if left_bytes > 0 and entry.position in wanted:
                     left_bytes -= len(entry.body)
                     found.append(entry)
-            # A run may end early, at its bound of bytes: go on after what it brought.
-            reached = run[-1].position.entry_id if run else last
-            while i < j and positions[i][1] <= reached:
-                i += 1
         return found
 
-    async def _read_run(self, ledger_id: int, first: int, last: int) -> list[Entry]:
-        cached = self.read_cached((ledger_id, first), last + 1 - first, READ_RUN_BYTES_MAX)
-        if cached:
-            return cached
+    def _in_memory(self, runs: Iterable[Run], bytes_max: int) -> deque[list[Entry] | Run]:
+        """The runs, replaced by their entries as far as those are in memory and not longer than that."""
+        parts: deque[list[Entry] | Run] = deque()
+        for run in runs:
+            rest: Run | None = run
+            while rest is not None:
+                ledger_id, first, last = rest
+                entries = None
+                if bytes_max > 0:
+                    entries = self.read_cached((ledger_id, first), last + 1 - first, READ_RUN_BYTES_MAX)
+                if not entries:
+                    parts.append(rest)
+                    break
+                bytes_max -= sum(len(entry.body) for entry in entries)
+                parts.append(entries)
+                rest = _behind(rest, entries)
+        return parts
+
+    async def _bring(self, parts: deque[list[Entry] | Run], bytes_max: int) -> deque[list[Entry] | Run]:
+        """The same parts with the entries of some runs, of the first one at least."""
+        runs = [part for part in parts if isinstance(part, Run)]
+        brought = await self._read_runs(runs, bytes_max)
+        filled: deque[list[Entry] | Run] = deque()
+        for part in parts:
+            if not isinstance(part, Run) or part not in brought:
+                filled.append(part)
+                continue
+            filled.append(brought[part])
+            if (rest := _behind(part, brought[part])) is not None:
+                filled.append(rest)
+        return filled
+
+    async def _read_runs(self, runs: Sequence[Run], bytes_max: int) -> dict[Run, list[Entry]]:
+        """Of at least the first run at least the first entry; nothing if its ledger was trimmed."""
+        first = runs[0]
+        if _is_in_order(first):
+            bodies = await self._read_bookie(*first, READ_RUN_BYTES_MAX)
+            return {first: entries_from(first.ledger_id, first.first, bodies or [])}
         # Messages with random delays lie anywhere: what stands beside one is not due with it.
-        in_order = last - first >= READ_IN_ORDER_MIN
-        bodies = await self._read_bookie(ledger_id, first, last, READ_RUN_BYTES_MAX, read_ahead=in_order)
-        return [] if bodies is None else entries_from(ledger_id, first, bodies)
+        try:
+            brought = await self._bookie.read_runs(
+                [run for run in runs if not _is_in_order(run)], bytes_max=bytes_max
+            )
+        except LedgerNotFound:
+            if first.ledger_id in self._chain.counts:
+                raise
+            return {first: []}
+        for bodies in brought.values():
+            self._missed(bodies)
+            self.bytes_read += sum(map(len, bodies))
+        return {run: entries_from(run.ledger_id, run.first, bodies) for run, bodies in brought.items()}
 
     async def find_first(
         self, predicate: Callable[[Entry], bool], *, after: tuple[int, int] | None = None
@@ -192,6 +221,34 @@ class LedgerReads:
     async def _read_one(self, position: Position) -> Entry | None:
         entries = await self.read_positions((position,))
         return entries[0] if entries else None
+
+
+def runs_of(positions: Sequence[tuple[int, int]], counts: Mapping[int, int]) -> Iterator[Run]:
+    """The runs to read for ascending positions: with what lies between those that are near to each other.
+    Without those that no ledger has, by how many entries each has.
+    """
+    ledger_id = first = last = -1
+    for next_ledger, entry_id in positions:
+        if not 0 <= entry_id < counts.get(next_ledger, 0):
+            continue
+        if next_ledger != ledger_id or entry_id - last > READ_GAP_MAX:
+            if ledger_id >= 0:
+                yield Run(ledger_id, first, last)
+            ledger_id, first = next_ledger, entry_id
+        last = entry_id
+    if ledger_id >= 0:
+        yield Run(ledger_id, first, last)
+
+
+def _is_in_order(run: Run) -> bool:
+    return run.last - run.first >= READ_IN_ORDER_MIN
+
+
+def _behind(run: Run, entries: Sequence[Entry]) -> Run | None:
+    """What is left of a run behind its first entries; None also for one that has none any more."""
+    if not entries or (reached := entries[-1].position.entry_id) >= run.last:
+        return None
+    return run._replace(first=reached + 1)
 
 
 def reached(positions: Sequence[tuple[int, int]], found: Sequence[Entry], bytes_max: int) -> int:

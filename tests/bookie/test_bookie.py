@@ -16,6 +16,7 @@ import trio
 
 from geminga.bookie.bookie import Bookie
 from geminga.bookie.ledger_writer import LedgerWriter
+from geminga.bookie.records import Run
 from geminga.bookie.settings import BookieSettings
 from geminga.disk import RealDisk
 from geminga.errors import CorruptData, LedgerFenced, LedgerNotFound, StorageError
@@ -343,20 +344,46 @@ async def test_ending_the_run_writes_what_was_accepted(tmp_path: Path) -> None:
         assert await read_all(bookie, 1) == bodies(1, 50)
 
 
-async def test_a_read_without_read_ahead_takes_only_what_it_asks_for(tmp_path: Path) -> None:
-    wanted = bodies(1, 2000, size=200)
+async def test_runs_anywhere_are_read_in_one_trip_and_bring_nothing_else(tmp_path: Path) -> None:
+    wanted = {ledger_id: bodies(ledger_id, 1000, size=200) for ledger_id in (1, 2)}
+    async with running(tmp_path) as bookie:
+        for ledger_id in wanted:
+            await Owner(bookie, ledger_id).add(*wanted[ledger_id])
+    runs = [
+        Run(ledger_id, first, min(first + first % 3, 999))
+        for ledger_id in wanted
+        for first in range(7, 1000, 41)
+    ]
+    async with running(tmp_path) as bookie:
+        left, trips = runs, 0
+        while left:
+            brought = await bookie.read_runs(left, bytes_max=1 << 20)
+            for (ledger_id, first, last), found in brought.items():
+                assert 1 <= len(found) <= last - first + 1
+                assert found == wanted[ledger_id][first : first + len(found)]
+            left, trips = [run for run in left if run not in brought], trips + 1
+        assert trips == 1
+        statistics = bookie.statistics()
+        assert statistics.reads_from_memory == 0
+        assert statistics.read_log_bytes <= 3 * len(runs) * (max(map(len, wanted[1] + wanted[2])) + 24)
+        assert statistics.read_cache_bytes == 0
+
+
+async def test_runs_are_read_as_far_as_bytes_allow_and_up_to_one_that_cannot_be(tmp_path: Path) -> None:
+    wanted = bodies(1, 100, size=200)
     async with running(tmp_path) as bookie:
         await Owner(bookie, 1).add(*wanted)
     async with running(tmp_path) as bookie:
-        for first in range(7, 2000, 41):
-            last = min(first + first % 3, 1999)
-            found = await bookie.read(1, first, last, bytes_max=1 << 20, read_ahead=False)
-            assert found == wanted[first : first + len(found)]
-            assert 1 <= len(found) <= last - first + 1
-        statistics = bookie.statistics()
-        assert statistics.reads_from_memory == 0
-        assert statistics.read_log_bytes <= 3 * 49 * (max(map(len, wanted)) + 24)
-        assert statistics.read_cache_bytes == 0
+        fresh = bodies(2, 1)
+        await Owner(bookie, 2).add(*fresh)
+        runs = [Run(1, 10, 10), Run(1, 50, 50), Run(1, 90, 90)]
+        assert await bookie.read_runs(runs, bytes_max=1) == {runs[0]: wanted[10:11]}
+        gone = Run(1, 100, 100)
+        assert list(await bookie.read_runs([runs[0], gone, runs[1]], bytes_max=1 << 20)) == [runs[0]]
+        with pytest.raises(LedgerNotFound):
+            await bookie.read_runs([gone, runs[1]], bytes_max=1 << 20)
+        in_memory = Run(2, 0, 0)
+        assert await bookie.read_runs([gone, in_memory], bytes_max=1 << 20) == {in_memory: fresh}
 
 
 async def test_reading_in_order_is_read_ahead(tmp_path: Path) -> None:

@@ -217,6 +217,29 @@ async def test_scattered_entries_are_read_within_a_bound_of_bytes(rooms, publish
         assert came == positions[::3]
 
 
+@pytest.mark.parametrize("bytes_max", [1, 35, 200, 10_000])
+async def test_scattered_entries_come_in_order_from_wherever_they_are(rooms, publish, bytes_max):
+    """From logs, the read cache, the write caches and the tail cache; near to each other and far apart."""
+    async with rooms() as r:
+        first = await publish(
+            await r.open(ManagedLedgerSettings(ledger_entries_max=200, rollover_min_ms=0)), bodies(500)
+        )
+    async with rooms() as r:
+        ledger = await r.open(ROLL_AT_10)
+        positions = first + await publish(ledger, bodies(25))
+        await ledger.read(positions[250], 3, 1 << 20)
+        asked = [p for n, p in enumerate(positions) if n % 37 == 0 or n % 50 < 2 or 300 < n < 340 or n > 505]
+        left, came = asked, []
+        while left:
+            entries = await ledger.read_positions(left, bytes_max)
+            assert sum(len(entry.body) for entry in entries[:-1]) < bytes_max
+            came += entries
+            left = left[reached(left, entries, bytes_max) :]
+        assert [entry.position for entry in came] == asked
+        of = dict(zip(positions, bodies(500) + bodies(25), strict=True))
+        assert [entry.body for entry in came] == [of[position] for position in asked]
+
+
 async def test_scattered_entries_of_which_none_is_there(rooms, publish):
     async with rooms() as r:
         ledger = await r.open(ROLL_AT_10)
