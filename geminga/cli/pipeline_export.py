@@ -62,13 +62,18 @@ def add_connection(parser: Parser) -> None:
     """Flags that name a broker."""
     add_url(parser)
     parser.add_argument("--admin-url", metavar="URL", help="its admin API, such as http://127.0.0.1:8080")
+    add_options(parser, "of the data source")
+
+
+def add_options(parser: Parser, whose: str) -> None:
+    """The flag for whatever has none of its own."""
     parser.add_argument(
         "--option",
         action="append",
         type=pair,
         default=[],
         metavar="NAME=VALUE",
-        help="of the data source, such as pulsar.client.authParams=token:...; may be repeated",
+        help=f"{whose}, such as pulsar.client.authParams=token:...; may be repeated",
     )
 
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from geminga.cli.main import EXIT_FAILED, EXIT_OK, Parser
-from geminga.cli.options import DEFAULT_URL, URL_VARIABLE, pair
+from geminga.cli.options import DEFAULT_URL, URL_VARIABLE
+from geminga.cli.pipeline_export import add_options
 from geminga.cli.pipeline_spark import PLAIN, add_master, session, tell
 from geminga.clock import RealClock
 
@@ -33,14 +34,7 @@ def run(parser: Parser, arguments: Sequence[str]) -> int:
         default=os.environ.get(URL_VARIABLE, DEFAULT_URL),
         help=f"where a running broker's messages are read (default: ${URL_VARIABLE} or {DEFAULT_URL})",
     )
-    parser.add_argument(
-        "--option",
-        action="append",
-        type=pair,
-        default=[],
-        metavar="NAME=VALUE",
-        help="for a running broker, such as pulsar.client.authParams=token:...; may be repeated",
-    )
+    add_options(parser, "for a running broker")
     parser.add_argument("--topic", required=True, help="one topic; a partition by its own name")
     parser.add_argument("--subscription", required=True, metavar="NAME")
     parser.add_argument(
