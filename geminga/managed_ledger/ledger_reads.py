@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import trio
@@ -127,11 +127,11 @@ class LedgerReads:
         wanted = set(positions)
         found: list[Entry] = []
         left_bytes = bytes_max
-        parts = self._in_memory(runs_of(positions, self._chain.counts), bytes_max)
+        parts = self._in_memory(positions, bytes_max)
         while parts and left_bytes > 0:
             part = parts[0]
             if isinstance(part, Run):
-                parts = await self._bring(parts, min(left_bytes, READ_RUN_BYTES_MAX))
+                parts = await self._bring(parts, positions, min(left_bytes, READ_RUN_BYTES_MAX))
                 continue
             parts.popleft()
             for entry in part:
@@ -140,10 +140,10 @@ class LedgerReads:
                     found.append(entry)
         return found
 
-    def _in_memory(self, runs: Iterable[Run], bytes_max: int) -> deque[list[Entry] | Run]:
-        """The runs, replaced by their entries as far as those are in memory and not longer than that."""
+    def _in_memory(self, positions: Sequence[tuple[int, int]], bytes_max: int) -> deque[list[Entry] | Run]:
+        """Their runs, replaced by their entries as far as those are in memory and not longer than that."""
         parts: deque[list[Entry] | Run] = deque()
-        for run in runs:
+        for run in runs_of(positions, self._chain.counts):
             rest: Run | None = run
             while rest is not None:
                 ledger_id, first, last = rest
@@ -155,10 +155,12 @@ class LedgerReads:
                     break
                 bytes_max -= sum(len(entry.body) for entry in entries)
                 parts.append(entries)
-                rest = _behind(rest, entries)
+                rest = _behind(rest, entries, positions)
         return parts
 
-    async def _bring(self, parts: deque[list[Entry] | Run], bytes_max: int) -> deque[list[Entry] | Run]:
+    async def _bring(
+        self, parts: deque[list[Entry] | Run], positions: Sequence[tuple[int, int]], bytes_max: int
+    ) -> deque[list[Entry] | Run]:
         """The same parts with the entries of some runs, of the first one at least."""
         runs = [part for part in parts if isinstance(part, Run)]
         brought = await self._read_runs(runs, bytes_max)
@@ -168,7 +170,7 @@ class LedgerReads:
                 filled.append(part)
                 continue
             filled.append(brought[part])
-            if (rest := _behind(part, brought[part])) is not None:
+            if (rest := _behind(part, brought[part], positions)) is not None:
                 filled.append(rest)
         return filled
 
@@ -244,11 +246,13 @@ def _is_in_order(run: Run) -> bool:
     return run.last - run.first >= READ_IN_ORDER_MIN
 
 
-def _behind(run: Run, entries: Sequence[Entry]) -> Run | None:
-    """What is left of a run behind its first entries; None also for one that has none any more."""
-    if not entries or (reached := entries[-1].position.entry_id) >= run.last:
+def _behind(run: Run, entries: Sequence[Entry], positions: Sequence[tuple[int, int]]) -> Run | None:
+    """What is left of a run behind its first entries, from the next of `positions` on: what lies before that
+    may be unreadable, and nobody asked for it. None also for one that has none any more.
+    """
+    if not entries or entries[-1].position.entry_id >= run.last:
         return None
-    return run._replace(first=reached + 1)
+    return run._replace(first=positions[bisect_right(positions, entries[-1].position)][1])
 
 
 def reached(positions: Sequence[tuple[int, int]], found: Sequence[Entry], bytes_max: int) -> int:

@@ -240,6 +240,24 @@ async def test_scattered_entries_come_in_order_from_wherever_they_are(rooms, pub
         assert [entry.body for entry in came] == [of[position] for position in asked]
 
 
+@pytest.mark.parametrize("step", [2, 8])
+async def test_a_damaged_entry_between_scattered_ones_is_in_nobodys_way(rooms, publish, tmp_path, step):
+    """Whether their run is short or so long that it is read as one in order."""
+    async with rooms() as r:
+        positions = await publish(await r.open(), bodies(40))
+    (log,) = (tmp_path / "bookie" / "entry-logs").iterdir()
+    content = log.read_bytes()
+    assert content.count(b"message 5") == 1
+    log.write_bytes(content.replace(b"message 5", b"message s"))
+    async with rooms() as r:
+        ledger = await r.open()
+        asked = positions[4::step][:4]
+        assert positions[5] not in asked
+        assert [entry.position for entry in await ledger.read_positions(asked)] == asked
+        with pytest.raises(CorruptData, match="entry 5 of"):
+            await ledger.read_positions(positions[4:7])
+
+
 async def test_scattered_entries_of_which_none_is_there(rooms, publish):
     async with rooms() as r:
         ledger = await r.open(ROLL_AT_10)
