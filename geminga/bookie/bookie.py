@@ -294,8 +294,9 @@ class Bookie:
 
     async def read_runs(self, runs: Sequence[Run], *, bytes_max: int) -> dict[Run, list[bytes]]:
         """Of several runs that lie anywhere, and of which nobody will ask for what follows, what `read` would
-        return for each, by run: of one at least, and of more until those of a directory are `bytes_max` long.
-        One trip to the disk for all of a directory. Errors as in `read`, of the first run.
+        return for each, by run: of the first at least, and of more until those of a directory are `bytes_max`
+        long. One trip to the disk for all of a directory; what is in memory behind one that is not is left
+        for another call. Errors as in `read`, of the first run.
         """
         readers: dict[LedgerReader, list[Run]] = {}
         for run in runs:

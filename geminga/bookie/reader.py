@@ -122,9 +122,13 @@ class LedgerReader:
 
     async def read_runs(self, runs: Sequence[Run], bytes_max: int) -> dict[Run, list[bytes]]:
         brought: dict[Run, list[bytes]] = {}
-        missing = []
+        missing: list[Run] = []
         for run in runs:
-            if bodies := self._read_memory(*run, bytes_max):
+            if missing:
+                # What is in memory behind one that is not would use up the bytes before that is read.
+                if self._find_quietly(run.ledger_id, run.first) is None:
+                    missing.append(run)
+            elif bodies := self._read_memory(*run, bytes_max):
                 brought[run] = bodies
                 bytes_max -= sum(map(len, bodies))
             else:

@@ -383,7 +383,10 @@ async def test_runs_are_read_as_far_as_bytes_allow_and_up_to_one_that_cannot_be(
         with pytest.raises(LedgerNotFound):
             await bookie.read_runs([gone, runs[1]], bytes_max=1 << 20)
         in_memory = Run(2, 0, 0)
-        assert await bookie.read_runs([gone, in_memory], bytes_max=1 << 20) == {in_memory: fresh}
+        with pytest.raises(LedgerNotFound):
+            await bookie.read_runs([gone, in_memory], bytes_max=1 << 20)
+        assert await bookie.read_runs([in_memory, gone], bytes_max=1 << 20) == {in_memory: fresh}
+        assert await bookie.read_runs([runs[0], in_memory], bytes_max=1) == {runs[0]: wanted[10:11]}
 
 
 async def test_reading_in_order_is_read_ahead(tmp_path: Path) -> None:

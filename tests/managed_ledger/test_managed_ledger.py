@@ -258,6 +258,20 @@ async def test_a_damaged_entry_between_scattered_ones_is_in_nobodys_way(rooms, p
             await ledger.read_positions(positions[4:7])
 
 
+async def test_what_is_in_memory_behind_one_in_a_log_is_not_fetched_beyond_the_bytes(rooms, publish):
+    async with rooms() as r:
+        positions = await publish(await r.open(), [b"%05000d" % n for n in range(1000)])
+    async with rooms() as r:
+        ledger = await r.open()
+        near_the_end = positions[900::9]
+        for position in near_the_end:
+            await ledger.read(position, 1, 1)
+        before = r.bookie.statistics().reads_from_memory
+        (entry,) = await ledger.read_positions([positions[300], *near_the_end], 1)
+        assert entry.position == positions[300]
+        assert r.bookie.statistics().reads_from_memory - before <= 1
+
+
 async def test_scattered_entries_of_which_none_is_there(rooms, publish):
     async with rooms() as r:
         ledger = await r.open(ROLL_AT_10)
