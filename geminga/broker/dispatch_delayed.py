@@ -6,6 +6,7 @@ the backlog to be read again, because an index has lost, or had no room for, wha
 
 from __future__ import annotations
 
+import sys
 from itertools import islice
 
 from geminga.broker.delayed import Window
@@ -37,6 +38,10 @@ class DelayingDispatcher(Dispatcher):
         self.delayed = around.delayed
         self._taken_ahead = NOWHERE
         """Up to here the index may have given entries that are yet to be passed by reading."""
+
+    def _look_ahead_left(self) -> int:
+        """How many more entries may be read that perhaps no consumer can take yet."""
+        return sys.maxsize
 
     def _share(self, batch: Batch, *, is_new: bool) -> None:
         """Decide who gets what of a batch, send it, and keep the rest for the next time."""
@@ -174,7 +179,7 @@ class DelayingDispatcher(Dispatcher):
             return False
         if not self.throttle.limits:
             # However few permits there are: nearly all of these will be held back.
-            count_max = self.settings.read_entries_max
+            count_max = min(self.settings.read_entries_max, self._look_ahead_left())
         entry_ids = self._nowhere(window, count_max)
         if not entry_ids:
             self.delayed.again_up_to(window.end)

@@ -341,3 +341,26 @@ async def test_reading_goes_on_while_a_part_of_the_index_is_unknown(
         assert sorted(client.positions) == [p for p in positions if p not in (positions[5], positions[7])]
         assert skips or client.positions == sorted(client.positions)
         assert len(subscription.delayed) == 2
+
+
+async def test_what_is_read_again_keeps_to_the_look_ahead_of_key_shared(
+    dispatch_rig: OpenRig, autojump_clock: MockClock
+) -> None:
+    async with dispatch_rig() as rig:
+        subscription = await rig.subscription(look_ahead_max_per_consumer=5)
+        clients = [rig.join(subscription, KEY_SHARED, name, permits=1) for name in "ab"]
+        body = message(b"x", key="k", deliver_at_ms=rig.now_ms() + LATER_MS)
+        positions = await rig.publish(*[body] * 60)
+        await rig.settle()
+        assert len(subscription.delayed) == 60
+        tracker = subscription.delayed.tracker
+        assert tracker is not None
+        tracker.pass_positions(positions)
+        await trio.sleep(LATER_MS / 1000)
+        subscription.delayed.read_again(positions[0].ledger_id, positions[-1].ledger_id)
+        await rig.settle()
+        assert subscription.statistics().msg_in_replay == 10, "five for each consumer"
+        for client in clients:
+            client.flow(100)
+        await rig.settle()
+        assert sorted(clients[0].positions + clients[1].positions) == positions
