@@ -156,10 +156,7 @@ class Feed:
             members.run_end = entry_id + 1
         elif not self._begin_run(ledger_id, entry_id):
             return
-        column = self._column
-        column.append_time(deliver_at_ms)
-        if deliver_at_ms < column.earliest_ms:
-            column.earliest_ms = deliver_at_ms
+        self._column.append_time(deliver_at_ms)
         if self._room > 1:
             self._room -= 1
         else:
@@ -284,9 +281,7 @@ class Feed:
 
     def earliest_ms(self) -> int:
         """The kept time of the earliest row of both columns; later than all times if there is none."""
-        earliest_ms = self.mutable.column.earliest_ms
-        if self.shared.column.earliest_ms < earliest_ms:
-            earliest_ms = self.shared.column.earliest_ms
+        earliest_ms = min(self.mutable.column.earliest_ms, self.shared.column.earliest_ms)
         return earliest_ms if earliest_ms == NEVER_MS else self._rules.kept_ms(earliest_ms)
 
     def forget(self) -> None:

@@ -21,10 +21,10 @@ NEVER_MS = 1 << 63
 class OpenColumn:
     """Rows in the order of arrival, each code at most once as far as this column knows.
 
-    `append_time` and `earliest_ms` are for the feed, which adds single rows itself.
+    `append_time` is for the feed, which adds single rows itself.
     """
 
-    __slots__ = ("append_time", "earliest_ms", "span_codes", "span_rows", "times_ms")
+    __slots__ = ("_earliest_ms", "_looked_at", "append_time", "span_codes", "span_rows", "times_ms")
 
     def __init__(self) -> None:
         self.clear()
@@ -34,10 +34,21 @@ class OpenColumn:
         self.append_time = self.times_ms.append
         self.span_codes = array("q")
         self.span_rows = array("q")
-        self.earliest_ms = NEVER_MS
+        self._earliest_ms = NEVER_MS
+        self._looked_at = 0
+        """Of how many rows that is the earliest time: the rest are looked at when it is asked for."""
 
     def __len__(self) -> int:
         return len(self.times_ms)
+
+    @property
+    def earliest_ms(self) -> int:
+        """`NEVER_MS` without rows."""
+        count = len(self.times_ms)
+        if self._looked_at < count:
+            self._earliest_ms = min(self._earliest_ms, min(self.times_ms[self._looked_at :]))
+            self._looked_at = count
+        return self._earliest_ms
 
     def begin_span(self, code: int) -> None:
         """The next time is that of this position, those after it follow it until a new span begins."""
@@ -46,8 +57,6 @@ class OpenColumn:
 
     def add(self, code: int, deliver_at_ms: int) -> None:
         self.begin_span(code)
-        if deliver_at_ms < self.earliest_ms:
-            self.earliest_ms = deliver_at_ms
         self.append_time(deliver_at_ms)
 
     def add_many(
@@ -72,8 +81,10 @@ class OpenColumn:
             self.span_rows.frombytes(starts.tobytes())
         elif not continued:
             self.begin_span(ledger_code + entry_ids[0])
-        if earliest_ms < self.earliest_ms:
-            self.earliest_ms = earliest_ms
+        if self._looked_at == len(self.times_ms):
+            self._looked_at += len(deliver_at_ms)
+            if earliest_ms < self._earliest_ms:
+                self._earliest_ms = earliest_ms
         self.times_ms.fromlist(deliver_at_ms)
 
     def codes(self) -> Integers:
