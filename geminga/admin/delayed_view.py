@@ -12,6 +12,7 @@ from typing import Protocol
 from geminga.broker.delayed_statistics import (
     AdoptedBuckets,
     BucketInfo,
+    CancelResult,
     Damage,
     DelayedPage,
     DelayedSummary,
@@ -57,8 +58,12 @@ class DelayedView(Protocol):
         """
         ...
 
-    async def cancel(self, topic: TopicName, subscription: str, positions: Sequence[Position]) -> int:
-        """Acknowledge messages that wait: they are never delivered. Returns how many that was news for."""
+    async def cancel(
+        self, topic: TopicName, subscription: str, positions: Sequence[Position]
+    ) -> CancelResult:
+        """Acknowledge messages that wait for their time, whether they have been read yet or not: they are
+        never delivered.
+        """
         ...
 
     async def reschedule(

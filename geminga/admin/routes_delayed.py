@@ -79,8 +79,7 @@ class DelayedRoutes:
         if not isinstance(given, list) or not given or len(given) > POSITIONS_MAX:
             raise BadRequest(f'expected {{"messages": ["ledger:entry", ...]}} with up to {POSITIONS_MAX}')
         positions = [_position(place) for place in given]
-        count = await self._view.cancel(topic_of(request), subscription_of(request), positions)
-        return json_response({"cancelled": count})
+        return json_response(await self._view.cancel(topic_of(request), subscription_of(request), positions))
 
     async def expedite(self, request: Request) -> Response:
         """Body: {"message": "ledger:entry"}"""

@@ -47,7 +47,7 @@ class DueCount(msgspec.Struct, rename="camel", kw_only=True):
     to_ms: int
     messages: int
     is_estimated: bool = False
-    """Of a segment that is not loaded only its first and last time are known; it is spread between these."""
+    """Of most segments on disk only the first and last time are known; they are spread between these."""
 
 
 class DelayedMessage(msgspec.Struct, rename="camel", kw_only=True):
@@ -69,6 +69,18 @@ class WhyNotDelivered(msgspec.Struct, rename="camel", kw_only=True):
     text: str
     """For people."""
     due_ms: int | None = None
+
+
+class NotCancelled(msgspec.Struct, rename="camel", kw_only=True):
+    message: str
+    """As `ledger:entry`."""
+    why: str
+    """For people."""
+
+
+class CancelResult(msgspec.Struct, rename="camel", kw_only=True):
+    cancelled: int
+    not_cancelled: list[NotCancelled]
 
 
 class SegmentInfo(msgspec.Struct, rename="camel", kw_only=True):

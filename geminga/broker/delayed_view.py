@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -12,16 +13,18 @@ from geminga.broker.delayed_damage import damage_bucket
 from geminga.broker.delayed_statistics import (
     AdoptedBuckets,
     BucketInfo,
+    CancelResult,
     Damage,
     DelayedMessage,
     DelayedPage,
     DelayedSummary,
     DueCount,
+    NotCancelled,
     SegmentInfo,
     WhyNotDelivered,
 )
 from geminga.broker.dispatch_shared import SharedDispatcher
-from geminga.errors import NotAllowed, PeerError, ProtocolError
+from geminga.errors import NotAllowed, PeerError, ProtocolError, StorageError
 from geminga.limits import MIB
 from geminga.managed_ledger.ledger_reads import reached
 from geminga.position import Position
@@ -33,7 +36,9 @@ if TYPE_CHECKING:
     from geminga.broker.topics import Topics
     from geminga.managed_ledger.entry import Entry
     from geminga.names import TopicName
+    from geminga.tracker.bucket_store import StoredBucket
     from geminga.tracker.interface import DelayedDeliveryTracker
+    from geminga.tracker.rows import Rows
 
 
 CLASSES_MAX = 1000
@@ -41,6 +46,12 @@ READ_AT_ONCE = 20
 """Entries that are read for nothing but their times, ..."""
 READ_BYTES = 4 * MIB
 """... and what they may take."""
+
+
+class BeingRead(PeerError):
+    """What an index has is not known yet."""
+
+    http_status = 503
 
 
 class NotDelayed(PeerError):
@@ -78,12 +89,27 @@ def _pending(subscription: Subscription) -> int:
     return max(subscription.backlog() - unread, 0)
 
 
-def _due_count(tracker: DelayedDeliveryTracker | None) -> int:
+def _due(tracker: DelayedDeliveryTracker | None) -> tuple[int, int | None]:
+    """How many of those that wait are due, and when the first one is."""
+    if tracker is None or not len(tracker):
+        return 0, None
     from geminga.tracker import eyes
     from geminga.tracker.view import View
 
     assert isinstance(tracker, View)
-    return eyes.due_count(tracker)
+    return eyes.due_count(tracker), eyes.next_due_ms(tracker)
+
+
+async def _decoded(
+    home: IndexHome, named: list[tuple[StoredBucket, int]]
+) -> dict[tuple[StoredBucket, int], Rows]:
+    """Those segments on the bookie that can be read: some hundred microseconds for each on the loop."""
+    found = {}
+    for stored, number in named:
+        with contextlib.suppress(StorageError):  # the broker finds that out by itself
+            entry = await home.store.read_segment(stored, number)
+            found[stored, number] = stored.directory.decode_segment(number, entry)
+    return found
 
 
 class DelayedOperator:
@@ -97,6 +123,15 @@ class DelayedOperator:
         loaded = await self._topics.get(topic, create=False)
         subscription = loaded.subscription(name)
         return subscription, loaded.delays.home_of(subscription.delayed)
+
+    async def _find_read(self, topic: TopicName, name: str) -> tuple[Subscription, IndexHome | None]:
+        """The same, with all that its index has. `BeingRead` soon after a start."""
+        found, _ = await self._find(topic, name)
+        if found.delayed.tracker is None and found.delayed.has_index():
+            await found.delayed.open()
+        if found.delayed.is_unknown is not None:
+            raise BeingRead(f"the delayed index of {topic} is still being read: ask again in a moment")
+        return await self._find(topic, name)
 
     async def _index_of(self, topic: TopicName, name: str) -> IndexHome | None:
         """What the subscription looks at, or would."""
@@ -114,16 +149,17 @@ class DelayedOperator:
         pending = _pending(found)
         shared = found.dispatcher if isinstance(found.dispatcher, SharedDispatcher) else None
         again = len(shared.redelivery) if shared is not None else 0
+        due, next_due_ms = _due(delayed.tracker)
         return DelayedSummary(
             messages=messages,
-            due=_due_count(delayed.tracker) if messages else 0,
+            due=due,
             backlog=backlog,
             pending=pending,
             to_be_sent_again=again,
             unread=max(backlog - messages - pending - again, 0),
             consumers=len(found.consumers),
             holds_back=found.dispatcher is None or isinstance(found.dispatcher, SharedDispatcher),
-            next_due_ms=delayed.tracker.next_due_ms() if delayed.tracker is not None else None,
+            next_due_ms=next_due_ms,
             index_bytes=delayed.memory_bytes(),
             keeps_buckets=settings.keeps_buckets,
             is_shared=settings.is_shared,
@@ -134,15 +170,16 @@ class DelayedOperator:
         )
 
     async def histogram(self, topic: TopicName, subscription: str, width_ms: int) -> list[DueCount]:
-        found, _ = await self._find(topic, subscription)
+        found, home = await self._find_read(topic, subscription)
         view = found.delayed.tracker
-        if view is None:
+        if view is None or home is None:
             return []
         from geminga.tracker import eyes
         from geminga.tracker.view import View
 
         assert isinstance(view, View)
-        while len(classes := eyes.histogram(view, width_ms)) > CLASSES_MAX:
+        read = await _decoded(home, eyes.segments_to_read(view, width_ms))
+        while len(classes := eyes.histogram(view, width_ms, read)) > CLASSES_MAX:
             width_ms *= 2
             await trio.lowlevel.checkpoint()
         return [
@@ -158,7 +195,7 @@ class DelayedOperator:
     async def messages(
         self, topic: TopicName, subscription: str, start: Position, count_max: int
     ) -> DelayedPage:
-        found, home = await self._find(topic, subscription)
+        found, home = await self._find_read(topic, subscription)
         view = found.delayed.tracker
         if view is None or home is None:
             return DelayedPage(messages=[], next=None)
@@ -187,6 +224,9 @@ class DelayedOperator:
 
     async def why(self, topic: TopicName, subscription: str, position: Position) -> WhyNotDelivered:
         found, _ = await self._find(topic, subscription)
+        return await self._why(found, position)
+
+    async def _why(self, found: Subscription, position: Position) -> WhyNotDelivered:
         ledger_id, entry_id = position
         place = f"{ledger_id}:{entry_id}"
         if entry_id >= found.topic.ledger.entries_in(ledger_id):
@@ -261,23 +301,47 @@ class DelayedOperator:
         adopted: AdoptedBuckets = await module.adopt_buckets(loaded, found, bundle)
         return adopted
 
-    async def cancel(self, topic: TopicName, subscription: str, positions: Sequence[Position]) -> int:
-        found, _ = await self._find(topic, subscription)
-        waiting = [position for position in dict.fromkeys(positions) if found.delayed.holds(position)]
+    async def cancel(
+        self, topic: TopicName, subscription: str, positions: Sequence[Position]
+    ) -> CancelResult:
+        found, _ = await self._find_read(topic, subscription)
+        places = list(dict.fromkeys(positions))
+        unread = {p for p in places if not found.delayed.holds(p) and await self._waits_unread(found, p)}
+        # Reading took a while.
+        waiting = [
+            p for p in places if (p in unread or found.delayed.holds(p)) and not found.delayed.is_settled(p)
+        ]
         found.delayed.passed(waiting)
         found.cursor.acknowledge(waiting)
         if found.notes is not None:
             found.notes.acked(None, waiting)
         if waiting and found.cursor.durable:
             await found.cursor.persist()
-        return len(waiting)
+        others = [
+            NotCancelled(message=f"{p.ledger_id}:{p.entry_id}", why=(await self._why(found, p)).text)
+            for p in places
+            if p not in waiting
+        ]
+        return CancelResult(cancelled=len(waiting), not_cancelled=others)
+
+    async def _waits_unread(self, found: Subscription, position: Position) -> bool:
+        """Whether a message that no index knows has a time that has not come: no consumer has come yet to
+        have it read, or it is about to be.
+        """
+        shares = found.dispatcher is None or isinstance(found.dispatcher, SharedDispatcher)
+        if not shares or found.delayed.is_settled(position):
+            return False
+        entries = await found.topic.ledger.read_positions([position])
+        due_ms = _due_ms(found, entries[0]) if entries else None
+        return due_ms is not None and due_ms > found.clock.now_ms()
 
     async def reschedule(
         self, topic: TopicName, subscription: str, position: Position, due_ms: int | None
     ) -> None:
-        found, home = await self._find(topic, subscription)
+        found, home = await self._find_read(topic, subscription)
         if home is None or not found.delayed.holds(position):
-            raise NotDelayed(f"{position} does not wait on {subscription}")
+            why = await self._why(found, position)
+            raise NotDelayed(f"{position} does not wait on {subscription}: {why.text}")
         home.forget_overrides(home.is_acknowledged_by_all)
         when_ms = found.clock.now_ms() if due_ms is None else due_ms
         if not await home.reschedule(position, when_ms):

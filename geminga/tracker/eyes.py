@@ -1,17 +1,22 @@
 """Looking into an index of delayed positions: what waits, until when, and where its due time is kept.
 
-Everything here reads what is in memory and changes nothing. A due time may be in a segment on the bookie that
-is not loaded: then the caller is told which segments to read.
+Everything here reads what is in memory and changes nothing. Due times may be in segments on the bookie that
+are not loaded: of these the caller is told which to read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from heapq import nlargest
 from itertools import chain
+from operator import itemgetter
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from geminga.errors import CorruptData
 from geminga.tracker.bucket_store import StoredBucket
 from geminga.tracker.due_rows import codes_of, keep_only, members_of
 from geminga.tracker.index import DelayedIndex
@@ -20,7 +25,12 @@ from geminga.tracker.sources import Bucket
 from geminga.tracker.view import View
 
 CLASSES_MAX: Final = 10_000
-"""Of a histogram; what is due later than the last one begins counts in the last one."""
+"""Over which one segment is spread; what is due later than the last one begins counts in the last one."""
+SEGMENTS_READ_MAX: Final = 20
+"""So many segments are decoded for a histogram, those over the most classes: some ten milliseconds."""
+
+
+NOTHING_READ: Final[Mapping[tuple[StoredBucket, int], Rows]] = MappingProxyType({})
 
 
 class DueClass(NamedTuple):
@@ -45,17 +55,22 @@ class Whereabouts(NamedTuple):
     """Whose ledgers the position belongs to, if there is one."""
 
 
-def histogram(view: View, width_ms: int) -> list[DueClass]:
-    """Ascending classes that are not empty; the counts sum up to that of the view.
+def histogram(
+    view: View, width_ms: int, read: Mapping[tuple[StoredBucket, int], Rows] = NOTHING_READ
+) -> list[DueClass]:
+    """Ascending classes that are not empty; the counts sum up to that of the view. `read`: the rows of
+    segments that `segments_to_read` named.
 
     Single rows are counted where they are; of a packed or stored segment only the first and the last time are
     known, so its rows are spread evenly between these, and what has been passed of them is taken from all in
-    proportion: such classes are estimated.
+    proportion: such classes are estimated. The few segments over the most classes are decoded, if they are
+    in memory: one message far in the future would have all others of its segment spread up to there.
     """
     assert width_ms > 0
     index = view.index
+    known = _decoded(index, width_ms, read)
     exact: dict[int, int] = {}
-    for rows in chain(view.unread_rows(), _live_rows(view)):
+    for rows in chain(view.unread_rows(), _live_rows(view, known.values())):
         starts, counts = np.unique(rows.times_ms // width_ms, return_counts=True)
         for start, count in zip(starts.tolist(), counts.tolist(), strict=True):
             exact[start] = exact.get(start, 0) + count
@@ -64,6 +79,8 @@ def histogram(view: View, width_ms: int) -> list[DueClass]:
     in_segments = 0
     for bucket in _buckets(index):
         for number in range(bucket.next_segment, bucket.segments):
+            if (id(bucket), number) in known:
+                continue
             min_ms, max_ms = int(bucket.min_ms[number]), int(bucket.max_ms[number])
             count = int(bucket.counts[number])
             in_segments += count
@@ -82,6 +99,61 @@ def histogram(view: View, width_ms: int) -> list[DueClass]:
         DueClass(start * width_ms, counts_by_class[start], start in estimated)
         for start in sorted(counts_by_class)
     ]
+
+
+def segments_to_read(view: View, width_ms: int) -> list[tuple[StoredBucket, int]]:
+    """Which segments on the bookie to read and decode for a histogram: see there."""
+    return [
+        (stored, number)
+        for stored, bucket, number in _widest(view.index, width_ms)
+        if stored is not None and number not in bucket.loaded
+    ]
+
+
+def _decoded(
+    index: DelayedIndex, width_ms: int, read: Mapping[tuple[StoredBucket, int], Rows]
+) -> dict[tuple[int, int], Rows]:
+    """By bucket (its `id`) and segment, of which nothing has been taken yet."""
+    known: dict[tuple[int, int], Rows] = {}
+    for _, bucket, number in _widest(index, width_ms):
+        if number in bucket.loaded:
+            with suppress(CorruptData):  # whoever is to be served from it finds that out
+                known[id(bucket), number] = bucket.rows_of(number)
+    for stored, bucket in index.buckets.items():
+        for number in range(bucket.next_segment, bucket.segments):
+            if (stored, number) in read:
+                known[id(bucket), number] = read[stored, number]
+    return known
+
+
+def _widest(index: DelayedIndex, width_ms: int) -> list[tuple[StoredBucket | None, Bucket, int]]:
+    """Segments over more than one class, those over the most."""
+    found = []
+    for stored, bucket in chain(((None, pack) for pack in _packs(index)), index.buckets.items()):
+        first = np.asarray(bucket.min_ms, np.int64)[bucket.next_segment :] // width_ms
+        classes = np.asarray(bucket.max_ms, np.int64)[bucket.next_segment :] // width_ms - first
+        found += [
+            (int(classes[at]), stored, bucket, bucket.next_segment + at)
+            for at in np.flatnonzero(classes).tolist()
+        ]
+    return [entry[1:] for entry in nlargest(SEGMENTS_READ_MAX, found, key=itemgetter(0))]
+
+
+def next_due_ms(view: View) -> int | None:
+    """The time of the earliest that waits, None if nothing does; of a packed or stored segment the time of
+    its first row, wanted or not. A tracker may name an earlier one, of what was given another time.
+    """
+    if not len(view):
+        return None
+    times_ms = [int(rows.times_ms.min()) for rows in chain(view.unread_rows(), _live_rows(view))]
+    if view.due.behind.count:
+        times_ms.append(view.index.now_ms())
+    times_ms += [
+        int(bucket.min_ms[bucket.next_segment])
+        for bucket in _buckets(view.index)
+        if bucket.next_segment < bucket.segments
+    ]
+    return min(times_ms, default=None)
 
 
 def due_count(view: View) -> int:
@@ -110,7 +182,9 @@ def _spread(classes: dict[int, float], min_ms: int, max_ms: int, count: int, wid
     first, last = min_ms // width_ms, max_ms // width_ms
     last = min(last, first + CLASSES_MAX - 1)
     for start in range(first, last + 1):
-        from_ms, to_ms = max(min_ms, start * width_ms), min(max_ms + 1, (start + 1) * width_ms)
+        from_ms, to_ms = max(min_ms, start * width_ms), (start + 1) * width_ms
+        if start == last or to_ms > max_ms:
+            to_ms = max_ms + 1
         share = count * (to_ms - from_ms) / (max_ms + 1 - min_ms)
         classes[start] = classes.get(start, 0.0) + share
     return range(first, last + 1)
@@ -130,8 +204,8 @@ def _apportion(weights: dict[int, float], total: int) -> dict[int, int]:
     return found
 
 
-def _live_rows(view: View) -> Iterable[Rows]:
-    """Single rows of the index whose positions wait and are not passed."""
+def _live_rows(view: View, more: Iterable[Rows] = ()) -> Iterable[Rows]:
+    """Single rows of the index, and `more` of it, whose positions wait and are not passed."""
     index = view.index
     parts = [index.feed.shared, index.feed.mutable]
     rows = [part.unsorted_rows() for part in parts if len(part.column)]
@@ -140,6 +214,7 @@ def _live_rows(view: View) -> Iterable[Rows]:
         source.rest() for frozen in index.buckets.frozen() for source in frozen.runs() if source.has_more()
     ]
     rows += [run for bucket in _buckets(index) for run in bucket.rows_brought_out()]
+    rows += more
     seen: set[int] = set()
     for part in rows:
         wanted = _wanted(view, part)
@@ -168,16 +243,19 @@ def _with_their_times(rows: Rows, overrides: dict[int, int], seen: set[int]) -> 
     for row, code in enumerate(rows.codes.tolist()):
         if (time_ms := overrides.get(code)) is not None:
             wanted[row] = time_ms == rows.times_ms.item(row) and code not in seen
-            seen.add(code)
+            if wanted[row]:
+                seen.add(code)
     return rows.where(wanted)
 
 
-def _buckets(index: DelayedIndex) -> list[Bucket]:
+def _packs(index: DelayedIndex) -> list[Bucket]:
     packs = [bucket for part in (index.feed.shared, index.feed.mutable) for bucket in part.packs]
     packs += [pack for frozen in index.buckets.frozen() for pack in frozen.packs()]
-    return [bucket for bucket in packs if not bucket.is_stale] + [
-        bucket for _, bucket in index.buckets.items()
-    ]
+    return [bucket for bucket in packs if not bucket.is_stale]
+
+
+def _buckets(index: DelayedIndex) -> list[Bucket]:
+    return _packs(index) + [bucket for _, bucket in index.buckets.items()]
 
 
 # -- positions -----------------------------------------------------------------------------------------
@@ -213,31 +291,18 @@ def due_times_ms(view: View, positions: Sequence[tuple[int, int]]) -> dict[tuple
     for rows in chain(view.unread_rows(), _live_rows(view), packed):
         if not left:
             break
-        for code, time_ms in times_in(rows, left).items():
+        for code, time_ms in _times_in(rows, left).items():
             found[left.pop(code)] = time_ms
     return found
 
 
-def times_in(rows: Rows, codes: Iterable[int]) -> dict[int, int]:
+def _times_in(rows: Rows, codes: Iterable[int]) -> dict[int, int]:
     """Of those codes that are in these rows, the (first) time."""
     wanted = np.fromiter(codes, np.int64)
     found: dict[int, int] = {}
     for row in np.flatnonzero(np.isin(rows.codes, wanted)).tolist():
         found.setdefault(rows.codes.item(row), rows.times_ms.item(row))
     return found
-
-
-def segments_to_read(view: View, position: tuple[int, int]) -> list[tuple[StoredBucket, int]]:
-    """Where the due time of a position that waits may stand, if it is not in memory: read and decode these,
-    and look with `times_in`.
-    """
-    return [
-        (stored, number)
-        for stored, bucket in view.index.buckets.items()
-        if stored.start_ledger <= position[0] <= stored.end_ledger
-        for number in range(bucket.next_segment, bucket.segments)
-        if number not in bucket.loaded
-    ]
 
 
 def whereabouts(view: View, position: tuple[int, int]) -> Whereabouts:

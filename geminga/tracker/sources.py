@@ -278,6 +278,10 @@ class Bucket:
         """Those at hand that are decoded."""
         return [] if self._run is None else [self._run.rest()]
 
+    def rows_of(self, number: int) -> Rows:
+        """Of a segment whose bytes are in memory, for looking. CorruptData."""
+        return self._decode(number, self.loaded[number])
+
     def rows_in_memory(self) -> list[Rows]:
         """All rows that are not taken and can be had without a load. Decodes them: for looking, not for
         serving.

@@ -174,11 +174,60 @@ async def test_cancelled_messages_never_come(dispatch_rig: OpenRig, autojump_clo
         positions = await publish(rig, [0, 1000, 1000, 1000])
         await rig.settle()
         view = operator(rig)
-        assert await view.cancel(TOPIC, "s", [positions[0], positions[2], positions[2]]) == 1
+        result = await view.cancel(TOPIC, "s", [positions[0], positions[2], positions[2]])
+        assert result.cancelled == 1
+        assert [left.message for left in result.not_cancelled] == [f"{positions[0][0]}:{positions[0][1]}"]
+        assert "was sent to the consumer" in result.not_cancelled[0].why
         assert len(subscription.delayed) == 2
         assert not subscription.cursor.is_dirty, "durable by now"
         await trio.sleep(2)
         assert client.positions == [positions[0], positions[1], positions[3]]
+
+
+async def test_messages_that_nobody_has_read_are_cancelled_too(
+    dispatch_rig: OpenRig, autojump_clock: MockClock
+) -> None:
+    async with dispatch_rig() as rig:
+        await rig.index(strict=True, tick_ms=16)
+        subscription = await rig.subscription()
+        positions = await publish(rig, [0, 5000, 5000])
+        result = await operator(rig).cancel(TOPIC, "s", [positions[0], positions[1]])
+        assert result.cancelled == 1
+        assert "has not been read yet: no consumer is connected" in result.not_cancelled[0].why
+        client = rig.join(subscription, SHARED)
+        await trio.sleep(6)
+        assert client.positions == [positions[0], positions[2]]
+
+
+@pytest.mark.parametrize("settings", [{}, BUCKETS, {**BUCKETS, "is_shared": True}], ids=str)
+async def test_other_times_are_seen_where_they_are(
+    dispatch_rig: OpenRig, autojump_clock: MockClock, settings: dict[str, Any]
+) -> None:
+    """However often a message was given another time, and wherever its first one is kept."""
+    async with dispatch_rig(ledger_entries_max=25, rollover_min_ms=0) as rig:
+        await rig.index(**{"strict": True, "tick_ms": 16, **settings})
+        subscription = await rig.subscription()
+        rig.join(subscription, SHARED)
+        positions = await publish(rig, [100_000 + n for n in range(100)])
+        await until(lambda: len(subscription.delayed) == 100)
+        await trio.sleep(1)
+        view, started_ms = operator(rig), rig.now_ms()
+        hour_ms = 3_600_000
+        for hours in (2, 9, 5):
+            for position in (positions[0], positions[60], positions[99]):
+                await view.reschedule(TOPIC, "s", position, started_ms + hours * hour_ms)
+            rows = await view.histogram(TOPIC, "s", hour_ms)
+            first, last = rows[0], rows[-1]
+            assert sum(row.messages for row in rows[:-1]) == 97
+            assert first.from_ms <= started_ms + 100_000 < rows[-2].to_ms
+            assert last.from_ms <= started_ms + hours * hour_ms < last.to_ms
+            assert (last.messages, last.is_estimated) == (3, False)
+        for position in positions[:99]:
+            await view.reschedule(TOPIC, "s", position, started_ms + 8 * hour_ms)
+        summary = await view.summary(TOPIC, "s")
+        assert summary.next_due_ms is not None
+        if not settings:
+            assert summary.next_due_ms == pytest.approx(started_ms + 5 * hour_ms, abs=16)
 
 
 async def test_other_times(dispatch_rig: OpenRig, autojump_clock: MockClock) -> None:
@@ -243,6 +292,10 @@ async def test_without_delayed_messages_there_is_nothing(dispatch_rig: OpenRig) 
         assert await view.histogram(TOPIC, "s", 1000) == []
         assert (await view.messages(TOPIC, "s", Position(0, 0), 10)).messages == []
         assert await view.buckets(TOPIC, "s") == []
-        assert await view.cancel(TOPIC, "s", [Position(1, 1)]) == 0
+        result = await view.cancel(TOPIC, "s", [Position(1, 1)])
+        assert (result.cancelled, [left.why for left in result.not_cancelled]) == (
+            0,
+            ["there is no message 1:1"],
+        )
         with pytest.raises(NotDelayed):
             await view.reschedule(TOPIC, "s", Position(1, 1), None)
