@@ -13,6 +13,11 @@ from geminga.managed_ledger.managed_ledger import ManagedLedger
 class BucketOwner(Protocol):
     """Properties of the delayed index: names to ledger ids."""
 
+    @property
+    def subscription(self) -> str | None:
+        """Whose own index it is; None: the one that all share."""
+        ...
+
     def properties(self) -> Mapping[str, int]:
         """Those that are durable now, and only the delayed index's."""
         ...
@@ -33,6 +38,10 @@ class CursorOwner:
         assert cursor.durable
         self._cursor = cursor
 
+    @property
+    def subscription(self) -> str:
+        return self._cursor.name
+
     def properties(self) -> Mapping[str, int]:
         properties = self._cursor.properties
         return {key: value for key, value in properties.items() if key.startswith(DELAYED_PREFIX)}
@@ -43,6 +52,8 @@ class CursorOwner:
 
 class TopicOwner:
     """The index that a topic's subscriptions share."""
+
+    subscription = None
 
     def __init__(self, ledger: ManagedLedger) -> None:
         self._ledger = ledger

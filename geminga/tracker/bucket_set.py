@@ -46,6 +46,12 @@ class BucketSet:
         self._naming = trio.Lock()
         """Held while properties change and the index is told."""
 
+    @property
+    def owner_text(self) -> str:
+        """Whose index it is, for the log."""
+        topic, subscription = self.store.topic, self._owner.subscription
+        return topic if subscription is None else f"{topic}, subscription {subscription}"
+
     def named(self) -> dict[str, int]:
         """The durable properties that name buckets."""
         named = self._owner.properties()
@@ -145,7 +151,7 @@ class BucketSet:
         """It cannot be read: have its ledgers read again from the backlog, and delete what is left of it."""
         if bucket.retired:
             return
-        log.error("%r is lost, its messages are looked up again: %s", bucket, error)
+        log.error("%s: %r is lost, its messages are looked up again: %s", self.owner_text, bucket, error)
         self._retire(bucket)
         self.doom(bucket.key, bucket.ledger_id)
         self.index.bucket_lost(bucket)

@@ -41,6 +41,11 @@ def range_of_key(key: str) -> tuple[int, int] | None:
     return found if found[0] <= found[1] and key == bucket_key(*found) else None
 
 
+def bucket_text(start_ledger: int, end_ledger: int, ledger_id: int) -> str:
+    """A bucket in the log, whether it could be read or not."""
+    return f"<bucket {start_ledger}..{end_ledger} in ledger {ledger_id}>"
+
+
 class StoredBucket:
     """One bucket on the bookie. `directory` has no members here: the index has taken them over."""
 
@@ -64,7 +69,7 @@ class StoredBucket:
         return self.directory.end_ledger
 
     def __repr__(self) -> str:
-        return f"<bucket {self.start_ledger}..{self.end_ledger} in ledger {self.ledger_id}>"
+        return bucket_text(self.start_ledger, self.end_ledger, self.ledger_id)
 
 
 class BucketWriter:
@@ -126,6 +131,10 @@ class BucketStore:
         self.left_behind: list[int] = []
         """Ledgers that nothing names and that could not be deleted yet."""
         self._storage = storage
+
+    @property
+    def topic(self) -> str:
+        return self._storage.topic
 
     async def begin(self) -> BucketWriter:
         """A new ledger, whose record is durable. StorageError."""
@@ -205,7 +214,7 @@ class BucketStore:
         """
         bookie = self._storage.bookie
         if not self.is_ours(ledger_id):
-            raise LedgerNotFound(f"ledger {ledger_id} is no bucket of {self._storage.topic}")
+            raise LedgerNotFound(f"ledger {ledger_id} is deleted or no bucket of {self._storage.topic}")
         last = bookie.last_entry_id(ledger_id)
         if last < 0:
             raise LedgerNotFound(f"ledger {ledger_id} has no entries")

@@ -26,7 +26,7 @@ from geminga.errors import CorruptData, LedgerNotFound, StorageError
 from geminga.managed_ledger.acknowledged import Acknowledged
 from geminga.tracker.bucket_format import Directory
 from geminga.tracker.bucket_set import BucketSet
-from geminga.tracker.bucket_store import StoredBucket, range_of_key
+from geminga.tracker.bucket_store import StoredBucket, bucket_text, range_of_key
 from geminga.tracker.retrying import BackOff
 
 log = logging.getLogger("geminga.tracker")
@@ -38,7 +38,7 @@ Members = Mapping[int, BitMap]
 """Entry ids by ledger."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class _Named:
     """What one property says."""
 
@@ -47,6 +47,9 @@ class _Named:
     first_ledger: int
     last_ledger: int
     found: tuple[StoredBucket, Directory] | None = None
+
+    def __repr__(self) -> str:
+        return bucket_text(self.first_ledger, self.last_ledger, self.ledger_id)
 
     def overlaps(self, other: _Named) -> bool:
         return self.first_ledger <= other.last_ledger and other.first_ledger <= self.last_ledger
@@ -76,10 +79,11 @@ class Recovery:
 
     def _named(self) -> list[_Named]:
         named, ledger_ids = [], set()
+        owner_text = self._buckets.owner_text
         for key, ledger_id in self._buckets.named().items():
             ledgers = range_of_key(key)
             if ledgers is None or ledger_id in ledger_ids:
-                log.error("property %s=%d names no bucket; it is removed", key, ledger_id)
+                log.error("%s: property %s=%d names no bucket; it is removed", owner_text, key, ledger_id)
                 self._buckets.doom(key, ledger_id)
             else:
                 ledger_ids.add(ledger_id)
@@ -124,7 +128,7 @@ class Recovery:
             for one in sorted(group, key=_precedence):
                 if one.found is None or any(one.overlaps(other) for other in kept):
                     if one.found is not None:
-                        log.error("%s overlaps a wider bucket; its messages are looked up again", one.key)
+                        self._log_lost(one, "it overlaps a wider bucket")
                     self._buckets.doom(one.key, one.ledger_id)
                 else:
                     kept.append(one)
@@ -150,13 +154,17 @@ class Recovery:
                     raise CorruptData(f"it is the bucket {bucket.key}")
                 one.found = bucket, directory
             except (CorruptData, LedgerNotFound) as error:
-                log.error("%s is lost, its messages are looked up again: %s", one.key, error)
+                self._log_lost(one, error)
                 return
             except StorageError as error:
                 if back_off.failures >= READS_MAX - 1:
-                    log.error("%s cannot be read, its messages are looked up again: %s", one.key, error)
+                    self._log_lost(one, error)
                     return
                 await trio.sleep(back_off.next_s())
+
+    def _log_lost(self, one: _Named, why: object) -> None:
+        owner_text = self._buckets.owner_text
+        log.error("%s: %r is lost, its messages are looked up again: %s", owner_text, one, why)
 
 
 def _precedence(one: _Named) -> tuple[int, int]:

@@ -26,6 +26,7 @@ class NamedBuckets:
 
     generation = 0
     store = EmptyStore()
+    owner_text = "orders"
 
     def named(self) -> dict[str, int]:
         return {bucket_key(10 + n, 10 + n): 1000 + n for n in reversed(range(BUCKETS))}
