@@ -39,6 +39,9 @@ JOURNAL_GROUP_ENTRIES_MAX = 16_384
 # broker
 PERMITS_MAX = 2**31 - 1
 NAME_BYTES_MAX = 8 * KIB
+DUE_MS_MAX = 253_402_300_799_999
+"""The latest due time that a message can be given by hand: the end of the year 9999, as the calendars of
+Python and of most else end there. A producer may have sent a later one."""
 
 assert OUTBOX_BYTES_LOW < OUTBOX_BYTES_HIGH
 assert FRAME_BYTES_MAX < 2**31

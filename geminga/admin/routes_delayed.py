@@ -8,6 +8,7 @@ from geminga.admin.delayed_view import DelayedView
 from geminga.admin.names import subscription_of, topic_of
 from geminga.admin.router import NO_CONTENT, BadRequest, NotFound, Request, Response, Router, json_response
 from geminga.broker.delayed_statistics import Damage
+from geminga.limits import DUE_MS_MAX
 from geminga.position import Position
 
 ROOT = "/geminga/delayed/persistent/{tenant}/{namespace}/{topic}/subscription/{subscription}"
@@ -46,10 +47,8 @@ class DelayedRoutes:
 
     async def messages(self, request: Request) -> Response:
         start = _position(request.query.get("start", "0:0"))
-        limit = _number(request.query.get("limit", "100"), "limit", lowest=1)
-        page = await self._view.messages(
-            topic_of(request), subscription_of(request), start, min(limit, PAGE_MAX)
-        )
+        limit = _number(request.query.get("limit", "100"), "limit", lowest=1, highest=PAGE_MAX)
+        page = await self._view.messages(topic_of(request), subscription_of(request), start, limit)
         return json_response(page)
 
     async def why(self, request: Request) -> Response:
@@ -83,17 +82,18 @@ class DelayedRoutes:
 
     async def expedite(self, request: Request) -> Response:
         """Body: {"message": "ledger:entry"}"""
-        position = _position(_object(request).get("message"))
+        position = _position(_required(_object(request), "message"))
         await self._view.reschedule(topic_of(request), subscription_of(request), position, None)
         return NO_CONTENT
 
     async def postpone(self, request: Request) -> Response:
-        """Body: {"message": "ledger:entry", "dueMs": ms since 1970}"""
+        """Body: {"message": "ledger:entry", "dueMs": ms since 1970, before the year 10000}"""
         body = _object(request)
-        position = _position(body.get("message"))
-        due_ms = body.get("dueMs")
-        if type(due_ms) is not int or not 0 <= due_ms <= NUMBER_MAX:
-            raise BadRequest("dueMs: expected a time in ms since 1970")
+        position = _position(_required(body, "message"))
+        due_ms = _required(body, "dueMs")
+        if type(due_ms) is not int or not 0 <= due_ms <= DUE_MS_MAX:
+            latest = f"{DUE_MS_MAX}, which is 9999-12-31 23:59:59.999Z"
+            raise BadRequest(f"dueMs: expected a time in ms since 1970, at the latest {latest}")
         await self._view.reschedule(topic_of(request), subscription_of(request), position, due_ms)
         return NO_CONTENT
 
@@ -117,6 +117,12 @@ def _object(request: Request) -> dict[str, object]:
     return body
 
 
+def _required(body: dict[str, object], key: str) -> object:
+    if key not in body:
+        raise BadRequest(f"{key} is missing")
+    return body[key]
+
+
 def _position(place: object) -> Position:
     ledger, separator, entry = place.partition(":") if isinstance(place, str) else ("", "", "")
     if not separator:
@@ -124,7 +130,8 @@ def _position(place: object) -> Position:
     return Position(_number(ledger, "ledger"), _number(entry, "entry"))
 
 
-def _number(text: str, name: str, lowest: int = 0) -> int:
-    if text.isascii() and text.isdigit() and len(text) <= 19 and lowest <= int(text) <= NUMBER_MAX:
+def _number(text: str, name: str, lowest: int = 0, highest: int = NUMBER_MAX) -> int:
+    if text.isascii() and text.isdigit() and len(text) <= 19 and lowest <= int(text) <= highest:
         return int(text)
-    raise BadRequest(f"{name}: expected a whole number of at least {lowest}, not {text!r}")
+    bound = "" if highest == NUMBER_MAX else f" and at most {highest}"
+    raise BadRequest(f"{name}: expected a whole number of at least {lowest}{bound}, not {text!r}")

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -17,10 +17,12 @@ from geminga.cli.main import EXIT_FAILED, EXIT_OK, Parser
 from geminga.cli.options import duration_ms, positive
 from geminga.clock import RealClock
 from geminga.errors import InvalidName
+from geminga.limits import DUE_MS_MAX
 from geminga.names import TopicName
 
 SECONDS_MAX = 30
 BAR_WIDTH = 50
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Refused(Exception):
@@ -45,19 +47,19 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
 
     action("summary", "how many messages wait, and what their index takes")
     histogram = action("histogram", "how many messages are due when; ~ where that is estimated")
-    histogram.add_argument("--width", type=duration_ms, default=60_000, metavar="TIME", help="such as 1m")
+    histogram.add_argument("--width", type=_width_ms, default=60_000, metavar="TIME", help="such as 1m")
     listing = action("list", "messages that wait, in the order of the topic")
-    listing.add_argument("--from", dest="start", default="0:0", metavar="LEDGER:ENTRY")
-    listing.add_argument("--limit", type=positive, default=100)
+    listing.add_argument("--from", dest="start", type=_place, default="0:0", metavar="LEDGER:ENTRY")
+    listing.add_argument("--limit", type=positive, default=100, help="at most 1000 (default: 100)")
     why = action("why", "why a message is not delivered yet")
-    why.add_argument("message", metavar="LEDGER:ENTRY")
+    why.add_argument("message", type=_place, metavar="LEDGER:ENTRY")
     action("buckets", "buckets and segments of the index")
     cancel = action("cancel", "acknowledge messages that wait, so that they are never delivered")
-    cancel.add_argument("messages", nargs="+", metavar="LEDGER:ENTRY")
+    cancel.add_argument("messages", type=_place, nargs="+", metavar="LEDGER:ENTRY")
     expedite = action("expedite", "deliver a message that waits now")
-    expedite.add_argument("message", metavar="LEDGER:ENTRY")
+    expedite.add_argument("message", type=_place, metavar="LEDGER:ENTRY")
     postpone = action("postpone", "give a message that waits another time")
-    postpone.add_argument("message", metavar="LEDGER:ENTRY")
+    postpone.add_argument("message", type=_place, metavar="LEDGER:ENTRY")
     until = postpone.add_mutually_exclusive_group(required=True)
     until.add_argument("--for", dest="wait_ms", type=duration_ms, metavar="TIME", help="from now on: 1h")
     until.add_argument(
@@ -150,11 +152,11 @@ def _histogram(flags: argparse.Namespace) -> int:
         for row in answer:
             bar = "#" * max(1, round(BAR_WIDTH * row["messages"] / most))
             about = "~" if row.get("isEstimated") else ""
-            print(f"{_time_text(row['fromMs'])}  {about + str(row['messages']):>11}  {bar}")
+            print(f"{_time_text(row['fromMs']):24}  {about + str(row['messages']):>11}  {bar}")
         if not answer:
             print("no message waits")
 
-    return _print(flags, _ask(flags, f"/histogram?widthMs={max(flags.width, 1)}"), show)
+    return _print(flags, _ask(flags, f"/histogram?widthMs={flags.width}"), show)
 
 
 def _list(flags: argparse.Namespace) -> int:
@@ -220,6 +222,8 @@ def _postpone(flags: argparse.Namespace) -> int:
     due_ms = flags.until
     if due_ms is None:
         due_ms = RealClock().now_ms() + flags.wait_ms
+    if due_ms > DUE_MS_MAX:
+        raise Refused(f"the latest time that a message can be given is {_time_text(DUE_MS_MAX)}")
     body = {"message": flags.message, "dueMs": due_ms}
     shown = f"{flags.message} is due {_time_text(due_ms)}"
     return _print(flags, _ask(flags, "/postpone", body), lambda _: print(shown))
@@ -243,6 +247,19 @@ _ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
 }
 
 
+def _place(text: str) -> str:
+    if re.fullmatch(r"[0-9]+:[0-9]+", text) is None:
+        raise argparse.ArgumentTypeError(f"expected a message as ledger:entry, not {text!r}")
+    return text
+
+
+def _width_ms(text: str) -> int:
+    width_ms = duration_ms(text)
+    if width_ms < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1ms, not {text!r}")
+    return width_ms
+
+
 def _time_ms(text: str) -> int:
     if text.isascii() and text.isdigit():
         return int(text)
@@ -256,7 +273,9 @@ def _time_ms(text: str) -> int:
 def _time_text(time_ms: int | None) -> str:
     if time_ms is None:
         return "-"
+    if time_ms > DUE_MS_MAX:
+        return "after the year 9999"
     try:
-        return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
-    except (OverflowError, ValueError, OSError):
+        return (EPOCH + timedelta(milliseconds=time_ms)).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+    except OverflowError:
         return f"{time_ms} ms"

@@ -14,22 +14,22 @@ import pulsar
 import pytest
 
 from tests.e2e.broker_process import ROOT, BrokerProcess
+from tests.e2e.waiting import eventually
 
 TOPIC = "persistent://public/default/orders"
+SETTINGS = {
+    "delayedDeliveryTrackerFactoryClassName": "org.apache.pulsar.broker.delayed."
+    "BucketDelayedDeliveryTrackerFactory",
+    "delayedDeliveryMinIndexCountPerBucket": "10",
+    "managedLedgerMaxEntriesPerLedger": "10",
+    "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+}
+AFTER_9999_MS = 253_402_300_800_000
 
 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    process = BrokerProcess(
-        tmp_path_factory.mktemp("delayed") / "data",
-        settings={
-            "delayedDeliveryTrackerFactoryClassName": "org.apache.pulsar.broker.delayed."
-            "BucketDelayedDeliveryTrackerFactory",
-            "delayedDeliveryMinIndexCountPerBucket": "10",
-            "managedLedgerMaxEntriesPerLedger": "10",
-            "managedLedgerMinLedgerRolloverTimeMinutes": "0",
-        },
-    )
+    process = BrokerProcess(tmp_path_factory.mktemp("delayed") / "data", settings=SETTINGS)
     process.start()
     yield process
     assert process.stop() == 0
@@ -108,6 +108,45 @@ def test_what_is_refused(process: BrokerProcess) -> None:
     assert "of type" not in run(process, "why", "1:x", fails=True)
     assert "expected a duration" in run(process, "postpone", "1:1", "--for", "never", fails=True)
     assert "--for" in run(process, "postpone", "1:1", fails=True)
+    for place in ("2", "a:b", "1:", "1:2:3"):
+        for action in ("why", "expedite", "cancel"):
+            assert f"expected a message as ledger:entry, not '{place}'" in run(
+                process, action, place, fails=True
+            )
+        assert f"as ledger:entry, not '{place}'" in run(process, "list", "--from", place, fails=True)
+    for width in ("0", "0ms", "0.1ms"):
+        assert f"expected at least 1ms, not '{width}'" in run(
+            process, "histogram", "--width", width, fails=True
+        )
+    for negative in (["--width", "-5"], ["--width=-5m"]):
+        assert "expected a duration such as" in run(process, "histogram", *negative, fails=True)
+    assert "at most 1000" in run(process, "list", "--limit", "1001", fails=True)
+    latest = "the latest time that a message can be given is 9999-12-31 23:59:59.999Z"
+    assert latest in run(process, "postpone", "1:1", "--for", "1000000000d", fails=True)
+    assert latest in run(process, "postpone", "1:1", "--until", str(AFTER_9999_MS), fails=True)
+    assert latest not in run(process, "postpone", "1:1", "--until", str(AFTER_9999_MS - 1), fails=True)
+
+
+def test_what_is_due_when_calendars_end_has_a_text(process: BrokerProcess, tmp_path: Path) -> None:
+    logger = pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(tmp_path / "client.log"))
+    client = pulsar.Client(process.endpoints.service_url, logger=logger)
+    topic = f"{TOPIC}-late"
+    client.subscribe(topic, "billing", pulsar.ConsumerType.Shared)
+    producer = client.create_producer(topic)
+    for due_ms in (AFTER_9999_MS - 1, AFTER_9999_MS):
+        producer.send(b"late", deliver_at=due_ms)
+    command = [sys.executable, "-m", "geminga", "delayed", "list", topic, "-s", "billing"]
+    command += ["--url", process.endpoints.web_url]
+
+    def shown() -> list[str]:
+        listed = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+        return [line.partition(" ")[2].strip() for line in listed.stdout.splitlines()]
+
+    assert eventually(lambda: (found := shown())[1:] and found) == [
+        "9999-12-31 23:59:59.999Z",
+        "after the year 9999",
+    ]
+    client.close()
 
 
 def test_what_no_consumer_has_read_is_not_passed_over_in_silence(tmp_path: Path) -> None:
