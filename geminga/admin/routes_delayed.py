@@ -104,7 +104,7 @@ class DelayedRoutes:
             raise BadRequest("ledgerId: expected the id of a bucket's ledger")
         damaged = await self._view.damage(topic_of(request), subscription_of(request), how, given)
         if damaged is None:
-            raise NotFound("there is no such bucket")
+            raise NotFound("there are no buckets on disk" if given is None else "there is no such bucket")
         return json_response({"ledgerId": damaged})
 
 

@@ -23,6 +23,11 @@ from geminga.names import TopicName
 SECONDS_MAX = 30
 BAR_WIDTH = 50
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+DAMAGES = {
+    "lose-bucket": "deleted ledger {}, which held a bucket",
+    "truncate-bucket": "cut a bucket short: ledger {} has what is left of it",
+    "corrupt-bucket": "flipped a bit of a bucket, which is in ledger {} now",
+}
 
 
 class Refused(Exception):
@@ -114,7 +119,11 @@ def _reason(answer: bytes) -> str:
         reason = json.loads(answer).get("reason")
     except (ValueError, AttributeError):
         return ""
-    return re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", reason) if isinstance(reason, str) else ""
+    return _printable(reason) if isinstance(reason, str) else ""
+
+
+def _printable(text: str) -> str:
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", text)
 
 
 def _print(flags: argparse.Namespace, answer: Any, show: Callable[[Any], None]) -> int:
@@ -207,7 +216,12 @@ def _buckets(flags: argparse.Namespace) -> int:
 
 def _cancel(flags: argparse.Namespace) -> int:
     answer = _ask(flags, "/cancel", {"messages": flags.messages})
-    return _print(flags, answer, lambda found: print(f"cancelled: {found['cancelled']}"))
+    _print(flags, answer, lambda found: print(f"cancelled: {found['cancelled']}"))
+    not_cancelled = answer.get("notCancelled", [])
+    for one in not_cancelled:
+        text = _printable(f"{one['message']} is not cancelled: {one['why']}")
+        print(f"geminga delayed cancel: {text}", file=sys.stderr)
+    return EXIT_FAILED if not_cancelled else EXIT_OK
 
 
 def _expedite(flags: argparse.Namespace) -> int:
@@ -232,7 +246,7 @@ def _postpone(flags: argparse.Namespace) -> int:
 def _damage(flags: argparse.Namespace) -> int:
     body = {} if flags.ledger is None else {"ledgerId": flags.ledger}
     answer = _ask(flags, f"/{flags.action}", body)
-    return _print(flags, answer, lambda found: print(f"the bucket in ledger {found['ledgerId']}"))
+    return _print(flags, answer, lambda found: print(DAMAGES[flags.action].format(found["ledgerId"])))
 
 
 _ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {

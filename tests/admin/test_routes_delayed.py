@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from geminga.admin.router import BadRequest, Request, Router
+from geminga.admin.router import BadRequest, NotFound, Request, Router
 from geminga.admin.routes_delayed import DelayedRoutes
 from geminga.limits import DUE_MS_MAX
 
@@ -26,6 +26,9 @@ class NoView:
     async def messages(self, *asked: Any) -> list[Any]:
         self.asked.append(asked[-1])
         return []
+
+    async def damage(self, *asked: Any) -> None:
+        self.asked.append(asked[-1])
 
 
 @pytest.fixture
@@ -74,3 +77,10 @@ async def test_a_page_of_more_than_is_given_at_once_is_refused(router: Router, v
     with pytest.raises(BadRequest, match="limit: .* at least 1 and at most 1000, not '1001'"):
         await router(Request("GET", f"{ROOT}/messages?limit=1001"))
     assert view.asked == [1000]
+
+
+async def test_no_bucket_of_that_ledger_and_no_bucket_at_all(router: Router) -> None:
+    with pytest.raises(NotFound, match="there is no such bucket"):
+        await post(router, "lose-bucket", {"ledgerId": 8})
+    with pytest.raises(NotFound, match="there are no buckets on disk"):
+        await post(router, "lose-bucket", {})

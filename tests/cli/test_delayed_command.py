@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pulsar
@@ -35,12 +39,16 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]
     assert process.stop() == 0
 
 
-def run(process: BrokerProcess, *arguments: str, fails: bool = False) -> str:
+def call(web_url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     action, *rest = arguments
     command = [sys.executable, "-m", "geminga", "delayed", action, TOPIC, "-s", "billing", *rest]
     if "--url" not in arguments:
-        command += ["--url", process.endpoints.web_url]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+        command += ["--url", web_url]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+
+
+def run(process: BrokerProcess, *arguments: str, fails: bool = False) -> str:
+    done = call(process.endpoints.web_url, *arguments)
     assert (done.returncode != 0) is fails, done
     return done.stderr if fails else done.stdout
 
@@ -79,6 +87,7 @@ def test_seeing_and_changing_what_waits(process: BrokerProcess, tmp_path: Path) 
     assert "SEGMENTS" in run(process, "buckets")
 
     assert run(process, "cancel", places[1], places[2]) == "cancelled: 2\n"
+    assert f"{places[1]} is not cancelled: " in run(process, "cancel", places[1], fails=True)
     run(process, "postpone", places[3], "--for", "2d")
     later = run(process, "postpone", places[4], "--until", "2040-01-31T12:00:00+00:00")
     assert later == f"{places[4]} is due 2040-01-31 12:00:00.000Z\n"
@@ -147,6 +156,80 @@ def test_what_is_due_when_calendars_end_has_a_text(process: BrokerProcess, tmp_p
         "after the year 9999",
     ]
     client.close()
+
+
+def test_it_is_said_how_a_bucket_was_damaged(tmp_path: Path) -> None:
+    chaos = BrokerProcess(tmp_path / "data", settings=SETTINGS, arguments=["--chaos"])
+    chaos.start()
+    logger = pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(tmp_path / "client.log"))
+    client = pulsar.Client(chaos.endpoints.service_url, logger=logger)
+    client.subscribe(TOPIC, "billing", pulsar.ConsumerType.Shared)
+    assert "there are no buckets on disk" in run(chaos, "lose-bucket", fails=True)
+    producer = client.create_producer(TOPIC)
+    for n in range(40):
+        producer.send(b"%d" % n, deliver_after=timedelta(hours=1))
+
+    def on_disk() -> list[int]:
+        found = json.loads(run(chaos, "buckets", "--json"))
+        return [bucket["ledgerId"] for bucket in found if bucket["ledgerId"] is not None]
+
+    ledgers = eventually(lambda: (found := on_disk())[2:] and found)
+    assert "there is no such bucket" in run(chaos, "lose-bucket", "--ledger", "123456", fails=True)
+
+    def damage(how: str, ledger_id: int) -> str:
+        return run(chaos, f"{how}-bucket", "--ledger", str(ledger_id)).strip()
+
+    assert damage("lose", ledgers[0]) == f"deleted ledger {ledgers[0]}, which held a bucket"
+    cut = re.fullmatch(
+        r"cut a bucket short: ledger (\d+) has what is left of it", damage("truncate", ledgers[1])
+    )
+    flipped = re.fullmatch(
+        r"flipped a bit of a bucket, which is in ledger (\d+) now", damage("corrupt", ledgers[2])
+    )
+    assert cut is not None
+    assert flipped is not None
+    assert {int(cut[1]), int(flipped[1])} <= set(on_disk())
+    client.close()
+    assert chaos.stop() == 0
+
+
+@contextmanager
+def answering(answer: object) -> Iterator[str]:
+    """The address of a broker that answers all requests so."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(answer).encode())
+
+        log_message: Callable[..., None] = lambda *_: None
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_what_could_not_be_cancelled_is_told_with_the_reason() -> None:
+    refused = [{"message": "2:13", "why": "it was sent to \x1b[1mx"}, {"message": "9:0", "why": "no such"}]
+    with answering({"cancelled": 1, "notCancelled": refused}) as url:
+        done = call(url, "cancel", "2:12", "2:13", "9:0")
+        as_json = call(url, "cancel", "2:12", "2:13", "9:0", "--json")
+    assert done.returncode == as_json.returncode == 1
+    assert done.stdout == "cancelled: 1\n"
+    assert done.stderr.splitlines() == [
+        "geminga delayed cancel: 2:13 is not cancelled: it was sent to  [1mx",
+        "geminga delayed cancel: 9:0 is not cancelled: no such",
+    ]
+    assert json.loads(as_json.stdout)["notCancelled"] == refused
+    for nothing in ({"cancelled": 2}, {"cancelled": 2, "notCancelled": []}):
+        with answering(nothing) as url:
+            done = call(url, "cancel", "2:12", "2:13")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "cancelled: 2\n", "")
 
 
 def test_what_no_consumer_has_read_is_not_passed_over_in_silence(tmp_path: Path) -> None:
