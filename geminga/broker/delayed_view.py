@@ -89,6 +89,11 @@ def _pending(subscription: Subscription) -> int:
     return max(subscription.backlog() - unread, 0)
 
 
+def _holds_back(subscription: Subscription) -> bool:
+    """Whether its consumers are, or were last, or may yet be, of a type that waits for due times."""
+    return subscription.dispatcher is None or isinstance(subscription.dispatcher, SharedDispatcher)
+
+
 def _due(tracker: DelayedDeliveryTracker | None) -> tuple[int, int | None]:
     """How many of those that wait are due, and when the first one is."""
     if tracker is None or not len(tracker):
@@ -127,7 +132,7 @@ class DelayedOperator:
     async def _find_read(self, topic: TopicName, name: str) -> tuple[Subscription, IndexHome | None]:
         """The same, with all that its index has. `BeingRead` soon after a start."""
         found, _ = await self._find(topic, name)
-        if found.delayed.tracker is None and found.delayed.has_index():
+        if found.delayed.tracker is None and found.delayed.has_index() and _holds_back(found):
             await found.delayed.open()
         if found.delayed.is_unknown is not None:
             raise BeingRead(f"the delayed index of {topic} is still being read: ask again in a moment")
@@ -158,7 +163,7 @@ class DelayedOperator:
             to_be_sent_again=again,
             unread=max(backlog - messages - pending - again, 0),
             consumers=len(found.consumers),
-            holds_back=found.dispatcher is None or isinstance(found.dispatcher, SharedDispatcher),
+            holds_back=_holds_back(found),
             next_due_ms=next_due_ms,
             index_bytes=delayed.memory_bytes(),
             keeps_buckets=settings.keeps_buckets,
@@ -328,8 +333,7 @@ class DelayedOperator:
         """Whether a message that no index knows has a time that has not come: no consumer has come yet to
         have it read, or it is about to be.
         """
-        shares = found.dispatcher is None or isinstance(found.dispatcher, SharedDispatcher)
-        if not shares or found.delayed.is_settled(position):
+        if not _holds_back(found) or found.delayed.is_settled(position):
             return False
         entries = await found.topic.ledger.read_positions([position])
         due_ms = _due_ms(found, entries[0]) if entries else None

@@ -199,6 +199,26 @@ async def test_messages_that_nobody_has_read_are_cancelled_too(
         assert client.positions == [positions[0], positions[2]]
 
 
+async def test_looking_at_an_exclusive_subscription_holds_nothing_back_for_it(
+    dispatch_rig: OpenRig, autojump_clock: MockClock
+) -> None:
+    async with dispatch_rig() as rig:
+        await rig.index(strict=True, tick_ms=16, is_shared=True)
+        exclusive = await rig.subscription("x")
+        rig.join(await rig.subscription(), SHARED)
+        client = rig.join(exclusive, EXCLUSIVE)
+        positions = await publish(rig, [5000, 5000])
+        await rig.settle()
+        view = operator(rig)
+        assert sum(row.messages for row in await view.histogram(TOPIC, "s", 1000)) == 2
+        assert await view.histogram(TOPIC, "x", 1000) == []
+        assert (await view.messages(TOPIC, "x", Position(0, 0), 10)).messages == []
+        result = await view.cancel(TOPIC, "x", [positions[1]])
+        assert (result.cancelled, len(result.not_cancelled)) == (0, 1)
+        assert client.positions == positions
+        assert (await view.summary(TOPIC, "x")).pending == 2
+
+
 @pytest.mark.parametrize("settings", [{}, BUCKETS, {**BUCKETS, "is_shared": True}], ids=str)
 async def test_other_times_are_seen_where_they_are(
     dispatch_rig: OpenRig, autojump_clock: MockClock, settings: dict[str, Any]
