@@ -40,20 +40,19 @@ def pack_rows(rows: Rows) -> bytes:
 def _pack(steps: Integers) -> tuple[int, bytes]:
     """Kind and bytes. Kind 0 is runs, else the bytes of a step."""
     count = len(steps)
-    changes = np.flatnonzero(steps[1:] != steps[:-1])
+    is_change = steps[1:] != steps[:-1]
     low, high = (int(steps.min()), int(steps.max())) if count else (0, 0)
     wide = 0 if max(-low, high) < _INT_END else _WIDE
     whole_bytes = (8 if wide else 4) + (2 if count < _SHORT_END else 4)
-    sizes = {_RUNS: whole_bytes * (len(changes) + 1)}
+    sizes = {_RUNS: whole_bytes * (int(np.count_nonzero(is_change)) + 1)}
     for width in (1, 2, 4):
-        apart = int(_apart(steps, width).sum()) if low < 0 or high >> 8 * width else 0
+        apart = int(np.count_nonzero(_apart(steps, width))) if low < 0 or high >> 8 * width else 0
         sizes[width] = count * width + whole_bytes * apart
         if not apart:
             break
     kind = min(sizes, key=lambda kind: sizes[kind])
     if kind == _RUNS:
-        changes += 1
-        starts = np.concatenate(([0], changes))[:count]
+        starts = np.concatenate(([0], np.flatnonzero(is_change) + 1))[:count]
         lengths = np.diff(starts, append=count)
         return kind | wide, _pack_whole(lengths, steps[starts], count, wide)
     where = np.flatnonzero(_apart(steps, kind))
@@ -61,8 +60,9 @@ def _pack(steps: Integers) -> tuple[int, bytes]:
 
 
 def _apart(steps: Integers, width: int) -> NDArray[np.bool_]:
-    """Which steps do not fit into that many bytes."""
-    return (steps < 0) | (steps >= 1 << 8 * width)
+    """Which steps do not fit into that many bytes: those below 0 as well, which are large without a sign."""
+    apart: NDArray[np.bool_] = steps.view(np.uint64) >= 1 << 8 * width
+    return apart
 
 
 def _pack_whole(places: Integers, steps: Integers, count: int, wide: int) -> bytes:
