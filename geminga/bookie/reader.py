@@ -110,10 +110,8 @@ class LedgerReader:
             return bodies
         try:
             segment = (await self._load(ledger_id, first, last, bytes_max))[0]
-        except LedgerNotFound:
-            raise
-        except StorageError:
-            self.failures += 1
+        except StorageError as error:
+            self.failures += not isinstance(error, LedgerNotFound)
             raise
         end = _last_within(segment, first, min(last, segment.last), bytes_max, at_least_one=True)
         self._found = self._in_logs
@@ -131,11 +129,11 @@ class LedgerReader:
             elif bodies := self._read_memory(*run, bytes_max):
                 brought[run] = bodies
                 bytes_max -= sum(map(len, bodies))
+                if bytes_max <= 0:
+                    break
             else:
                 missing.append(run)
-            if bytes_max <= 0:
-                break
-        if not missing or bytes_max <= 0:
+        if not missing:
             await trio.lowlevel.checkpoint()
             return brought
         try:
