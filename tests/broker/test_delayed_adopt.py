@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -41,6 +43,14 @@ def bundle(due_ms: dict[Position, int], *ranges: tuple[int, int]) -> bytes:
     return encode_bundle(buckets)
 
 
+@asynccontextmanager
+async def indexed(dispatch_rig: OpenRig, *, is_shared: bool) -> AsyncIterator[tuple[Rig, Subscription]]:
+    """Short ledgers, an index that keeps buckets, and one subscription."""
+    async with dispatch_rig(ledger_entries_max=LEDGER_ENTRIES, rollover_min_ms=0) as rig:
+        await rig.index(**PLAIN, is_shared=is_shared)
+        yield rig, await rig.subscription()
+
+
 async def adopt(rig: Rig, subscription: Subscription, data: bytes) -> AdoptedBuckets:
     rig.topic.delays = rig.delays
     return await adopt_buckets(rig.topic, subscription, data)
@@ -61,9 +71,7 @@ def ledgers_of(due_ms: dict[Position, int]) -> list[int]:
 async def test_a_backlog_that_nobody_has_read_waits_without_being_read(
     dispatch_rig: OpenRig, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, is_shared: bool
 ) -> None:
-    async with dispatch_rig(ledger_entries_max=LEDGER_ENTRIES, rollover_min_ms=0) as rig:
-        await rig.index(**PLAIN, is_shared=is_shared)
-        subscription = await rig.subscription()
+    async with indexed(dispatch_rig, is_shared=is_shared) as (rig, subscription):
         due_ms = await backlog(rig, [LATER_MS + n * 7 % 101 for n in range(100)])
         ids = ledgers_of(due_ms)
         found = await adopt(rig, subscription, bundle(due_ms, (ids[0], ids[1]), (ids[2], ids[3])))
@@ -87,9 +95,7 @@ async def test_what_is_indexed_delivered_or_acknowledged_is_not_doubled(
     dispatch_rig: OpenRig, autojump_clock: MockClock, is_shared: bool
 ) -> None:
     """Part of the index is in a bucket, part in memory; some messages are at a consumer, some done."""
-    async with dispatch_rig(ledger_entries_max=LEDGER_ENTRIES, rollover_min_ms=0) as rig:
-        await rig.index(**PLAIN, is_shared=is_shared)
-        subscription = await rig.subscription()
+    async with indexed(dispatch_rig, is_shared=is_shared) as (rig, subscription):
         client = rig.join(subscription, SHARED)
         due_ms = await backlog(rig, [100 if n % 10 == 0 else LATER_MS + n for n in range(110)])
         await until(lambda: len(client.positions) == 11)
@@ -114,9 +120,7 @@ async def test_what_is_indexed_delivered_or_acknowledged_is_not_doubled(
 async def test_what_only_replaced_buckets_have_is_read_again(
     dispatch_rig: OpenRig, autojump_clock: MockClock, is_shared: bool
 ) -> None:
-    async with dispatch_rig(ledger_entries_max=LEDGER_ENTRIES, rollover_min_ms=0) as rig:
-        await rig.index(**PLAIN, is_shared=is_shared)
-        subscription = await rig.subscription()
+    async with indexed(dispatch_rig, is_shared=is_shared) as (rig, subscription):
         client = rig.join(subscription, SHARED)
         due_ms = await backlog(rig, [LATER_MS + n for n in range(100)])
         await until(lambda: len(subscription.delayed) == 100)
@@ -178,9 +182,7 @@ async def test_subscriptions_that_share_an_index_each_get_what_they_lack(
 async def test_a_refusal_changes_nothing(
     dispatch_rig: OpenRig, autojump_clock: MockClock, is_shared: bool
 ) -> None:
-    async with dispatch_rig(ledger_entries_max=LEDGER_ENTRIES, rollover_min_ms=0) as rig:
-        await rig.index(**PLAIN, is_shared=is_shared)
-        subscription = await rig.subscription()
+    async with indexed(dispatch_rig, is_shared=is_shared) as (rig, subscription):
         due_ms = await backlog(rig, [LATER_MS + n for n in range(100)])
         first = next(iter(due_ms))
         whole = bundle(due_ms)
@@ -265,9 +267,7 @@ async def test_a_large_bucket_is_not_thrown_away_for_a_small_one(
 async def test_what_is_due_and_waits_for_permits_comes_once(
     dispatch_rig: OpenRig, autojump_clock: MockClock, is_shared: bool
 ) -> None:
-    async with dispatch_rig(ledger_entries_max=LEDGER_ENTRIES, rollover_min_ms=0) as rig:
-        await rig.index(**PLAIN, is_shared=is_shared)
-        subscription = await rig.subscription()
+    async with indexed(dispatch_rig, is_shared=is_shared) as (rig, subscription):
         due_ms = await backlog(rig, [1000 + n for n in range(50)] + [LATER_MS + n for n in range(25)])
         await adopt(rig, subscription, bundle(due_ms))
         await trio.sleep(1.020)
@@ -287,9 +287,9 @@ async def test_what_is_due_and_waits_for_permits_comes_once(
 async def test_other_times_stay_in_force(
     dispatch_rig: OpenRig, autojump_clock: MockClock, is_shared: bool
 ) -> None:
-    async with dispatch_rig(ledger_entries_max=LEDGER_ENTRIES, rollover_min_ms=0) as rig:
-        delays = await rig.index(**PLAIN, is_shared=is_shared)
-        subscription = await rig.subscription()
+    async with indexed(dispatch_rig, is_shared=is_shared) as (rig, subscription):
+        delays = rig.delays
+        assert delays is not None
         client = rig.join(subscription, SHARED)
         due_ms = await backlog(rig, [LATER_MS + n for n in range(50)])
         await until(lambda: len(subscription.delayed) == 50)
@@ -376,9 +376,9 @@ async def test_whatever_happens_meanwhile_each_message_comes_once_and_in_time(
 async def test_a_write_that_is_refused_changes_nothing(
     dispatch_rig: OpenRig, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, is_shared: bool
 ) -> None:
-    async with dispatch_rig(ledger_entries_max=LEDGER_ENTRIES, rollover_min_ms=0) as rig:
-        delays = await rig.index(**PLAIN, is_shared=is_shared)
-        subscription = await rig.subscription()
+    async with indexed(dispatch_rig, is_shared=is_shared) as (rig, subscription):
+        delays = rig.delays
+        assert delays is not None
         due_ms = await backlog(rig, [LATER_MS + n for n in range(75)])
         await adopt(rig, subscription, bundle(due_ms))
         home = delays.home_of(subscription.delayed)
@@ -405,9 +405,9 @@ async def test_a_write_that_is_refused_changes_nothing(
 async def test_buckets_that_come_while_all_is_cleared_are_gone_with_the_rest(
     dispatch_rig: OpenRig, autojump_clock: MockClock, is_shared: bool
 ) -> None:
-    async with dispatch_rig(ledger_entries_max=LEDGER_ENTRIES, rollover_min_ms=0) as rig:
-        delays = await rig.index(**PLAIN, is_shared=is_shared)
-        subscription = await rig.subscription()
+    async with indexed(dispatch_rig, is_shared=is_shared) as (rig, subscription):
+        delays = rig.delays
+        assert delays is not None
         due_ms = await backlog(rig, [LATER_MS + n for n in range(75)])
         data = bundle(due_ms, *((n, n) for n in ledgers_of(due_ms)))
         outcomes: list[str] = []
