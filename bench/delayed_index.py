@@ -60,11 +60,11 @@ from java_trackers.java_rows import (
 from geminga.broker.redelivery import RedeliverySet
 from geminga.position import Position
 from geminga.tracker.bucket_format import EncodedBucket, decode_directory, encode_bucket
-from geminga.tracker.bucket_store import StoredBucket
 from geminga.tracker.frozen import Frozen
 from geminga.tracker.index import DelayedIndex, IndexSettings
 from geminga.tracker.merge_plan import choose_merge
 from geminga.tracker.merging import Merger
+from geminga.tracker.stored_bucket import StoredBucket
 from geminga.tracker.view import View
 
 ENTRIES_PER_LEDGER = 50_000

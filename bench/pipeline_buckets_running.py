@@ -38,7 +38,7 @@ from geminga.config import Property, load
 from geminga.pipeline.buckets_backlog import Backlog, stored_sources
 from geminga.pipeline.buckets_here import build, ranges_of
 from geminga.pipeline.buckets_served import Adopted, ServedIndex
-from geminga.pipeline.connection import Access
+from geminga.pipeline.errors import Access
 from geminga.server import serve
 from geminga.tracker.bucket_settings import BucketSettings
 from tests.pipeline.stored_backlog import (

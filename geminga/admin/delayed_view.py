@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from geminga.broker.delayed_damage import Damage
 from geminga.broker.delayed_statistics import (
     AdoptedBuckets,
     BucketInfo,
     CancelResult,
-    Damage,
     DelayedPage,
     DelayedSummary,
     DueCount,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from geminga.admin.stats_json import PartitionedMetadata, time_text
-from geminga.managed_ledger.statistics import CursorStatistics, ManagedLedgerStatistics
+from geminga.managed_ledger.cursor_statistics import CursorStatistics
+from geminga.managed_ledger.statistics import ManagedLedgerStatistics
 
 
 class Ledger(msgspec.Struct, rename="camel", kw_only=True, frozen=True):

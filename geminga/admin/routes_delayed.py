@@ -7,7 +7,7 @@ import functools
 from geminga.admin.delayed_view import DelayedView
 from geminga.admin.names import subscription_of, topic_of
 from geminga.admin.router import NO_CONTENT, BadRequest, NotFound, Request, Response, Router, json_response
-from geminga.broker.delayed_statistics import Damage
+from geminga.broker.delayed_damage import Damage
 from geminga.limits import DUE_MS_MAX
 from geminga.position import Position
 

@@ -14,8 +14,8 @@ from geminga.bookie.entry_log_writer import EntryLogWriter
 from geminga.bookie.entry_logs import EntryLogs
 from geminga.bookie.index_format import DELETED, Row
 from geminga.bookie.index_rebuild import rebuild_index
-from geminga.bookie.journal_files import JournalPosition
 from geminga.bookie.journal_format import Run
+from geminga.bookie.journal_position import JournalPosition
 from geminga.bookie.ledger_index import LedgerIndex, LedgerRow
 from geminga.bookie.missing_logs import find_moved_entries, replace_missing
 from geminga.bookie.missing_logs import gaps as find_gaps

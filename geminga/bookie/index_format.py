@@ -18,7 +18,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from geminga.bookie.journal_files import JournalPosition
+from geminga.bookie.journal_position import JournalPosition
 from geminga.bookie.records import compact
 
 LEDGER_ID_MAX: Final = 2**63 - 1

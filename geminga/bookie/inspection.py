@@ -21,10 +21,10 @@ from geminga.bookie.entry_log_format import (
 from geminga.bookie.entry_log_scan import SCAN_BYTES, read_footer, record_at
 from geminga.bookie.entry_logs import EntryLogs
 from geminga.bookie.file_names import entry_log_path
-from geminga.bookie.journal_files import JournalPosition
 from geminga.bookie.journal_format import FileHeader
 from geminga.bookie.journal_headers import HeaderState
 from geminga.bookie.journal_inventory import JournalInventory
+from geminga.bookie.journal_position import JournalPosition
 from geminga.bookie.journal_scan import JournalScan
 from geminga.bookie.ledger_index import LedgerIndex
 from geminga.bookie.ledger_mapping import needed_from, place_of

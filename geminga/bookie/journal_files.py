@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from geminga.bookie.file_names import journal_path
 from geminga.bookie.journal_format import FileHeader, align, encode_file_header, encode_group
+from geminga.bookie.journal_position import JournalPosition
 from geminga.bookie.records import Segment
 from geminga.bookie.settings import BookieSettings
 from geminga.clock import RealClock
@@ -20,15 +21,6 @@ from geminga.disk import Disk, DiskFull, File
 DROP_CACHE_BYTES = 1 << 20
 """The page cache is released behind the writer in steps of at least this."""
 _monotonic_s = RealClock().monotonic_s
-
-
-class JournalPosition(NamedTuple):
-    """A place between two groups. Everything before it in this file, and every file before it, comes
-    earlier.
-    """
-
-    journal_id: int
-    offset: int
 
 
 class WrittenGroup(NamedTuple):

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from geminga.bookie.file_names import JOURNAL_SUFFIX, journal_path, parse_id
-from geminga.bookie.journal_files import JournalPosition
 from geminga.bookie.journal_format import FILE_HEADERS_BYTES_MAX, FileHeader
 from geminga.bookie.journal_headers import USUAL_ALIGNMENT, FoundHeader, HeaderState, find_header, foreign_id
+from geminga.bookie.journal_position import JournalPosition
 from geminga.bookie.journal_scan import Damage, JournalScan
 from geminga.disk import Disk, File
 

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from geminga.bookie.directory_replay import DirectoryReplay
-from geminga.bookie.journal_files import JournalFiles, JournalPosition
+from geminga.bookie.journal_files import JournalFiles
 from geminga.bookie.journal_format import FileHeader
 from geminga.bookie.journal_inventory import JournalInventory
+from geminga.bookie.journal_position import JournalPosition
 from geminga.bookie.journal_scan import Damage, JournalScan
 from geminga.bookie.ledger_mapping import place_of
 from geminga.bookie.settings import BookieSettings

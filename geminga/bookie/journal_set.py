@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 import trio
 
 from geminga.bookie.journal import Adder, Journal
-from geminga.bookie.journal_files import JournalFiles, JournalPosition, WrittenGroup
+from geminga.bookie.journal_files import JournalFiles, WrittenGroup
+from geminga.bookie.journal_position import JournalPosition
 from geminga.bookie.ledger_mapping import place_of
 from geminga.bookie.settings import BookieSettings, journal_share
 from geminga.errors import StorageError

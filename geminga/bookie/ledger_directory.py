@@ -13,7 +13,7 @@ from geminga.bookie.disk_space import DiskSpace
 from geminga.bookie.garbage_collector import ExistingLedgers, GarbageCollector
 from geminga.bookie.index_format import DELETED, FENCED, State
 from geminga.bookie.journal import Journal
-from geminga.bookie.journal_files import JournalPosition
+from geminga.bookie.journal_position import JournalPosition
 from geminga.bookie.ledger_mapping import place_of
 from geminga.bookie.ledger_writer import LedgerWriter
 from geminga.bookie.ledger_writers import LedgerWriters

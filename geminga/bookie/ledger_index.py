@@ -31,7 +31,7 @@ from geminga.bookie.index_format import (
     state_key,
     usage_key,
 )
-from geminga.bookie.journal_files import JournalPosition
+from geminga.bookie.journal_position import JournalPosition
 from geminga.key_value import KeyValue
 
 CLEARED_ROWS_MAX = 10_000

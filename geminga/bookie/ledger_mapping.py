@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from geminga.bookie.journal_files import JournalPosition
+from geminga.bookie.journal_position import JournalPosition
 
 
 def place_of(ledger_id: int, count: int) -> int:

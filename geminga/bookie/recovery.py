@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from geminga.bookie.directory_replay import DirectoryReplay
-from geminga.bookie.journal_files import JournalFiles, JournalPosition
+from geminga.bookie.journal_files import JournalFiles
+from geminga.bookie.journal_position import JournalPosition
 from geminga.bookie.journal_replay import JournalReplay
 from geminga.bookie.ledger_mapping import needed_from
 from geminga.bookie.recovery_report import RecoveryReport

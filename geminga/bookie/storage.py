@@ -17,7 +17,7 @@ from geminga.bookie.disk_space import flush_refusal
 from geminga.bookie.entry_log_writer import EntryLogWriter
 from geminga.bookie.entry_logs import EntryLogs
 from geminga.bookie.index_format import DELETED, State
-from geminga.bookie.journal_files import JournalPosition
+from geminga.bookie.journal_position import JournalPosition
 from geminga.bookie.ledger_index import LedgerIndex, LedgerRow
 from geminga.bookie.log_slices import LogSlices
 from geminga.bookie.records import Run, Segment

@@ -34,8 +34,8 @@ from geminga.bookie.inspection import (
     log_id_in_header,
     walk_records,
 )
-from geminga.bookie.journal_files import JournalPosition
 from geminga.bookie.journal_headers import HeaderState
+from geminga.bookie.journal_position import JournalPosition
 from geminga.bookie.journal_scan import JournalScan
 from geminga.bookie.ledger_index import LedgerIndex, LedgerRow
 from geminga.disk import Disk, File

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from geminga.bookie.journal_files import JournalPosition
+from geminga.bookie.journal_position import JournalPosition
 from geminga.bookie.records import Segment
 from geminga.bookie.segment_map import SegmentMap
 

@@ -27,10 +27,11 @@ from geminga.tracker.bucket_bundle_format import decode_bundle
 from geminga.tracker.bucket_check import whole_bucket
 from geminga.tracker.bucket_format import Directory
 from geminga.tracker.bucket_set import Outdated
-from geminga.tracker.bucket_store import BucketWriter, StoredBucket
+from geminga.tracker.bucket_store import BucketWriter
 from geminga.tracker.recovery import unacknowledged
 from geminga.tracker.retrying import OffLoop
 from geminga.tracker.rows import FAR_MS, place_of
+from geminga.tracker.stored_bucket import StoredBucket
 from geminga.tracker.view import View
 from geminga.wire.message_metadata import peek
 

@@ -4,14 +4,17 @@ index: it finds out as it would with a disk that lies.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from geminga.broker.delayed_statistics import Damage
 from geminga.errors import PeerError
 
 if TYPE_CHECKING:
-    from geminga.broker.index_home import IndexHome
-    from geminga.tracker.bucket_store import StoredBucket
+    from geminga.tracker.bucket_set import BucketSet
+    from geminga.tracker.index import DelayedIndex
+    from geminga.tracker.stored_bucket import StoredBucket
+
+Damage = Literal["lose", "truncate", "corrupt"]
+"""Delete a bucket's ledger, cut its last entry off, or flip a bit in it."""
 
 
 class NothingLeft(PeerError):
@@ -20,52 +23,48 @@ class NothingLeft(PeerError):
     http_status = 409
 
 
-async def damage_bucket(home: IndexHome, how: Damage, ledger_id: int | None) -> int | None:
+async def damage_bucket(
+    buckets: BucketSet, index: DelayedIndex, how: Damage, ledger_id: int | None
+) -> int | None:
     """Delete a bucket's ledger, or put one in its place that has only the first half of its entries, or a
     flipped bit in the segment that will be read next. Returns the ledger (the new one); None: no such bucket.
 
     ledger_id None: the first bucket. `NothingLeft`, StorageError.
     """
-    keeper = home.keeper
-    stored = next((b for b in keeper.stored if ledger_id in (None, b.ledger_id)), None) if keeper else None
+    serving = sorted(buckets.serving.values(), key=lambda bucket: bucket.start_ledger)
+    stored = next((bucket for bucket in serving if ledger_id in (None, bucket.ledger_id)), None)
     if stored is None:
         return None
     if how == "lose":
-        await home.store.delete(stored.ledger_id)
+        await buckets.store.delete(stored.ledger_id)
         return stored.ledger_id
-    entries = await home.store.read_all(stored.ledger_id)
+    entries = await buckets.store.read_all(stored.ledger_id)
     if not entries:
         raise NothingLeft(f"the bucket in ledger {stored.ledger_id} has nothing left to damage")
     if how == "truncate":
         entries = entries[: len(entries) // 2]
     else:
-        number = _next_read(home, stored, len(entries))
+        number = _next_read(index, stored, len(entries))
         damaged = bytearray(entries[number])
         damaged[len(damaged) // 2] ^= 1
         entries = [*entries[:number], bytes(damaged), *entries[number + 1 :]]
-    await _put_in_place(home, stored, entries)
+    await _put_in_place(buckets, stored, entries)
     return stored.ledger_id
 
 
-def _next_read(home: IndexHome, stored: StoredBucket, entries: int) -> int:
+def _next_read(index: DelayedIndex, stored: StoredBucket, entries: int) -> int:
     """The first segment that is not in memory; the directory if there is none."""
-    for known, bucket in home.index.buckets.items():
+    for known, bucket in index.buckets.items():
         if known is stored:
             return min(bucket.next_segment + len(bucket.loaded), entries - 1)
     return entries - 1
 
 
-async def _put_in_place(home: IndexHome, stored: StoredBucket, entries: list[bytes]) -> None:
-    assert home.keeper is not None
-    assert home.owner is not None
+async def _put_in_place(buckets: BucketSet, stored: StoredBucket, entries: list[bytes]) -> None:
     old = stored.ledger_id
-    async with home.store.writing() as writer:
+    async with buckets.store.writing() as writer:
         await writer.append(entries)
         await writer.finish()
         writer.naming = True
-        await home.owner.swap({stored.key: writer.ledger_id}, {stored.key: old})
-    serving = home.keeper.buckets.serving
-    if serving.pop(old, None) is not None:
-        stored.ledger_id = writer.ledger_id
-        serving[stored.ledger_id] = stored
-    await home.store.delete(old)
+        await buckets.rename_ledger(stored, writer.ledger_id)
+    await buckets.store.delete(old)

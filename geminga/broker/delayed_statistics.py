@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
-
-Damage = Literal["lose", "truncate", "corrupt"]
-"""Delete a bucket's ledger, cut its last entry off, or flip a bit in it."""
 
 
 class DelayedSummary(msgspec.Struct, rename="camel", kw_only=True):

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from geminga.broker.delayed_damage import damage_bucket
+from geminga.broker.delayed_damage import Damage, damage_bucket
 from geminga.broker.delayed_statistics import (
     AdoptedBuckets,
     BucketInfo,
     CancelResult,
-    Damage,
     DelayedMessage,
     DelayedPage,
     DelayedSummary,
@@ -36,9 +35,9 @@ if TYPE_CHECKING:
     from geminga.broker.topics import Topics
     from geminga.managed_ledger.entry import Entry
     from geminga.names import TopicName
-    from geminga.tracker.bucket_store import StoredBucket
     from geminga.tracker.interface import DelayedDeliveryTracker
     from geminga.tracker.rows import Rows
+    from geminga.tracker.stored_bucket import StoredBucket
 
 
 CLASSES_MAX = 1000
@@ -357,4 +356,6 @@ class DelayedOperator:
         if not self._allows_damage:
             raise NotAllowed("buckets are damaged only where the broker was started with --chaos")
         _, home = await self._find(topic, subscription)
-        return None if home is None else await damage_bucket(home, how, ledger_id)
+        if home is None or home.keeper is None:
+            return None
+        return await damage_bucket(home.keeper.buckets, home.index, how, ledger_id)

@@ -20,7 +20,7 @@ from geminga.managed_ledger.managed_ledger import ManagedLedger
 from geminga.position import LATEST, Position
 from geminga.tracker.bucket_owner import BucketOwner
 from geminga.tracker.bucket_settings import BucketSettings
-from geminga.tracker.bucket_store import KEY_PREFIX, BucketStore
+from geminga.tracker.bucket_store import BucketStore
 from geminga.tracker.frozen import Frozen
 from geminga.tracker.index import DelayedIndex, IndexSettings
 from geminga.tracker.keeper import Keeper
@@ -28,6 +28,7 @@ from geminga.tracker.override_store import OverrideStore
 from geminga.tracker.recovery import Recovery, unacknowledged
 from geminga.tracker.retrying import OffLoop
 from geminga.tracker.rows import code_of, place_of
+from geminga.tracker.stored_bucket import KEY_PREFIX
 
 log = logging.getLogger("geminga.broker")
 

@@ -15,11 +15,12 @@ from geminga.managed_ledger.managed_ledger import ManagedLedger
 from geminga.position import Position
 from geminga.tracker.bucket_owner import CursorOwner, TopicOwner
 from geminga.tracker.bucket_settings import BucketSettings
-from geminga.tracker.bucket_store import BucketStore, StoredBucket
+from geminga.tracker.bucket_store import BucketStore
 from geminga.tracker.frozen import Frozen
 from geminga.tracker.index import DelayedIndex, IndexSettings
 from geminga.tracker.keeper import Keeper
 from geminga.tracker.recovery import Recovery, unacknowledged
+from geminga.tracker.stored_bucket import StoredBucket
 
 if TYPE_CHECKING:
     from geminga.chaos.topic_world import TopicWorld

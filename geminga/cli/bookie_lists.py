@@ -16,8 +16,8 @@ from geminga.bookie.inspection import (
     log_contents,
     unflushed,
 )
-from geminga.bookie.journal_files import JournalPosition
 from geminga.bookie.journal_headers import HeaderState
+from geminga.bookie.journal_position import JournalPosition
 from geminga.bookie.ledger_index import LedgerIndex
 from geminga.bookie.ledger_mapping import needed_from
 from geminga.cli.bookie_directory import (

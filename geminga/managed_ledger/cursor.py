@@ -13,8 +13,8 @@ from geminga.managed_ledger.acknowledgments import Acknowledgments
 from geminga.managed_ledger.attachment import Attachment
 from geminga.managed_ledger.bucket_properties import swapped
 from geminga.managed_ledger.cursor_ledger import CursorLedger
+from geminga.managed_ledger.cursor_statistics import CursorStatistics
 from geminga.managed_ledger.ledger_chain import LedgerChain
-from geminga.managed_ledger.statistics import CursorStatistics
 from geminga.position import Position
 
 log = logging.getLogger("geminga.managed_ledger")

@@ -6,13 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from geminga.errors import ServerError
-from geminga.pipeline.connection import (
-    Access,
-    BrokerUnreachable,
-    Connection,
-    PipelineError,
-    Refused,
-)
+from geminga.pipeline.connection import Connection
+from geminga.pipeline.errors import Access, BrokerUnreachable, PipelineError, Refused
 from geminga.pipeline.lookup import owner_of
 from geminga.pipeline.places import Place, of_message_id
 from geminga.pipeline.topics import missing

@@ -13,8 +13,9 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from geminga.names import TopicName
-from geminga.pipeline.connection import Access, PipelineError, tls_context
-from geminga.pipeline.splits import Ledger
+from geminga.pipeline.connection import tls_context
+from geminga.pipeline.errors import Access, PipelineError
+from geminga.pipeline.topics import Ledger
 
 HTTP_SECONDS = 10.0
 _REDIRECTS_MAX = 5

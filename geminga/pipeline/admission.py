@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from geminga.pipeline.connection import Access
 from geminga.pipeline.entries import Entries
+from geminga.pipeline.errors import Access
 from geminga.pipeline.places import Place
 from geminga.pipeline.protobuf_columns import Ints
 from geminga.pipeline.reading import EntryReader, Range

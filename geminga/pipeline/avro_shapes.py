@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from geminga.pipeline.connection import PipelineError
+from geminga.pipeline.errors import PipelineError
 
 TIME = pa.timestamp("us", tz="UTC")
 DECIMAL_DIGITS_MAX = 38

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from geminga.pipeline.connection import PipelineError
+from geminga.pipeline.errors import PipelineError
 
 RECORD_NAME = "topLevelRecord"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -18,7 +18,7 @@ from geminga.names import TopicName
 from geminga.pipeline.admin_http import AdminRefused, get_bytes, get_json, post_bytes
 from geminga.pipeline.buckets import Encoded, Fault, Range, count_by_ledger, range_of, row_shares
 from geminga.pipeline.buckets_backlog import Share
-from geminga.pipeline.connection import Access, PipelineError
+from geminga.pipeline.errors import Access, PipelineError
 from geminga.pipeline.options import Options
 from geminga.pipeline.places import Place
 from geminga.pipeline.planning import plan_batch

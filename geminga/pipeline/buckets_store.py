@@ -10,7 +10,8 @@ from geminga.managed_ledger.managed_ledger import ManagedLedger
 from geminga.pipeline.buckets import Encoded, Range
 from geminga.pipeline.buckets_backlog import Backlog
 from geminga.tracker.bucket_owner import BucketOwner
-from geminga.tracker.bucket_store import BucketStore, bucket_key, range_of_key
+from geminga.tracker.bucket_store import BucketStore
+from geminga.tracker.stored_bucket import bucket_key, range_of_key
 
 NAMED_AT_ONCE: Final = 100
 

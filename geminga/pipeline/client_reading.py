@@ -10,8 +10,8 @@ import numpy as np
 
 from geminga.pipeline.admission import messages_of
 from geminga.pipeline.batches import Messages
-from geminga.pipeline.connection import Access, PipelineError
 from geminga.pipeline.entries import NO_BATCH, Entries
+from geminga.pipeline.errors import Access, PipelineError
 from geminga.pipeline.places import EARLIEST, Place
 from geminga.pipeline.protobuf_columns import PADDING_BYTES, Ints, Repeated, Spans
 from geminga.wire import pulsar_pb2 as pb

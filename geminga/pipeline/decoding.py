@@ -15,7 +15,8 @@ import pyarrow.json
 from geminga.pipeline.avro_shapes import SchemaMismatch, Shape, readable_definition, shape_of
 from geminga.pipeline.batches import Messages
 from geminga.pipeline.columns import VALUE, decoded_keys, payloads
-from geminga.pipeline.connection import Access, Connection
+from geminga.pipeline.connection import Connection
+from geminga.pipeline.errors import Access
 from geminga.pipeline.primitive_values import primitives
 from geminga.pipeline.schemas import (
     KEY,

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from geminga.names import TopicName
 from geminga.pipeline.admin_http import AdminRefused, get_json
-from geminga.pipeline.connection import PipelineError
+from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.options import Options
 from geminga.pipeline.producing import Producer
 

@@ -7,7 +7,7 @@ import uuid
 
 from geminga.errors import ProtocolError
 from geminga.limits import FRAME_PADDING_BYTES, MESSAGE_BYTES_MAX
-from geminga.pipeline.connection import Access, BrokerUnreachable
+from geminga.pipeline.errors import Access, BrokerUnreachable
 from geminga.pipeline.frames import CorruptEntry, FrameBuffer
 from geminga.pipeline.lookup import owner_of
 from geminga.pipeline.places import Place, of_message_id

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from geminga.pipeline.connection import PipelineError
+from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.places import Place, parse
 from geminga.pipeline.schemas import TopicSchema
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import TracebackType
 
 from geminga.disk import DirectoryLock, RealDisk
-from geminga.pipeline.connection import PipelineError
+from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.export_manifest import MANIFEST, Manifest, NoExport, Run, decode, encode
 
 _LOCK = "_lock"

@@ -26,7 +26,8 @@ from geminga.pipeline.columns import (
     VALUE,
     ColumnMaker,
 )
-from geminga.pipeline.connection import Connection, PipelineError
+from geminga.pipeline.connection import Connection
+from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.export_manifest import ExportedFile, ExportedTopic
 from geminga.pipeline.options import Options, TopicChoice
 from geminga.pipeline.places import EARLIEST, Place

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from geminga.pipeline.connection import Access, Connection, PipelineError, Refused
+from geminga.pipeline.connection import Connection
+from geminga.pipeline.errors import Access, PipelineError, Refused
 from geminga.wire import client_commands
 from geminga.wire import pulsar_pb2 as pb
 

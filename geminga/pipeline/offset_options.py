@@ -8,7 +8,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from geminga.pipeline.connection import BadOption
+from geminga.pipeline.errors import BadOption
 from geminga.pipeline.places import EARLIEST, LATEST, Place, parse
 from geminga.pipeline.topics import full_name
 from geminga.wire import pulsar_pb2 as pb

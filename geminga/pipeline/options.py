@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from geminga.pipeline.columns import MORE_COLUMNS
-from geminga.pipeline.connection import Access, BadOption, addresses
+from geminga.pipeline.connection import addresses
+from geminga.pipeline.errors import Access, BadOption
 from geminga.pipeline.offset_options import LATEST_TEXT, Places, Times, ending, starting, times
 from geminga.pipeline.prefixed_options import ADMIN, CLIENT, PREFIXES, PRODUCER, READER, Settings, access_of
 from geminga.pipeline.topics import full_name

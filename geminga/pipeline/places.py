@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from geminga.pipeline.connection import PipelineError
+from geminga.pipeline.errors import PipelineError
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import signed
 

@@ -8,15 +8,16 @@ from dataclasses import replace
 
 from geminga.clock import RealClock
 from geminga.pipeline.admin_http import ledgers_of
-from geminga.pipeline.connection import Access, BadOption, Connection, PipelineError
+from geminga.pipeline.connection import Connection
 from geminga.pipeline.entry_stream import EntryStream
+from geminga.pipeline.errors import Access, BadOption, PipelineError
 from geminga.pipeline.offset_options import LATEST_TEXT, check_named, of_topic
 from geminga.pipeline.options import Options
 from geminga.pipeline.places import EARLIEST, LATEST, Place
 from geminga.pipeline.publish_times import Published
 from geminga.pipeline.reading import Range
-from geminga.pipeline.splits import Ledger, cut
-from geminga.pipeline.topics import Last, TopicMissing, last_of, matching, partitions_of
+from geminga.pipeline.splits import cut
+from geminga.pipeline.topics import Last, Ledger, TopicMissing, last_of, matching, partitions_of
 
 _PAUSE_SECONDS = 0.5
 

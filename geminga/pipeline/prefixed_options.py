@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
-from geminga.pipeline.connection import Access, BadOption
+from geminga.pipeline.errors import Access, BadOption
 
 CLIENT, ADMIN, READER, PRODUCER = PREFIXES = (
     "pulsar.client.",

@@ -9,13 +9,8 @@ from functools import partial
 
 from geminga.clock import RealClock
 from geminga.errors import ServerError
-from geminga.pipeline.connection import (
-    Access,
-    BrokerUnreachable,
-    Connection,
-    PipelineError,
-    Refused,
-)
+from geminga.pipeline.connection import Connection
+from geminga.pipeline.errors import Access, BrokerUnreachable, PipelineError, Refused
 from geminga.pipeline.lookup import owner_of
 from geminga.wire import client_commands
 from geminga.wire import pulsar_pb2 as pb

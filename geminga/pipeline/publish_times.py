@@ -5,8 +5,9 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
-from geminga.pipeline.connection import Access, Connection
+from geminga.pipeline.connection import Connection
 from geminga.pipeline.entry_stream import subscribe_reader
+from geminga.pipeline.errors import Access
 from geminga.pipeline.lookup import owner_of
 from geminga.pipeline.offset_options import LATEST_TIME, Times, of_topic
 from geminga.pipeline.options import Options

@@ -12,14 +12,9 @@ import numpy as np
 from geminga.clock import RealClock
 from geminga.errors import ServerError
 from geminga.limits import MIB
-from geminga.pipeline.connection import (
-    Access,
-    BrokerUnreachable,
-    PipelineError,
-    Refused,
-)
 from geminga.pipeline.entries import Entries
 from geminga.pipeline.entry_stream import PERMITS, EntryStream
+from geminga.pipeline.errors import Access, BrokerUnreachable, PipelineError, Refused
 from geminga.pipeline.frames import FrameBuffer
 from geminga.pipeline.places import EARLIEST, Place
 from geminga.pipeline.unreadable import entries_of

@@ -22,7 +22,6 @@ from geminga.pipeline.columns import (
     LEDGER_ID,
     SCHEMA_VERSION,
 )
-from geminga.pipeline.connection import PipelineError
 from geminga.pipeline.encoding import (
     COMPRESSIONS,
     batch_metadata,
@@ -31,6 +30,7 @@ from geminga.pipeline.encoding import (
     single_metadata,
 )
 from geminga.pipeline.entries import NO_BATCH, Flags
+from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.producing import Producer
 from geminga.pipeline.protobuf_columns import Ints
 from geminga.pipeline.replay_entries import Entry, chunk_frames, key_flags, rows_to_send

@@ -10,7 +10,8 @@ from fastcrc.crc32 import iscsi as crc_32c
 from geminga.names import NamespaceName, TopicName
 from geminga.pipeline.acknowledging import Acknowledger
 from geminga.pipeline.admin_http import create_partitions
-from geminga.pipeline.connection import Access, Connection, PipelineError, Refused
+from geminga.pipeline.connection import Connection
+from geminga.pipeline.errors import Access, PipelineError, Refused
 from geminga.pipeline.export_manifest import ExportedTopic, Manifest
 from geminga.pipeline.producing import Producer
 from geminga.pipeline.schemas import TopicSchema

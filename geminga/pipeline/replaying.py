@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from geminga.pipeline.columns import BATCH_INDEX, ENTRY_ID, KEY, LEDGER_ID, TOPIC
-from geminga.pipeline.connection import Access
+from geminga.pipeline.errors import Access
 from geminga.pipeline.export_plan import whole_topic
 from geminga.pipeline.producing import Producer
 from geminga.pipeline.protobuf_columns import Ints

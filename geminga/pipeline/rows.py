@@ -13,8 +13,8 @@ from geminga.errors import ProtocolError
 from geminga.pipeline.batches import Messages, select
 from geminga.pipeline.client_reading import DecryptingReader
 from geminga.pipeline.columns import ColumnMaker
-from geminga.pipeline.connection import Access, PipelineError
 from geminga.pipeline.entries import Entries
+from geminga.pipeline.errors import Access, PipelineError
 from geminga.pipeline.payloads import ChunkedMessages, plain_payloads, portions
 from geminga.pipeline.places import EARLIEST, Place
 from geminga.pipeline.reading import EntryReader, Range

@@ -12,7 +12,8 @@ import pyarrow as pa
 from geminga.errors import ServerError
 from geminga.pipeline.avro_shapes import SchemaMismatch, shape_of
 from geminga.pipeline.columns import VALUE
-from geminga.pipeline.connection import Access, Connection, Refused
+from geminga.pipeline.connection import Connection
+from geminga.pipeline.errors import Access, Refused
 from geminga.pipeline.primitive_values import PRIMITIVES
 from geminga.pipeline.topics import full_name
 from geminga.wire import pulsar_pb2 as pb

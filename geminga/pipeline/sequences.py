@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from geminga.pipeline.connection import PipelineError
+from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.protobuf_columns import Ints
 
 _ROW_BITS, _PARTITIONS_BITS = 27, 10

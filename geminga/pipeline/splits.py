@@ -4,25 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from geminga.limits import MIB
 from geminga.pipeline.places import Place
 from geminga.pipeline.reading import Range
+from geminga.pipeline.topics import Ledger
 
 SPLIT_BYTES = 64 * MIB
 SPLIT_ENTRIES_MIN = 64
 """What a split has at least where sizes are not known."""
 SPLITS_MAX = 4
 """Of one partition where sizes are not known."""
-
-
-class Ledger(NamedTuple):
-    """One ledger of a topic, or what is known of it. `size_bytes` 0: not known."""
-
-    ledger_id: int
-    entries: int
-    size_bytes: int = 0
 
 
 def cut(wanted: Range, ledgers: Sequence[Ledger], *, splits: int = 0) -> list[Range]:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from geminga.pipeline.acknowledging import Acknowledger
 from geminga.pipeline.admission import Budget, advance
-from geminga.pipeline.connection import BrokerUnreachable, Connection, PipelineError
+from geminga.pipeline.connection import Connection
+from geminga.pipeline.errors import BrokerUnreachable, PipelineError
 from geminga.pipeline.lookup import owner_of
 from geminga.pipeline.offset_options import EARLIEST_TEXT, of_topic
 from geminga.pipeline.options import Options
@@ -14,8 +15,8 @@ from geminga.pipeline.places import EARLIEST, LATEST, Place, parse
 from geminga.pipeline.planning import check_topics, partitions
 from geminga.pipeline.publish_times import Published
 from geminga.pipeline.reading import DataLost, Range
-from geminga.pipeline.splits import Ledger, cut
-from geminga.pipeline.topics import Last, TopicMissing, ask_last, subscribe_for_questions
+from geminga.pipeline.splits import cut
+from geminga.pipeline.topics import Last, Ledger, TopicMissing, ask_last, subscribe_for_questions
 
 Offsets = dict[str, str]
 """Partition -> the first place that is not read yet, as text. `SPLITS` is beside them if it was chosen."""

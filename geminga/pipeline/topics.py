@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import uuid
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from geminga.errors import InvalidName, ServerError
 from geminga.names import TopicName
-from geminga.pipeline.connection import Access, Connection, PipelineError, Refused
+from geminga.pipeline.connection import Connection
 from geminga.pipeline.entry_stream import subscribe_reader
+from geminga.pipeline.errors import Access, PipelineError, Refused
 from geminga.pipeline.lookup import owner_of
 from geminga.pipeline.places import EARLIEST, LATEST, Place, of_message_id
 from geminga.wire import client_commands
@@ -33,6 +35,14 @@ class Last:
         if self.place is None:
             return EARLIEST
         return Place(self.place.ledger_id, self.place.entry_id + 1, 0)
+
+
+class Ledger(NamedTuple):
+    """One ledger of a topic, or what is known of it. `size_bytes` 0: not known."""
+
+    ledger_id: int
+    entries: int
+    size_bytes: int = 0
 
 
 def partitions_of(connection: Connection, topic: str, *, create: bool = False) -> list[str]:

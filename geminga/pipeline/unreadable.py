@@ -7,8 +7,8 @@ import numpy as np
 from geminga.errors import GemingaError, ProtocolError
 from geminga.pipeline.batches import Messages, split
 from geminga.pipeline.columns import properties
-from geminga.pipeline.connection import PipelineError
 from geminga.pipeline.entries import Entries, read_entries
+from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.frames import Taken, position_of
 from geminga.pipeline.payloads import BadPayload, ChunkedMessages, plain_payloads
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from geminga.clock import RealClock
 from geminga.pipeline.avro_writing import BadColumns
 from geminga.pipeline.columns import TOPIC
-from geminga.pipeline.connection import Connection, PipelineError
+from geminga.pipeline.connection import Connection
 from geminga.pipeline.deduplication import check_first_receipt, deduplicates
 from geminga.pipeline.encoding import (
     COMPRESSIONS,
@@ -26,6 +26,7 @@ from geminga.pipeline.encoding import (
     send_frame,
     single_metadata,
 )
+from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.options import Options
 from geminga.pipeline.producing import Producer
 from geminga.pipeline.protobuf_columns import Ints

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pyroaring import BitMap
 
-from geminga.tracker.bucket_store import StoredBucket
 from geminga.tracker.index import DelayedIndex
 from geminga.tracker.rows import LEDGER_ID_END, place_of
+from geminga.tracker.stored_bucket import StoredBucket
 from geminga.tracker.view import View
 
 Members = Mapping[int, BitMap]

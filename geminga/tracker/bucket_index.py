@@ -11,8 +11,8 @@ from typing import Protocol
 
 from pyroaring import BitMap
 
-from geminga.tracker.bucket_store import StoredBucket
 from geminga.tracker.frozen import Frozen
+from geminga.tracker.stored_bucket import StoredBucket
 
 
 class BucketIndex(Protocol):

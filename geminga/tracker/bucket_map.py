@@ -8,10 +8,10 @@ from itertools import accumulate
 from typing import Final
 
 from geminga.limits import MIB
-from geminga.tracker.bucket_store import StoredBucket
 from geminga.tracker.frozen import Frozen
 from geminga.tracker.membership import Membership
 from geminga.tracker.sources import Bucket, Queue, Run
+from geminga.tracker.stored_bucket import StoredBucket
 
 LOAD_AHEAD_MS: Final = 60_000
 """A segment is loaded so long before its first row is due."""

@@ -12,8 +12,9 @@ from geminga.errors import GemingaError
 from geminga.tracker.bucket_index import BucketIndex
 from geminga.tracker.bucket_operations import BucketOperations
 from geminga.tracker.bucket_owner import BucketOwner
-from geminga.tracker.bucket_store import KEY_PREFIX, BucketStore, BucketWriter, StoredBucket
+from geminga.tracker.bucket_store import BucketStore, BucketWriter
 from geminga.tracker.retrying import BackOff, Signal
+from geminga.tracker.stored_bucket import KEY_PREFIX, StoredBucket
 
 log = logging.getLogger("geminga.tracker")
 
@@ -135,6 +136,18 @@ class BucketSet:
                     await trio.lowlevel.checkpoint()
             if self.generation != generation:
                 raise Outdated("the index was cleared")
+
+    async def rename_ledger(self, bucket: StoredBucket, ledger_id: int) -> None:
+        """Have the bucket's property name another ledger; the index is not told. Errors as `swap`.
+
+        For damage on purpose: whatever stands in that ledger is served as the bucket from now on. The old
+        ledger is left to the caller.
+        """
+        old = bucket.ledger_id
+        await self._owner.swap({bucket.key: ledger_id}, {bucket.key: old})
+        if self.serving.pop(old, None) is not None:
+            bucket.ledger_id = ledger_id
+            self.serving[ledger_id] = bucket
 
     # -- out --------------------------------------------------------------------------------------------
 

@@ -17,11 +17,11 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from geminga.errors import CorruptData
-from geminga.tracker.bucket_store import StoredBucket
 from geminga.tracker.due_rows import codes_of, keep_only, members_of
 from geminga.tracker.index import DelayedIndex
 from geminga.tracker.rows import Rows, code_of
 from geminga.tracker.sources import Bucket
+from geminga.tracker.stored_bucket import StoredBucket
 from geminga.tracker.view import View
 
 CLASSES_MAX: Final = 10_000

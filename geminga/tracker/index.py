@@ -16,13 +16,13 @@ from pyroaring import BitMap
 
 from geminga.clock import Clock
 from geminga.tracker.bucket_map import BucketMap
-from geminga.tracker.bucket_store import StoredBucket
 from geminga.tracker.due_rows import DueBatch, members_of, release
 from geminga.tracker.feed import Feed
 from geminga.tracker.frozen import Frozen
 from geminga.tracker.membership import Membership
 from geminga.tracker.rows import code_of
 from geminga.tracker.sources import GATHERED_ROWS_MAX, Queue
+from geminga.tracker.stored_bucket import StoredBucket
 from geminga.tracker.time_rules import TimeRules
 from geminga.tracker.view import View
 

@@ -18,12 +18,13 @@ from geminga.tracker.bucket_operations import BucketOperations
 from geminga.tracker.bucket_owner import BucketOwner
 from geminga.tracker.bucket_set import BucketSet
 from geminga.tracker.bucket_settings import BucketSettings
-from geminga.tracker.bucket_store import BucketStore, StoredBucket
+from geminga.tracker.bucket_store import BucketStore
 from geminga.tracker.frozen import Frozen
 from geminga.tracker.loading import Loader
 from geminga.tracker.merge_task import MergeTask
 from geminga.tracker.retrying import OffLoop, in_thread
 from geminga.tracker.sealing import Sealer
+from geminga.tracker.stored_bucket import StoredBucket
 
 
 class Keeper:

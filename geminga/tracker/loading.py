@@ -9,8 +9,8 @@ import trio
 from geminga.clock import Clock
 from geminga.errors import CorruptData, LedgerNotFound, StorageError
 from geminga.tracker.bucket_set import BucketSet
-from geminga.tracker.bucket_store import StoredBucket
 from geminga.tracker.retrying import RETRY_FIRST_S, BackOff
+from geminga.tracker.stored_bucket import StoredBucket
 
 LOOK_AGAIN_S: Final = 1.0
 """The index is asked at least this often while anything is stored: message time may be moved by hand."""

@@ -13,10 +13,10 @@ from geminga.limits import KIB
 from geminga.tracker.bucket_format import Directory, decode_directory
 from geminga.tracker.bucket_set import BucketSet, Outdated
 from geminga.tracker.bucket_settings import BucketSettings
-from geminga.tracker.bucket_store import StoredBucket
 from geminga.tracker.merge_plan import choose_merge
 from geminga.tracker.merging import DamagedSource, Merger
 from geminga.tracker.retrying import BackOff, OffLoop
+from geminga.tracker.stored_bucket import StoredBucket
 
 log = logging.getLogger("geminga.tracker")
 

@@ -26,8 +26,8 @@ from geminga.errors import CorruptData, LedgerNotFound, StorageError
 from geminga.managed_ledger.acknowledged import Acknowledged
 from geminga.tracker.bucket_format import Directory
 from geminga.tracker.bucket_set import BucketSet
-from geminga.tracker.bucket_store import StoredBucket, bucket_text, range_of_key
 from geminga.tracker.retrying import BackOff
+from geminga.tracker.stored_bucket import StoredBucket, bucket_text, range_of_key
 
 log = logging.getLogger("geminga.tracker")
 

@@ -11,9 +11,9 @@ from geminga.errors import GemingaError
 from geminga.tracker.bucket_format import Directory, EncodedBucket, decode_directory, encode_bucket
 from geminga.tracker.bucket_set import BucketSet, Outdated
 from geminga.tracker.bucket_settings import BucketSettings
-from geminga.tracker.bucket_store import StoredBucket
 from geminga.tracker.frozen import Frozen
 from geminga.tracker.retrying import BackOff, OffLoop, Signal
+from geminga.tracker.stored_bucket import StoredBucket
 
 log = logging.getLogger("geminga.tracker")
 

@@ -13,8 +13,9 @@ import trio
 
 from geminga.bookie import entry_logs
 from geminga.bookie.bookie import Bookie
-from geminga.bookie.journal_files import JournalFiles, JournalPosition
+from geminga.bookie.journal_files import JournalFiles
 from geminga.bookie.journal_format import FILE_HEADERS_BYTES_MAX, GROUP_HEADER, GROUP_MAGIC
+from geminga.bookie.journal_position import JournalPosition
 from geminga.bookie.journal_scan import JournalScan, ScannedGroup, read_file_header
 from geminga.bookie.settings import BookieSettings
 from geminga.chaos.bookie_world import TINY

@@ -11,7 +11,7 @@ import trio
 
 from geminga.bookie.bookie import Bookie
 from geminga.bookie.file_names import ENTRY_LOG_SUFFIX, JOURNAL_SUFFIX
-from geminga.bookie.journal_files import JournalPosition
+from geminga.bookie.journal_position import JournalPosition
 from geminga.bookie.ledger_mapping import needed_from
 from geminga.bookie.settings import BookieSettings, journal_share, ledger_directory_share
 from geminga.chaos.bookie_world import TINY, BookieWorld, Layout

@@ -11,7 +11,7 @@ import pytest
 
 from geminga.bookie import journal_replay
 from geminga.bookie.directory_replay import DirectoryReplay
-from geminga.bookie.journal_files import JournalPosition
+from geminga.bookie.journal_position import JournalPosition
 from geminga.bookie.ledger_directory import LedgerDirectory
 from geminga.bookie.ledger_index import LedgerIndex
 from geminga.chaos.bookie_scripts import SCRIPTS

@@ -13,8 +13,8 @@ from geminga.bookie import entry_log_format as log_format
 from geminga.bookie import index_format, journal_format
 from geminga.bookie.entry_log_format import Footer, FooterLedger
 from geminga.bookie.index_format import Row, State, Usage
-from geminga.bookie.journal_files import JournalPosition
 from geminga.bookie.journal_format import FileHeader, Run
+from geminga.bookie.journal_position import JournalPosition
 from geminga.bookie.records import Segment, compact, crc32c, damaged_record, pack_records
 
 DOCS = Path(__file__).parents[2] / "docs" / "formats"

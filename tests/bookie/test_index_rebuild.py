@@ -15,9 +15,9 @@ from geminga.bookie.entry_log_format import encode_footer
 from geminga.bookie.entry_log_scan import read_footer, read_rows, scan_rows
 from geminga.bookie.entry_log_writer import EntryLogWriter
 from geminga.bookie.file_names import journal_path
-from geminga.bookie.journal_files import JournalPosition
 from geminga.bookie.journal_format import FileHeader, encode_file_header, encode_group
 from geminga.bookie.journal_inventory import JournalInventory
+from geminga.bookie.journal_position import JournalPosition
 from geminga.bookie.ledger_index import LedgerIndex, LedgerRow
 from geminga.bookie.segment_map import SegmentMap
 from geminga.bookie.settings import BookieSettings

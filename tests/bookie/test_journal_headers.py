@@ -12,7 +12,7 @@ import trio
 
 from geminga.bookie import journal_format, journal_headers, journal_inventory
 from geminga.bookie.bookie import Bookie
-from geminga.bookie.journal_files import JournalFiles, JournalPosition
+from geminga.bookie.journal_files import JournalFiles
 from geminga.bookie.journal_format import (
     FILE_HEADER,
     FILE_HEADER_BYTES,
@@ -21,6 +21,7 @@ from geminga.bookie.journal_format import (
     encode_group,
 )
 from geminga.bookie.journal_headers import HeaderState, find_header
+from geminga.bookie.journal_position import JournalPosition
 from geminga.bookie.journal_scan import JournalScan
 from geminga.bookie.settings import BookieSettings
 from geminga.chaos.sim_disk import SimDisk

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from geminga.bookie.index_format import Row, Usage
-from geminga.bookie.journal_files import JournalPosition
+from geminga.bookie.journal_position import JournalPosition
 from geminga.bookie.ledger_index import LedgerIndex, LedgerRow
 from geminga.bookie.missing_logs import gaps, replace_missing
 from geminga.chaos.sim_key_value import SimKeyValue

@@ -12,7 +12,7 @@ import trio
 
 from geminga.bookie.bookie import Bookie, LedgerPlace
 from geminga.bookie.directory_replay import DirectoryReplay
-from geminga.bookie.journal_files import JournalPosition
+from geminga.bookie.journal_position import JournalPosition
 from geminga.bookie.read_cache import ReadCache
 from geminga.bookie.records import Segment, compact, pack_records
 from geminga.bookie.segment_map import SegmentMap

@@ -12,7 +12,8 @@ from geminga.bookie.bookie import Bookie
 from geminga.bookie.directory_replay import DirectoryReplay
 from geminga.bookie.entry_log_writer import EntryLogWriter
 from geminga.bookie.index_format import DELETED
-from geminga.bookie.journal_files import JournalFiles, JournalPosition
+from geminga.bookie.journal_files import JournalFiles
+from geminga.bookie.journal_position import JournalPosition
 from geminga.bookie.ledger_writer import LedgerWriter
 from geminga.bookie.write_caches import WriteCaches
 from geminga.chaos.sim_disk import SimDisk, SimFile

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pytest
 
 from geminga.pipeline.avro_shapes import SchemaMismatch, shape_of
-from geminga.pipeline.connection import Access
 from geminga.pipeline.decoding import ValueDecoder, json_values
+from geminga.pipeline.errors import Access
 from geminga.pipeline.schemas import TopicSchema, value_fields
 from geminga.wire import pulsar_pb2 as pb
 

@@ -101,8 +101,8 @@ def test_json_records_with_missing_and_more_fields() -> None:
 
 
 def test_avro_of_an_older_schema_is_resolved() -> None:
-    from geminga.pipeline.connection import Access
     from geminga.pipeline.decoding import ValueDecoder
+    from geminga.pipeline.errors import Access
 
     schema = TopicSchema(TYPE.Avro, json.dumps(RECORD).encode())
     older = {

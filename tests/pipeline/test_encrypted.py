@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from geminga.pipeline.columns import ColumnMaker, column_names
-from geminga.pipeline.connection import PipelineError
 from geminga.pipeline.decoding import ValueDecoder
+from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.planning import plan_batch
 from geminga.pipeline.rows import read_range
 from geminga.pipeline.schemas import schema_of, value_fields

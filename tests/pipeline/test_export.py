@@ -14,8 +14,9 @@ import pytest
 
 from geminga.clock import RealClock
 from geminga.errors import CorruptData
-from geminga.pipeline.connection import Connection, PipelineError
+from geminga.pipeline.connection import Connection
 from geminga.pipeline.encoding import send_frame
+from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.export_manifest import (
     MANIFEST,
     ExportedFile,

@@ -18,7 +18,7 @@ from geminga.errors import ServerError
 from geminga.pipeline import admin_http, reading
 from geminga.pipeline.avro_shapes import SchemaMismatch
 from geminga.pipeline.columns import ColumnMaker
-from geminga.pipeline.connection import Access, PipelineError
+from geminga.pipeline.errors import Access, PipelineError
 from geminga.pipeline.places import EARLIEST, Place
 from geminga.pipeline.reading import Range
 from geminga.pipeline.rows import read_range

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from geminga.pipeline.connection import BadOption, PipelineError, tls_context
+from geminga.pipeline.connection import tls_context
+from geminga.pipeline.errors import BadOption, PipelineError
 from geminga.pipeline.options import Options, parse_options
 from geminga.pipeline.planning import plan_batch
 from geminga.pipeline.prefixed_options import OptionWithoutEffect

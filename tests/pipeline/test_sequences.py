@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from geminga.pipeline.connection import PipelineError
+from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.sequences import BATCHES_MAX, ROWS_MAX, bounds, partitions_then, sequence_ids
 
 

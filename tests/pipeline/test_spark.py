@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from geminga.pipeline.columns import METADATA_COLUMNS
-from geminga.pipeline.connection import BadOption
+from geminga.pipeline.errors import BadOption
 from geminga.pipeline.spark.source import PulsarSource
 from geminga.pipeline.topics import TopicMissing
 from tests.e2e.admin_http import Admin, topic_path

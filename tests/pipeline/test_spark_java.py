@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from geminga.cli.main import main
-from geminga.pipeline.connection import PipelineError
+from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.spark import session as spark_session
 from tests.e2e.broker_process import Endpoints
 from tests.pipeline.conftest import SHORT_LIVED, Topics

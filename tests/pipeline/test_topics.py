@@ -16,8 +16,9 @@ import pytest
 from geminga.pipeline.avro_shapes import SchemaMismatch
 from geminga.pipeline.avro_writing import BadColumns
 from geminga.pipeline.columns import ColumnMaker
-from geminga.pipeline.connection import Access, BadOption, BrokerUnreachable, Connection, PipelineError
+from geminga.pipeline.connection import Connection
 from geminga.pipeline.decoding import ValueDecoder
+from geminga.pipeline.errors import Access, BadOption, BrokerUnreachable, PipelineError
 from geminga.pipeline.options import parse_options
 from geminga.pipeline.planning import plan_batch
 from geminga.pipeline.reading import DataLost, EntryReader, Range

@@ -18,9 +18,9 @@ import pytest
 from geminga.pipeline.avro_shapes import TIME, shape_of
 from geminga.pipeline.avro_writing import BadColumns, avro_rows, json_rows, record_definition
 from geminga.pipeline.columns import ColumnMaker
-from geminga.pipeline.connection import PipelineError
 from geminga.pipeline.decoding import ValueDecoder, json_values
 from geminga.pipeline.encoding import send_frame
+from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.planning import plan_batch
 from geminga.pipeline.producing import Producer
 from geminga.pipeline.rows import read_range

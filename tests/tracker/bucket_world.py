@@ -31,11 +31,12 @@ from geminga.metadata.store import MetadataStore
 from geminga.tracker.bucket_format import Directory
 from geminga.tracker.bucket_owner import CursorOwner, TopicOwner
 from geminga.tracker.bucket_settings import BucketSettings
-from geminga.tracker.bucket_store import BucketStore, BucketWriter, StoredBucket, range_of_key
+from geminga.tracker.bucket_store import BucketStore, BucketWriter
 from geminga.tracker.frozen import Frozen
 from geminga.tracker.index import DelayedIndex, IndexSettings
 from geminga.tracker.keeper import Keeper
 from geminga.tracker.recovery import Recovery
+from geminga.tracker.stored_bucket import StoredBucket, range_of_key
 from tests.tracker.taking import take
 
 PATH = "/managed-ledgers/public/default/persistent/orders"

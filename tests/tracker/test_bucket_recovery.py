@@ -14,10 +14,10 @@ from geminga.managed_ledger.ledger_chain import ChainLedger, LedgerChain
 from geminga.metadata import records
 from geminga.tracker.bucket_format import encode_bucket
 from geminga.tracker.bucket_settings import BucketSettings
-from geminga.tracker.bucket_store import bucket_key
 from geminga.tracker.override_store import ENTRIES_MAX, KEY, OverrideStore
 from geminga.tracker.recovery import unacknowledged
 from geminga.tracker.rows import code_of, from_columns
+from geminga.tracker.stored_bucket import bucket_key
 from tests.tracker.bucket_world import NOW_MS, Place, World
 
 APART = BucketSettings(indexes_min=10**6, segment_span_ms=100, segment_indexes_max=4)

@@ -6,7 +6,6 @@ from collections import Counter
 
 from geminga.position import Position
 from geminga.tracker.bucket_format import decode_directory, decode_segment, encode_bucket
-from geminga.tracker.bucket_store import StoredBucket
 from geminga.tracker.eyes import (
     DueClass,
     Whereabouts,
@@ -19,6 +18,7 @@ from geminga.tracker.eyes import (
 )
 from geminga.tracker.frozen import Frozen
 from geminga.tracker.index import DelayedIndex, IndexSettings
+from geminga.tracker.stored_bucket import StoredBucket
 from tests.tracker.taking import take
 
 

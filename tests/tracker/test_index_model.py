@@ -16,11 +16,11 @@ from pyroaring import BitMap
 
 from geminga.position import Position
 from geminga.tracker.bucket_format import decode_directory, decode_segment, encode_bucket
-from geminga.tracker.bucket_store import StoredBucket
 from geminga.tracker.due_rows import codes_of, keep_only
 from geminga.tracker.frozen import Frozen
 from geminga.tracker.index import DelayedIndex, IndexSettings
 from geminga.tracker.rows import Rows, merge, split_repeated
+from geminga.tracker.stored_bucket import StoredBucket
 from geminga.tracker.view import View
 from tests.tracker.taking import take
 

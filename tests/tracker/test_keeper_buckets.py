@@ -10,7 +10,7 @@ import trio
 from geminga.errors import LedgerNotFound, ServiceNotReady
 from geminga.metadata import records
 from geminga.tracker.bucket_settings import BucketSettings
-from geminga.tracker.bucket_store import StoredBucket, bucket_key, range_of_key
+from geminga.tracker.stored_bucket import StoredBucket, bucket_key, range_of_key
 from tests.tracker.bucket_world import NOW_MS, Place, World
 from tests.tracker.taking import take
 

@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from geminga.errors import LedgerNotFound
-from geminga.tracker.bucket_store import bucket_key
 from geminga.tracker.recovery import OPENED_AT_ONCE, Recovery
+from geminga.tracker.stored_bucket import bucket_key
 
 BUCKETS = 200
 

@@ -8,10 +8,10 @@ from geminga.errors import CorruptData
 from geminga.position import Position
 from geminga.tracker import bucket_format, entry_frame_format
 from geminga.tracker.bucket_format import decode_directory, encode_bucket
-from geminga.tracker.bucket_store import StoredBucket
 from geminga.tracker.frozen import Frozen
 from geminga.tracker.index import DelayedIndex, IndexSettings
 from geminga.tracker.membership import Membership
+from geminga.tracker.stored_bucket import StoredBucket
 from geminga.tracker.view import View
 from tests.tracker.taking import take
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from geminga.errors import CorruptData, GemingaError, StorageError
 from geminga.pipeline.audit_events import WrongLog
-from geminga.pipeline.connection import PipelineError
+from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.reading import DataLost
 
 _OURS: Final = re.compile(r"\bgeminga\.[\w.]+\.(\w+): (.*)")

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from geminga.pipeline.avro_shapes import SchemaMismatch
 from geminga.pipeline.columns import METADATA_COLUMNS, MORE_COLUMNS, VALUE, column_names
-from geminga.pipeline.connection import BadOption, PipelineError
+from geminga.pipeline.errors import BadOption, PipelineError
 from geminga.pipeline.options import Options, parse_options
 from geminga.pipeline.planning import narrowed, partitions, plan_batch, topics_of
 from geminga.pipeline.schemas import TopicSchema, schema_of, value_fields
