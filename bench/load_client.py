@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from broker_process import BrokerProcess, Ports, cpu_seconds, die_with_parent
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.broker_process import BrokerProcess, Ports, cpu_seconds, die_with_parent
 
 BENCH = Path(__file__).resolve().parent
 GO_SOURCE = BENCH / "go_client"

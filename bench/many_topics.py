@@ -21,13 +21,16 @@ import sys
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import trio
-from broker_process import OURS, BrokerProcess, Ports, enter_own_network
-from figures import add_options, measured
 
-from geminga.cli.connection import Connection
-from geminga.cli.producer import Producer
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.broker_process import OURS, BrokerProcess, Ports, enter_own_network
+from bench.figures import add_options, measured
+from geminga.cli.client.connection import Connection
+from geminga.cli.client.producer import Producer
 from geminga.wire import client_commands
 from geminga.wire import pulsar_pb2 as pb
 

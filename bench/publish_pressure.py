@@ -21,16 +21,19 @@ import statistics
 import sys
 import time
 import urllib.request
+from pathlib import Path
 from typing import NamedTuple
 
 import trio
-from broker_process import OURS, BrokerProcess, Ports, enter_own_network, resident_bytes
-from figures import add_options, measured, show
 
-from geminga import disk
-from geminga.cli.connection import ClientError, Connection
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.broker_process import OURS, BrokerProcess, Ports, enter_own_network, resident_bytes
+from bench.figures import add_options, measured, show
+from geminga.cli.client.connection import ClientError, Connection
+from geminga.cli.client.producer import Producer
 from geminga.cli.main import main as geminga_main
-from geminga.cli.producer import Producer
+from geminga.storage import disk
 
 MIB = 1024 * 1024
 WATCH_S = 0.05

@@ -40,8 +40,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import load_client
-from broker_process import (
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench import load_client
+from bench.broker_process import (
     OURS,
     BrokerFailed,
     BrokerProcess,

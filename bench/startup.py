@@ -17,7 +17,9 @@ import sys
 import time
 from pathlib import Path
 
-from broker_process import OURS, BrokerFailed, BrokerProcess, Ports, enter_own_network
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.broker_process import OURS, BrokerFailed, BrokerProcess, Ports, enter_own_network
 
 MIB = 1024 * 1024
 SETTLE_SECONDS = 1

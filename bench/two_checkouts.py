@@ -23,8 +23,10 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import load_client
-from broker_process import CHECKOUT, enter_own_network
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench import load_client
+from bench.broker_process import CHECKOUT, enter_own_network
 
 PHASES = ("publish", "drain")
 WARM_UP_MESSAGES = 20_000

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from pyroaring import BitMap
 
-from geminga.config import Config
+from geminga.config.config import Config
+from geminga.config.memory_budget import MemoryParts, memory_parts
 from geminga.limits import MIB
-from geminga.managed_ledger import cursor_state_format
-from geminga.managed_ledger.cursor_state_format import CursorState
-from geminga.memory_budget import MemoryParts, memory_parts
+from geminga.managed_ledger.cursor import cursor_state_format
+from geminga.managed_ledger.cursor.cursor_state_format import CursorState
 from geminga.metadata.keys import key_of
 from geminga.metadata.node import Stored, encode_row
 from geminga.metadata.records import TenantRecord, encode

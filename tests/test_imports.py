@@ -1,11 +1,13 @@
-"""The house's order: no room imports one above it, formats and protocol do no I/O, time has one door.
+"""The order of the packages: none imports one above it, formats and protocol do no I/O, time has one door.
 
-Read from the source, so that an import inside a function or only for type checking counts too.
+ARCHITECTURE.md's table is the order; this file has no list of its own. Imports are read from the source, so
+those inside a function or for type checking only count too.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,86 +17,43 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "geminga"
 
+TABLE = (ROOT / "ARCHITECTURE.md").read_text().split("## Packages")[1].split("\n## ")[0]
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")] for line in TABLE.splitlines() if line[:3] == "| `"
+]
+"""[packages, what they do, rooms] of each line of the table in ARCHITECTURE.md, from the top floor down."""
 EVERYONE = {"errors", "limits", "names", "clock", "position"}
-"""What every room may import. `names` and `clock` stand on the others."""
-
-ALLOWED: dict[str, set[str]] = {
-    "errors": set(),
-    "limits": set(),
-    "position": set(),
-    "clock": set(),
-    "names": {"errors", "limits"},
-    "config_keys": set(),
-    "config_file": set(),
-    "memory_budget": {"limits"},
-    "config_foreign": {"config_file", "config_keys"},
-    "config": {"errors", "limits", "config_file", "config_keys", "config_foreign", "memory_budget"},
-    "disk": EVERYONE,
-    "delivery_log_columns_format": EVERYONE,
-    "delivery_log_format": EVERYONE | {"delivery_log_columns_format"},
-    "rocksdb_log_format": EVERYONE,
-    "rocksdb_logs": EVERYONE | {"rocksdb_log_format", "disk"},
-    "key_value": EVERYONE | {"rocksdb_logs", "rocksdb_log_format", "disk"},
-    "wire": EVERYONE,
-    "metadata": EVERYONE | {"key_value"},
-    "bookie": EVERYONE | {"disk", "key_value"},
-    "managed_ledger": EVERYONE | {"bookie", "metadata"},
-    "tracker": EVERYONE | {"managed_ledger", "metadata", "bookie"},
-    "broker": EVERYONE
-    | {"tracker", "managed_ledger", "bookie", "metadata", "wire", "config", "disk", "delivery_log_format"},
-    "admin": EVERYONE | {"broker", "managed_ledger", "bookie", "metadata", "config"},
-    "chaos": EVERYONE | {"disk", "key_value", "bookie", "metadata", "managed_ledger", "tracker"},
-    "pipeline": EVERYONE
-    | {
-        "wire",
-        "tracker",
-        "managed_ledger",
-        "bookie",
-        "metadata",
-        "disk",
-        "key_value",
-        "delivery_log_format",
-    },
+"""The ground floor: what every room may import."""
+NAMES = re.compile(r"`([\w.]+)/?`")
+FLOORS: dict[str, int] = {
+    package: number for number, row in enumerate(ROWS) for package in NAMES.findall(row[0])
 }
-BELOW_SERVER = set(ALLOWED) - {"chaos", "pipeline"}
-ALLOWED["room_settings"] = BELOW_SERVER
-ALLOWED["memory_report"] = BELOW_SERVER
-ALLOWED["bookie_places"] = BELOW_SERVER | {"room_settings"}
-ALLOWED["server"] = BELOW_SERVER | {"room_settings", "memory_report", "bookie_places"}
-ALLOWED["cli"] = BELOW_SERVER | {"server", "bookie_places", "room_settings", "pipeline"}
-ALLOWED["testing"] = EVERYONE | {"server", "config", "wire", "chaos"}
-ALLOWED["__main__"] = {"cli"}
+"""Each package and its line in the table; 0 is the top floor."""
+ROOMS: dict[str, set[str]] = {
+    package: {*NAMES.findall(row[2]), *EVERYONE, package.split(".")[0]}
+    for row in ROWS
+    for package in NAMES.findall(row[0])
+}
+"""Each package and the rooms that it may import from, its own included."""
+MODULES_MAX = 20
+"""In one folder."""
 
 NO_IO = {"trio", "os", "socket", "threading", "asyncio", "subprocess", "rocksdict"}
 NO_IO_IN = (
     "wire/*.py",
-    "**/*_format.py",
-    "tracker/*.py",
-    "broker/key_shared.py",
-    "broker/dispatch_choice.py",
+    "**/*format.py",
+    "tracker/format/*.py",
+    "tracker/index/*.py",
+    "managed_ledger/chain/rollover.py",
+    "broker/dispatch/hash_ranges.py",
+    "broker/dispatch/choice.py",
 )
-IO_THERE = {
-    "wire/compile_proto.py",
-    *(
-        f"tracker/{name}.py"
-        for name in (
-            "bucket_set",
-            "bucket_store",
-            "keeper",
-            "loading",
-            "merge_task",
-            "override_store",
-            "recovery",
-            "retrying",
-            "sealing",
-        )
-    ),
-}
+IO_THERE = {"wire/compile_proto.py"}
 DOORS = {
-    "rocksdict": {"key_value.py"},
-    "time": {"clock.py", "cli/main.py", "cli/standalone.py", "cli/perf.py"},
-    "prometheus_client": {"admin/metrics.py"},
-    "h11": {"admin/http.py"},
+    "rocksdict": {"storage/key_value.py"},
+    "time": {"clock.py", "cli/main.py", "cli/standalone.py", "cli/perf/perf.py"},
+    "prometheus_client": {"admin/metrics/exposition.py"},
+    "h11": {"admin/http/connection.py"},
 }
 """Modules that only these files may import."""
 
@@ -108,13 +67,27 @@ def relative(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
 
-def room_of(path: Path) -> str:
-    parts = path.relative_to(PACKAGE).parts
-    return parts[0] if len(parts) > 1 else path.stem
+def module_of(path: Path) -> str:
+    """Its name without `geminga.`; a package's own `__init__` has the package's name."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
 
 
-def imported(path: Path) -> Iterator[tuple[str, int]]:
-    """Full names of the modules that a file imports, and the line."""
+PACKAGES = {module_of(path) for path in MODULES if path.name == "__init__.py"} - {"__init__"}
+
+
+def package_of(module: str) -> str:
+    """The package that a module is in; the module itself if it lies at the root."""
+    return module if module in PACKAGES or "." not in module else module.rpartition(".")[0]
+
+
+@functools.cache
+def imported(path: Path) -> list[tuple[str, int]]:
+    """Full names of what a file imports, of each name from a package too, and the line."""
+    return list(_imported(path))
+
+
+def _imported(path: Path) -> Iterator[tuple[str, int]]:
     tree = ast.parse(path.read_text(), str(path))
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -122,37 +95,80 @@ def imported(path: Path) -> Iterator[tuple[str, int]]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{relative(path)}:{node.lineno}: relative import"
             assert node.module is not None
-            yield node.module, node.lineno
-            if node.module == "geminga":
-                yield from ((f"geminga.{alias.name}", node.lineno) for alias in node.names)
+            if node.module.removeprefix("geminga.") in {*PACKAGES, "geminga"}:
+                yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+            else:
+                yield node.module, node.lineno
 
 
-def test_every_room_has_its_place() -> None:
-    rooms = {room_of(path) for path in MODULES} - {"__init__"}
-    assert rooms <= set(ALLOWED), "say in ALLOWED what the new room may import"
+def test_the_table_has_every_package_once() -> None:
+    listed = [package for row in ROWS for package in NAMES.findall(row[0])]
+    assert sorted(listed) == sorted(set(listed))
+    used = {package_of(module_of(path)) for path in MODULES if not is_face(path)} - {"__init__"}
+    assert set(listed) == used, "ARCHITECTURE.md's table has to list each package on its floor"
 
 
-def test_the_order_has_no_circle() -> None:
-    done: set[str] = set()
-    left = dict(ALLOWED)
-    while left:
-        free = [room for room, below in left.items() if below <= done]
-        assert free, f"a circle among {sorted(left)}"
-        for room in free:
-            done.add(room)
-            del left[room]
+def is_face(path: Path) -> bool:
+    """A package's `__init__` with a docstring and nothing else."""
+    return path.name == "__init__.py" and len(ast.parse(path.read_text()).body) == 1
+
+
+def arrows(path: Path) -> Iterator[tuple[str, str, int]]:
+    """(package, package that it imports from, line) where the two differ."""
+    own = package_of(module_of(path))
+    for name, line in imported(path):
+        module = name.removeprefix("geminga.")
+        if name.startswith("geminga.") and not module.startswith("__"):
+            package = package_of(module)
+            if package != own:
+                yield own, package, line
 
 
 @pytest.mark.parametrize("path", MODULES, ids=relative)
 def test_no_arrow_points_upward(path: Path) -> None:
-    room = room_of(path)
-    if room == "__init__":
-        return
-    for name, line in imported(path):
-        parts = name.split(".")
-        if parts[0] != "geminga" or len(parts) == 1 or parts[1].startswith("__"):
-            continue
-        assert parts[1] == room or parts[1] in ALLOWED[room], f"{relative(path)}:{line}: {room} -> {name}"
+    for own, package, line in arrows(path):
+        assert FLOORS[own] < FLOORS[package], f"{relative(path)}:{line}: {own} -> {package} points upward"
+        room = package.split(".")[0]
+        assert room in ROOMS[own], f"{relative(path)}:{line}: {own} may not import from {room}"
+
+
+def test_the_table_allows_no_room_that_is_not_needed() -> None:
+    used: dict[str, set[str]] = {package: {package.split(".")[0]} for package in ROOMS}
+    for path in MODULES:
+        for own, package, _ in arrows(path):
+            used[own].add(package.split(".")[0])
+    too_many = {package: rooms - used[package] - EVERYONE for package, rooms in ROOMS.items()}
+    assert not {package: rooms for package, rooms in too_many.items() if rooms}
+
+
+FOLDERS = sorted(
+    {p.parent for top in ("geminga", "simulation", "tests", "bench") for p in (ROOT / top).rglob("*.py")}
+)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.relative_to(ROOT).as_posix())
+def test_a_folder_holds_few_modules(folder: Path) -> None:
+    modules = [path.name for path in folder.glob("*.py") if path.name != "__init__.py"]
+    assert len(modules) <= MODULES_MAX, f"{len(modules)} modules: give them folders"
+
+
+def test_every_folder_says_what_it_is_for() -> None:
+    for path in MODULES:
+        if path.name == "__init__.py":
+            text = ast.get_docstring(ast.parse(path.read_text())) or ""
+            lines = len(text.splitlines())
+            assert lines >= 8 or path.parent == PACKAGE, f"{relative(path)}: a docstring of 10 to 20 lines"
+
+
+def test_nothing_in_the_package_imports_the_simulation_or_the_tests() -> None:
+    beside = {"simulation", "tests", "bench"}
+    found = [
+        f"{relative(path)}:{line}"
+        for path in MODULES
+        for name, line in imported(path)
+        if name.split(".")[0] in beside
+    ]
+    assert not found
 
 
 @pytest.mark.parametrize("pattern", NO_IO_IN)
@@ -193,4 +209,6 @@ def test_names_say_what_a_thing_is() -> None:
 def test_the_rule_finds_what_it_is_for() -> None:
     words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", "TopicManager")
     assert {word.lower() for word in words} & BANNED_WORDS
-    assert [name for name, _ in imported(PACKAGE / "server.py") if name.startswith("geminga.admin")]
+    assert [
+        name for name, _ in imported(PACKAGE / "server" / "server.py") if name.startswith("geminga.admin")
+    ]

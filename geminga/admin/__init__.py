@@ -1,1 +1,1 @@
-
+"""The room `admin`; its packages are in ARCHITECTURE.md."""

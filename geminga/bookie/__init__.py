@@ -1,1 +1,1 @@
-
+"""The room `bookie`; its packages are in ARCHITECTURE.md."""

@@ -1,1 +1,1 @@
-
+"""The room `broker`; its packages are in ARCHITECTURE.md."""

@@ -1,1 +1,1 @@
-
+"""The command line itself; `standalone`, `produce`, `consume`."""

@@ -34,8 +34,21 @@ COMMANDS = {
     "pipeline": "bulk work on Spark: audit deliveries, plan an index, rescue a broken directory",
     "bookie": "look into a stopped broker's storage: list, dump, verify, rebuild the index",
 }
-MODULES = {"topicPolicies": "topic_policies"}
-"""Where a command's module is not called as the command is, which has pulsar-admin's name."""
+MODULES = {
+    "standalone": "standalone",
+    "produce": "produce",
+    "consume": "consume",
+    "perf": "perf.perf",
+    "delayed": "admin.delayed",
+    "namespaces": "admin.namespaces",
+    "topicPolicies": "admin.topic_policies",
+    "topics": "admin.topics",
+    "schemas": "admin.schemas",
+    "memory": "admin.memory",
+    "pipeline": "pipeline.pipeline",
+    "bookie": "bookie.bookie",
+}
+"""Where each command's `run` is, below `geminga.cli`."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -106,7 +119,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         print(_unknown_command(given[0]), file=sys.stderr)
         return EXIT_USAGE
     try:
-        command = importlib.import_module(f"geminga.cli.{MODULES.get(given[0], given[0])}")
+        command = importlib.import_module(f"geminga.cli.{MODULES[given[0]]}")
         code: int = command.run(Parser, given[1:])
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

@@ -25,12 +25,12 @@ import trio
 from geminga import __version__
 from geminga.cli.data_directory import default_data_dir
 from geminga.cli.main import EXIT_FAILED, EXIT_OK, EXIT_USAGE, STARTED_S, Parser
-from geminga.config import Config, ConfigError, Loaded, load
-from geminga.config_file import ConfigFile, Property, parse
+from geminga.config.config import Config, ConfigError, Loaded, load
+from geminga.config.file import ConfigFile, Property, parse
 from geminga.errors import CorruptData, StorageError
 
 if TYPE_CHECKING:
-    from geminga.server import Addresses
+    from geminga.server.server import Addresses
 
 EXIT_PORT_TAKEN = 3
 EXIT_DATA_DIRECTORY = 4
@@ -144,7 +144,7 @@ def memory_mb(text: str) -> int:
 
 
 def _read_file(name: str) -> ConfigFile:
-    from geminga.disk import RealDisk
+    from geminga.storage.disk import RealDisk
 
     try:
         return parse(name, RealDisk().read_file(name))
@@ -165,7 +165,7 @@ class _Broker:
     async def run(self) -> None:
         # Importing makes many objects that stay: looking through them for garbage meanwhile is wasted time.
         gc.disable()
-        from geminga.server import serve
+        from geminga.server.server import serve
 
         start = functools.partial(serve, self._config, data_dir=self._data_dir)
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
@@ -213,7 +213,7 @@ class _Broker:
 
     def explain(self, failure: BaseException) -> int:
         """Say what ended the run, and with which exit code. Raises what is a bug of ours."""
-        from geminga.bookie.directory_lists import RepeatedDirectory
+        from geminga.bookie.running.directory_lists import RepeatedDirectory
 
         causes = list(_leaves(failure))
         for cause in causes:
@@ -233,9 +233,9 @@ class _Broker:
 
     def _hints(self, error: StorageError) -> list[str]:
         """What may be done about a start that failed, where the error itself does not say."""
-        from geminga.disk import DirectoryInUse, DiskFull
         from geminga.metadata.instance import ForeignDirectory
-        from geminga.server import METADATA
+        from geminga.server.server import METADATA
+        from geminga.storage.disk import DirectoryInUse, DiskFull
 
         if isinstance(error, CorruptData):
             if str(error).startswith(os.path.join(self._data_dir, METADATA)):

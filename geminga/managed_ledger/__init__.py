@@ -1,1 +1,1 @@
-
+"""A topic's storage: its life, its metadata record, its cursors."""

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import trio
 
 from geminga.errors import CorruptData
-from geminga.managed_ledger.attachment import check_room
-from geminga.managed_ledger.cursor_ledger import Storage
-from geminga.managed_ledger.ledger_chain import LedgerChain
+from geminga.managed_ledger.chain.ledger_chain import LedgerChain
+from geminga.managed_ledger.cursor.attachment import check_room
+from geminga.managed_ledger.cursor.cursor_ledger import Storage
 from geminga.metadata import records
 from geminga.metadata.records import CursorRecord, LedgerInfo, ManagedLedgerRecord
 from geminga.metadata.store import Delete, Put

@@ -9,10 +9,10 @@ from typing import Literal
 import trio
 
 from geminga.errors import Conflict, GemingaError, PeerError, SubscriptionNotFound
-from geminga.managed_ledger.attachment import Attachment, check_room
-from geminga.managed_ledger.cursor import Cursor
-from geminga.managed_ledger.cursor_ledger import CursorLedger, Storage
-from geminga.managed_ledger.ledger_chain import LedgerChain
+from geminga.managed_ledger.chain.ledger_chain import LedgerChain
+from geminga.managed_ledger.cursor.attachment import Attachment, check_room
+from geminga.managed_ledger.cursor.cursor import Cursor
+from geminga.managed_ledger.cursor.cursor_ledger import CursorLedger, Storage
 from geminga.managed_ledger.opening import recover_cursor_ledgers
 from geminga.metadata import records
 from geminga.metadata.records import CursorRecord

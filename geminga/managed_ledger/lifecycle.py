@@ -11,16 +11,16 @@ from contextlib import asynccontextmanager
 import trio
 
 from geminga.errors import GemingaError, PeerError, ServiceNotReady, TopicTerminated
-from geminga.managed_ledger.appender import Appender
-from geminga.managed_ledger.bucket_properties import only_internal, swapped, without_internal
+from geminga.managed_ledger.chain.appender import Appender
+from geminga.managed_ledger.chain.rollover import ledgers_to_drop
+from geminga.managed_ledger.chain.state import State
+from geminga.managed_ledger.chain.tail_cache import TailCache
+from geminga.managed_ledger.chain.tasks import StartsTasks
 from geminga.managed_ledger.chain_record import ChainRecord
-from geminga.managed_ledger.cursor_ledger import Storage
+from geminga.managed_ledger.cursor.bucket_properties import only_internal, swapped, without_internal
+from geminga.managed_ledger.cursor.cursor_ledger import Storage
 from geminga.managed_ledger.cursor_set import CursorSet
 from geminga.managed_ledger.opening import Recovered
-from geminga.managed_ledger.rollover import ledgers_to_drop
-from geminga.managed_ledger.state import State
-from geminga.managed_ledger.tail_cache import TailCache
-from geminga.managed_ledger.tasks import StartsTasks
 from geminga.position import Position
 
 

@@ -12,23 +12,23 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from geminga.errors import GemingaError
-from geminga.managed_ledger.add_listener import AddListener
-from geminga.managed_ledger.bucket_properties import only_internal, without_internal
-from geminga.managed_ledger.cursor import Cursor
-from geminga.managed_ledger.cursor_ledger import Storage
-from geminga.managed_ledger.ledger_reads import LedgerReads
+from geminga.managed_ledger.chain.add_listener import AddListener
+from geminga.managed_ledger.chain.ledger_reads import LedgerReads
+from geminga.managed_ledger.chain.rollover import ManagedLedgerSettings
+from geminga.managed_ledger.chain.state import State
+from geminga.managed_ledger.chain.tail_cache import TailCache
+from geminga.managed_ledger.cursor.bucket_properties import only_internal, without_internal
+from geminga.managed_ledger.cursor.cursor import Cursor
+from geminga.managed_ledger.cursor.cursor_ledger import Storage
 from geminga.managed_ledger.lifecycle import Lifecycle
 from geminga.managed_ledger.opening import Recovered, recover_chain
-from geminga.managed_ledger.rollover import ManagedLedgerSettings
-from geminga.managed_ledger.state import State
 from geminga.managed_ledger.statistics import ManagedLedgerStatistics, managed_ledger_statistics
-from geminga.managed_ledger.tail_cache import TailCache
 from geminga.metadata import records
 from geminga.metadata.records import LedgerInfo
 from geminga.position import Position
 
 if TYPE_CHECKING:
-    from geminga.bookie.bookie import Bookie
+    from geminga.bookie.running.bookie import Bookie
     from geminga.clock import Clock
     from geminga.metadata.ledger_ids import LedgerIds
     from geminga.metadata.store import MetadataStore

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from geminga.errors import CorruptData, TopicNotFound
 from geminga.limits import KIB
-from geminga.managed_ledger.cursor_ledger import CursorLedger, Storage
-from geminga.managed_ledger.ledger_chain import ChainLedger, LedgerChain
+from geminga.managed_ledger.chain.ledger_chain import ChainLedger, LedgerChain
+from geminga.managed_ledger.cursor.cursor_ledger import CursorLedger, Storage
 from geminga.metadata import records
 from geminga.metadata.records import CursorRecord, ManagedLedgerRecord
 from geminga.metadata.store import MUST_NOT_EXIST
 
 if TYPE_CHECKING:
-    from geminga.bookie.bookie import Bookie
+    from geminga.bookie.running.bookie import Bookie
 
 SIZE_SAMPLE_BYTES = 256 * KIB
 log = logging.getLogger("geminga.managed_ledger")

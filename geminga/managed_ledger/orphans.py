@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import trio
 
 from geminga.errors import CorruptData, LedgerNotFound
-from geminga.managed_ledger.bucket_properties import named_ledgers
+from geminga.managed_ledger.cursor.bucket_properties import named_ledgers
 from geminga.metadata import records
 from geminga.metadata.records import CursorRecord, LedgerIdsRecord, LedgerRecord, ManagedLedgerRecord
 
 if TYPE_CHECKING:
-    from geminga.bookie.bookie import Bookie
+    from geminga.bookie.running.bookie import Bookie
     from geminga.metadata.store import MetadataStore
 
 log = logging.getLogger("geminga.managed_ledger")

@@ -10,12 +10,12 @@ import msgspec
 from geminga.position import Position
 
 if TYPE_CHECKING:
-    from geminga.managed_ledger.appender import Appender
+    from geminga.managed_ledger.chain.appender import Appender
+    from geminga.managed_ledger.chain.ledger_chain import LedgerChain
+    from geminga.managed_ledger.chain.ledger_reads import LedgerReads
     from geminga.managed_ledger.chain_record import ChainRecord
-    from geminga.managed_ledger.cursor import Cursor
-    from geminga.managed_ledger.cursor_statistics import CursorStatistics
-    from geminga.managed_ledger.ledger_chain import LedgerChain
-    from geminga.managed_ledger.ledger_reads import LedgerReads
+    from geminga.managed_ledger.cursor.cursor import Cursor
+    from geminga.managed_ledger.cursor.statistics import CursorStatistics
 
 
 class LedgerStatistics(msgspec.Struct, frozen=True):

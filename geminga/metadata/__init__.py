@@ -1,1 +1,1 @@
-
+"""A versioned key tree with typed records."""

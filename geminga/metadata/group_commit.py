@@ -13,9 +13,9 @@ from typing import NamedTuple
 import trio
 
 from geminga.errors import StorageError
-from geminga.key_value import KeyValue
 from geminga.limits import KIB, MIB
 from geminga.metadata.node import VALUE_BYTES_MAX, Stored, encode_row
+from geminga.storage.key_value import KeyValue
 
 GROUP_BYTES_MAX = 4 * MIB
 """What one synced batch may hold; a single larger transaction is a batch of its own."""

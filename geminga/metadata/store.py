@@ -14,7 +14,6 @@ from contextlib import contextmanager
 import trio
 
 from geminga.errors import BadVersion, GemingaError, KeyMissing
-from geminga.key_value import KeyValue
 from geminga.metadata.group_commit import GroupCommit, Request, Write
 from geminga.metadata.keys import children_range, everything, key_of
 from geminga.metadata.node import (
@@ -28,6 +27,7 @@ from geminga.metadata.node import (
     decode_row,
 )
 from geminga.metadata.watch import Change, ChangeKind, Watchers
+from geminga.storage.key_value import KeyValue
 
 __all__ = [
     "ANY_VERSION",

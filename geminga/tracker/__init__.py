@@ -1,1 +1,1 @@
-
+"""The room `tracker`; its packages are in ARCHITECTURE.md."""

@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import random
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-BENCH = Path(__file__).resolve().parents[2] / "bench"
+from bench.delayed import seed_table
+
+BENCH = Path(__file__).resolve().parents[2] / "bench" / "delayed"
 
 
-@pytest.fixture(scope="module")
-def seed_table() -> ModuleType:
-    path = list(sys.path)
-    sys.path.insert(0, str(BENCH))
-    try:
-        spec = importlib.util.spec_from_file_location("seed_table", BENCH / "seed_table.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["seed_table"] = module
-        spec.loader.exec_module(module)
-        return module
-    finally:
-        sys.path[:] = path
-
-
-def test_the_theory_is_the_article_s(seed_table: ModuleType) -> None:
+def test_the_theory_is_the_article_s() -> None:
     for case in seed_table.CASES[:4]:
         assert seed_table.theory_mib(case, 10_000_000) == pytest.approx(case.article_theory_mib, rel=0.01)
     assert seed_table.theory_mib(seed_table.Case("random", 8, 10), 10_000_000) is None
 
 
-def test_the_heap_is_a_heap_and_grows_by_segments(seed_table: ModuleType) -> None:
+def test_the_heap_is_a_heap_and_grows_by_segments() -> None:
     heap, draw = seed_table.TripleHeap(), random.Random(1)
     heap.SEGMENT = 3 * 100 + 1  # triples stand across segments
     for entry_id in range(1000):
@@ -50,7 +34,7 @@ def test_the_heap_is_a_heap_and_grows_by_segments(seed_table: ModuleType) -> Non
 
 
 @pytest.mark.parametrize("delays", ["fixed", "random"])
-def test_all_structures_get_the_same_messages(seed_table: ModuleType, delays: str) -> None:
+def test_all_structures_get_the_same_messages(delays: str) -> None:
     case = seed_table.Case(delays, 8, 10)
     structures = {name: fill(case, 100_000)[0] for name, fill in seed_table.FILLS.items()}
     assert structures["heap"].count == len(structures["dict/roaring"]) == len(structures["ours"]) == 100_000
@@ -61,7 +45,7 @@ def test_all_structures_get_the_same_messages(seed_table: ModuleType, delays: st
 
 def test_a_start_finds_all_that_was_sealed_before_the_kill(tmp_path: Path) -> None:
     for role in ("fill", "restart"):
-        command = [sys.executable, str(BENCH / "delayed_100m.py"), "--messages=100000", "--delays=random"]
+        command = [sys.executable, str(BENCH / "hundred_million.py"), "--messages=100000", "--delays=random"]
         ended = subprocess.run(
             [*command, f"--role={role}", f"--directory={tmp_path}"], stdout=subprocess.PIPE, text=True
         )

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from geminga.chaos.bookie_scripts import SCRIPTS
-from geminga.chaos.bookie_world import BookieWorld, Script
+from simulation.bookie.scripts import SCRIPTS
+from simulation.bookie.world import BookieWorld, Script
 
 
 @pytest.fixture(scope="session")

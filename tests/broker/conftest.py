@@ -11,8 +11,8 @@ import trio
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from geminga.key_value import RocksKeyValue
 from geminga.metadata.store import MetadataStore
+from geminga.storage.key_value import RocksKeyValue
 from tests.broker.dispatch_rig import dispatch_rig as dispatch_rig
 
 

@@ -16,28 +16,28 @@ import trio
 import trio.testing
 from fastcrc.crc32 import iscsi
 
-from geminga.bookie.bookie import Bookie
-from geminga.broker.consumer import EXCLUSIVE, SUBSCRIPTION_TYPES, Consumer
-from geminga.broker.delay_settings import DelaySettings
-from geminga.broker.delayed import DelayedEntries
-from geminga.broker.index_home import IndexHome
-from geminga.broker.subscription import Subscription, SubscriptionSettings
-from geminga.broker.topic_delays import TopicDelays
-from geminga.chaos.sim_disk import SimDisk
-from geminga.chaos.sim_key_value import SimKeyValue
+from geminga.bookie.running.bookie import Bookie
+from geminga.broker.delays.delayed import DelayedEntries
+from geminga.broker.delays.index_home import IndexHome
+from geminga.broker.delays.settings import DelaySettings
+from geminga.broker.delays.topic_delays import TopicDelays
+from geminga.broker.dispatch.consumer import EXCLUSIVE, SUBSCRIPTION_TYPES, Consumer
+from geminga.broker.subscription.subscription import Subscription, SubscriptionSettings
 from geminga.clock import TrioClock
+from geminga.managed_ledger.chain.tail_cache import TailCache
 from geminga.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerSettings
-from geminga.managed_ledger.tail_cache import TailCache
 from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.store import MetadataStore
 from geminga.names import TopicName
 from geminga.position import EARLIEST, Position
-from geminga.tracker.in_memory import in_memory_tracker
-from geminga.tracker.interface import DelayedDeliveryTracker
+from geminga.tracker.index.interface import DelayedDeliveryTracker
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.decoder import Decoder, Delivery
 from geminga.wire.message_metadata import peek, stamp
 from geminga.wire.stored_entry import may_be_delayed
+from simulation.disk.sim_disk import SimDisk
+from simulation.disk.sim_key_value import SimKeyValue
+from tests.tracker.in_memory import in_memory_tracker
 
 assert IndexHome is not None, "imported here, as its first import would take a thread"
 TOPIC = TopicName.parse("persistent://public/default/orders")

@@ -12,32 +12,32 @@ from typing import NamedTuple
 import trio
 from fastcrc.crc32 import iscsi
 
-from geminga.bookie.bookie import Bookie
-from geminga.broker.consumer import SHARED, SUBSCRIPTION_TYPES, Consumer
-from geminga.broker.delay_settings import DelaySettings
-from geminga.broker.dispatch_settings import SubscriptionSettings
-from geminga.broker.index_home import IndexHome
-from geminga.broker.namespaces import Namespaces
-from geminga.broker.policies import EffectivePolicies, Policies
-from geminga.broker.producer import Producer
-from geminga.broker.publish_memory import PublishMemory
-from geminga.broker.rooms import Rooms
-from geminga.broker.settings import BrokerSettings
-from geminga.broker.subscription import Subscription
-from geminga.broker.topic import Topic
-from geminga.broker.topics import Topics
-from geminga.chaos.sim_disk import SimDisk
-from geminga.chaos.sim_key_value import SimKeyValue
+from geminga.bookie.running.bookie import Bookie
+from geminga.broker.delays.index_home import IndexHome
+from geminga.broker.delays.settings import DelaySettings
+from geminga.broker.dispatch.consumer import SHARED, SUBSCRIPTION_TYPES, Consumer
+from geminga.broker.dispatch.settings import SubscriptionSettings
+from geminga.broker.flow.publish_memory import PublishMemory
+from geminga.broker.policies.namespaces import Namespaces
+from geminga.broker.policies.policies import EffectivePolicies, Policies
+from geminga.broker.policies.settings import BrokerSettings
+from geminga.broker.subscription.subscription import Subscription
+from geminga.broker.topic.producer import Producer
+from geminga.broker.topic.rooms import Rooms
+from geminga.broker.topic.topic import Topic
+from geminga.broker.topic.topics import Topics
 from geminga.clock import TrioClock
 from geminga.limits import MIB
+from geminga.managed_ledger.chain.tail_cache import TailCache
 from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
-from geminga.managed_ledger.tail_cache import TailCache
 from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.store import MetadataStore
 from geminga.names import TopicName
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import Send
 from geminga.wire.decoder import Delivery
+from simulation.disk.sim_disk import SimDisk
+from simulation.disk.sim_key_value import SimKeyValue
 from tests.broker.dispatch_rig import FakeOutbox
 
 assert IndexHome is not None, "imported here, as its first import would take a thread"

@@ -29,23 +29,23 @@ from typing import Any, NamedTuple
 
 import trio
 
-from geminga.bookie.bookie import Bookie
-from geminga.bookie.entry_log_format import HEADER_BYTES, TRAILER_BYTES, decode_trailer
-from geminga.bookie.entry_log_scan import read_rows
-from geminga.bookie.index_database import IndexDatabase, opened_with
-from geminga.bookie.journal_format import FILE_HEADER, FILE_HEADER_BYTES, FILE_HEADERS_BYTES_MAX
-from geminga.bookie.settings import BookieSettings
-from geminga.chaos.campaign import process_pool
+from geminga.bookie.entry_logs.entry_log_format import HEADER_BYTES, TRAILER_BYTES, decode_trailer
+from geminga.bookie.entry_logs.scan import read_rows
+from geminga.bookie.index.database import IndexDatabase, opened_with
+from geminga.bookie.journal.journal_format import FILE_HEADER, FILE_HEADER_BYTES, FILE_HEADERS_BYTES_MAX
+from geminga.bookie.records.settings import BookieSettings
+from geminga.bookie.running.bookie import Bookie
 from geminga.clock import RealClock
-from geminga.disk import RealDisk
 from geminga.errors import GemingaError
-from geminga.key_value import RocksKeyValue
+from geminga.managed_ledger.chain.tail_cache import TailCache
 from geminga.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerSettings
 from geminga.managed_ledger.orphans import sweep_orphan_ledgers
-from geminga.managed_ledger.tail_cache import TailCache
 from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.store import MetadataStore
 from geminga.position import Position
+from geminga.storage.disk import RealDisk
+from geminga.storage.key_value import RocksKeyValue
+from simulation.campaign.campaign import process_pool
 
 TOPIC = "/managed-ledgers/public/default/persistent/orders"
 SETTINGS = ManagedLedgerSettings(ledger_entries_max=12, rollover_min_ms=0, cursor_ledger_entries_max=4)

@@ -7,18 +7,22 @@ from typing import Any
 
 import pytest
 
-from geminga.bookie import directory_replay, entry_logs, index_rebuild, journal_scan, ledger_index, storage
-from geminga.bookie.bookie import Bookie
-from geminga.bookie.directory_replay import DirectoryReplay
-from geminga.bookie.entry_log_writer import EntryLogWriter
-from geminga.bookie.index_format import DELETED
-from geminga.bookie.journal_files import JournalFiles
-from geminga.bookie.journal_position import JournalPosition
-from geminga.bookie.ledger_writer import LedgerWriter
-from geminga.bookie.write_caches import WriteCaches
-from geminga.chaos.sim_disk import SimDisk, SimFile
-from geminga.chaos.sim_key_value import SimKeyValue
+from geminga.bookie.entry_logs import reader as entry_logs
+from geminga.bookie.entry_logs.writer import EntryLogWriter
+from geminga.bookie.index import ledger_index
+from geminga.bookie.index.index_format import DELETED
+from geminga.bookie.journal import scan as journal_scan
+from geminga.bookie.journal.files import JournalFiles
+from geminga.bookie.records.journal_position import JournalPosition
+from geminga.bookie.recovery import directory_replay, index_rebuild
+from geminga.bookie.recovery.directory_replay import DirectoryReplay
+from geminga.bookie.running import storage
+from geminga.bookie.running.bookie import Bookie
+from geminga.bookie.running.ledger_writer import LedgerWriter
+from geminga.bookie.running.write_caches import WriteCaches
 from geminga.errors import StorageError
+from simulation.disk.sim_disk import SimDisk, SimFile
+from simulation.disk.sim_key_value import SimKeyValue
 
 Patch = pytest.MonkeyPatch
 Plant = Callable[[Patch], None]

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from geminga.bookie import missing_logs
-from geminga.bookie.ledger_index import LedgerIndex
-from geminga.bookie.storage import LedgerStorage
-from geminga.chaos.sim_disk import SimFile
-from geminga.chaos.sim_key_value import SimKeyValue
+from geminga.bookie.entry_logs import missing_logs
+from geminga.bookie.index.ledger_index import LedgerIndex
+from geminga.bookie.running.storage import LedgerStorage
+from simulation.disk.sim_disk import SimFile
+from simulation.disk.sim_key_value import SimKeyValue
 
 Patch = pytest.MonkeyPatch
 

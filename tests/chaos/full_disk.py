@@ -19,11 +19,11 @@ import trio
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from geminga.bookie.bookie import Bookie
-from geminga.bookie.settings import BookieSettings
-from geminga.disk import RealDisk
+from geminga.bookie.records.settings import BookieSettings
+from geminga.bookie.running.bookie import Bookie
 from geminga.errors import StorageError
-from geminga.key_value import RocksKeyValue
+from geminga.storage.disk import RealDisk
+from geminga.storage.key_value import RocksKeyValue
 
 TIMES = 20
 DISK = "16m"

@@ -19,10 +19,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from geminga.chaos.bookie_scripts import SCRIPTS
-from geminga.chaos.breaking import CRASHES
-from geminga.chaos.campaign import CaseFailed
-from geminga.chaos.crash_cases import INDEX_LOST, WAYS, run_case, scripted_cases
+from simulation.bookie.cases import INDEX_LOST, WAYS, run_case, scripted_cases
+from simulation.bookie.scripts import SCRIPTS
+from simulation.campaign.breaking import CRASHES
+from simulation.campaign.campaign import CaseFailed
 from tests.chaos.bookie_bugs import (
     BY_CRASHES,
     BY_FLIPS,

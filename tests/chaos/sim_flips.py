@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import random
 
-from geminga.bookie.bookie import Bookie
-from geminga.chaos.bookie_world import BookieWorld
-from geminga.chaos.deterministic import run_deterministically
-from geminga.chaos.sim_disk import SECTOR_BYTES
-from geminga.chaos.sim_ledger import SimLedger
+from geminga.bookie.running.bookie import Bookie
 from geminga.errors import CorruptData, LedgerNotFound
+from simulation.bookie.sim_ledger import SimLedger
+from simulation.bookie.world import BookieWorld
+from simulation.campaign.deterministic import run_deterministically
+from simulation.disk.sim_disk import SECTOR_BYTES
 
 GROUP_ENTRIES_MAX = 8
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import trio
 
-from geminga.bookie import entry_logs, journal_headers
+from geminga.bookie.entry_logs import reader as entry_logs
+from geminga.bookie.journal import headers as journal_headers
 from tests.chaos.bit_flips import KINDS, Golden, WrongAnswer, flip, flip_range, make_golden
 from tests.chaos.sim_flips import flip_on_sim_disk
 
@@ -83,7 +84,7 @@ def test_a_damaged_journal_header_taken_for_an_unused_one_is_noticed(
         whole = found.state is journal_headers.HeaderState.WHOLE
         return found if whole else journal_headers.FoundHeader(None, journal_headers.HeaderState.UNUSED)
 
-    monkeypatch.setattr("geminga.bookie.journal_inventory.find_header", only_whole_ones)
+    monkeypatch.setattr("geminga.bookie.journal.inventory.find_header", only_whole_ones)
     with pytest.raises(WrongAnswer, match="without a word|fell|lost|gone"):
         assert [flip(golden, seed, "journal header") for seed in range(40)]
 

@@ -1,5 +1,5 @@
 """A slice of the crash campaign in every test run: other points of it each day would not be repeatable, so it
-is the same slice. `python -m geminga.chaos.crash_campaign` runs all of it.
+is the same slice. `python -m simulation.bookie.crash_campaign` runs all of it.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from geminga.bookie.journal_files import JournalFiles
-from geminga.chaos import campaign, crash_campaign
-from geminga.chaos.bookie_scripts import SCRIPTS, random_life
-from geminga.chaos.bookie_world import BookieWorld
-from geminga.chaos.campaign import CaseFailed, Tally, process_pool, random_cases, run_cases
-from geminga.chaos.crash_cases import WAYS, run_case, scripted_cases
-from geminga.chaos.sim_disk import SimFile
+from geminga.bookie.journal.files import JournalFiles
+from simulation.bookie import crash_campaign
+from simulation.bookie.cases import WAYS, run_case, scripted_cases
+from simulation.bookie.scripts import SCRIPTS, random_life
+from simulation.bookie.world import BookieWorld
+from simulation.campaign import campaign
+from simulation.campaign.campaign import CaseFailed, Tally, process_pool, random_cases, run_cases
+from simulation.disk.sim_disk import SimFile
 
 SCRIPTED, RANDOM = 1500, 600
 run_part = partial(run_cases, run_case)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from geminga.chaos.deterministic import run_deterministically
+from simulation.campaign.deterministic import run_deterministically
 
 
 async def race() -> list[tuple[int, int]]:

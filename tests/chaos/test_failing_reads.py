@@ -8,12 +8,12 @@ from typing import Final
 
 import pytest
 
-from geminga.bookie.bookie import Bookie
-from geminga.chaos.bookie_scripts import SCRIPTS
-from geminga.chaos.bookie_world import BookieWorld
-from geminga.chaos.crash_cases import run_case
-from geminga.chaos.sim_file import SimFile
+from geminga.bookie.running.bookie import Bookie
 from geminga.errors import CorruptData, LedgerNotFound, StorageError
+from simulation.bookie.cases import run_case
+from simulation.bookie.scripts import SCRIPTS
+from simulation.bookie.world import BookieWorld
+from simulation.disk.sim_file import SimFile
 
 LEDGERS: Final = (1, 2, 3)
 

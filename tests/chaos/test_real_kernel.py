@@ -20,7 +20,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from geminga.bookie.bookie import Bookie
+from geminga.bookie.running.bookie import Bookie
 from geminga.wire import pulsar_pb2 as pb
 from tests.chaos.sync_order import TRACED, check_order
 from tests.e2e.binary_session import BinarySession, ConnectionEnded, message_bytes, plain_metadata

@@ -6,9 +6,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from geminga.chaos.sim_disk import SECTOR_BYTES, PowerCut, SimDisk
-from geminga.disk import DiskFull
 from geminga.errors import StorageError
+from geminga.storage.disk import DiskFull
+from simulation.disk.sim_disk import SECTOR_BYTES, PowerCut, SimDisk
 
 
 def disk_with_file(seed: int = 0, content: bytes = b"") -> SimDisk:

@@ -8,9 +8,9 @@ import random
 
 import pytest
 
-from geminga.chaos.breaking import CRASHES
-from geminga.chaos.campaign import CaseFailed
-from geminga.chaos.topic_cases import run_case, scripted_cases
+from simulation.campaign.breaking import CRASHES
+from simulation.campaign.campaign import CaseFailed
+from simulation.topic.cases import run_case, scripted_cases
 from tests.chaos.planted_bugs import UNFIT, planted
 from tests.chaos.topic_bugs import BUGS, Plant
 

@@ -1,5 +1,5 @@
-"""A slice of the topic's crash campaign in every test run; `python -m geminga.chaos.topic_campaign` runs all
-of it.
+"""A slice of the topic's crash campaign in every test run; `python -m simulation.topic.topic_campaign` runs
+all of it.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from functools import partial
 
 import pytest
 
-from geminga.chaos import topic_world
-from geminga.chaos.breaking import CRASHES, FAILURES
-from geminga.chaos.campaign import Tally, process_pool, random_cases, run_cases
-from geminga.chaos.topic_campaign import main
-from geminga.chaos.topic_cases import run_case, scripted_cases
-from geminga.chaos.topic_check import check
-from geminga.chaos.topic_scripts import SCRIPTS
-from geminga.chaos.topic_world import TopicWorld
+from simulation.campaign.breaking import CRASHES, FAILURES
+from simulation.campaign.campaign import Tally, process_pool, random_cases, run_cases
+from simulation.topic import world as topic_world
+from simulation.topic.cases import run_case, scripted_cases
+from simulation.topic.check import check
+from simulation.topic.scripts import SCRIPTS
+from simulation.topic.topic_campaign import main
+from simulation.topic.world import TopicWorld
 
 CRASHED, FAILED, RANDOM = 220, 70, 60
 
@@ -71,7 +71,7 @@ def test_space_comes_back() -> None:
 def test_a_failure_says_how_to_see_it_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("geminga.chaos.sim_file.SimFile.sync", lambda file: None)
+    monkeypatch.setattr("simulation.disk.sim_file.SimFile.sync", lambda file: None)
     failing = next(case for case in scripted_cases(["trimming"], ["drop"]) if not _holds(case))
     assert main(["--replay", failing]) == 1
     said = capsys.readouterr().out

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from geminga.chaos.sim_key_value import SimKeyValue
 from geminga.managed_ledger import orphans
-from geminga.managed_ledger.acknowledgments import Acknowledgments
 from geminga.managed_ledger.chain_record import ChainRecord
-from geminga.managed_ledger.cursor_ledger import CursorLedger, Storage
+from geminga.managed_ledger.cursor.acknowledgments import Acknowledgments
+from geminga.managed_ledger.cursor.cursor_ledger import CursorLedger, Storage
 from geminga.managed_ledger.cursor_set import CursorSet
-from geminga.tracker.bucket_set import BucketSet
-from geminga.tracker.bucket_store import BucketWriter
+from geminga.tracker.buckets.bucket_set import BucketSet
+from geminga.tracker.buckets.bucket_store import BucketWriter
+from simulation.disk.sim_key_value import SimKeyValue
 
 Patch = pytest.MonkeyPatch
 Plant = Callable[[Patch], None]
@@ -192,8 +192,8 @@ def bookie_keeps_deleted_ledgers(patch: Patch) -> None:
     async def nothing(self: Any, existing: Any) -> None:
         pass
 
-    from geminga.bookie.garbage_collector import GarbageCollector
-    from geminga.chaos import topic_world
+    from geminga.bookie.running.garbage_collector import GarbageCollector
+    from simulation.topic import world as topic_world
 
     async def no_sweep(bookie: Any, metadata: Any) -> list[int]:
         return []
@@ -256,7 +256,7 @@ def topic_record_deleted_alone(patch: Patch) -> None:
 
 def garbage_not_collected_by_the_bookie(patch: Patch) -> None:
     """Deleted ledgers' logs stay."""
-    from geminga.bookie.storage import LedgerStorage
+    from geminga.bookie.running.storage import LedgerStorage
 
     patch.setattr(LedgerStorage, "_delete_dead_logs", lambda self: 0)
 

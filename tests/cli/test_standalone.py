@@ -271,9 +271,10 @@ def test_help_imports_nothing_heavy() -> None:
 
 def test_a_start_does_not_import_what_only_a_scrape_or_a_test_needs(tmp_path: Path) -> None:
     program = (
-        "import sys, geminga.cli.standalone, geminga.server, geminga.admin.routes, geminga.admin.http;"
-        "names = ('prometheus_client', 'geminga.admin.metrics', 'geminga.config_keys', 'difflib', 'asyncio',"
-        " 'multiprocessing', 'hypothesis', 'grpc', 'geminga.testing', 'geminga.chaos', 'geminga.cli.client');"
+        "import sys, geminga.cli.standalone, geminga.server.server;"
+        "import geminga.admin.routes.table, geminga.admin.http.connection;"
+        "names = ('prometheus_client', 'geminga.admin.metrics.exposition', 'geminga.config.keys', 'difflib',"
+        " 'asyncio', 'multiprocessing', 'hypothesis', 'grpc', 'simulation', 'geminga.cli.client.client');"
         "print([m for m in names if m in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
@@ -292,11 +293,11 @@ def test_who_owns_a_port() -> None:
 
 
 def test_a_hint_is_given_where_it_helps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from geminga.bookie.directory_lists import ForeignLists, RepeatedDirectory
-    from geminga.config import Config
-    from geminga.disk import DiskFull
+    from geminga.bookie.running.directory_lists import ForeignLists, RepeatedDirectory
+    from geminga.config.config import Config
     from geminga.errors import CorruptData, StorageError
     from geminga.metadata.instance import ForeignDirectory
+    from geminga.storage.disk import DiskFull
 
     for error, code, hint in (
         (ForeignDirectory("x"), 4, f"The data directory is {tmp_path}; --data-dir names another one."),

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import trio
 
-from geminga.bookie.bookie import Bookie
-from geminga.disk import RealDisk
+from geminga.bookie.running.bookie import Bookie
 from geminga.errors import GemingaError
-from geminga.key_value import RocksKeyValue
+from geminga.managed_ledger.chain.tail_cache import TailCache
 from geminga.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerSettings
-from geminga.managed_ledger.tail_cache import TailCache
 from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.store import MetadataStore
 from geminga.names import TopicName
 from geminga.position import Position
+from geminga.storage.disk import RealDisk
+from geminga.storage.key_value import RocksKeyValue
 
 TOPIC = TopicName.parse("persistent://public/default/orders")
 

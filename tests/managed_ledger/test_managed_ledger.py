@@ -14,14 +14,14 @@ from geminga.errors import (
     TopicNotFound,
     TopicTerminated,
 )
-from geminga.managed_ledger.ledger_reads import reached
+from geminga.managed_ledger.chain.ledger_reads import reached
+from geminga.managed_ledger.chain.state import State
 from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
 from geminga.managed_ledger.orphans import (
     find_orphan_ledgers,
     sweep_orphan_ledgers,
     sweep_unrecorded_ledgers,
 )
-from geminga.managed_ledger.state import State
 from geminga.metadata import records
 from geminga.metadata.store import ChangeKind
 from geminga.names import TopicName
@@ -323,7 +323,7 @@ async def test_failed_disk_fences_and_fails_what_is_pending(rooms, publish, monk
         async with rooms(crash=True) as r:
             ledger = await r.open()
             await publish(ledger, bodies(3))
-            monkeypatch.setattr("geminga.disk._sync", _fails)
+            monkeypatch.setattr("geminga.storage.disk._sync", _fails)
             for body in bodies(5, 3):
                 ledger.append(body, body)
             await ledger.listener.settled(8)

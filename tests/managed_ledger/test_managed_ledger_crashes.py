@@ -14,23 +14,23 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from geminga.bookie.bookie import Bookie
-from geminga.bookie.settings import BookieSettings
-from geminga.chaos.sim_disk import CrashMode, PowerCut, SimDisk
-from geminga.chaos.sim_key_value import SimKeyValue
+from geminga.bookie.records.settings import BookieSettings
+from geminga.bookie.running.bookie import Bookie
 from geminga.clock import TrioClock
 from geminga.errors import ServiceNotReady, StorageError, TopicNotFound
-from geminga.managed_ledger.acknowledgments import Acknowledgments
-from geminga.managed_ledger.cursor_ledger import CursorLedger
-from geminga.managed_ledger.cursor_state_format import CursorState
+from geminga.managed_ledger.chain.state import State
+from geminga.managed_ledger.chain.tail_cache import TailCache
+from geminga.managed_ledger.cursor.acknowledgments import Acknowledgments
+from geminga.managed_ledger.cursor.cursor_ledger import CursorLedger
+from geminga.managed_ledger.cursor.cursor_state_format import CursorState
 from geminga.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerSettings
 from geminga.managed_ledger.orphans import sweep_orphan_ledgers
-from geminga.managed_ledger.state import State
-from geminga.managed_ledger.tail_cache import TailCache
 from geminga.metadata import records
 from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.store import MetadataStore
 from geminga.position import EARLIEST, Position
+from simulation.disk.sim_disk import CrashMode, PowerCut, SimDisk
+from simulation.disk.sim_key_value import SimKeyValue
 
 MODES: tuple[CrashMode, ...] = ("drop", "keep", "torn")
 STRIDE = 1 if os.environ.get("GEMINGA_TESTS") == "night" else 3

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 import trio
 
-from geminga.chaos.sim_key_value import SimKeyValue
 from geminga.metadata.instance import ForeignDirectory, check_instance
 from geminga.metadata.records import InstanceRecord, decode, encode
 from geminga.metadata.store import MetadataStore
+from simulation.disk.sim_key_value import SimKeyValue
 
 
 @asynccontextmanager

@@ -7,10 +7,10 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geminga.chaos.sim_key_value import SimKeyValue, SimulatedCrash
 from geminga.errors import StorageError
 from geminga.metadata.ledger_ids import FIRST_LEDGER_ID, LedgerIds
 from geminga.metadata.store import MetadataStore
+from simulation.disk.sim_key_value import SimKeyValue, SimulatedCrash
 
 
 async def test_one_sync_pays_for_a_block() -> None:

@@ -11,9 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from geminga.chaos.sim_key_value import SimKeyValue
 from geminga.errors import BadVersion, CorruptData, KeyMissing, StorageError
-from geminga.key_value import KeyValue, RocksKeyValue
 from geminga.metadata import group_commit
 from geminga.metadata.node import VALUE_BYTES_MAX
 from geminga.metadata.store import (
@@ -26,6 +24,8 @@ from geminga.metadata.store import (
     Stored,
     ValueTooLarge,
 )
+from geminga.storage.key_value import KeyValue, RocksKeyValue
+from simulation.disk.sim_key_value import SimKeyValue
 
 
 @asynccontextmanager

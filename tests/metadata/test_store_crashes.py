@@ -11,10 +11,10 @@ import trio
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from geminga.chaos.sim_key_value import SimKeyValue, SimulatedCrash
 from geminga.errors import BadVersion, KeyMissing, StorageError
 from geminga.metadata.group_commit import Request, Write
 from geminga.metadata.store import Delete, MetadataStore, Put, Stored
+from simulation.disk.sim_key_value import SimKeyValue, SimulatedCrash
 
 PATHS = ["/a", "/a/b", "/c", "/d"]
 State = dict[str, Stored]

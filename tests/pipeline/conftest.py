@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 from geminga.cli.main import main
-from geminga.pipeline.columns import ColumnMaker, column_names
-from geminga.pipeline.options import parse_options
-from geminga.pipeline.planning import plan_batch
-from geminga.pipeline.reading import Range
-from geminga.pipeline.rows import read_range
-from geminga.pipeline.streaming import Offsets, StreamPlan
-from geminga.pipeline.writing import Task, TaskWriter, Written
+from geminga.pipeline.columns.columns import ColumnMaker, column_names
+from geminga.pipeline.topics.options import parse_options
+from geminga.pipeline.topics.planning import plan_batch
+from geminga.pipeline.topics.reading import Range
+from geminga.pipeline.topics.rows import read_range
+from geminga.pipeline.topics.streaming import Offsets, StreamPlan
+from geminga.pipeline.topics.writing import Task, TaskWriter, Written
 from tests.e2e.broker_process import BrokerProcess, Endpoints
 from tests.e2e.conftest import (
     SERVICE_URL_KEY,

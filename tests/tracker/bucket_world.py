@@ -14,29 +14,29 @@ from typing import Any
 import trio
 from pyroaring import BitMap
 
-from geminga.bookie.bookie import Bookie
-from geminga.bookie.settings import BookieSettings
-from geminga.chaos.deterministic import run_deterministically
-from geminga.chaos.sim_disk import CrashMode, PowerCut, SimDisk
-from geminga.chaos.sim_key_value import SimKeyValue
+from geminga.bookie.records.settings import BookieSettings
+from geminga.bookie.running.bookie import Bookie
 from geminga.errors import StorageError
-from geminga.managed_ledger.cursor import Cursor
-from geminga.managed_ledger.cursor_ledger import Storage
+from geminga.managed_ledger.chain.tail_cache import TailCache
+from geminga.managed_ledger.cursor.cursor import Cursor
+from geminga.managed_ledger.cursor.cursor_ledger import Storage
 from geminga.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerSettings
 from geminga.managed_ledger.orphans import sweep_orphan_ledgers
-from geminga.managed_ledger.tail_cache import TailCache
 from geminga.metadata import records
 from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.store import MetadataStore
-from geminga.tracker.bucket_format import Directory
-from geminga.tracker.bucket_owner import CursorOwner, TopicOwner
-from geminga.tracker.bucket_settings import BucketSettings
-from geminga.tracker.bucket_store import BucketStore, BucketWriter
-from geminga.tracker.frozen import Frozen
-from geminga.tracker.index import DelayedIndex, IndexSettings
-from geminga.tracker.keeper import Keeper
-from geminga.tracker.recovery import Recovery
-from geminga.tracker.stored_bucket import StoredBucket, range_of_key
+from geminga.tracker.buckets.bucket_owner import CursorOwner, TopicOwner
+from geminga.tracker.buckets.bucket_settings import BucketSettings
+from geminga.tracker.buckets.bucket_store import BucketStore, BucketWriter
+from geminga.tracker.buckets.keeper import Keeper
+from geminga.tracker.buckets.recovery import Recovery
+from geminga.tracker.format.bucket_format import Directory
+from geminga.tracker.format.stored_bucket import StoredBucket, range_of_key
+from geminga.tracker.index.frozen import Frozen
+from geminga.tracker.index.index import DelayedIndex, IndexSettings
+from simulation.campaign.deterministic import run_deterministically
+from simulation.disk.sim_disk import CrashMode, PowerCut, SimDisk
+from simulation.disk.sim_key_value import SimKeyValue
 from tests.tracker.taking import take
 
 PATH = "/managed-ledgers/public/default/persistent/orders"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from geminga.position import Position
-from geminga.tracker.interface import DelayedDeliveryTracker
+from geminga.tracker.index.interface import DelayedDeliveryTracker
 
 
 def take(tracker: DelayedDeliveryTracker, count_max: int) -> list[Position]:

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from geminga.position import Position
-from geminga.tracker import sealing
-from geminga.tracker.frozen import Frozen
-from geminga.tracker.index import DelayedIndex, IndexSettings
-from geminga.tracker.view import View
+from geminga.tracker.buckets import sealing
+from geminga.tracker.index.frozen import Frozen
+from geminga.tracker.index.index import DelayedIndex, IndexSettings
+from geminga.tracker.index.view import View
 from tests.tracker import bucket_world
 from tests.tracker.bucket_world import World
 from tests.tracker.taking import take

@@ -8,13 +8,12 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions
 
-from geminga.pipeline.allocation import keep_freed_memory
-from geminga.pipeline.audit import looked_again, resumes_in
-from geminga.pipeline.audit_ledger import FOUND, judged, parts_in
-from geminga.pipeline.audit_logs import Log, Piece
-from geminga.pipeline.audit_order import Resume
-from geminga.pipeline.audit_partials import PARTS, parts_of
-from geminga.pipeline.audit_pieces import (
+from geminga.pipeline.audit.audit import looked_again, resumes_in
+from geminga.pipeline.audit.ledger import FOUND, judged, parts_in
+from geminga.pipeline.audit.logs import Log, Piece
+from geminga.pipeline.audit.order import Resume
+from geminga.pipeline.audit.partials import PARTS, parts_of
+from geminga.pipeline.audit.pieces import (
     AnyLog,
     AnyPiece,
     plan_all,
@@ -22,9 +21,10 @@ from geminga.pipeline.audit_pieces import (
     scan_piece,
     whole_chunks,
 )
-from geminga.pipeline.audit_report import Report, report_of
-from geminga.pipeline.audit_settings import AuditSettings, Facts, Scanned, facts_of
-from geminga.pipeline.audit_topics import TopicPiece
+from geminga.pipeline.audit.report import Report, report_of
+from geminga.pipeline.audit.settings import AuditSettings, Facts, Scanned, facts_of
+from geminga.pipeline.audit.topics import TopicPiece
+from geminga.pipeline.columns.allocation import keep_freed_memory
 from geminga.pipeline.spark.pieces import collect_each, each, raised, spark_schema
 
 Progress = Callable[[str], None]

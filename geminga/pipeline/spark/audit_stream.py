@@ -12,10 +12,10 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from geminga.pipeline.audit_events import SCHEMA, from_arrow, taken
-from geminga.pipeline.audit_settings import AuditSettings
-from geminga.pipeline.audit_stream import DELTAS, Delta, delta_table
-from geminga.pipeline.audit_stream_topics import Shared, TopicsAudit
+from geminga.pipeline.audit.events import SCHEMA, from_arrow, taken
+from geminga.pipeline.audit.settings import AuditSettings
+from geminga.pipeline.audit.stream import DELTAS, Delta, delta_table
+from geminga.pipeline.audit.stream_topics import Shared, TopicsAudit
 from geminga.pipeline.spark.pieces import spark_schema
 
 IDLE_MS = 5_000

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from geminga.pipeline.buckets import (
+from geminga.pipeline.buckets.backlog import Source
+from geminga.pipeline.buckets.buckets import (
     FAULTS,
     SHARES,
     SPOOLED,
@@ -21,10 +22,9 @@ from geminga.pipeline.buckets import (
     faults_in,
     share_batch,
 )
-from geminga.pipeline.buckets_backlog import Source
-from geminga.pipeline.buckets_here import spooled, unspooled
+from geminga.pipeline.buckets.here import spooled, unspooled
 from geminga.pipeline.spark.pieces import collect_each, each, raised, spark_schema
-from geminga.tracker.bucket_settings import BucketSettings
+from geminga.tracker.buckets.bucket_settings import BucketSettings
 
 
 def ranges_of(

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pyspark.sql import SparkSession
 
 from geminga.clock import RealClock
-from geminga.pipeline.capacity import Plan, Row, Sample, Weighed, check, row_of, sample_of, weigh
+from geminga.pipeline.buckets.capacity import Plan, Row, Sample, Weighed, check, row_of, sample_of, weigh
 from geminga.pipeline.spark.pieces import collect_each
 
 TASKS_PER_CORE = 4

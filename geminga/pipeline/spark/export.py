@@ -11,9 +11,9 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from geminga.clock import RealClock
-from geminga.pipeline.export_manifest import Manifest, Run
-from geminga.pipeline.export_output import Output, local_path
-from geminga.pipeline.export_plan import (
+from geminga.pipeline.export.manifest import Manifest, Run
+from geminga.pipeline.export.output import Output, local_path
+from geminga.pipeline.export.plan import (
     EXPORTED,
     PUBLISH_DATE,
     PUBLISH_HOUR,
@@ -21,11 +21,11 @@ from geminga.pipeline.export_plan import (
     inspect,
     plan_export,
 )
-from geminga.pipeline.options import Options, TopicChoice, parse_options
-from geminga.pipeline.planning import narrowed
-from geminga.pipeline.reading import Range
 from geminga.pipeline.spark.jobs import Progress, Session, configured, for_each, in_words, session_of, watched
 from geminga.pipeline.spark.pieces import each
+from geminga.pipeline.topics.options import Options, TopicChoice, parse_options
+from geminga.pipeline.topics.planning import narrowed
+from geminga.pipeline.topics.reading import Range
 
 _FILE_ROWS_MAX = 2_000_000
 _TIMES_AS = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}

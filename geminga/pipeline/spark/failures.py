@@ -8,9 +8,9 @@ import re
 from typing import Final
 
 from geminga.errors import CorruptData, GemingaError, StorageError
-from geminga.pipeline.audit_events import WrongLog
+from geminga.pipeline.audit.events import WrongLog
 from geminga.pipeline.errors import PipelineError
-from geminga.pipeline.reading import DataLost
+from geminga.pipeline.topics.reading import DataLost
 
 _OURS: Final = re.compile(r"\bgeminga\.[\w.]+\.(\w+): (.*)")
 _THEIRS: Final = re.compile(r"^(?:Caused by: |: )?([\w.$]+(?:Exception|Error): .*)", re.MULTILINE)

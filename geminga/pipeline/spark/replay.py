@@ -10,16 +10,16 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from geminga.pipeline.columns import TOPIC
-from geminga.pipeline.export_manifest import Manifest
-from geminga.pipeline.export_output import load, local_path
-from geminga.pipeline.export_plan import FILE_COLUMNS, verify, whole_topic
-from geminga.pipeline.options import parse_options
-from geminga.pipeline.replay_lane import Delivery, LaneSettings
-from geminga.pipeline.replay_targets import Wanted, prepare
-from geminga.pipeline.replaying import DONE, ORDER, Job, replay_rows
+from geminga.pipeline.columns.columns import TOPIC
+from geminga.pipeline.export.manifest import Manifest
+from geminga.pipeline.export.output import load, local_path
+from geminga.pipeline.export.plan import FILE_COLUMNS, verify, whole_topic
+from geminga.pipeline.export.replay_lane import Delivery, LaneSettings
+from geminga.pipeline.export.replay_targets import Wanted, prepare
+from geminga.pipeline.export.replaying import DONE, ORDER, Job, replay_rows
 from geminga.pipeline.spark.jobs import Progress, Session, for_each, in_words, session_of, watched
 from geminga.pipeline.spark.pieces import spark_schema
+from geminga.pipeline.topics.options import parse_options
 
 _SEND_TIMEOUT_MS = "20000"
 

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from geminga.disk import RealDisk
-from geminga.pipeline.rescue import Held, ledgers_in, owned, rescued_batches, take_inventory
-from geminga.pipeline.rescue_columns import ENTRIES
-from geminga.pipeline.rescue_files import Hole, Slice, plan
+from geminga.pipeline.buckets.rescue import Held, ledgers_in, owned, rescued_batches, take_inventory
+from geminga.pipeline.buckets.rescue_columns import ENTRIES
+from geminga.pipeline.buckets.rescue_files import Hole, Slice, plan
 from geminga.pipeline.spark.pieces import collect_each, each
+from geminga.storage.disk import RealDisk
 
 
 class Rescued(NamedTuple):

@@ -13,8 +13,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from geminga.pipeline.errors import PipelineError
-from geminga.pipeline.options import Options
-from geminga.pipeline.writing import Task, TaskWriter
+from geminga.pipeline.topics.options import Options
+from geminga.pipeline.topics.writing import Task, TaskWriter
 
 _BATCH_ID, _QUERY_ID = "streaming.sql.batchId", "sql.streaming.queryId"
 

@@ -17,15 +17,15 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from geminga.pipeline.avro_shapes import SchemaMismatch
-from geminga.pipeline.columns import METADATA_COLUMNS, MORE_COLUMNS, VALUE, column_names
+from geminga.pipeline.columns.columns import METADATA_COLUMNS, MORE_COLUMNS, VALUE, column_names
 from geminga.pipeline.errors import BadOption, PipelineError
-from geminga.pipeline.options import Options, parse_options
-from geminga.pipeline.planning import narrowed, partitions, plan_batch, topics_of
-from geminga.pipeline.schemas import TopicSchema, schema_of, value_fields
 from geminga.pipeline.spark.sink import BatchWriter, StreamWriter
 from geminga.pipeline.spark.splits import Split, read_split
 from geminga.pipeline.spark.stream import StreamReader
+from geminga.pipeline.topics.options import Options, parse_options
+from geminga.pipeline.topics.planning import narrowed, partitions, plan_batch, topics_of
+from geminga.pipeline.values.avro_shapes import SchemaMismatch
+from geminga.pipeline.values.schemas import TopicSchema, schema_of, value_fields
 
 NAME = "pulsar"
 

@@ -9,12 +9,12 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from geminga.pipeline.columns import ColumnMaker
-from geminga.pipeline.decoding import ValueDecoder
-from geminga.pipeline.options import Options
-from geminga.pipeline.reading import Range
-from geminga.pipeline.rows import read_range
-from geminga.pipeline.schemas import TopicSchema
+from geminga.pipeline.columns.columns import ColumnMaker
+from geminga.pipeline.topics.options import Options
+from geminga.pipeline.topics.reading import Range
+from geminga.pipeline.topics.rows import read_range
+from geminga.pipeline.values.decoding import ValueDecoder
+from geminga.pipeline.values.schemas import TopicSchema
 
 
 class Split(InputPartition):

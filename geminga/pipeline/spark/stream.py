@@ -15,11 +15,11 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from geminga.pipeline.options import Options
-from geminga.pipeline.planning import narrowed
-from geminga.pipeline.schemas import TopicSchema
 from geminga.pipeline.spark.splits import Split, read_split
-from geminga.pipeline.streaming import Offsets, StreamPlan
+from geminga.pipeline.topics.options import Options
+from geminga.pipeline.topics.planning import narrowed
+from geminga.pipeline.topics.streaming import Offsets, StreamPlan
+from geminga.pipeline.values.schemas import TopicSchema
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -1,0 +1,1 @@
+"""HTTP/1.1 on h11, and a router."""

@@ -1,0 +1,271 @@
+"""HTTP/1.1 around the router: h11 reads and writes, this file waits, limits and closes.
+
+Whoever sends too much, too slowly or something that is not HTTP gets a 4xx where possible and loses the
+connection; nobody else notices.
+"""
+
+from __future__ import annotations
+
+import http
+import logging
+import socket
+from collections.abc import Awaitable
+from typing import Protocol
+
+import h11
+import msgspec
+import trio
+
+from geminga.admin.http.router import MethodNotAllowed, Request, Response
+from geminga.errors import GemingaError, PeerError
+from geminga.limits import KIB, MIB
+
+log = logging.getLogger("geminga.admin")
+
+TARGET_BYTES_MAX = 8 * KIB
+HEAD_BYTES_MAX = 16 * KIB
+HEADERS_MAX = 100
+BODY_BYTES_MAX = 1 * MIB
+LARGE_BODY_BYTES_MAX = 17 * MIB
+"""Of the few routes that take a bundle of buckets; of one request at a time."""
+CONNECTIONS_MAX = 256
+RECEIVE_BYTES = 64 * KIB
+
+HEAD_SECONDS = 10.0
+"""From the first byte of a request to the end of its headers."""
+BODY_SECONDS = 30.0
+IDLE_SECONDS = 60.0
+"""How long a connection may wait for its next request."""
+WRITE_SECONDS = 30.0
+LINGER_SECONDS = 1.0
+LINGER_BYTES_MAX = 4 * MIB
+"""What is still read and thrown away after a refusal, so that its text is not lost to a reset."""
+
+_STATUSES = frozenset(http.HTTPStatus)
+SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
+
+assert TARGET_BYTES_MAX < HEAD_BYTES_MAX
+
+
+class Application(Protocol):
+    """What answers requests."""
+
+    open_connections: int
+    has_large_body: bool
+    """Whether a request with more than `BODY_BYTES_MAX` is under way."""
+
+    def __call__(self, request: Request) -> Awaitable[Response]: ...
+
+    def takes_large_body(self, method: str, target: str) -> bool:
+        """Whether such a request may have more than `BODY_BYTES_MAX`."""
+        ...
+
+
+class _Refused(Exception):
+    """The request is answered with this status and reason, and the connection is closed."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+async def serve_http(sock: socket.socket, application: Application) -> None:
+    """Serve one accepted connection until either side is done with it. Closes the socket."""
+    stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+    application.open_connections += 1
+    try:
+        await _Connection(stream, application).serve()
+    except (trio.BrokenResourceError, trio.ClosedResourceError, ConnectionError):
+        pass
+    except Exception:
+        # The boundary: whatever a request can bring about ends with its own connection.
+        log.exception("a connection ended by a bug in Geminga; all others go on")
+    finally:
+        application.open_connections -= 1
+        await trio.aclose_forcefully(stream)
+
+
+class _Connection:
+    def __init__(self, stream: trio.SocketStream, application: Application) -> None:
+        self._stream = stream
+        self._application = application
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+        self._has_large_body = False
+        self._local_host: str = stream.socket.getsockname()[0]
+
+    async def serve(self) -> None:
+        try:
+            await self._serve()
+        finally:
+            self._let_go_of_body()
+
+    async def _serve(self) -> None:
+        while True:
+            head = None
+            try:
+                head = await self._read_head()
+                if head is None:
+                    return
+                body = await self._read_body(head)
+                response = await self._answer(head, body)
+                del body
+                self._let_go_of_body()
+            except _Refused as refused:
+                await self._refuse(refused.status, str(refused))
+                return
+            except h11.RemoteProtocolError as error:
+                await self._refuse(error.error_status_hint, str(error))
+                return
+            await self._write(response, head, close=False)
+            if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+                return
+            self._http.start_next_cycle()
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    async def _read_head(self) -> h11.Request | None:
+        """The next request's line and headers, checked; None if the peer is done or was idle for too long."""
+        with trio.move_on_after(IDLE_SECONDS) as idle:
+            event = self._http.next_event()
+            if event is h11.NEED_DATA and not await self._receive():
+                return None
+        if idle.cancelled_caught:
+            return None
+        with trio.move_on_after(HEAD_SECONDS) as slow:
+            event = await self._next_event() if event is h11.NEED_DATA else event
+        if slow.cancelled_caught:
+            raise _Refused(408, f"the request's head took longer than {HEAD_SECONDS:.0f} s")
+        if isinstance(event, h11.ConnectionClosed):
+            return None
+        assert isinstance(event, h11.Request)
+        self._check_head(event)
+        return event
+
+    def _check_head(self, head: h11.Request) -> None:
+        if self._application.open_connections > CONNECTIONS_MAX:
+            raise _Refused(503, f"more than {CONNECTIONS_MAX} connections; try again later")
+        if len(head.target) > TARGET_BYTES_MAX:
+            raise _Refused(414, f"the request target is longer than {TARGET_BYTES_MAX} bytes")
+        if len(head.headers) > HEADERS_MAX:
+            raise _Refused(431, f"more than {HEADERS_MAX} headers")
+        names = [name for name, _ in head.headers]
+        if b"transfer-encoding" in names and b"content-length" in names:
+            # Two lengths for one body: what stands before us may believe the other one.
+            raise _Refused(400, "both Content-Length and Transfer-Encoding")
+        cross_site = (b"sec-fetch-site", b"cross-site") in list(head.headers)
+        if cross_site and head.method.decode() not in SAFE_METHODS:
+            # A page from elsewhere, in the browser of somebody who can reach this port.
+            raise _Refused(403, "changes from a web page of another site are refused")
+
+    async def _read_body(self, head: h11.Request) -> bytes:
+        for name, value in head.headers:
+            if name == b"content-length" and int(value) > BODY_BYTES_MAX:
+                return await self._read_large_body(head, int(value))
+        return await self._read_up_to(head, BODY_BYTES_MAX)
+
+    async def _read_large_body(self, head: h11.Request, size_bytes: int) -> bytes:
+        target = head.target.decode("ascii", "replace")
+        takes_more = self._application.takes_large_body(head.method.decode(), target)
+        limit_bytes = LARGE_BODY_BYTES_MAX if takes_more else BODY_BYTES_MAX
+        if size_bytes > limit_bytes:
+            raise _Refused(413, f"the body is larger than {limit_bytes} bytes")
+        if self._application.has_large_body:
+            raise _Refused(503, "another large request is under way; try again")
+        self._application.has_large_body = self._has_large_body = True
+        return await self._read_up_to(head, limit_bytes)
+
+    def _let_go_of_body(self) -> None:
+        if self._has_large_body:
+            self._application.has_large_body = self._has_large_body = False
+
+    async def _read_up_to(self, head: h11.Request, limit_bytes: int) -> bytes:
+        if self._http.they_are_waiting_for_100_continue:
+            await self._send(self._http.send(h11.InformationalResponse(status_code=100, headers=[])))
+        parts: list[bytes] = []
+        size_bytes = 0
+        with trio.move_on_after(BODY_SECONDS) as slow:
+            while True:
+                event = await self._next_event()
+                if isinstance(event, h11.EndOfMessage):
+                    break
+                assert isinstance(event, h11.Data)
+                size_bytes += len(event.data)
+                if size_bytes > limit_bytes:
+                    raise _Refused(413, f"the body is larger than {limit_bytes} bytes")
+                parts.append(bytes(event.data))
+        if slow.cancelled_caught:
+            raise _Refused(408, f"the request's body took longer than {BODY_SECONDS:.0f} s")
+        if size_bytes > BODY_BYTES_MAX:
+            # Copying so much, into memory that is touched for the first time, takes ten milliseconds.
+            return await trio.to_thread.run_sync(b"".join, parts)
+        return b"".join(parts)
+
+    async def _next_event(self) -> h11.Event | type[h11.PAUSED]:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            await self._receive()
+        return event  # type: ignore[return-value]
+
+    async def _receive(self) -> bool:
+        """Hand one chunk to h11; False at the end of the stream."""
+        data = await self._stream.receive_some(RECEIVE_BYTES)
+        self._http.receive_data(bytes(data))
+        return bool(data)
+
+    # -- answering -------------------------------------------------------------------------------------------
+
+    async def _answer(self, head: h11.Request, body: bytes) -> Response:
+        method = head.method.decode()
+        target = head.target.decode("ascii", "replace")
+        try:
+            return await self._application(Request(method, target, body, self._local_host))
+        except MethodNotAllowed as error:
+            return _error(405, str(error), ("Allow", error.allowed))
+        except GemingaError as error:
+            if error.http_status >= 500 and not isinstance(error, PeerError):
+                log.warning("%s %s: %s", method, target, error)
+            return _error(error.http_status, str(error))
+        except Exception:
+            # The boundary: a bug in one route must not take the connections of others down.
+            log.exception("%s %s failed", method, target)
+            return _error(500, "internal error; the broker's log has the details")
+
+    async def _write(self, response: Response, head: h11.Request | None, *, close: bool) -> None:
+        headers = [*response.headers, ("Content-Length", str(len(response.body)))]
+        if response.content_type:
+            headers.append(("Content-Type", response.content_type))
+        if response.status == 204:
+            headers = list(response.headers)
+        if close:
+            headers.append(("Connection", "close"))
+        if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        head_out = h11.Response(status_code=response.status, headers=headers, reason=_phrase(response.status))
+        out = self._http.send(head_out) or b""
+        if response.body and not (head is not None and head.method == b"HEAD"):
+            out += self._http.send(h11.Data(data=response.body)) or b""
+        out += self._http.send(h11.EndOfMessage()) or b""
+        await self._send(out)
+
+    async def _refuse(self, status: int, reason: str) -> None:
+        await self._write(_error(status, reason), None, close=True)
+        await self._stream.send_eof()
+        left = LINGER_BYTES_MAX
+        with trio.move_on_after(LINGER_SECONDS):
+            while left > 0 and (data := await self._stream.receive_some(RECEIVE_BYTES)):
+                left -= len(data)
+
+    async def _send(self, data: bytes | None) -> None:
+        if not data:
+            return
+        with trio.move_on_after(WRITE_SECONDS) as slow:
+            await self._stream.send_all(data)
+        if slow.cancelled_caught:
+            raise trio.BrokenResourceError("the peer does not read its answer")
+
+
+def _phrase(status: int) -> bytes:
+    return http.HTTPStatus(status).phrase.encode() if status in _STATUSES else b""
+
+
+def _error(status: int, reason: str, *headers: tuple[str, str]) -> Response:
+    return Response(status, msgspec.json.encode({"reason": reason}), "application/json", headers)

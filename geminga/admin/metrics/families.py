@@ -1,0 +1,199 @@
+"""Which metrics there are for a topic and a subscription: Pulsar's names, and where each value comes from.
+
+Names that Pulsar's dashboards query and that have no meaning here yet are there with a constant value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from geminga.broker.flow.statistics import ENTRY_SIZE_BOUNDS, WRITE_LATENCY_BOUNDS_MS, TopicStatistics
+
+
+class Family(NamedTuple):
+    """One metric: its name, what it means, and how it is read off a statistics struct."""
+
+    name: str
+    help: str
+    read: Callable[[Any], float]
+
+
+def _subscriptions(topic: TopicStatistics) -> Iterable[Any]:
+    return topic.subscriptions.values()
+
+
+def _total(attribute: str) -> Callable[[TopicStatistics], float]:
+    return lambda topic: sum(getattr(s, attribute) for s in _subscriptions(topic))
+
+
+def _delayed_index_bytes(topic: TopicStatistics) -> float:
+    """A shared index counts once, however many subscriptions look at it."""
+    if topic.delayed_index_bytes is not None:
+        return topic.delayed_index_bytes
+    return float(sum(s.delayed_message_index_size_in_bytes for s in _subscriptions(topic)))
+
+
+def _field(attribute: str) -> Callable[[Any], float]:
+    return lambda source: float(getattr(source, attribute, 0))
+
+
+def _zero(_: object) -> float:
+    return 0.0
+
+
+def _minus_one(_: object) -> float:
+    return -1.0
+
+
+def _classes(prefix: str, attribute: str, labels: Sequence[str], text: str) -> list[Family]:
+    """Pulsar's histograms: a gauge for each class, counted anew in each interval."""
+
+    def count(index: int) -> Callable[[TopicStatistics], float]:
+        def read(topic: TopicStatistics) -> float:
+            counts = getattr(topic, attribute).counts
+            return counts[index] if counts else 0.0
+
+        return read
+
+    families = [Family(f"{prefix}_{label}", text, count(index)) for index, label in enumerate(labels)]
+    families.append(Family(f"{prefix}_count", text, lambda topic: sum(getattr(topic, attribute).counts)))
+    families.append(Family(f"{prefix}_sum", text, lambda topic: getattr(topic, attribute).sum))
+    return families
+
+
+_SIZES = [
+    f"le_{size}" for size in ("128", "512", "1_kb", "2_kb", "4_kb", "16_kb", "100_kb", "1_mb", "overflow")
+]
+_LATENCIES = [f"le_{text}" for text in ("0_5", "1", "5", "10", "20", "50", "100", "200", "1000")] + [
+    "overflow"
+]
+assert len(_SIZES) == len(ENTRY_SIZE_BOUNDS) + 1
+assert len(_LATENCIES) == len(WRITE_LATENCY_BOUNDS_MS) + 1
+
+TOPIC_FAMILIES = (
+    Family("pulsar_subscriptions_count", "Subscriptions", lambda t: len(t.subscriptions)),
+    Family("pulsar_producers_count", "Connected producers", lambda t: len(t.publishers)),
+    Family(
+        "pulsar_consumers_count",
+        "Connected consumers",
+        lambda t: sum(len(s.consumers) for s in _subscriptions(t)),
+    ),
+    Family("pulsar_rate_in", "Messages published per second", _field("msg_rate_in")),
+    Family("pulsar_rate_out", "Messages delivered per second", _total("msg_rate_out")),
+    Family("pulsar_throughput_in", "Bytes published per second", _field("msg_throughput_in")),
+    Family("pulsar_throughput_out", "Bytes delivered per second", _total("msg_throughput_out")),
+    Family("pulsar_average_msg_size", "Average size of a message in bytes", _field("average_msg_size")),
+    Family("pulsar_in_messages_total", "Messages published", _field("msg_in_counter")),
+    Family("pulsar_in_bytes_total", "Bytes published", _field("bytes_in_counter")),
+    Family("pulsar_msg_backlog", "Messages not acknowledged, over all subscriptions", _total("msg_backlog")),
+    Family("pulsar_storage_size", "Bytes stored", _field("storage_size")),
+    Family("pulsar_storage_logical_size", "Bytes stored, one replica", _field("storage_size")),
+    Family("pulsar_storage_backlog_size", "Bytes kept for the slowest subscription", _field("backlog_size")),
+    Family("pulsar_storage_offloaded_size", "Bytes offloaded", _zero),
+    Family("pulsar_storage_write_rate", "Entries written per second", _field("msg_rate_in")),
+    Family("pulsar_storage_read_rate", "Entries read per second", _total("msg_rate_out")),
+    Family("pulsar_storage_read_cache_misses_rate", "Entries read from disk per second", _zero),
+    Family(
+        "pulsar_storage_backlog_quota_limit",
+        "Backlog quota in bytes, -1: none",
+        _field("backlog_quota_limit_size"),
+    ),
+    Family(
+        "pulsar_storage_backlog_quota_limit_time",
+        "Backlog quota in seconds, -1: none",
+        _field("backlog_quota_limit_time"),
+    ),
+    Family(
+        "pulsar_storage_backlog_age_seconds", "Age of the oldest backlog message, -1: unknown", _minus_one
+    ),
+    Family("pulsar_publish_rate_limit_times", "How often publishing was throttled", _zero),
+    Family(
+        "pulsar_delayed_message_index_size_bytes",
+        "Memory of the delayed-message index",
+        _delayed_index_bytes,
+    ),
+    *_classes("pulsar_entry_size", "entry_sizes", _SIZES, "Entries by size"),
+    # The name that the dashboards ask for; the broker's own is ..._le_overflow.
+    *_classes("pulsar_entry_size", "entry_sizes", [*_SIZES[:-1], "overflow"], "Entries by size")[-3:-2],
+    *_classes("pulsar_storage_write_latency", "write_latencies", _LATENCIES, "Entries by write latency"),
+    *_classes(
+        "pulsar_storage_ledger_write_latency", "write_latencies", _LATENCIES, "Entries by write latency"
+    ),
+)
+
+SUBSCRIPTION_FAMILIES = (
+    Family("pulsar_subscription_back_log", "Messages not acknowledged", _field("msg_backlog")),
+    Family(
+        "pulsar_subscription_back_log_no_delayed",
+        "Messages not acknowledged and not delayed",
+        _field("msg_backlog_no_delayed"),
+    ),
+    Family("pulsar_subscription_delayed", "Messages that wait for their time", _field("msg_delayed")),
+    Family("pulsar_subscription_in_replay", "Messages that will be sent again", _field("msg_in_replay")),
+    Family("pulsar_subscription_msg_rate_out", "Messages delivered per second", _field("msg_rate_out")),
+    Family(
+        "pulsar_subscription_msg_throughput_out", "Bytes delivered per second", _field("msg_throughput_out")
+    ),
+    Family(
+        "pulsar_subscription_msg_rate_redeliver",
+        "Messages sent again per second",
+        _field("msg_rate_redeliver"),
+    ),
+    Family("pulsar_subscription_msg_ack_rate", "Acknowledgements per second", _field("message_ack_rate")),
+    Family("pulsar_subscription_unacked_messages", "Delivered, not acknowledged", _field("unacked_messages")),
+    Family(
+        "pulsar_subscription_blocked_on_unacked_messages",
+        "1 if too many messages are unacknowledged",
+        _field("blocked_subscription_on_unacked_msgs"),
+    ),
+    Family("pulsar_subscription_consumers_count", "Connected consumers", lambda s: len(s.consumers)),
+    Family("pulsar_out_messages_total", "Messages delivered", _field("msg_out_counter")),
+    Family("pulsar_out_bytes_total", "Bytes delivered", _field("bytes_out_counter")),
+    Family("pulsar_subscription_msg_rate_expired", "Messages expired per second", _field("msg_rate_expired")),
+    Family("pulsar_subscription_total_msg_expired", "Messages expired", _field("total_msg_expired")),
+    Family("pulsar_subscription_msg_drop_rate", "Messages dropped per second", _zero),
+    Family("pulsar_subscription_last_expire_timestamp", "ms since 1970", _field("last_expire_timestamp")),
+    Family("pulsar_subscription_last_acked_timestamp", "ms since 1970", _field("last_acked_timestamp")),
+    Family("pulsar_subscription_last_consumed_timestamp", "ms since 1970", _field("last_consumed_timestamp")),
+    Family(
+        "pulsar_subscription_last_consumed_flow_timestamp",
+        "ms since 1970",
+        _field("last_consumed_flow_timestamp"),
+    ),
+    Family(
+        "pulsar_subscription_last_mark_delete_advanced_timestamp",
+        "ms since 1970",
+        _field("last_mark_delete_advanced_timestamp"),
+    ),
+    Family("pulsar_subscription_filter_processed_msg_count", "Messages filtered", _zero),
+    Family("pulsar_subscription_filter_accepted_msg_count", "Messages let through", _zero),
+    Family("pulsar_subscription_filter_rejected_msg_count", "Messages filtered out", _zero),
+    Family("pulsar_subscription_filter_rescheduled_msg_count", "Messages put off by a filter", _zero),
+    Family(
+        "pulsar_subscription_delayed_message_index_size_bytes",
+        "Memory of the delayed-message index",
+        _field("delayed_message_index_size_in_bytes"),
+    ),
+)
+
+SUMMED_OVER_BROKER = frozenset(
+    f"pulsar_{name}"
+    for name in (
+        "subscriptions_count",
+        "producers_count",
+        "consumers_count",
+        "rate_in",
+        "rate_out",
+        "throughput_in",
+        "throughput_out",
+        "storage_size",
+        "storage_logical_size",
+        "storage_write_rate",
+        "storage_read_rate",
+        "msg_backlog",
+    )
+)
+"""Topic families that exist as `pulsar_broker_...` too, and with a 0 for the cluster when there is no
+topic.
+"""

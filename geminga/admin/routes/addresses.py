@@ -1,0 +1,27 @@
+"""How this broker is called in answers: by the address that clients were told, else by the one they used."""
+
+from __future__ import annotations
+
+from geminga.admin.view.broker import BrokerView
+
+
+class Addresses:
+    """The addresses for one request, which came in on `local_host`."""
+
+    def __init__(self, view: BrokerView, local_host: str) -> None:
+        host = view.config.advertised_address or local_host
+        self._host = f"[{host}]" if ":" in host else host
+        self._view = view
+
+    @property
+    def binary(self) -> str:
+        return f"pulsar://{self._host}:{self._view.binary_port}"
+
+    @property
+    def web(self) -> str:
+        return f"http://{self.broker}"
+
+    @property
+    def broker(self) -> str:
+        """Pulsar's id of a broker: host and port of its admin API."""
+        return f"{self._host}:{self._view.web_port}"

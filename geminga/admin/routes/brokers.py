@@ -1,0 +1,99 @@
+"""Health, versions, the one cluster and its one broker."""
+
+from __future__ import annotations
+
+import msgspec
+
+from geminga import __version__
+from geminga.admin.http.router import NotFound, Request, Response, Router, json_response, text_response
+from geminga.admin.routes.addresses import Addresses
+from geminga.admin.view.broker import BrokerView
+
+PULSAR_VERSION = "4.0.7"
+"""Whose admin API this is; clients compare it."""
+WHOLE_RANGE = "0x00000000_0xffffffff"
+
+_JSON = "application/json"
+
+
+class BrokerRoutes:
+    def __init__(self, view: BrokerView) -> None:
+        self._view = view
+
+    def add_to(self, router: Router) -> None:
+        brokers = "/admin/v2/brokers"
+        router.add("GET", "/status.html", self.status)
+        router.add("GET", f"{brokers}/health", self.health)
+        router.add("GET", f"{brokers}/ready", self.health)
+        router.add("GET", f"{brokers}/version", self.version)
+        router.add("GET", brokers, self.brokers)
+        router.add("GET", f"{brokers}/{{cluster}}", self.brokers)
+        router.add("GET", f"{brokers}/leaderBroker", self.leader)
+        router.add("GET", f"{brokers}/{{cluster}}/{{broker}}/ownedNamespaces", self.owned_namespaces)
+        router.add("GET", f"{brokers}/configuration", self.dynamic_configuration)
+        router.add("GET", f"{brokers}/configuration/values", self.no_object)
+        router.add("GET", f"{brokers}/configuration/runtime", self.runtime_configuration)
+        router.add("GET", f"{brokers}/internal-configuration", self.internal_configuration)
+        router.add("GET", "/admin/v2/clusters", self.clusters)
+        router.add("GET", "/admin/v2/clusters/{cluster}", self.cluster)
+        router.add("GET", "/admin/v2/clusters/{cluster}/failureDomains", self.no_object)
+
+    async def status(self, request: Request) -> Response:
+        return text_response("OK", "text/html; charset=utf-8")
+
+    async def health(self, request: Request) -> Response:
+        # Pulsar calls this JSON although it is not; its clients take it as it is.
+        return text_response("ok", _JSON)
+
+    async def version(self, request: Request) -> Response:
+        return text_response(f"{PULSAR_VERSION}-geminga-{__version__}", _JSON)
+
+    async def brokers(self, request: Request) -> Response:
+        return json_response([Addresses(self._view, request.local_host).broker])
+
+    async def leader(self, request: Request) -> Response:
+        addresses = Addresses(self._view, request.local_host)
+        return json_response({"serviceUrl": addresses.web, "brokerId": addresses.broker})
+
+    async def owned_namespaces(self, request: Request) -> Response:
+        owned = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+        names = self._view.namespaces.all_namespaces()
+        return json_response({f"{name}/{WHOLE_RANGE}": owned for name in names})
+
+    async def dynamic_configuration(self, request: Request) -> Response:
+        return json_response([])
+
+    async def no_object(self, request: Request) -> Response:
+        return json_response({})
+
+    async def runtime_configuration(self, request: Request) -> Response:
+        values = msgspec.to_builtins(self._view.config)
+        return json_response({key: _as_in_file(value) for key, value in values.items()})
+
+    async def internal_configuration(self, request: Request) -> Response:
+        return json_response({"ledgersRootPath": "/ledgers"})
+
+    async def clusters(self, request: Request) -> Response:
+        return json_response([self._view.config.cluster_name])
+
+    async def cluster(self, request: Request) -> Response:
+        if request.parameters["cluster"] != self._view.config.cluster_name:
+            raise NotFound("Cluster does not exist")
+        addresses = Addresses(self._view, request.local_host)
+        return json_response(
+            {
+                "serviceUrl": addresses.web,
+                "brokerServiceUrl": addresses.binary,
+                "brokerClientTlsEnabled": False,
+                "tlsAllowInsecureConnection": False,
+                "brokerClientTlsEnabledWithKeyStore": False,
+            }
+        )
+
+
+def _as_in_file(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return ",".join(sorted(map(str, value)))
+    return str(value)

@@ -1,0 +1,52 @@
+"""Lookup over HTTP, for clients whose service URL begins with http."""
+
+from __future__ import annotations
+
+from geminga.admin.http.router import Request, Response, Router, json_response, text_response
+from geminga.admin.routes.addresses import Addresses
+from geminga.admin.routes.brokers import WHOLE_RANGE
+from geminga.admin.routes.names import topic_of
+from geminga.admin.view.broker import BrokerView
+from geminga.errors import InvalidName, NamespaceNotFound, TopicNotFound
+from geminga.names import TopicDomain, TopicName
+
+LOOKUP = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"
+
+
+class LookupRoutes:
+    def __init__(self, view: BrokerView) -> None:
+        self._view = view
+
+    def add_to(self, router: Router) -> None:
+        router.add("GET", LOOKUP, self.lookup)
+        router.add("GET", f"{LOOKUP}/bundle", self.bundle)
+
+    async def lookup(self, request: Request) -> Response:
+        topic = _topic(request)
+        try:
+            self._view.namespaces.check_exists(topic.namespace)
+        except NamespaceNotFound:
+            raise NamespaceNotFound("Namespace not found") from None
+        if not self._view.partitions(topic) and not self._view.may_be_created(topic):
+            raise TopicNotFound(f"Topic not found {topic}")
+        addresses = Addresses(self._view, request.local_host)
+        return json_response(
+            {
+                "brokerUrl": addresses.binary,
+                "httpUrl": addresses.web,
+                "nativeUrl": addresses.binary,
+                "brokerUrlSsl": "",
+            }
+        )
+
+    async def bundle(self, request: Request) -> Response:
+        _topic(request)
+        return text_response(WHOLE_RANGE, "application/json")
+
+
+def _topic(request: Request) -> TopicName:
+    try:
+        domain = TopicDomain(request.parameters["domain"])
+    except ValueError:
+        raise InvalidName("a topic's domain is persistent or non-persistent") from None
+    return topic_of(request, domain)

@@ -1,0 +1,144 @@
+"""Partitioned topics: list, create, grow, delete, and statistics over all partitions."""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+
+from geminga.admin.http.router import NO_CONTENT, BadRequest, Request, Response, Router, json_response
+from geminga.admin.routes.addresses import Addresses
+from geminga.admin.routes.names import namespace_of, topic_of
+from geminga.admin.routes.topics import TOPIC, BadPartitionName, properties_of
+from geminga.admin.statistics.internal_stats_json import PartitionedInternalStats, internal_stats_json
+from geminga.admin.statistics.stats_json import PartitionedMetadata, partitioned_json, topic_json
+from geminga.admin.view.broker import BrokerView
+from geminga.errors import Conflict, NamespaceNotFound, PeerError, TopicNotFound
+from geminga.names import PARTITION_SUFFIX, TopicName
+
+
+class BadPartitionCount(PeerError):
+    http_status = 406
+
+
+class TooFewPartitions(PeerError):
+    http_status = 422
+
+
+class PartitionRoutes:
+    def __init__(self, view: BrokerView) -> None:
+        self._view = view
+
+    def add_to(self, router: Router) -> None:
+        router.add("GET", "/admin/v2/persistent/{tenant}/{namespace}/partitioned", self.names)
+        router.add("PUT", f"{TOPIC}/partitions", self.create)
+        router.add("GET", f"{TOPIC}/partitions", self.get)
+        router.add("POST", f"{TOPIC}/partitions", self.grow)
+        router.add("DELETE", f"{TOPIC}/partitions", self.delete)
+        router.add("GET", f"{TOPIC}/partitioned-stats", self.stats)
+        router.add("GET", f"{TOPIC}/partitioned-internalStats", self.internal_stats)
+
+    async def names(self, request: Request) -> Response:
+        name = namespace_of(request)
+        self._view.namespaces.record(name)
+        return json_response(self._view.partitioned_topics_in(name))
+
+    async def create(self, request: Request) -> Response:
+        topic = topic_of(request)
+        partitions, properties = _partitions(request.json())
+        if PARTITION_SUFFIX in topic.local:
+            raise BadPartitionName(f"Partitioned Topic Name should not contain '{PARTITION_SUFFIX}'")
+        if partitions <= 0:
+            raise BadPartitionCount("Number of partitions should be more than 0")
+        self._check_count(partitions)
+        try:
+            self._view.namespaces.check_exists(topic.namespace)
+        except NamespaceNotFound:
+            raise NamespaceNotFound("Namespace not found") from None
+        if self._view.exists(topic) or self._view.partitions(topic):
+            raise Conflict("This topic already exists")
+        await self._view.create_partitioned_topic(topic, partitions, properties)
+        return NO_CONTENT
+
+    async def get(self, request: Request) -> Response:
+        topic = topic_of(request)
+        if not self._view.partitions(topic) and not self._view.exists(topic):
+            allowed = request.flag("checkAllowAutoCreation") and self._view.may_be_created(topic)
+            if not allowed:
+                raise TopicNotFound(f"Topic {topic} not found")
+        return json_response(self._metadata(topic))
+
+    async def grow(self, request: Request) -> Response:
+        topic = topic_of(request)
+        wanted, _ = _partitions(request.json())
+        partitions = self._view.partitions(topic)
+        if not partitions:
+            raise Conflict(f"Topic {topic} is not the partitioned topic.")
+        if wanted < partitions:
+            raise TooFewPartitions(
+                f"Desired partitions {wanted} can't be less than the current partitions {partitions}."
+            )
+        self._check_count(wanted)
+        if wanted > partitions:
+            await self._view.grow_partitioned_topic(topic, wanted)
+        return NO_CONTENT
+
+    async def delete(self, request: Request) -> Response:
+        topic = topic_of(request)
+        if not self._view.partitions(topic):
+            if self._view.exists(topic):
+                raise Conflict(
+                    f"{topic} is a non-partitioned topic. Instead of calling delete-partitioned-topic please "
+                    "call delete."
+                )
+            raise TopicNotFound(f"Topic {topic} not found.")
+        await self._view.delete_partitioned_topic(topic, force=request.flag("force"))
+        return NO_CONTENT
+
+    async def stats(self, request: Request) -> Response:
+        topic = topic_of(request)
+        owner = Addresses(self._view, request.local_host).broker
+        shown = {}
+        for part in self._parts(topic):
+            statistics = await self._view.topic_statistics(part)
+            shown[str(part)] = topic_json(
+                statistics,
+                owner=owner,
+                publishers=not request.flag("excludePublishers"),
+                consumers=not request.flag("excludeConsumers"),
+            )
+        per_partition = request.flag("perPartition", default=True)
+        return json_response(partitioned_json(shown, self._metadata(topic), per_partition=per_partition))
+
+    async def internal_stats(self, request: Request) -> Response:
+        topic = topic_of(request)
+        partitions = {
+            str(part): internal_stats_json(await self._view.ledger_statistics(part))
+            for part in self._parts(topic)
+        }
+        return json_response(PartitionedInternalStats(metadata=self._metadata(topic), partitions=partitions))
+
+    def _parts(self, topic: TopicName) -> list[TopicName]:
+        partitions = self._view.partitions(topic)
+        if not partitions:
+            raise TopicNotFound(f"Partitioned Topic {topic} not found")
+        return [topic.partition(index) for index in range(partitions)]
+
+    def _metadata(self, topic: TopicName) -> PartitionedMetadata:
+        partitions = self._view.partitions(topic)
+        properties = self._view.partition_properties(topic) if partitions else {}
+        return PartitionedMetadata(partitions=partitions, properties=properties or UNSET)
+
+    def _check_count(self, partitions: int) -> None:
+        allowed = self._view.config.max_num_partitions_per_partitioned_topic
+        if allowed and partitions > allowed:
+            raise BadPartitionCount(f"Number of partitions should be less than or equal to {allowed}")
+
+
+def _partitions(body: object) -> tuple[int, dict[str, str]]:
+    """The body is a number, or an object that also has properties."""
+    properties: object = None
+    if isinstance(body, dict):
+        properties = body.get("properties")
+        body = body.get("partitions")
+    if not isinstance(body, int) or isinstance(body, bool) or abs(body) >= 2**31:
+        raise BadRequest("expected the number of partitions")
+    return body, properties_of(properties)

@@ -1,0 +1,176 @@
+"""Policies of namespaces and topics: get, set, remove, by the rows of `policies_table`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from msgspec import UNSET
+
+from geminga.admin.http.router import (
+    NO_CONTENT,
+    BadRequest,
+    NotFound,
+    NotServed,
+    Request,
+    Response,
+    Router,
+    json_response,
+)
+from geminga.admin.routes.names import namespace_of, topic_of
+from geminga.admin.routes.topics import TOPIC
+from geminga.admin.view.broker import BrokerView
+from geminga.broker.policies.table import POLICIES, Endpoint, Policy, check_count
+from geminga.broker.policies.values import Int32, PolicyInvalid, PolicyRefused, read, shown
+from geminga.errors import NamespaceNotFound, TopicNotFound
+from geminga.names import TopicName
+
+NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
+OWN_NAMESPACE = "/geminga/policies/{tenant}/{namespace}"
+OWN_TOPIC = "/geminga/policies/persistent/{tenant}/{namespace}/{topic}"
+TTL_QUERY = "messageTTL"
+KEPT = object()
+"""What a body of `null` means to some of Pulsar's endpoints: success, and nothing changes."""
+
+Serve = Callable[[Policy, Endpoint, Request], Awaitable[Response]]
+
+
+class PolicyRoutes:
+    """Every policy but the backlog quotas, of which a topic has two."""
+
+    def __init__(self, view: BrokerView) -> None:
+        self._view = view
+        self._policies = view.policies
+
+    def add_to(self, router: Router) -> None:
+        def add(method: str, pattern: str, serve: Serve, policy: Policy, endpoint: Endpoint) -> None:
+            router.add(method, f"{pattern}/{endpoint.path}", partial(serve, policy, endpoint))
+
+        for policy in POLICIES:
+            if policy.namespace is not None:
+                place = OWN_NAMESPACE if policy.is_own else NAMESPACE
+                add("GET", place, self.namespace_value, policy, policy.namespace)
+                add(policy.namespace.method, place, self.set_for_namespace, policy, policy.namespace)
+                if policy.namespace.removable:
+                    add("DELETE", place, self.remove_from_namespace, policy, policy.namespace)
+            if policy.topic is not None:
+                place = OWN_TOPIC if policy.is_own else TOPIC
+                add("GET", place, self.topic_value, policy, policy.topic)
+                add(policy.topic.method, place, self.set_for_topic, policy, policy.topic)
+                if policy.topic.removable:
+                    add("DELETE", place, self.remove_from_topic, policy, policy.topic)
+        router.add("DELETE", f"{TOPIC}/policies", self.forget_topic)
+
+    # -- namespaces ------------------------------------------------------------------------------------------
+
+    async def namespace_value(self, policy: Policy, endpoint: Endpoint, request: Request) -> Response:
+        name = namespace_of(request)
+        self._view.namespaces.record(name)
+        return _shown(self._policies.namespace_value(name, policy), endpoint)
+
+    async def set_for_namespace(self, policy: Policy, endpoint: Endpoint, request: Request) -> Response:
+        value = _value(policy, endpoint, request)
+        name = namespace_of(request)
+        self._view.namespaces.record(name)
+        check_count(endpoint, value)
+        if value is not KEPT:
+            await self._policies.set_for_namespace(name, policy, value)
+        return _done(policy, value)
+
+    async def remove_from_namespace(self, policy: Policy, endpoint: Endpoint, request: Request) -> Response:
+        await self._policies.set_for_namespace(namespace_of(request), policy, None)
+        return NO_CONTENT
+
+    # -- topics ----------------------------------------------------------------------------------------------
+
+    async def topic_value(self, policy: Policy, endpoint: Endpoint, request: Request) -> Response:
+        topic = policy_topic_of(self._view, request)
+        if request.flag("applied"):
+            return _shown(getattr(self._policies.effective(topic), policy.name), endpoint)
+        return _shown(self._policies.topic_value(topic, policy), endpoint)
+
+    async def set_for_topic(self, policy: Policy, endpoint: Endpoint, request: Request) -> Response:
+        is_ttl = endpoint.path == TTL_QUERY
+        value = _ttl(request) if is_ttl else _value(policy, endpoint, request)
+        topic = policy_topic_of(self._view, request)
+        check_count(endpoint, value)
+        if value is not KEPT:
+            await self._policies.set_for_topic(topic, policy, value)
+        return _done(policy, value)
+
+    async def remove_from_topic(self, policy: Policy, endpoint: Endpoint, request: Request) -> Response:
+        await self._policies.set_for_topic(policy_topic_of(self._view, request), policy, None)
+        return NO_CONTENT
+
+    async def forget_topic(self, request: Request) -> Response:
+        await self._policies.forget_topic(policy_topic_of(self._view, request))
+        return NO_CONTENT
+
+
+def _done(policy: Policy, value: object) -> Response:
+    """Whoever sets what this broker does not act upon is told so, in a header that others pass over."""
+    if policy.acted_upon or value is None:
+        return NO_CONTENT
+    text = f"{policy.name.replace('_', ' ')} is stored and shown, and has no effect in this broker"
+    return NO_CONTENT._replace(headers=(("Warning", f'299 geminga "{text}"'),))
+
+
+def policy_topic_of(view: BrokerView, request: Request) -> TopicName:
+    """The topic that a request for policies is about. `TopicNotFound`; a partition has none of its own."""
+    topic = topic_of(request)
+    if request.flag("isGlobal"):
+        raise NotServed("isGlobal=true: policies that are copied to other clusters are not served by Geminga")
+    if topic.is_partition:
+        raise PolicyInvalid("Not allowed to set/get topic policy for a partition")
+    try:
+        view.namespaces.check_exists(topic.namespace)
+    except NamespaceNotFound:
+        raise NamespaceNotFound("Namespace not found") from None
+    if not view.exists(topic) and not view.partitions(topic):
+        raise TopicNotFound(f"Topic {topic} not found")
+    return topic
+
+
+def _value(policy: Policy, endpoint: Endpoint, request: Request) -> Any:
+    """What the body sets: a value, None to take it away, or KEPT."""
+    body = request.json()
+    if body is not None:
+        value = read(policy.kind, body)
+        if value is UNSET:
+            return None
+        return sorted(set(map(_known, value))) if isinstance(value, list) else value
+    if endpoint.empty == "refuse":
+        raise BadRequest(f"{policy.name.replace('_', ' ')} policies should not be null")
+    if endpoint.empty == "zero":
+        if not request.body.strip():
+            raise BadRequest("The request entity cannot be empty.")
+        return read(policy.kind, None)
+    return None if endpoint.empty == "unset" else KEPT
+
+
+def _known(item: Any) -> str:
+    if not isinstance(item, str):
+        raise PolicyRefused("expected the names of subscription types")
+    return item
+
+
+def _ttl(request: Request) -> int | None:
+    """A topic's TTL is in the query; a path with anything but a number there does not exist."""
+    text = request.query.get(TTL_QUERY, "")
+    if not text:
+        return None
+    try:
+        if not text.removeprefix("-").isascii() or not text.removeprefix("-").isdigit():
+            raise NotFound("Not Found")
+        return int(read(Int32, text))
+    except PolicyRefused:
+        raise NotFound("Not Found") from None
+
+
+def _shown(value: object, endpoint: Endpoint) -> Response:
+    if value is not None:
+        return json_response(shown(value))
+    if endpoint.unset is not None:
+        return json_response(endpoint.unset)
+    return Response(endpoint.unset_status)

@@ -1,0 +1,216 @@
+"""Subscriptions of a topic, or of all partitions of one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from geminga.admin.http.router import (
+    NO_CONTENT,
+    BadRequest,
+    NotFound,
+    Request,
+    Response,
+    Router,
+    json_response,
+)
+from geminga.admin.routes.names import subscription_of, topic_of
+from geminga.admin.routes.topics import TOPIC, parts_of, properties_of
+from geminga.admin.view.broker import BrokerView
+from geminga.broker.policies.values import Int32, Int64, read
+from geminga.errors import Conflict, NotAllowed, PeerError, SubscriptionNotFound
+from geminga.names import TopicName
+from geminga.position import EARLIEST, LATEST, Position
+
+SUBSCRIPTION = f"{TOPIC}/subscription/{{subscription}}"
+NUMBER_MAX, INT_MAX = 2**63 - 1, 2**31 - 1
+_ENDS = {
+    "earliest": {"ledgerId": -1, "entryId": -1},
+    "latest": {"ledgerId": NUMBER_MAX, "entryId": NUMBER_MAX},
+}
+
+
+class MessageId(msgspec.Struct, frozen=True):
+    """A place as a body names it, or the one behind it."""
+
+    ledger_id: Int64 = msgspec.field(default=0, name="ledgerId")
+    entry_id: Int64 = msgspec.field(default=0, name="entryId")
+    partition_index: Int32 = msgspec.field(default=-1, name="partitionIndex")
+    excluded: bool = False
+    is_excluded: bool = msgspec.field(default=False, name="isExcluded")
+
+
+class BadPartition(PeerError):
+    http_status = 412
+
+
+class SubscriptionRoutes:
+    def __init__(self, view: BrokerView) -> None:
+        self._view = view
+
+    def add_to(self, router: Router) -> None:
+        router.add("GET", f"{TOPIC}/subscriptions", self.names)
+        router.add("PUT", SUBSCRIPTION, self.create)
+        router.add("DELETE", SUBSCRIPTION, self.delete)
+        router.add("POST", f"{SUBSCRIPTION}/skip_all", self.skip_all)
+        router.add("POST", f"{SUBSCRIPTION}/skip/{{count}}", self.skip)
+        router.add("POST", f"{SUBSCRIPTION}/expireMessages", self.expire_up_to)
+        router.add("POST", f"{SUBSCRIPTION}/expireMessages/{{seconds}}", self.expire)
+        router.add("POST", f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", self.expire_all)
+        router.add("POST", f"{SUBSCRIPTION}/resetcursor", self.reset)
+        router.add("POST", f"{SUBSCRIPTION}/resetcursor/{{timestamp}}", self.reset_to_time)
+
+    async def names(self, request: Request) -> Response:
+        names: dict[str, None] = {}
+        for part in parts_of(self._view, topic_of(request)):
+            names.update(dict.fromkeys(await self._view.subscription_names(part)))
+        return json_response(list(names))
+
+    async def create(self, request: Request) -> Response:
+        topic, name = topic_of(request), subscription_of(request)
+        start, properties = _start(request.json())
+        replicated = request.flag("replicated")
+        if not self._view.partitions(topic) and not self._view.exists(topic):
+            # As in Pulsar: a subscription may come before its topic, if topics may make themselves.
+            if not self._view.may_be_created(topic):
+                parts_of(self._view, topic)
+            await self._view.create_topic(topic, {})
+        for part in parts_of(self._view, topic):
+            try:
+                await self._view.create_subscription(
+                    part, name, start=start, properties=properties, replicated=replicated
+                )
+            except Conflict:
+                if not self._view.partitions(topic):
+                    raise
+        return NO_CONTENT
+
+    async def delete(self, request: Request) -> Response:
+        force = request.flag("force")
+        for part, name in await self._targets(request):
+            await self._view.delete_subscription(part, name, force=force)
+        return NO_CONTENT
+
+    async def skip_all(self, request: Request) -> Response:
+        for part, name in await self._targets(request):
+            await self._view.skip(part, name, None)
+        return NO_CONTENT
+
+    async def skip(self, request: Request) -> Response:
+        count = _number(request.parameters["count"])
+        if self._view.partitions(topic_of(request)):
+            raise NotAllowed("Skip messages on a partitioned topic is not allowed")
+        for part, name in await self._targets(request):
+            await self._view.skip(part, name, count)
+        return NO_CONTENT
+
+    async def expire(self, request: Request) -> Response:
+        seconds = _seconds(request.parameters["seconds"])
+        return await self._expire(await self._targets(request), seconds)
+
+    async def expire_all(self, request: Request) -> Response:
+        seconds = _seconds(request.parameters["seconds"])
+        parts = parts_of(self._view, topic_of(request))
+        targets = [(part, name) for part in parts for name in await self._view.subscription_names(part)]
+        return await self._expire(targets, seconds)
+
+    async def _expire(self, targets: list[tuple[TopicName, str]], seconds: int) -> Response:
+        for part, name in targets:
+            if not await self._view.expire(part, name, seconds):
+                raise Conflict(
+                    f"Expire message by timestamp not issued on topic {part} for subscription {name} due to "
+                    "ongoing message expiration not finished or subscription almost catch  up. If it's "
+                    "performed on a partitioned topic operation might succeeded on other partitions, please "
+                    "check stats of individual partition."
+                )
+        return NO_CONTENT
+
+    async def expire_up_to(self, request: Request) -> Response:
+        body = request.json()
+        asked = read(MessageId, _ENDS.get(body, body) if isinstance(body, str) else body)
+        if self._view.partitions(topic_of(request)):
+            raise NotAllowed("Expire message at position is not supported for partitioned-topic")
+        position = Position(asked.ledger_id, asked.entry_id)
+        if asked.excluded or asked.is_excluded:
+            position = position.next()
+        targets = await self._targets(request)
+        if targets[0][0].partition_index != asked.partition_index:
+            raise BadPartition(
+                "Invalid parameter for expire message by position, partition index of passed in message "
+                "position doesn't match partition index for the topic"
+            )
+        for part, name in targets:
+            if not await self._view.expire_up_to(part, name, position):
+                raise Conflict(
+                    f"Expire message by position not issued on topic {part} for subscription {name} due to "
+                    "ongoing message expiration not finished or invalid message position provided."
+                )
+        return NO_CONTENT
+
+    async def reset_to_time(self, request: Request) -> Response:
+        publish_time_ms = _number(request.parameters["timestamp"])
+        for part, name in await self._targets(request):
+            await self._view.reset_to_time(part, name, publish_time_ms)
+        return NO_CONTENT
+
+    async def reset(self, request: Request) -> Response:
+        body = request.json()
+        if not isinstance(body, dict):
+            raise BadRequest("expected an object with ledgerId and entryId")
+        if self._view.partitions(topic_of(request)):
+            raise NotAllowed("Reset-cursor at position is not allowed for partitioned-topic")
+        position = _position(body)
+        if body.get("isExcluded") or body.get("excluded"):
+            position = position.next()
+        for part, name in await self._targets(request):
+            await self._view.reset(part, name, position)
+        return NO_CONTENT
+
+    async def _targets(self, request: Request) -> list[tuple[TopicName, str]]:
+        """The parts of the topic that have the subscription; at least one."""
+        topic, name = topic_of(request), subscription_of(request)
+        found = [
+            (part, name)
+            for part in parts_of(self._view, topic)
+            if name in await self._view.subscription_names(part)
+        ]
+        if not found:
+            raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic}")
+        return found
+
+
+def _start(body: Any) -> tuple[Position, dict[str, str]]:
+    """Where a new subscription begins: at the end unless the body says otherwise."""
+    if body is None:
+        return LATEST, {}
+    if isinstance(body, str) and body.lower() in ("earliest", "latest"):
+        return (EARLIEST if body.lower() == "earliest" else LATEST), {}
+    if isinstance(body, dict):
+        return _position(body), properties_of(body.get("properties"))
+    raise BadRequest('expected "earliest", "latest" or an object with ledgerId and entryId')
+
+
+def _position(body: dict[str, Any]) -> Position:
+    numbers = []
+    for key in ("ledgerId", "entryId"):
+        value = body.get(key, 0)
+        if not isinstance(value, int) or isinstance(value, bool) or not -1 <= value <= NUMBER_MAX:
+            raise BadRequest(f"{key} must be a whole number of at least -1")
+        numbers.append(value)
+    return Position(*numbers)
+
+
+def _seconds(text: str) -> int:
+    """As `_number`, an int of Java's."""
+    number = _number(text.removeprefix("-"))
+    if number > INT_MAX:
+        raise NotFound("Not Found")
+    return -number if text.startswith("-") else number
+
+
+def _number(text: str) -> int:
+    """A number out of the path; a path with anything else there does not exist."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= NUMBER_MAX):
+        raise NotFound("Not Found")
+    return int(text)

@@ -1,0 +1,38 @@
+"""All routes of port 8080 in one router."""
+
+from __future__ import annotations
+
+from geminga.admin.http.router import Router
+from geminga.admin.routes.brokers import BrokerRoutes
+from geminga.admin.routes.delayed import DelayedRoutes
+from geminga.admin.routes.index import IndexRoutes
+from geminga.admin.routes.lookup import LookupRoutes
+from geminga.admin.routes.metrics import MetricsRoutes
+from geminga.admin.routes.namespaces import NamespaceRoutes
+from geminga.admin.routes.partitions import PartitionRoutes
+from geminga.admin.routes.policies import PolicyRoutes
+from geminga.admin.routes.policies_quota import QuotaRoutes
+from geminga.admin.routes.schemas import SchemaRoutes
+from geminga.admin.routes.subscriptions import SubscriptionRoutes
+from geminga.admin.routes.tenants import TenantRoutes
+from geminga.admin.routes.topics import TopicRoutes
+from geminga.admin.view.broker import BrokerView
+
+
+def router_for(view: BrokerView) -> Router:
+    """A router that answers from this broker."""
+    router = Router()
+    IndexRoutes().add_to(router)
+    BrokerRoutes(view).add_to(router)
+    TenantRoutes(view).add_to(router)
+    NamespaceRoutes(view).add_to(router)
+    TopicRoutes(view).add_to(router)
+    PartitionRoutes(view).add_to(router)
+    PolicyRoutes(view).add_to(router)
+    QuotaRoutes(view).add_to(router)
+    SchemaRoutes(view).add_to(router)
+    SubscriptionRoutes(view).add_to(router)
+    LookupRoutes(view).add_to(router)
+    MetricsRoutes(view).add_to(router)
+    DelayedRoutes(view.delayed).add_to(router)
+    return router

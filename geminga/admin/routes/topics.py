@@ -1,0 +1,203 @@
+"""Persistent topics without regard to partitions: list, create, delete, statistics."""
+
+from __future__ import annotations
+
+from geminga.admin.http.router import NO_CONTENT, BadRequest, Request, Response, Router, json_response
+from geminga.admin.routes.addresses import Addresses
+from geminga.admin.routes.names import namespace_of, topic_of
+from geminga.admin.statistics.internal_stats_json import internal_stats_json
+from geminga.admin.statistics.stats_json import topic_json
+from geminga.admin.view.broker import BrokerView
+from geminga.errors import Conflict, NamespaceNotFound, NotAllowed, PeerError, TopicNotFound
+from geminga.names import PARTITION_SUFFIX, TopicName
+
+TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
+
+
+class BadPartitionName(PeerError):
+    http_status = 412
+
+
+class TopicRoutes:
+    def __init__(self, view: BrokerView) -> None:
+        self._view = view
+
+    def add_to(self, router: Router) -> None:
+        router.add("GET", "/admin/v2/persistent/{tenant}/{namespace}", self.names)
+        router.add("GET", "/admin/v2/non-persistent/{tenant}/{namespace}", self.no_names)
+        router.add("PUT", TOPIC, self.create)
+        router.add("DELETE", TOPIC, self.delete)
+        router.add("GET", f"{TOPIC}/stats", self.stats)
+        router.add("GET", f"{TOPIC}/internalStats", self.internal_stats)
+        router.add("GET", f"{TOPIC}/properties", self.properties)
+        router.add("GET", f"{TOPIC}/lastMessageId", self.last_message_id)
+        router.add("PUT", f"{TOPIC}/unload", self.unload)
+        router.add("POST", f"{TOPIC}/terminate", self.terminate)
+        router.add("POST", f"{TOPIC}/terminate/partitions", self.terminate_partitions)
+        router.add("DELETE", f"{TOPIC}/truncate", self.truncate)
+
+    async def names(self, request: Request) -> Response:
+        name = namespace_of(request)
+        self._view.namespaces.record(name)
+        return json_response(self._view.topics_in(name))
+
+    async def no_names(self, request: Request) -> Response:
+        self._view.namespaces.record(namespace_of(request))
+        return json_response([])
+
+    async def create(self, request: Request) -> Response:
+        topic = topic_of(request)
+        _check_namespace(self._view, topic)
+        properties = properties_of(request.json())
+        if self._view.exists(topic) or self._view.partitions(topic):
+            raise Conflict("This topic already exists")
+        if topic.is_partition:
+            self._check_is_partition(topic)
+        await self._view.create_topic(topic, properties)
+        return NO_CONTENT
+
+    def _check_is_partition(self, topic: TopicName) -> None:
+        whole = topic.partitioned_name
+        partitions = self._view.partitions(whole)
+        if not partitions:
+            raise BadPartitionName(
+                f'Can\'t create topic {topic.local} with "{PARTITION_SUFFIX}" followed by numeric value if '
+                f"there isn't a partitioned topic {whole.local} created."
+            )
+        if topic.partition_index >= partitions:
+            raise BadPartitionName(
+                f'Can\'t create topic {topic.local} with "{PARTITION_SUFFIX}" followed by a number smaller '
+                f"than number of partition of partitioned topic {whole.local}"
+            )
+
+    async def delete(self, request: Request) -> Response:
+        topic = topic_of(request)
+        if self._view.partitions(topic):
+            raise Conflict(
+                f"{topic} is a partitioned topic, instead of calling delete topic, please call "
+                "delete-partitioned-topic."
+            )
+        check_is_there(self._view, topic)
+        if self._view.exists(topic):
+            await self._view.delete_topic(topic, force=request.flag("force"))
+        return NO_CONTENT
+
+    async def stats(self, request: Request) -> Response:
+        topic = topic_of(request)
+        check_is_there(self._view, topic)
+        statistics = await self._view.topic_statistics(topic)
+        shown = topic_json(
+            statistics,
+            owner=Addresses(self._view, request.local_host).broker,
+            publishers=not request.flag("excludePublishers"),
+            consumers=not request.flag("excludeConsumers"),
+        )
+        return json_response(shown)
+
+    async def internal_stats(self, request: Request) -> Response:
+        topic = topic_of(request)
+        check_is_there(self._view, topic)
+        return json_response(internal_stats_json(await self._view.ledger_statistics(topic)))
+
+    async def properties(self, request: Request) -> Response:
+        topic = topic_of(request)
+        if self._view.partitions(topic):
+            return json_response(self._view.partition_properties(topic))
+        check_is_there(self._view, topic)
+        return json_response(await self._view.topic_properties(topic))
+
+    async def last_message_id(self, request: Request) -> Response:
+        topic = topic_of(request)
+        check_is_there(self._view, topic)
+        last = await self._view.last_message_id(topic)
+        return json_response(
+            {
+                "ledgerId": last.ledger_id,
+                "entryId": last.entry_id,
+                "partitionIndex": topic.partition_index,
+                "batchIndex": -1,
+                "batchSize": 0,
+            }
+        )
+
+    async def unload(self, request: Request) -> Response:
+        topic = topic_of(request)
+        for part in parts_of(self._view, topic):
+            if self._view.exists(part):
+                await self._view.unload_topic(part)
+        return NO_CONTENT
+
+    async def truncate(self, request: Request) -> Response:
+        for part in parts_of(self._view, topic_of(request)):
+            if self._view.exists(part):
+                await self._view.truncate_topic(part)
+        return NO_CONTENT
+
+    async def terminate_partitions(self, request: Request) -> Response:
+        topic = topic_of(request)
+        if not self._view.partitions(topic):
+            raise NotAllowed(
+                "Termination of a non-partitioned topic is not allowed using partitioned-terminate, "
+                "please use terminate commands"
+            )
+        ends: dict[str, dict[str, int]] = {}
+        for part in parts_of(self._view, topic):
+            if not self._view.exists(part):
+                await self._view.create_topic(part, {})
+            last = await self._view.terminate_topic(part)
+            place = {"ledgerId": last.ledger_id, "entryId": last.entry_id, "partitionIndex": -1}
+            ends[str(part.partition_index)] = {**place, "batchIndex": -1, "batchSize": 0}
+        return json_response(ends)
+
+    async def terminate(self, request: Request) -> Response:
+        topic = topic_of(request)
+        if self._view.partitions(topic):
+            raise NotAllowed("Termination of a partitioned topic is not allowed")
+        check_is_there(self._view, topic)
+        last = await self._view.terminate_topic(topic)
+        return json_response(
+            {
+                "ledgerId": last.ledger_id,
+                "entryId": last.entry_id,
+                "partitionIndex": topic.partition_index,
+            }
+        )
+
+
+def check_is_there(view: BrokerView, topic: TopicName) -> None:
+    """Raises `TopicNotFound`. A partition is there as soon as its partitioned topic is, used or not."""
+    if view.exists(topic):
+        return
+    if topic.is_partition:
+        partitions = view.partitions(topic.partitioned_name)
+        if topic.partition_index < partitions:
+            return
+        if partitions:
+            raise TopicNotFound("Topic partitions were not yet created")
+        raise TopicNotFound(f"Partitioned Topic not found: {topic} has zero partitions")
+    raise TopicNotFound(f"Topic {topic} not found")
+
+
+def parts_of(view: BrokerView, topic: TopicName) -> list[TopicName]:
+    """The partitions of a partitioned topic, or the topic itself. Raises `TopicNotFound`."""
+    partitions = view.partitions(topic)
+    if partitions:
+        return [topic.partition(index) for index in range(partitions)]
+    check_is_there(view, topic)
+    return [topic]
+
+
+def properties_of(body: object) -> dict[str, str]:
+    """A JSON object of strings; empty for an empty body."""
+    if body is None:
+        return {}
+    if not isinstance(body, dict) or not all(isinstance(value, str) for value in body.values()):
+        raise BadRequest("expected an object of strings")
+    return body
+
+
+def _check_namespace(view: BrokerView, topic: TopicName) -> None:
+    try:
+        view.namespaces.check_exists(topic.namespace)
+    except NamespaceNotFound:
+        raise NamespaceNotFound("Namespace not found") from None

@@ -1,0 +1,1 @@
+"""Statistics in the shape and spelling of Pulsar's JSON."""

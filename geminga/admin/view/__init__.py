@@ -1,0 +1,1 @@
+"""What the admin API needs of the broker."""

@@ -1,0 +1,81 @@
+"""What the admin API needs of the delayed indexes; `geminga.broker.operator.delayed_view` implements it.
+
+Every method raises `TopicNotFound` or `SubscriptionNotFound` if there is no such thing. Times are ms since
+1970.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from geminga.broker.operator.delayed_statistics import (
+    AdoptedBuckets,
+    BucketInfo,
+    CancelResult,
+    DelayedPage,
+    DelayedSummary,
+    DueCount,
+    WhyNotDelivered,
+)
+from geminga.chaos.bucket_damage import Damage
+from geminga.names import TopicName
+from geminga.position import Position
+
+
+class DelayedView(Protocol):
+    """Reads are a moment's; changes are durable on return."""
+
+    async def summary(self, topic: TopicName, subscription: str) -> DelayedSummary: ...
+
+    async def histogram(self, topic: TopicName, subscription: str, width_ms: int) -> list[DueCount]:
+        """By due time, without empty classes. At most 1,000: `width_ms` is doubled as often as that takes."""
+        ...
+
+    async def messages(
+        self, topic: TopicName, subscription: str, start: Position, count_max: int
+    ) -> DelayedPage:
+        """Messages that wait, in the order of the topic."""
+        ...
+
+    async def why(self, topic: TopicName, subscription: str, position: Position) -> WhyNotDelivered:
+        """Why this one has not been delivered, or not again."""
+        ...
+
+    async def buckets(self, topic: TopicName, subscription: str) -> list[BucketInfo]:
+        """In the order of their ledgers."""
+        ...
+
+    async def bucket_entries(self, topic: TopicName, subscription: str, ledger_id: int) -> bytes | None:
+        """One of them as `bucket_bundle_format.py` says; an entry that cannot be read is empty. None: there
+        is no such bucket.
+        """
+        ...
+
+    async def adopt(self, topic: TopicName, subscription: str, bundle: bytes) -> AdoptedBuckets:
+        """Take in buckets that were built elsewhere (`bucket_bundle_format.py`) in place of all that the
+        index has of their ledgers; durable on return. What is wrong with them raises, and nothing changes.
+        """
+        ...
+
+    async def cancel(
+        self, topic: TopicName, subscription: str, positions: Sequence[Position]
+    ) -> CancelResult:
+        """Acknowledge messages that wait for their time, whether they have been read yet or not: they are
+        never delivered.
+        """
+        ...
+
+    async def reschedule(
+        self, topic: TopicName, subscription: str, position: Position, due_ms: int | None
+    ) -> None:
+        """Give a message that waits another time; None: now. `NotDelayed` if it does not wait."""
+        ...
+
+    async def damage(
+        self, topic: TopicName, subscription: str, how: Damage, ledger_id: int | None
+    ) -> int | None:
+        """Break a bucket (None: the first) on the bookie, as a disk might; returns its ledger, None if
+        there is no such bucket. `NotAllowed` unless the broker was started for that.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""Entry logs: written, read, scanned, compacted."""

@@ -1,0 +1,77 @@
+"""When to compact, and what: decisions without I/O. Thresholds and their order are BookKeeper's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from geminga.bookie.records.settings import BookieSettings
+
+
+class LogShare(NamedTuple):
+    """How much of a closed entry log is still needed."""
+
+    log_id: int
+    live_bytes: int
+    record_bytes: int
+    """Records of all ledgers that ever were in it."""
+
+
+class CompactionPass(NamedTuple):
+    """One run: logs below `threshold` (a share of their records), for at most `seconds_max`."""
+
+    name: str
+    threshold: float
+    seconds_max: float
+
+
+def logs_to_compact(logs: Iterable[LogShare], threshold: float) -> list[int]:
+    """The logs with less than `threshold` of their records alive: first those that give back most space for
+    a copied byte. Logs without anything alive are not compacted but deleted.
+    """
+    chosen = [log for log in logs if 0 < log.live_bytes < threshold * log.record_bytes]
+    chosen.sort(key=lambda log: (log.live_bytes / log.record_bytes, log.log_id))
+    return [log.log_id for log in chosen]
+
+
+def pause_s(copied_bytes: int, elapsed_s: float, rate_bytes_per_s: int) -> float:
+    """How long to wait so that `copied_bytes` in `elapsed_s` are within the rate. 0: no limit."""
+    return max(0.0, copied_bytes / rate_bytes_per_s - elapsed_s) if rate_bytes_per_s else 0.0
+
+
+class CompactionSchedule:
+    """Minor compactions often, major ones seldom; a major one does a minor one's work. An interval or
+    threshold of 0 turns the kind off. Times are I/O time.
+    """
+
+    def __init__(self, settings: BookieSettings, now_s: float) -> None:
+        self._minor = CompactionPass(
+            "minor", settings.minor_compaction_threshold, settings.minor_compaction_max_s
+        )
+        self._major = CompactionPass(
+            "major", settings.major_compaction_threshold, settings.major_compaction_max_s
+        )
+        self._minor_interval_s = _interval_s(self._minor, settings.minor_compaction_interval_s)
+        self._major_interval_s = _interval_s(self._major, settings.major_compaction_interval_s)
+        self._minor_due_s = now_s + self._minor_interval_s
+        self._major_due_s = now_s + self._major_interval_s
+
+    @property
+    def next_due_s(self) -> float:
+        """Infinite if both are off."""
+        return min(self._minor_due_s, self._major_due_s)
+
+    def take_due(self, now_s: float) -> CompactionPass | None:
+        """What to do now; the next of its kind is due an interval later."""
+        if self._major_due_s <= now_s:
+            self._major_due_s = now_s + self._major_interval_s
+            self._minor_due_s = now_s + self._minor_interval_s
+            return self._major
+        if self._minor_due_s <= now_s:
+            self._minor_due_s = now_s + self._minor_interval_s
+            return self._minor
+        return None
+
+
+def _interval_s(kind: CompactionPass, interval_s: float) -> float:
+    return interval_s if interval_s > 0 and kind.threshold > 0 else float("inf")

@@ -1,0 +1,126 @@
+"""Reading entry logs, checked record by record; and deleting those that nobody needs.
+
+Blocking; on any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from geminga.bookie.entry_logs.scan import read_footer_bytes, records_bytes
+from geminga.bookie.index.index_format import Row
+from geminga.bookie.records.file_names import ENTRY_LOG_SUFFIX, entry_log_path, parse_id
+from geminga.bookie.records.records import Segment, compact, damaged_record
+from geminga.errors import CorruptData
+from geminga.storage.disk import Disk, File
+
+OPEN_LOGS_MAX = 32
+
+
+class _OpenLog:
+    __slots__ = ("doomed", "file", "readers")
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self.readers = 0
+        self.doomed = False
+
+
+class EntryLogs:
+    """All entry logs of a directory. A few stay open for reading, until `close`."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self.directory = directory
+        self._disk = disk
+        self._lock = threading.Lock()
+        self._open: OrderedDict[int, _OpenLog] = OrderedDict()
+        self._closed = False
+
+    def ids(self) -> list[int]:
+        names = self._disk.list(self.directory)
+        return [log_id for name in names if (log_id := parse_id(name, ENTRY_LOG_SUFFIX)) is not None]
+
+    def load(self, ledger_id: int, row: Row, first: int, last: int) -> Segment:
+        """Entries first..last of a row. CorruptData, with file and offset, if the first of them is damaged;
+        if a later one is, the entries before it.
+        """
+        index = first - row.first
+        begin = row.ends[index - 1] if index else 0
+        ends = row.ends[index : last - row.first + 1]
+        with self._pinned(row.log_id) as file:
+            data = file.pread(row.offset + begin, ends[-1] - begin)
+        segment = Segment(
+            ledger_id, first, data, 0, compact([end - begin for end in ends] if begin else ends)
+        )
+        damaged = damaged_record(segment)
+        if damaged is None:
+            return segment
+        if damaged == 0:
+            raise CorruptData(
+                f"{entry_log_path(self.directory, row.log_id)}: the record at offset {row.offset + begin}"
+                f" is not entry {first} of ledger {ledger_id}, or damaged"
+            )
+        return segment.part(first, first + damaged - 1)
+
+    def records_bytes(self, log_id: int) -> int:
+        """See `entry_log_scan.records_bytes`. For a log that is not written to any more."""
+        with self._pinned(log_id) as file:
+            return records_bytes(file)
+
+    def footer_bytes(self, log_id: int) -> bytes | None:
+        """A closed log's footer; None if it has none, or a damaged one."""
+        with self._pinned(log_id) as file:
+            return read_footer_bytes(file)
+
+    def delete(self, log_id: int) -> int:
+        """Unlink a log; who reads it now reads on. Returns how long it was."""
+        with self._pinned(log_id) as file:
+            size = file.size()
+        with self._lock:
+            log = self._open.pop(log_id, None)
+            if log is not None:
+                self._doom(log)
+        self._disk.unlink(entry_log_path(self.directory, log_id))
+        return size
+
+    def sync_directory(self) -> None:
+        self._disk.sync_directory(self.directory)
+
+    def close(self) -> None:
+        """Let all files go. Whoever reads later opens one for that read alone."""
+        with self._lock:
+            self._closed = True
+            for log in self._open.values():
+                self._doom(log)
+            self._open.clear()
+
+    @contextlib.contextmanager
+    def _pinned(self, log_id: int) -> Iterator[File]:
+        with self._lock:
+            log = self._open.get(log_id)
+            if log is None:
+                log = _OpenLog(self._disk.open(entry_log_path(self.directory, log_id)))
+                log.doomed = self._closed
+                if not self._closed:
+                    self._open[log_id] = log
+                if len(self._open) > OPEN_LOGS_MAX:
+                    self._doom(self._open.popitem(last=False)[1])
+            else:
+                self._open.move_to_end(log_id)
+            log.readers += 1
+        try:
+            yield log.file
+        finally:
+            with self._lock:
+                log.readers -= 1
+                if log.doomed and not log.readers:
+                    log.file.close()
+
+    def _doom(self, log: _OpenLog) -> None:
+        # A descriptor that is closed under a reader could be another file's when it reads.
+        log.doomed = True
+        if not log.readers:
+            log.file.close()

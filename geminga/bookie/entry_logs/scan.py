@@ -1,0 +1,126 @@
+"""What an entry log holds, found without the index: from its footer, or record by record if it has none."""
+
+from __future__ import annotations
+
+from geminga.bookie.entry_logs.entry_log_format import (
+    HEADER_BYTES,
+    TRAILER_BYTES,
+    Footer,
+    decode_footer,
+    decode_header,
+    decode_trailer,
+)
+from geminga.bookie.index.index_format import Row
+from geminga.bookie.index.ledger_index import LedgerRow
+from geminga.bookie.records.records import RECORD_CRC, RECORD_HEAD, RECORD_PREFIX_BYTES, compact, crc32c
+from geminga.limits import ENTRY_BYTES_MAX
+from geminga.storage.disk import File
+
+SCAN_BYTES = 8 << 20
+assert SCAN_BYTES > ENTRY_BYTES_MAX + RECORD_PREFIX_BYTES, "every record fits into a window"
+
+
+def read_footer(file: File) -> Footer | None:
+    """None if the log was not closed, or its footer is damaged: `scan_rows` finds the records then."""
+    data = read_footer_bytes(file)
+    return decode_footer(data) if data is not None else None
+
+
+def records_bytes(file: File) -> int:
+    """How long the log's records are in all; with the rest of an unfinished flush, if it was not closed."""
+    size = file.size()
+    trailer = decode_trailer(file.pread(max(0, size - TRAILER_BYTES), TRAILER_BYTES))
+    return max(0, (trailer[0] if trailer is not None else size) - HEADER_BYTES)
+
+
+def read_footer_bytes(file: File) -> bytes | None:
+    """A footer whose checksum is right, not decoded."""
+    size = file.size()
+    trailer = decode_trailer(file.pread(max(0, size - TRAILER_BYTES), TRAILER_BYTES))
+    if trailer is None:
+        return None
+    offset, length, crc = trailer
+    if offset + length + TRAILER_BYTES != size:
+        return None
+    footer = file.pread(offset, length)
+    return footer if len(footer) == length and crc32c(footer) == crc else None
+
+
+def read_rows(file: File, log_id: int, *, row_entries_max: int) -> list[LedgerRow]:
+    """Where every entry of the log lies, in order of offset."""
+    footer = read_footer(file)
+    if footer is not None:
+        return [LedgerRow(ledger_id, row) for ledger_id, row in footer.rows]
+    return scan_rows(file, log_id, row_entries_max=row_entries_max)
+
+
+def scan_rows(
+    file: File, log_id: int, *, row_entries_max: int, holes: list[int] | None = None
+) -> list[LedgerRow]:
+    """The same from the records alone, up to the first that is not whole: what comes behind it is the rest
+    of a flush that a crash cut short, or a footer.
+
+    With `holes` also what lies behind a damaged record whose length leads to a right one; the offsets of
+    such records are added to it.
+    """
+    rows: list[LedgerRow] = []
+    ends: list[int] = []
+    ledger_id = first = begin = -1
+
+    def close_row() -> None:
+        if ends:
+            rows.append(LedgerRow(ledger_id, Row(first, log_id, begin, compact(ends))))
+
+    # A header that is damaged does not matter, one of another log does.
+    if decode_header(file.pread(0, HEADER_BYTES)) not in (log_id, None):
+        return rows
+    position = HEADER_BYTES
+    window, window_start = file.pread(position, SCAN_BYTES), position
+    while True:
+        record = record_at(window, position - window_start)
+        if record is None and window_start != position:
+            window, window_start = file.pread(position, SCAN_BYTES), position
+            record = record_at(window, 0)
+        if record is None and holes is not None and (following := _following(file, position)):
+            close_row()
+            ledger_id, ends = -1, []
+            holes.append(position)
+            position = following
+            continue
+        if record is None:
+            break
+        record_ledger, entry_id, length = record
+        if record_ledger != ledger_id or entry_id != first + len(ends) or len(ends) == row_entries_max:
+            close_row()
+            ledger_id, first, begin, ends = record_ledger, entry_id, position, []
+        position += length
+        ends.append(position - begin)
+    close_row()
+    return rows
+
+
+def _following(file: File, position: int) -> int:
+    """Where the next record stands, if the damaged one's length leads to a right one; else 0."""
+    head = file.pread(position, RECORD_HEAD.size)
+    if len(head) < RECORD_HEAD.size:
+        return 0
+    length = RECORD_HEAD.unpack(head)[0]
+    if length > ENTRY_BYTES_MAX:
+        return 0
+    following: int = position + RECORD_PREFIX_BYTES + length
+    return following if record_at(file.pread(following, SCAN_BYTES), 0) is not None else 0
+
+
+def record_at(window: bytes, position: int) -> tuple[int, int, int] | None:
+    """(ledger id, entry id, length with its prefix) of a right record, if one stands there in full."""
+    body = position + RECORD_PREFIX_BYTES
+    if body > len(window):
+        return None
+    length, ledger_id, entry_id = RECORD_HEAD.unpack_from(window, position)
+    if body + length > len(window):
+        return None
+    head_end = position + RECORD_HEAD.size
+    crc = crc32c(memoryview(window)[body : body + length], crc32c(window[position:head_end]))
+    if crc != RECORD_CRC.unpack_from(window, head_end)[0]:
+        return None
+    return ledger_id, entry_id, body + length - position

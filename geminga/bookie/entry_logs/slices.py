@@ -1,0 +1,133 @@
+"""What lives in an entry log, slice by slice, for whoever copies it elsewhere.
+
+Blocking; one thread at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from geminga.bookie.entry_logs.entry_log_format import read_footer_piecewise
+from geminga.bookie.entry_logs.reader import EntryLogs
+from geminga.bookie.index.index_format import row_part
+from geminga.bookie.index.ledger_index import LedgerIndex, LedgerRow
+from geminga.bookie.records.segment_map import SegmentMap
+from geminga.errors import CorruptData, StorageError
+
+SLICE_ROWS_MAX: Final = 500
+ROWS_LOOKED_AT_MAX: Final = 5000
+"""Rows of dead ledgers are passed over; after so many the slice ends, short or empty."""
+log = logging.getLogger("geminga.bookie")
+
+
+class LogSlice(NamedTuple):
+    """`records` are those of the rows `taken`; `rest` is what remains of a row of which only a part was."""
+
+    taken: list[LedgerRow]
+    rest: list[LedgerRow]
+    records: SegmentMap
+
+
+class LogSlices:
+    """One log's living records. `damaged` is set once something could not be read: the log must stay then,
+    with what is left of it.
+    """
+
+    def __init__(self, logs: EntryLogs, index: LedgerIndex, log_id: int, slice_bytes: int) -> None:
+        self.damaged = False
+        self.log_id = log_id
+        self.topics: dict[int, str] = {}
+        """Whose ledger is whose, as far as the log's footer knows. Filled by the first slice."""
+        self._logs = logs
+        self._index = index
+        self._slice_bytes = slice_bytes
+        self._rows = self._rows_of_footer()
+        self._footer_done = False
+        self._carried: LedgerRow | None = None
+
+    def next(self) -> LogSlice | None:
+        """The next slice; what was in the one before must have been moved. None: that was all. Each record's
+        checksum is right. StorageError if the index cannot be read.
+        """
+        piece = LogSlice([], [], SegmentMap())
+        left = self._slice_bytes
+        for _ in range(ROWS_LOOKED_AT_MAX):
+            found, self._carried = self._carried, None
+            if found is None:
+                try:
+                    found = next(self._rows)
+                except StopIteration:
+                    if piece.taken:
+                        break  # what comes next looks at the index: these must have been moved before
+                    if self._footer_done or self.damaged:
+                        return None
+                    self._footer_done = True
+                    self._rows = self._rows_of_index()
+                    continue
+            if found is None:
+                continue
+            ledger_id, row = found
+            fitting = bisect_right(row.ends, left)
+            if not fitting:
+                if piece.taken:
+                    self._carried = found
+                    break
+                fitting = 1
+            taken = LedgerRow(ledger_id, row_part(row, row.first, row.first + fitting - 1))
+            if not self._load(taken, piece.records):
+                continue
+            piece.taken.append(taken)
+            left -= taken.row.ends[-1]
+            if fitting < len(row.ends):
+                rest = LedgerRow(ledger_id, row_part(row, row.first + fitting, row.last))
+                piece.rest.append(rest)
+                self._carried = rest
+                break
+            if len(piece.taken) >= SLICE_ROWS_MAX:
+                break
+        return piece
+
+    def give_up(self, error: StorageError) -> None:
+        """What cannot be read stays where it is, for whoever asks for it or wants to rescue it."""
+        self.damaged = True
+        log.warning("entry log %d is not compacted in full: %s", self.log_id, error)
+
+    def _load(self, taken: LedgerRow, records: SegmentMap) -> bool:
+        ledger_id, row = taken
+        try:
+            segment = self._logs.load(ledger_id, row, row.first, row.last)
+            if len(segment.ends) < len(row.ends):
+                raise CorruptData(f"entry {segment.last + 1} of ledger {ledger_id} is damaged")
+        except StorageError as error:
+            if self._index.lives_in(ledger_id, self.log_id):
+                self.give_up(error)
+            return False
+        records.add(segment)
+        return True
+
+    def _rows_of_footer(self) -> Iterator[LedgerRow | None]:
+        """What the footer lists and the index has just so; None for what does not count."""
+        index, log_id = self._index, self.log_id
+        try:
+            footer = self._logs.footer_bytes(log_id)
+        except StorageError:
+            footer = None  # what lives in it can be read, or it is reported there
+        if footer is not None:
+            ledgers, rows = read_footer_piecewise(footer)
+            self.topics = {ledger_id: ledger.topic for ledger_id, ledger in ledgers.items() if ledger.topic}
+            for ledger_id, row in rows:
+                living = index.lives_in(ledger_id, log_id) and index.has_row(ledger_id, row)
+                yield LedgerRow(ledger_id, row) if living else None
+
+    def _rows_of_index(self) -> Iterator[LedgerRow | None]:
+        """The rest. A log may have no footer, and after a rebuild its rows may be cut in another way."""
+        index, log_id = self._index, self.log_id
+        for ledger_id in list(index.usage.get(log_id, ())):
+            if index.lives_in(ledger_id, log_id):
+                for row in index.rows(ledger_id):
+                    if row.log_id == log_id and not row.lost:
+                        yield LedgerRow(ledger_id, row)
+            yield None

@@ -1,0 +1,195 @@
+"""Entry logs as they grow: one at a time, closed with a footer once long enough.
+
+Blocking; for one thread at a time.
+"""
+
+from __future__ import annotations
+
+from geminga.bookie.entry_logs.entry_log_format import (
+    HEADER_BYTES,
+    FooterLedger,
+    encode_footer,
+    encode_header,
+)
+from geminga.bookie.index.index_format import Row, Usage
+from geminga.bookie.index.ledger_index import LedgerRow
+from geminga.bookie.records.file_names import entry_log_path
+from geminga.bookie.records.records import Segment, compact
+from geminga.bookie.records.segment_map import SegmentMap
+from geminga.bookie.records.settings import BookieSettings
+from geminga.storage.disk import Disk, File
+
+WRITE_BYTES = 1 << 20
+"""Records are handed to the file in parts of about this."""
+ROW_BYTES_MAX = 1 << 30
+"""A row's record ends are u32 and counted from its start."""
+
+
+class EntryLogWriter:
+    """Writes flushed caches. Starts a new log when first used: a log that a crash left open is not
+    continued.
+    """
+
+    def __init__(self, disk: Disk, directory: str, settings: BookieSettings, *, next_log_id: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._settings = settings
+        self._next_log_id = next_log_id
+        self._file: File | None = None
+        self._log_id = 0
+        self._end = 0
+        self._synced = 0
+        self._rows: list[LedgerRow] = []
+        self._topics: dict[int, str] = {}
+        """Of the ledgers in the current log."""
+        self._known_topics: dict[int, str] = {}
+        self._parts: list[memoryview] = []
+        self._parts_bytes = 0
+
+    @property
+    def log_id(self) -> int | None:
+        """The log that is being written, which must not be deleted."""
+        return self._log_id if self._file is not None else None
+
+    def write(self, cache: SegmentMap, topics: dict[int, str]) -> list[LedgerRow]:
+        """Write everything in the cache, ledger by ledger in entry order. Durable on return.
+
+        Returns the index rows. `topics` names the ledgers' topics as far as they are known. StorageError
+        leaves records in a log that no row names; they cost space and nothing else.
+        """
+        rows: list[LedgerRow] = []
+        self._known_topics = topics
+        for ledger_id, segments in cache.sorted_segments():
+            self._write_ledger(ledger_id, segments, rows)
+        if self._file is not None:
+            self._write_parts()
+            self._file.sync()
+            self._synced = self._end
+        return rows
+
+    def finish(self) -> None:
+        """Close the current log with its footer. Durable on return; nothing happens if there is none."""
+        file = self._file
+        if file is None:
+            return
+        self._write_parts()
+        if self._synced < self._end:
+            # A crash may keep the footer and lose what it describes: whoever finds a footer may trust it.
+            file.sync()
+        ledgers: dict[int, FooterLedger] = {}
+        for ledger_id, row in self._rows:
+            entries, record_bytes = ledgers[ledger_id].usage if ledger_id in ledgers else (0, 0)
+            usage = Usage(entries + len(row.ends), record_bytes + row.ends[-1])
+            ledgers[ledger_id] = FooterLedger(usage, self._topics.get(ledger_id, ""))
+        file.append(encode_footer(self._end, ledgers, self._rows))
+        file.sync()
+        file.close()
+        self._file = None
+        self._rows = []
+        self._topics = {}
+
+    def abandon(self) -> None:
+        """A write has failed for want of space: start anew in another log. What the index names stays, a log
+        that it does not name is dead.
+        """
+        self.close()
+        self._rows = []
+        self._topics = {}
+        self._parts = []
+        self._parts_bytes = 0
+
+    def close(self) -> None:
+        """Let the file go without a footer."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _write_ledger(self, ledger_id: int, segments: list[Segment], rows: list[LedgerRow]) -> None:
+        # Many ledgers with little traffic make segments of one entry: this loop is the flush's cost then.
+        entries_max = self._settings.row_entries_max
+        row: _OpenRow | None = None
+        for segment in segments:
+            count = len(segment.ends)
+            if row is None or segment.first != row.next_entry or row.entries + count > entries_max:
+                self._close_row(row, rows)
+                while count > entries_max:
+                    piece = segment.part(segment.first, segment.first + entries_max - 1)
+                    row = self._open_row(ledger_id, segment.first)
+                    self._put(piece, row)
+                    self._close_row(row, rows)
+                    segment = segment.part(piece.last + 1, segment.last)
+                    count -= entries_max
+                row = self._open_row(ledger_id, segment.first)
+            self._put(segment, row)
+            if row.bytes > ROW_BYTES_MAX:
+                self._close_row(row, rows)
+                row = None
+        self._close_row(row, rows)
+
+    def _open_row(self, ledger_id: int, first: int) -> _OpenRow:
+        if self._file is not None and self._end >= self._settings.entry_log_bytes:
+            self.finish()
+        if self._file is None:
+            self._open_log()
+        # With its first row: the log may be closed before the ledger's last.
+        if ledger_id in self._known_topics:
+            self._topics[ledger_id] = self._known_topics[ledger_id]
+        return _OpenRow(ledger_id, first, self._log_id, self._end)
+
+    def _close_row(self, row: _OpenRow | None, rows: list[LedgerRow]) -> None:
+        if row is not None:
+            closed = LedgerRow(row.ledger_id, Row(row.first, row.log_id, row.offset, compact(row.ends)))
+            rows.append(closed)
+            self._rows.append(closed)
+
+    def _open_log(self) -> None:
+        self._log_id = self._next_log_id
+        self._next_log_id += 1
+        self._file = self._disk.create(entry_log_path(self._directory, self._log_id))
+        self._disk.sync_directory(self._directory)
+        self._file.append(encode_header(self._log_id))
+        self._end = self._synced = HEADER_BYTES
+
+    def _put(self, segment: Segment, row: _OpenRow) -> None:
+        start, ends = segment.start, segment.ends
+        length = ends[-1]
+        self._parts.append(memoryview(segment.buffer)[start : start + length])
+        begin = row.bytes
+        if len(ends) == 1:
+            row.ends.append(begin + length)
+        else:
+            row.ends += [begin + end for end in ends]
+        row.bytes = begin + length
+        row.entries += len(ends)
+        row.next_entry += len(ends)
+        self._end += length
+        self._parts_bytes += length
+        if self._parts_bytes >= WRITE_BYTES:
+            self._write_parts()
+
+    def _write_parts(self) -> None:
+        if not self._parts:
+            return
+        file = self._file
+        assert file is not None
+        file.append_many(self._parts)
+        self._parts = []
+        self._parts_bytes = 0
+        if self._end - self._synced >= self._settings.entry_log_sync_bytes:
+            file.sync()
+            file.drop_cache(self._synced, self._end - self._synced)
+            self._synced = self._end
+
+
+class _OpenRow:
+    """A row that still grows."""
+
+    __slots__ = ("bytes", "ends", "entries", "first", "ledger_id", "log_id", "next_entry", "offset")
+
+    def __init__(self, ledger_id: int, first: int, log_id: int, offset: int) -> None:
+        self.ledger_id = ledger_id
+        self.first = self.next_entry = first
+        self.log_id = log_id
+        self.offset = offset
+        self.ends: list[int] = []
+        self.entries = self.bytes = 0

@@ -1,0 +1,220 @@
+"""The database of a bookie's index: what RocksDB finds damaged in it is put aside and made anew.
+
+All that an index says can be found again in entry logs and journal, so damage to it is no reason to refuse a
+start. An empty database takes the damaged one's place, with the reason for it and, if it can still be read,
+which ledgers are fenced or deleted: no log knows that. `Bookie.open` does the rest, as after any loss of the
+index. The damaged one stays beside it, `.damaged`; the one before that goes.
+
+Damage met by a read while the bookie runs is noted in a file beside the database, `.damage`, and ends the
+process: half an index serves nobody, and the next start makes it anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+import trio
+
+from geminga.bookie.index.index_format import REBUILD_KEY, STATE_KEYS
+from geminga.errors import CorruptData, StorageError
+from geminga.storage.disk import Disk
+from geminga.storage.key_value import BlockCache, RocksKeyValue, destroy
+
+ASIDE, ANEW, NOTE = ".damaged", ".new", ".damage"
+"""Beside the database: the last one found damaged; one that is being made; why the next start makes one."""
+T = TypeVar("T")
+log = logging.getLogger("geminga.bookie")
+
+
+class IndexDatabase:
+    """A `KeyValue` for a `LedgerIndex`, at `path`, which is created if absent. Opening one that is damaged
+    replaces it; StorageError for any other reason not to open.
+
+    Methods on any thread, writing ones on one at a time; `run` and the event loop's part are for the loop.
+    """
+
+    def __init__(self, disk: Disk, path: str, *, block_cache: BlockCache | None = None) -> None:
+        self.path = path
+        self.damage = ""
+        """What was found damaged since it was opened; "" if nothing was."""
+        self._disk = disk
+        self._cache = block_cache
+        self._lock = threading.Lock()
+        self._found = trio.Event()
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._values = self._open()
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until damage is found: StorageError, which says that a new start mends it."""
+        self._token = trio.lowlevel.current_trio_token()
+        task_status.started()
+        if not self.damage:
+            await self._found.wait()
+        raise StorageError(f"{self.damage}; start again: the index is made anew from the entry logs then")
+
+    def replace(self) -> None:
+        """Put an empty database in the place of this one, in which damage was found. Blocking. Nobody else
+        may use it meanwhile; all scans are over.
+        """
+        assert self.damage
+        states = _readable_states(self._values)
+        self._values = self._made_anew(self.damage, states)
+        self.damage = ""
+
+    # ---- as a `KeyValue`
+
+    def get(self, key: bytes) -> bytes | None:
+        with self._noting():
+            return self._values.get(key)
+
+    def write(
+        self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = (), *, sync: bool
+    ) -> None:
+        with self._noting():  # RocksDB merges tables in the background, and writes fail for it
+            self._values.write(puts, deletes, sync=sync)
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        with self._noting():
+            yield from self._values.scan(start, end)
+
+    def last_before(self, end: bytes, start: bytes) -> tuple[bytes, bytes] | None:
+        with self._noting():
+            return self._values.last_before(end, start)
+
+    def flush(self) -> None:
+        self._values.flush()
+
+    def memory_bytes(self) -> int:
+        return self._values.memory_bytes()
+
+    def close(self) -> None:
+        """As `KeyValue.close`. Damage found by that is for the next start: all that was synced is durable, or
+        is made anew.
+        """
+        try:
+            self._values.close()
+        except CorruptData as error:
+            if not self.damage:
+                log.error("%s; the next start makes the index anew from the entry logs", error)
+            self._note(error)
+
+    # ---- damage
+
+    @contextlib.contextmanager
+    def _noting(self) -> Iterator[None]:
+        try:
+            yield
+        except CorruptData as error:
+            self._note(error)
+            raise
+
+    def _note(self, error: CorruptData) -> None:
+        """Durable, so that the next start knows: it might not read that place before somebody asks for it."""
+        with self._lock:
+            if self.damage:
+                return
+            self.damage = str(error)
+            try:
+                self._disk.replace_file(self.path + NOTE, self.damage.encode())
+            except StorageError as failure:
+                log.error("the damaged index could not be marked as such: %s", failure)
+        if self._token is not None:
+            self._token.run_sync_soon(self._found.set)
+
+    def _open(self) -> RocksKeyValue:
+        disk, anew, note = self._disk, self.path + ANEW, self.path + NOTE
+        if disk.exists(anew):
+            if disk.exists(self.path):
+                destroy(anew)  # a crash left it unfinished
+            else:
+                self._rename(anew, self.path)
+        disk.make_directory(self.path)
+        noted = ""
+        if disk.exists(note):
+            noted = disk.read_file(note).decode(errors="replace").strip() or f"{note} asks for a new index"
+        try:
+            values = self._opened()
+        except CorruptData as error:
+            log.warning("fences and unfinished deletions are forgotten with an index that cannot be opened")
+            return self._made_anew(noted or str(error), [])
+        if not noted:
+            return values
+        if _begun(values):
+            self._forget_note()  # a crash came between replacing it and this
+            return values
+        return self._made_anew(noted, _readable_states(values))
+
+    def _opened(self) -> RocksKeyValue:
+        return RocksKeyValue(self.path, block_cache=self._cache)
+
+    def _made_anew(self, damage: str, states: list[tuple[bytes, bytes]]) -> RocksKeyValue:
+        """An empty one in its place, but for these states. After a crash at any point the next `_open` goes
+        on.
+        """
+        aside, anew = self.path + ASIDE, self.path + ANEW
+        log.error("%s; the index is made anew from the entry logs, the damaged one is in %s", damage, aside)
+        self._disk.make_directory(anew)
+        values = RocksKeyValue(anew, block_cache=self._cache)
+        try:
+            values.write([(REBUILD_KEY, damage.encode()), *states], sync=True)
+        finally:
+            values.close()
+        if self._disk.exists(aside):
+            destroy(aside)
+        self._rename(self.path, aside)
+        self._rename(anew, self.path)
+        self._forget_note()
+        return self._opened()
+
+    def _rename(self, old: str, new: str) -> None:
+        self._disk.rename(old, new)
+        self._sync_parent()
+
+    def _forget_note(self) -> None:
+        if self._disk.exists(self.path + NOTE):
+            self._disk.unlink(self.path + NOTE)
+            self._sync_parent()
+
+    def _sync_parent(self) -> None:
+        self._disk.sync_directory(self.path.rpartition("/")[0] or ".")
+
+
+def _begun(values: RocksKeyValue) -> bool:
+    """Whether this is a database that was put in a damaged one's place and not filled yet."""
+    try:
+        return values.get(REBUILD_KEY) is not None
+    except CorruptData:
+        return False
+
+
+def _readable_states(values: RocksKeyValue) -> list[tuple[bytes, bytes]]:
+    """What a damaged database knows of fences and deletions. Closes it."""
+    try:
+        return list(values.scan(*STATE_KEYS))
+    except StorageError as error:
+        log.warning("fences and unfinished deletions are forgotten with the damaged index: %s", error)
+        return []
+    finally:
+        with contextlib.suppress(CorruptData):  # it is why we are here
+            values.close()
+
+
+async def opened_with(
+    disk: Disk, databases: Sequence[IndexDatabase], open_bookie: Callable[[], Awaitable[T]]
+) -> T:
+    """`open_bookie()`; once more, with the damaged ones among its `databases` replaced, if it found any so.
+    StorageError as from `open_bookie`.
+    """
+    try:
+        return await open_bookie()
+    except CorruptData:
+        damaged = [database for database in databases if database.damage]
+        if not damaged:
+            raise
+    for database in damaged:
+        await disk.run(database.replace)
+    return await open_bookie()

@@ -1,0 +1,159 @@
+"""The index's rows. `docs/formats/index.md` is the page for people.
+
+    "e" ledger u64 first u64      -> row         where a run of a ledger's entries lies
+    "g" log u64 ledger u64        -> usage       how much of an entry log is a ledger's
+    "l" ledger u64                -> state       fenced or deleted; absent for all others
+    "m"                           -> mark        the journal position up to which all is in entry logs
+    "m" journal u32               -> mark        the same for each further journal, numbered from 1
+    "n"                           -> log u64     the next new entry log's id; none below it is used again
+    "r"                           -> text        why the index is being made anew, until it is
+
+A row covers consecutive entries whose records lie side by side in one log. Rows of a ledger never overlap.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from geminga.bookie.records.journal_position import JournalPosition
+from geminga.bookie.records.records import compact
+
+LEDGER_ID_MAX: Final = 2**63 - 1
+MARK_KEY: Final = b"m"
+NEXT_LOG_KEY: Final = b"n"
+REBUILD_KEY: Final = b"r"
+STATE_KEYS: Final = (b"l", b"m")
+"""The range in which all states lie."""
+_KEY: Final = struct.Struct(">cQQ")
+_JOURNAL: Final = struct.Struct(">I")
+_STATE_KEY: Final = struct.Struct(">cQ")
+_ROW: Final = struct.Struct(">BQQI")
+"""kind | log id | offset | entries"""
+_EQUAL, _COLUMN, _LOST = 0, 1, 2
+_SIZE: Final = struct.Struct(">I")
+_USAGE: Final = struct.Struct(">IQ")
+_STATE: Final = struct.Struct(">BQQ")
+_MARK: Final = struct.Struct(">QQ")
+FENCED: Final = 1
+DELETED: Final = 2
+
+
+class Row(NamedTuple):
+    """Entries first .. first + len(ends) - 1 lie in log `log_id` from `offset`.
+
+    `ends` is where each record ends, counted from `offset`. For entries that were found destroyed in the
+    journal `lost` says where; log id, offset and ends other than their number mean nothing then.
+    """
+
+    first: int
+    log_id: int
+    offset: int
+    ends: Sequence[int]
+    lost: str = ""
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.ends) - 1
+
+
+def row_part(row: Row, first: int, last: int) -> Row:
+    """The row of the entries first..last of this one."""
+    if first == row.first and last == row.last:
+        return row
+    index = first - row.first
+    begin = row.ends[index - 1] if index else 0
+    ends = [end - begin for end in row.ends[index : last - row.first + 1]]
+    return Row(first, row.log_id, row.offset + begin, compact(ends))
+
+
+class Usage(NamedTuple):
+    entries: int
+    bytes: int
+
+
+class State(NamedTuple):
+    """A ledger's mark: FENCED or DELETED, and up to where the journal may hold entries of it."""
+
+    kind: int
+    position: JournalPosition
+
+
+def entry_key(ledger_id: int, entry_id: int) -> bytes:
+    return _KEY.pack(b"e", ledger_id, entry_id)
+
+
+def usage_key(log_id: int, ledger_id: int) -> bytes:
+    return _KEY.pack(b"g", log_id, ledger_id)
+
+
+def state_key(ledger_id: int) -> bytes:
+    return _STATE_KEY.pack(b"l", ledger_id)
+
+
+def mark_key(journal: int) -> bytes:
+    """The journals are numbered from 0, in the order of their directories."""
+    return MARK_KEY + _JOURNAL.pack(journal) if journal else MARK_KEY
+
+
+def split_key(key: bytes) -> tuple[int, int]:
+    """The two numbers of an entry or usage key."""
+    _, first, second = _KEY.unpack(key)
+    return first, second
+
+
+def ledger_of_state_key(key: bytes) -> int:
+    ledger_id: int = _STATE_KEY.unpack(key)[1]
+    return ledger_id
+
+
+def encode_row(row: Row) -> bytes:
+    count = len(row.ends)
+    if row.lost:
+        return _ROW.pack(_LOST, 0, 0, count) + row.lost.encode()
+    if isinstance(row.ends, range):
+        return _ROW.pack(_EQUAL, row.log_id, row.offset, count) + _SIZE.pack(row.ends[0])
+    return _ROW.pack(_COLUMN, row.log_id, row.offset, count) + struct.pack(f">{count}I", *row.ends)
+
+
+def decode_row(first: int, value: bytes) -> Row:
+    kind, log_id, offset, count = _ROW.unpack_from(value)
+    if kind == _LOST:
+        return Row(first, 0, 0, range(count), value[_ROW.size :].decode())
+    if kind == _EQUAL:
+        (size,) = _SIZE.unpack_from(value, _ROW.size)
+        return Row(first, log_id, offset, range(size, size * count + 1, size))
+    assert kind == _COLUMN, f"index row of unknown kind {kind}"
+    ends = array("I")
+    ends.frombytes(value[_ROW.size :])
+    if array("H", b"\1\0")[0] == 1:
+        ends.byteswap()
+    assert len(ends) == count
+    return Row(first, log_id, offset, ends)
+
+
+def encode_usage(usage: Usage) -> bytes:
+    return _USAGE.pack(*usage)
+
+
+def decode_usage(value: bytes) -> Usage:
+    return Usage(*_USAGE.unpack(value))
+
+
+def encode_state(state: State) -> bytes:
+    return _STATE.pack(state.kind, *state.position)
+
+
+def decode_state(value: bytes) -> State:
+    kind, journal_id, offset = _STATE.unpack(value)
+    return State(kind, JournalPosition(journal_id, offset))
+
+
+def encode_mark(mark: JournalPosition) -> bytes:
+    return _MARK.pack(*mark)
+
+
+def decode_mark(value: bytes) -> JournalPosition:
+    return JournalPosition(*_MARK.unpack(value))

@@ -1,0 +1,243 @@
+"""Where every flushed entry lies, which ledgers are fenced or deleted, and what need not be replayed.
+
+Blocking; the writing methods are for one thread at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from geminga.bookie.index.index_format import (
+    DELETED,
+    LEDGER_ID_MAX,
+    NEXT_LOG_KEY,
+    REBUILD_KEY,
+    Row,
+    State,
+    Usage,
+    decode_mark,
+    decode_row,
+    decode_state,
+    decode_usage,
+    encode_mark,
+    encode_row,
+    encode_state,
+    encode_usage,
+    entry_key,
+    ledger_of_state_key,
+    mark_key,
+    split_key,
+    state_key,
+    usage_key,
+)
+from geminga.bookie.records.journal_position import JournalPosition
+from geminga.storage.key_value import KeyValue
+
+CLEARED_ROWS_MAX = 10_000
+"""Rows that one batch deletes."""
+
+
+class LedgerRow(NamedTuple):
+    ledger_id: int
+    row: Row
+
+
+class LedgerIndex:
+    """One ledger directory's rows in a `KeyValue` of their own."""
+
+    def __init__(self, key_value: KeyValue, *, journals: int = 1) -> None:
+        """`journals`: how many journals the entries come through."""
+        self._map = key_value
+        self.usage: dict[int, dict[int, Usage]] = {}
+        """Per entry log, per ledger that has entries in it; as of the last `flushed` or `purge`."""
+        self.states: dict[int, State] = {}
+        self.marks = (JournalPosition(0, 0),) * journals
+        """For each journal: everything before this that belongs here is in entry logs."""
+        self.next_log_id = 1
+        """No log with this id or a higher one was ever named here."""
+        self.rebuild_reason = ""
+        """Why the index has to be made anew; empty again with the first marks."""
+
+    def load(self) -> None:
+        """Read what is kept in memory. CorruptData if the map is damaged."""
+        marks = (self._map.get(mark_key(journal)) for journal in range(len(self.marks)))
+        self.marks = tuple(decode_mark(mark) if mark is not None else JournalPosition(0, 0) for mark in marks)
+        self.rebuild_reason = (self._map.get(REBUILD_KEY) or b"").decode()
+        self.next_log_id = int.from_bytes(self._map.get(NEXT_LOG_KEY) or b"\1", "big")
+        for key, value in self._map.scan(usage_key(0, 0), usage_key(LEDGER_ID_MAX, 0)):
+            log_id, ledger_id = split_key(key)
+            self.usage.setdefault(log_id, {})[ledger_id] = decode_usage(value)
+        for key, value in self._map.scan(state_key(0), state_key(LEDGER_ID_MAX)):
+            self.states[ledger_of_state_key(key)] = decode_state(value)
+
+    def find(self, ledger_id: int, entry_id: int) -> Row | None:
+        """The row that covers the entry."""
+        found = self._map.last_before(entry_key(ledger_id, entry_id + 1), entry_key(ledger_id, 0))
+        if found is None:
+            return None
+        row = decode_row(split_key(found[0])[1], found[1])
+        return row if entry_id <= row.last else None
+
+    def has_row(self, ledger_id: int, row: Row) -> bool:
+        """Whether the index has exactly this row."""
+        return self._map.get(entry_key(ledger_id, row.first)) == encode_row(row)
+
+    def rows(self, ledger_id: int) -> list[Row]:
+        """All rows of a ledger, in order of entries."""
+        found = self._map.scan(entry_key(ledger_id, 0), entry_key(ledger_id + 1, 0))
+        return [decode_row(split_key(key)[1], value) for key, value in found]
+
+    def last_entry_id(self, ledger_id: int) -> int:
+        """-1 if the index has no entry of the ledger. May read from disk, a block at most."""
+        found = self._map.last_before(entry_key(ledger_id + 1, 0), entry_key(ledger_id, 0))
+        return decode_row(split_key(found[0])[1], found[1]).last if found is not None else -1
+
+    def ledgers(self) -> set[int]:
+        """Every ledger with at least one entry in an entry log."""
+        return {ledger_id for ledgers in list(self.usage.values()) for ledger_id in ledgers}
+
+    def flushed(self, rows: Sequence[LedgerRow], marks: tuple[JournalPosition, ...]) -> None:
+        """Record a flushed write cache and that the journals before `marks` are not needed here: both or
+        neither, durable on return. The entry logs must be durable already.
+        """
+        assert len(marks) == len(self.marks)
+        self._write_rows(rows, marks)
+        self.marks = marks
+        if marks[0].journal_id:
+            self.rebuild_reason = ""
+
+    def add_rows(self, rows: Sequence[LedgerRow]) -> None:
+        """Record entries that were found in a log."""
+        self._write_rows(rows, ())
+
+    def clear(self) -> None:
+        """Forget all rows, the marks first. Fences and deletions stay: no entry log knows them, and neither
+        is ever taken back.
+        """
+        self._map.write([], [mark_key(journal) for journal in range(len(self.marks))], sync=True)
+        for start in (entry_key(0, 0), usage_key(0, 0)):
+            keys: list[bytes] = []
+            for key, _ in self._map.scan(start, bytes([start[0] + 1])):
+                keys.append(key)
+                if len(keys) == CLEARED_ROWS_MAX:
+                    self._map.write([], keys, sync=False)
+                    keys = []
+            self._map.write([], keys, sync=True)
+        self.usage = {}
+        self.marks = (JournalPosition(0, 0),) * len(self.marks)
+
+    def _write_rows(self, rows: Sequence[LedgerRow], marks: tuple[JournalPosition, ...]) -> None:
+        puts = []
+        usage: dict[int, dict[int, Usage]] = {}
+        for ledger_id, row in rows:
+            puts.append((entry_key(ledger_id, row.first), encode_row(row)))
+            if not row.lost:
+                ledgers = usage.get(row.log_id)
+                if ledgers is None:
+                    ledgers = usage[row.log_id] = dict(self.usage.get(row.log_id, {}))
+                before = ledgers.get(ledger_id, Usage(0, 0))
+                ledgers[ledger_id] = Usage(before.entries + len(row.ends), before.bytes + row.ends[-1])
+        touched = {(row.log_id, ledger_id) for ledger_id, row in rows if not row.lost}
+        puts += [
+            (usage_key(log, ledger), encode_usage(usage[log][ledger])) for log, ledger in sorted(touched)
+        ]
+        puts += [(mark_key(journal), encode_mark(mark)) for journal, mark in enumerate(marks)]
+        puts += self._next_log(rows)
+        made_anew = self.rebuild_reason and marks and marks[0].journal_id
+        self._map.write(puts, [REBUILD_KEY] if made_anew else (), sync=True)
+        self.usage.update(usage)
+
+    def _next_log(self, rows: Sequence[LedgerRow]) -> list[tuple[bytes, bytes]]:
+        """The row that says so if these lie in a log that is newer than all others."""
+        following = max((row.log_id + 1 for _, row in rows), default=0)
+        if following <= self.next_log_id:
+            return []
+        self.next_log_id = following
+        return [(NEXT_LOG_KEY, following.to_bytes(8, "big"))]
+
+    def move(self, taken: Sequence[LedgerRow], rest: Sequence[LedgerRow], new: Sequence[LedgerRow]) -> None:
+        """Entries were copied to another log: all in one synced batch, or nothing. The copies are durable
+        already.
+
+        `taken` are rows, or beginnings of rows, of the index; `rest` what remains of those; `new` where the
+        copies lie. What belongs to a ledger that was deleted meanwhile is left out.
+        """
+        usage = {row.log_id: dict(self.usage.get(row.log_id, {})) for _, row in (*taken, *new)}
+        gone = {ledger_id for ledger_id, row in taken if not self.lives_in(ledger_id, row.log_id)}
+        puts = {}
+        touched = set()
+        for sign, rows in ((-1, taken), (1, new)):
+            for ledger_id, row in rows:
+                if ledger_id not in gone:
+                    touched.add((row.log_id, ledger_id))
+                    before = usage[row.log_id].get(ledger_id, Usage(0, 0))
+                    usage[row.log_id][ledger_id] = Usage(
+                        before.entries + sign * len(row.ends), before.bytes + sign * row.ends[-1]
+                    )
+        for ledger_id, row in (*rest, *new):
+            if ledger_id not in gone:
+                puts[entry_key(ledger_id, row.first)] = encode_row(row)
+        keys = (entry_key(ledger_id, row.first) for ledger_id, row in taken if ledger_id not in gone)
+        deletes = [key for key in keys if key not in puts]
+        for log_id, ledger_id in sorted(touched):
+            left = usage[log_id][ledger_id]
+            assert left.entries >= 0, f"more entries of ledger {ledger_id} left log {log_id} than were there"
+            if left.entries:
+                puts[usage_key(log_id, ledger_id)] = encode_usage(left)
+            else:
+                deletes.append(usage_key(log_id, ledger_id))
+                del usage[log_id][ledger_id]
+        self._map.write([*puts.items(), *self._next_log(new)], deletes, sync=True)
+        for log_id, ledgers in usage.items():
+            if ledgers:
+                self.usage[log_id] = ledgers
+            else:
+                self.usage.pop(log_id, None)
+
+    def lives_in(self, ledger_id: int, log_id: int) -> bool:
+        """Whether entries of the ledger, which is not deleted, lie in the log."""
+        state = self.states.get(ledger_id)
+        return (state is None or state.kind != DELETED) and ledger_id in self.usage.get(log_id, ())
+
+    def set_state(self, ledger_id: int, state: State) -> None:
+        """Durable on return."""
+        self._map.write([(state_key(ledger_id), encode_state(state))], sync=True)
+        self.states[ledger_id] = state
+
+    def purge(self) -> list[int]:
+        """Forget the rows of deleted ledgers, durable on return; the number of ledgers whose rows went.
+
+        A deleted ledger's own state stays until its journal before which it was deleted is gone: until then a
+        replay could meet its entries.
+        """
+        deletes = []
+        purged = []
+        forgotten = []
+        for ledger_id, state in self.states.items():
+            if state.kind != DELETED:
+                continue
+            rows = [key for key, _ in self._map.scan(entry_key(ledger_id, 0), entry_key(ledger_id + 1, 0))]
+            if rows:
+                purged.append(ledger_id)
+            deletes += rows
+            deletes += [
+                usage_key(log, ledger_id) for log, ledgers in self.usage.items() if ledger_id in ledgers
+            ]
+            if state.position <= self.marks[ledger_id % len(self.marks)]:
+                deletes.append(state_key(ledger_id))
+                forgotten.append(ledger_id)
+        if deletes:
+            self._map.write([], deletes, sync=True)
+        for ledger_id in purged:
+            for log_id, ledgers in self.usage.items():
+                if ledger_id in ledgers:
+                    self.usage[log_id] = {key: value for key, value in ledgers.items() if key != ledger_id}
+        for ledger_id in forgotten:
+            del self.states[ledger_id]
+        return purged
+
+    def forget_log(self, log_id: int) -> None:
+        """The log was deleted; no row names it any more."""
+        assert not self.usage.get(log_id)
+        self.usage.pop(log_id, None)

@@ -1,0 +1,173 @@
+"""The journal's files: written group by group, left for the next one when full, written over when free.
+
+Blocking; used by one thread at a time, except `release`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from geminga.bookie.journal.journal_format import FileHeader, align, encode_file_header, encode_group
+from geminga.bookie.records.file_names import journal_path
+from geminga.bookie.records.journal_position import JournalPosition
+from geminga.bookie.records.records import Segment
+from geminga.bookie.records.settings import BookieSettings
+from geminga.clock import RealClock
+from geminga.storage.disk import Disk, DiskFull, File
+
+DROP_CACHE_BYTES = 1 << 20
+"""The page cache is released behind the writer in steps of at least this."""
+_monotonic_s = RealClock().monotonic_s
+
+
+class WrittenGroup(NamedTuple):
+    """One group, durable."""
+
+    segments: list[Segment]
+    end: JournalPosition
+    entries: int
+    record_bytes: int
+    file_bytes: int
+    sync_s: float
+
+
+class JournalFiles:
+    """Starts a new file on construction: nothing is ever written behind what a crash left."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        settings: BookieSettings,
+        *,
+        journal_id: int,
+        previous: JournalPosition,
+        free: Sequence[str],
+    ) -> None:
+        """`journal_id` was never used before. `previous` is the end of the last journal that is still needed,
+        `(0, 0)` if none is. `free` are old journals that may be written over.
+        """
+        self._disk = disk
+        self._directory = directory
+        self._settings = settings
+        self._padding = bytes(settings.journal_alignment_bytes)
+        self._lock = threading.Lock()
+        self._free = list(free)
+        self._old: list[int] = []
+        self._file: File
+        self._header: FileHeader
+        self._end = self._allocated = self._dropped = 0
+        self._open_next(journal_id, previous)
+        self._trim_free()
+
+    @property
+    def position(self) -> JournalPosition:
+        """Behind the last group written."""
+        return JournalPosition(self._header.journal_id, self._end)
+
+    def write(self, batches: Sequence[tuple[int, int, list[bytes]]]) -> WrittenGroup:
+        """Write (ledger id, first entry, bodies) triples as one group. Durable on return.
+
+        Raises StorageError. The object may not be used again then: what the group left on disk is unknown.
+        """
+        offset = self._end
+        if offset >= self._settings.journal_file_bytes and offset > self._header.first_group:
+            self._leave_file()
+            offset = self._end
+        group, segments = encode_group(self._header, offset, offset, batches)
+        end = align(offset + len(group), self._settings.journal_alignment_bytes)
+        file = self._file
+        if end > self._allocated:
+            step = self._settings.journal_allocate_bytes
+            wanted = max(end, min(align(end, step), self._settings.journal_file_bytes))
+            self._allocated = _reserve(file, end, wanted)
+        file.pwrite_many(offset, (group, self._padding[: end - offset - len(group)]))
+        started = _monotonic_s()
+        file.sync()
+        sync_s = _monotonic_s() - started
+        self._end = end
+        if end - self._dropped >= DROP_CACHE_BYTES and self._settings.journal_drops_page_cache:
+            file.drop_cache(self._dropped, end - self._dropped)
+            self._dropped = end
+        entries = sum(len(segment.ends) for segment in segments)
+        record_bytes = sum(segment.record_bytes for segment in segments)
+        return WrittenGroup(segments, self.position, entries, record_bytes, end - offset, sync_s)
+
+    def release(self, needed: JournalPosition) -> None:
+        """Every journal before the one of `needed` may be written over or deleted. On any thread."""
+        with self._lock:
+            released = [journal_id for journal_id in self._old if journal_id < needed.journal_id]
+            self._old = [journal_id for journal_id in self._old if journal_id >= needed.journal_id]
+            self._free += [journal_path(self._directory, journal_id) for journal_id in released]
+        self._trim_free()
+
+    def reuse(self, paths: Sequence[str]) -> None:
+        """Journals of an earlier start that may be written over or deleted, oldest first."""
+        with self._lock:
+            self._free += paths
+        self._trim_free()
+
+    def close(self) -> None:
+        """Let the file go; nothing is written after this."""
+        self._file.close()
+
+    def _leave_file(self) -> None:
+        position = self.position
+        self._file.close()
+        with self._lock:
+            self._old.append(position.journal_id)
+        self._open_next(position.journal_id + 1, position)
+
+    def _open_next(self, journal_id: int, previous: JournalPosition) -> None:
+        path = journal_path(self._directory, journal_id)
+        header = FileHeader(
+            journal_id, secrets.randbits(64), self._settings.journal_alignment_bytes, *previous
+        )
+        with self._lock:
+            recycled = self._free.pop(0) if self._free else None
+        if recycled is None:
+            file = self._disk.create(path)
+        else:
+            self._disk.rename(recycled, path)
+            file = self._disk.open(path)
+        try:
+            if recycled is None:
+                step = min(self._settings.journal_allocate_bytes, self._settings.journal_file_bytes)
+                _reserve(file, header.first_group, max(step, header.first_group))
+            file.pwrite(0, encode_file_header(header))
+            file.sync()
+            # The name must be durable before any entry in the file is promised.
+            self._disk.sync_directory(self._directory)
+        except BaseException:
+            file.close()
+            raise
+        self._file = file
+        self._header = header
+        self._end = header.first_group
+        self._allocated = file.size()
+        self._dropped = 0
+
+    def _trim_free(self) -> None:
+        while True:
+            with self._lock:
+                if len(self._free) <= self._settings.journal_free_files_max:
+                    return
+                # The oldest first: whoever finds a journal finds all later ones too.
+                path = self._free.pop(0)
+            # No directory sync: an old journal that comes back is recognised by the mark and deleted again.
+            self._disk.unlink(path)
+
+
+def _reserve(file: File, needed: int, wanted: int) -> int:
+    """Make the file `wanted` bytes long, or `needed` on a full disk: nothing is written yet, so that trying
+    again is no lie. DiskFull if not even that fits. Returns the length.
+    """
+    try:
+        file.allocate(wanted)
+        return wanted
+    except DiskFull:
+        file.allocate(needed)
+        return needed

@@ -1,0 +1,218 @@
+"""The header of a journal file: either copy of it, or what the groups in the file say of it.
+
+A file without a header may be one that a crash left before its first sync, with nothing in it, or one whose
+header was damaged. The groups tell: each carries the file's id and its own offset. What else a header says
+that is needed to read the groups can be had from them too:
+
+- The salt is known to no client, so that no payload passes for a group; every group's checksum begins with
+  it. A checksum of 32 bits is all that it becomes there, and CRC can be run backwards: a group whose records
+  prove its runs right gives a salt that has the same effect.
+- The alignment divides every group's offset. Unless they refute it, it is what the settings say.
+- The end of the journal before this one is not to be had. It is needed only if that one is damaged too.
+
+A file that was to be written over, and was not, is full of an older journal's groups, and their payloads may
+contain anything, groups of this very file with the right offsets included. So the first group in the file has
+to be this file's own: it was the first to be written over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from enum import Enum
+from typing import Final, NamedTuple
+
+from geminga.bookie.journal.journal_format import (
+    FILE_HEADER_BYTES,
+    FILE_HEADERS_BYTES_MAX,
+    GROUP_HEADER,
+    GROUP_MAGIC,
+    GROUP_MARK,
+    FileHeader,
+    GroupHeader,
+    Run,
+    decode_file_header,
+    decode_group_header,
+    decode_runs,
+    walk_run,
+)
+from geminga.bookie.records.records import Segment, crc32c, damaged_record
+from geminga.storage.disk import File
+
+SEARCH_BYTES: Final = 1 << 20
+SECTOR_BYTES: Final = 512
+"""Every alignment is a multiple of this, and so every group's offset."""
+USUAL_ALIGNMENT: Final = 4096
+
+
+class HeaderState(Enum):
+    """The value is what to add to "the header is damaged"."""
+
+    WHOLE = ""
+    COPIED = ", one copy of two"
+    REBUILT = "; the groups in the file can be read all the same"
+    UNREADABLE = ", and so are the groups in the file"
+    UNUSED = " or was never written; there is no group in the file"
+
+
+class FoundHeader(NamedTuple):
+    """`header` is None for a file that cannot be read, and for one that holds nothing."""
+
+    header: FileHeader | None
+    state: HeaderState
+
+    @property
+    def begun(self) -> bool:
+        """Whether entries may have been promised by groups in this file."""
+        return self.state is not HeaderState.UNUSED
+
+
+def find_header(file: File, journal_id: int, *, alignment: int = USUAL_ALIGNMENT) -> FoundHeader:
+    """What is known of the file that bears this id. Reads all of the file if the header is not whole.
+    `alignment` is what journals are likely to have.
+    """
+    data = file.pread(0, FILE_HEADERS_BYTES_MAX)
+    first = decode_file_header(data)
+    second = decode_file_header(data[FILE_HEADER_BYTES:])
+    if first is not None and first.journal_id == journal_id and (first.copies == 1 or first == second):
+        return FoundHeader(first, HeaderState.WHOLE)
+    known = next(
+        (
+            header
+            for header, copies_min in ((first, 1), (second, 2))
+            if header is not None and header.journal_id == journal_id and header.copies >= copies_min
+        ),
+        None,
+    )
+    groups = list(stated_groups(file))
+    own = [offset for id_, offset in groups if id_ == journal_id]
+    if known is not None:
+        # A crash may have cut the header's only write short; then there is no group yet.
+        return FoundHeader(known, HeaderState.COPIED if own else HeaderState.WHOLE)
+    if not own:
+        return FoundHeader(None, HeaderState.UNUSED)
+    if first is not None or second is not None:
+        # Another journal's whole header. Either this one's was never written, and payloads of the other look
+        # like groups of it; or the file was about to be written over and lost its new name in a crash.
+        return FoundHeader(None, HeaderState.UNUSED)
+    rebuilt = _rebuild(file, journal_id, own, alignment) if groups[0][0] == journal_id else None
+    return FoundHeader(rebuilt, HeaderState.REBUILT if rebuilt is not None else HeaderState.UNREADABLE)
+
+
+def foreign_id(file: File, journal_id: int) -> int:
+    """The journal whose whole header stands in this one's file, 0 if none does. A crash came while the file
+    was made ready to be written over, between its new name and its new header: of both journals the earlier
+    had been let go.
+    """
+    header = decode_file_header(file.pread(0, FILE_HEADER_BYTES))
+    return header.journal_id if header is not None and header.journal_id != journal_id else 0
+
+
+def stated_groups(file: File) -> Iterator[tuple[int, int]]:
+    """(journal id, offset) of everything in the file that says of itself to be a group at its offset, in
+    order. Any payload can say that.
+    """
+    for start in range(0, file.size(), SEARCH_BYTES):
+        window = file.pread(start, SEARCH_BYTES + GROUP_MARK.size)
+        at = window.find(GROUP_MAGIC)
+        while 0 <= at < SEARCH_BYTES and at + GROUP_MARK.size <= len(window):
+            _, journal_id, offset = GROUP_MARK.unpack_from(window, at)
+            if offset == start + at and offset % SECTOR_BYTES == 0:
+                yield journal_id, offset
+            at = window.find(GROUP_MAGIC, at + 1)
+
+
+def _rebuild(file: File, journal_id: int, offsets: list[int], alignment: int) -> FileHeader | None:
+    """A header with which the file's groups can be read, if a group at one of `offsets` can be trusted."""
+    inside = 0
+    found: tuple[int, list[int]] | None = None
+    for offset in offsets:
+        group = _whole_group(file, journal_id, offset) if offset >= inside else None
+        if group is None:
+            continue
+        # What stands in this group's records is no group of the file's.
+        inside = group.header.end
+        salt = _salt_of(group)
+        header = FileHeader(journal_id, salt, SECTOR_BYTES, 0, 0)
+        same = [other for other in offsets if _is_group_of(file, header, other)]
+        if found is None or len(same) > len(found[1]):
+            found = salt, same
+        if len(same) > 1:
+            break
+    if found is None:
+        return None
+    salt, same = found
+    version = 1 if same[0] < FILE_HEADERS_BYTES_MAX else 2
+    if any(offset % alignment for offset in same):
+        alignment = math.gcd(*same)
+    return FileHeader(journal_id, salt, alignment, 0, 0, version)
+
+
+class _Group(NamedTuple):
+    header: GroupHeader
+    head: bytes
+    """The group header and the runs."""
+
+
+def _whole_group(file: File, journal_id: int, offset: int) -> _Group | None:
+    """A group whose runs are proved by its records: the first of each run is right, and their lengths lead
+    exactly to the group's end.
+    """
+    header = decode_group_header(file.pread(offset, GROUP_HEADER.size), journal_id, offset)
+    if header is None or header.end > file.size() or not header.runs:
+        return None
+    head = file.pread(offset, header.head_bytes)
+    records = file.pread(offset + header.head_bytes, header.records_bytes)
+    position = 0
+    for run in Run.table(head[GROUP_HEADER.size :]):
+        ends, whole = walk_run(records, position, run)
+        if not whole or not ends:
+            return None
+        if damaged_record(Segment(run.ledger_id, run.first, records, position, ends[:1])) is not None:
+            return None
+        position += ends[-1]
+    return _Group(header, head) if position == header.records_bytes else None
+
+
+def _is_group_of(file: File, header: FileHeader, offset: int) -> bool:
+    group = decode_group_header(file.pread(offset, GROUP_HEADER.size), header.journal_id, offset)
+    if group is None or group.end > file.size():
+        return False
+    return decode_runs(file.pread(offset, group.head_bytes), header, group) is not None
+
+
+# ---- CRC-32C backwards
+
+_POLYNOMIAL: Final = 0x82F63B78
+_ONES: Final = 0xFFFFFFFF
+
+
+def _table() -> list[int]:
+    table = list(range(256))
+    for _ in range(8):
+        table = [row >> 1 ^ (_POLYNOMIAL if row & 1 else 0) for row in table]
+    return table
+
+
+_TABLE: Final = _table()
+_ROW_BY_TOP: Final = {row >> 24: index for index, row in enumerate(_TABLE)}
+
+
+def _before(register: int, data: bytes) -> int:
+    """The register that these bytes have led to `register`."""
+    for byte in reversed(data):
+        index = _ROW_BY_TOP[register >> 24]
+        register = (register ^ _TABLE[index]) << 8 & _ONES | index ^ byte
+    return register
+
+
+def _salt_of(group: _Group) -> int:
+    """A salt that makes this group's checksum right: the file's own, or one that no checksum can tell from
+    it.
+    """
+    crc_at = GROUP_HEADER.size - 4
+    register = int.from_bytes(group.head[crc_at : GROUP_HEADER.size], "big") ^ _ONES
+    register = _before(register, group.head[:crc_at] + group.head[GROUP_HEADER.size :])
+    zeros = bytes(4)
+    last = _before(register, zeros) ^ crc32c(zeros) ^ _ONES
+    return int.from_bytes(zeros + last.to_bytes(4, "little"), "big")

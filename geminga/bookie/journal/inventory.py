@@ -1,0 +1,164 @@
+"""Which journals a start finds in a directory, which of them it has to read, and which are gone.
+
+Every journal but the first after a start names the one before it and where that one ended; the index's mark
+names the one to begin with. So a journal that was begun and cannot be read is missed, whatever became of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from geminga.bookie.journal.headers import USUAL_ALIGNMENT, FoundHeader, HeaderState, find_header, foreign_id
+from geminga.bookie.journal.journal_format import FILE_HEADERS_BYTES_MAX, FileHeader
+from geminga.bookie.journal.scan import Damage, JournalScan
+from geminga.bookie.records.file_names import JOURNAL_SUFFIX, journal_path, parse_id
+from geminga.bookie.records.journal_position import JournalPosition
+from geminga.storage.disk import Disk, File
+
+_DAMAGED = (HeaderState.COPIED, HeaderState.REBUILT)
+
+
+class JournalInventory:
+    """The journals of one directory as they were when it was made. Blocking; writes nothing."""
+
+    def __init__(
+        self, disk: Disk, directory: str, *, file_bytes: int | None = None, alignment: int = USUAL_ALIGNMENT
+    ) -> None:
+        """`file_bytes` is the length from which on a journal is left for the next one, if it is known; both
+        figures are likely to be those with which the journals were written.
+        """
+        self._disk = disk
+        self._file_bytes = file_bytes
+        self._directory = directory
+        ids = (parse_id(name, JOURNAL_SUFFIX) for name in disk.list(directory))
+        self.found: dict[int, FoundHeader] = {}
+        """By id, ascending."""
+        self._let_go = 0
+        for journal_id in sorted(id_ for id_ in ids if id_ is not None):
+            with self.open(journal_id) as file:
+                self.found[journal_id] = find_header(file, journal_id, alignment=alignment)
+                foreign = foreign_id(file, journal_id)
+            if foreign:
+                self._let_go = max(self._let_go, min(foreign, journal_id))
+
+    @property
+    def last_id(self) -> int:
+        """0 if there is no journal, begun or not."""
+        return max(self.found, default=0)
+
+    def path(self, journal_id: int) -> str:
+        return journal_path(self._directory, journal_id)
+
+    @contextmanager
+    def open(self, journal_id: int) -> Iterator[File]:
+        file = self._disk.open(self.path(journal_id))
+        try:
+            yield file
+        finally:
+            file.close()
+
+    def starts_after(self, mark: JournalPosition) -> bool:
+        """Whether there was a later mark than this. Journals go oldest first, and only once the mark has
+        passed them: the mark's own is not there while a later one is, or one that it calls for was about to
+        be written over.
+        """
+        if self._let_go >= mark.journal_id:
+            return True
+        later = any(found.begun for journal_id, found in self.found.items() if journal_id > mark.journal_id)
+        own = self.found.get(mark.journal_id)
+        # If a later one follows it, it was begun: then it is damaged, and `damages` says so.
+        return later and (own is None or not (own.begun or self._is_followed(mark.journal_id)))
+
+    def _is_followed(self, journal_id: int) -> bool:
+        return self.stated_end(journal_id) is not None
+
+    def stated_end(self, journal_id: int) -> int | None:
+        """Where the next journal says that this one ended, if one does."""
+        headers = (found.header for found in self.found.values())
+        ends = (each.previous_end for each in headers if each is not None and each.previous_id == journal_id)
+        return next(ends, None)
+
+    def readable(self, mark: JournalPosition) -> list[FileHeader]:
+        """The journals to replay, oldest first."""
+        return [found.header for found in self._from(mark).values() if found.header is not None]
+
+    def synced_end(self, journal_id: int, mark: JournalPosition) -> int | None:
+        """Up to where this journal was synced, as far as a later one proves it; None for the last one.
+
+        A next journal that cannot say it any more still proves that this one was full: it was synced at least
+        so far.
+        """
+        stated = self.stated_end(journal_id)
+        if stated is not None:
+            return stated
+        followed = False
+        for later, (header, state) in self.found.items():
+            lost = header is None or state is HeaderState.REBUILT
+            followed = followed or (later > journal_id and lost and state is not HeaderState.UNUSED)
+        # Without a mark this may be the last journal of one start, and the later one another's.
+        return self._file_bytes if followed and mark.journal_id else None
+
+    def restored(self, mark: JournalPosition) -> list[str]:
+        """Paths of those with a damaged header that can be read all the same."""
+        return [self.path(id_) for id_, found in self._from(mark).items() if found.state in _DAMAGED]
+
+    def damages(self, mark: JournalPosition) -> list[Damage]:
+        """Of the journals from the mark on: those that were begun and cannot be read, and what a header that
+        had to be rebuilt may not know of.
+        """
+        synced: dict[int, int] = {}
+        if mark.offset:
+            synced[mark.journal_id] = mark.offset
+        damages = []
+        for journal_id, (header, state) in self._from(mark).items():
+            if state is HeaderState.UNREADABLE:
+                with self.open(journal_id) as file:
+                    synced[journal_id] = file.size()
+            elif state is HeaderState.REBUILT and header is not None:
+                damages += self._before_first_group(header)
+            # Under a new index (no mark) the oldest journals may follow others that nobody needs.
+            if header is not None and mark.journal_id and header.previous_id >= mark.journal_id:
+                before = JournalPosition(header.previous_id, header.previous_end)
+                if before > mark:
+                    synced[header.previous_id] = max(header.previous_end, synced.get(header.previous_id, 0))
+        damages += [
+            Damage(self.path(journal_id), 0, length)
+            for journal_id, length in synced.items()
+            if journal_id not in self.found or self.found[journal_id].header is None
+        ]
+        return sorted(damages)
+
+    def _before_first_group(self, header: FileHeader) -> list[Damage]:
+        """Zeros, or the groups from which the alignment was concluded are not the first ones."""
+        begin = FILE_HEADERS_BYTES_MAX
+        with self.open(header.journal_id) as file:
+            between = file.pread(begin, max(0, header.first_group - begin))
+        return [Damage(self.path(header.journal_id), begin, len(between))] if any(between) else []
+
+    def spent(self, damages: list[Damage], mark: JournalPosition) -> list[str]:
+        """Journals that may be written over once all from the mark on are replayed, which found `damages`;
+        oldest first.
+
+        One whose header is damaged in both copies stays as it is, now and at every start, unless its groups
+        could all be read: somebody may get more out of it.
+        """
+        damaged = {damage.path for damage in damages}
+        return [
+            self.path(journal_id)
+            for journal_id, found in self.found.items()
+            if found.state in (HeaderState.WHOLE, HeaderState.COPIED)
+            or (self.path(journal_id) not in damaged and self._is_readable(journal_id, found, mark))
+        ]
+
+    def _is_readable(self, journal_id: int, found: FoundHeader, mark: JournalPosition) -> bool:
+        if found.header is None:
+            return not found.begun
+        with self.open(journal_id) as file:
+            scan = JournalScan(file, found.header, synced_end=self.synced_end(journal_id, mark))
+            for _ in scan.groups(0):
+                pass
+        return not scan.damages and not self._before_first_group(found.header)
+
+    def _from(self, mark: JournalPosition) -> dict[int, FoundHeader]:
+        return {id_: found for id_, found in self.found.items() if id_ >= mark.journal_id}

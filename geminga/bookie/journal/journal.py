@@ -1,0 +1,207 @@
+"""The write-ahead journal as the event loop sees it: a queue in, one callback per group out.
+
+While one group is synced the next one gathers in the queue, so a group is as large as the disk is slow, and
+an entry that comes alone is written at once. With `threaded` a thread of its own takes from the queue and
+tells the loop once per group; without, a task does the same work inline, for a simulated disk.
+
+The thread may be told to wait a little for a group to fill (`journal_group_wait_s`).
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import trio
+
+from geminga.bookie.journal.files import JournalFiles, WrittenGroup
+from geminga.bookie.records.settings import BookieSettings
+from geminga.clock import RealClock
+from geminga.errors import StorageError
+
+FILL_CHECK_S = 0.001
+"""A journal that waits for a group to fill looks this often whether it has."""
+_monotonic_s = RealClock().monotonic_s
+
+
+class Adder(Protocol):
+    """Who added an entry: entries of one adder have consecutive ids."""
+
+    ledger_id: int
+
+    def durable(self, last_entry_id: int) -> None:
+        """Everything up to this entry is durable and can be read."""
+        ...
+
+
+QueuedEntry = tuple[Adder, int, bytes]
+
+
+class Journal:
+    """One writer of entries. `queue`, `queued_bytes` and `idle` are public for the append path alone."""
+
+    def __init__(
+        self,
+        files: JournalFiles,
+        settings: BookieSettings,
+        *,
+        on_group: Callable[[WrittenGroup, list[tuple[Adder, int]]], None],
+        on_failed: Callable[[StorageError], None],
+        threaded: bool,
+    ) -> None:
+        """`on_group(group, [(adder, its last entry id)])` and `on_failed` are called on the loop, in
+        order.
+        """
+        self.files = files
+        self.queue: deque[QueuedEntry] = deque()
+        self.queued_bytes = 0
+        """Records accepted and not yet reported durable; the loop alone counts."""
+        self.idle = True
+        """The writer sleeps (or is about to look once more): call `wake` after putting something in the
+        queue.
+        """
+        self._entries_max = settings.journal_group_entries_max
+        self._bytes_max = settings.journal_group_bytes_max
+        self._on_group = on_group
+        self._on_failed = on_failed
+        self._threaded = threaded
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._wake_event = trio.Event()
+        self._done: deque[tuple[WrittenGroup, list[tuple[Adder, int]]] | StorageError] = deque()
+        self._stopping = False
+        self._group_wait_s = settings.journal_group_wait_s
+        self._waiting_since_s = 0.0
+        """Nothing in the queue is older than this."""
+        self._stop_wanted = threading.Event()
+        self._broken = False
+
+    def wake(self) -> None:
+        self.idle = False
+        if self._threaded:
+            self._wakes.put(None)
+        else:
+            self._wake_event.set()
+
+    def stop(self) -> None:
+        """Write what is queued, then let `run` return."""
+        self._stopping = True
+        self._stop_wanted.set()
+        self.wake()
+
+    async def run(self) -> None:
+        """Until `stop`. Cancelling writes what is queued first. Raises StorageError once the disk has
+        failed.
+        """
+        try:
+            if self._threaded:
+                await self._run_thread()
+            else:
+                await self._run_inline()
+        finally:
+            try:
+                while self.queue and not self._broken:  # cancelled before the thread had begun
+                    self._write_group()
+            finally:
+                self._deliver()
+
+    async def _run_thread(self) -> None:
+        token = trio.lowlevel.current_trio_token()
+        failure: StorageError | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._stop_when_cancelled)
+            try:
+                # to_thread waits for the thread even when cancelled, and keeps it to itself until it ends.
+                await trio.to_thread.run_sync(self._work, token, limiter=trio.CapacityLimiter(1))
+            except StorageError as error:
+                failure = error
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    async def _stop_when_cancelled(self) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            self.stop()
+
+    async def _run_inline(self) -> None:
+        while True:
+            if self.queue:
+                self._write_group()
+                self._deliver()
+                await trio.lowlevel.checkpoint()
+            elif self._stopping:
+                return
+            else:
+                self.idle = True
+                self._wake_event = trio.Event()
+                await self._wake_event.wait()
+
+    def _work(self, token: trio.lowlevel.TrioToken) -> None:
+        """The thread."""
+        self._waiting_since_s = _monotonic_s()
+        while True:
+            if self.queue:
+                if self._group_wait_s:
+                    self._wait_for_more()
+                try:
+                    self._write_group()
+                finally:
+                    token.run_sync_soon(self._deliver, idempotent=True)
+                continue
+            # Announce the sleep, then look again: whoever appends after the announcement leaves a wake-up.
+            self.idle = True
+            if self.queue:
+                self.idle = False
+            elif self._stopping:
+                return
+            else:
+                self._wakes.get()
+                self.idle = False
+            self._waiting_since_s = _monotonic_s()
+
+    def _wait_for_more(self) -> None:
+        end_s = self._waiting_since_s + self._group_wait_s
+        while (left_s := end_s - _monotonic_s()) > 0 and not self._stop_wanted.is_set():
+            if len(self.queue) >= self._entries_max or self.queued_bytes >= self._bytes_max:
+                break
+            self._stop_wanted.wait(min(left_s, FILL_CHECK_S))
+        self._waiting_since_s = _monotonic_s()
+
+    def _write_group(self) -> None:
+        popleft = self.queue.popleft
+        bytes_left = self._bytes_max
+        adders: dict[Adder, tuple[int, int, list[bytes]]] = {}
+        for _ in range(min(len(self.queue), self._entries_max)):
+            adder, entry_id, body = popleft()
+            batch = adders.get(adder)
+            if batch is None:
+                adders[adder] = adder.ledger_id, entry_id, [body]
+            else:
+                batch[2].append(body)
+            bytes_left -= len(body)
+            if bytes_left <= 0:
+                break
+        try:
+            group = self.files.write(list(adders.values()))
+        except StorageError as error:
+            self._broken = True
+            self._done.append(error)
+            raise
+        last = [(adder, first + len(bodies) - 1) for adder, (_, first, bodies) in adders.items()]
+        self._done.append((group, last))
+
+    def _deliver(self) -> None:
+        """On the loop: report every group that is durable, in order."""
+        done = self._done
+        while done:
+            outcome = done.popleft()
+            if isinstance(outcome, StorageError):
+                self._on_failed(outcome)
+            else:
+                group, last = outcome
+                self.queued_bytes -= group.record_bytes
+                self._on_group(group, last)

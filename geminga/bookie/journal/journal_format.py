@@ -1,0 +1,201 @@
+"""The journal's bytes. `docs/formats/journal.md` is the page for people.
+
+    file   := file header (512 bytes) | the same again | group*
+    group  := group header | run* | record*
+    run    := ledger id u64 | first entry u64 | count u32
+
+A group begins at a multiple of the file's alignment; what is between is zeros. A group is what one write and
+one sync carried. Its records are sorted by run: all of the first run's, then all of the second's. A file may
+be an old journal that is written over, so whatever follows the last group is old bytes or zeros; a group
+belongs to the file only if it carries the file's journal id.
+
+The group header says up to where the file was synced before the group was written, which proves that
+everything below is as its writer left it: what is wrong there is damage, what is wrong above is the torn end
+of a crash.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from geminga.bookie.records.records import (
+    RECORD_HEAD,
+    RECORD_PREFIX_BYTES,
+    Segment,
+    compact,
+    crc32c,
+    pack_records,
+)
+
+VERSION: Final = 2
+"""Version 1 had the file header once. Both are read, 2 is written."""
+FILE_MAGIC: Final = b"GEMJRNL\0"
+FILE_HEADER: Final = struct.Struct(">8sIQQIQQI")
+"""magic | version | journal id | salt | alignment | id of the journal before it (0: none) | where that one
+ended | crc
+"""
+FILE_HEADER_BYTES: Final = 512
+"""One copy of it: a sector of its own, so that writing a group never rewrites the header."""
+FILE_HEADERS_BYTES_MAX: Final = 2 * FILE_HEADER_BYTES
+
+GROUP_MAGIC: Final = b"GRP1"
+GROUP_HEADER: Final = struct.Struct(">4sQQQIII")
+"""magic | journal id | offset in the file | synced up to | records bytes | runs | crc
+
+The crc is over the file's salt, the header before it and the runs after it. The salt is random, so that
+nobody can send a payload that would pass for a group when a torn end is searched. The records carry their
+own crc."""
+GROUP_MARK: Final = struct.Struct(">4sQQ")
+"""How a group header begins: what a search for one looks for."""
+RUN: Final = struct.Struct(">QQI")
+_CRC: Final = struct.Struct(">I")
+
+
+def align(offset: int, alignment: int) -> int:
+    """The least multiple of `alignment` that is not below `offset`."""
+    return -(-offset // alignment) * alignment
+
+
+class FileHeader(NamedTuple):
+    journal_id: int
+    salt: int
+    alignment: int
+    previous_id: int
+    previous_end: int
+    version: int = VERSION
+
+    @property
+    def copies(self) -> int:
+        """How often the header stands at the beginning of the file."""
+        return 1 if self.version == 1 else 2
+
+    @property
+    def first_group(self) -> int:
+        """Where the first group begins."""
+        return align(self.copies * FILE_HEADER_BYTES, self.alignment)
+
+
+class GroupHeader(NamedTuple):
+    offset: int
+    synced: int
+    records_bytes: int
+    runs: int
+
+    @property
+    def head_bytes(self) -> int:
+        return GROUP_HEADER.size + self.runs * RUN.size
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.head_bytes + self.records_bytes
+
+
+class Run(NamedTuple):
+    """Consecutive entries of one ledger in a group."""
+
+    ledger_id: int
+    first: int
+    entries: int
+
+    @classmethod
+    def table(cls, data: bytes) -> list[Run]:
+        """The runs that stand behind a group header."""
+        return [cls(*fields) for fields in RUN.iter_unpack(data)]
+
+
+def encode_file_header(header: FileHeader) -> bytes:
+    """All copies, to be written at offset 0 in one write."""
+    *fields, version = header
+    head = FILE_HEADER.pack(FILE_MAGIC, version, *fields, 0)[: -_CRC.size]
+    return (head + _CRC.pack(crc32c(head))).ljust(FILE_HEADER_BYTES, b"\0") * header.copies
+
+
+def decode_file_header(data: bytes) -> FileHeader | None:
+    """One copy; None if these are not the first bytes of a journal of a version that is known."""
+    if len(data) < FILE_HEADER.size:
+        return None
+    magic, version, journal_id, salt, alignment, previous_id, previous_end, crc = FILE_HEADER.unpack_from(
+        data
+    )
+    if magic != FILE_MAGIC or not 1 <= version <= VERSION:
+        return None
+    if crc != crc32c(data[: FILE_HEADER.size - _CRC.size]):
+        return None
+    return FileHeader(journal_id, salt, alignment, previous_id, previous_end, version)
+
+
+def encode_group(
+    file: FileHeader, offset: int, synced: int, batches: Sequence[tuple[int, int, list[bytes]]]
+) -> tuple[bytes, list[Segment]]:
+    """One group from (ledger id, first entry, bodies) triples, to be written at `offset`.
+
+    Returns its bytes and, as views into them, the entries of each triple.
+    """
+    parts: list[bytes] = [b""]
+    runs = []
+    ends_of_runs = []
+    position = 0
+    for ledger_id, first, bodies in batches:
+        ends = pack_records(ledger_id, first, bodies, parts)
+        runs.append(RUN.pack(ledger_id, first, len(bodies)))
+        ends_of_runs.append((ledger_id, first, position, ends))
+        position += ends[-1]
+    table = b"".join(runs)
+    head = GROUP_HEADER.pack(GROUP_MAGIC, file.journal_id, offset, synced, position, len(runs), 0)[
+        : -_CRC.size
+    ]
+    parts[0] = head + _CRC.pack(_group_crc(file, head, table)) + table
+    records_start = len(parts[0])
+    group = b"".join(parts)
+    segments = [
+        Segment(ledger_id, first, group, records_start + start, compact(ends))
+        for ledger_id, first, start, ends in ends_of_runs
+    ]
+    return group, segments
+
+
+def decode_group_header(data: bytes, journal_id: int, offset: int) -> GroupHeader | None:
+    """What stands at `offset` of journal `journal_id`, if it looks like a group header. Its crc needs the
+    runs.
+    """
+    if len(data) < GROUP_HEADER.size:
+        return None
+    magic, group_journal_id, group_offset, synced, records_bytes, runs, _ = GROUP_HEADER.unpack_from(data)
+    if magic != GROUP_MAGIC or group_journal_id != journal_id or group_offset != offset:
+        return None
+    return GroupHeader(offset, synced, records_bytes, runs)
+
+
+def _group_crc(file: FileHeader, head: bytes, table: bytes) -> int:
+    return crc32c(table, crc32c(head, crc32c(file.salt.to_bytes(8, "big"))))
+
+
+def decode_runs(data: bytes, file: FileHeader, header: GroupHeader) -> list[Run] | None:
+    """The runs of a group whose bytes begin with `data`; None if header or runs are damaged or cut short."""
+    if len(data) < header.head_bytes:
+        return None
+    table = data[GROUP_HEADER.size : header.head_bytes]
+    (crc,) = _CRC.unpack_from(data, GROUP_HEADER.size - _CRC.size)
+    if crc != _group_crc(file, data[: GROUP_HEADER.size - _CRC.size], table):
+        return None
+    return Run.table(table)
+
+
+def walk_run(buffer: bytes, position: int, run: Run) -> tuple[list[int], bool]:
+    """Where the records of a run end, counted from `position`; False if a length leads out of the buffer.
+
+    Only lengths are followed: `records.damaged_record` says which of the records are right.
+    """
+    unpack, limit = RECORD_HEAD.unpack_from, len(buffer)
+    ends: list[int] = []
+    end = position
+    for _ in range(run.entries):
+        if end + RECORD_PREFIX_BYTES > limit:
+            return ends, False
+        end += RECORD_PREFIX_BYTES + unpack(buffer, end)[0]
+        if end > limit:
+            return ends, False
+        ends.append(end - position)
+    return ends, True

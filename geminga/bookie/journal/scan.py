@@ -1,0 +1,171 @@
+"""Reading a journal back after a crash: what is whole, what is torn, what is damaged.
+
+The writer has at most one group under way, and syncs it before the next. So a group that is followed by
+another one, or a file that is followed by another one, was synced whole: whatever is wrong in it is damage.
+What is wrong with nothing behind it was never promised to anyone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from geminga.bookie.journal.headers import SEARCH_BYTES, find_header
+from geminga.bookie.journal.journal_format import (
+    GROUP_HEADER,
+    GROUP_MAGIC,
+    GROUP_MARK,
+    FileHeader,
+    GroupHeader,
+    Run,
+    align,
+    decode_group_header,
+    decode_runs,
+    walk_run,
+)
+from geminga.bookie.records.records import Segment, compact, damaged_record
+from geminga.storage.disk import File
+
+
+class Damage(NamedTuple):
+    """Bytes of a journal that were once synced and are wrong now. `lost` are the entries known to be in
+    them.
+    """
+
+    path: str
+    offset: int
+    length: int
+    lost: tuple[Run, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.length} bytes at offset {self.offset} are damaged"
+
+
+class ScannedGroup(NamedTuple):
+    """The good entries of one group, and where the next one begins."""
+
+    segments: list[Segment]
+    end: int
+
+
+class JournalScan:
+    """One pass over a journal file from `offset`; iterate `groups`, then look at what was found."""
+
+    def __init__(self, file: File, header: FileHeader, *, synced_end: int | None) -> None:
+        """`synced_end` is where the journal that came after this one says it ended, if there is one: every
+        group that begins before it was synced.
+        """
+        self._file = file
+        self._header = header
+        self._alignment = header.alignment
+        self._synced_end = synced_end
+        self.damages: list[Damage] = []
+        self.torn_bytes = 0
+        """Length of the group that a crash cut short, as far as its header is readable."""
+        self.end = 0
+
+    def groups(self, offset: int) -> Iterator[ScannedGroup]:
+        """Every group from `offset` (a group's start, or 0 for the first one), one in memory at a time."""
+        offset = max(offset, self._header.first_group)
+        while self._synced_end is None or offset < self._synced_end:
+            header, runs = self._group_at(offset)
+            if header is None or runs is None:
+                following = self._search(offset + self._alignment)
+                if following is None:
+                    break
+                self.damages.append(Damage(self._file.path, offset, following - offset))
+                offset = following
+                continue
+            end = align(header.end, self._alignment)
+            yield ScannedGroup(self._segments(header, runs, end), end)
+            offset = end
+        self.end = offset
+
+    def _group_at(self, offset: int) -> tuple[GroupHeader | None, list[Run] | None]:
+        header = decode_group_header(
+            self._file.pread(offset, GROUP_HEADER.size), self._header.journal_id, offset
+        )
+        if header is None or offset + header.head_bytes > self._file.size():
+            return None, None
+        # Its records may lead over the end of a file that was cut short: what is left of them is read.
+        return header, decode_runs(self._file.pread(offset, header.head_bytes), self._header, header)
+
+    def _search(self, offset: int) -> int | None:
+        """Where the next group begins, if any was written behind a place that is not one; the end of the
+        file's synced part if that is known and no group was found before it.
+        """
+        mark = GROUP_MARK.pack(GROUP_MAGIC, self._header.journal_id, 0)[:-8]
+        limit = self._synced_end if self._synced_end is not None else self._file.size()
+        while offset < limit:
+            window = self._file.pread(offset, SEARCH_BYTES + GROUP_HEADER.size)
+            at = window.find(mark)
+            while at >= 0:
+                header, runs = self._group_at(offset + at)
+                if header is not None and runs is not None:
+                    return offset + at
+                at = window.find(mark, at + 1)
+            offset += SEARCH_BYTES
+        return self._synced_end
+
+    def _segments(self, header: GroupHeader, runs: list[Run], end: int) -> list[Segment]:
+        begin = header.offset + header.head_bytes
+        buffer = self._file.pread(begin, min(header.records_bytes, self._file.size() - begin))
+        segments: list[Segment] = []
+        lost: list[Run] = []
+        position = 0
+        for run in runs:
+            ends, whole = walk_run(buffer, position, run)
+            good, bad = _sort_out(run, buffer, position, ends)
+            segments += good
+            lost += bad
+            if not whole:
+                # A wrong length hides where the other runs begin.
+                lost += runs[runs.index(run) + 1 :]
+                break
+            position += ends[-1]
+        if lost and self._was_synced(header.offset, end):
+            self.damages.append(Damage(self._file.path, header.offset, end - header.offset, tuple(lost)))
+            return segments
+        if lost:
+            # Nobody was told of this group. Of each ledger keep what comes before the first bad record: an
+            # entry behind a gap would make the gap look like a loss.
+            self.torn_bytes = end - header.offset
+            first_lost = {run.ledger_id: run.first for run in reversed(lost)}
+            return [s for s in segments if s.first < first_lost.get(s.ledger_id, s.last + 1)]
+        return segments
+
+    def _was_synced(self, offset: int, end: int) -> bool:
+        if self._synced_end is not None:
+            return offset < self._synced_end
+        return self._group_at(end)[0] is not None or self._search(end) is not None
+
+
+def _sort_out(run: Run, buffer: bytes, start: int, ends: list[int]) -> tuple[list[Segment], list[Run]]:
+    """The good entries of a run, and the bad ones; `ends` may be shorter than the run."""
+    good: list[Segment] = []
+    bad: list[Run] = []
+    first = run.first
+    begin = 0
+    while ends:
+        segment = Segment(run.ledger_id, first, buffer, start + begin, compact([end - begin for end in ends]))
+        damaged = damaged_record(segment)
+        count = len(ends) if damaged is None else damaged
+        if count:
+            good.append(segment.part(first, first + count - 1))
+        if damaged is None:
+            first += count
+            break
+        bad.append(Run(run.ledger_id, first + count, 1))
+        begin = ends[count]
+        first += count + 1
+        ends = ends[count + 1 :]
+    if first < run.first + run.entries:
+        bad.append(Run(run.ledger_id, first, run.first + run.entries - first))
+    return good, bad
+
+
+def read_file_header(file: File, journal_id: int) -> FileHeader | None:
+    """The header, from either copy or from the groups in the file; None for a file that a crash left before
+    its first sync, and for one that cannot be read: `journal_headers.find_header` tells them apart.
+    """
+    return find_header(file, journal_id).header

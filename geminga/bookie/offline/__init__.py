@@ -1,0 +1,1 @@
+"""A stopped bookie's files: inspected, verified."""

@@ -1,0 +1,127 @@
+"""What a verification says: findings, counts, and the words for ledgers' entries in them."""
+
+from __future__ import annotations
+
+import contextlib
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from geminga.bookie.entry_logs.scan import record_at
+from geminga.bookie.index.index_format import LEDGER_ID_MAX, decode_row, entry_key, split_key
+from geminga.bookie.index.ledger_index import LedgerRow
+from geminga.bookie.offline.inspection import BadBytes
+from geminga.errors import CorruptData
+from geminga.storage.disk import File
+from geminga.storage.key_value import KeyValue
+
+ALL_ROWS = entry_key(0, 0), entry_key(LEDGER_ID_MAX, 2**64 - 1)
+
+
+class Finding(NamedTuple):
+    """Something that is not as it was written. `offset` is None where there is no place to name."""
+
+    path: str
+    offset: int | None
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}{'' if self.offset is None else f': offset {self.offset}'}: {self.text}"
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was looked at."""
+
+    entry_logs: int = 0
+    log_records: int = 0
+    log_bytes: int = 0
+    unfinished_bytes: int = 0
+    """Behind the last whole record of a log that was never closed, and named by no row of the index."""
+    journals: int = 0
+    journals_unused: int = 0
+    """Made ready and never written."""
+    journal_groups: int = 0
+    journal_records: int = 0
+    torn_bytes: int = 0
+    """Of last groups that are not whole, with nothing to prove a sync of them: cut short by a crash, or
+    damaged at the very end.
+    """
+    index_rows: int = 0
+    index_entries: int = 0
+    findings: int = 0
+
+
+class Promised(NamedTuple):
+    """How far the index says that a log goes, and where its rows begin."""
+
+    end: int = 0
+    starts: array[int] = array("Q")
+
+
+def promised_ends(key_value: KeyValue) -> dict[int, Promised]:
+    found: dict[int, Promised] = {}
+    try:
+        for key, value in key_value.scan(*ALL_ROWS):
+            row = decode_row(split_key(key)[1], value)
+            if not row.lost:
+                end, starts = found.get(row.log_id) or (0, array("Q"))
+                starts.append(row.offset)
+                found[row.log_id] = Promised(max(end, row.offset + row.ends[-1]), starts)
+    except CorruptData:
+        pass  # `check_index` reports it
+    return found
+
+
+def rows_in(log_id: int, key_value: KeyValue | None) -> list[LedgerRow]:
+    """What the index has in a log, as far as it can be read."""
+    found: list[LedgerRow] = []
+    with contextlib.suppress(CorruptData):  # `check_index` reports it
+        for key, value in key_value.scan(*ALL_ROWS) if key_value is not None else ():
+            ledger_id, first = split_key(key)
+            row = decode_row(first, value)
+            if row.log_id == log_id and not row.lost:
+                found.append(LedgerRow(ledger_id, row))
+    return found
+
+
+def runs(ids: Sequence[int]) -> list[tuple[int, int]]:
+    """(first, last) of what follows each other in ascending ids."""
+    runs: list[tuple[int, int]] = []
+    for each in ids:
+        if runs and runs[-1][1] == each - 1:
+            runs[-1] = runs[-1][0], each
+        else:
+            runs.append((each, each))
+    return runs
+
+
+def entries_text(first: int, last: int) -> str:
+    return f"entry {first}" if first == last else f"entries {first} to {last}"
+
+
+def gap_text(ledger_id: int, expected: int, found: int) -> str:
+    if found < expected:
+        return f"rows of ledger {ledger_id} overlap at entry {found}"
+    return f"entries {expected} to {found - 1} of ledger {ledger_id} have no row"
+
+
+def damaged_entries(file: File, bad: BadBytes, rows: Sequence[LedgerRow]) -> dict[int, dict[int, int]]:
+    """By ledger, the entries of these rows that should be in the bad bytes and are not, with their
+    offsets.
+    """
+    found: dict[int, dict[int, int]] = {}
+    bad_end = bad.offset + bad.length
+    for ledger_id, row in rows:
+        if row.offset + row.ends[-1] <= bad.offset or row.offset >= bad_end:
+            continue
+        begin = row.offset
+        for entry_id, length in enumerate(row.ends, row.first):
+            end = row.offset + length
+            wanted = ledger_id, entry_id, end - begin
+            is_inside = begin < bad_end and end > bad.offset
+            if is_inside and record_at(file.pread(begin, end - begin), 0) != wanted:
+                found.setdefault(ledger_id, {})[entry_id] = begin
+            begin = end
+    return found

@@ -1,0 +1,269 @@
+"""Checking everything that a stopped bookie has on disk, byte by byte where there are checksums.
+
+Every record of every entry log, footers against records, every group and record of every journal, every row
+of the index against the record that it names, and the sums that the index keeps. Nothing is written.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+
+from geminga.bookie.entry_logs.entry_log_format import HEADER_BYTES, Footer
+from geminga.bookie.entry_logs.reader import EntryLogs
+from geminga.bookie.index.index_format import Row, Usage, decode_row, split_key
+from geminga.bookie.index.ledger_index import LedgerIndex, LedgerRow
+from geminga.bookie.journal.headers import HeaderState
+from geminga.bookie.journal.scan import JournalScan
+from geminga.bookie.offline.findings import (
+    ALL_ROWS,
+    Counts,
+    Finding,
+    Promised,
+    damaged_entries,
+    entries_text,
+    gap_text,
+    promised_ends,
+    rows_in,
+    runs,
+)
+from geminga.bookie.offline.inspection import (
+    BadBytes,
+    JournalFile,
+    entry_log_ids,
+    footer_of,
+    journal_files,
+    log_id_in_header,
+    walk_records,
+)
+from geminga.bookie.records.file_names import entry_log_path, journal_path
+from geminga.bookie.records.journal_position import JournalPosition
+from geminga.errors import CorruptData, StorageError
+from geminga.storage.disk import Disk, File
+from geminga.storage.key_value import KeyValue
+
+BAD_RECORDS_KEPT_MAX = 100_000
+RUNS_NAMED_MAX = 5
+"""Runs of entries that one finding names."""
+LOAD_BYTES_MAX = 4 << 20
+"""Records that are checked against the index at once."""
+
+
+class Verification:
+    """One pass. `report` is called with each finding as it is made; `counts` grows meanwhile."""
+
+    def __init__(
+        self, disk: Disk, report: Callable[[Finding], None], topic_of: Callable[[int], str] = lambda _: ""
+    ) -> None:
+        """`topic_of(ledger_id)` is for those who read findings; "" if it is not known."""
+        self.counts = Counts()
+        self._topic_of = topic_of
+        self.disk = disk
+        self._report = report
+        self._bad_records: set[tuple[str, int]] = set()
+        """(path, offset) of what was reported already: a row that names it says nothing new."""
+
+    def add(self, finding: Finding) -> None:
+        """Count and report what somebody else found."""
+        self.counts.findings += 1
+        self._report(finding)
+
+    def _found(self, path: str, offset: int | None, text: str) -> None:
+        self.add(Finding(path, offset, text))
+
+    # ---- entry logs
+
+    def check_logs(self, directory: str, key_value: KeyValue | None) -> None:
+        """`key_value` is the index, if it can be read: it says how far a log that was not closed goes."""
+        promised = promised_ends(key_value) if key_value is not None else {}
+        for log_id in entry_log_ids(self.disk, directory):
+            path = entry_log_path(directory, log_id)
+            file = self.disk.open(path)
+            try:
+                self._check_log(path, file, log_id, promised.get(log_id), key_value)
+            except StorageError as error:
+                self._found(path, None, str(error))
+            finally:
+                file.close()
+
+    def _check_log(
+        self, path: str, file: File, log_id: int, promised: Promised | None, key_value: KeyValue | None
+    ) -> None:
+        counts = self.counts
+        is_dead = key_value is not None and promised is None
+        promised = promised or Promised()
+        counts.entry_logs += 1
+        counts.log_bytes += file.size()
+        footer, bad = footer_of(file)
+        if log_id_in_header(file) != log_id:
+            if is_dead and footer is None and bad is None:
+                counts.unfinished_bytes += file.size()  # a crash came before the header was on the disk
+                return
+            self._found(path, 0, f"the header is not that of entry log {log_id}")
+        end = file.size()
+        if bad is not None:
+            self._found(path, bad.offset, f"the footer ({bad.length} bytes) is damaged")
+            end = bad.offset
+        resume, sure_end = promised.starts, promised.end
+        if footer is not None:
+            resume = array("Q", sorted(row.offset for _, row in footer.rows))
+            sure_end = end = max((row.offset + row.ends[-1] for _, row in footer.rows), default=HEADER_BYTES)
+        seen: dict[int, Usage] = {}
+        bad_runs: list[BadBytes] = []
+        for record in walk_records(file, HEADER_BYTES, end, resume=array("Q", sorted(resume))):
+            if isinstance(record, BadBytes):
+                if record.offset >= sure_end:
+                    if bad is None:
+                        counts.unfinished_bytes += end - record.offset
+                    break
+                self._remember(path, record.offset)
+                if bad_runs and bad_runs[-1].offset + bad_runs[-1].length == record.offset:
+                    record = BadBytes(bad_runs[-1].offset, bad_runs.pop().length + record.length)
+                bad_runs.append(record)
+                continue
+            counts.log_records += 1
+            before = seen.get(record.ledger_id, Usage(0, 0))
+            seen[record.ledger_id] = Usage(before.entries + 1, before.bytes + record.end - record.offset)
+        if bad_runs:
+            rows = rows_in(log_id, key_value) if footer is None else [LedgerRow(*row) for row in footer.rows]
+            for run in bad_runs:
+                text = f"{run.length} bytes are no right record{self._entries_in(file, run, rows)}"
+                self._found(path, run.offset, text)
+        elif footer is not None:
+            self._compare_footer(path, footer, seen)
+
+    def _entries_in(self, file: File, bad: BadBytes, rows: Sequence[LedgerRow]) -> str:
+        """Whose entries are damaged there, by those who should know what was."""
+        names: list[str] = []
+        for ledger_id, damaged in sorted(damaged_entries(file, bad, rows).items()):
+            for offset in damaged.values():
+                self._remember(file.path, offset)
+            names += [f"{entries_text(*run)} of {self._ledger(ledger_id)}" for run in runs(sorted(damaged))]
+        if len(names) > RUNS_NAMED_MAX:
+            names[RUNS_NAMED_MAX:] = [f"{len(names) - RUNS_NAMED_MAX} more"]
+        return f"; {', '.join(names)} should be there" if names else ""
+
+    def _remember(self, path: str, offset: int) -> None:
+        if len(self._bad_records) < BAD_RECORDS_KEPT_MAX:
+            self._bad_records.add((path, offset))
+
+    def _ledger(self, ledger_id: int) -> str:
+        topic = self._topic_of(ledger_id)
+        return f"ledger {ledger_id}" + (f" ({topic})" if topic else "")
+
+    def _compare_footer(self, path: str, footer: Footer, seen: dict[int, Usage]) -> None:
+        stated = {ledger_id: ledger.usage for ledger_id, ledger in footer.ledgers.items()}
+        for ledger_id in sorted(stated.keys() | seen.keys()):
+            if stated.get(ledger_id) != seen.get(ledger_id):
+                said, is_there = stated.get(ledger_id), seen.get(ledger_id)
+                self._found(path, None, f"the footer says {said} of ledger {ledger_id}; there is {is_there}")
+
+    # ---- journals
+
+    def check_journals(self, directory: str, mark: JournalPosition | None) -> None:
+        """`mark` is the earliest that a ledger directory has in this journal; None if it is not known."""
+        journals = journal_files(self.disk, directory)
+        if mark is not None and mark.offset and mark.journal_id not in {each.journal_id for each in journals}:
+            path = journal_path(directory, mark.journal_id)
+            self._found(path, None, "the journal in which the index's mark lies is not there")
+        for journal in journals:
+            try:
+                self._check_journal(journal, mark)
+            except StorageError as error:
+                self._found(journal.path, None, str(error))
+
+    def _check_journal(self, journal: JournalFile, mark: JournalPosition | None) -> None:
+        counts = self.counts
+        header, state = journal.header, journal.state
+        marked = mark is not None and mark.offset > 0 and mark.journal_id == journal.journal_id
+        if (marked or journal.synced_end is not None) and state is HeaderState.UNUSED:
+            self._found(journal.path, 0, "nothing is left of the file header and of the groups")
+        elif state not in (HeaderState.WHOLE, HeaderState.UNUSED):
+            self._found(journal.path, 0, f"the file header is damaged{state.value}")
+        if header is None:
+            counts.journals_unused += not journal.begun
+            return
+        counts.journals += 1
+        file = self.disk.open(journal.path)
+        try:
+            scan = JournalScan(file, header, synced_end=journal.synced_end)
+            for group in scan.groups(0):
+                counts.journal_groups += 1
+                counts.journal_records += sum(len(segment.ends) for segment in group.segments)
+        finally:
+            file.close()
+        counts.torn_bytes += scan.torn_bytes
+        needed = mark is None or journal.journal_id >= mark.journal_id
+        for damage in scan.damages:
+            lost = sum(run.entries for run in damage.lost)
+            text = f"{damage.length} bytes are damaged" + (f", with {lost} entries" if lost else "")
+            old = "" if needed else " (of an old journal that is not needed any more)"
+            self._found(damage.path, damage.offset, text + old)
+
+    # ---- the index
+
+    def check_index(self, path: str, key_value: KeyValue, directory: str, *, journals: int) -> None:
+        """Every row against the records of `directory`, the entry logs' own."""
+        index = LedgerIndex(key_value, journals=journals)
+        logs = EntryLogs(self.disk, directory)
+        present = set(logs.ids()) if self.disk.exists(directory) else set()
+        usage: dict[int, dict[int, list[int]]] = {}
+        ledger_id, following = -1, 0
+        try:
+            index.load()
+            if not index.marks[0].journal_id and present:
+                self._found(path, None, "there is no mark: the next start makes the index anew")
+            for key, value in key_value.scan(*ALL_ROWS):
+                self.counts.index_rows += 1
+                row_ledger, first = split_key(key)
+                row = decode_row(first, value)
+                if row_ledger != ledger_id:
+                    ledger_id, following = row_ledger, 0
+                if row.first != following:
+                    self._found(path, None, gap_text(ledger_id, following, row.first))
+                following = row.last + 1
+                self._check_row(path, logs, present, ledger_id, row)
+                if not row.lost:
+                    of_ledger = usage.setdefault(row.log_id, {}).setdefault(ledger_id, [0, 0])
+                    of_ledger[0] += len(row.ends)
+                    of_ledger[1] += row.ends[-1]
+            self._compare_usage(path, index, usage)
+        except CorruptData as error:
+            self._found(path, None, str(error))
+        finally:
+            logs.close()
+
+    def _check_row(self, path: str, logs: EntryLogs, present: set[int], ledger_id: int, row: Row) -> None:
+        entries = f"entries {row.first} to {row.last} of {self._ledger(ledger_id)}"
+        if row.lost:
+            self._found(path, None, f"{entries} are lost: {row.lost}")
+            return
+        self.counts.index_entries += len(row.ends)
+        if row.log_id not in present:
+            self._found(path, None, f"{entries} are in entry log {row.log_id}, which is not there")
+            return
+        log_path = entry_log_path(logs.directory, row.log_id)
+        bad: list[int] = []
+        first = row.first
+        while first <= row.last:
+            at = first - row.first
+            begin = row.ends[at - 1] if at else 0
+            last = first
+            while last < row.last and row.ends[last + 1 - row.first] - begin <= LOAD_BYTES_MAX:
+                last += 1
+            try:
+                first = logs.load(ledger_id, row, first, last).last + 1
+            except CorruptData:
+                if (log_path, row.offset + begin) not in self._bad_records:
+                    bad.append(first)
+                first += 1
+        for begin, last in runs(bad):
+            at = row.offset + (row.ends[begin - row.first - 1] if begin > row.first else 0)
+            text = f"not {entries_text(begin, last)} of {self._ledger(ledger_id)}, as the index has it"
+            self._found(log_path, at, text)
+
+    def _compare_usage(self, path: str, index: LedgerIndex, usage: dict[int, dict[int, list[int]]]) -> None:
+        for log_id in sorted(usage.keys() | index.usage.keys()):
+            stated = {id_: list(of) for id_, of in index.usage.get(log_id, {}).items()}
+            if stated != usage.get(log_id, {}):
+                self._found(path, None, f"the sums for entry log {log_id} are not those of its rows")

@@ -1,0 +1,1 @@
+"""Entries as bytes, file names, settings: what all of the bookie shares."""

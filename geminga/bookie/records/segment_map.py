@@ -1,0 +1,102 @@
+"""Entries in memory, found by (ledger, entry): what both write caches and the read cache are made of."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+from geminga.bookie.records.records import Segment
+
+SEGMENT_OVERHEAD_BYTES = 320
+"""What a segment costs beside its records: itself, its ends, its buffer's head, its places in the lists.
+Measured with segments of one entry; longer ones cost four bytes more for each entry, or nothing if all are
+equally long.
+"""
+
+
+def segment_bytes(segment: Segment) -> int:
+    """The memory that a segment is charged with."""
+    ends = segment.ends
+    return ends[-1] + SEGMENT_OVERHEAD_BYTES + (0 if isinstance(ends, range) else 4 * len(ends))
+
+
+class SegmentMap:
+    """Segments of many ledgers; those of one ledger do not overlap. Lookup is O(log n)."""
+
+    __slots__ = ("_firsts", "_segments", "bytes", "entries")
+
+    def __init__(self) -> None:
+        self._firsts: dict[int, list[int]] = {}
+        self._segments: dict[int, list[Segment]] = {}
+        self.bytes = 0
+        self.entries = 0
+
+    def add(self, segment: Segment) -> None:
+        """Put it in its place; nothing of its range may be here yet."""
+        ledger_id = segment.ledger_id
+        firsts = self._firsts.get(ledger_id)
+        if firsts is None:
+            self._firsts[ledger_id] = [segment.first]
+            self._segments[ledger_id] = [segment]
+        elif segment.first > firsts[-1]:
+            firsts.append(segment.first)
+            self._segments[ledger_id].append(segment)
+        else:
+            at = bisect_left(firsts, segment.first)
+            firsts.insert(at, segment.first)
+            self._segments[ledger_id].insert(at, segment)
+        self.bytes += segment_bytes(segment)
+        self.entries += len(segment.ends)
+
+    def find(self, ledger_id: int, entry_id: int) -> Segment | None:
+        """The segment that holds the entry."""
+        firsts = self._firsts.get(ledger_id)
+        if firsts is None:
+            return None
+        at = bisect_right(firsts, entry_id) - 1
+        if at < 0:
+            return None
+        segment = self._segments[ledger_id][at]
+        return segment if entry_id - segment.first < len(segment.ends) else None
+
+    def first_after(self, ledger_id: int, entry_id: int) -> int | None:
+        """The least entry id above `entry_id` at which a segment begins."""
+        firsts = self._firsts.get(ledger_id)
+        if firsts is None:
+            return None
+        at = bisect_right(firsts, entry_id)
+        return firsts[at] if at < len(firsts) else None
+
+    def remove(self, segment: Segment) -> None:
+        firsts = self._firsts[segment.ledger_id]
+        at = bisect_left(firsts, segment.first)
+        segments = self._segments[segment.ledger_id]
+        assert segments[at] is segment
+        if len(firsts) == 1:
+            del self._firsts[segment.ledger_id], self._segments[segment.ledger_id]
+        else:
+            del firsts[at], segments[at]
+        self.bytes -= segment_bytes(segment)
+        self.entries -= len(segment.ends)
+
+    def discard(self, ledger_id: int) -> None:
+        """Forget everything of a ledger."""
+        for segment in self._segments.pop(ledger_id, ()):
+            self.bytes -= segment_bytes(segment)
+            self.entries -= len(segment.ends)
+        self._firsts.pop(ledger_id, None)
+
+    def last_entry_id(self, ledger_id: int) -> int:
+        segments = self._segments.get(ledger_id)
+        return segments[-1].last if segments else -1
+
+    def sorted_segments(self) -> Iterator[tuple[int, list[Segment]]]:
+        """Every ledger with its segments, both in ascending order."""
+        for ledger_id in sorted(self._segments):
+            yield ledger_id, self._segments[ledger_id]
+
+    def ledgers(self) -> Iterable[int]:
+        return self._segments.keys()
+
+    def __contains__(self, ledger_id: int) -> bool:
+        return ledger_id in self._segments

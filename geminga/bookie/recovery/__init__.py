@@ -1,0 +1,1 @@
+"""From what a crash left to a consistent index."""

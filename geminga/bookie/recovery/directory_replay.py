@@ -1,0 +1,187 @@
+"""One ledger directory's part of a recovery: is its index to be trusted, and what of the journals is new to
+it.
+
+What comes from the journals goes into a write cache, which is flushed like any other; what the index has
+already is skipped, so a second replay changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from geminga.bookie.entry_logs.missing_logs import find_moved_entries, replace_missing
+from geminga.bookie.entry_logs.missing_logs import gaps as find_gaps
+from geminga.bookie.entry_logs.reader import EntryLogs
+from geminga.bookie.entry_logs.writer import EntryLogWriter
+from geminga.bookie.index.index_format import DELETED, Row
+from geminga.bookie.index.ledger_index import LedgerIndex, LedgerRow
+from geminga.bookie.journal.journal_format import Run
+from geminga.bookie.records.journal_position import JournalPosition
+from geminga.bookie.records.records import Segment
+from geminga.bookie.records.segment_map import SegmentMap
+from geminga.bookie.records.settings import BookieSettings
+from geminga.bookie.recovery.index_rebuild import rebuild_index
+from geminga.storage.disk import Disk
+
+IsOlder = Callable[[tuple[JournalPosition, ...]], bool]
+"""Whether the journals say that there was a later mark than these."""
+
+
+class DirectoryReplay:
+    """Blocking; for one recovery. `counts` has the `replayed`, `known`, `deleted` and `lost` entries."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        settings: BookieSettings,
+        index: LedgerIndex,
+        logs: EntryLogs,
+        writer: EntryLogWriter,
+    ) -> None:
+        """`settings` are the directory's share."""
+        self.counts: Counter[str] = Counter()
+        self.index_rebuilt = ""
+        self.entries_indexed = self.entries_moved = 0
+        self.logs_missing: tuple[int, ...] = ()
+        self.path = logs.directory
+        self._disk = disk
+        self._settings = settings
+        self._index = index
+        self._logs = logs
+        self._writer = writer
+        self._cache = SegmentMap()
+        self._last: dict[int, int] = {}
+        self._lost: list[tuple[Run, str]] = []
+        self._present: set[int] = set()
+        """The entry logs that are there."""
+        self._gaps: dict[int, list[tuple[int, int]]] = {}
+        """Per ledger the entries before its last one that are in no log, as far as they were not met yet."""
+
+    @property
+    def marks(self) -> tuple[JournalPosition, ...]:
+        """For each journal the place from which on this directory has to see it."""
+        return self._index.marks
+
+    def check_index(self, is_older: IsOlder) -> None:
+        """Make the index anew if it cannot be right; the marks are (0, 0) then."""
+        log_ids = self._logs.ids()
+        self._present = set(log_ids)
+        if not any(self.marks[0]):
+            # Before the first mark nothing is ever flushed, so there can be no log.
+            self.index_rebuilt = self._index.rebuild_reason or ("it was lost" if log_ids else "")
+        elif is_older(self.marks):
+            self.index_rebuilt = "it is older than the journal"
+        directory, entries_max = self._logs.directory, self._settings.row_entries_max
+        if not self.index_rebuilt and self._missing(log_ids):
+            self.entries_moved = find_moved_entries(
+                self._disk, directory, log_ids, self._index, row_entries_max=entries_max
+            )
+        self.logs_missing = self._missing(log_ids)
+        if self.index_rebuilt:
+            self.entries_indexed = rebuild_index(
+                self._disk, directory, log_ids, self._index, row_entries_max=entries_max
+            )
+
+    def _missing(self, log_ids: Sequence[int]) -> tuple[int, ...]:
+        named = {log_id for log_id, ledgers in self._index.usage.items() if ledgers}
+        return tuple(sorted(named.difference(log_ids)))
+
+    def take(self, segment: Segment) -> None:
+        """Entries of a ledger that belongs here, from behind the marks."""
+        ledger_id = segment.ledger_id
+        if self._is_deleted(ledger_id):
+            self.counts["deleted"] += len(segment.ends)
+            return
+        last = self._last_entry_id(ledger_id)
+        if segment.first <= last:
+            known = min(last, segment.last) - segment.first + 1
+            self.counts["known"] += known - self.refill(segment)
+            if segment.last <= last:
+                return
+            segment = segment.part(last + 1, segment.last)
+        # Its group's other entries may be another directory's, or known: they are not kept alive for it.
+        self._cache.add(segment.detached())
+        self._last[ledger_id] = segment.last
+        self.counts["replayed"] += len(segment.ends)
+
+    def refill(self, segment: Segment) -> int:
+        """Keep of these entries, from wherever in the journals, what should be in a log and is not: the
+        number of them.
+        """
+        ledger_id = segment.ledger_id
+        if not (self.index_rebuilt or self.logs_missing) or self._is_deleted(ledger_id):
+            return 0
+        gaps = self._gaps.get(ledger_id)
+        if gaps is None:
+            gaps = self._gaps[ledger_id] = find_gaps(self._index, ledger_id, self._present)
+        entries = 0
+        for number in range(len(gaps) - 1, -1, -1):
+            begin, end = gaps[number]
+            first, last = max(begin, segment.first), min(end, segment.last)
+            if first > last:
+                continue
+            self._cache.add(segment.part(first, last).detached())
+            gaps[number : number + 1] = [
+                gap for gap in ((begin, first - 1), (last + 1, end)) if gap[0] <= gap[1]
+            ]
+            entries += last - first + 1
+        self.counts["replayed"] += entries
+        return entries
+
+    def lose(self, run: Run, damage: str) -> None:
+        """Entries that were destroyed; `damage` says where. Recorded by `finish`."""
+        self._lost.append((run, damage))
+
+    def flush_if_full(self) -> None:
+        if self._cache.bytes >= self._settings.write_cache_bytes // 2:
+            # The marks stay: a crash from here on replays all of it again and skips what is indexed.
+            self._flush(self.marks, [])
+
+    def finish(self, marks: tuple[JournalPosition, ...]) -> None:
+        """All that was taken is in entry logs and index on return, and nothing before `marks` is needed."""
+        if marks != self.marks:
+            self._flush(marks, self._lost)
+        self.logs_missing = self._missing(self._logs.ids())
+
+    def _flush(self, marks: tuple[JournalPosition, ...], lost: Sequence[tuple[Run, str]]) -> None:
+        rows = []
+        written = self._writer.write(self._cache, {})
+        self._present.update(each.row.log_id for each in written)
+        for each in written:
+            moved = 0
+            if each.ledger_id in self._gaps:
+                moved = replace_missing(self._index, each, self._present)
+            self.entries_moved += moved
+            if not moved:
+                rows.append(each)
+        rows += self._lost_rows(lost)
+        self._cache = SegmentMap()
+        self._index.flushed(rows, marks)
+
+    def _lost_rows(self, lost: Sequence[tuple[Run, str]]) -> list[LedgerRow]:
+        """Rows that make a read of a destroyed entry fail with its place, and keep its id from looking
+        unused.
+        """
+        rows = []
+        for run, damage in lost:
+            if self._is_deleted(run.ledger_id):
+                continue
+            missing = [
+                entry_id
+                for entry_id in range(run.first, run.first + run.entries)
+                if self._index.find(run.ledger_id, entry_id) is None
+            ]
+            self.counts["lost"] += len(missing)
+            rows += [LedgerRow(run.ledger_id, Row(entry_id, 0, 0, range(1), damage)) for entry_id in missing]
+        return rows
+
+    def _last_entry_id(self, ledger_id: int) -> int:
+        last = self._last.get(ledger_id)
+        if last is None:
+            last = self._last[ledger_id] = self._index.last_entry_id(ledger_id)
+        return last
+
+    def _is_deleted(self, ledger_id: int) -> bool:
+        state = self._index.states.get(ledger_id)
+        return state is not None and state.kind == DELETED

@@ -1,0 +1,121 @@
+"""A new index from the entry logs, when the old one is lost or older than what stands beside it.
+
+Ledgers that were deleted come back, unless the index still knows better: whoever knows which ledgers there
+should be deletes them again (`Bookie.ledgers`). Fences go with an index that cannot be read at all; no ledger
+is written to after a restart anyway.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+
+from geminga.bookie.entry_logs.scan import read_footer, scan_rows
+from geminga.bookie.index.index_format import Row, row_part
+from geminga.bookie.index.ledger_index import LedgerIndex, LedgerRow
+from geminga.bookie.records.file_names import entry_log_path
+from geminga.storage.disk import Disk, File
+
+log = logging.getLogger("geminga.bookie")
+
+
+def rebuild_index(
+    disk: Disk, directory: str, log_ids: list[int], index: LedgerIndex, *, row_entries_max: int
+) -> int:
+    """Fill the index anew from these logs; the number of entries found. The mark is left unset until all is
+    durable, so a rebuild that is cut short is begun again. Then every journal is replayed, which adds what
+    is in no log.
+    """
+    index.clear()
+    covered: dict[int, _Covered] = {}
+    entries = 0
+    behind: list[LedgerRow] = []
+    for log_id in log_ids:
+        file = disk.open(entry_log_path(directory, log_id))
+        try:
+            found, damaged = _rows_of(file, log_id, row_entries_max)
+        finally:
+            file.close()
+        # A flush that a crash cut short was done again: its entries lie in two logs, with the same bytes.
+        rows = [
+            LedgerRow(ledger_id, piece)
+            for ledger_id, row in found
+            for piece in covered.setdefault(ledger_id, _Covered()).add(row)
+        ]
+        entries += sum(len(row.ends) for _, row in rows)
+        index.add_rows(rows)
+        behind += damaged
+    rows = _rows_behind_damage(behind, covered)
+    index.add_rows(rows)
+    return entries + sum(len(row.ends) for _, row in rows)
+
+
+def _rows_of(file: File, log_id: int, row_entries_max: int) -> tuple[list[LedgerRow], list[LedgerRow]]:
+    """A log's rows: up to the first damaged record, and behind it."""
+    footer = read_footer(file)
+    if footer is not None:
+        return [LedgerRow(ledger_id, row) for ledger_id, row in footer.rows], []
+    holes: list[int] = []
+    rows = scan_rows(file, log_id, row_entries_max=row_entries_max, holes=holes)
+    if not holes:
+        return rows, []
+    log.warning("%s: the record at offset %d is damaged; those behind it are read", file.path, holes[0])
+    behind = [found for found in rows if found.row.offset > holes[0]]
+    return rows[: len(rows) - len(behind)], behind
+
+
+def _rows_behind_damage(found: list[LedgerRow], covered: dict[int, _Covered]) -> list[LedgerRow]:
+    """Those that follow without a gap upon what is known of their ledgers.
+
+    A ledger of which entries are missing has them in the journal, if this is the rest of a flush that a crash
+    cut short. All that follows is there as well then, and is left to the replay: it must not take the ledger
+    for complete. If the journal is gone, the ledger ends before the damaged record.
+    """
+    rows: list[LedgerRow] = []
+    for ledger_id, row in sorted(found, key=lambda found: (found.ledger_id, found.row.first)):
+        known = covered.setdefault(ledger_id, _Covered())
+        missing = known.missing_before(row.first)
+        if missing is None:
+            rows += (LedgerRow(ledger_id, piece) for piece in known.add(row))
+        else:
+            log.warning(
+                "entries %d to %d of ledger %d were not found in entry logs; unless the journal has them, the"
+                " ledger ends there, and entries %d to %d in entry log %d are not served",
+                *(missing, row.first - 1, ledger_id, row.first, row.last, row.log_id),
+            )
+    return rows
+
+
+class _Covered:
+    """Which entries of a ledger have a row: ascending, disjoint ranges."""
+
+    __slots__ = ("_firsts", "_lasts")
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+
+    def missing_before(self, first: int) -> int | None:
+        """The first of the entries that are missing directly before this one; None if none is."""
+        at = bisect_right(self._firsts, first)
+        last = self._lasts[at - 1] if at else -1
+        return last + 1 if last < first - 1 else None
+
+    def add(self, row: Row) -> list[Row]:
+        """The parts of the row that are new."""
+        pieces = []
+        first = row.first
+        while first <= row.last:
+            at = bisect_right(self._firsts, first)
+            if at and self._lasts[at - 1] >= first:
+                first = self._lasts[at - 1] + 1
+                continue
+            last = min(row.last, self._firsts[at] - 1) if at < len(self._firsts) else row.last
+            pieces.append(row_part(row, first, last))
+            if at and self._lasts[at - 1] == first - 1:
+                self._lasts[at - 1] = last
+            else:
+                self._firsts.insert(at, first)
+                self._lasts.insert(at, last)
+            first = last + 1
+        return pieces

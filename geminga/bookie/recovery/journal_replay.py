@@ -1,0 +1,108 @@
+"""One journal's part of a recovery: what its files hold, and for whom."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from geminga.bookie.journal.files import JournalFiles
+from geminga.bookie.journal.inventory import JournalInventory
+from geminga.bookie.journal.journal_format import FileHeader
+from geminga.bookie.journal.scan import Damage, JournalScan
+from geminga.bookie.records.journal_position import JournalPosition
+from geminga.bookie.records.ledger_mapping import place_of
+from geminga.bookie.records.settings import BookieSettings
+from geminga.bookie.recovery.directory_replay import DirectoryReplay
+from geminga.storage.disk import Disk
+
+
+class JournalReplay:
+    """Blocking; for one recovery: `replay`, then `begin`. `counts` has `journals` read, `groups` and `torn`
+    bytes.
+    """
+
+    def __init__(self, disk: Disk, directory: str, settings: BookieSettings, number: int) -> None:
+        """`directory` has the files, `number` is the journal's place in all lists of marks."""
+        self.counts: Counter[str] = Counter()
+        self.damages: list[Damage] = []
+        self.headers_restored: list[str] = []
+        self._disk = disk
+        self._directory = directory
+        self._settings = settings
+        self._number = number
+        self._inventory = JournalInventory(
+            disk,
+            directory,
+            file_bytes=settings.journal_file_bytes,
+            alignment=settings.journal_alignment_bytes,
+        )
+        self._start = JournalPosition(0, 0)
+
+    @property
+    def last_id(self) -> int:
+        """0 if there is no journal, begun or not."""
+        return self._inventory.last_id
+
+    def starts_after(self, mark: JournalPosition) -> bool:
+        """Whether all directories had a later mark than this once."""
+        return self._inventory.starts_after(mark)
+
+    def replay(self, start: JournalPosition, directories: Sequence[DirectoryReplay]) -> None:
+        """Give each directory what it has not flushed. `start` is the earliest of their marks."""
+        self._start = start
+        for mark in sorted({directory.marks[self._number] for directory in directories}):
+            # Without a mark little can be told; another directory's may tell more.
+            told = {damage.path for damage in self.damages}
+            self.damages += [each for each in self._inventory.damages(mark) if each.path not in told]
+        self.headers_restored = self._inventory.restored(start)
+        for header in self._inventory.readable(start):
+            self._replay_file(header, directories)
+
+    def refill(self, directories: Sequence[DirectoryReplay]) -> None:
+        """Give directories with missing logs what old journals, before their marks, have of these."""
+        for header in self._inventory.readable(JournalPosition(0, 0)):
+            with self._inventory.open(header.journal_id) as file:
+                for group in JournalScan(file, header, synced_end=None).groups(0):
+                    end = JournalPosition(header.journal_id, group.end)
+                    for segment in group.segments:
+                        directory = directories[place_of(segment.ledger_id, len(directories))]
+                        if directory.logs_missing and end <= directory.marks[self._number]:
+                            directory.refill(segment)
+                            directory.flush_if_full()
+
+    def begin(self, journal_id: int) -> JournalFiles:
+        """Start a new journal, durable on return. Nothing that was read is written over yet."""
+        return JournalFiles(
+            self._disk,
+            self._directory,
+            self._settings,
+            journal_id=journal_id,
+            previous=JournalPosition(0, 0),
+            free=[],
+        )
+
+    def spent(self) -> list[str]:
+        """What may be written over once all that was replayed is flushed."""
+        return self._inventory.spent(self.damages, self._start)
+
+    def _replay_file(self, header: FileHeader, directories: Sequence[DirectoryReplay]) -> None:
+        journal_id, start = header.journal_id, self._start
+        with self._inventory.open(journal_id) as file:
+            scan = JournalScan(file, header, synced_end=self._inventory.synced_end(journal_id, start))
+            self.counts["journals"] += 1
+            for group in scan.groups(start.offset if journal_id == start.journal_id else 0):
+                self.counts["groups"] += 1
+                end = JournalPosition(journal_id, group.end)
+                for segment in group.segments:
+                    directory = directories[place_of(segment.ledger_id, len(directories))]
+                    if end > directory.marks[self._number]:
+                        directory.take(segment)
+                        directory.flush_if_full()
+        self.damages += scan.damages
+        self.counts["torn"] += scan.torn_bytes
+        for damage in scan.damages:
+            end = JournalPosition(journal_id, damage.offset + damage.length)
+            for run in damage.lost:
+                directory = directories[place_of(run.ledger_id, len(directories))]
+                if end > directory.marks[self._number]:
+                    directory.lose(run, str(damage))

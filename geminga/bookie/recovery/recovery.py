@@ -1,0 +1,99 @@
+"""Bringing a bookie's directories back after any end of its process.
+
+Each journal is read from the earliest mark that a ledger directory has in it, and each ledger directory is
+given what is behind its own. When this is done all that will be served is in synced entry logs and in the
+indexes: nothing that a reader sees can vanish later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Sequence
+
+from geminga.bookie.journal.files import JournalFiles
+from geminga.bookie.records.journal_position import JournalPosition
+from geminga.bookie.records.ledger_mapping import needed_from
+from geminga.bookie.records.settings import BookieSettings
+from geminga.bookie.recovery.directory_replay import DirectoryReplay
+from geminga.bookie.recovery.journal_replay import JournalReplay
+from geminga.bookie.recovery.report import RecoveryReport
+from geminga.storage.disk import Disk
+
+__all__ = ["Recovery", "RecoveryReport"]
+
+
+class Recovery:
+    """One replay. Blocking; call `run` once, then `report` says what happened."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        journals: Sequence[str],
+        settings: BookieSettings,
+        directories: Sequence[DirectoryReplay],
+    ) -> None:
+        """`journals` are the directories that have the journal files, `settings` one journal's share."""
+        self._journals = [
+            JournalReplay(disk, directory, settings, number) for number, directory in enumerate(journals)
+        ]
+        self._directories = directories
+
+    def run(self) -> list[JournalFiles]:
+        """Check the indexes, replay, flush, start new journals. After a StorageError no journal is open;
+        run another one.
+        """
+        for directory in self._directories:
+            directory.check_index(self._is_older)
+        if any(directory.logs_missing for directory in self._directories):
+            for journal in self._journals:
+                journal.refill(self._directories)
+        starts = needed_from(directory.marks for directory in self._directories)
+        for journal, start in zip(self._journals, starts, strict=True):
+            journal.replay(start, self._directories)
+        latest = [max(of_journal) for of_journal in zip(*(d.marks for d in self._directories), strict=True)]
+        # The files first: a mark names a journal that was there, so one that is not there later is missed.
+        # A crash before the marks leaves files without a group, which no mark names.
+        files = []
+        with contextlib.ExitStack() as opened:
+            for journal, mark in zip(self._journals, latest, strict=True):
+                files.append(journal.begin(max(journal.last_id, mark.journal_id) + 1))
+                opened.callback(files[-1].close)
+            marks = tuple(each.position for each in files)
+            for directory in self._directories:
+                directory.finish(marks)
+            for journal, each in zip(self._journals, files, strict=True):
+                each.reuse(journal.spent())
+            opened.pop_all()
+        return files
+
+    def _is_older(self, marks: tuple[JournalPosition, ...]) -> bool:
+        return any(journal.starts_after(mark) for journal, mark in zip(self._journals, marks, strict=True))
+
+    @property
+    def report(self) -> RecoveryReport:
+        journals, directories = self._journals, self._directories
+        counts: Counter[str] = Counter()
+        for part in (*(j.counts for j in journals), *(d.counts for d in directories)):
+            counts.update(part)
+        return RecoveryReport(
+            journals_read=counts["journals"],
+            groups_read=counts["groups"],
+            entries_replayed=counts["replayed"],
+            entries_known=counts["known"],
+            entries_of_deleted_ledgers=counts["deleted"],
+            entries_lost=counts["lost"],
+            torn_bytes=counts["torn"],
+            damages=tuple(damage for journal in journals for damage in journal.damages),
+            headers_restored=tuple(path for journal in journals for path in journal.headers_restored),
+            index_rebuilt=self._rebuilt(),
+            entries_indexed=sum(directory.entries_indexed for directory in directories),
+            entries_moved=sum(directory.entries_moved for directory in directories),
+            logs_missing=tuple(log_id for directory in directories for log_id in directory.logs_missing),
+        )
+
+    def _rebuilt(self) -> str:
+        if len(self._directories) == 1:
+            return self._directories[0].index_rebuilt
+        rebuilt = [directory for directory in self._directories if directory.index_rebuilt]
+        return "; ".join(f"{directory.path}: {directory.index_rebuilt}" for directory in rebuilt)

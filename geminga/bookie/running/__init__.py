@@ -1,0 +1,1 @@
+"""A running bookie: write caches, reads, flushes, garbage collection."""

@@ -1,0 +1,118 @@
+"""All ledger directories of a bookie: a ledger belongs to one of them for good; they are flushed together."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+import trio
+
+from geminga.bookie.journal.journal_set import JournalSet
+from geminga.bookie.records.ledger_mapping import needed_from, place_of
+from geminga.bookie.records.records import Segment
+from geminga.bookie.records.settings import BookieSettings, ledger_directory_share
+from geminga.bookie.running.disk_space import DiskSpace
+from geminga.bookie.running.garbage_collector import ExistingLedgers
+from geminga.bookie.running.ledger_directory import LedgerDirectory
+from geminga.bookie.running.lifeline import Lifeline
+from geminga.bookie.running.opening import Opened
+from geminga.errors import ReadOnly
+
+
+class DirectorySet:
+    """Belongs to the event loop."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        settings: BookieSettings,
+        journals: JournalSet,
+        lifeline: Lifeline,
+        space: DiskSpace,
+        *,
+        existing_ledgers: ExistingLedgers | None,
+    ) -> None:
+        """`settings` are the bookie's."""
+        self._journals = journals
+        share = ledger_directory_share(settings, len(opened.storages))
+        self.all = tuple(
+            LedgerDirectory(
+                path,
+                storage,
+                share,
+                journals.positions,
+                lifeline,
+                space,
+                existing_ledgers=existing_ledgers,
+                release_journals=self._release_journals,
+                on_full=self._start_flushes,
+            )
+            for path, storage in zip(opened.ledger_directories, opened.storages, strict=True)
+        )
+        self.only = self.all[0] if len(self.all) == 1 else None
+
+    def of(self, ledger_id: int) -> LedgerDirectory:
+        return self.only or self.all[place_of(ledger_id, len(self.all))]
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Flush, read ahead and collect garbage in tasks of the nursery."""
+        for directory in self.all:
+            directory.start(nursery)
+
+    def add(self, segments: Sequence[Segment]) -> None:
+        """Into the write caches: a group's entries, which are durable."""
+        if self.only is not None:
+            self.only.caches.add(segments)
+            return
+        parts: dict[LedgerDirectory, list[Segment]] = {}
+        for segment in segments:
+            parts.setdefault(self.of(segment.ledger_id), []).append(segment)
+        for directory, part in parts.items():
+            directory.caches.add_part(part)
+
+    def flush_if_full(self) -> None:
+        """In the background."""
+        for directory in self.all:
+            if directory.caches.flushing is None and directory.caches.is_full():
+                self._start_flushes()
+
+    def _start_flushes(self) -> None:
+        """One cache is full: flush all of them, so that none alone keeps journals from being let go."""
+        for directory in self.all:
+            directory.start_flush()
+
+    async def flush(self) -> None:
+        """See `Bookie.flush`."""
+        full: ReadOnly | None = None
+        for directory in self.all:
+            try:
+                await directory.flush()
+            except ReadOnly as error:  # another one's disk may have space
+                full = full or error
+        if full is not None:
+            raise full
+
+    async def finish(self) -> None:
+        """Flush all that is in memory and close the entry logs, as far as there is space."""
+        for directory in self.all:
+            with contextlib.suppress(ReadOnly):  # then the next `open` has something to replay
+                while directory.has_unflushed():
+                    await directory.flush()
+            await directory.storage.finish_log()
+
+    def pause_or_resume(self, read_only: str) -> None:
+        """A disk is full, and this says why; or, with "", none is any more."""
+        for directory in self.all:
+            directory.writers.pause_or_resume(read_only)
+            if not read_only:
+                directory.resume_flush()
+
+    def stop(self) -> None:
+        """Take no more entries, and begin no more garbage collections."""
+        for directory in self.all:
+            directory.garbage.stop()
+            directory.writers.close()
+
+    def _release_journals(self) -> None:
+        """On any thread."""
+        self._journals.release(needed_from(directory.storage.index.marks for directory in self.all))

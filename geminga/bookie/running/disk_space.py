@@ -1,0 +1,113 @@
+"""Read-only on a full disk, and back by itself. After BookKeeper's disk checker and its two thresholds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+import trio
+
+from geminga.bookie.records.settings import BookieSettings
+from geminga.limits import MIB
+from geminga.storage.disk import Disk
+
+log = logging.getLogger("geminga.bookie")
+
+
+def refusal(free_bytes: int, total_bytes: int, settings: BookieSettings, *, read_only: bool) -> str:
+    """Why nothing should be written; "" if there is space. Once read-only, more space is asked for, so that
+    the state does not flicker.
+    """
+    usage_max = settings.disk_usage_lwm_threshold if read_only else settings.disk_usage_threshold
+    free_min = settings.disk_free_bytes_min * (3 if read_only else 2) // 2
+    usage = 1 - free_bytes / total_bytes if total_bytes else 1.0
+    if free_bytes < free_min:
+        return f"{free_bytes >> 20} MiB are free, {free_min >> 20} MiB are needed"
+    if usage > usage_max and free_bytes < settings.disk_free_bytes_enough:
+        return f"it is {usage:.1%} full, more than {usage_max:.1%}"
+    return ""
+
+
+def flush_refusal(free_bytes: int, wanted_bytes: int, settings: BookieSettings) -> str:
+    """Why so many bytes should not go to an entry log now; "" if they may. The last quarter of what must be
+    free is left to the indexes and to the next start: a database that finds no space does not open.
+    """
+    reserve = settings.disk_free_bytes_min // 4
+    if free_bytes >= wanted_bytes + reserve:
+        return ""
+    return f"{free_bytes >> 20} MiB are free, a flush needs {(wanted_bytes + reserve + MIB - 1) >> 20} MiB"
+
+
+class DiskSpace:
+    """Looks at the disks of some directories now and then, and whenever much was written. One that is full
+    makes the whole bookie read-only: which directory a ledger belongs to is fixed. On the loop.
+    """
+
+    def __init__(
+        self, disk: Disk, directories: Sequence[str], settings: BookieSettings, on_change: Callable[[], None]
+    ) -> None:
+        """`on_change` is called when `reason` has become, or is no longer, empty."""
+        self.reason = ""
+        """Why the bookie is read-only; "" if it is not."""
+        self._disk = disk
+        self._reasons = dict.fromkeys(directories, "")
+        self._settings = settings
+        self._on_change = on_change
+        self._look_bytes = settings.disk_free_bytes_min // 16
+        self._written_bytes = 0
+        self._much_written = trio.Event()
+
+    def wrote(self, written_bytes: int) -> None:
+        """Something has grown by this. A fast writer fills the reserve between two regular looks, so it is
+        not time alone that counts.
+        """
+        self._written_bytes += written_bytes
+        if self._written_bytes > self._look_bytes:
+            self._much_written.set()
+
+    async def watch(self, free_space: Callable[[], Awaitable[None]]) -> None:
+        """Look regularly, and when much was written, for ever; see `relieve`."""
+        while True:
+            with trio.move_on_after(self._settings.disk_check_interval_s) as regular:
+                await self._much_written.wait()
+            self._much_written = trio.Event()
+            self._written_bytes = 0
+            if self.reason and not regular.cancelled_caught:
+                await self.check()  # little is written now, and what can be freed was
+            else:
+                await self.relieve(free_space)
+
+    async def relieve(self, free_space: Callable[[], Awaitable[None]]) -> None:
+        """Look now; if a disk is full, free what can be freed and look again."""
+        await self.check()
+        if self.reason:
+            await free_space()
+            await self.check()
+
+    async def check(self) -> None:
+        """Look now. StorageError if a disk cannot even be asked."""
+        for directory in self._reasons:
+            free, total = await self._disk.run(_space, self._disk, directory)
+            was_full = bool(self._reasons[directory])
+            self._become(directory, refusal(free, total, self._settings, read_only=was_full))
+
+    def is_full(self, directory: str, text: str) -> None:
+        """A write has found out; the next check may know better."""
+        self._become(directory, text)
+
+    def _become(self, directory: str, why: str) -> None:
+        reason = f"the bookie is read-only, its disk is full: {why}" if why else ""
+        if reason and not self._reasons[directory]:
+            log.error("%s (%s)", reason, directory)
+        elif not reason and self._reasons[directory]:
+            log.warning("there is space again in %s", directory)
+        self._reasons[directory] = reason
+        before, self.reason = self.reason, next(filter(None, self._reasons.values()), "")
+        if bool(before) != bool(self.reason):
+            if before:
+                log.warning("the bookie takes entries again")
+            self._on_change()
+
+
+def _space(disk: Disk, directory: str) -> tuple[int, int]:
+    return disk.free_bytes(directory), disk.total_bytes(directory)

@@ -1,0 +1,151 @@
+"""Space that nobody needs any more comes back: ledgers without a metadata record are deleted, entry logs
+without a living ledger too, and logs with little alive are compacted.
+
+Collecting and compacting are two tasks, and a compaction holds the entry log for one slice at a time: neither
+a flush nor the deletion of dead logs ever waits for a whole log to be copied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+
+import trio
+
+from geminga.bookie.entry_logs.compaction_plan import CompactionSchedule, logs_to_compact, pause_s
+from geminga.bookie.records.settings import BookieSettings
+from geminga.bookie.records.space_statistics import SpaceStatistics
+from geminga.bookie.running.storage import LedgerStorage
+from geminga.errors import ReadOnly, StorageError
+
+ExistingLedgers = Callable[[Sequence[int]], Awaitable[Collection[int]]]
+"""Given ledger ids, those that have a metadata record. Read after the call: a record is durable before its
+ledger has an entry, so a ledger that is being created is never taken for a dead one.
+"""
+log = logging.getLogger("geminga.bookie")
+
+
+class GarbageCollector:
+    """Of one bookie. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        settings: BookieSettings,
+        storage: LedgerStorage,
+        existing_ledgers: ExistingLedgers | None,
+        *,
+        cached_ledgers: Callable[[], set[int]],
+        delete_ledger: Callable[[int], Awaitable[None]],
+        on_failed: Callable[[StorageError], None],
+    ) -> None:
+        """`cached_ledgers` are those with entries that the index does not have yet."""
+        self.compacted_bytes = self.logs_compacted = 0
+        self._collections = 0
+        self._collect_s = 0.0
+        self._runs = {"minor": 0, "major": 0}
+        self._settings = settings
+        self._storage = storage
+        self._existing_ledgers = existing_ledgers
+        self._cached_ledgers = cached_ledgers
+        self._delete_ledger = delete_ledger
+        self._on_failed = on_failed
+        self._compacting = trio.Lock()
+        self._running = trio.CancelScope()
+
+    def statistics(self) -> SpaceStatistics:
+        return SpaceStatistics(
+            self._collections,
+            self._collect_s,
+            self._runs["minor"],
+            self._runs["major"],
+            self._storage.reclaimed_by_deletion_bytes,
+            self._storage.reclaimed_by_compaction_bytes,
+        )
+
+    async def run(self) -> None:
+        """Both tasks, until `stop`. A StorageError goes to `on_failed` and ends it."""
+        with self._running, contextlib.suppress(StorageError):  # `on_failed` has it already
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._collect_regularly)
+                nursery.start_soon(self._compact_on_schedule)
+
+    def stop(self) -> None:
+        """End `run` soon; a slice that is being copied is finished."""
+        self._running.cancel()
+
+    async def _collect_regularly(self) -> None:
+        while True:
+            await trio.sleep(self._settings.gc_wait_s)
+            await self.collect()
+
+    async def _compact_on_schedule(self) -> None:
+        schedule = CompactionSchedule(self._settings, trio.current_time())
+        while True:
+            await trio.sleep_until(schedule.next_due_s)
+            due = schedule.take_due(trio.current_time())
+            if due is not None:
+                self._runs[due.name] += 1
+                with trio.move_on_after(due.seconds_max) as limit:
+                    await self.compact(due.threshold)
+                if limit.cancelled_caught:
+                    log.info("%s compaction took its time; the next one goes on", due.name)
+
+    async def collect(self) -> None:
+        """Delete ledgers without a record, then logs without a living ledger. StorageError."""
+        started = trio.current_time()
+        if self._existing_ledgers is not None:
+            await self._delete_unknown(self._existing_ledgers)
+        with self._failure_ends_it():
+            await self._storage.collect()
+        self._collections += 1
+        self._collect_s += trio.current_time() - started
+
+    async def _delete_unknown(self, existing_ledgers: ExistingLedgers) -> None:
+        # First the ledgers, then the metadata: the other way round, one created in between had no record.
+        ledger_ids = sorted(self._cached_ledgers() | await self._storage.ledgers())
+        try:
+            existing = set(await existing_ledgers(ledger_ids))
+        except StorageError as error:
+            log.warning("no ledger is deleted now, the metadata cannot be read: %s", error)
+            return
+        unknown = [ledger_id for ledger_id in ledger_ids if ledger_id not in existing]
+        if unknown:
+            log.info("deleting %d ledgers that have no metadata record: %s", len(unknown), unknown[:20])
+        for ledger_id in unknown:
+            await self._delete_ledger(ledger_id)
+
+    async def compact(self, threshold: float) -> None:
+        """One after the other, the logs with the least alive first; each is deleted before the next is begun.
+        Cancelling loses no more than the slice that is being copied. StorageError.
+        """
+        async with self._compacting:
+            with self._failure_ends_it():
+                for log_id in logs_to_compact(await self._storage.shares(), threshold):
+                    await self._compact_log(log_id)
+
+    async def _compact_log(self, log_id: int) -> None:
+        rate = self._settings.compaction_rate_bytes_per_s
+        slices = self._storage.slices(log_id)
+        while True:
+            started = trio.current_time()
+            copied = await self._storage.move_slice(slices)
+            if copied is None:
+                break
+            self.compacted_bytes += copied
+            await trio.sleep(pause_s(copied, trio.current_time() - started, rate))
+        if slices.damaged:
+            self._storage.leave_alone(log_id)
+        else:
+            self.logs_compacted += 1
+            await self._storage.collect()
+
+    @contextlib.contextmanager
+    def _failure_ends_it(self) -> Iterator[None]:
+        try:
+            yield
+        except ReadOnly as error:
+            log.warning("no compaction now: %s", error)
+        except StorageError as error:
+            self._on_failed(error)
+            raise

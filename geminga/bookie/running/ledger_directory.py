@@ -1,0 +1,195 @@
+"""One ledger directory: the ledgers whose entries are flushed to it, with write caches, read cache, entry
+logs, index and garbage collection of their own. After BookKeeper's `SingleDirectoryDbLedgerStorage`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import trio
+
+from geminga.bookie.index.index_format import DELETED, FENCED, State
+from geminga.bookie.journal.journal import Journal
+from geminga.bookie.records.journal_position import JournalPosition
+from geminga.bookie.records.ledger_mapping import place_of
+from geminga.bookie.records.settings import BookieSettings
+from geminga.bookie.running.disk_space import DiskSpace
+from geminga.bookie.running.garbage_collector import ExistingLedgers, GarbageCollector
+from geminga.bookie.running.ledger_writer import LedgerWriter
+from geminga.bookie.running.ledger_writers import LedgerWriters
+from geminga.bookie.running.lifeline import Lifeline
+from geminga.bookie.running.reader import LedgerReader
+from geminga.bookie.running.storage import LedgerStorage
+from geminga.bookie.running.write_caches import WriteCaches
+from geminga.errors import LedgerFenced, ReadOnly, StorageError
+
+
+class LedgerDirectory:
+    """Belongs to the event loop. What is asked of it is about its own ledgers only."""
+
+    def __init__(
+        self,
+        path: str,
+        storage: LedgerStorage,
+        settings: BookieSettings,
+        positions: list[JournalPosition],
+        lifeline: Lifeline,
+        space: DiskSpace,
+        *,
+        existing_ledgers: ExistingLedgers | None,
+        release_journals: Callable[[], None],
+        on_full: Callable[[], None],
+    ) -> None:
+        """`settings` are its share of the bookie's. `positions` see `WriteCaches`. `release_journals` is
+        called off the loop when the index's marks have moved, `on_full` when a flush is over and the active
+        cache is full again.
+        """
+        self.path = path
+        self.storage = storage
+        self.caches = WriteCaches(settings.write_cache_bytes, positions)
+        self.reader = LedgerReader(
+            self.caches,
+            storage,
+            cache_bytes=settings.read_cache_bytes,
+            read_ahead_bytes=settings.read_ahead_bytes,
+        )
+        self.writers = LedgerWriters()
+        self.garbage = GarbageCollector(
+            settings,
+            storage,
+            existing_ledgers,
+            cached_ledgers=self.caches.ledgers,
+            delete_ledger=self.delete,
+            on_failed=lifeline.fail,
+        )
+        self.flushes = self.deletions = 0
+        self._flush_interval_s = settings.flush_interval_s
+        self._positions = positions
+        self._lifeline = lifeline
+        self._space = space
+        self._release_journals = release_journals
+        self._on_full = on_full
+        self._flush_lock = trio.Lock()
+        self._flush_wanted = trio.Event()
+        self._collect_wanted = True
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Flush, read ahead and collect garbage in tasks of the nursery."""
+        nursery.start_soon(self._flush_when_wanted)
+        nursery.start_soon(self.reader.run)
+        nursery.start_soon(self.garbage.run)
+
+    # ---- ledgers
+
+    def create(
+        self,
+        ledger_id: int,
+        journal: Journal,
+        *,
+        on_durable: Callable[[int], None],
+        on_failed: Callable[[StorageError], None],
+        topic: str,
+        high_priority: bool,
+    ) -> LedgerWriter:
+        """See `Bookie.create_ledger`."""
+        assert self.writers.get(ledger_id) is None, f"ledger {ledger_id} has a writer"
+        assert self.reader.last_entry_id(ledger_id) == -1, f"ledger {ledger_id} has entries already"
+        assert ledger_id not in self.storage.index.states, f"ledger {ledger_id} is fenced or deleted"
+        if topic:
+            self.storage.topics[ledger_id] = topic
+        writer = LedgerWriter(ledger_id, journal, on_durable=on_durable, on_failed=on_failed)
+        self.writers.add(writer, high_priority=high_priority, read_only=self._space.reason)
+        return writer
+
+    async def fence(self, ledger_id: int) -> int:
+        """See `Bookie.fence`."""
+        await self._end_writing(ledger_id, LedgerFenced(f"ledger {ledger_id} is fenced"))
+        if ledger_id not in self.storage.index.states:
+            await self._set_state(ledger_id, FENCED)
+        return self.reader.last_entry_id(ledger_id)
+
+    async def delete(self, ledger_id: int) -> None:
+        """See `Bookie.delete_ledger`."""
+        await self._end_writing(ledger_id, LedgerFenced(f"ledger {ledger_id} is deleted"))
+        if self.storage.is_deleted(ledger_id):
+            return
+        await self._set_state(ledger_id, DELETED)
+        self.writers.discard(ledger_id)
+        self.storage.topics.pop(ledger_id, None)
+        self.caches.discard(ledger_id)
+        self.reader.forget(ledger_id)
+        self.deletions += 1
+        self._collect_wanted = True
+
+    async def _end_writing(self, ledger_id: int, reason: StorageError) -> None:
+        """On return no entry of the ledger is on its way any more, and none will be."""
+        self._lifeline.check()
+        writer = self.writers.get(ledger_id)
+        if writer is not None:
+            writer.refuse(reason)
+            await writer.settle()
+            self._lifeline.check()
+
+    async def _set_state(self, ledger_id: int, kind: int) -> None:
+        position = self._positions[place_of(ledger_id, len(self._positions))]
+        with self._lifeline.failure_ends_it():
+            await self.storage.set_state(ledger_id, State(kind, position))
+
+    # ---- flushing
+
+    def has_unflushed(self) -> bool:
+        return self.caches.flushing is not None or self.caches.active.entries > 0
+
+    def start_flush(self) -> None:
+        """Flush the active cache in the background, unless a flush is under way: that one goes first."""
+        if self.caches.flushing is None:
+            self.caches.swap()
+            self._flush_wanted.set()
+
+    def resume_flush(self) -> None:
+        """There is space again: a flush that found none goes on."""
+        if self.caches.flushing is not None:
+            self._flush_wanted.set()
+
+    async def flush(self) -> None:
+        """See `Bookie.flush`. An empty cache moves the marks in the index and nothing else."""
+        async with self._flush_lock:
+            self._lifeline.check()
+            with self._lifeline.failure_ends_it():
+                await self._flush()
+
+    async def _flush(self) -> None:
+        caches = self.caches
+        cache = caches.flushing or caches.swap()
+        with trio.CancelScope(shield=True):  # half a flush would be done again
+            try:
+                await self.storage.flush(cache, caches.flushing_positions, self._release_journals)
+            except ReadOnly as error:
+                self._space.is_full(self.path, str(error))
+                raise
+        self._space.wrote(cache.bytes)
+        caches.flushed()
+        self.flushes += 1
+        for ledger_id in self.writers.discard_done(caches.active):
+            self.storage.topics.pop(ledger_id, None)
+        self._lifeline.notify()
+        if caches.is_full():
+            self._on_full()
+        if self._collect_wanted and caches.flushing is None:
+            self._collect_wanted = False
+            await self.storage.collect()
+
+    async def _flush_when_wanted(self) -> None:
+        while True:
+            with trio.move_on_after(self._flush_interval_s):
+                await self._flush_wanted.wait()
+            self._flush_wanted = trio.Event()
+            if self.has_unflushed() or self._collect_wanted or self._holds_journals():
+                with contextlib.suppress(StorageError):  # the lifeline has it already
+                    await self.flush()
+
+    def _holds_journals(self) -> bool:
+        """Nothing came for long, and old journals wait for the mark to say so."""
+        marks = self.storage.index.marks
+        return any(mark.journal_id < now.journal_id for mark, now in zip(marks, self._positions, strict=True))

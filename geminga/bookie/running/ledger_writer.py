@@ -1,0 +1,118 @@
+"""The way in: one writer per ledger, for the ledger's whole writable life."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from geminga.bookie.journal.journal import Journal
+from geminga.bookie.records.records import RECORD_PREFIX_BYTES
+from geminga.errors import LedgerFenced, StorageError
+
+
+class LedgerWriter:
+    """Adds entries to a ledger that this process created. Made by `Bookie.create_ledger`."""
+
+    __slots__ = (
+        "_durable",
+        "_enqueue",
+        "_journal",
+        "_on_durable",
+        "_on_failed",
+        "_paused",
+        "_refusal",
+        "_settled",
+        "ledger_id",
+        "next_entry_id",
+    )
+
+    def __init__(
+        self,
+        ledger_id: int,
+        journal: Journal,
+        *,
+        on_durable: Callable[[int], None],
+        on_failed: Callable[[StorageError], None],
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.next_entry_id = 0
+        self._durable = -1
+        self._on_durable = on_durable
+        self._on_failed = on_failed
+        self._journal = journal
+        self._enqueue = journal.queue.append
+        self._refusal: StorageError | None = None
+        self._paused = False
+        self._settled: trio.Event | None = None
+
+    def append(self, body: bytes) -> int:
+        """Accept one entry; returns its id. It is durable, and can be read, once `on_durable` was called
+        with this id or a higher one. Never waits: ask `Bookie.has_room` first.
+
+        Raises LedgerFenced after close, fence or delete, ReadOnly while the disk is full, StorageError after
+        it has failed.
+        """
+        if self._refusal is not None:
+            raise type(self._refusal)(str(self._refusal))
+        entry_id = self.next_entry_id
+        self.next_entry_id = entry_id + 1
+        journal = self._journal
+        self._enqueue((self, entry_id, body))
+        journal.queued_bytes += len(body) + RECORD_PREFIX_BYTES
+        if journal.idle:
+            journal.wake()
+        return entry_id
+
+    def close(self) -> None:
+        """Refuse further entries. Those already accepted become durable and are reported as usual."""
+        self.refuse(LedgerFenced(f"ledger {self.ledger_id} is closed"))
+
+    # ---- for the bookie
+
+    def refuse(self, error: StorageError) -> None:
+        """Every further `append` raises `error`. The first reason stays."""
+        if self._refusal is None or self._paused:
+            self._refusal = error
+            self._paused = False
+
+    def pause(self, error: StorageError) -> None:
+        """Every further `append` raises `error`, until `resume`."""
+        if self._refusal is None:
+            self._refusal = error
+            self._paused = True
+
+    def resume(self) -> None:
+        if self._paused:
+            self._refusal = None
+            self._paused = False
+
+    def is_done(self) -> bool:
+        """Closed, and nothing pending."""
+        return self._refusal is not None and not self._paused and self._durable >= self.next_entry_id - 1
+
+    async def settle(self) -> None:
+        """Return once nothing is pending: all durable, or failed."""
+        while self._durable < self.next_entry_id - 1:
+            if self._settled is None:
+                self._settled = trio.Event()
+            await self._settled.wait()
+
+    def durable(self, last_entry_id: int) -> None:
+        self._durable = last_entry_id
+        self._wake_settlers()
+        self._on_durable(last_entry_id)
+
+    def failed(self, error: StorageError) -> None:
+        """Nothing more will become durable. Tells the owner if entries were pending."""
+        self._refusal = error
+        self._paused = False
+        if self._durable < self.next_entry_id - 1:
+            self.next_entry_id = self._durable + 1
+            self._wake_settlers()
+            self._on_failed(error)
+
+    def _wake_settlers(self) -> None:
+        if self._settled is not None and self._durable >= self.next_entry_id - 1:
+            self._settled.set()
+            self._settled = None

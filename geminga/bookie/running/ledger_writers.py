@@ -1,0 +1,57 @@
+"""The writers of one ledger directory: of ledgers that take entries, or have some that are not flushed."""
+
+from __future__ import annotations
+
+from geminga.bookie.records.segment_map import SegmentMap
+from geminga.bookie.running.ledger_writer import LedgerWriter
+from geminga.errors import ReadOnly, StorageError
+
+
+class LedgerWriters:
+    """By ledger. Writers with high priority are not paused on a full disk."""
+
+    def __init__(self) -> None:
+        self._writers: dict[int, LedgerWriter] = {}
+        self._privileged: set[int] = set()
+
+    def add(self, writer: LedgerWriter, *, high_priority: bool, read_only: str) -> None:
+        """`read_only` says why entries are refused now; "" if they are not."""
+        self._writers[writer.ledger_id] = writer
+        if high_priority:
+            self._privileged.add(writer.ledger_id)
+        self._pause_or_resume(writer.ledger_id, writer, read_only)
+
+    def get(self, ledger_id: int) -> LedgerWriter | None:
+        return self._writers.get(ledger_id)
+
+    def discard(self, ledger_id: int) -> None:
+        self._writers.pop(ledger_id, None)
+        self._privileged.discard(ledger_id)
+
+    def pause_or_resume(self, read_only: str) -> None:
+        """The disk is full, and this says why; or, with "", it is not any more."""
+        for ledger_id, writer in self._writers.items():
+            self._pause_or_resume(ledger_id, writer, read_only)
+
+    def _pause_or_resume(self, ledger_id: int, writer: LedgerWriter, read_only: str) -> None:
+        if not read_only:
+            writer.resume()
+        elif ledger_id not in self._privileged:
+            writer.pause(ReadOnly(read_only))
+
+    def discard_done(self, active: SegmentMap) -> list[int]:
+        """Let go of closed ledgers with nothing pending and nothing in the active cache; their ids."""
+        gone = [id_ for id_, writer in self._writers.items() if writer.is_done() and id_ not in active]
+        for ledger_id in gone:
+            self.discard(ledger_id)
+        return gone
+
+    def close(self) -> None:
+        """All refuse entries from now on."""
+        for writer in self._writers.values():
+            writer.close()
+
+    def failed(self, error: StorageError) -> None:
+        """Nothing more will become durable."""
+        for writer in list(self._writers.values()):
+            writer.failed(error)

@@ -1,0 +1,253 @@
+"""The way out: write caches, then read cache, then index and entry log, with more read than was asked for.
+
+Whoever reads a ledger in order finds most of it in the read cache: a read from a log brings what follows, and
+before a reader has come to the end of that the next piece is on its way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Sequence
+
+import trio
+
+from geminga.bookie.records.read_counts import Found, ReadStatistics
+from geminga.bookie.records.records import Run, Segment
+from geminga.bookie.running.read_cache import ReadCache
+from geminga.bookie.running.storage import LedgerStorage
+from geminga.bookie.running.write_caches import WriteCaches
+from geminga.errors import LedgerNotFound, StorageError
+
+PREFETCHES_MAX = 16
+"""Pieces that may be on the way or waiting; more readers than that wait for their own reads."""
+
+SEGMENTS_AHEAD_MAX = 32
+"""How many segments in memory are passed over to find where reading should go on."""
+
+
+class LedgerReader:
+    """Reads of one bookie. On the loop."""
+
+    def __init__(
+        self, caches: WriteCaches, storage: LedgerStorage, *, cache_bytes: int, read_ahead_bytes: int
+    ) -> None:
+        self.failures = 0
+        self.log_bytes = self.log_loads = 0
+        """Read from entry logs, and how often, read-ahead included."""
+        self._in_write_caches, self._in_read_cache, self._in_logs = Found(), Found(), Found()
+        self._found = self._in_read_cache
+        """Where `_find` found the last segment."""
+        self._caches = caches
+        self._storage = storage
+        self._cache = ReadCache(cache_bytes)
+        # Reading further ahead would drive out what was read ahead before, unread.
+        self._ahead_bytes_max = min(read_ahead_bytes, cache_bytes // 2)
+        self._deletions = 0
+        self._wanted: deque[tuple[int, int]] = deque(maxlen=PREFETCHES_MAX)
+        self._wanted_last: dict[int, int] = {}
+        self._wake = trio.Event()
+        self._loading: dict[tuple[int, int], trio.Event] = {}
+
+    @property
+    def from_memory(self) -> int:
+        """Entries found in a cache."""
+        return self._in_write_caches.entries + self._in_read_cache.entries
+
+    @property
+    def from_log(self) -> int:
+        """Entries that a read had to wait for."""
+        return self._in_logs.entries
+
+    def statistics(self) -> ReadStatistics:
+        written, cached, logs = self._in_write_caches, self._in_read_cache, self._in_logs
+        return ReadStatistics(
+            written.entries,
+            written.bytes,
+            cached.entries,
+            cached.bytes,
+            logs.entries,
+            logs.bytes,
+            self.log_loads,
+        )
+
+    @property
+    def cache_bytes(self) -> int:
+        return self._cache.bytes
+
+    def last_entry_id(self, ledger_id: int) -> int:
+        last = -1 if self._storage.is_deleted(ledger_id) else self._caches.last_entry_id(ledger_id)
+        return last if last >= 0 else self._storage.last_entry_id(ledger_id)
+
+    def ledgers(self) -> set[int]:
+        found = self._storage.index.ledgers() | self._caches.ledgers()
+        return {ledger_id for ledger_id in found if not self._storage.is_deleted(ledger_id)}
+
+    def forget(self, ledger_id: int) -> None:
+        """The ledger is deleted."""
+        self._deletions += 1
+        self._cache.discard(ledger_id)
+        self._wanted_last.pop(ledger_id, None)
+
+    def read_cached(self, ledger_id: int, first: int, last: int) -> list[bytes]:
+        bodies: list[bytes] = []
+        while first <= last and (segment := self._find(ledger_id, first)) is not None:
+            end = min(last, segment.last)
+            bodies += segment.bodies(first, end)
+            self._note(segment, first, end, segment.body_bytes(first, end))
+            first = end + 1
+        return bodies
+
+    async def read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes]:
+        assert first <= last
+        bodies = self._read_memory(ledger_id, first, last, bytes_max)
+        if not bodies and (loading := self._loading.get((ledger_id, first))) is not None:
+            await loading.wait()
+            bodies = self._read_memory(ledger_id, first, last, bytes_max)
+        elif bodies:
+            await trio.lowlevel.checkpoint()
+        if bodies:
+            return bodies
+        try:
+            segment = (await self._load(ledger_id, first, last, bytes_max))[0]
+        except StorageError as error:
+            self.failures += not isinstance(error, LedgerNotFound)
+            raise
+        end = _last_within(segment, first, min(last, segment.last), bytes_max, at_least_one=True)
+        self._found = self._in_logs
+        self._note(segment, first, end, segment.body_bytes(first, end))
+        return segment.bodies(first, end)
+
+    async def read_runs(self, runs: Sequence[Run], bytes_max: int) -> dict[Run, list[bytes]]:
+        brought: dict[Run, list[bytes]] = {}
+        missing: list[Run] = []
+        for run in runs:
+            if missing:
+                # What is in memory behind one that is not would use up the bytes before that is read.
+                if self._find_quietly(run.ledger_id, run.first) is None:
+                    missing.append(run)
+            elif bodies := self._read_memory(*run, bytes_max):
+                brought[run] = bodies
+                bytes_max -= sum(map(len, bodies))
+                if bytes_max <= 0:
+                    break
+            else:
+                missing.append(run)
+        if not missing:
+            await trio.lowlevel.checkpoint()
+            return brought
+        try:
+            segments = await self._storage.load_runs(missing, bytes_max)
+        except StorageError as error:
+            if brought:
+                return brought
+            self.failures += not isinstance(error, LedgerNotFound)
+            raise
+        for run, segment in zip(missing, segments, strict=False):
+            end = _last_within(segment, run.first, segment.last, bytes_max, at_least_one=True)
+            brought[run] = segment.bodies(run.first, end)
+            self._in_logs.add(end - run.first + 1, segment.body_bytes(run.first, end))
+            self.log_loads += 1
+            self.log_bytes += segment.record_bytes
+        return brought
+
+    async def run(self) -> None:
+        """Read ahead of readers, for ever. A failure is for whoever asks for the entry."""
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            while self._wanted:
+                place = self._wanted.popleft()
+                if place not in self._loading and self._find_quietly(*place) is None:
+                    with contextlib.suppress(StorageError):
+                        await self._load(*place, place[1], 0)
+
+    def _read_memory(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes]:
+        bodies: list[bytes] = []
+        while first <= last and (segment := self._find(ledger_id, first)) is not None:
+            end = _last_within(segment, first, min(last, segment.last), bytes_max, at_least_one=not bodies)
+            if end < first:
+                break
+            bodies += segment.bodies(first, end)
+            size_bytes = segment.body_bytes(first, end)
+            self._note(segment, first, end, size_bytes)
+            bytes_max -= size_bytes
+            first = end + 1
+        return bodies
+
+    async def _load(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[Segment]:
+        deletions = self._deletions
+        place = ledger_id, first
+        loaded = self._loading[place] = trio.Event()
+        try:
+            segments = await self._storage.load(ledger_id, first, last, bytes_max)
+        finally:
+            if self._loading.get(place) is loaded:
+                del self._loading[place]
+            loaded.set()
+        self.log_loads += 1
+        for segment in segments:
+            self.log_bytes += segment.record_bytes
+            if deletions == self._deletions:
+                self._cache.add(segment)
+        return segments
+
+    def _find(self, ledger_id: int, entry_id: int) -> Segment | None:
+        segment = self._caches.find(ledger_id, entry_id)
+        self._found = self._in_write_caches
+        if segment is None:
+            segment = self._cache.find(ledger_id, entry_id)
+            self._found = self._in_read_cache
+        elif self._storage.is_deleted(ledger_id):
+            return None
+        return segment
+
+    def _note(self, segment: Segment, first: int, end: int, size_bytes: int) -> None:
+        """Entries of a segment were read. From its middle on, what follows is put on its way: where a read
+        begins there, and where one of several entries ends there, since the next may come to the segment's
+        end. A single entry that came from a log may be one of many far apart.
+        """
+        self._found.add(end - first + 1, size_bytes)
+        if self._found is self._in_write_caches:
+            return
+        middle = segment.first + len(segment.ends) / 2
+        if end >= middle if end > first else first >= middle and self._found is self._in_read_cache:
+            self._want(segment.ledger_id, segment.last + 1)
+
+    def _find_quietly(self, ledger_id: int, entry_id: int) -> Segment | None:
+        return self._caches.find(ledger_id, entry_id) or self._cache.find(ledger_id, entry_id)
+
+    def _want(self, ledger_id: int, entry_id: int) -> None:
+        """Somebody will ask for this entry soon, and for those behind it. What is not in memory of the next
+        `read_ahead_bytes` is put on its way.
+        """
+        if self._wanted_last.get(ledger_id) == entry_id:
+            return
+        if len(self._wanted_last) >= 100 * PREFETCHES_MAX:
+            self._wanted_last.clear()
+        self._wanted_last[ledger_id] = entry_id
+        ahead_bytes = 0
+        for _ in range(SEGMENTS_AHEAD_MAX):
+            segment = self._find_quietly(ledger_id, entry_id)
+            if segment is None:
+                self._wanted.append((ledger_id, entry_id))
+                self._wake.set()
+                return
+            ahead_bytes += segment.record_bytes
+            if ahead_bytes >= self._ahead_bytes_max:
+                return
+            entry_id = segment.last + 1
+
+
+def _last_within(segment: Segment, first: int, last: int, bytes_max: int, *, at_least_one: bool) -> int:
+    """The last entry up to which the bodies from `first` on are at most `bytes_max` long in all."""
+    if segment.body_bytes(first, last) <= bytes_max:
+        return last
+    low, high = (first if at_least_one else first - 1), last - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if segment.body_bytes(first, middle) <= bytes_max:
+            low = middle
+        else:
+            high = middle - 1
+    return low

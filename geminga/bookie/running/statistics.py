@@ -1,0 +1,63 @@
+"""What a running bookie says of itself, added up over its journals and ledger directories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from geminga.bookie.journal.files import WrittenGroup
+from geminga.bookie.records import read_counts
+from geminga.bookie.records.settings import BookieStatistics
+from geminga.bookie.records.space_statistics import total
+from geminga.bookie.running.ledger_directory import LedgerDirectory
+
+
+class JournalCounts:
+    """Groups that became durable, of all journals."""
+
+    __slots__ = ("entries", "file_bytes", "groups", "record_bytes", "sync_s")
+
+    def __init__(self) -> None:
+        self.groups = self.entries = self.record_bytes = self.file_bytes = 0
+        self.sync_s = 0.0
+
+    def add(self, group: WrittenGroup) -> None:
+        self.groups += 1
+        self.entries += group.entries
+        self.record_bytes += group.record_bytes
+        self.file_bytes += group.file_bytes
+        self.sync_s += group.sync_s
+
+
+def statistics_of(
+    counts: JournalCounts, queued_bytes: int, directories: Sequence[LedgerDirectory], *, read_only: bool
+) -> BookieStatistics:
+    """On the loop; a pass over the sums that the indexes keep in memory."""
+    usages = [directory.storage.index.usage for directory in directories]
+    return BookieStatistics(
+        entries_written=counts.entries,
+        bytes_written=counts.record_bytes,
+        journal_groups=counts.groups,
+        journal_bytes=counts.file_bytes,
+        journal_sync_s=counts.sync_s,
+        queued_bytes=queued_bytes,
+        write_cache_bytes=sum(directory.caches.active_bytes for directory in directories),
+        flushing_bytes=sum(directory.caches.flushing_bytes for directory in directories),
+        read_cache_bytes=sum(directory.reader.cache_bytes for directory in directories),
+        flushes=sum(directory.flushes for directory in directories),
+        flushed_bytes=sum(directory.storage.flushed_bytes for directory in directories),
+        reads_from_memory=sum(directory.reader.from_memory for directory in directories),
+        reads_from_log=sum(directory.reader.from_log for directory in directories),
+        read_log_bytes=sum(directory.reader.log_bytes for directory in directories),
+        read_failures=sum(directory.reader.failures for directory in directories),
+        entry_logs=sum(map(len, usages)),
+        entry_log_bytes=sum(
+            row.bytes for usage in usages for ledgers in list(usage.values()) for row in ledgers.values()
+        ),
+        entry_logs_deleted=sum(directory.storage.logs_deleted for directory in directories),
+        ledgers_deleted=sum(directory.deletions for directory in directories),
+        compacted_bytes=sum(directory.garbage.compacted_bytes for directory in directories),
+        logs_compacted=sum(directory.garbage.logs_compacted for directory in directories),
+        read_only=read_only,
+        space=total(directory.garbage.statistics() for directory in directories),
+        found=read_counts.total(directory.reader.statistics() for directory in directories),
+    )

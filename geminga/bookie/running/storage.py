@@ -1,0 +1,273 @@
+"""From memory to entry logs and back: flushing write caches, reading, deleting.
+
+Whatever has left the write caches is here. The order in a flush is what a crash at any point must find sane:
+entry log synced, then index and mark in one synced batch, then the journal let go. In a deletion: the mark
+"deleted", then rows, then files; each durable before the next.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+
+import trio
+
+from geminga.bookie.entry_logs.compaction_plan import LogShare
+from geminga.bookie.entry_logs.reader import EntryLogs
+from geminga.bookie.entry_logs.slices import LogSlices
+from geminga.bookie.entry_logs.writer import EntryLogWriter
+from geminga.bookie.index.index_format import DELETED, State
+from geminga.bookie.index.ledger_index import LedgerIndex, LedgerRow
+from geminga.bookie.records.journal_position import JournalPosition
+from geminga.bookie.records.records import Run, Segment
+from geminga.bookie.records.segment_map import SegmentMap
+from geminga.bookie.records.settings import BookieSettings
+from geminga.bookie.running.disk_space import flush_refusal
+from geminga.errors import CorruptData, LedgerNotFound, ReadOnly, StorageError
+from geminga.storage.disk import Disk, DiskFull
+
+
+class LedgerStorage:
+    """Entry logs and index of one ledger directory. Async methods wait on threads; all are called on the
+    loop.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        settings: BookieSettings,
+        index: LedgerIndex,
+        logs: EntryLogs,
+        writer: EntryLogWriter,
+    ) -> None:
+        self.topics: dict[int, str] = {}
+        """Whose ledger is whose, for the entry logs' footers."""
+        self.logs_deleted = 0
+        self.flushed_bytes = 0
+        self.reclaimed_by_deletion_bytes = 0
+        self.reclaimed_by_compaction_bytes = 0
+        self.disk = disk
+        self._settings = settings
+        self._index = index
+        self._logs = logs
+        self._writer = writer
+        self._record_bytes: dict[int, int] = {}
+        """Of closed logs that were asked for it."""
+        self._unreadable: set[int] = set()
+        self._copied: dict[int, int] = {}
+        """Bytes that compaction has copied out of logs which are still there."""
+        self._log_lock = trio.Lock()
+        """Held from writing to the entry log until its rows are in the index, and while logs are deleted: one
+        that was just closed has no rows yet.
+        """
+        self._index_lock = trio.Lock()
+        self._closed = False
+
+    @property
+    def index(self) -> LedgerIndex:
+        return self._index
+
+    async def flush(
+        self, cache: SegmentMap, marks: tuple[JournalPosition, ...], release: Callable[[], None]
+    ) -> None:
+        """Write a cache to entry logs; `release` is called, off the loop, once the journals before `marks`
+        are not needed here. On return all of it is durable and can be read from here. ReadOnly if there is
+        no space: nothing has changed then, try again later.
+        """
+        async with self._log_lock:
+            rows = await self.disk.run(self._write, cache, dict(self.topics))
+            async with self._index_lock:
+                await self.disk.run(self._index.flushed, rows, marks)
+        self.flushed_bytes += cache.bytes
+        await self.disk.run(release)
+
+    def _write(self, cache: SegmentMap, topics: dict[int, str]) -> list[LedgerRow]:
+        if self._closed:
+            raise StorageError(f"{self._logs.directory}: closed")
+        free_bytes = self.disk.free_bytes(self._logs.directory)
+        if cache.entries and (why := flush_refusal(free_bytes, cache.bytes, self._settings)):
+            raise ReadOnly(why)
+        try:
+            return self._writer.write(cache, topics)
+        except DiskFull as error:
+            # All of it is in memory and in the journal still, and goes to a new log later: a file whose sync
+            # has failed is not used again.
+            self._writer.abandon()
+            raise ReadOnly(str(error)) from error
+
+    async def finish_log(self) -> None:
+        """Close the entry log that is being written."""
+        async with self._log_lock:
+            try:
+                await self.disk.run(self._writer.finish)
+            except DiskFull:
+                self._writer.abandon()  # a log without a footer is read all the same
+
+    async def set_state(self, ledger_id: int, state: State) -> None:
+        """Durable on return."""
+        async with self._index_lock:
+            await self.disk.run(self._index.set_state, ledger_id, state)
+
+    async def collect(self) -> None:
+        """Forget the rows of deleted ledgers and delete entry logs in which no ledger lives. Waits for a
+        flush that is under way, and for one slice of a compaction.
+        """
+        async with self._log_lock, self._index_lock:
+            await self.disk.run(self._index.purge)
+            self.logs_deleted += await self.disk.run(self._delete_dead_logs)
+
+    async def ledgers(self) -> set[int]:
+        """Every ledger that is not deleted and has entries in a log."""
+        found = await self.disk.run(self._index.ledgers)
+        return {ledger_id for ledger_id in found if not self.is_deleted(ledger_id)}
+
+    async def move_slice(self, slices: LogSlices) -> int | None:
+        """Copy the next of a log's living records to the log that is being written, and say so in the index:
+        durable on return, in that order. The number of bytes; None if there was nothing left.
+
+        Cancelling may leave copies that no row names; they cost space and nothing else.
+        """
+        try:
+            piece = await self.disk.run(slices.next)
+        except CorruptData as error:
+            slices.give_up(error)
+            return None
+        if piece is None or not piece.taken:
+            return None if piece is None else 0
+        async with self._log_lock:
+            new = await self.disk.run(self._write, piece.records, slices.topics)
+            async with self._index_lock:
+                await self.disk.run(self._index.move, piece.taken, piece.rest, new)
+        copied = sum(row.ends[-1] for _, row in piece.taken)
+        self._copied[slices.log_id] = self._copied.get(slices.log_id, 0) + copied
+        return copied
+
+    async def shares(self) -> list[LogShare]:
+        """How much lives in each closed log."""
+        return await self.disk.run(self._shares)
+
+    def _shares(self) -> list[LogShare]:
+        # Each log is asked once for its size.
+        writing, usage = self._writer.log_id, dict(self._index.usage)
+        shares = []
+        for log_id, ledgers in usage.items():
+            if log_id == writing or log_id in self._unreadable:
+                continue
+            living = sum(row.bytes for ledger_id, row in ledgers.items() if not self.is_deleted(ledger_id))
+            size = self._record_bytes.get(log_id)
+            if size is None:
+                try:
+                    size = self._record_bytes[log_id] = self._logs.records_bytes(log_id)
+                except StorageError:
+                    continue  # it is missing, or was just deleted
+            shares.append(LogShare(log_id, living, size))
+        return shares
+
+    def slices(self, log_id: int) -> LogSlices:
+        """The living records of a closed log."""
+        return LogSlices(self._logs, self._index, log_id, self._settings.compaction_slice_bytes)
+
+    def leave_alone(self, log_id: int) -> None:
+        """Do not compact this log again: it cannot be read in full."""
+        self._unreadable.add(log_id)
+
+    def _delete_dead_logs(self) -> int:
+        # The index was synced before this: no row names these logs any more, whatever a crash leaves of them.
+        usage, writing = self._index.usage, self._writer.log_id
+        dead = [log_id for log_id in self._logs.ids() if log_id != writing and not usage.get(log_id)]
+        for log_id in dead:
+            freed = self._logs.delete(log_id)
+            copied = self._copied.pop(log_id, 0)
+            if copied:
+                self.reclaimed_by_compaction_bytes += max(0, freed - copied)
+            else:
+                self.reclaimed_by_deletion_bytes += freed
+            self._index.forget_log(log_id)
+            self._record_bytes.pop(log_id, None)
+        if dead:
+            self._logs.sync_directory()
+        return len(dead)
+
+    async def close(self) -> None:
+        """Let all files go, once nobody writes to a log; who reads now reads on."""
+        async with self._log_lock:
+            self._closed = True
+            await self.disk.run(self._logs.close)
+            await self.disk.run(self._writer.close)
+
+    def is_deleted(self, ledger_id: int) -> bool:
+        state = self._index.states.get(ledger_id)
+        return state is not None and state.kind == DELETED
+
+    def last_entry_id(self, ledger_id: int) -> int:
+        """-1 if there is none, or the ledger is deleted."""
+        return -1 if self.is_deleted(ledger_id) else self._index.last_entry_id(ledger_id)
+
+    async def load(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[Segment]:
+        """Entries from `first` on without a gap, checked: the first at least, what was asked for and what
+        follows it, up to the read-ahead. Errors as in `Bookie.read`.
+        """
+        return await self.disk.run(self._load, ledger_id, first, last, bytes_max)
+
+    def _load(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[Segment]:
+        segments = [self._load_row(ledger_id, first, last, bytes_max)]
+        left = self._settings.read_ahead_bytes - segments[0].record_bytes
+        while left > self._settings.read_ahead_bytes // 8:  # a few entries are not worth a read of their own
+            first = segments[-1].last + 1
+            try:
+                segment = self._load_row(ledger_id, first, first, 0, read_ahead_bytes=left)
+            except StorageError:
+                break  # whoever asks for that entry will be told
+            segments.append(segment)
+            left -= segment.record_bytes
+        return segments
+
+    async def load_runs(self, runs: Sequence[Run], bytes_max: int) -> list[Segment]:
+        """One segment for each run, in their order, without read-ahead and no further than to the end of its
+        first entry's row: until `bytes_max` bytes are read, or up to one that cannot be read. The first at
+        least; errors as in `Bookie.read`.
+        """
+        return await self.disk.run(self._load_runs, runs, bytes_max)
+
+    def _load_runs(self, runs: Sequence[Run], bytes_max: int) -> list[Segment]:
+        segments: list[Segment] = []
+        for ledger_id, first, last in runs:
+            try:
+                segment = self._load_row(ledger_id, first, last, bytes_max, read_ahead_bytes=0)
+            except StorageError:
+                if segments:
+                    break  # whoever asks for it first will be told
+                raise
+            segments.append(segment)
+            bytes_max -= segment.record_bytes
+            if bytes_max <= 0:
+                break
+        return segments
+
+    def _load_row(
+        self, ledger_id: int, first: int, last: int, bytes_max: int, *, read_ahead_bytes: int | None = None
+    ) -> Segment:
+        """From `first` to the end of its row, of what was asked for, or of the read-ahead."""
+        if self.is_deleted(ledger_id):
+            raise LedgerNotFound(f"ledger {ledger_id} is deleted")
+        row = self._index.find(ledger_id, first)
+        if row is None:
+            if first > self._index.last_entry_id(ledger_id):
+                raise LedgerNotFound(f"ledger {ledger_id} has no entry {first}")
+            raise CorruptData(
+                f"entry {first} of ledger {ledger_id} is lost: the journal that held it is damaged"
+            )
+        if row.lost:
+            raise CorruptData(f"entry {first} of ledger {ledger_id} is lost: {row.lost}")
+        index = first - row.first
+        begin = row.ends[index - 1] if index else 0
+        asked = row.ends[min(last, row.last) - row.first] - begin
+        ahead = self._settings.read_ahead_bytes if read_ahead_bytes is None else read_ahead_bytes
+        until = max(bisect_right(row.ends, begin + max(min(asked, bytes_max), ahead)), index + 1)
+        try:
+            return self._logs.load(ledger_id, row, first, row.first + until - 1)
+        except StorageError:
+            # Compaction replaces a row before it lets the log go that the row names.
+            if self._index.find(ledger_id, first) == row:
+                raise
+        return self._load_row(ledger_id, first, last, bytes_max, read_ahead_bytes=read_ahead_bytes)

@@ -1,0 +1,112 @@
+"""The two write caches: one fills while the other is flushed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from geminga.bookie.records.journal_position import JournalPosition
+from geminga.bookie.records.records import Segment
+from geminga.bookie.records.segment_map import SegmentMap
+
+
+class WriteCaches:
+    """Every durable entry of one ledger directory that its index does not have yet. `bytes_max` is for both
+    caches together.
+
+    The segments of one journal group share its buffer, which lives as long as one of them does. So a cache
+    is charged with whole buffers: `*_bytes` are the memory that it keeps from being used otherwise.
+    """
+
+    def __init__(self, bytes_max: int, positions: list[JournalPosition]) -> None:
+        """`positions` has each journal's end as of the last group that was given to the caches; whoever gives
+        keeps it, for all directories together.
+        """
+        self.active = SegmentMap()
+        self.flushing: SegmentMap | None = None
+        self.positions = positions
+        self.flushing_positions = tuple(positions)
+        """Once the flushing cache is in the index, the journals before this are not needed here."""
+        self._half_bytes = bytes_max // 2
+        self._foreign_bytes = self._flushing_foreign_bytes = 0
+        """Of the buffers, what belongs to none of the segments."""
+
+    @property
+    def active_bytes(self) -> int:
+        return self.active.bytes + self._foreign_bytes
+
+    @property
+    def flushing_bytes(self) -> int:
+        return 0 if self.flushing is None else self.flushing.bytes + self._flushing_foreign_bytes
+
+    def add(self, segments: Sequence[Segment]) -> None:
+        """All that one group has for this directory. The positions are moved in the same breath."""
+        add = self.active.add
+        record_bytes = 0
+        for segment in segments:
+            add(segment)
+            record_bytes += segment.ends[-1]
+        if segments:
+            self._foreign_bytes += len(segments[0].buffer) - record_bytes
+
+    def add_part(self, segments: Sequence[Segment]) -> None:
+        """`add` for a group that has entries for other directories, too: what is a small part of its buffer
+        is copied out of it.
+        """
+        if sum(segment.ends[-1] for segment in segments) * 8 >= len(segments[0].buffer) * 7:
+            self.add(segments)
+        else:
+            for segment in segments:
+                self.active.add(segment.detached())
+
+    def discard(self, ledger_id: int) -> None:
+        """Forget everything of a ledger in the active cache; its memory comes back when nothing else is in
+        the same groups, at the latest after the next flush.
+        """
+        before = self.active.bytes
+        self.active.discard(ledger_id)
+        self._foreign_bytes += before - self.active.bytes
+        if not self.active.entries:
+            self._foreign_bytes = 0
+
+    def is_full(self) -> bool:
+        """The active cache should be flushed."""
+        return self.active.bytes + self._foreign_bytes >= self._half_bytes
+
+    def is_over(self) -> bool:
+        """More is in the active cache than both may have: a full disk keeps it from being flushed."""
+        return self.active_bytes >= 2 * self._half_bytes
+
+    def has_room(self, queued_bytes: int) -> bool:
+        """Whether what is queued, and a little more, fits before the flush under way is done."""
+        return self.flushing is None or self.active_bytes + queued_bytes < self._half_bytes
+
+    def swap(self) -> SegmentMap:
+        """Make the active cache the flushing one. Only when none is."""
+        assert self.flushing is None
+        self.flushing = self.active
+        self.flushing_positions = tuple(self.positions)
+        self.active = SegmentMap()
+        self._flushing_foreign_bytes, self._foreign_bytes = self._foreign_bytes, 0
+        return self.flushing
+
+    def flushed(self) -> None:
+        """The index has everything of the flushing cache: let go of its memory."""
+        self.flushing = None
+        self._flushing_foreign_bytes = 0
+
+    def find(self, ledger_id: int, entry_id: int) -> Segment | None:
+        segment = self.active.find(ledger_id, entry_id)
+        if segment is None and self.flushing is not None:
+            segment = self.flushing.find(ledger_id, entry_id)
+        return segment
+
+    def last_entry_id(self, ledger_id: int) -> int:
+        """-1 if neither cache has the ledger."""
+        last = self.active.last_entry_id(ledger_id)
+        if last < 0 and self.flushing is not None:
+            last = self.flushing.last_entry_id(ledger_id)
+        return last
+
+    def ledgers(self) -> set[int]:
+        found = set(self.active.ledgers())
+        return found if self.flushing is None else found.union(self.flushing.ledgers())

@@ -1,0 +1,1 @@
+"""A client's socket, its session, a handler for each command."""

@@ -1,0 +1,240 @@
+"""Everything that a consumer sends beside FLOW and plain ACK."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+import trio
+
+from geminga import limits
+from geminga.broker.connection.handle_attach import begin
+from geminga.broker.connection.handle_schemas import check_consumer_schema
+from geminga.broker.connection.session import Attached, Handler, Session
+from geminga.broker.dispatch.consumer import Consumer
+from geminga.broker.topic.topic import Topic
+from geminga.errors import (
+    GemingaError,
+    InvalidName,
+    NotAllowed,
+    PeerError,
+    ProtocolError,
+    ServerError,
+    ServiceNotReady,
+)
+from geminga.names import TopicName, check_subscription
+from geminga.position import EARLIEST, LATEST, Position
+from geminga.wire import encoder
+from geminga.wire import pulsar_pb2 as pb
+from geminga.wire.commands import position_of
+from geminga.wire.message_metadata import peek
+
+
+class UnknownConsumer(PeerError):
+    """A request for a consumer that this connection does not have; the code is Pulsar's."""
+
+    server_error = ServerError.METADATA
+
+
+def subscribe(session: Session, command: pb.CommandSubscribe) -> Awaitable[None] | None:
+    """Attach a consumer. Success goes out before its first message."""
+    existing = session.consumers.get(command.consumer_id)
+    if existing is not None and not existing.consumer.closed:
+        session.outbox.write(encoder.success(command.request_id))
+        return None
+    if not command.subscription:
+        raise InvalidName("Empty subscription name")
+    check_subscription(command.subscription)
+    count_max = limits.CONSUMERS_PER_CONNECTION_MAX
+    name, scope = begin(session, "consumer", command.consumer_id, command, len(session.consumers), count_max)
+    return _subscribe(session, command, name, scope)
+
+
+async def _subscribe(
+    session: Session, command: pb.CommandSubscribe, name: TopicName, scope: trio.CancelScope
+) -> None:
+    try:
+        with scope:
+            create = command.force_topic_creation and session.topics.may_be_created(name)
+            topic = await session.topics.get(name, create=create)
+            await check_consumer_schema(session, topic, command)
+            await _attach(session, command, topic, scope)
+        if scope.cancel_called:
+            raise ServiceNotReady("Consumer was closed before it was created")
+    finally:
+        del session.opening["consumer", command.consumer_id]
+
+
+async def _attach(
+    session: Session, command: pb.CommandSubscribe, topic: Topic, scope: trio.CancelScope
+) -> None:
+    consumer = Consumer(
+        command,
+        session.outbox,
+        address=session.address,
+        client_version=session.client_version,
+        protocol_version=session.protocol_version,
+        connected_since_ms=session.rooms.clock.now_ms(),
+        wants_broker_metadata=session.wants_broker_metadata,
+        partition_index=topic.partition_index,
+    )
+    start = await _start_position(topic, command)
+    earliest = command.initialPosition == pb.CommandSubscribe.Earliest
+    subscription = await topic.subscribe(
+        command.subscription,
+        consumer,
+        durable=command.durable,
+        initial="earliest" if earliest else "latest",
+        start=start,
+        subscription_properties={pair.key: pair.value for pair in command.subscription_properties},
+        create=topic.policies.auto_subscription_creation.allowed or not command.durable,
+    )
+    if session.outbox.closed or scope.cancel_called:
+        subscription.remove_consumer(consumer)
+        return
+    session.consumers[command.consumer_id] = Attached(topic, subscription, consumer)
+    session.outbox.write(encoder.success(command.request_id))
+    subscription.announce(consumer)
+
+
+async def _start_position(topic: Topic, command: pb.CommandSubscribe) -> Position | None:
+    """Where a new cursor begins to read, if the client said so; None: by the initial position."""
+    if command.start_message_rollback_duration_sec > 0:
+        since_ms = topic.clock.now_ms() - command.start_message_rollback_duration_sec * 1000
+        return await topic.first_published_at(since_ms)
+    if not command.HasField("start_message_id"):
+        if command.durable:
+            return None
+        return EARLIEST if command.initialPosition == pb.CommandSubscribe.Earliest else LATEST
+    # The broker begins with this very entry; clients leave out what they do not want of it.
+    return _position(command.start_message_id)
+
+
+def _position(message_id: pb.MessageIdData) -> Position:
+    return Position(*position_of(message_id))
+
+
+def _attached(session: Session, consumer_id: int) -> Attached:
+    attached = session.consumers.get(consumer_id)
+    if attached is None or attached.consumer.closed:
+        raise UnknownConsumer("Consumer not found")
+    return attached
+
+
+def acknowledge(session: Session, command: pb.CommandAck) -> None:
+    """An ACK with more to it than positions: batch indexes, validation errors, properties."""
+    answers = command.HasField("request_id")
+    try:
+        attached = _attached(session, command.consumer_id)
+        attached.subscription.acknowledge_command(attached.consumer, command)
+    except GemingaError as error:
+        if answers:
+            session.outbox.write(
+                encoder.ack_response(command.consumer_id, command.request_id, error.server_error, str(error))
+            )
+        return
+    if answers:
+        session.outbox.write(encoder.ack_response(command.consumer_id, command.request_id))
+
+
+def redeliver(session: Session, command: pb.CommandRedeliverUnacknowledgedMessages) -> None:
+    attached = session.consumers.get(command.consumer_id)
+    if attached is None:
+        return
+    positions = [_position(m) for m in command.message_ids] or None
+    attached.subscription.redeliver(
+        attached.consumer, positions, command.consumer_epoch if command.HasField("consumer_epoch") else None
+    )
+
+
+async def unsubscribe(session: Session, command: pb.CommandUnsubscribe) -> None:
+    topic, subscription, consumer = _attached(session, command.consumer_id)
+    others = [c for c in subscription.consumers if c is not consumer]
+    if others and not command.force:
+        raise NotAllowed("Unconnected or shared consumer attempting to unsubscribe")
+    for other in others:
+        subscription.disconnect(other)
+    subscription.remove_consumer(consumer)
+    session.consumers.pop(command.consumer_id, None)
+    if topic.subscriptions.get(subscription.name) is subscription:
+        await topic.delete_subscription(subscription.name)
+    session.outbox.write(encoder.success(command.request_id))
+
+
+async def seek(session: Session, command: pb.CommandSeek) -> None:
+    """Move the cursor; the consumers are disconnected first and come back by themselves, as in Pulsar."""
+    topic, subscription, _ = _attached(session, command.consumer_id)
+    if command.HasField("message_id"):
+        position = _position(command.message_id)
+        await subscription.seek(position, ack_set=list(command.message_id.ack_set))
+    elif command.HasField("message_publish_time"):
+        await subscription.seek(await topic.first_published_at(command.message_publish_time))
+    else:
+        raise NotAllowed("SEEK needs a message id or a publish time")
+    session.outbox.write(encoder.success(command.request_id))
+
+
+def close_consumer(session: Session, command: pb.CommandCloseConsumer) -> None:
+    opening = session.opening.get(("consumer", command.consumer_id))
+    if opening is not None:
+        opening.cancel()
+    attached = session.consumers.pop(command.consumer_id, None)
+    if attached is not None:
+        attached.subscription.remove_consumer(attached.consumer)
+    session.outbox.write(encoder.success(command.request_id))
+
+
+async def last_message_id(session: Session, command: pb.CommandGetLastMessageId) -> None:
+    topic, subscription, _ = _attached(session, command.consumer_id)
+    last = topic.ledger.last_position()
+    answer = encoder.message_id(-1, -1)
+    if last is not None:
+        answer = encoder.message_id(*last, partition=topic.partition_index)
+        entries = await topic.ledger.read_positions([last])
+        if entries:
+            answer.batch_index = _last_batch_index(entries[0].body)
+    mark_delete = encoder.message_id(*subscription.cursor.mark_delete)
+    session.outbox.write(encoder.last_message_id(command.request_id, answer, mark_delete))
+
+
+def _last_batch_index(body: bytes) -> int:
+    """-1: no batch, or metadata that cannot be read."""
+    try:
+        metadata = peek(body)
+    except ProtocolError:
+        return -1
+    return metadata.num_messages_in_batch - 1 if metadata.is_batch else -1
+
+
+def consumer_stats(session: Session, command: pb.CommandConsumerStats) -> None:
+    answer = pb.CommandConsumerStatsResponse(request_id=command.request_id)
+    attached = session.consumers.get(command.consumer_id)
+    if attached is None:
+        answer.error_code = pb.ConsumerNotFound
+        answer.error_message = f"Consumer {command.consumer_id} not found"
+    else:
+        subscription, consumer = attached.subscription, attached.consumer
+        stats = consumer.statistics()
+        answer.consumerName = consumer.name
+        answer.availablePermits = max(stats.available_permits, 0)
+        answer.unackedMessages = max(stats.unacked_messages, 0)
+        answer.blockedConsumerOnUnackedMsgs = stats.blocked_consumer_on_unacked_msgs
+        answer.msgRateOut = stats.msg_rate_out
+        answer.msgThroughputOut = stats.msg_throughput_out
+        answer.msgRateRedeliver = stats.msg_rate_redeliver
+        answer.messageAckRate = stats.message_ack_rate
+        answer.address = consumer.address
+        answer.type = subscription.type
+        answer.msgBacklog = subscription.backlog()
+    session.outbox.write(encoder.consumer_stats(answer))
+
+
+HANDLERS: dict[type, Handler] = {
+    pb.CommandSubscribe: subscribe,
+    pb.CommandAck: acknowledge,
+    pb.CommandRedeliverUnacknowledgedMessages: redeliver,
+    pb.CommandUnsubscribe: unsubscribe,
+    pb.CommandSeek: seek,
+    pb.CommandCloseConsumer: close_consumer,
+    pb.CommandGetLastMessageId: last_message_id,
+    pb.CommandConsumerStats: consumer_stats,
+}

@@ -1,0 +1,65 @@
+"""Where is a topic, how many partitions has it, which topics are there."""
+
+from __future__ import annotations
+
+from geminga.broker.connection.session import Handler, Session
+from geminga.errors import GemingaError, NamespaceNotFound, TopicNotFound
+from geminga.names import NamespaceName, TopicName
+from geminga.wire import encoder
+from geminga.wire import pulsar_pb2 as pb
+from geminga.wire.topic_list import topics_hash
+
+
+def lookup(session: Session, command: pb.CommandLookupTopic) -> None:
+    """Every topic is here: answer with the address that the client came in by."""
+    try:
+        name = TopicName.parse(command.topic)
+        session.rooms.namespaces.check_exists(name.namespace)
+        if not session.topics.may_be_created(name):
+            raise TopicNotFound(f"Topic {name} does not exist and may not be created automatically")
+    except NamespaceNotFound as error:
+        answer = encoder.lookup_failed(command.request_id, error.server_error, "Namespace not found")
+    except GemingaError as error:
+        answer = encoder.lookup_failed(command.request_id, error.server_error, str(error))
+    else:
+        answer = encoder.lookup(command.request_id, session.service_url)
+    session.outbox.write(answer)
+
+
+async def partition_metadata(session: Session, command: pb.CommandPartitionedTopicMetadata) -> None:
+    """How many partitions a topic has; one that is made partitioned by default is made here, as in Pulsar."""
+    try:
+        name = TopicName.parse(command.topic)
+        partitions = await session.topics.partitions_or_create(
+            name, create=command.metadata_auto_creation_enabled
+        )
+    except GemingaError as error:
+        answer = encoder.partitioned_metadata_failed(command.request_id, error.server_error, str(error))
+    else:
+        answer = encoder.partitioned_metadata(command.request_id, partitions)
+    session.outbox.write(answer)
+
+
+async def topics_of_namespace(session: Session, command: pb.CommandGetTopicsOfNamespace) -> None:
+    """All topics of a namespace, none for one that does not exist. The client applies its pattern itself:
+    regular expressions of strangers are not run here.
+    """
+    namespace = NamespaceName.parse(command.namespace)
+    async with session.large_answers:
+        await session.outbox.wait_writable()
+        persistent = command.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT
+        names = session.topics.names_in(namespace) if persistent else []
+        digest = topics_hash(names)
+        changed = command.topics_hash != digest
+        session.outbox.write(
+            encoder.topics_of_namespace(
+                command.request_id, names if changed else [], topics_hash=digest, changed=changed
+            )
+        )
+
+
+HANDLERS: dict[type, Handler] = {
+    pb.CommandLookupTopic: lookup,
+    pb.CommandPartitionedTopicMetadata: partition_metadata,
+    pb.CommandGetTopicsOfNamespace: topics_of_namespace,
+}

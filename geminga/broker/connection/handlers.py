@@ -1,0 +1,25 @@
+"""Which function answers which command: all that a client may send.
+
+A command without an entry is one that only a broker may send.
+"""
+
+from __future__ import annotations
+
+from geminga.broker.connection import (
+    handle_connect,
+    handle_consume,
+    handle_lookup,
+    handle_produce,
+    handle_schemas,
+    handle_unserved,
+)
+from geminga.broker.connection.session import Handler
+
+HANDLERS: dict[type, Handler] = {
+    **handle_connect.HANDLERS,
+    **handle_lookup.HANDLERS,
+    **handle_produce.HANDLERS,
+    **handle_consume.HANDLERS,
+    **handle_schemas.HANDLERS,
+    **handle_unserved.HANDLERS,
+}

@@ -1,0 +1,1 @@
+"""What a topic's subscriptions hold back for later."""

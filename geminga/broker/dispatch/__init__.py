@@ -1,0 +1,1 @@
+"""Which consumer gets which entry, and when."""

@@ -1,0 +1,47 @@
+"""What subscriptions may be told from outside; the names in brackets are `broker.conf`'s."""
+
+from __future__ import annotations
+
+import msgspec
+
+from geminga import limits
+from geminga.broker.dispatch.choice import ROUND_ROBIN_ENTRIES_MAX
+from geminga.broker.dispatch.hash_ranges import RING_POINTS
+
+
+class SubscriptionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of all subscriptions of a topic."""
+
+    read_entries_max: int = 100
+    """[dispatcherMaxReadBatchSize]"""
+    read_bytes_max: int = 5 * limits.MIB
+    """[dispatcherMaxReadSizeBytes]"""
+    round_robin_entries_max: int = ROUND_ROBIN_ENTRIES_MAX
+    """[dispatcherMaxRoundRobinBatchSize]"""
+    consumers_max: int = 0
+    """0: no limit [maxConsumersPerSubscription]"""
+    unacked_max_per_consumer: int = 50_000
+    """0: no limit [maxUnackedMessagesPerConsumer]"""
+    unacked_max_per_subscription: int = 200_000
+    """0: no limit [maxUnackedMessagesPerSubscription]"""
+    batch_index_acks: bool = True
+    """[acknowledgmentAtBatchIndexLevelEnabled]"""
+    delayed_delivery: bool = True
+    """[delayedDeliveryEnabled]"""
+    failover_delay_ms: int = 1_000
+    """How long a new active consumer waits, so that acks of the one before may still arrive
+    [activeConsumerFailoverDelayTimeMillis]"""
+    failover_by_hash: bool = False
+    """[activeConsumerFailoverConsistentHashing]"""
+    key_shared_ring: bool = True
+    """[subscriptionKeySharedUseConsistentHashing]"""
+    key_shared_ring_points: int = RING_POINTS
+    """[subscriptionKeySharedConsistentHashingReplicaPoints]"""
+    look_ahead_max_per_consumer: int = 2_000
+    """Entries that may be read past blocked keys [keySharedLookAheadMsgInReplayThresholdPerConsumer]"""
+    look_ahead_max_per_subscription: int = 20_000
+    """[keySharedLookAheadMsgInReplayThresholdPerSubscription]"""
+    read_retry_ms_min: int = 15_000
+    """[dispatcherReadFailureBackoffInitialTimeInMs]"""
+    read_retry_ms_max: int = 60_000
+    """[dispatcherReadFailureBackoffMaxTimeInMs]"""

@@ -1,0 +1,1 @@
+"""Outboxes, rates, the memory of what publishers send."""

@@ -1,0 +1,63 @@
+"""Rates from counters: a counter is cheap on the hot path, the division is done once per interval."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from functools import cache
+
+from geminga.broker.flow.statistics import Classes
+
+
+class Rate:
+    """How fast one counter grew over the last interval, per second."""
+
+    __slots__ = ("_last", "per_s")
+
+    def __init__(self) -> None:
+        self._last = 0
+        self.per_s = 0.0
+
+    def measure(self, counter: int, elapsed_s: float) -> float:
+        """Close an interval of `elapsed_s` seconds at which the counter stands at `counter`."""
+        self.per_s = max(counter - self._last, 0) / elapsed_s if elapsed_s > 0 else 0.0
+        self._last = counter
+        return self.per_s
+
+
+@cache
+def _zeros(count: int) -> tuple[int, ...]:
+    """One for all histograms of a kind: most topics are idle."""
+    return (0,) * count
+
+
+class Histogram:
+    """How many values fell into each class since the interval began; the classes are not cumulative."""
+
+    __slots__ = ("_bounds", "_counts", "_past", "_past_sum", "_sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        """`bounds` are the classes' upper ends, ascending; one more class is for what is above the last."""
+        self._bounds = tuple(bounds)  # the one that was given, if it is a tuple
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+        self._past = _zeros(len(bounds) + 1)
+        self._past_sum = 0.0
+
+    def add(self, value: float, count: int = 1) -> None:
+        """Count `value`, `count` times. Hot: once for an entry or for a group of equals."""
+        self._counts[bisect_left(self._bounds, value)] += count
+        self._sum += value * count
+
+    def measure(self) -> None:
+        """Close the interval: `classes` tells of it until the next one is closed."""
+        if not any(self._counts):
+            self._past, self._past_sum = _zeros(len(self._counts)), 0.0
+            return
+        self._past, self._past_sum = tuple(self._counts), self._sum
+        self._counts = [0] * len(self._counts)
+        self._sum = 0.0
+
+    def classes(self) -> Classes:
+        """Of the last closed interval, as Pulsar exposes it."""
+        return Classes(self._past, self._past_sum)

@@ -1,0 +1,1 @@
+"""What an operator sees of the broker and may change."""

@@ -1,0 +1,278 @@
+"""Buckets that were built elsewhere, brought to a topic that is in use: checked against the topic, written,
+named in one write, and told to the index. A refusal changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import trio
+from pyroaring import BitMap
+
+from geminga.broker.operator.delayed_statistics import AdoptedBuckets
+from geminga.errors import Conflict, CorruptData, NotAllowed, PeerError, ProtocolError, ServiceNotReady
+from geminga.tracker.buckets.bucket_check import whole_bucket
+from geminga.tracker.buckets.bucket_set import Outdated
+from geminga.tracker.buckets.bucket_store import BucketWriter
+from geminga.tracker.buckets.recovery import unacknowledged
+from geminga.tracker.buckets.retrying import OffLoop
+from geminga.tracker.format.bucket_bundle_format import decode_bundle
+from geminga.tracker.format.bucket_format import Directory
+from geminga.tracker.format.rows import FAR_MS, place_of
+from geminga.tracker.format.stored_bucket import StoredBucket
+from geminga.tracker.index.adopting import (
+    GivenOut,
+    add_bucket,
+    cut_off,
+    left_over,
+    replace_bucket,
+    replaced_by,
+    union,
+)
+from geminga.tracker.index.view import View
+from geminga.wire.message_metadata import peek
+
+if TYPE_CHECKING:
+    from geminga.broker.delays.index_home import IndexHome
+    from geminga.broker.subscription.subscription import Subscription
+    from geminga.broker.topic.topic import Topic
+
+SPOT_CHECKS: Final = 8
+"""Of each bucket so many messages are read, and have to be due when it says."""
+READ_AGAIN_MAX: Final = 200_000
+"""Messages that only the replaced buckets have; they are read from the backlog again."""
+SEALED_WITHIN_S: Final = 20.0
+LOOK_AGAIN_S: Final = 0.01
+
+
+class BadBucket(PeerError):
+    """What was sent is no bucket, or none of this topic."""
+
+
+class _New(NamedTuple):
+    directory: Directory
+    """With the members."""
+    entries: list[bytes]
+    sampled: list[tuple[int, int, int]]
+    """Some of its messages: ledger, entry, due time."""
+
+    @property
+    def range(self) -> tuple[int, int]:
+        return self.directory.start_ledger, self.directory.end_ledger
+
+
+@dataclass
+class _Adoption:
+    """One request, after the checks."""
+
+    subscription: Subscription
+    home: IndexHome
+    new: list[_New]
+    generation: int
+    written: list[tuple[BucketWriter, StoredBucket]] = field(default_factory=list)
+    indexed: int = 0
+    read_again: int = 0
+    replaced: int = 0
+
+
+async def adopt_buckets(topic: Topic, subscription: Subscription, bundle: bytes) -> AdoptedBuckets:
+    """Take the buckets of a bundle into the index that the subscription looks at, in place of all that it has
+    of their ledgers. On return they are durable, and in effect.
+
+    BadBucket: damaged, or not of this topic. Conflict: it would take away what the index has of other
+    ledgers. NotAllowed: this index keeps no buckets. ServiceNotReady, StorageError. Nothing has changed then.
+    Cancelling leaves all of it done, or nothing.
+    """
+    home = await _home(topic, subscription)
+    async with home.adopting:
+        if not home.is_recovered:
+            raise ServiceNotReady("the index is still being read; try again")
+        assert home.keeper is not None
+        generation = home.keeper.buckets.generation
+        new = await _decoded(home.off_loop, bundle)
+        for one in new:
+            _check_place(topic, subscription, one.directory)
+            await _check_times(topic, subscription, one.sampled)
+        adoption = _Adoption(subscription, home, new, generation)
+        ranges = [one.range for one in new]
+        home.index.buckets.reserve(ranges)
+        try:
+            await _wait_sealed(home, ranges)
+            await _check_replaced(home, ranges, new)
+            try:
+                await _write(adoption)
+                await _name(topic, adoption)
+            except BaseException as error:
+                await _abandon(adoption, error)
+                raise
+        except Outdated as error:
+            raise Conflict(f"the subscription was cleared meanwhile: {error}") from error
+        finally:
+            home.index.buckets.unreserve(ranges)
+    return AdoptedBuckets(
+        buckets=len(new),
+        messages=sum(one.directory.rows for one in new),
+        indexed=adoption.indexed,
+        replaced=adoption.replaced,
+        read_again=adoption.read_again,
+    )
+
+
+async def _home(topic: Topic, subscription: Subscription) -> IndexHome:
+    delays, delayed = topic.delays, subscription.delayed
+    if not delays.settings.keeps_buckets:
+        raise NotAllowed(
+            "this broker's delayed index keeps no buckets: delayedDeliveryTrackerFactoryClassName would have "
+            "to be BucketDelayedDeliveryTrackerFactory"
+        )
+    if not delayed.policy.active:
+        raise NotAllowed("delayed delivery is switched off for this topic")
+    if not subscription.cursor.durable:
+        raise NotAllowed(f"{subscription.name} is not durable: its index keeps no buckets")
+    await delayed.open()
+    home = delays.home_of(delayed)
+    if home is None or home.keeper is None:
+        raise ServiceNotReady("the subscription is being closed; try again")
+    return home
+
+
+# -- checks -------------------------------------------------------------------------------------------------
+
+
+async def _decoded(off_loop: OffLoop, bundle: bytes) -> list[_New]:
+    try:
+        buckets = await off_loop(decode_bundle, bundle)
+        new = [await off_loop(_look_into, entries) for entries in buckets]
+    except CorruptData as error:
+        raise BadBucket(str(error)) from None
+    if not new:
+        raise BadBucket("there is no bucket in it")
+    ranges = sorted(one.range for one in new)
+    for before, after in pairwise(ranges):
+        if after[0] <= before[1]:
+            raise BadBucket(f"two buckets of ledger {after[0]}")
+    return new
+
+
+def _look_into(entries: list[bytes]) -> _New:
+    directory, rows = whole_bucket(dict(enumerate(entries)))
+    step = max(1, rows.length // SPOT_CHECKS)
+    codes, times_ms = rows.codes[::step].tolist(), rows.times_ms[::step].tolist()
+    sampled = [(*place_of(code), at_ms) for code, at_ms in zip(codes, times_ms, strict=True)]
+    return _New(directory, entries, sampled)
+
+
+def _check_place(topic: Topic, subscription: Subscription, directory: Directory) -> None:
+    """That all of it is in the topic, and something of it not acknowledged yet."""
+    ledger = topic.ledger
+    ids = [info.ledger_id for info in ledger.ledgers]
+    first, last = directory.start_ledger, directory.end_ledger
+    name = f"the bucket of ledgers {first} to {last}"
+    if not ids or first < ids[0] or last > ids[-1]:
+        there = f"has the ledgers {ids[0]} to {ids[-1]}" if ids else "has no ledger"
+        raise BadBucket(f"{name}: the topic {there}")
+    for ledger_id, entry_ids in directory.members.items():
+        if entry_ids.max() >= ledger.entries_in(ledger_id):
+            raise BadBucket(f"{name}: there is no message {ledger_id}:{entry_ids.max()}")
+    if not unacknowledged(topic.delays.wanted_by(subscription.delayed), directory.members):
+        raise BadBucket(f"{name}: all of its messages are acknowledged")
+
+
+async def _check_times(topic: Topic, subscription: Subscription, sampled: list[tuple[int, int, int]]) -> None:
+    """That some messages are due when the bucket says."""
+    said = {(ledger_id, entry_id): at_ms for ledger_id, entry_id, at_ms in sampled}
+    for entry in await topic.ledger.read_positions(sorted(said)):
+        try:
+            due_ms = min(peek(entry.body).deliver_at_ms, FAR_MS)
+        except ProtocolError:
+            due_ms = 0
+        if due_ms != said[entry.position]:
+            ledger_id, entry_id = entry.position
+            raise BadBucket(
+                f"message {ledger_id}:{entry_id} is due at {due_ms}, not at {said[entry.position]}: these "
+                "buckets were built from another backlog"
+            )
+
+
+async def _check_replaced(home: IndexHome, ranges: Sequence[tuple[int, int]], new: Sequence[_New]) -> None:
+    kept = union([one.directory.members for one in new])
+    for bucket in replaced_by(home.index, ranges):
+        await trio.lowlevel.checkpoint()
+        lost = sum(map(len, left_over(home.index, bucket, kept).values()))
+        if lost > READ_AGAIN_MAX:
+            raise Conflict(
+                f"the bucket of ledgers {bucket.start_ledger} to {bucket.end_ledger} would be replaced, and "
+                f"has {lost} messages that these do not have; bring buckets for all of its ledgers at once"
+            )
+
+
+async def _wait_sealed(home: IndexHome, ranges: Sequence[tuple[int, int]]) -> None:
+    for _ in range(round(SEALED_WITHIN_S / LOOK_AGAIN_S)):
+        if cut_off(home.index, ranges):
+            return
+        await trio.sleep(LOOK_AGAIN_S)
+    raise ServiceNotReady("what the index has in memory of these ledgers could not be sealed; try again")
+
+
+# -- in -----------------------------------------------------------------------------------------------------
+
+
+async def _write(adoption: _Adoption) -> None:
+    store = adoption.home.store
+    for one in adoption.new:
+        writer = await store.begin()
+        stored = StoredBucket(writer.ledger_id, one.directory, sum(map(len, one.entries)))
+        adoption.written.append((writer, stored))
+        await writer.append(one.entries)
+    for writer, _ in adoption.written:
+        await writer.finish()
+
+
+async def _abandon(adoption: _Adoption, error: BaseException) -> None:
+    """What was named and cleared since is deleted by whoever cleared it."""
+    with trio.CancelScope(shield=True):
+        for writer, _ in adoption.written:
+            await adoption.home.store.abandon(writer, error)
+
+
+async def _name(topic: Topic, adoption: _Adoption) -> None:
+    home, index = adoption.home, adoption.home.index
+    assert home.keeper is not None
+    pairs = zip(adoption.written, adoption.new, strict=True)
+    members = {stored: one.directory.members for (_, stored), one in pairs}
+    kept = union(list(members.values()))
+    given_out = _given_out(topic, home)
+
+    def replaced() -> list[StoredBucket]:
+        old = replaced_by(index, [one.range for one in adoption.new])
+        adoption.replaced = len(old)
+        return old
+
+    def tell_index(bucket: StoredBucket) -> bool:
+        wanted = unacknowledged(topic.delays.wanted_by(adoption.subscription.delayed), members[bucket])
+        if not wanted:
+            return False
+        adoption.indexed += add_bucket(index, bucket, wanted, given_out)
+        return True
+
+    def tell_replaced(bucket: StoredBucket) -> None:
+        adoption.read_again += replace_bucket(index, bucket, kept)
+
+    await home.keeper.buckets.name_all(
+        adoption.written, replaced, adoption.generation, tell_index, tell_replaced
+    )
+
+
+def _given_out(topic: Topic, home: IndexHome) -> GivenOut:
+    by_view: dict[object, Callable[[int], BitMap]] = {
+        delayed.tracker: delayed.out_of for delayed in topic.delays.users_of(home)
+    }
+
+    def given_out(view: View, ledger_id: int) -> BitMap:
+        out_of = by_view.get(view)
+        return BitMap() if out_of is None else out_of(ledger_id)
+
+    return given_out

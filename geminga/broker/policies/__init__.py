@@ -1,0 +1,1 @@
+"""Tenants, namespaces, policies, and what holds for a topic."""

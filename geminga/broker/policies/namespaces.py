@@ -1,0 +1,292 @@
+"""Tenants, namespaces and their policies: who exists, and what was set for whom.
+
+Everything is a record in the metadata store, durable when a call returns. Policies are kept as the JSON that
+came in, under Pulsar's own keys, so that what this broker does not act upon is still stored and returned.
+Texts and codes are Pulsar 4.0's; admin clients show them to people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from geminga.broker.policies.records import check_created
+from geminga.errors import BadVersion, Conflict, InvalidName, KeyMissing, NamespaceNotFound, PeerError
+from geminga.metadata import records
+from geminga.metadata.records import NamespaceRecord, TenantRecord
+from geminga.metadata.store import MUST_NOT_EXIST, Delete, MetadataStore, Put
+from geminga.names import NamespaceName, TopicDomain, check_tenant, decode_name
+
+if TYPE_CHECKING:
+    from geminga.clock import Clock
+
+BUNDLES_DEFAULT = 4
+BUNDLES_MAX = 1024
+PUBLIC = "public"
+SYSTEM = "pulsar"
+_BUNDLE_RANGE = 2**32
+
+
+class TenantNotFound(PeerError):
+    http_status = 404
+
+
+class ClusterNotAllowed(PeerError):
+    """A cluster that does not exist."""
+
+    http_status = 412
+
+
+class ClusterForbidden(ClusterNotAllowed):
+    """A cluster that the tenant may not use."""
+
+    http_status = 403
+
+
+class Namespaces:
+    """The tenants and namespaces of one broker. Reads are plain calls, changes wait for the disk."""
+
+    def __init__(self, metadata: MetadataStore, clock: Clock, *, cluster: str) -> None:
+        self._metadata = metadata
+        self._clock = clock
+        self.cluster = cluster
+        self.on_policies_changed: Callable[[NamespaceName], None] = lambda name: None
+        """Called after each change of what was set for a namespace."""
+
+    async def bootstrap(self) -> None:
+        """Make what every Pulsar has: public/default for users, pulsar/system for itself. Idempotent."""
+        puts: list[Put] = []
+        for tenant, namespace in ((PUBLIC, "default"), (SYSTEM, "system")):
+            if self._metadata.get(records.tenant_path(tenant)) is None:
+                record = TenantRecord(admin_roles=[], allowed_clusters=[self.cluster])
+                puts.append(Put(records.tenant_path(tenant), records.encode(record), MUST_NOT_EXIST))
+            path = records.namespace_path(NamespaceName(tenant, namespace))
+            if self._metadata.get(path) is None:
+                puts.append(Put(path, records.encode(self._new_record({}, BUNDLES_DEFAULT)), MUST_NOT_EXIST))
+        if puts:
+            await self._metadata.transact(puts, [])
+
+    def _new_record(self, policies: dict[str, Any], bundles: int) -> NamespaceRecord:
+        return NamespaceRecord(policies=policies, created_ms=self._clock.now_ms(), bundles=bundles)
+
+    # -- tenants ---------------------------------------------------------------------------------------------
+
+    def tenants(self) -> list[str]:
+        return sorted(decode_name(name) for name in self._metadata.children(records.TENANTS))
+
+    def tenant(self, name: str) -> TenantRecord:
+        """Raises `TenantNotFound`."""
+        stored = self._metadata.get(records.tenant_path(name))
+        if stored is None:
+            raise TenantNotFound("Tenant does not exist")
+        return records.decode(TenantRecord, stored.value, records.tenant_path(name))
+
+    async def create_tenant(self, name: str, record: TenantRecord) -> None:
+        """Raises `Conflict` if it exists, `InvalidName`, `ClusterNotAllowed`."""
+        try:
+            check_tenant(name)
+        except InvalidName:
+            raise InvalidName("Tenant name is not valid") from None
+        self._check_clusters(record)
+        try:
+            await self._metadata.put(records.tenant_path(name), records.encode(record), MUST_NOT_EXIST)
+        except BadVersion:
+            raise Conflict("Tenant already exist") from None
+
+    async def update_tenant(self, name: str, record: TenantRecord) -> None:
+        """Raises `TenantNotFound`, `ClusterNotAllowed`."""
+        self._check_clusters(record)
+        while True:
+            stored = self._metadata.get(records.tenant_path(name))
+            if stored is None:
+                raise TenantNotFound(f"Tenant {name} not found")
+            try:
+                await self._metadata.put(records.tenant_path(name), records.encode(record), stored.version)
+                return
+            except BadVersion:
+                continue
+
+    async def delete_tenant(self, name: str) -> None:
+        """Raises `TenantNotFound`, and `Conflict` while it has namespaces."""
+        path = records.tenant_path(name)
+        stored = self._metadata.get(path)
+        if stored is None:
+            raise TenantNotFound("Tenant doesn't exist")
+        if self._metadata.children(records.namespaces_path(name)):
+            raise Conflict("The tenant still has active namespaces")
+        try:
+            await self._metadata.delete(path, stored.version)
+        except KeyMissing:
+            raise TenantNotFound("Tenant doesn't exist") from None
+        except BadVersion:
+            # A namespace was made meanwhile, or the tenant changed: who asked should look again.
+            raise Conflict("The tenant was changed at the same time; try again") from None
+
+    def _check_clusters(self, record: TenantRecord) -> None:
+        if not record.allowed_clusters or not all(name.strip() for name in record.allowed_clusters):
+            raise ClusterNotAllowed("Clusters cannot be empty or blank")
+        if any(name != self.cluster for name in record.allowed_clusters):
+            raise ClusterNotAllowed("Clusters do not exist")
+
+    # -- namespaces ------------------------------------------------------------------------------------------
+
+    def check_exists(self, name: NamespaceName) -> None:
+        """Raises `NamespaceNotFound`."""
+        if self._metadata.get(records.namespace_path(name)) is None:
+            raise NamespaceNotFound(f"Namespace {name} does not exist")
+
+    def namespaces(self, tenant: str) -> list[str]:
+        """Full names (`tenant/namespace`), sorted. Raises `TenantNotFound`."""
+        if self._metadata.get(records.tenant_path(tenant)) is None:
+            raise TenantNotFound("Tenant not found")
+        children = self._metadata.children(records.namespaces_path(tenant))
+        return sorted(f"{tenant}/{decode_name(name)}" for name in children)
+
+    def all_namespaces(self) -> list[str]:
+        return [namespace for tenant in self.tenants() for namespace in self.namespaces(tenant)]
+
+    def record(self, name: NamespaceName) -> NamespaceRecord:
+        """What was stored. Raises `NamespaceNotFound`."""
+        stored = self._metadata.get(records.namespace_path(name))
+        if stored is None:
+            raise NamespaceNotFound("Namespace does not exist")
+        return records.decode(NamespaceRecord, stored.value, records.namespace_path(name))
+
+    def policies(self, name: NamespaceName) -> dict[str, Any]:
+        """All policies under Pulsar's keys: what was set over what holds without. Raises
+        `NamespaceNotFound`.
+        """
+        record = self.record(name)
+        return {
+            **_default_policies(self.cluster),
+            **record.policies,
+            "bundles": {
+                "boundaries": bundle_boundaries(record.bundles),
+                "numBundles": record.bundles,
+            },
+        }
+
+    async def create(self, name: NamespaceName, policies: dict[str, Any] | None = None) -> None:
+        """Raises `TenantNotFound`, `Conflict` if it exists, `PeerError` for policies that make no sense."""
+        given = dict(policies or {})
+        bundles = _bundle_count(given.pop("bundles", None))
+        self._check_replication(name, given.get("replication_clusters"))
+        given = check_created(given)
+        record = records.encode(self._new_record(given, bundles))
+        while True:
+            tenant = self._metadata.get(records.tenant_path(name.tenant))
+            if tenant is None:
+                raise TenantNotFound("Tenant does not exist")
+            if self._metadata.get(records.namespace_path(name)) is not None:
+                raise Conflict("Namespace already exists")
+            # The tenant is written too, unchanged: its version then refuses a delete that ran beside this.
+            puts = [
+                Put(records.namespace_path(name), record, MUST_NOT_EXIST),
+                Put(records.tenant_path(name.tenant), tenant.value, tenant.version),
+            ]
+            try:
+                await self._metadata.transact(puts, [])
+                return
+            except BadVersion:
+                continue
+
+    async def delete(self, name: NamespaceName) -> None:
+        """Raises `NamespaceNotFound`, and `Conflict` while it has topics."""
+        path = records.namespace_path(name)
+        stored = self._metadata.get(path)
+        if stored is None:
+            raise NamespaceNotFound(f"Namespace {name} does not exist.")
+        if self.has_topics(name):
+            raise Conflict("Cannot delete non empty namespace")
+        try:
+            await self._metadata.transact([], [Delete(path, stored.version)])
+        except (BadVersion, KeyMissing):
+            raise Conflict("The namespace was changed at the same time; try again") from None
+
+    def has_topics(self, name: NamespaceName) -> bool:
+        return any(
+            self._metadata.children(records.topics_path(root, name, domain.value))
+            for root in (records.MANAGED_LEDGERS, records.PARTITIONED_TOPICS)
+            for domain in TopicDomain
+        )
+
+    async def change_policies(
+        self, name: NamespaceName, change: Callable[[dict[str, Any]], dict[str, Any]]
+    ) -> None:
+        """Replace the policies that were set by what `change` makes of them; it may be called again when
+        somebody else was faster. Durable on return. Raises `NamespaceNotFound`, and what `change` raises.
+        """
+        path = records.namespace_path(name)
+        while True:
+            stored = self._metadata.get(path)
+            if stored is None:
+                raise NamespaceNotFound("Namespace does not exist")
+            record = records.decode(NamespaceRecord, stored.value, path)
+            policies = change(record.policies)
+            if policies == record.policies:
+                return
+            changed = NamespaceRecord(policies=policies, created_ms=record.created_ms, bundles=record.bundles)
+            try:
+                await self._metadata.put(path, records.encode(changed), stored.version)
+                break
+            except BadVersion:
+                continue
+        self.on_policies_changed(name)
+
+    def _check_replication(self, name: NamespaceName, clusters: object) -> None:
+        if clusters is None:
+            return
+        if not isinstance(clusters, list) or any(cluster != self.cluster for cluster in clusters):
+            raise ClusterForbidden(
+                f"Cluster {_plain(clusters)} is not in the list of allowed clusters list for tenant "
+                f"[{name.tenant}]"
+            )
+
+
+def _plain(clusters: object) -> str:
+    """As Java prints a list."""
+    return f"[{', '.join(map(str, clusters))}]" if isinstance(clusters, list) else str(clusters)
+
+
+def bundle_boundaries(bundles: int) -> list[str]:
+    """Where `bundles` equal parts of the 32-bit hash range begin, and where the last one ends."""
+    size = _BUNDLE_RANGE // bundles
+    starts = [f"0x{size * index:08x}" for index in range(bundles)]
+    return [*starts, f"0x{_BUNDLE_RANGE - 1:08x}"]
+
+
+def _bundle_count(given: object) -> int:
+    count = given.get("numBundles", BUNDLES_DEFAULT) if isinstance(given, dict) else BUNDLES_DEFAULT
+    if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= BUNDLES_MAX:
+        raise PeerError(
+            f"Invalid number of bundles. Number of bundles has to be in the range of (0, {BUNDLES_MAX}]."
+        )
+    return count or BUNDLES_DEFAULT
+
+
+def _default_policies(cluster: str) -> dict[str, Any]:
+    return {
+        "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
+        "replication_clusters": [cluster],
+        "allowed_clusters": [],
+        "bundles": {},
+        "backlog_quota_map": {},
+        "clusterDispatchRate": {},
+        "topicDispatchRate": {},
+        "subscriptionDispatchRate": {},
+        "replicatorDispatchRate": {},
+        "clusterSubscribeRate": {},
+        "publishMaxMessageRate": {},
+        "latency_stats_sample_rate": {},
+        "deleted": False,
+        "encryption_required": False,
+        "subscription_auth_mode": "None",
+        "offload_threshold": -1,
+        "offload_threshold_in_seconds": -1,
+        "schema_compatibility_strategy": "UNDEFINED",
+        "is_allow_auto_update_schema": True,
+        "schema_validation_enforced": False,
+        "subscription_types_enabled": [],
+        "properties": {},
+        "migrated": False,
+    }

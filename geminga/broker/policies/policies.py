@@ -1,0 +1,327 @@
+"""Policies of broker, namespace and topic, and what holds for a topic in the end.
+
+The topic's own value wins over its namespace's, that one over the broker's; each policy by itself. A change
+is on disk when its call returns, and every loaded topic that it concerns has been told by then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from geminga.broker.policies.records import (
+    AGE,
+    QUOTAS,
+    QUOTAS_KEY,
+    STORAGE,
+    Overrides,
+    by_type,
+    changed_quotas,
+    check_namespace_retention,
+    fits,
+    from_namespace,
+    from_topic,
+    retention_of,
+    stored_quotas,
+    with_value,
+)
+from geminga.broker.policies.table import BY_NAME, Policy, check
+from geminga.broker.policies.values import (
+    AutoSubscriptionCreation,
+    BacklogQuota,
+    DelayedDelivery,
+    DispatchRate,
+    InactiveTopic,
+    Persistence,
+    PolicyInvalid,
+    PublishRate,
+    Retention,
+    SubscribeRate,
+    shown,
+)
+from geminga.errors import BadVersion, KeyMissing, NamespaceNotFound
+from geminga.metadata import records
+from geminga.metadata.records import TopicPoliciesRecord
+from geminga.metadata.store import MUST_NOT_EXIST, MetadataStore
+
+if TYPE_CHECKING:
+    from geminga.broker.policies.namespaces import Namespaces
+    from geminga.names import NamespaceName, TopicName
+
+log = logging.getLogger("geminga.broker")
+
+NAMESPACES_REMEMBERED_MAX = 1_000
+NOTHING: Overrides = {}
+"""What nearly every topic sets itself; one object for all."""
+NO_QUOTA = BacklogQuota(-1, -1, "producer_request_hold")
+
+
+class EffectivePolicies(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for one topic. Counts: 0 is no limit. The defaults are Pulsar's `broker.conf`."""
+
+    retention: Retention = Retention()
+    message_ttl_s: int = 0
+    """0: nothing expires."""
+    quota_size: BacklogQuota = NO_QUOTA
+    """Its `limit_size` counts: bytes that a subscription may have in its backlog."""
+    quota_age: BacklogQuota = NO_QUOTA
+    """Its `limit_time` counts: seconds since the oldest message of a backlog was published."""
+    delayed_delivery: DelayedDelivery = DelayedDelivery(1000, True, 0)
+    ttl_from_due_time: bool = False
+    """A delayed message's TTL begins when it is due."""
+    quota_from_due_time: bool = False
+    """What is not due yet does not count for backlog quotas, and an age is counted from the due time."""
+    publish_rate: PublishRate | None = None
+    dispatch_rate: DispatchRate = DispatchRate(period_s=1)
+    subscription_dispatch_rate: DispatchRate = DispatchRate(period_s=1)
+    subscribe_rate: SubscribeRate = SubscribeRate(0, 30)
+    deduplication: bool = False
+    deduplication_snapshot_interval_s: int = 120
+    producers_max: int = 0
+    consumers_max: int = 0
+    consumers_max_per_subscription: int = 0
+    subscriptions_max: int = 0
+    unacked_max_per_consumer: int = 50_000
+    unacked_max_per_subscription: int = 200_000
+    subscription_types: Sequence[str] = ("Exclusive", "Shared", "Failover", "Key_Shared")
+    auto_subscription_creation: AutoSubscriptionCreation = AutoSubscriptionCreation(True)
+    persistence: Persistence = Persistence(1, 1, 1, 1.0)
+    compaction_threshold_bytes: int = 0
+    inactive_topic: InactiveTopic = InactiveTopic("delete_when_no_subscriptions", 60, True)
+    schema_compatibility: str = "FULL"
+    schema_validation_enforced: bool = False
+    schema_auto_update: bool = True
+    """Whether a producer may bring a new version of a schema."""
+    subscription_expiration_minutes: int = 0
+
+
+Listener = Callable[[EffectivePolicies], None]
+
+
+class _Attached:
+    """A topic that is loaded, or whose partitions are: what it sets itself, and who wants to know."""
+
+    __slots__ = ("listeners", "overrides")
+
+    def __init__(self, overrides: Overrides) -> None:
+        self.overrides = overrides
+        self.listeners: list[Listener] = []
+
+    def tell(self, effective: EffectivePolicies) -> None:
+        for listener in tuple(self.listeners):
+            listener(effective)
+
+
+class Policies:
+    """The policies of one broker. Reads are plain calls, changes wait for the disk."""
+
+    def __init__(self, metadata: MetadataStore, namespaces: Namespaces, defaults: EffectivePolicies) -> None:
+        """`defaults` is what the broker's configuration says."""
+        self.defaults = defaults
+        self._metadata = metadata
+        self._namespaces = namespaces
+        self._of_namespace: dict[str, Overrides] = {}
+        self._said: set[str] = set()
+        self._shared: dict[str, EffectivePolicies] = {}
+        """By namespace: what holds for its topics that have no policies of their own."""
+        self._attached: dict[NamespaceName, dict[TopicName, _Attached]] = {}
+        namespaces.on_policies_changed = self._namespace_changed
+
+    # -- what holds ------------------------------------------------------------------------------------------
+
+    def effective(self, topic: TopicName) -> EffectivePolicies:
+        """What holds for a topic or a partition, loaded or not, there or not."""
+        return self._effective(topic.namespace, self._topic_overrides(topic))
+
+    def _effective(self, namespace: NamespaceName, of_topic: Overrides) -> EffectivePolicies:
+        """Topics without policies of their own share what holds for their namespace."""
+        key = str(namespace)
+        shared = self._shared.get(key)
+        if shared is None:
+            overrides = self._namespace_overrides(namespace)
+            shared = msgspec.structs.replace(self.defaults, **overrides) if overrides else self.defaults
+            if len(self._shared) >= NAMESPACES_REMEMBERED_MAX:
+                self._shared.clear()
+            self._shared[key] = shared
+        return msgspec.structs.replace(shared, **of_topic) if of_topic else shared
+
+    def attach(self, topic: TopicName, listener: Listener) -> EffectivePolicies:
+        """What holds now; `listener` is called with what holds after each change, until `detach`."""
+        topics = self._attached.setdefault(topic.namespace, {})
+        attached = topics.get(topic.partitioned_name)
+        if attached is None:
+            attached = topics[topic.partitioned_name] = _Attached(self._topic_overrides(topic))
+        attached.listeners.append(listener)
+        return self._effective(topic.namespace, attached.overrides)
+
+    def detach(self, topic: TopicName, listener: Listener) -> None:
+        """May be repeated."""
+        topics = self._attached.get(topic.namespace, {})
+        attached = topics.get(topic.partitioned_name)
+        if attached is not None and listener in attached.listeners:
+            attached.listeners.remove(listener)
+        if attached is not None and not attached.listeners:
+            del topics[topic.partitioned_name]
+        if not topics:
+            self._attached.pop(topic.namespace, None)
+
+    def _namespace_overrides(self, name: NamespaceName) -> Overrides:
+        key = str(name)
+        known = self._of_namespace.get(key)
+        if known is None:
+            try:
+                given = self._namespaces.record(name).policies
+            except NamespaceNotFound:
+                return {}
+            known = from_namespace(given, self._namespaces.cluster, key)
+            if len(self._of_namespace) >= NAMESPACES_REMEMBERED_MAX:
+                self._of_namespace.clear()
+            self._of_namespace[key] = known
+        return known
+
+    def _topic_overrides(self, topic: TopicName) -> Overrides:
+        given = self._topic_record(topic)[1]
+        return from_topic(given, topic) if given else NOTHING
+
+    def _topic_record(self, topic: TopicName) -> tuple[int, dict[str, Any]]:
+        path = records.topic_policies_path(topic)
+        stored = self._metadata.get(path)
+        if stored is None:
+            return MUST_NOT_EXIST, {}
+        return stored.version, records.decode(TopicPoliciesRecord, stored.value, path).policies
+
+    # -- what was set ----------------------------------------------------------------------------------------
+
+    def namespace_value(self, name: NamespaceName, policy: Policy) -> Any:
+        """What was set for the namespace itself, None if nothing was. Raises `NamespaceNotFound`."""
+        self._namespaces.check_exists(name)
+        return self._namespace_overrides(name).get(policy.name)
+
+    def topic_value(self, topic: TopicName, policy: Policy) -> Any:
+        """What was set for the topic itself, None if nothing was."""
+        return self._topic_overrides(topic).get(policy.name)
+
+    def namespace_quotas(self, name: NamespaceName) -> dict[str, BacklogQuota]:
+        """By quota type. Raises `NamespaceNotFound`."""
+        self._namespaces.check_exists(name)
+        return by_type(self._namespace_overrides(name))
+
+    def topic_quotas(self, topic: TopicName) -> dict[str, BacklogQuota]:
+        return by_type(self._topic_overrides(topic))
+
+    def applied_quotas(self, topic: TopicName) -> dict[str, BacklogQuota]:
+        """The topic's if it has any, else the namespace's, else the broker's: as Pulsar shows them.
+
+        What holds is decided for each type by itself: `effective`.
+        """
+        defaults = {STORAGE: self.defaults.quota_size, AGE: self.defaults.quota_age}
+        return self.topic_quotas(topic) or by_type(self._namespace_overrides(topic.namespace)) or defaults
+
+    # -- changes ---------------------------------------------------------------------------------------------
+
+    async def set_for_namespace(self, name: NamespaceName, policy: Policy, value: Any) -> None:
+        """Durable and in effect on return; None takes it away. `NamespaceNotFound`, `PolicyRefused`."""
+        check(value)
+
+        def change(policies: dict[str, Any]) -> dict[str, Any]:
+            if isinstance(value, Retention):
+                check_namespace_retention(value, policies)
+            return with_value(policies, policy, value, self._namespaces.cluster)
+
+        await self._namespaces.change_policies(name, change)
+        self._say_if_without_effect(policy, value, name)
+
+    async def set_namespace_quota(self, name: NamespaceName, kind: str, quota: BacklogQuota | None) -> None:
+        """As `set_for_namespace`."""
+
+        def change(policies: dict[str, Any]) -> dict[str, Any]:
+            if quota is not None and kind == STORAGE:
+                retention = retention_of(policies)
+                if not fits(quota, retention):
+                    raise PolicyInvalid(
+                        "Backlog Quota exceeds configured retention quota for namespace. "
+                        "Please increase retention quota and retry"
+                    )
+            return {**policies, QUOTAS_KEY: changed_quotas(policies.get(QUOTAS_KEY), kind, quota)}
+
+        await self._namespaces.change_policies(name, change)
+
+    async def set_for_topic(self, topic: TopicName, policy: Policy, value: Any) -> None:
+        """Durable and in effect on return, for every partition; None takes it away. `PolicyRefused`."""
+        check(value)
+
+        def change(policies: dict[str, Any]) -> dict[str, Any]:
+            if isinstance(value, Retention):
+                quotas = {**self.namespace_quotas(topic.namespace), **stored_quotas(policies.get(QUOTAS))}
+                if not all(fits(quota, value) for quota in quotas.values()):
+                    raise PolicyInvalid(
+                        "Retention Quota must exceed configured backlog quota for topic. "
+                        "Please increase retention quota and retry"
+                    )
+            kept = {key: stored for key, stored in policies.items() if key != policy.name}
+            return kept if value is None or value == [] else {**kept, policy.name: shown(value)}
+
+        await self._change_topic(topic, change)
+        self._say_if_without_effect(policy, value, topic)
+
+    async def set_topic_quota(self, topic: TopicName, kind: str, quota: BacklogQuota | None) -> None:
+        """As `set_for_topic`."""
+
+        def change(policies: dict[str, Any]) -> dict[str, Any]:
+            retention = self.topic_value(topic, BY_NAME["retention"]) or self.namespace_value(
+                topic.namespace, BY_NAME["retention"]
+            )
+            if quota is not None and not fits(quota, retention):
+                raise PolicyInvalid(
+                    "Backlog Quota exceeds configured retention quota for topic. "
+                    "Please increase retention quota and retry"
+                )
+            return {**policies, QUOTAS: changed_quotas(policies.get(QUOTAS), kind, quota)}
+
+        await self._change_topic(topic, change)
+
+    async def forget_topic(self, topic: TopicName) -> None:
+        """Take everything away that was set for the topic; durable on return."""
+        try:
+            await self._metadata.delete(records.topic_policies_path(topic))
+        except KeyMissing:
+            return
+        self._topic_changed(topic)
+
+    async def _change_topic(
+        self, topic: TopicName, change: Callable[[dict[str, Any]], dict[str, Any]]
+    ) -> None:
+        path = records.topic_policies_path(topic)
+        while True:
+            version, policies = self._topic_record(topic)
+            changed = change(policies)
+            if changed == policies:
+                return
+            try:
+                await self._metadata.put(path, records.encode(TopicPoliciesRecord(policies=changed)), version)
+                break
+            except BadVersion:
+                continue
+        self._topic_changed(topic)
+
+    # -- telling ---------------------------------------------------------------------------------------------
+
+    def _namespace_changed(self, name: NamespaceName) -> None:
+        self._of_namespace.pop(str(name), None)
+        self._shared.pop(str(name), None)
+        for attached in tuple(self._attached.get(name, {}).values()):
+            attached.tell(self._effective(name, attached.overrides))
+
+    def _topic_changed(self, topic: TopicName) -> None:
+        attached = self._attached.get(topic.namespace, {}).get(topic.partitioned_name)
+        if attached is not None:
+            attached.overrides = self._topic_overrides(topic)
+            attached.tell(self._effective(topic.namespace, attached.overrides))
+
+    def _say_if_without_effect(self, policy: Policy, value: object, owner: object) -> None:
+        if value is not None and not policy.acted_upon and policy.name not in self._said:
+            self._said.add(policy.name)
+            log.warning("%s: %s is stored and shown, and has no effect in this broker", owner, policy.name)

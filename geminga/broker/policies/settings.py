@@ -1,0 +1,63 @@
+"""What the broker's rooms may be told from outside, in Pulsar's terms."""
+
+from __future__ import annotations
+
+import msgspec
+
+from geminga import limits
+from geminga.broker.policies.values import PublishRate
+
+
+class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of topics, producers and connections; the names in brackets are `broker.conf`'s."""
+
+    cluster: str = "standalone"
+    """[clusterName]"""
+    message_bytes_max: int = limits.MESSAGE_BYTES_MAX
+    """[maxMessageSize]"""
+    keep_alive_s: float = 30.0
+    """[keepAliveIntervalSeconds] A peer that is silent for two of these is gone."""
+    auto_topic_creation: bool = True
+    """[allowAutoTopicCreation]"""
+    auto_topic_creation_partitions: int = 0
+    """0: topics are created without partitions [allowAutoTopicCreationType, defaultNumPartitions]"""
+    trim_interval_s: float = 120.0
+    """[retentionCheckIntervalInSeconds]"""
+    expiry_interval_s: float = 300.0
+    """How often messages older than their TTL are looked for [messageExpiryCheckIntervalInMinutes]"""
+    expires_by_broker_time: bool = False
+    """Ages are counted from the broker's stamp and not from the producer's clock
+    [brokerEntryMetadataInterceptors]"""
+    quota_interval_s: float = 60.0
+    """[backlogQuotaCheckIntervalInSeconds]"""
+    checks_quotas: bool = True
+    """[backlogQuotaCheckEnabled]"""
+    inactive_topics_interval_s: float = 60.0
+    """How often topics that nobody uses are looked for [brokerDeleteInactiveTopicsFrequencySeconds]"""
+    subscription_expiry_interval_s: float = 300.0
+    """How often subscriptions that nobody uses are looked for [subscriptionExpiryCheckIntervalInMinutes]"""
+    topic_publish_rate: PublishRate = PublishRate()
+    """Of each topic that has no policy of its own or its namespace's
+    [maxPublishRatePerTopicInMessages, maxPublishRatePerTopicInBytes]
+    """
+    publish_rate: PublishRate = PublishRate()
+    """Of all topics together [brokerPublisherThrottlingMaxMessageRate, brokerPublisherThrottlingMaxByteRate]
+    """
+    dedup_producers_max: int = 10_000
+    """Names whose sequence ids are kept and written down [brokerDeduplicationMaxNumberOfProducers]"""
+    dedup_snapshot_entries: int = 1000
+    """A snapshot is taken after so many entries [brokerDeduplicationEntriesInterval]"""
+    dedup_upkeep_s: float = 120.0
+    """How often old snapshots and absent producers are looked for
+    [brokerDeduplicationSnapshotFrequencyInSeconds]
+    """
+    dedup_inactivity_ms: int = 360 * 60_000
+    """[brokerDeduplicationProducerInactivityTimeoutMinutes]"""
+    write_timeout_s: float = 30.0
+    """A write that is not durable by then fails its producer; 0: it may take as long as it takes
+    [managedLedgerAddEntryTimeoutSeconds]
+    """
+    rates_interval_s: float = 60.0
+    """[statsUpdateFrequencyInSecs]"""
+    exposes_broker_metadata: bool = False
+    """[exposingBrokerEntryMetadataToClientEnabled] Clients that ask for it get the broker's stamp too."""

@@ -1,0 +1,1 @@
+"""Schema versions, and which may follow which."""

@@ -1,0 +1,125 @@
+"""Messages that are too old are acknowledged on behalf of a subscription: by its TTL, or because asked to.
+
+The first message that is young enough is found by bisection over publish times, so entries out of order go or
+stay with their neighbours, as in Pulsar. Expiry acknowledges; it deletes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from geminga.broker.flow.rates import Rate
+from geminga.errors import ProtocolError
+from geminga.position import LATEST
+from geminga.wire.message_metadata import broker_timestamp_ms, peek
+
+if TYPE_CHECKING:
+    from geminga.broker.subscription.subscription import Subscription
+    from geminga.managed_ledger.chain.entry import Entry
+    from geminga.position import Position
+
+SMALL_BACKLOG = 1_000
+"""A connected subscription with less than this is left alone while its oldest message is young enough."""
+
+
+class Expiry:
+    """What has expired of one subscription, and what expires."""
+
+    __slots__ = ("_is_running", "last_ms", "rate", "total")
+
+    def __init__(self) -> None:
+        self.total = 0
+        """Entries since the topic was loaded."""
+        self.rate = Rate()
+        self.last_ms = 0
+        """When it was last looked for; 0: never."""
+        self._is_running = False
+
+    async def expire(
+        self,
+        subscription: Subscription,
+        older_than_s: int,
+        *,
+        by_broker_time: bool,
+        from_due_time: bool = False,
+    ) -> bool:
+        """Acknowledge what was published more than `older_than_s` ago; durable as acknowledgements are. As in
+        Pulsar nothing is older than 0, and everything than less. With `from_due_time` a delayed message goes
+        only when it has been due for as long.
+
+        False: nothing was done, since there is no backlog, nothing of a small one is that old while consumers
+        are connected, or another expiry is under way. StorageError when an entry cannot be read.
+        """
+        if self._is_running or not subscription.backlog():
+            return False
+        self._is_running = True
+        try:
+            return await self._expire(subscription, older_than_s, by_broker_time, from_due_time)
+        finally:
+            self._is_running = False
+
+    def expire_up_to(self, subscription: Subscription, position: Position) -> bool:
+        """Acknowledge everything up to and with `position`. False: there is no such place yet, or an expiry
+        is under way.
+        """
+        if self._is_running or position > subscription.topic.ledger.last_confirmed:
+            return False
+        self.last_ms = subscription.clock.now_ms()
+        if position > subscription.cursor.mark_delete:
+            self.total += move_to(subscription, position)
+        return True
+
+    async def _expire(
+        self, subscription: Subscription, older_than_s: int, by_broker_time: bool, from_due_time: bool
+    ) -> bool:
+        ledger, cursor = subscription.topic.ledger, subscription.cursor
+        before_ms = subscription.clock.now_ms() - older_than_s * 1000
+        last = ledger.last_position()
+
+        def is_young(entry: Entry) -> bool:
+            return not older_than_s or published_ms(entry, by_broker_time) >= before_ms
+
+        oldest = await oldest_unacknowledged(subscription)
+        if oldest is None or is_young(oldest):
+            # One read has answered what a connected, nearly caught up subscription needs to know.
+            is_nearly_caught_up = bool(subscription.consumers) and subscription.backlog() < SMALL_BACKLOG
+            return oldest is not None and not is_nearly_caught_up
+        self.last_ms = subscription.clock.now_ms()
+        young = await ledger.find_first(is_young, after=cursor.mark_delete)
+        due_backlog = subscription.due_backlog if from_due_time else None
+        if due_backlog is not None and due_backlog.is_unknown:
+            return False
+        if due_backlog is not None and due_backlog.heeds_due_times:
+            end = LATEST if young is None else young
+            self.total += await due_backlog.expire(before_ms, end, by_broker_time)
+            return True
+        up_to = last if young is None else ledger.previous_position(young)
+        if up_to is not None and up_to > cursor.mark_delete:
+            self.total += move_to(subscription, up_to)
+        return True
+
+
+def move_to(subscription: Subscription, position: Position) -> int:
+    """Acknowledge everything up to `position`; how many entries that were."""
+    before = subscription.backlog()
+    subscription.skip_to(position)
+    return before - subscription.backlog()
+
+
+async def oldest_unacknowledged(subscription: Subscription) -> Entry | None:
+    """The first entry of the backlog; None if it is empty."""
+    ledger, cursor = subscription.topic.ledger, subscription.cursor
+    position = cursor.next_unacknowledged(ledger.next_position(cursor.mark_delete))
+    found = await ledger.read_positions((position,))
+    return found[0] if found else None
+
+
+def published_ms(entry: Entry, by_broker_time: bool) -> int:
+    """When an entry was published, by its producer's clock or by ours; 0 if its metadata cannot be read: it
+    is delivered to no one and may go.
+    """
+    try:
+        stamped_ms = broker_timestamp_ms(entry.body) if by_broker_time else None
+        return peek(entry.body).publish_time_ms if stamped_ms is None else stamped_ms
+    except ProtocolError:
+        return 0

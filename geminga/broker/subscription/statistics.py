@@ -1,0 +1,124 @@
+"""What a subscription is at one moment, by Pulsar's field names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from geminga.broker.dispatch.consumer import ConsumerStatistics
+from geminga.broker.dispatch.key_shared import KeySharedDispatcher
+from geminga.broker.dispatch.shared import SharedDispatcher
+from geminga.broker.flow.statistics import BucketStatistics
+
+if TYPE_CHECKING:
+    from geminga.broker.subscription.subscription import Subscription
+
+
+class SubscriptionStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Times are ms since 1970, 0: never. Counters go on when consumers leave."""
+
+    name: str
+    type: str
+    msg_backlog: int
+    msg_backlog_no_delayed: int
+    backlog_size: int
+    """Estimated bytes."""
+    msg_delayed: int
+    msg_in_replay: int
+    unacked_messages: int
+    blocked_subscription_on_unacked_msgs: bool
+    active_consumer_name: str | None
+    msg_out_counter: int
+    bytes_out_counter: int
+    msg_rate_out: float
+    msg_throughput_out: float
+    msg_rate_redeliver: float
+    message_ack_rate: float
+    chunked_message_rate: float
+    last_consumed_flow_timestamp: int
+    last_consumed_timestamp: int
+    last_acked_timestamp: int
+    last_mark_delete_advanced_timestamp: int
+    consumers: list[ConsumerStatistics]
+    is_durable: bool
+    allow_out_of_order_delivery: bool
+    key_shared_mode: str | None
+    draining_hashes_count: int
+    draining_hashes_cleared_total: int
+    draining_hashes_unacked_messages: int
+    non_contiguous_deleted_messages_ranges: int
+    delayed_message_index_size_in_bytes: int
+    subscription_properties: dict[str, str]
+    msg_rate_expired: float = 0.0
+    total_msg_expired: int = 0
+    last_expire_timestamp: int = 0
+    delayed_buckets: BucketStatistics | None = None
+    """Of an index of its own that keeps buckets."""
+    is_replicated: bool = False
+    dispatch_throttled_msg_events_by_subscription_limit: int = 0
+    dispatch_throttled_bytes_events_by_subscription_limit: int = 0
+    dispatch_throttled_msg_events_by_topic_limit: int = 0
+    dispatch_throttled_bytes_events_by_topic_limit: int = 0
+
+
+def statistics_of(subscription: Subscription) -> SubscriptionStatistics:
+    """A moment's view, without I/O; O(consumers) and a walk over the acknowledged ranges."""
+    dispatcher = subscription.dispatcher
+    cursor = subscription.cursor
+    shared = dispatcher if isinstance(dispatcher, SharedDispatcher) else None
+    keyed = dispatcher if isinstance(dispatcher, KeySharedDispatcher) else None
+    active = dispatcher.active() if dispatcher is not None else None
+    consumers = (
+        [dispatcher.consumer_statistics(c) for c in dispatcher.consumers] if dispatcher is not None else []
+    )
+    delayed = len(subscription.delayed)
+    backlog = cursor.backlog_entries()
+    messages, throughput, redelivered, acks, chunks = subscription.rates
+    return SubscriptionStatistics(
+        name=subscription.name,
+        type=subscription.type,
+        msg_backlog=backlog,
+        msg_backlog_no_delayed=max(backlog - delayed, 0),
+        backlog_size=_estimated_bytes(subscription, backlog),
+        msg_delayed=delayed,
+        msg_in_replay=len(shared.redelivery) if shared is not None else 0,
+        unacked_messages=shared.books.messages if shared is not None else 0,
+        blocked_subscription_on_unacked_msgs=shared is not None and shared.books.blocked,
+        active_consumer_name=active.name if active is not None else None,
+        msg_out_counter=subscription.messages_out_before + sum(c.msg_out_counter for c in consumers),
+        bytes_out_counter=subscription.bytes_out_before + sum(c.bytes_out_counter for c in consumers),
+        msg_rate_out=messages,
+        msg_throughput_out=throughput,
+        msg_rate_redeliver=redelivered,
+        message_ack_rate=acks,
+        chunked_message_rate=chunks,
+        last_consumed_flow_timestamp=subscription.last_flow_ms,
+        last_consumed_timestamp=max((c.last_consumed_timestamp for c in consumers), default=0),
+        last_acked_timestamp=max((c.last_acked_timestamp for c in consumers), default=0),
+        last_mark_delete_advanced_timestamp=subscription.last_mark_delete_advanced_ms,
+        consumers=consumers,
+        is_durable=cursor.durable,
+        allow_out_of_order_delivery=keyed is not None and keyed.allows_out_of_order,
+        key_shared_mode=keyed.mode if keyed is not None else None,
+        draining_hashes_count=sum(c.draining_hashes_count for c in consumers),
+        draining_hashes_cleared_total=sum(c.draining_hashes_cleared_total for c in consumers),
+        draining_hashes_unacked_messages=sum(c.draining_hashes_unacked_messages for c in consumers),
+        non_contiguous_deleted_messages_ranges=cursor.acknowledged_ranges_count(),
+        delayed_message_index_size_in_bytes=subscription.delayed.memory_bytes(),
+        subscription_properties=dict(cursor.subscription_properties),
+        msg_rate_expired=subscription.expiry.rate.per_s,
+        total_msg_expired=subscription.expiry.total,
+        last_expire_timestamp=subscription.expiry.last_ms,
+        delayed_buckets=subscription.delayed.bucket_statistics(),
+        dispatch_throttled_msg_events_by_subscription_limit=subscription.throttle.waits.own_messages,
+        dispatch_throttled_bytes_events_by_subscription_limit=subscription.throttle.waits.own_bytes,
+        dispatch_throttled_msg_events_by_topic_limit=subscription.throttle.waits.topic_messages,
+        dispatch_throttled_bytes_events_by_topic_limit=subscription.throttle.waits.topic_bytes,
+    )
+
+
+def _estimated_bytes(subscription: Subscription, entries: int) -> int:
+    ledger = subscription.topic.ledger
+    stored = ledger.number_of_entries
+    return ledger.total_size_bytes * entries // stored if stored else 0

@@ -1,0 +1,1 @@
+"""Topics, producers, deduplication, quotas, inactivity."""

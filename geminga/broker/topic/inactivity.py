@@ -1,0 +1,64 @@
+"""Topics and subscriptions that nobody uses any more: whether they are to go. Pulsar's rules.
+
+Only what is loaded is looked at, and its time counts from when it was loaded: after a restart, or an unload,
+it begins anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from geminga.broker.topic.topic import Topic
+
+log = logging.getLogger("geminga.broker")
+
+CAUGHT_UP = "delete_when_subscriptions_caught_up"
+MINUTE_MS = 60_000
+
+
+def is_to_go(topic: Topic) -> bool:
+    """Whether a topic has been idle for so long that its policy deletes it. To be asked now and then: what it
+    sees in use counts as used until then.
+    """
+    policy = topic.policies.inactive_topic
+    if not policy.deletes:
+        return False
+    now_ms = topic.clock.now_ms()
+    if topic.is_in_use or _is_wanted(topic, policy.delete_mode == CAUGHT_UP):
+        topic.active_ms = now_ms
+        return False
+    idle_ms = now_ms - max(topic.active_ms, topic.last_publish_ms)
+    return idle_ms >= policy.inactive_s_max * 1000 and not _is_retained(topic, idle_ms)
+
+
+def _is_wanted(topic: Topic, counts_backlog: bool) -> bool:
+    """Whether there is a subscription for which it is kept: any, or one with a backlog."""
+    subscriptions = topic.subscriptions.values()
+    return any(s.backlog() for s in subscriptions) if counts_backlog else bool(subscriptions)
+
+
+def _is_retained(topic: Topic, idle_ms: int) -> bool:
+    """Whether it has messages that retention by time still holds. Retention of nothing keeps no topic."""
+    retention_ms = topic.policies.retention.time_ms
+    return topic.ledger.number_of_entries > 0 and (retention_ms < 0 or idle_ms < retention_ms)
+
+
+async def expire_subscriptions(topic: Topic) -> None:
+    """Delete the subscriptions that have been without a consumer for too long. StorageError."""
+    minutes = topic.policies.subscription_expiration_minutes
+    if minutes <= 0:
+        return
+    for subscription in tuple(topic.subscriptions.values()):
+        if topic.subscriptions.get(subscription.name) is not subscription:
+            continue  # it went while another one was being deleted; one of its name may be new
+        unused_ms = topic.clock.now_ms() - subscription.unused_since_ms
+        if subscription.cursor.durable and not subscription.consumers and unused_ms > minutes * MINUTE_MS:
+            log.info(
+                "%s / %s: without a consumer for more than %d minutes: it is deleted",
+                topic.name,
+                subscription.name,
+                minutes,
+            )
+            await topic.delete_subscription(subscription.name)

@@ -1,0 +1,153 @@
+"""One producer of one topic, as its connection sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from geminga import limits
+from geminga.broker.flow.rates import Rate
+from geminga.errors import ChecksumMismatch, GemingaError, NotAllowed
+from geminga.wire import encoder
+
+if TYPE_CHECKING:
+    from geminga.broker.flow.outbox import Outbox
+    from geminga.broker.topic.topic import Topic
+    from geminga.wire.decoder import Send
+
+
+def _not_throttled(until_s: float) -> None:
+    pass
+
+
+class Producer:
+    """Takes SEND commands, gives receipts in their order.
+
+    A receipt is written only from `confirm`, which the managed ledger calls after the entry is durable.
+    """
+
+    __slots__ = (
+        "_on_idle",
+        "_receipts",
+        "access_mode",
+        "address",
+        "byte_rate",
+        "bytes_in",
+        "client_version",
+        "closed",
+        "connected_since_ms",
+        "epoch",
+        "given_up",
+        "message_bytes_max",
+        "message_rate",
+        "messages_in",
+        "metadata",
+        "name",
+        "outbox",
+        "pending",
+        "producer_id",
+        "schema_version",
+        "throttle",
+        "topic",
+        "user_provided_name",
+    )
+
+    def __init__(
+        self,
+        topic: Topic,
+        producer_id: int,
+        name: str,
+        outbox: Outbox,
+        *,
+        message_bytes_max: int,
+        epoch: int = 0,
+        user_provided_name: bool = False,
+        access_mode: int = 0,
+        metadata: dict[str, str] | None = None,
+        address: str = "",
+        client_version: str = "",
+        connected_since_ms: int = 0,
+        throttle: Callable[[float], None] = _not_throttled,
+    ) -> None:
+        """`throttle(until_s)` is called when its connection should not be read before then."""
+        self.throttle = throttle
+        self.topic = topic
+        self.producer_id = producer_id
+        self.name = name
+        self.outbox = outbox
+        self.message_bytes_max = message_bytes_max
+        self.epoch = epoch
+        self.user_provided_name = user_provided_name
+        self.access_mode = access_mode
+        self.metadata = metadata or {}
+        self.address = address
+        self.client_version = client_version
+        self.connected_since_ms = connected_since_ms
+        self.schema_version = b""
+        """Of the schema that it brought, as on the wire; empty: it brought none."""
+        self.closed = False
+        self.given_up = False
+        self.pending = 0
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.message_rate = Rate()
+        self.byte_rate = Rate()
+        self._receipts = encoder.ReceiptEncoder(producer_id)
+        self._on_idle: Callable[[], None] | None = None
+
+    def publish(self, send: Send) -> None:
+        """Accept one entry, or answer SEND_ERROR. Its receipt follows once it is durable."""
+        size = len(send.headers_and_payload)
+        if not send.checksum_ok:
+            error = ChecksumMismatch("Checksum failed on the broker, or the metadata is cut")
+            self._refuse(send.sequence_id, error)
+            self.topic.after_refusal(self, error)
+        elif size > self.message_bytes_max + limits.FRAME_PADDING_BYTES:
+            too_large = NotAllowed(
+                f"the message has {size} bytes, more than the {self.message_bytes_max} of maxMessageSize; "
+                "send it in chunks or make it smaller"
+            )
+            self._refuse(send.sequence_id, too_large)
+        else:
+            self.messages_in += send.num_messages
+            self.bytes_in += size
+            self.pending += 1
+            try:
+                self.topic.append(self, send)
+            except GemingaError as error:
+                self.pending -= 1
+                self._refuse(send.sequence_id, error)
+                self.topic.after_refusal(self, error)
+
+    def confirm(self, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int) -> None:
+        """The entry is durable: write its receipt."""
+        if not self.given_up:
+            self.outbox.write(self._receipts.encode(sequence_id, highest_sequence_id, ledger_id, entry_id))
+        self.pending -= 1
+        if self.pending == 0 and self._on_idle is not None:
+            self._on_idle()
+
+    def fail(self, sequence_id: int, error: GemingaError) -> None:
+        """The entry will not become durable: say so, and hold nobody up."""
+        if not self.given_up:
+            self._refuse(sequence_id, error)
+        self.pending -= 1
+        if self.pending == 0 and self._on_idle is not None:
+            self._on_idle()
+
+    def give_up(self, sequence_id: int, error: GemingaError) -> None:
+        """This entry, the first that it waits for, takes too long. What comes of it and of later ones is not
+        told any more: the client sends them again.
+        """
+        self._refuse(sequence_id, error)
+        self.given_up = True
+
+    def when_idle(self, tell: Callable[[], None]) -> None:
+        """Call `tell` once every accepted entry has its receipt: at once, if that is so already."""
+        if self.pending == 0:
+            tell()
+        else:
+            self._on_idle = tell
+
+    def _refuse(self, sequence_id: int, error: GemingaError) -> None:
+        self.outbox.write(encoder.send_error(self.producer_id, sequence_id, error.server_error, str(error)))

@@ -1,0 +1,43 @@
+"""What the broker's parts are given: the rooms below, already open, and their settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from geminga.bookie.running.bookie import Bookie
+    from geminga.broker.delays.settings import DelaySettings
+    from geminga.broker.flow.publish_memory import PublishMemory
+    from geminga.broker.flow.publish_rate import PublishLimit
+    from geminga.broker.policies.namespaces import Namespaces
+    from geminga.broker.policies.policies import Policies
+    from geminga.broker.policies.settings import BrokerSettings
+    from geminga.broker.subscription.subscription import SubscriptionSettings
+    from geminga.clock import Clock
+    from geminga.delivery_log.delivery_log import DeliveryLog
+    from geminga.managed_ledger.chain.tail_cache import TailCache
+    from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
+    from geminga.metadata.ledger_ids import LedgerIds
+    from geminga.metadata.store import MetadataStore
+
+
+@dataclass(frozen=True, slots=True)
+class Rooms:
+    """Handed down, never reached for: nothing in the broker opens a room of its own."""
+
+    bookie: Bookie
+    metadata: MetadataStore
+    ledger_ids: LedgerIds
+    namespaces: Namespaces
+    policies: Policies
+    clock: Clock
+    tail_cache: TailCache
+    publish_memory: PublishMemory
+    settings: BrokerSettings
+    ledger_settings: ManagedLedgerSettings
+    subscription_settings: SubscriptionSettings
+    delay_settings: DelaySettings
+    publish_limit: PublishLimit | None = None
+    """Of all topics together."""
+    delivery_log: DeliveryLog | None = None

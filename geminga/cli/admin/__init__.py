@@ -1,0 +1,1 @@
+"""Commands that speak the admin API: topics, policies, schemas, delayed messages, memory."""

@@ -1,0 +1,64 @@
+"""`geminga memory`: what a running broker's memory is used for, part by part."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from geminga.cli.main import EXIT_FAILED, EXIT_OK, Parser
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+URL_VARIABLE = "GEMINGA_WEB_URL"
+PATH = "/geminga/v1/memory"
+SECONDS_MAX = 10
+MIB = 1024 * 1024
+
+
+def run(kind: type[Parser], arguments: Sequence[str]) -> int:
+    parser = kind(prog="geminga memory", description="Show what a running broker's memory is used for.")
+    parser.add_argument(
+        "--url",
+        default=os.environ.get(URL_VARIABLE, DEFAULT_URL),
+        help=f"the broker's admin address (default: ${URL_VARIABLE} or {DEFAULT_URL})",
+    )
+    parser.add_argument("--json", action="store_true", help="as the broker answers")
+    flags = parser.parse_strictly(arguments)
+    from urllib.error import HTTPError, URLError
+    from urllib.request import urlopen
+
+    from geminga.cli.admin.admin_http import unreachable
+
+    url = flags.url.rstrip("/") + PATH
+    try:
+        if not url.startswith(("http://", "https://")):
+            raise ValueError("an address begins with http://")
+        with urlopen(url, timeout=SECONDS_MAX) as response:
+            answer = response.read()
+        report = json.loads(answer)
+    except (HTTPError, URLError, OSError, ValueError) as error:
+        print(f"geminga memory: {unreachable(flags.url, error)}", file=sys.stderr)
+        return EXIT_FAILED
+    if flags.json:
+        print(answer.decode())
+        return EXIT_OK
+    print(f"{'PART':12} {'MAY TAKE':>10} {'IN USE':>10}  SET BY")
+    for part in report["parts"]:
+        name, setting = part["name"].replace("_", " "), part["setting"] or "-"
+        print(f"{name:12} {_mib(part['configured_bytes']):>10} {_mib(part['used_bytes']):>10}  {setting}")
+        if part["name"] == "process":
+            for share in report.get("process", []):
+                print(
+                    f"  {share['name'].replace('_', ' '):21} {_mib(share['used_bytes']):>10}  {share['text']}"
+                )
+    resident, budget = report["resident_bytes"], report["budget_bytes"]
+    print(f"{'sum':12} {_mib(budget):>10} {_mib(resident) if resident else '?':>10}")
+    if resident > budget:
+        print(f"\n{_mib(resident - budget)} beyond the budget: what topics, connections and delayed messages")
+        print("take has no bound of its own. The process's part is what a broker without load needs.")
+    return EXIT_OK
+
+
+def _mib(size: int) -> str:
+    return f"{size / MIB:.1f} MiB"

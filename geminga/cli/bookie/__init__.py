@@ -1,0 +1,1 @@
+"""`geminga bookie`: a stopped broker's files: list, dump, verify, rebuild."""

@@ -1,0 +1,269 @@
+"""A data directory that no broker runs on, held for as long as somebody looks into it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Set
+from typing import Any
+
+from geminga.bookie.index.database import NOTE
+from geminga.bookie.index.ledger_index import LedgerIndex
+from geminga.bookie.records.file_names import (
+    entry_log_directory,
+    entry_log_path,
+    journal_directory,
+    journal_path,
+)
+from geminga.bookie.running.directory_cookies import claim_directories, index_directory
+from geminga.bookie.running.directory_lists import COOKIE, DirectoryLists, ForeignLists, absolute
+from geminga.cli.data_directory import default_data_dir
+from geminga.cli.main import Parser
+from geminga.errors import CorruptData, StorageError
+from geminga.managed_ledger.orphans import unrecorded_ledgers
+from geminga.metadata import records
+from geminga.metadata.bookie_directories import recorded_directories
+from geminga.metadata.records import InstanceRecord, LedgerRecord, ManagedLedgerRecord
+from geminga.metadata.store import MetadataStore
+from geminga.server.server import BOOKIE, METADATA
+from geminga.storage.disk import DirectoryInUse, RealDisk
+from geminga.storage.key_value import RocksKeyValue
+
+
+class NoDirectory(StorageError):
+    """Not a data directory, or one that is in use."""
+
+
+def add_data_dir(parser: Parser) -> None:
+    parser.add_argument(
+        "--data-dir", metavar="DIR", help=f"the stopped broker's directory (default: {default_data_dir()})"
+    )
+
+
+def add_json(parser: Parser) -> None:
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+
+
+class StoppedLedgers:
+    """One ledger directory: where its entry logs and their index are."""
+
+    def __init__(self, disk: RealDisk, path: str, index_path: str, held: contextlib.ExitStack) -> None:
+        self.path = path
+        self.entry_logs = entry_log_directory(path)
+        self.index_path = index_path
+        self.damage_note = index_path + NOTE
+        """What a broker writes when it meets damage in the index."""
+        self._disk = disk
+        self._held = held
+
+    @property
+    def has_index(self) -> bool:
+        return self._disk.exists(os.path.join(self.index_path, "CURRENT"))
+
+    def open_index(self) -> RocksKeyValue:
+        """For reading only. CorruptData if RocksDB cannot read it; StorageError if it is not there."""
+        if not self.has_index:
+            raise StorageError(
+                f"{self.index_path}: there is no index; 'geminga bookie rebuild-index' makes it anew"
+            )
+        values = RocksKeyValue(self.index_path, read_only=True)
+        self._held.callback(values.close)
+        return values
+
+
+class StoppedBookie:
+    """All files of the bookie of a data directory, locked until `close`."""
+
+    def __init__(self, data_dir: str) -> None:
+        """NoDirectory if there is no bookie, one of its directories is missing, or a broker runs on it."""
+        self.disk = RealDisk()
+        self.data_dir = os.path.abspath(data_dir)
+        self._held = contextlib.ExitStack()
+        self._metadata: MetadataStore | None = None
+        self.metadata_damage = ""
+        """Why the metadata cannot be read; "" if it can, or is not there."""
+        if not self.disk.exists(os.path.join(self.data_dir, BOOKIE)) and not self._has_metadata:
+            raise NoDirectory(f"{self.data_dir} is not a data directory of Geminga (it has no {BOOKIE!r})")
+        with contextlib.ExitStack() as held:
+            self._held = held
+            try:
+                held.callback(self.disk.lock(self.data_dir).release)
+                lists = self._claimed()
+            except DirectoryInUse as error:
+                raise NoDirectory(f"{error}; stop the broker first") from None
+            except ForeignLists as error:
+                raise NoDirectory(str(error)) from None
+            self.journal_directories = [absolute(self.data_dir, name) for name in lists.journals]
+            self.journals = [journal_directory(path) for path in self.journal_directories]
+            """Where the journal files are, one directory for each journal."""
+            self.ledgers = [
+                StoppedLedgers(
+                    self.disk, absolute(self.data_dir, name), index_directory(self.data_dir, name), held
+                )
+                for name in lists.ledgers
+            ]
+            self._held = held.pop_all()
+            for place in self.ledgers:
+                place._held = self._held
+
+    def __enter__(self) -> StoppedBookie:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+
+    @property
+    def _has_metadata(self) -> bool:
+        return self.disk.exists(os.path.join(self.data_dir, METADATA, "CURRENT"))
+
+    def _claimed(self) -> DirectoryLists:
+        """The lists as recorded, each directory's cookie looked at. The default without metadata."""
+        try:
+            store = self._opened_metadata()
+            record = recorded_directories(store) if store is not None else None
+            if store is None or record is None:
+                return DirectoryLists()
+            stored = store.get(InstanceRecord.path)
+        except CorruptData as error:
+            self.metadata_damage = str(error)
+            print(f"{error}\nassuming that all files are in {self.data_dir}", file=sys.stderr)
+            return DirectoryLists()
+        assert stored is not None, "directories are recorded together with the instance"
+        instance = records.decode(InstanceRecord, stored.value, InstanceRecord.path)
+        lists = DirectoryLists(tuple(record.journals), tuple(record.ledgers))
+        claim_directories(self.disk, self.data_dir, lists, instance.instance_id, self._held, first=False)
+        return lists
+
+    def _opened_metadata(self) -> MetadataStore | None:
+        if self._metadata is None and self._has_metadata:
+            values = RocksKeyValue(os.path.join(self.data_dir, METADATA), read_only=True)
+            self._held.callback(values.close)
+            self._metadata = MetadataStore(values)
+        return self._metadata
+
+    def load_indexes(self) -> list[LedgerIndex]:
+        """One for each ledger directory."""
+        indexes = [LedgerIndex(place.open_index(), journals=len(self.journals)) for place in self.ledgers]
+        for index in indexes:
+            index.load()
+        return indexes
+
+    def readable_indexes(self) -> list[LedgerIndex | None]:
+        """As `load_indexes`, with None, told on standard error, in place of one that cannot be read."""
+        indexes: list[LedgerIndex | None] = []
+        for place in self.ledgers:
+            try:
+                index = LedgerIndex(place.open_index(), journals=len(self.journals))
+                index.load()
+            except StorageError as error:
+                print(f"geminga bookie: {error}", file=sys.stderr)
+                indexes.append(None)
+            else:
+                indexes.append(index)
+        return indexes
+
+    def ledger_records(self) -> LedgerRecords:
+        """Whose the ledgers are, by the metadata."""
+        return LedgerRecords(self._opened_metadata())
+
+    def entry_log(self, log_id: int) -> str:
+        """The path of the log with this id; StorageError if that is in several directories."""
+        return self._only(
+            [entry_log_path(place.entry_logs, log_id) for place in self.ledgers], f"entry log {log_id}"
+        )
+
+    def journal(self, journal_id: int) -> str:
+        """The path of the journal with this id; StorageError if that is in several directories."""
+        return self._only(
+            [journal_path(directory, journal_id) for directory in self.journals], f"journal {journal_id}"
+        )
+
+    def _only(self, paths: list[str], name: str) -> str:
+        found = [path for path in paths if self.disk.exists(path)]
+        if len(found) > 1:
+            raise StorageError(f"{name} is in several directories; name one by its path: {', '.join(found)}")
+        return found[0] if found else paths[0]
+
+
+class LedgerRecords:
+    """The metadata's view of the ledgers; empty if there is no metadata."""
+
+    def __init__(self, store: MetadataStore | None) -> None:
+        self._store = store
+
+    @property
+    def is_there(self) -> bool:
+        return self._store is not None
+
+    def get(self, ledger_id: int) -> LedgerRecord | None:
+        path = records.ledger_path(ledger_id)
+        stored = self._store.get(path) if self._store is not None else None
+        return records.decode(LedgerRecord, stored.value, path) if stored is not None else None
+
+    def topic_of(self, ledger_id: int) -> str:
+        """The topic's name as users know it; "" if the metadata does not say."""
+        try:
+            return topic_text(self.get(ledger_id))
+        except StorageError:
+            return ""
+
+    def unrecorded(self, held: Set[int]) -> list[int]:
+        """See `unrecorded_ledgers`; none without metadata, which cannot tell."""
+        return unrecorded_ledgers(held, self._store) if self._store is not None else []
+
+    def closed(self) -> Iterator[tuple[str, int, int]]:
+        """Topic, ledger id and number of entries of each ledger that a topic names and has closed."""
+        topics: dict[str, ManagedLedgerRecord | None] = {}
+        for ledger_id in self.ids():
+            record = self.get(ledger_id)
+            if record is None or record.purpose != "data" or self._store is None:
+                continue
+            path = record.topic
+            if path not in topics:
+                stored = self._store.get(path)
+                topics[path] = records.decode(ManagedLedgerRecord, stored.value, path) if stored else None
+            topic = topics[path]
+            for info in topic.ledgers if topic is not None else ():
+                if info.ledger_id == ledger_id and info.closed_ms:
+                    yield topic_text(record), ledger_id, info.entries
+
+    def ids(self) -> list[int]:
+        names = self._store.children(records.LEDGERS) if self._store is not None else []
+        return [records.ledger_id_of(name) for name in names]
+
+
+def topic_text(record: LedgerRecord | None) -> str:
+    """The topic's name as users know it."""
+    if record is None:
+        return ""
+    if record.topic.startswith(f"{records.MANAGED_LEDGERS}/"):
+        return str(records.topic_of(record.topic))
+    return record.topic
+
+
+def directory_of(flags: argparse.Namespace) -> StoppedBookie:
+    return StoppedBookie(flags.data_dir or default_data_dir())
+
+
+def file_in(flags: argparse.Namespace, directory: Callable[[StoppedBookie], str], held: Any) -> str:
+    """The path that `flags.file` stands for: a number is one of the data directory's files. Takes the lock
+    of the data directory that the file lies in, if it lies in one.
+    """
+    given: str = flags.file
+    if given.isascii() and given.isdigit():
+        stopped = held.enter_context(directory_of(flags))
+        return directory(stopped)
+    path = os.path.abspath(given)
+    directory_path = os.path.dirname(os.path.dirname(path))
+    data_dir = os.path.dirname(directory_path)
+    disk = RealDisk()
+    if os.path.basename(directory_path) == BOOKIE and disk.exists(os.path.join(data_dir, METADATA)):
+        held.enter_context(StoppedBookie(data_dir))
+    elif disk.exists(os.path.join(directory_path, COOKIE)):
+        try:
+            held.callback(disk.lock(directory_path).release)
+        except DirectoryInUse as error:
+            raise NoDirectory(f"{error}; stop the broker first") from None
+    return path

@@ -1,0 +1,240 @@
+"""`geminga bookie verify`, `rebuild-index`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from geminga.bookie.index.index_format import DELETED, State
+from geminga.bookie.index.ledger_index import LedgerIndex
+from geminga.bookie.offline.findings import Finding
+from geminga.bookie.offline.verification import Verification
+from geminga.bookie.records.ledger_mapping import needed_from, place_of
+from geminga.bookie.recovery.report import RecoveryReport
+from geminga.bookie.running.bookie import Bookie, LedgerPlace
+from geminga.cli.bookie.directory import (
+    LedgerRecords,
+    NoDirectory,
+    StoppedBookie,
+    StoppedLedgers,
+    add_data_dir,
+    add_json,
+    directory_of,
+)
+from geminga.cli.bookie.losses import ShortLedger, short_ledgers
+from geminga.cli.main import EXIT_FAILED, EXIT_OK, Parser
+from geminga.errors import CorruptData, StorageError
+from geminga.server.server import METADATA
+from geminga.storage.key_value import RocksKeyValue
+
+FINDINGS_SHOWN_MAX = 1000
+
+
+def verify(parser: Parser, arguments: Sequence[str]) -> int:
+    add_data_dir(parser)
+    add_json(parser)
+    flags = parser.parse_strictly(arguments)
+    shown = 0
+
+    def show(finding: Finding) -> None:
+        nonlocal shown
+        shown += 1
+        if flags.json:
+            print(json.dumps(finding._asdict()))
+        elif shown <= FINDINGS_SHOWN_MAX:
+            print(finding)
+        elif shown == FINDINGS_SHOWN_MAX + 1:
+            print("... more are counted only")
+
+    with directory_of(flags) as stopped:
+        names = None if stopped.metadata_damage else stopped.ledger_records()
+        verification = Verification(stopped.disk, show, names.topic_of if names else lambda _: "")
+        if stopped.metadata_damage:
+            path = os.path.join(stopped.data_dir, METADATA)
+            text = f"{stopped.metadata_damage.removeprefix(path + ': ')}; only a backup has what it said"
+            verification.add(Finding(path, None, text))
+        indexes = []
+        for place in stopped.ledgers:
+            values, index = _readable_index(place, len(stopped.journals), verification)
+            verification.check_logs(place.entry_logs, values)
+            if values is not None:
+                verification.check_index(
+                    place.index_path, values, place.entry_logs, journals=len(stopped.journals)
+                )
+            if index is not None:
+                indexes.append(index)
+        is_whole = len(indexes) == len(stopped.ledgers)
+        needed = needed_from(index.marks for index in indexes) if is_whole else None
+        for number, directory in enumerate(stopped.journals):
+            verification.check_journals(directory, needed[number] if needed is not None else None)
+        if is_whole:
+            _check_ends(stopped, indexes, verification)
+    counts = verification.counts
+    if flags.json:
+        print(json.dumps({"counts": dataclasses.asdict(counts)}))
+    else:
+        print(
+            f"entry logs  {counts.entry_logs}, {counts.log_records} records, {counts.log_bytes} bytes\n"
+            f"journals    {counts.journals}, {counts.journal_groups} groups,"
+            f" {counts.journal_records} records\n"
+            f"index       {counts.index_rows} rows, {counts.index_entries} entries"
+        )
+        if counts.unfinished_bytes or counts.torn_bytes:
+            print(
+                f"unfinished  {counts.unfinished_bytes} bytes in entry logs, {counts.torn_bytes} in journals;"
+                " a crash cuts the last write short, and nothing shows that these were ever whole"
+            )
+        print(f"damage      {counts.findings or 'none'}")
+    return EXIT_FAILED if counts.findings else EXIT_OK
+
+
+def _check_ends(stopped: StoppedBookie, indexes: Sequence[LedgerIndex], verification: Verification) -> None:
+    with contextlib.suppress(StorageError):  # reported already, by the check that reads all rows
+        for short in short_ledgers(stopped, indexes, stopped.ledger_records()):
+            path = stopped.ledgers[place_of(short.ledger_id, len(stopped.ledgers))].path
+            verification.add(Finding(path, None, str(short)))
+
+
+def _readable_index(
+    place: StoppedLedgers, journals: int, verification: Verification
+) -> tuple[RocksKeyValue | None, LedgerIndex | None]:
+    if verification.disk.exists(place.damage_note):
+        noted = verification.disk.read_file(place.damage_note).decode(errors="replace").strip()
+        text = f"the next start makes the index anew: {noted or 'this file asks for it'}"
+        verification.add(Finding(place.damage_note, None, text))
+    try:
+        values = place.open_index()
+    except StorageError as error:
+        text = str(error).removeprefix(f"{place.index_path}: ")
+        verification.add(Finding(place.index_path, None, text))
+        return None, None
+    index = LedgerIndex(values, journals=journals)
+    try:
+        index.load()
+    except StorageError:
+        return values, None  # `check_index` reports it
+    return values, index
+
+
+def rebuild_index(parser: Parser, arguments: Sequence[str]) -> int:
+    add_data_dir(parser)
+    flags = parser.parse_strictly(arguments)
+    with directory_of(flags) as stopped:
+        _refuse_absent(stopped)
+        names = stopped.ledger_records()
+        old = [_put_aside(stopped, place) for place in stopped.ledgers]
+        report, dropped, refusal, short = _rebuild(stopped, [index.states for index in old], names)
+        for place in stopped.ledgers:
+            _forget_damage(stopped, place)
+    print(f"{report.entries_indexed} entries found in entry logs, {report.entries_replayed} in the journal")
+    if dropped:
+        print(f"{dropped} ledgers left out: the metadata has no record of them, so they were deleted")
+    for index in old:
+        if not index.is_readable:
+            print("the old index could not be read: fences and deletions under way that it had are forgotten")
+        if index.aside:
+            print(f"the old index is kept in {index.aside}; delete it when all is well")
+    for damage in (*report.damages, *short):
+        print(damage)
+    if refusal:
+        print(f"all ledgers were kept, and a start will be refused: {refusal}")
+    return EXIT_FAILED if report.damages or refusal or short else EXIT_OK
+
+
+def _refuse_absent(stopped: StoppedBookie) -> None:
+    """An index of a directory that is not there would be a new, empty bookie."""
+    for path in (*stopped.journal_directories, *(place.path for place in stopped.ledgers)):
+        if not stopped.disk.exists(path):
+            raise NoDirectory(
+                f"{path}: there is no bookie directory to make an index of. Put it back, or restore the "
+                "metadata if the bookie's directories are recorded there; nothing was changed"
+            )
+
+
+class _OldIndex(NamedTuple):
+    """What only the old index knows, and where its files are now; "" if there was none."""
+
+    states: dict[int, State]
+    is_readable: bool = True
+    aside: str = ""
+
+
+def _put_aside(stopped: StoppedBookie, place: StoppedLedgers) -> _OldIndex:
+    if not place.has_index:
+        return _OldIndex({})
+    states: dict[int, State] | None
+    try:
+        values = RocksKeyValue(place.index_path, read_only=True)
+        try:
+            index = LedgerIndex(values, journals=len(stopped.journals))
+            index.load()
+            states = index.states
+        finally:
+            values.close()
+    except StorageError:
+        states = None
+    number = 1
+    while stopped.disk.exists(aside := f"{place.index_path}.old-{number}"):
+        number += 1
+    stopped.disk.rename(place.index_path, aside)
+    stopped.disk.sync_directory(os.path.dirname(place.index_path))
+    return _OldIndex(states or {}, states is not None, os.path.abspath(aside))
+
+
+def _forget_damage(stopped: StoppedBookie, place: StoppedLedgers) -> None:
+    """What a broker has noted for its next start is done."""
+    if stopped.disk.exists(place.damage_note):
+        stopped.disk.unlink(place.damage_note)
+        stopped.disk.sync_directory(os.path.dirname(place.damage_note))
+
+
+def _rebuild(
+    stopped: StoppedBookie, states: Sequence[dict[int, State]], names: LedgerRecords
+) -> tuple[RecoveryReport, int, str, list[ShortLedger]]:
+    """A start of the bookie without an index: it makes it from the logs, and replays the journals. Then what
+    is known to be deleted is deleted again. Returns how many ledgers the metadata does not have, too, and why
+    they were kept if it cannot be trusted with that; "" if it can. Last, the ledgers whose end was not found.
+    """
+    import trio
+
+    async def recover(places: list[LedgerPlace]) -> RecoveryReport:
+        bookie = await Bookie.open_directories(stopped.disk, stopped.journal_directories, places)
+        await bookie.close()
+        return bookie.recovery
+
+    refusal = ""
+    with contextlib.ExitStack() as opened:
+        places = []
+        for place in stopped.ledgers:
+            stopped.disk.make_directory(place.index_path)
+            values = RocksKeyValue(place.index_path)
+            opened.callback(values.close)
+            places.append(LedgerPlace(place.path, values))
+        report = trio.run(recover, places)
+        indexes = [LedgerIndex(made.key_value, journals=len(stopped.journals)) for made in places]
+        for index, known in zip(indexes, states, strict=True):
+            index.load()
+            for ledger_id, state in known.items():
+                index.set_state(ledger_id, state)
+        try:
+            unknown = names.unrecorded({id_ for index in indexes for id_ in index.ledgers()})
+        except CorruptData as error:
+            unknown, refusal = [], str(error)
+        for ledger_id in unknown:
+            index = indexes[place_of(ledger_id, len(indexes))]
+            mark = index.marks[place_of(ledger_id, len(index.marks))]
+            index.set_state(ledger_id, State(DELETED, mark))
+        for index in indexes:
+            index.purge()
+        short = list(short_ledgers(stopped, indexes, names))
+    return report, len(unknown), refusal, short
+
+
+COMMANDS: dict[str, Callable[[Parser, Sequence[str]], int]] = {
+    "verify": verify,
+    "rebuild-index": rebuild_index,
+}

@@ -1,0 +1,105 @@
+"""Our own small client: find a topic, publish to it, receive from it. Works with any Pulsar broker.
+
+It does not reconnect: a command line tells its user that the broker went away, and ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+import trio
+
+from geminga.cli.client.connection import ClientError, Connection
+from geminga.cli.client.consumer import Consumer
+from geminga.cli.client.producer import Producer
+from geminga.wire import client_commands
+from geminga.wire import pulsar_pb2 as pb
+
+REDIRECTS_MAX = 10
+SUBSCRIPTION_TYPES = {
+    "exclusive": pb.CommandSubscribe.Exclusive,
+    "shared": pb.CommandSubscribe.Shared,
+    "failover": pb.CommandSubscribe.Failover,
+    "key_shared": pb.CommandSubscribe.Key_Shared,
+}
+
+
+class Client:
+    """Connections to the brokers that own the topics. Made by `open_client`."""
+
+    def __init__(self, url: str, nursery: trio.Nursery) -> None:
+        self._url = url
+        self._nursery = nursery
+        self._connections: dict[str, Connection] = {}
+
+    async def _connection(self, url: str) -> Connection:
+        connection = self._connections.get(url)
+        if connection is None:
+            connection = self._connections[url] = await Connection.open(url)
+            await self._nursery.start(connection.run)
+        return connection
+
+    async def partitions(self, topic: str) -> list[str]:
+        """The names to publish to or to subscribe to: the partitions, or the topic itself."""
+        connection = await self._connection(self._url)
+        answer = await connection.request(lambda number: client_commands.partitioned_metadata(number, topic))
+        count = answer.partitions
+        return [f"{topic}-partition-{index}" for index in range(count)] if count else [topic]
+
+    async def _owner(self, topic: str) -> Connection:
+        url, authoritative = self._url, False
+        for _ in range(REDIRECTS_MAX):
+            connection = await self._connection(url)
+            asked = authoritative
+            answer = await connection.request(
+                lambda number, asked=asked: client_commands.lookup(number, topic, authoritative=asked)  # type: ignore[misc]
+            )
+            direct = answer.proxy_through_service_url or not answer.brokerServiceUrl
+            url = self._url if direct else answer.brokerServiceUrl
+            if answer.response == pb.CommandLookupTopicResponse.Connect:
+                return await self._connection(url)
+            authoritative = answer.authoritative
+        raise ClientError(f"{topic}: redirected more than {REDIRECTS_MAX} times")
+
+    async def producer(self, topic: str, *, pending_max: int = 1000) -> Producer:
+        """A producer on one topic or partition, its name chosen by the broker."""
+        return await Producer.open(await self._owner(topic), topic, pending_max)
+
+    async def consumer(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        kind: str = "exclusive",
+        earliest: bool = False,
+        start: tuple[int, int] | None = None,
+        queue_messages: int = 1000,
+    ) -> Consumer:
+        """A consumer on one topic or partition. With `start` a reader from there, which leaves no trace."""
+        connection = await self._owner(topic)
+        return await Consumer.open(
+            connection,
+            topic,
+            subscription,
+            sub_type=SUBSCRIPTION_TYPES[kind],
+            earliest=earliest,
+            start=start,
+            queue_messages=queue_messages,
+        )
+
+
+@contextlib.asynccontextmanager
+async def open_client(url: str) -> AsyncIterator[Client]:
+    """A client for the duration of the block. `ClientError`s come out as they are, not in groups."""
+    try:
+        async with trio.open_nursery() as nursery:
+            yield Client(url, nursery)
+            nursery.cancel_scope.cancel()
+    except* ClientError as group:
+        raise _first(group) from None
+
+
+def _first(group: BaseExceptionGroup[ClientError]) -> ClientError:
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first

@@ -1,0 +1,1 @@
+"""`geminga perf`: rates, latencies, which cache served what."""

@@ -1,0 +1,1 @@
+"""`geminga pipeline`: audit, export, replay, rescue, rebuild, capacity."""

@@ -1,0 +1,1 @@
+"""The opt-in log of every delivery."""

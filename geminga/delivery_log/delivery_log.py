@@ -1,0 +1,260 @@
+"""The opt-in delivery log: events are noted by plain calls and written together, on another thread.
+
+An event is a tuple in a list, in the order of the format's columns, with names where those have places in a
+table. Ten times a second, or when there are many, a thread makes a segment of them and appends it to the
+file; or, for those who kill the broker, each call does. There is no sync: the log is no part of what the
+broker promises. What cannot be written is counted and said (MISSED).
+
+`geminga/delivery_log/log_format.py` has the bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from geminga.delivery_log.notes import (
+    CLOSED,
+    DUPLICATE,
+    MISSED,
+    OPENED,
+    PUBLISHED,
+    Event,
+    SubscriptionNotes,
+)
+from geminga.errors import StorageError
+
+if TYPE_CHECKING:
+    from geminga.clock import Clock
+    from geminga.storage.disk import Disk, File
+
+log = logging.getLogger("geminga.broker")
+
+WRITE_EVENTS: Final = 50_000
+"""A segment is written as soon as there are so many."""
+SEGMENT_EVENTS: Final = 200_000
+"""The most in one segment."""
+RETRY_S: Final = 1.0
+PENDING_EVENTS_MAX: Final = 400_000
+"""So many may wait; what comes then is missed."""
+CLOSE_SECONDS: Final = 5.0
+NUMBER_MAX: Final = 1 << 61
+NAME_CHARS_MAX: Final = 0xFFFF // 4
+"""What any column or table of a segment takes. A character has at most four bytes."""
+
+
+class DeliveryLog:
+    """Notes events from `run` until `close`. Nothing here raises because of a disk: a log that cannot be
+    written is reported, and tried again.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        disk: Disk,
+        clock: Clock,
+        *,
+        interval_s: float = 0.1,
+        file_bytes_max: int,
+        total_bytes_max: int,
+    ) -> None:
+        """An event is written at most `interval_s` after it was noted; 0: at once, on the loop, so that not
+        even a killed process leaves one out. `total_bytes_max` is of all files together, the oldest go first;
+        0: no limit.
+        """
+        self._directory = directory
+        self._disk = disk
+        self._interval_s = interval_s
+        self._file_bytes_max = file_bytes_max
+        self._total_bytes_max = total_bytes_max
+        self._events: list[Event] = []
+        self._missed = 0
+        self._wake = trio.Event()
+        self._done = trio.Event()
+        self._closing = False
+        self._file: File | None = None
+        self._segments = 0
+        self._is_failing = False
+        self.now_ms = clock.now_ms
+
+    # -- noting ----------------------------------------------------------------------------------------------
+
+    def note(self, event: Event) -> None:
+        self.note_all((event,))
+
+    def note_all(self, events: Iterable[Event]) -> None:
+        pending = self._events
+        before = len(pending)
+        pending.extend(events)
+        if len(pending) == before:
+            return
+        if len(pending) > PENDING_EVENTS_MAX:
+            self._missed += len(pending) - PENDING_EVENTS_MAX
+            del pending[PENDING_EVENTS_MAX:]
+        if not self._interval_s and self._file is not None:
+            self._write_now()
+        elif before < WRITE_EVENTS <= len(pending):
+            self._wake.set()
+
+    def published(
+        self, topic: str, ledger_id: int, first_entry_id: int, contexts: Sequence[tuple[Any, ...]]
+    ) -> None:
+        """Entries are durable; the contexts are `Topic.append`'s."""
+        now_ms = self.now_ms()
+        self.note_all(
+            (
+                PUBLISHED, now_ms, topic, None, context[0].name, ledger_id, entry_id, -1,
+                context[6][0], 0, context[6][1], context[6][2], context[1],
+            )
+            for entry_id, context in enumerate(contexts, first_entry_id)
+        )  # fmt: skip
+
+    def duplicate(self, topic: str, producer: str, sequence_id: int, messages: int) -> None:
+        now_ms = self.now_ms()
+        self.note((DUPLICATE, now_ms, topic, None, producer, 0, 0, -1, messages, 0, 0, 0, sequence_id))
+
+    def subscription(self, topic: str, name: str) -> SubscriptionNotes:
+        return SubscriptionNotes(self.note_all, self.now_ms, topic, name)
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Write what is noted until `close`, or until cancelled. StorageError before it has started, if the
+        directory cannot be used.
+        """
+        await self._disk.run(self._begin_file, self.now_ms())
+        self.note((OPENED, self.now_ms(), None, None, None, 0, 0, -1, 0, 0, 0, 0, -1))
+        task_status.started()
+        while not (self._closing and not self._events):
+            if not self._closing:
+                with trio.move_on_after(self._interval_s or RETRY_S):
+                    await self._wake.wait()
+                self._wake = trio.Event()
+            if self._events:
+                await self._write()
+        await self._disk.run(self._end_file)
+        self._done.set()
+
+    async def close(self) -> None:
+        """Write what is left; it says that nothing is missing. Returns when that is done, or in a while."""
+        if not self._closing:
+            self.note((CLOSED, self.now_ms(), None, None, None, 0, 0, -1, 0, 0, 0, 0, -1))
+            self._closing = True
+            self._wake.set()
+        with trio.move_on_after(CLOSE_SECONDS):
+            await self._done.wait()
+
+    async def _write(self) -> None:
+        events, count = self._taken()
+        try:
+            await self._disk.run(self._append, events, self.now_ms())
+        except StorageError as error:
+            await self._disk.run(self._end_file)
+            self._failed(count, error)
+        else:
+            self._is_failing = False
+
+    def _write_now(self) -> None:
+        events, count = self._taken()
+        try:
+            self._append(events, self.now_ms())
+        except StorageError as error:
+            self._end_file()
+            self._failed(count, error)
+
+    def _taken(self) -> tuple[list[Event], int]:
+        """What is to be written, and how many events that stands for."""
+        events, self._events = self._events, []
+        missed, self._missed = self._missed, 0
+        count = missed + len(events)
+        if missed:
+            events.append((MISSED, events[-1][1], None, None, None, 0, 0, -1, missed, 0, 0, 0, -1))
+        return events, count
+
+    def _failed(self, count: int, error: StorageError) -> None:
+        self._missed += count
+        if not self._is_failing:
+            log.error("the delivery log cannot be written, events are missing from it: %s", error)
+        self._is_failing = True
+
+    def _append(self, events: list[Event], now_ms: int) -> None:
+        if self._file is None or self._file.size() >= self._file_bytes_max:
+            self._begin_file(now_ms)
+        assert self._file is not None
+        for first in range(0, len(events), SEGMENT_EVENTS):
+            self._file.append(encoded(self._segments, events[first : first + SEGMENT_EVENTS]))
+            self._segments += 1
+
+    def _begin_file(self, now_ms: int) -> None:
+        """The next number; old files go while all together are too large."""
+        from geminga.delivery_log.log_format import FileHead, encode_file_head, file_name, file_number
+
+        disk, directory = self._disk, self._directory
+        self._end_file()
+        disk.make_directory(directory)
+        numbers = [number for name in disk.list(directory) if (number := file_number(name)) is not None]
+        number = max(numbers, default=0) + 1
+        self._file = disk.create(os.path.join(directory, file_name(number)))
+        self._segments = 0
+        self._file.append(encode_file_head(FileHead(number, now_ms)))
+        if self._total_bytes_max:
+            self._drop_oldest(sorted(numbers))
+
+    def _end_file(self) -> None:
+        """A file without a segment goes: on a full disk each try would leave one."""
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(StorageError):
+                file.close()
+                if not self._segments:
+                    self._disk.unlink(file.path)
+
+    def _drop_oldest(self, numbers: list[int]) -> None:
+        from geminga.delivery_log.log_format import file_name
+
+        paths = [os.path.join(self._directory, file_name(number)) for number in numbers]
+        sizes = []
+        for path in paths:
+            file = self._disk.open(path)
+            sizes.append(file.size())
+            file.close()
+        excess = sum(sizes) + self._file_bytes_max - self._total_bytes_max
+        for path, size in zip(paths, sizes, strict=True):
+            if excess <= 0:
+                return
+            self._disk.unlink(path)
+            excess -= size
+
+
+def encoded(number: int, events: Sequence[Event]) -> bytes:
+    """One segment. What a client has made up so that no column takes it is brought into its bounds."""
+    try:
+        return _encoded(number, events)
+    except (OverflowError, ValueError):
+        return _encoded(number, [tuple(map(_fitting, event)) for event in events])  # type: ignore[misc]
+
+
+def _encoded(number: int, events: Sequence[Event]) -> bytes:
+    from geminga.delivery_log.log_format import COLUMNS, TABLES, encode_segment
+
+    columns: dict[str, Any] = dict(zip(COLUMNS, zip(*events, strict=True), strict=True))
+    tables: dict[str, list[str]] = {}
+    for name in TABLES:
+        places: dict[str | None, int] = {None: -1}
+        columns[name] = [places.setdefault(value, len(places) - 1) for value in columns[name]]
+        tables[f"{name}s"] = [value for value in places if value is not None]
+    return encode_segment(number, columns, **tables)
+
+
+def _fitting(value: int | str | None) -> int | str | None:
+    """Sequence ids, positions and times that are far from any real one, and names of any length."""
+    if isinstance(value, int):
+        return max(-NUMBER_MAX, min(value, NUMBER_MAX))
+    if value is not None and len(value) > NAME_CHARS_MAX:
+        return value[:NAME_CHARS_MAX]
+    return value

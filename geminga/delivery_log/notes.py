@@ -1,0 +1,136 @@
+"""What goes into the delivery log: each event a tuple in the order of the format's columns, with names where
+those have places in a table. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from geminga.errors import ProtocolError
+from geminga.managed_ledger.cursor.batch_index import bits_of
+from geminga.wire.message_metadata import peek
+
+if TYPE_CHECKING:
+    from geminga.managed_ledger.chain.entry import Entry
+    from geminga.wire.peek import Peek
+
+Event = tuple[int, int, str | None, str | None, str | None, int, int, int, int, int, int, int, int]
+
+OPENED, PUBLISHED, DISPATCHED, ACKED, ACKED_UP_TO, SKIPPED_UP_TO = range(1, 7)
+SUBSCRIBED, UNSUBSCRIBED, SOUGHT, DUPLICATE, MISSED, CLOSED, RELEASED = range(7, 14)
+"""`delivery_log_format.Kind`, which stands on numpy and is imported with the first segment."""
+
+
+class SubscriptionNotes:
+    """What is noted of one subscription."""
+
+    __slots__ = ("_name", "_note_all", "_now_ms", "_topic")
+
+    def __init__(
+        self,
+        note_all: Callable[[Iterable[Event]], None],
+        now_ms: Callable[[], int],
+        topic: str,
+        name: str,
+    ) -> None:
+        """`note_all` takes events in the order in which they happen."""
+        self._note_all = note_all
+        self._now_ms = now_ms
+        self._topic = topic
+        self._name = name
+
+    def dispatched(
+        self,
+        consumer: str,
+        entries: Sequence[Entry],
+        now_ms: int,
+        ack_sets: Mapping[Any, tuple[int, list[int]]],
+        counts: Mapping[Any, int],
+    ) -> None:
+        """These entries went to a consumer; of those in `ack_sets` only the messages whose bits are set."""
+        topic, name, events = self._topic, self._name, []
+        for entry in entries:
+            position = entry.position
+            seen = entry.peek if entry.peek is not None else seen_in(entry.body)
+            size, deliver_at_ms, publish_ms = noted_of(seen)
+            count = counts.get(position, 0) if counts else 0
+            head = (DISPATCHED, now_ms, topic, name, consumer, position[0], position[1])
+            rest = (size, count, deliver_at_ms, publish_ms, -1)
+            if position in ack_sets:
+                left = bits_of(ack_sets[position][1])
+                events += [(*head, index, *rest) for index in range(size) if left >> index & 1]
+            else:
+                events.append((*head, -1, *rest))
+        self._note_all(events)
+
+    def acked(self, consumer: str | None, positions: Iterable[tuple[int, int]]) -> None:
+        """Whole entries. None: on behalf of no consumer (expiry, quota)."""
+        now_ms, topic, name = self._now_ms(), self._topic, self._name
+        self._note_all(
+            (ACKED, now_ms, topic, name, consumer, ledger_id, entry_id, -1, 0, 0, 0, 0, -1)
+            for ledger_id, entry_id in positions
+        )
+
+    def acked_messages(self, consumer: str, position: tuple[int, int], bits: int, size: int) -> None:
+        """Those messages of a batch whose bits are set."""
+        now_ms, topic, name = self._now_ms(), self._topic, self._name
+        self._note_all(
+            (ACKED, now_ms, topic, name, consumer, position[0], position[1], index, size, 0, 0, 0, -1)
+            for index in range(size)
+            if bits >> index & 1
+        )
+
+    def acked_up_to(self, consumer: str, position: tuple[int, int], batch_index: int = -1) -> None:
+        self._note(ACKED_UP_TO, position, consumer, batch_index)
+
+    def skipped_up_to(self, position: tuple[int, int]) -> None:
+        self._note(SKIPPED_UP_TO, position)
+
+    def subscribed(self, mark_delete: tuple[int, int]) -> None:
+        self._note(SUBSCRIBED, mark_delete)
+
+    def unsubscribed(self) -> None:
+        self._note(UNSUBSCRIBED, (0, 0))
+
+    def sought(self, mark_delete: tuple[int, int]) -> None:
+        self._note(SOUGHT, mark_delete)
+
+    def released(self, consumer: str) -> None:
+        self._note(RELEASED, (0, 0), consumer)
+
+    def _note(
+        self, kind: int, position: tuple[int, int], client: str | None = None, batch_index: int = -1
+    ) -> None:
+        now_ms = self._now_ms()
+        ledger_id, entry_id = position
+        event = (
+            kind,
+            now_ms,
+            self._topic,
+            self._name,
+            client,
+            ledger_id,
+            entry_id,
+            batch_index,
+            0,
+            0,
+            0,
+            0,
+            -1,
+        )
+        self._note_all((event,))
+
+
+def seen_in(body: bytes) -> Peek | None:
+    try:
+        return peek(body)
+    except ProtocolError:
+        return None
+
+
+def noted_of(seen: Peek | None) -> tuple[int, int, int]:
+    """Messages in the entry, due time, publish time."""
+    if seen is None:
+        return 1, 0, 0
+    return seen.num_messages_in_batch, seen.deliver_at_ms, seen.publish_time_ms

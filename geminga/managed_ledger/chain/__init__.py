@@ -1,0 +1,1 @@
+"""A chain of ledgers as one endless log: appending, reading, tail cache."""

@@ -1,0 +1,389 @@
+"""The writing end of a managed ledger: `append` down, confirmations up, the same few list operations per
+entry.
+
+Nothing here waits. A full ledger is left (`ROLLING`), its last confirmations come in, and whoever owns the
+appender is woken to make the next ledger durable and hand it over with `open_ledger`; entries queue
+meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from geminga.errors import GemingaError, ReadOnly, ServiceNotReady, StorageError, TopicTerminated
+from geminga.managed_ledger.chain.add_listener import AddListener, NobodyListens
+from geminga.managed_ledger.chain.entry import Entry
+from geminga.managed_ledger.chain.ledger_chain import ChainLedger, LedgerChain
+from geminga.managed_ledger.chain.rollover import ManagedLedgerSettings, is_full
+from geminga.managed_ledger.chain.state import ALLOWED, QUEUEING, State
+from geminga.managed_ledger.chain.tail_cache import TailCache, TailRun
+from geminga.position import Position
+
+if TYPE_CHECKING:
+    from geminga.bookie.running.bookie import Bookie
+    from geminga.bookie.running.ledger_writer import LedgerWriter
+    from geminga.clock import Clock
+
+log = logging.getLogger("geminga.managed_ledger")
+
+ROLL_CHECK_ENTRIES = 64
+"""A ledger that is full but too young is looked at again after so many entries (and at each confirmation)."""
+
+
+def _nothing() -> None:
+    pass
+
+
+def _all(ledger_id: int) -> int:
+    return 0
+
+
+class Appender:
+    """State, open ledger and unconfirmed entries of one managed ledger."""
+
+    __slots__ = (
+        "_chain",
+        "_clock",
+        "_closed_bytes",
+        "_drained",
+        "_newest_writer",
+        "_pending",
+        "_queue",
+        "_roll_check_entry_id",
+        "_room",
+        "_run",
+        "_run_append",
+        "_tail_cache",
+        "_wake",
+        "_warned_of_length",
+        "_writer",
+        "caching",
+        "entries_added",
+        "error",
+        "fenced",
+        "first_needed",
+        "last_confirmed",
+        "ledger_bytes",
+        "ledger_created_ms",
+        "listener",
+        "name",
+        "on_fenced",
+        "settings",
+        "state",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        chain: LedgerChain,
+        tail_cache: TailCache,
+        clock: Clock,
+        settings: ManagedLedgerSettings,
+        wake: Callable[[], None],
+    ) -> None:
+        self.name = name
+        self.settings = settings
+        self.listener: AddListener = NobodyListens()
+        self.state = State.OPENING
+        self.last_confirmed = Position(-1, -1)
+        self.caching = False
+        """Whether anybody could read: without cursors nothing is kept in the tail cache."""
+        self.first_needed: Callable[[int], int] = _all
+        """What the tail cache asks: see `TailCache.open_run`."""
+        self.entries_added = 0
+        self.ledger_created_ms = 0
+        self.ledger_bytes = 0
+        """Bytes appended to the open ledger."""
+        self.error: GemingaError | None = None
+        """What fenced or ended it."""
+        self.fenced = False
+        self.on_fenced: Callable[[], None] = _nothing
+        self._closed_bytes = 0
+        """Bytes appended to earlier ledgers since this one was opened."""
+        self._chain = chain
+        self._tail_cache = tail_cache
+        self._clock = clock
+        self._room = tail_cache.append_room
+        self._wake = wake
+        self._writer: LedgerWriter | None = None
+        self._newest_writer: LedgerWriter | None = None
+        self._warned_of_length = False
+        self._pending: list[Any] = []
+        """Contexts of entries handed to the bookie and not confirmed yet, in order."""
+        self._queue: list[tuple[bytes, Any, Any]] = []
+        """Entries that wait for the next ledger."""
+        self._run: TailRun | None = None
+        self._run_append: Callable[[bytes | Entry], None] | None = None
+        self._roll_check_entry_id = 0
+        self._drained: trio.Event | None = None
+        """Only while somebody waits: a topic that nobody uses should cost little."""
+
+    def become(self, state: State) -> None:
+        """Go to another state; the table says from where that may be."""
+        assert state in ALLOWED[self.state], f"{self.name}: {self.state.name} -> {state.name}"
+        self.state = state
+
+    @property
+    def bytes_added(self) -> int:
+        """Bytes handed to the bookie since the managed ledger was opened."""
+        return self._closed_bytes + self.ledger_bytes
+
+    @property
+    def unconfirmed(self) -> int:
+        """Entries that the bookie has and has not confirmed."""
+        return len(self._pending)
+
+    @property
+    def pending_adds(self) -> int:
+        """Entries accepted and not confirmed, queued ones included."""
+        return len(self._pending) + len(self._queue)
+
+    def oldest_pending(self) -> Any:
+        """The context of the entry that has waited longest for its confirmation; None if none waits."""
+        if self._pending:
+            return self._pending[0]
+        return self._queue[0][1] if self._queue else None
+
+    def pending(self) -> Iterator[Any]:
+        """The contexts of all that wait, the oldest first."""
+        yield from self._pending
+        for _, context, _ in self._queue:
+            yield context
+
+    # -- down -------------------------------------------------------------------------------------------
+
+    def append(self, body: bytes, context: Any, peek: Any = None) -> None:
+        """Accept one entry. The listener gets `context` back: confirmed once it is durable, or failed.
+
+        Synchronous; entries keep their order, also across ledgers. `peek` (parsed message metadata) spares
+        the readers at the tail the parsing. Raises TopicTerminated, ServiceNotReady (closing) or
+        StorageError; then the entry was not accepted and its context is not given back. Nothing waits here,
+        and nothing is refused for want of memory: that is up to whoever reads from publishers.
+        """
+        writer = self._writer
+        if writer is None:
+            self._append_later(body, context, peek)
+            return
+        try:
+            entry_id = writer.append(body)
+        except ReadOnly:
+            raise  # it passes, and nothing that was accepted is affected
+        except StorageError as error:
+            self.fence(error)
+            raise
+        self._pending.append(context)
+        self.ledger_bytes += len(body)
+        keep = self._run_append
+        if keep is not None:
+            keep(body if peek is None else Entry(Position(writer.ledger_id, entry_id), body, peek))
+        if entry_id >= self._roll_check_entry_id:
+            self.roll_if_full(entry_id + 1)
+
+    def _append_later(self, body: bytes, context: Any, peek: Any) -> None:
+        state = self.state
+        if state in QUEUEING:
+            self._room.take(len(body))
+            self._queue.append((body, context, peek))
+        elif state is State.TERMINATED:
+            raise TopicTerminated(f"{self.name} was already terminated")
+        else:
+            self.check_open()
+            raise AssertionError(f"{self.name}: {state.name} without a writer")
+
+    def check_open(self) -> None:
+        """ServiceNotReady if closing, closed or fenced; StorageError if it was the storage that fenced it."""
+        state = self.state
+        if state is State.FENCED:
+            raise self._fenced_error()
+        if state in {State.CLOSING, State.CLOSED}:
+            raise ServiceNotReady(f"{self.name} is {state.value.lower()}")
+
+    def _fenced_error(self) -> GemingaError:
+        kind = StorageError if isinstance(self.error, StorageError) else ServiceNotReady
+        return kind(f"{self.name} is fenced: {self.error}")
+
+    # -- up ---------------------------------------------------------------------------------------------
+
+    def _on_durable(self, last_entry_id: int) -> None:
+        if self.error is not None:
+            return
+        chain = self._chain
+        ledger_id = chain.ids[-1]
+        first = chain.counts[ledger_id]
+        count = last_entry_id + 1 - first
+        contexts = self._pending
+        assert 0 < count <= len(contexts), f"{ledger_id}:{last_entry_id} confirmed, {first} was expected"
+        if count == len(contexts):
+            self._pending = []
+        else:
+            contexts = contexts[:count]
+            del self._pending[:count]
+        chain.confirm(last_entry_id + 1)
+        self.last_confirmed = Position(ledger_id, last_entry_id)
+        self.entries_added += count
+        if self._run is not None:
+            self._tail_cache.confirm(self._run, last_entry_id)
+        self.listener.on_confirmed(ledger_id, first, contexts)
+        if self.state is State.OPEN:
+            self.roll_if_full(last_entry_id + 1)
+        elif not self._pending:
+            self._wake_drained()
+            self._wake()
+
+    def _wake_drained(self) -> None:
+        if self._drained is not None:
+            self._drained.set()
+            self._drained = None
+
+    def _on_failed(self, error: StorageError) -> None:
+        self.fence(error)
+
+    def fence(self, error: GemingaError) -> None:
+        """The storage failed, or the records are not what we wrote: nothing is accepted or confirmed any
+        more, and whoever waits is told. This managed ledger only; it can be closed, and opened anew.
+        """
+        if self.state in {State.FENCED, State.CLOSED}:
+            return
+        log.error(
+            "%s is FENCED and takes nothing until it is loaded anew: %s: %s",
+            self.name,
+            type(error).__name__,
+            error,
+            exc_info=None if isinstance(error, StorageError) else error,
+        )
+        self.become(State.FENCED)
+        self._stop(error)
+        self.fenced = True
+        self.on_fenced()
+
+    def _stop(self, error: GemingaError) -> None:
+        self.error = error
+        self.refuse()
+        self._fail(self._pending, error)
+        self._pending = []
+        self.fail_queue(error)
+        self._wake_drained()
+        self._wake()
+
+    def _fail(self, contexts: list[Any], error: GemingaError) -> None:
+        if contexts:
+            self.listener.on_add_failed(error, contexts)
+
+    def fail_queue(self, error: GemingaError) -> None:
+        """No ledger will come for the entries that wait for one."""
+        self._fail([context for _, context, _ in self._take_queue()], error)
+
+    def _take_queue(self) -> list[tuple[bytes, Any, Any]]:
+        queue, self._queue = self._queue, []
+        self._room.give(sum(len(body) for body, _, _ in queue))
+        return queue
+
+    # -- ledgers ----------------------------------------------------------------------------------------
+
+    def open_ledger(self, bookie: Bookie, ledger_id: int) -> None:
+        """Write to this ledger from now on. Its metadata record and the one that names it are durable."""
+        now_ms = self._clock.now_ms()
+        self.become(State.OPEN)
+        self._chain.append(ChainLedger(ledger_id, 0, 0, 0))
+        self.ledger_created_ms = now_ms
+        self._closed_bytes += self.ledger_bytes
+        self.ledger_bytes = 0
+        self._roll_check_entry_id = self.settings.ledger_entries_max - 1
+        self._run = self._run_append = None
+        self._writer = self._newest_writer = bookie.create_ledger(
+            ledger_id, on_durable=self._on_durable, on_failed=self._on_failed, topic=self.name
+        )
+        self.cache(self.caching)
+        queue = self._take_queue()
+        for i, (body, context, peek) in enumerate(queue):
+            try:
+                self.append(body, context, peek)
+            except GemingaError as error:
+                # These were accepted when they were queued: they are failed here, not by raising.
+                self._fail([context for _, context, _ in queue[i:]], error)
+                return
+
+    def roll_if_full(self, entries: int) -> None:
+        """Leave the open ledger, which now has so many entries, if it is full by the rules."""
+        settings = self.settings
+        age_ms = self._clock.now_ms() - self.ledger_created_ms
+        if is_full(settings, entries, self.ledger_bytes, age_ms) and self._may_grow():
+            self.become(State.ROLLING)
+            self.refuse()
+            if not self._pending:
+                self._wake()
+        else:
+            at_entries = settings.ledger_entries_max
+            self._roll_check_entry_id = (
+                at_entries if entries < at_entries else entries + ROLL_CHECK_ENTRIES
+            ) - 1
+
+    def _may_grow(self) -> bool:
+        """Whether the chain's record has room for one more ledger; a full ledger is written on otherwise."""
+        ledgers = len(self._chain.ids)
+        if ledgers < self.settings.ledgers_max:
+            self._warned_of_length = False
+            return True
+        if not self._warned_of_length:
+            self._warned_of_length = True
+            log.error(
+                "%s has %d ledgers, as many as its record is to hold: the newest is written on although it "
+                "is full, until old ones are trimmed",
+                self.name,
+                ledgers,
+            )
+        return False
+
+    def refuse(self) -> None:
+        """Take no more entries into the open ledger; those that it has will still be confirmed."""
+        if self._writer is not None:
+            self._tail_cache.close_run(self._writer.ledger_id)
+            self._writer.close()
+            self._writer = None
+
+    async def drained(self) -> None:
+        """Wait until nothing handed to the bookie is unconfirmed. Raises what fenced us, if that comes
+        first.
+        """
+        while self._pending and self.error is None:
+            if self._drained is None:
+                self._drained = trio.Event()
+            await self._drained.wait()
+        if self.error is not None:
+            raise self._fenced_error() from self.error
+
+    async def settled(self) -> None:
+        """Wait until the bookie is done with what it has of us, confirmed or not: then the entries that the
+        next opening finds are all there will be. Cancelling changes nothing.
+        """
+        if self._newest_writer is not None:
+            await self._newest_writer.settle()
+
+    def close(self, error: GemingaError) -> None:
+        """The end: what still waits fails with `error`; confirmations that come later are ignored."""
+        self.become(State.CLOSED)
+        self._stop(error)
+
+    def ledgers_dropped(self) -> None:
+        """The chain has lost ledgers at its front: the last confirmed entry may have gone with them."""
+        if self.last_confirmed.ledger_id < self._chain.ids[0]:
+            self.last_confirmed = self._chain.tail
+
+    # -- tail cache -------------------------------------------------------------------------------------
+
+    def cache(self, wanted: bool) -> None:
+        """Keep new entries in the tail cache from now on, or stop and forget those of the open ledger."""
+        self.caching = wanted
+        writer = self._writer
+        if writer is None:
+            return
+        if wanted and self._run is None:
+            self._run = self._tail_cache.open_run(writer.ledger_id, writer.next_entry_id, self.first_needed)
+            self._run_append = self._run.slots.append
+        elif not wanted and self._run is not None:
+            self._tail_cache.discard(writer.ledger_id)
+            self._run = self._run_append = None

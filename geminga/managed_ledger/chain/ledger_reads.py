@@ -1,0 +1,272 @@
+"""Reading a managed ledger: from the tail cache, else from the bookie, across ledgers, never past what is
+confirmed.
+"""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import trio
+
+from geminga.bookie.records.records import Run
+from geminga.errors import LedgerNotFound
+from geminga.limits import MIB
+from geminga.managed_ledger.chain.entry import Entry, entries_from
+from geminga.managed_ledger.chain.ledger_chain import LedgerChain
+from geminga.managed_ledger.chain.tail_cache import TailCache
+from geminga.position import Position
+
+if TYPE_CHECKING:
+    from geminga.bookie.running.bookie import Bookie
+
+READ_GAP_MAX = 8
+"""Wanted entries that are this near to each other are read in one go, with what lies between them."""
+READ_IN_ORDER_MIN = 16
+"""From this distance between the first and the last of a run on, what follows is likely to be wanted too."""
+READ_RUN_BYTES_MAX = 4 * MIB
+"""What one read for scattered positions may take at once."""
+
+
+class LedgerReads:
+    """All reads of one managed ledger. Counts what it served, for the statistics."""
+
+    __slots__ = (
+        "_bookie",
+        "_chain",
+        "_tail_cache",
+        "bytes_read",
+        "entries_from_bookie",
+        "entries_from_cache",
+    )
+
+    def __init__(self, chain: LedgerChain, tail_cache: TailCache, bookie: Bookie) -> None:
+        self._chain = chain
+        self._tail_cache = tail_cache
+        self._bookie = bookie
+        self.entries_from_cache = 0
+        self.entries_from_bookie = 0
+        """Those that its caches had included."""
+        self.bytes_read = 0
+
+    def read_cached(self, start: tuple[int, int], count_max: int, bytes_max: int) -> list[Entry]:
+        """Entries from `start` on that are in memory: one ledger's run, [] if there is none at that place.
+
+        At least one entry even if it alone is larger than `bytes_max`.
+        """
+        ledger_id, entry_id = start
+        entries = self._chain.counts.get(ledger_id, 0)
+        if entry_id < 0 or entry_id >= entries:
+            ledger_id, entry_id = self._chain.place(start)
+            entries = self._chain.counts[ledger_id]
+            if entry_id >= entries:
+                return []
+        stop = entry_id + count_max if entry_id + count_max < entries else entries
+        run = self._tail_cache.run(ledger_id)
+        if run is not None and (cached := run.read(entry_id, stop, bytes_max)):
+            self.entries_from_cache += len(cached)
+            self._tail_cache.entries_served += len(cached)
+            self._tail_cache.bytes_served += run.bytes_of(entry_id, len(cached))
+            return cached
+        bodies = self._bookie.read_cached(ledger_id, entry_id, stop - 1)
+        if not bodies:
+            return []
+        bodies = _within(bodies, bytes_max)
+        self._missed(bodies)
+        return entries_from(ledger_id, entry_id, bodies)
+
+    async def read(self, start: tuple[int, int], count_max: int, bytes_max: int) -> list[Entry]:
+        """Entries from `start` on, of one ledger; [] only at the tail.
+
+        Skips ledgers that are empty or were trimmed. At least one entry otherwise, however large.
+        StorageError.
+        """
+        chain = self._chain
+        while True:
+            if cached := self.read_cached(start, count_max, bytes_max):
+                await trio.lowlevel.checkpoint()
+                return cached
+            place = chain.place(start)
+            entries = chain.counts[place.ledger_id]
+            if place.entry_id >= entries:
+                await trio.lowlevel.checkpoint()
+                return []
+            stop = min(place.entry_id + count_max, entries)
+            bodies = await self._read_bookie(place.ledger_id, place.entry_id, stop - 1, bytes_max)
+            if bodies is not None:
+                return entries_from(place.ledger_id, place.entry_id, bodies)
+
+    async def _read_bookie(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes] | None:
+        """None: the ledger was trimmed while we waited."""
+        try:
+            bodies = await self._bookie.read(ledger_id, first, last, bytes_max=bytes_max)
+        except LedgerNotFound:
+            if ledger_id in self._chain.counts:
+                raise
+            return None
+        assert bodies, f"the bookie returned nothing for {ledger_id}:{first}"
+        self._missed(bodies)
+        self.bytes_read += sum(map(len, bodies))
+        return bodies
+
+    def _missed(self, bodies: list[bytes]) -> None:
+        self.entries_from_bookie += len(bodies)
+        self._tail_cache.entries_missed += len(bodies)
+
+    async def read_positions(
+        self, positions: Sequence[tuple[int, int]], bytes_max: int = sys.maxsize
+    ) -> list[Entry]:
+        """The entries at these ascending positions. Those that do not exist (any more) are left out.
+
+        Ends behind the entry with which `bytes_max` is reached: see `reached`.
+        """
+        await trio.lowlevel.checkpoint()
+        wanted = set(positions)
+        found: list[Entry] = []
+        left_bytes = bytes_max
+        parts = self._in_memory(positions, bytes_max)
+        while parts and left_bytes > 0:
+            part = parts[0]
+            if isinstance(part, Run):
+                parts = await self._bring(parts, positions, min(left_bytes, READ_RUN_BYTES_MAX))
+                continue
+            parts.popleft()
+            for entry in part:
+                if left_bytes > 0 and entry.position in wanted:
+                    left_bytes -= len(entry.body)
+                    found.append(entry)
+        return found
+
+    def _in_memory(self, positions: Sequence[tuple[int, int]], bytes_max: int) -> deque[list[Entry] | Run]:
+        """Their runs, replaced by their entries as far as those are in memory and not longer than that."""
+        parts: deque[list[Entry] | Run] = deque()
+        for run in runs_of(positions, self._chain.counts):
+            rest: Run | None = run
+            while rest is not None:
+                ledger_id, first, last = rest
+                entries = None
+                if bytes_max > 0:
+                    entries = self.read_cached((ledger_id, first), last + 1 - first, READ_RUN_BYTES_MAX)
+                if not entries:
+                    parts.append(rest)
+                    break
+                bytes_max -= sum(len(entry.body) for entry in entries)
+                parts.append(entries)
+                rest = _behind(rest, entries, positions)
+        return parts
+
+    async def _bring(
+        self, parts: deque[list[Entry] | Run], positions: Sequence[tuple[int, int]], bytes_max: int
+    ) -> deque[list[Entry] | Run]:
+        """The same parts with the entries of some runs, of the first one at least."""
+        runs = [part for part in parts if isinstance(part, Run)]
+        brought = await self._read_runs(runs, bytes_max)
+        filled: deque[list[Entry] | Run] = deque()
+        for part in parts:
+            if not isinstance(part, Run) or part not in brought:
+                filled.append(part)
+                continue
+            filled.append(brought[part])
+            if (rest := _behind(part, brought[part], positions)) is not None:
+                filled.append(rest)
+        return filled
+
+    async def _read_runs(self, runs: Sequence[Run], bytes_max: int) -> dict[Run, list[Entry]]:
+        """Of at least the first run at least the first entry; nothing if its ledger was trimmed."""
+        first = runs[0]
+        if _is_in_order(first):
+            bodies = await self._read_bookie(*first, READ_RUN_BYTES_MAX)
+            return {first: entries_from(first.ledger_id, first.first, bodies or [])}
+        # Messages with random delays lie anywhere: what stands beside one is not due with it.
+        try:
+            brought = await self._bookie.read_runs(
+                [run for run in runs if not _is_in_order(run)], bytes_max=bytes_max
+            )
+        except LedgerNotFound:
+            if first.ledger_id in self._chain.counts:
+                raise
+            return {first: []}
+        for bodies in brought.values():
+            self._missed(bodies)
+            self.bytes_read += sum(map(len, bodies))
+        return {run: entries_from(run.ledger_id, run.first, bodies) for run, bodies in brought.items()}
+
+    async def find_first(
+        self, predicate: Callable[[Entry], bool], *, after: tuple[int, int] | None = None
+    ) -> Position | None:
+        """The first entry (behind `after`) for which `predicate` is true, if it is false before and true from
+        there on.
+
+        Reads O(log entries) single entries. None: it is true for none.
+        """
+        chain = self._chain
+        low = chain.ordinal((chain.ids[0], -1) if after is None else after)  # the answer is above `low`...
+        high = chain.ordinal(chain.tail) + 1  # ...and at most `high`; above the tail means none
+        end = high
+        while low + 1 < high:
+            middle = (low + high) // 2
+            entry = await self._read_one(chain.at_ordinal(middle))
+            if entry is not None and predicate(entry):
+                high = middle
+            else:
+                low = middle
+            # Trimming meanwhile takes entries away at the front only.
+            low = min(high - 1, max(low, chain.ordinal((chain.ids[0], -1))))
+        if high == end:
+            return None
+        first = chain.ordinal((chain.ids[0], -1))
+        return chain.at_ordinal(max(high, first + 1)) if chain.entries else None
+
+    async def _read_one(self, position: Position) -> Entry | None:
+        entries = await self.read_positions((position,))
+        return entries[0] if entries else None
+
+
+def runs_of(positions: Sequence[tuple[int, int]], counts: Mapping[int, int]) -> Iterator[Run]:
+    """The runs to read for ascending positions: with what lies between those that are near to each other.
+    Without those that no ledger has, by how many entries each has.
+    """
+    ledger_id = first = last = -1
+    for next_ledger, entry_id in positions:
+        if not 0 <= entry_id < counts.get(next_ledger, 0):
+            continue
+        if next_ledger != ledger_id or entry_id - last > READ_GAP_MAX:
+            if ledger_id >= 0:
+                yield Run(ledger_id, first, last)
+            ledger_id, first = next_ledger, entry_id
+        last = entry_id
+    if ledger_id >= 0:
+        yield Run(ledger_id, first, last)
+
+
+def _is_in_order(run: Run) -> bool:
+    return run.last - run.first >= READ_IN_ORDER_MIN
+
+
+def _behind(run: Run, entries: Sequence[Entry], positions: Sequence[tuple[int, int]]) -> Run | None:
+    """What is left of a run behind its first entries, from the next of `positions` on: what lies before that
+    may be unreadable, and nobody asked for it. None also for one that has none any more.
+    """
+    if not entries or entries[-1].position.entry_id >= run.last:
+        return None
+    return run._replace(first=positions[bisect_right(positions, entries[-1].position)][1])
+
+
+def reached(positions: Sequence[tuple[int, int]], found: Sequence[Entry], bytes_max: int) -> int:
+    """How many of `positions` were looked at by a `read_positions` that found this."""
+    if not found or sum(len(entry.body) for entry in found) < bytes_max:
+        return len(positions)
+    return bisect_right(positions, found[-1].position)
+
+
+def _within(bodies: list[bytes], bytes_max: int) -> list[bytes]:
+    """The longest prefix of at most `bytes_max` bytes, but at least one body."""
+    size_bytes = 0
+    for i, body in enumerate(bodies):
+        size_bytes += len(body)
+        if size_bytes > bytes_max and i:
+            return bodies[:i]
+    return bodies

@@ -1,0 +1,299 @@
+"""Recent entries of all topics, in memory, so that consumers at the tail never touch the bookie.
+
+The bodies are the very objects that the bookie's write cache holds: no copies. What a run holds is invisible
+until `TailCache.confirm` says that it is durable. Entries leave when all active cursors have read them, when
+they are old, or, the oldest of the process first, when there are too many; in strides.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Final
+
+import msgspec
+import trio
+
+from geminga.limits import KIB, MIB
+from geminga.managed_ledger.chain.append_room import AppendRoom
+from geminga.managed_ledger.chain.entry import Entry, entries_from
+
+ENTRY_OVERHEAD_BYTES: Final = 400
+"""What a cached entry costs beside its body: slot, running size, `Entry`, position, parsed metadata."""
+STRIDE_BYTES: Final = 64 * KIB
+"""Entries leave the cache in strides of about this size (or one entry, if that is larger)."""
+TURNS_OF_AGE: Final = 4
+"""How often it is looked for what may go while an entry grows old."""
+
+
+class TailRun:
+    """The newest entries of one ledger, contiguous. To add one is `slots.append`: nothing is cheaper."""
+
+    __slots__ = (
+        "_before_bytes",
+        "base",
+        "closed",
+        "first_needed",
+        "head",
+        "ledger_id",
+        "slots",
+        "strides",
+        "sums",
+    )
+
+    def __init__(self, ledger_id: int, first_entry_id: int, first_needed: Callable[[int], int]) -> None:
+        self.ledger_id = ledger_id
+        self.first_needed = first_needed
+        """Asked with the ledger's id: no active cursor has entries below this one to read."""
+        self.base = first_entry_id
+        """Entry id of slot 0."""
+        self.head = 0
+        """Slots below this one have been evicted; they are removed when they are half of all."""
+        self.slots: list[bytes | Entry | None] = []
+        """Bodies, wrapped into entries by the first reader."""
+        self.sums: list[int] = []
+        """Running sum of bytes (with overhead) of the visible slots: one number per confirmed entry."""
+        self.closed = False
+        """Whether no more entries come."""
+        self.strides = 0
+        """How many of the cache's strides are this run's."""
+        self._before_bytes = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return self.head == len(self.sums)
+
+    def confirm(self, last_entry_id: int) -> int:
+        """Make entries up to this one visible; returns the bytes that became visible."""
+        slots = self.slots
+        sums = self.sums
+        visible = len(sums)
+        confirmed = min(last_entry_id + 1 - self.base, len(slots))
+        if confirmed <= visible:
+            return 0
+        seen = sums[-1] if sums else self._before_bytes
+        overhead = ENTRY_OVERHEAD_BYTES
+        sizes = [
+            overhead + len(slot.body if type(slot) is Entry else slot)  # type: ignore[arg-type]
+            for slot in (slots if confirmed - visible == len(slots) else slots[visible:confirmed])
+        ]
+        sums.extend(accumulate(sizes, initial=seen))
+        del sums[visible]  # `accumulate` begins with the initial value itself
+        return sums[-1] - seen
+
+    def read(self, first: int, stop: int, bytes_max: int) -> list[Entry]:
+        """Entries from `first` up to before `stop`: as many as are here, visible, and within the bytes.
+
+        At least one if `first` itself is here; [] if it is not.
+        """
+        sums = self.sums
+        i = first - self.base
+        if i < self.head or i >= len(sums):
+            return []
+        j = min(stop - self.base, len(sums))
+        limit = (sums[i - 1] if i else self._before_bytes) + bytes_max
+        if sums[j - 1] > limit:
+            j = max(i + 1, bisect_right(sums, limit, i, j))
+        chunk = self.slots[i:j]
+        kinds = set(map(type, chunk))
+        if Entry not in kinds:
+            self.slots[i:j] = chunk = entries_from(self.ledger_id, first, chunk)  # type: ignore[arg-type,assignment]
+        elif len(kinds) > 1:
+            for k, slot in enumerate(chunk):
+                if type(slot) is not Entry:
+                    chunk[k] = entries_from(self.ledger_id, first + k, (slot,))[0]  # type: ignore[arg-type]
+            self.slots[i:j] = chunk
+        return chunk  # type: ignore[return-value]
+
+    def bytes_of(self, first: int, count: int) -> int:
+        """How long the bodies of so many visible entries from `first` on are."""
+        i = first - self.base
+        seen = self.sums[i - 1] if i else self._before_bytes
+        return self.sums[i + count - 1] - seen - count * ENTRY_OVERHEAD_BYTES
+
+    def evict_before(self, entry_id: int) -> int:
+        """Let go of entries below this one; returns the bytes freed."""
+        end = min(entry_id - self.base, len(self.sums))
+        head = self.head
+        if end <= head:
+            return 0
+        freed = self.sums[end - 1] - (self.sums[head - 1] if head else self._before_bytes)
+        self.slots[head:end] = [None] * (end - head)
+        self.head = end
+        if end * 2 >= len(self.slots):
+            self._before_bytes = self.sums[end - 1]
+            del self.slots[:end], self.sums[:end]
+            self.base += end
+            self.head = 0
+        return freed
+
+
+def _all_needed(ledger_id: int) -> int:
+    return 0
+
+
+class _Stride:
+    """A stretch of one run that leaves the cache as a whole."""
+
+    __slots__ = ("begun", "run", "size_bytes", "stop")
+
+    def __init__(self, run: TailRun, stop: int, size_bytes: int, begun: int) -> None:
+        self.begun = begun
+        """In which turn of the cache."""
+        self.run = run
+        self.stop = stop
+        """The entry id after the stride."""
+        self.size_bytes = size_bytes
+
+
+class TailCache:
+    """One per process, shared by all managed ledgers; holds at most about `bytes_max` of visible entries."""
+
+    def __init__(
+        self, bytes_max: int = 32 * MIB, *, age_max_ms: int = 1000, backlogged_entries: int = 1000
+    ) -> None:
+        """Entries older than `age_max_ms` leave, give or take a turn. A cursor with more than
+        `backlogged_entries` still to read is not active: nothing is kept for it.
+        """
+        self.bytes_max = bytes_max
+        self.age_max_ms = age_max_ms
+        self.backlogged_entries = backlogged_entries
+        self.entries_served = self.bytes_served = 0
+        """Entries read from here..."""
+        self.entries_missed = 0
+        """...and from the bookie, its caches included."""
+        self._turn = 0
+        self.append_room = AppendRoom()
+        """The other memory that all managed ledgers share: entries that wait for a ledger."""
+        self._bytes = 0
+        self._runs: dict[int, TailRun] = {}
+        self._strides: deque[_Stride] = deque()
+        self._strides_dead = 0
+        """Strides of runs that were discarded; swept when they are most of all."""
+
+    async def run_forever(self) -> None:
+        """Let go of what is old or read by all, until cancelled."""
+        while True:
+            await trio.sleep(self.age_max_ms / TURNS_OF_AGE / 1000)
+            if self._strides:
+                self.turn()
+
+    def turn(self) -> None:
+        """Let go of strides that are `TURNS_OF_AGE` turns old, and of those of an earlier turn that no active
+        cursor has to read: what was read in this turn may be asked for once more, for want of permits.
+        """
+        strides, turn = self._strides, self._turn
+        while strides and strides[0].begun <= turn - TURNS_OF_AGE:
+            self._evict(strides.popleft())
+        needed: dict[TailRun, int] = {}
+        for stride in strides:
+            if stride.begun == turn:
+                break
+            run = stride.run
+            if run not in needed:
+                needed[run] = run.first_needed(run.ledger_id)
+            if self._runs.get(run.ledger_id) is run:
+                self._let_go(run, min(stride.stop, needed[run]))
+        self._turn = turn + 1
+
+    def open_run(
+        self, ledger_id: int, first_entry_id: int, first_needed: Callable[[int], int] = _all_needed
+    ) -> TailRun:
+        """Begin to hold a ledger's entries, from this one on. Whoever appends must append every later one.
+        `first_needed(ledger_id)` is the first entry that an active cursor still has to read.
+        """
+        self.discard(ledger_id)
+        run = self._runs[ledger_id] = TailRun(ledger_id, first_entry_id, first_needed)
+        return run
+
+    def run(self, ledger_id: int) -> TailRun | None:
+        """The run of that ledger, if there is one."""
+        return self._runs.get(ledger_id)
+
+    def close_run(self, ledger_id: int) -> None:
+        """No entry will be added to this ledger any more; what is here stays until it is evicted."""
+        run = self._runs.get(ledger_id)
+        if run is not None:
+            run.closed = True
+            if run.is_empty:
+                self._forget(run)
+
+    def confirm(self, run: TailRun, last_entry_id: int) -> None:
+        """Entries of `run` up to `last_entry_id` are durable: show them, and keep within the bound."""
+        added = run.confirm(last_entry_id)
+        if not added or self._runs.get(run.ledger_id) is not run:
+            return
+        self._bytes += added
+        strides = self._strides
+        newest = strides[-1] if strides else None
+        if (
+            newest is not None
+            and newest.run is run
+            and newest.size_bytes + added <= STRIDE_BYTES
+            and newest.begun == self._turn
+        ):
+            newest.stop = last_entry_id + 1
+            newest.size_bytes += added
+        else:
+            strides.append(_Stride(run, last_entry_id + 1, added, self._turn))
+            run.strides += 1
+        while self._bytes > self.bytes_max:
+            self._evict(strides.popleft())
+
+    def _evict(self, stride: _Stride) -> None:
+        run = stride.run
+        if self._runs.get(run.ledger_id) is not run:
+            self._strides_dead -= 1
+            assert self._strides_dead >= 0
+            return
+        run.strides -= 1
+        self._let_go(run, stride.stop)
+
+    def _let_go(self, run: TailRun, stop: int) -> None:
+        self._bytes -= run.evict_before(stop)
+        if run.closed and run.is_empty:
+            self._forget(run)
+
+    def _forget(self, run: TailRun) -> None:
+        del self._runs[run.ledger_id]
+        self._strides_dead += run.strides
+
+    def discard(self, ledger_id: int) -> None:
+        """Forget a ledger's entries."""
+        run = self._runs.pop(ledger_id, None)
+        if run is None:
+            return
+        self._bytes -= run.evict_before(run.base + len(run.sums))
+        run.slots.clear()
+        self._strides_dead += run.strides
+        if self._strides_dead * 2 > len(self._strides):
+            runs = self._runs
+            self._strides = deque(s for s in self._strides if runs.get(s.run.ledger_id) is s.run)
+            self._strides_dead = 0
+
+    def statistics(self) -> TailCacheStatistics:
+        return TailCacheStatistics(
+            entries_served=self.entries_served,
+            bytes_served=self.bytes_served,
+            entries_missed=self.entries_missed,
+            waiting_bytes=self.append_room.waiting_bytes,
+            bytes_used=self._bytes,
+            bytes_max=self.bytes_max,
+            ledgers=len(self._runs),
+            strides=len(self._strides),
+        )
+
+
+class TailCacheStatistics(msgspec.Struct, frozen=True):
+    entries_served: int
+    bytes_served: int
+    entries_missed: int
+    """Read from the bookie instead, its caches included."""
+    waiting_bytes: int
+    """Entries that wait for a ledger; not in the cache yet."""
+    bytes_used: int
+    bytes_max: int
+    ledgers: int
+    strides: int

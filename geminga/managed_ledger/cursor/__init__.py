@@ -1,0 +1,1 @@
+"""Acknowledgements, and how they become durable."""

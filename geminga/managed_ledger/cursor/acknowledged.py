@@ -1,0 +1,132 @@
+"""What a subscription is done with, to be asked: mark-delete, and what is acknowledged beyond it. Pure.
+
+Invariants: no bit stands at or before mark-delete; the entry after mark-delete is not acknowledged; every bit
+and every batch is an entry of the chain; no entry has a bit and a batch.
+"""
+
+from __future__ import annotations
+
+from pyroaring import BitMap
+
+from geminga.managed_ledger.chain.entry import Entry
+from geminga.managed_ledger.chain.ledger_chain import LedgerChain
+from geminga.managed_ledger.cursor.batch_index import words_of
+from geminga.managed_ledger.cursor.cursor_state_format import CursorState
+from geminga.position import Position
+
+
+class Acknowledged:
+    """The state of a cursor and every question about it. The backlog costs O(log ledgers), a position O(1).
+
+    It is changed by `Acknowledgments` alone.
+    """
+
+    __slots__ = ("_acked", "_acked_entries", "_batches", "_chain", "_md_entry", "_md_ledger")
+
+    def __init__(self, chain: LedgerChain, mark_delete: tuple[int, int]) -> None:
+        self._chain = chain
+        self._md_ledger, self._md_entry = chain.floor(min(mark_delete, chain.tail))
+        self._acked: dict[int, BitMap] = {}
+        self._acked_entries = 0
+        self._batches: dict[tuple[int, int], int] = {}
+        """Bits of the messages of a batch that are *not* acknowledged yet; never 0."""
+
+    @property
+    def mark_delete(self) -> Position:
+        """Everything up to here is acknowledged; the entry after it is not."""
+        return Position(self._md_ledger, self._md_entry)
+
+    def is_acknowledged(self, position: tuple[int, int]) -> bool:
+        ledger_id, entry_id = position
+        if position <= (self._md_ledger, self._md_entry):
+            return True
+        bitmap = self._acked.get(ledger_id)
+        return bitmap is not None and 0 <= entry_id < self._chain.counts[ledger_id] and entry_id in bitmap
+
+    def ack_set(self, position: tuple[int, int]) -> list[int] | None:
+        """The wire's longs of not yet acknowledged messages of a batch; None if none of them is
+        acknowledged.
+        """
+        remaining = self._batches.get(position)
+        return None if remaining is None else words_of(remaining)
+
+    def next_unacknowledged(self, position: tuple[int, int]) -> Position:
+        """The first place at or after `position` that is not acknowledged; it may be the tail's empty
+        place.
+        """
+        chain = self._chain
+        after = (self._md_ledger, self._md_entry + 1)
+        place = chain.place(position if position > after else after)
+        while (bitmap := self._acked.get(place.ledger_id)) is not None and place.entry_id in bitmap:
+            place = chain.place((place.ledger_id, end_of_run(bitmap, place.entry_id)))
+        return place
+
+    def unacknowledged(self, entries: list[Entry]) -> list[Entry]:
+        """Those of a run of entries (one ledger, ascending) that are not acknowledged; often the list
+        itself.
+        """
+        if not entries:
+            return entries
+        first = entries[0].position
+        if first > (self._md_ledger, self._md_entry):
+            bitmap = self._acked.get(first.ledger_id)
+            if bitmap is None:
+                return entries
+            if not bitmap.range_cardinality(first.entry_id, entries[-1].position.entry_id + 1):
+                return entries
+        return [entry for entry in entries if not self.is_acknowledged(entry.position)]
+
+    def acknowledged_in(self, ledger_id: int, first: int, stop: int) -> BitMap | None:
+        """Entry ids of [first, stop), all of it beyond mark-delete, that are acknowledged; None: none is."""
+        bitmap = self._acked.get(ledger_id)
+        if bitmap is None or not bitmap.range_cardinality(first, stop):
+            return None
+        return bitmap & BitMap(range(first, stop))
+
+    def backlog_entries(self) -> int:
+        """Entries up to the last confirmed one that are not acknowledged."""
+        chain = self._chain
+        return (
+            chain.ordinal(chain.tail) - chain.ordinal((self._md_ledger, self._md_entry)) - self._acked_entries
+        )
+
+    @property
+    def acknowledged_apart_entries(self) -> int:
+        """Entries acknowledged beyond mark-delete."""
+        return self._acked_entries
+
+    @property
+    def batches_in_part(self) -> int:
+        """Batches of which some messages are acknowledged and some are not."""
+        return len(self._batches)
+
+    def acknowledged_ranges(self) -> list[tuple[int, int, int]]:
+        """What is acknowledged beyond mark-delete, as (ledger, first entry, last entry), ascending."""
+        ranges = []
+        for ledger_id in sorted(self._acked):
+            bitmap = self._acked[ledger_id]
+            firsts = bitmap - bitmap.shift(1)
+            lasts = bitmap - bitmap.shift(-1)
+            ranges += [(ledger_id, first, last) for first, last in zip(firsts, lasts, strict=True)]
+        return ranges
+
+    def acknowledged_ranges_count(self) -> int:
+        """How many ranges `acknowledged_ranges` would list, at a fraction of the cost."""
+        return sum(len(b) - b.intersection_cardinality(b.shift(1)) for b in self._acked.values())
+
+    def state(self) -> CursorState:
+        """The live state, not a copy: encode it before anything else happens."""
+        return CursorState((self._md_ledger, self._md_entry), self._acked, self._batches)
+
+
+def end_of_run(bitmap: BitMap, start: int) -> int:
+    """The first number after `start` (which is in the set) that is not in the set; O(log) of the run."""
+    end = start + 1
+    stride = 1
+    while bitmap.contains_range(end, end + stride):
+        end += stride
+        stride *= 2
+    while stride := stride // 2:
+        if bitmap.contains_range(end, end + stride):
+            end += stride
+    return end

@@ -1,0 +1,273 @@
+"""A subscription's cursor: its acknowledgments, its properties, and when they reach the disk."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+
+import trio
+
+from geminga.errors import GemingaError, PeerError, ServiceNotReady
+from geminga.managed_ledger.chain.ledger_chain import LedgerChain
+from geminga.managed_ledger.cursor.acknowledgments import Acknowledgments
+from geminga.managed_ledger.cursor.attachment import Attachment
+from geminga.managed_ledger.cursor.bucket_properties import swapped
+from geminga.managed_ledger.cursor.cursor_ledger import CursorLedger
+from geminga.managed_ledger.cursor.statistics import CursorStatistics
+from geminga.position import Position
+
+log = logging.getLogger("geminga.managed_ledger")
+
+DEDUPLICATION_CURSOR = "pulsar.dedup"
+"""Pulsar's name for the cursor of a topic's deduplication: it holds back ledgers, and nobody reads by it."""
+
+
+class Cursor(Acknowledgments):
+    """One reader's place in a managed ledger.
+
+    Acknowledging is synchronous and in memory; a durable cursor's state is written at most every
+    `cursor_persist_interval_ms`, at close, and by `persist`. A crash takes acknowledgments back to the last
+    written state, never forward. `read_position` belongs to whoever dispatches; this room only sets it when
+    the cursor opens and when it is reset.
+    """
+
+    __slots__ = (
+        "_closed",
+        "_dirty",
+        "_ledger",
+        "_lock",
+        "_on_dirty",
+        "_owner",
+        "left_out",
+        "name",
+        "opened_backlog_entries",
+        "read_position",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        chain: LedgerChain,
+        mark_delete: tuple[int, int],
+        *,
+        ledger: CursorLedger | None,
+        owner: Attachment,
+        on_dirty: Callable[[], None],
+    ) -> None:
+        super().__init__(chain, mark_delete)
+        self.name = name
+        self.read_position = self.next_unacknowledged(self.mark_delete)
+        self.left_out = 0
+        """Parts of the last written state that did not fit: they are acknowledged in memory only."""
+        self.opened_backlog_entries = self.backlog_entries()
+        self._ledger = ledger
+        self._owner = owner
+        self._on_dirty = on_dirty
+        self._dirty = False
+        self._closed = False
+        self._lock: trio.Lock | None = None
+
+    @property
+    def _persisting(self) -> trio.Lock:
+        """Made with its first use: most cursors are idle."""
+        if self._lock is None:
+            self._lock = trio.Lock()
+        return self._lock
+
+    @property
+    def durable(self) -> bool:
+        return self._ledger is not None
+
+    @property
+    def is_system(self) -> bool:
+        """Whether it is the broker's own and no subscription's: nothing is dispatched by it."""
+        return self.name == DEDUPLICATION_CURSOR
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether something was acknowledged that is not written yet."""
+        return self._dirty
+
+    def _changed(self) -> None:
+        if not self._dirty and self._ledger is not None and not self._closed:
+            self._dirty = True
+            self._on_dirty()
+
+    # -- durability -------------------------------------------------------------------------------------
+
+    async def recover(self) -> None:
+        """Take over the newest state on disk, cut to what the managed ledger really holds."""
+        assert self._ledger is not None
+        state, damaged = await self._ledger.read_state()
+        if damaged:
+            log.error(
+                "cursor %s: %d states at the end of cursor ledger %d cannot be read; it goes back to %s",
+                self.name,
+                damaged,
+                self._ledger.record.cursor_ledger_id,
+                Position(*state.mark_delete),
+            )
+        self.restore(state)
+        self.read_position = self.next_unacknowledged(self.mark_delete)
+        self.opened_backlog_entries = self.backlog_entries()
+
+    async def persist(self) -> None:
+        """Write the present state, if it is not on disk yet; durable on return. Nothing for non-durable
+        cursors.
+
+        ServiceNotReady, StorageError. Cancelling leaves the state written or not; it stays due.
+        """
+        if self._ledger is not None:
+            async with self._persisting:
+                self._check_open()
+                await self._write()
+
+    async def persist_if_open(self) -> None:
+        """For the managed ledger, also while it closes: as `persist`, but a closed cursor stays as it is."""
+        async with self._persisting:
+            await self._write()
+
+    async def _write(self) -> None:
+        """Write the state if it is due. Whatever keeps us from it fences the managed ledger: we do not know
+        any more what is on disk.
+        """
+        ledger = self._ledger
+        if ledger is None or not self._dirty or self._closed:
+            return
+        self._dirty = False
+        try:
+            left_out = await ledger.write(self.state())
+        except BaseException as error:
+            self._dirty = True
+            if isinstance(error, GemingaError):
+                self._owner.fence(error)
+            raise
+        if left_out and not self.left_out:
+            log.warning(
+                "cursor %s: %d parts of its state are beyond the largest state that is written; after a "
+                "crash their messages are delivered again",
+                self.name,
+                left_out,
+            )
+        self.left_out = left_out
+
+    def _check_open(self) -> None:
+        self._owner.check_open()
+        if self._closed:
+            raise ServiceNotReady(f"cursor {self.name} is closed")
+
+    async def reset(self, position: tuple[int, int]) -> None:
+        """Seek: the next entry to be read is `position` (or the first after it); durable on return.
+
+        Everything before it counts as acknowledged, nothing after it. A place beyond the last confirmed entry
+        means the tail. Errors as `persist`; with ServiceNotReady nothing has changed.
+        """
+        async with self._persisting:
+            self._check_open()
+            chain = self._chain
+            self.clear(min(chain.before(position), chain.tail))
+            self.read_position = chain.place(self.mark_delete.next())
+            self._changed()
+            await self._write()
+
+    async def delete(self) -> CursorLedger | None:
+        """Remove the record, gone for good on return, and take no more; returns where the states were, for
+        deletion. Cancelled: nothing has happened. If it fails the managed ledger is fenced.
+        """
+        async with self._persisting:
+            if self._ledger is not None:
+                self._check_open()
+                try:
+                    await self._ledger.delete_record()
+                except GemingaError as error:
+                    self._owner.fence(error)
+                    raise
+            self._abandon()
+        return self._ledger
+
+    async def retire(self) -> None:
+        """Take no more, once what is being written is; later acknowledgments are forgotten."""
+        async with self._persisting:
+            self._abandon()
+
+    def _abandon(self) -> None:
+        self._closed = True
+        self._dirty = False
+        if self._ledger is not None:
+            self._ledger.close()
+
+    # -- properties -------------------------------------------------------------------------------------
+
+    @property
+    def properties(self) -> Mapping[str, int]:
+        return self._ledger.record.properties if self._ledger is not None else {}
+
+    @property
+    def subscription_properties(self) -> Mapping[str, str]:
+        return self._ledger.record.subscription_properties if self._ledger is not None else {}
+
+    async def set_property(self, key: str, value: int | None) -> None:
+        """Set a property (None removes it); durable on return. ValueTooLarge, ServiceNotReady,
+        StorageError; BadVersion if somebody else changed the record, which fences the managed ledger.
+        """
+        async with self._recording() as ledger:
+            properties = dict(ledger.record.properties)
+            if value is None:
+                properties.pop(key, None)
+            else:
+                properties[key] = value
+            await ledger.save(properties=properties)
+
+    async def swap_properties(self, add: Mapping[str, int], remove: Mapping[str, int]) -> None:
+        """Add some properties, and remove those that still have the value given, in one write; durable on
+        return. Errors as `set_property`.
+        """
+        async with self._recording() as ledger:
+            properties = swapped(ledger.record.properties, add, remove)
+            if properties != ledger.record.properties:
+                await ledger.save(properties=properties)
+
+    async def set_subscription_properties(self, properties: Mapping[str, str]) -> None:
+        """Replace all subscription properties; durable on return. Errors as `set_property`."""
+        async with self._recording() as ledger:
+            await ledger.save(subscription_properties=properties)
+
+    @asynccontextmanager
+    async def _recording(self) -> AsyncIterator[CursorLedger]:
+        """Holds the cursor's lock while its record is changed."""
+        if self._ledger is None:
+            raise ServiceNotReady(f"cursor {self.name} has no record to change")
+        async with self._persisting:
+            self._check_open()
+            try:
+                yield self._ledger
+            except PeerError:
+                raise  # properties that are too large: nothing has changed
+            except GemingaError as error:
+                self._owner.fence(error)
+                raise
+
+    # -- introspection ----------------------------------------------------------------------------------
+
+    @property
+    def cursor_ledger(self) -> CursorLedger | None:
+        return self._ledger
+
+    def statistics(self) -> CursorStatistics:
+        """A moment's view; costs a walk over the acknowledged ranges."""
+        ledger = self._ledger
+        return CursorStatistics(
+            mark_delete=self.mark_delete,
+            read_position=self.read_position,
+            backlog_entries=self.backlog_entries(),
+            acknowledged_ranges=self.acknowledged_ranges(),
+            cursor_ledger_id=ledger.record.cursor_ledger_id if ledger is not None else -1,
+            cursor_ledger_last_entry_id=ledger.last_entry_id if ledger is not None else -1,
+            ledger_switched_ms=ledger.switched_ms if ledger is not None else 0,
+            entries_after_first_unacknowledged=self._chain.count_between(
+                self.mark_delete, self._chain.before(self.read_position)
+            ),
+            durable=ledger is not None,
+            properties=dict(self.properties),
+        )

@@ -1,0 +1,250 @@
+"""Where a durable cursor is written down: its metadata record, and a ledger of its own for its states.
+
+The order of a switch is what makes a crash harmless: the new ledger's metadata record, the state in the new
+ledger, the cursor record that names it, and only then is the old ledger deleted. A crash in between leaves a
+ledger that no cursor names; `orphans.py` finds it at the next start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import trio
+
+from geminga.errors import BadVersion, KeyMissing, LedgerNotFound, PeerError, StorageError
+from geminga.managed_ledger.chain.rollover import ManagedLedgerSettings
+from geminga.managed_ledger.cursor.attachment import check_room
+from geminga.managed_ledger.cursor.bucket_properties import named_ledgers
+from geminga.managed_ledger.cursor.cursor_state_format import CursorState, decode, encode
+from geminga.metadata import records
+from geminga.metadata.records import CursorRecord, LedgerRecord
+from geminga.metadata.store import MUST_NOT_EXIST, Put
+
+if TYPE_CHECKING:
+    from geminga.bookie.running.bookie import Bookie
+    from geminga.bookie.running.ledger_writer import LedgerWriter
+    from geminga.clock import Clock
+    from geminga.metadata.ledger_ids import LedgerIds
+    from geminga.metadata.store import MetadataStore
+
+STATES_TRIED_MAX = 3
+"""If the newest state of a cursor ledger is damaged this many of the older ones are tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The rooms below that a managed ledger and its cursors share."""
+
+    topic: str
+    """The topic's name, for messages and entry logs."""
+    path: str
+    """The topic's metadata node; goes into each ledger's metadata record."""
+    bookie: Bookie
+    metadata: MetadataStore
+    ledger_ids: LedgerIds
+    clock: Clock
+    settings: ManagedLedgerSettings
+
+    async def create_ledger_record(self, purpose: Literal["data", "cursor", "bucket"]) -> int:
+        """A new ledger id whose metadata record is durable."""
+        ledger_id = await self.ledger_ids.next()
+        await self.metadata.transact([self.ledger_record(ledger_id, purpose)])
+        return ledger_id
+
+    def ledger_record(self, ledger_id: int, purpose: Literal["data", "cursor", "bucket"]) -> Put:
+        record = LedgerRecord(topic=self.path, purpose=purpose, created_ms=self.clock.now_ms())
+        return Put(records.ledger_path(ledger_id), records.encode(record), MUST_NOT_EXIST)
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        """Delete a ledger that no record names any more; its own record goes last, so that it can be
+        found.
+        """
+        with trio.CancelScope(shield=True):
+            try:
+                await self.bookie.delete_ledger(ledger_id)
+            except LedgerNotFound:
+                pass  # created, but nothing was ever written to it
+            with contextlib.suppress(KeyMissing):
+                await self.metadata.delete(records.ledger_path(ledger_id))
+
+    def bucket_ledgers(self, properties: Mapping[str, int] | Mapping[str, str]) -> list[int]:
+        """The delayed index's ledgers that these properties of the topic or of a cursor name; only such as
+        are this topic's.
+        """
+        found = []
+        for ledger_id in named_ledgers(properties):
+            path = records.ledger_path(ledger_id) if ledger_id >= 0 else ""
+            stored = self.metadata.get(path) if path else None
+            if stored is not None:
+                record = records.decode(LedgerRecord, stored.value, path)
+                if record.purpose == "bucket" and record.topic == self.path:
+                    found.append(ledger_id)
+        return found
+
+
+class CursorLedger:
+    """Writes one cursor's states and record. Not for two tasks at once: the cursor holds a lock."""
+
+    def __init__(self, storage: Storage, path: str, record: CursorRecord, version: int) -> None:
+        self._storage = storage
+        self._path = path
+        self.record = record
+        self._version = version
+        self._writer: LedgerWriter | None = None
+        self._ledger_id = -1
+        self._ledger_bytes = 0
+        self._durable_entry_id = -1
+        self._error: StorageError | None = None
+        self._progress: trio.Event | None = None
+        """Only while somebody waits: most cursors are idle."""
+        self.last_entry_id = -1
+        self.switched_ms = 0
+
+    # -- recovery ---------------------------------------------------------------------------------------
+
+    async def read_state(self) -> tuple[CursorState, int]:
+        """The newest readable state, and how many newer ones were damaged.
+
+        If there is none the record's own mark-delete position is the state.
+        """
+        bookie = self._storage.bookie
+        ledger_id = self.record.cursor_ledger_id
+        damaged = 0
+        if ledger_id >= 0:
+            last = bookie.last_entry_id(ledger_id)
+            self.last_entry_id = last
+            for entry_id in range(last, max(-1, last - STATES_TRIED_MAX), -1):
+                try:
+                    (body,) = await bookie.read(ledger_id, entry_id, entry_id, bytes_max=1)
+                    return decode(body), damaged
+                except StorageError:
+                    damaged += 1
+        return CursorState(self.record.mark_delete, {}, {}), damaged
+
+    # -- writing ----------------------------------------------------------------------------------------
+
+    async def write(self, state: CursorState) -> int:
+        """Make a state durable; returns how many of its parts did not fit (see `encode`). StorageError.
+
+        Cancelling leaves it durable or not; the next state says it all again.
+        """
+        data, left_out = encode(state, self._storage.settings.cursor_state_bytes_max)
+        mark_delete = state.mark_delete
+        await self._storage.bookie.wait_room()
+        if self._writer is None or self._is_full():
+            with trio.CancelScope(shield=True):
+                await self._switch(data, mark_delete)
+        else:
+            await self._append(self._writer, data)
+        return left_out
+
+    def _is_full(self) -> bool:
+        settings = self._storage.settings
+        return (
+            self.last_entry_id + 1 >= settings.cursor_ledger_entries_max
+            or self._ledger_bytes >= settings.cursor_ledger_bytes_max
+        )
+
+    async def _append(self, writer: LedgerWriter, data: bytes) -> None:
+        entry_id = writer.append(data)
+        self.last_entry_id = entry_id
+        self._ledger_bytes += len(data)
+        while self._durable_entry_id < entry_id:
+            if self._error is not None:
+                raise self._error
+            if self._progress is None:
+                self._progress = trio.Event()
+            await self._progress.wait()
+
+    async def _switch(self, data: bytes, mark_delete: tuple[int, int]) -> None:
+        """Go on in a new ledger. If that fails none is written to: the next state tries anew."""
+        storage = self._storage
+        old_ledger_id = self.record.cursor_ledger_id
+        ledger_id = await storage.create_ledger_record("cursor")
+        self.close()
+        self._ledger_id = ledger_id
+        self._durable_entry_id = -1
+        self._ledger_bytes = 0
+        writer = storage.bookie.create_ledger(
+            ledger_id,
+            on_durable=functools.partial(self._on_durable, ledger_id),
+            on_failed=self._on_failed,
+            topic=storage.topic,
+            high_priority=True,  # without acknowledgments nothing could be trimmed from a full disk
+        )
+        try:
+            await self._append(writer, data)
+            await self.save(cursor_ledger_id=ledger_id, mark_delete=mark_delete)
+        except (BadVersion, KeyMissing, PeerError):
+            await storage.delete_ledger(ledger_id)  # no record names it, and none will
+            raise
+        except StorageError:
+            writer.close()
+            raise
+        self._writer = writer
+        self.switched_ms = storage.clock.now_ms()
+        if old_ledger_id >= 0:
+            await storage.delete_ledger(old_ledger_id)
+
+    def _on_durable(self, ledger_id: int, last_entry_id: int) -> None:
+        if ledger_id == self._ledger_id:  # not that of a ledger we have left
+            self._durable_entry_id = last_entry_id
+            self._wake()
+
+    def _on_failed(self, error: StorageError) -> None:
+        self._error = error
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._progress is not None:
+            self._progress.set()
+            self._progress = None
+
+    # -- the record -------------------------------------------------------------------------------------
+
+    async def save(
+        self,
+        *,
+        cursor_ledger_id: int | None = None,
+        mark_delete: tuple[int, int] | None = None,
+        properties: Mapping[str, int] | None = None,
+        subscription_properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """Change fields of the cursor's record; durable on return, and only then seen in `record`."""
+        old = self.record
+        record = CursorRecord(
+            mark_delete=old.mark_delete if mark_delete is None else (mark_delete[0], mark_delete[1]),
+            cursor_ledger_id=old.cursor_ledger_id if cursor_ledger_id is None else cursor_ledger_id,
+            properties=old.properties if properties is None else dict(properties),
+            subscription_properties=(
+                old.subscription_properties
+                if subscription_properties is None
+                else dict(subscription_properties)
+            ),
+            created_ms=old.created_ms,
+        )
+        value = records.encode(record)
+        if properties is not None or subscription_properties is not None:
+            check_room(self._path, value)
+        with trio.CancelScope(shield=True):
+            self._version = await self._storage.metadata.put(self._path, value, self._version)
+        self.record = record
+
+    # -- the end ----------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Take no more states. What was written stays."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    async def delete_record(self) -> None:
+        """Remove the record, for good on return; the cursor ledger is to be deleted after it. KeyMissing,
+        BadVersion: it was not ours any more. StorageError. Cannot be cancelled half-way.
+        """
+        with trio.CancelScope(shield=True):
+            await self._storage.metadata.delete(self._path, self._version)

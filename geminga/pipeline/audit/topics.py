@@ -1,0 +1,147 @@
+"""Logs in topics: each message is an event, or a segment of a broker's delivery log.
+docs/pipeline-audit.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from geminga.delivery_log.log_format import SEGMENT_MAGIC, decode_segment
+from geminga.errors import CorruptData
+from geminga.pipeline.audit.events import (
+    SCHEMA,
+    Events,
+    WrongLog,
+    from_arrow,
+    joined,
+    sliced,
+)
+from geminga.pipeline.audit.logs import PLACES, ROWS_PER_PIECE, events_of_segment
+from geminga.pipeline.client.connection import Connection
+from geminga.pipeline.columns.columns import VALUE, ColumnMaker
+from geminga.pipeline.topics.options import Options, parse_options
+from geminga.pipeline.topics.planning import narrowed, plan_batch
+from geminga.pipeline.topics.reading import Range
+from geminga.pipeline.topics.rows import read_range
+from geminga.pipeline.values.avro_shapes import SchemaMismatch
+from geminga.pipeline.values.decoding import ValueDecoder, json_values
+from geminga.pipeline.values.schemas import TopicSchema, fetch_schema, value_fields
+
+NEEDED: Final = ("time_ms", "topic")
+
+
+class TopicLog(NamedTuple):
+    """Topics of events; `kind` is that of all of them, "" if the events say it."""
+
+    options: Mapping[str, str]
+    """Those of the data source `pulsar`: `service.url`, `topic` and so on."""
+    kind: str = ""
+
+
+class TopicPiece(NamedTuple):
+    """A part of one topic or partition, up to where it ended when that was planned."""
+
+    options: Options
+    values: TopicSchema
+    wanted: Range
+    kind: str
+
+
+def plan_topics(log: TopicLog) -> list[TopicPiece]:
+    """All that is in the topics now, in the order of topics, partitions, and messages.
+
+    Raises `WrongLog` for a topic whose schema lacks a column, `PipelineError` for what the broker says.
+    """
+    options = parse_options(log.options)
+    ranges = plan_batch(options)
+    with Connection.open(options.access) as connection:
+        schemas = {topic: fetch_schema(connection, topic) for topic in {one.topic for one in ranges}}
+    for topic, values in schemas.items():
+        if values.is_raw:
+            continue
+        have = list(value_fields(values))
+        missing = [name for name in (*NEEDED, *(() if log.kind else ("kind",))) if name not in have]
+        if missing:
+            raise WrongLog(f"{topic}: no field {', '.join(missing)}; it has {', '.join(have)}")
+    return [TopicPiece(narrowed(options), schemas[one.topic], one, log.kind) for one in ranges]
+
+
+def topic_chunks(
+    piece: TopicPiece, columns: Sequence[str] | None = None, *, rows_max: int = ROWS_PER_PIECE
+) -> Iterator[Events]:
+    """The events of a piece in the order in which they stand, by `rows_max`: whoever reads them again gets
+    the same chunks. With `columns`, all others absent.
+
+    Raises `WrongLog`, which names the topic, and `PipelineError`.
+    """
+    waiting: list[Events] = []
+    rows = 0
+    for events in _decoded(piece, columns):
+        waiting.append(events)
+        rows += events.length
+        if rows >= rows_max:
+            whole = joined(waiting)
+            whole_rows = rows - rows % rows_max
+            for begin in range(0, whole_rows, rows_max):
+                yield sliced(whole, begin, begin + rows_max)
+            rows -= whole_rows
+            waiting = [sliced(whole, whole_rows, whole.length)]
+    if rows:
+        yield joined(waiting)
+
+
+def _decoded(piece: TopicPiece, columns: Sequence[str] | None) -> Iterator[Events]:
+    fields = value_fields(piece.values)
+    if piece.values.is_raw:
+        wanted = pa.schema([(VALUE, pa.binary())])
+    else:
+        wanted = pa.schema([(name, fields[name]) for name in columns or SCHEMA.names if name in fields])
+    access, topic = piece.options.access, piece.wanted.topic
+    decoder = None if piece.values.is_raw else ValueDecoder(access, topic, piece.values, wanted)
+    checked = columns is None or set(columns) >= set(PLACES)
+    maker = ColumnMaker(topic, wanted, decoder)
+    for batch in read_range(access, piece.wanted, maker, poll_timeout_s=piece.options.poll_timeout_s):
+        if piece.values.is_raw:
+            yield from _of_bytes(batch[VALUE], piece, columns, checked)
+        else:
+            table = pa.Table.from_batches([batch])
+            yield from_arrow(table, name=topic, kind=piece.kind or None, checked=checked)
+
+
+def _of_bytes(
+    values: pa.BinaryArray, piece: TopicPiece, columns: Sequence[str] | None, checked: bool
+) -> Iterator[Events]:
+    """Values without a schema: JSON objects, or segments of a delivery log."""
+    topic = piece.wanted.topic
+    if values.null_count:
+        raise WrongLog(f"{topic}: a message without a value")
+    is_segment = np.asarray(pc.starts_with(values, SEGMENT_MAGIC))
+    changes = np.flatnonzero(is_segment[1:] != is_segment[:-1]) + 1
+    for begin, end in pairwise([0, *changes.tolist(), len(values)]):
+        some = values.slice(begin, end - begin)
+        if not is_segment[begin]:
+            table = _of_json(some, topic)
+            if columns is not None:
+                table = table.select([name for name in columns if name in table.column_names])
+            yield from_arrow(table, name=topic, kind=piece.kind or None, checked=checked)
+            continue
+        for value in some:
+            try:
+                yield events_of_segment(decode_segment(value.as_buffer().to_pybytes()))
+            except CorruptData as error:
+                raise WrongLog(f"{topic}: a damaged segment of a delivery log: {error}") from None
+
+
+def _of_json(values: pa.BinaryArray, topic: str) -> pa.Table:
+    try:
+        table = pa.Table.from_struct_array(json_values(values, pa.struct(list(SCHEMA)), topic))
+    except SchemaMismatch as error:
+        said = str(error).removeprefix(f"{topic}: ").partition(", though")[0]
+        raise WrongLog(f"{topic}: a message that is no event in JSON: {said}") from None
+    return table.drop_columns([name for name in SCHEMA.names if table[name].null_count == table.num_rows])

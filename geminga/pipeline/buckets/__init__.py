@@ -1,0 +1,1 @@
+"""Buckets of the delayed index in bulk; rescue of a bookie's files; capacity."""

@@ -1,0 +1,308 @@
+"""The delayed index of a running broker: its backlog and its buckets, read over the network, and buckets that
+it is to take in. docs/rebuild.md.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+import numpy as np
+from pyroaring import BitMap
+
+from geminga.names import TopicName
+from geminga.pipeline.buckets.backlog import Share
+from geminga.pipeline.buckets.buckets import Encoded, Fault, Range, count_by_ledger, range_of, row_shares
+from geminga.pipeline.client.admin_http import AdminRefused, get_bytes, get_json, post_bytes
+from geminga.pipeline.columns.places import Place
+from geminga.pipeline.errors import Access, PipelineError
+from geminga.pipeline.topics.options import Options
+from geminga.pipeline.topics.planning import plan_batch
+from geminga.pipeline.topics.reading import EntryReader
+from geminga.pipeline.topics.reading import Range as Part
+from geminga.tracker.format.bucket_bundle_format import (
+    BUCKETS_MAX,
+    BUNDLE_BYTES_MAX,
+    BUNDLE_MORE_BYTES,
+    bucket_bytes,
+    decode_bundle,
+    encode_bundle,
+)
+from geminga.tracker.format.rows import ENTRY_BITS, ENTRY_MASK, FAR_MS, Rows, concatenate
+
+ADOPT_SECONDS: Final = 120.0
+TRIES: Final = 20
+PAUSE_SECONDS: Final = 0.5
+_BUCKET_TRACKER: Final = "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory"
+KNOWN_TRIES: Final = 240
+_ACKNOWLEDGED: Final = re.compile(r"([(\[])(-?\d+):(-?\d+)\.\.(-?\d+):(-?\d+)([)\]])")
+_HELD: Final = {"delayed", "due", "pending", "to-be-sent-again", "acknowledged"}
+"""What a broker says of a message that it knows all about."""
+
+
+class Acknowledged(NamedTuple):
+    """Of one subscription. `apart`: entry ids beyond `mark_delete`, serialised bitmaps by ledger."""
+
+    mark_delete: tuple[int, int]
+    apart: Mapping[int, bytes]
+
+
+class Adopted(NamedTuple):
+    """What a broker answered; see `AdoptedBuckets` there. `refused`: texts, each of one bucket."""
+
+    buckets: int = 0
+    messages: int = 0
+    indexed: int = 0
+    replaced: int = 0
+    read_again: int = 0
+    refused: tuple[str, ...] = ()
+
+    def plus(self, other: Adopted) -> Adopted:
+        return Adopted(
+            self.buckets + other.buckets,
+            self.messages + other.messages,
+            self.indexed + other.indexed,
+            self.replaced + other.replaced,
+            self.read_again + other.read_again,
+            self.refused + other.refused,
+        )
+
+
+class ServedIndex(NamedTuple):
+    """The index that a subscription of a running broker looks at."""
+
+    access: Access
+    admin_url: str
+    topic: str
+    subscription: str
+
+    def _path(self, tail: str) -> str:
+        name = TopicName.parse(self.topic)
+        parts = (name.namespace.tenant, name.namespace.local, name.local)
+        topic = "/".join(quote(part, safe="") for part in parts)
+        subscription = quote(self.subscription, safe="")
+        return f"/geminga/delayed/persistent/{topic}/subscription/{subscription}{tail}"
+
+    def is_shared(self) -> bool:
+        """Whether all subscriptions of the topic share it; waits until the broker knows all of its buckets.
+        Raises `PipelineError`: it keeps none.
+        """
+        for _ in range(KNOWN_TRIES):
+            summary = get_json(self.access, self.admin_url, self._path(""))
+            if not summary["keepsBuckets"]:
+                raise PipelineError(
+                    "this broker's delayed index keeps no buckets: start it with "
+                    f"delayedDeliveryTrackerFactoryClassName={_BUCKET_TRACKER} (docs/delayed-delivery.md)"
+                )
+            if not summary["isBeingRead"]:
+                return bool(summary["isShared"])
+            threading.Event().wait(PAUSE_SECONDS)
+        raise PipelineError("the broker is still reading the index; try again")
+
+    def buckets(self) -> dict[int, Range]:
+        """By the ledgers that hold them. Raises `PipelineError`: the index keeps none."""
+        self.is_shared()
+        found = get_json(self.access, self.admin_url, self._path("/buckets"))
+        return {
+            int(one["ledgerId"]): Range(int(one["startLedger"]), int(one["endLedger"]))
+            for one in found
+            if one["ledgerId"] is not None
+        }
+
+    def acknowledged(self) -> list[Acknowledged]:
+        """Of each subscription whose messages the index has to have."""
+        name = TopicName.parse(self.topic)
+        path = f"/admin/v2/{name.domain.value}/{name.namespace}/{quote(name.local, safe='')}/internalStats"
+        cursors = get_json(self.access, self.admin_url, path)["cursors"]
+        if self.subscription not in cursors:
+            raise PipelineError(f"{self.topic} has no subscription {self.subscription!r}")
+        shared = self.is_shared()
+        return [_acknowledged(cursors[name]) for name in cursors if shared or name == self.subscription]
+
+    def entries(self, ledger_id: int) -> dict[int, bytes]:
+        """Of a bucket, those that can be read; none if it is gone."""
+        try:
+            data = get_bytes(self.access, self.admin_url, self._path(f"/buckets/{ledger_id}"))
+        except AdminRefused as error:
+            if error.status == 404:
+                return {}
+            raise
+        (entries,) = decode_bundle(data)
+        return {number: entry for number, entry in enumerate(entries) if entry}
+
+    def knows(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether the index has a message, or need not have it."""
+        answer = get_json(self.access, self.admin_url, self._path(f"/why/{ledger_id}/{entry_id}"))
+        return answer["reason"] in _HELD
+
+    def adopt(self, buckets: Iterable[Encoded]) -> Iterator[Adopted]:
+        """Have the broker take the buckets in, many at a time. What it refuses is tried one by one."""
+        for some in _bundles(buckets):
+            try:
+                yield self._send(some)
+            except AdminRefused as error:
+                if error.status not in (400, 409):
+                    raise
+                for one in some if len(some) > 1 else ():
+                    yield self._try(one)
+                if len(some) == 1:
+                    yield Adopted(refused=(error.text,))
+
+    def _try(self, bucket: Encoded) -> Adopted:
+        try:
+            return self._send([bucket])
+        except AdminRefused as error:
+            if error.status not in (400, 409):
+                raise
+            return Adopted(refused=(error.text,))
+
+    def _send(self, buckets: Sequence[Encoded]) -> Adopted:
+        bundle = encode_bundle([bucket.entries for bucket in buckets])
+        path = self._path("/adopt")
+        for tries_left in range(TRIES, -1, -1):
+            try:
+                found = post_bytes(self.access, self.admin_url, path, bundle, seconds=ADOPT_SECONDS)
+                return _adopted(found)
+            except AdminRefused as error:
+                if error.status != 503 or not tries_left:
+                    raise
+                threading.Event().wait(PAUSE_SECONDS)
+        raise AssertionError("unreachable")
+
+
+def _adopted(found: Any) -> Adopted:
+    return Adopted(
+        buckets=int(found["buckets"]),
+        messages=int(found["messages"]),
+        indexed=int(found["indexed"]),
+        replaced=int(found["replaced"]),
+        read_again=int(found["readAgain"]),
+    )
+
+
+def _bundles(buckets: Iterable[Encoded]) -> Iterator[list[Encoded]]:
+    some: list[Encoded] = []
+    size_bytes = BUNDLE_MORE_BYTES
+    for bucket in buckets:
+        more_bytes = bucket_bytes(bucket.entries)
+        if some and (size_bytes + more_bytes > BUNDLE_BYTES_MAX or len(some) >= BUCKETS_MAX):
+            yield some
+            some, size_bytes = [], BUNDLE_MORE_BYTES
+        some.append(bucket)
+        size_bytes += more_bytes
+    if some:
+        yield some
+
+
+def _acknowledged(cursor: Mapping[str, Any]) -> Acknowledged:
+    ledger, _, entry = cursor["markDeletePosition"].partition(":")
+    apart: dict[int, BitMap] = {}
+    for opened, first_ledger, first, last_ledger, last, closed in _ACKNOWLEDGED.findall(
+        cursor["individuallyDeletedMessages"]
+    ):
+        if first_ledger == last_ledger:
+            begin, end = int(first) + (opened == "("), int(last) + (closed == "]")
+            apart.setdefault(int(first_ledger), BitMap()).add_range(begin, end)
+    return Acknowledged((int(ledger), int(entry)), {id_: ids.serialize() for id_, ids in apart.items()})
+
+
+# -- sources ------------------------------------------------------------------------------------------------
+
+
+class ServedRows(NamedTuple):
+    """A part of the topic, read as a reader reads it."""
+
+    access: Access
+    part: Part
+    acknowledged: tuple[Acknowledged, ...]
+    """What all of these have acknowledged is left out."""
+    due_after_ms: int
+    poll_timeout_s: float
+
+    def rows(self) -> Rows:
+        found = []
+        for entries in EntryReader(self.access, self.part, poll_timeout_s=self.poll_timeout_s).buffers():
+            delayed = entries.deliver_at_ms > self.due_after_ms
+            times_ms = np.minimum(entries.deliver_at_ms[delayed], FAR_MS)
+            codes = (entries.ledger_id[delayed] << ENTRY_BITS) | entries.entry_id[delayed]
+            found.append(self._wanted(Rows(times_ms, codes)))
+        return concatenate(found)
+
+    def counts(self) -> dict[int, int]:
+        return count_by_ledger(self.rows())
+
+    def _wanted(self, rows: Rows) -> Rows:
+        done = np.ones(rows.length, bool)
+        for one in self.acknowledged:
+            done &= _done(rows, one)
+        return rows.where(~done)
+
+    def shares(self, ranges: Sequence[Range]) -> Iterator[Share]:
+        starts, ends = self.part.start.ledger_id, self.part.end.ledger_id
+        if any(one.first <= ends and starts <= one.last for one in ranges):
+            yield from row_shares(self.rows(), ranges)
+
+
+def _done(rows: Rows, cursor: Acknowledged) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    mark = (cursor.mark_delete[0] << ENTRY_BITS) + cursor.mark_delete[1]
+    done: np.ndarray[Any, np.dtype[np.bool_]] = rows.codes <= mark
+    ledgers = rows.codes >> ENTRY_BITS
+    for ledger_id in np.unique(ledgers).tolist():
+        if (data := cursor.apart.get(ledger_id)) is not None:
+            ids = np.frombuffer(BitMap.deserialize(data).to_array(), np.uint32)
+            done |= (ledgers == ledger_id) & np.isin(rows.codes & ENTRY_MASK, ids)
+    return done
+
+
+class ServedBuckets(NamedTuple):
+    """Some buckets of a running broker."""
+
+    served: ServedIndex
+    ledgers: tuple[tuple[int, Range], ...]
+
+    def rows(self) -> Rows:
+        return concatenate([])
+
+    def counts(self) -> dict[int, int]:
+        return {}
+
+    def shares(self, ranges: Sequence[Range]) -> Iterator[Share]:
+        for ledger_id, one in self.ledgers:
+            number = range_of(ranges, one.first)
+            if number is not None:
+                for entry_id, entry in self.served.entries(ledger_id).items():
+                    yield number, "entry", entry_id, entry
+
+
+def served_rows(index: ServedIndex, options: Options, due_after_ms: int) -> list[ServedRows]:
+    """What is stored now and not acknowledged, in parts. `PipelineError`."""
+    acknowledged = tuple(index.acknowledged())
+    ledger_id, entry_id = min(one.mark_delete for one in acknowledged)
+    after = Place(ledger_id, entry_id + 1, 0)
+    parts = []
+    for part in plan_batch(options):
+        start = max(part.start, after)
+        if start < part.end:
+            parts.append(replace(part, start=start))
+    return [
+        ServedRows(index.access, part, acknowledged, due_after_ms, options.poll_timeout_s) for part in parts
+    ]
+
+
+def served_buckets(index: ServedIndex, buckets: Mapping[int, Range]) -> list[ServedBuckets]:
+    return [ServedBuckets(index, ((ledger_id, one),)) for ledger_id, one in buckets.items()]
+
+
+def still_faults(index: ServedIndex, faults: Sequence[Fault], ranges: Sequence[Range]) -> list[Fault]:
+    """Without those of buckets that are gone by now, and without what a broker has in memory."""
+    there = set(index.buckets().values())
+    return [
+        fault
+        for fault in faults
+        if ranges[fault.range] in there
+        and not (fault.fault == "missing" and index.knows(fault.ledger_id, fault.entry_id))
+    ]

@@ -1,0 +1,1 @@
+"""A blocking client of any Pulsar broker."""

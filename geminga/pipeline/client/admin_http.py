@@ -1,0 +1,149 @@
+"""The few questions that only a broker's admin API answers."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from geminga.names import TopicName
+from geminga.pipeline.client.connection import tls_context
+from geminga.pipeline.client.topics import Ledger
+from geminga.pipeline.errors import Access, PipelineError
+
+HTTP_SECONDS = 10.0
+_REDIRECTS_MAX = 5
+
+
+class AdminRefused(PipelineError):
+    """The admin API answered, with another status than 200 or 204."""
+
+    def __init__(self, status: int, url: str, text: str) -> None:
+        super().__init__(f"{url} answers {status}: {text}")
+        self.status = status
+        self.text = text
+
+
+def get_json(access: Access, admin_url: str, path: str) -> Any:
+    """Raises `PipelineError`."""
+    body = _ask(access, admin_url, "GET", path)
+    try:
+        return json.loads(body)
+    except ValueError:
+        raise PipelineError(f"{admin_url}{path} does not answer with JSON; is admin.url right?") from None
+
+
+def create_partitions(access: Access, admin_url: str, topic: str, partitions: int) -> None:
+    """Make a partitioned topic that is not there. Raises `PipelineError`."""
+    name = TopicName.parse(topic)
+    path = f"{name.domain.value}/{name.namespace}/{quote(name.local, safe='')}"
+    _ask(access, admin_url, "PUT", f"/admin/v2/{path}/partitions", json.dumps(partitions).encode())
+
+
+def get_bytes(access: Access, admin_url: str, path: str) -> bytes:
+    """Raises `AdminRefused`, `PipelineError`."""
+    return _ask(access, admin_url, "GET", path)
+
+
+def post_bytes(access: Access, admin_url: str, path: str, sent: bytes, *, seconds: float) -> Any:
+    """The answer as JSON, which may take so long. Raises `AdminRefused`, `PipelineError`."""
+    content = "application/octet-stream"
+    return json.loads(_ask(access, admin_url, "POST", path, sent, content=content, seconds=seconds))
+
+
+def _ask(
+    access: Access,
+    admin_url: str,
+    method: str,
+    path: str,
+    sent: bytes | None = None,
+    *,
+    content: str = "application/json",
+    seconds: float | None = None,
+) -> bytes:
+    """In `seconds` (default: `HTTP_SECONDS`) at most, for each redirection."""
+    seconds = HTTP_SECONDS if seconds is None else seconds
+    url = admin_url + path
+    headers = {} if sent is None else {"Content-Type": content}
+    if access.auth_method == "basic" and access.auth_data:
+        headers["Authorization"] = f"Basic {base64.b64encode(access.auth_data).decode()}"
+    if access.auth_method == "token" and access.auth_data:
+        headers["Authorization"] = f"Bearer {access.auth_data.decode()}"
+    for _ in range(_REDIRECTS_MAX):
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise PipelineError(f"admin.url is {admin_url!r}; expected http://HOST:PORT")
+        connection = _connection(access, parts.scheme, parts.hostname, parts.port, seconds)
+        try:
+            connection.connect()
+            with _ended_after(seconds, connection.sock):
+                connection.request(
+                    method, parts.path + (f"?{parts.query}" if parts.query else ""), sent, headers=headers
+                )
+                response = connection.getresponse()
+                body = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise PipelineError(
+                f"no admin API answers at {admin_url} ({error}); is admin.url right?"
+            ) from None
+        finally:
+            connection.close()
+        if response.status in (301, 302, 307, 308) and response.headers.get("location"):
+            url = str(response.headers["location"])
+            continue
+        if response.status not in (200, 204):
+            raise AdminRefused(response.status, url, body[:500].decode(errors="replace"))
+        return body
+    raise PipelineError(f"{url}: redirected too often")
+
+
+@contextlib.contextmanager
+def _ended_after(seconds: float, sock: socket.socket) -> Iterator[None]:
+    """What is done with the socket here takes no longer, however bytes dribble. Raises `TimeoutError`."""
+    is_late = threading.Event()
+
+    def end() -> None:
+        is_late.set()
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (OSError, http.client.HTTPException):
+        if not is_late.is_set():
+            raise
+    finally:
+        timer.cancel()
+        timer.join()
+    if is_late.is_set():
+        raise TimeoutError(f"no whole answer within {seconds:.0f} s")
+
+
+def _connection(
+    access: Access, scheme: str, host: str, port: int | None, seconds: float
+) -> http.client.HTTPConnection:
+    if scheme == "https":
+        return http.client.HTTPSConnection(host, port, timeout=seconds, context=tls_context(access))
+    return http.client.HTTPConnection(host, port, timeout=seconds)
+
+
+def ledgers_of(access: Access, admin_url: str, topic: str) -> list[Ledger]:
+    """The ledgers of a topic (a single partition), in order, the one being written too."""
+    name = TopicName.parse(topic)
+    path = f"{name.domain.value}/{name.namespace}/{quote(name.local, safe='')}"
+    stats = get_json(access, admin_url, f"/admin/v2/{path}/internalStats")
+    found = [Ledger(int(one["ledgerId"]), int(one["entries"]), int(one["size"])) for one in stats["ledgers"]]
+    if found and found[-1].entries == 0:
+        found[-1] = Ledger(
+            found[-1].ledger_id, int(stats["currentLedgerEntries"]), int(stats["currentLedgerSize"])
+        )
+    return found

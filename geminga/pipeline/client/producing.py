@@ -1,0 +1,187 @@
+"""Producers on a blocking connection: many entries under way, each confirmed by its receipt."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from geminga.clock import RealClock
+from geminga.errors import ServerError
+from geminga.pipeline.client.connection import Connection
+from geminga.pipeline.client.lookup import owner_of
+from geminga.pipeline.errors import Access, BrokerUnreachable, PipelineError, Refused
+from geminga.wire import client_commands
+from geminga.wire import pulsar_pb2 as pb
+
+_CLOCK = RealClock()
+_PAUSE_SECONDS = 0.2
+BUSY_SECONDS = 120.0
+"""How long to wait for a name that another connection has: an attempt of the same task that Spark runs beside
+this one (speculation), or one whose machine died, which the broker notices within a minute.
+"""
+_SAME_NAME = (
+    "; another writer has had this name all the time: give each query and job that runs at the same time its "
+    "own (producerNamePrefix)"
+)
+_TRY_AGAIN = (ServerError.PRODUCER_BUSY, ServerError.SERVICE_NOT_READY, ServerError.PRODUCER_FENCED)
+_PRODUCER_ID = 1
+
+
+class NotSent(PipelineError):
+    """Rows that the broker did not confirm in time."""
+
+
+class Producer:
+    """Sends entries to one topic (a single partition), in order. After a lost connection it goes on with what
+    was not confirmed: an entry may then be stored twice, unless the broker deduplicates.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        topic: str,
+        name: str | None,
+        *,
+        pending_max: int,
+        send_timeout_s: float,
+        schema: pb.Schema | None = None,
+    ) -> None:
+        """`name` None: the broker chooses one. `schema` is registered. Raises `PipelineError`."""
+        self.topic = topic
+        self.name = name
+        self.last_sequence_id = -1
+        """The last that the broker knows of this producer, when it was opened; -1: none."""
+        self._schema = schema
+        self._schema_version = b""
+        self._access = access
+        self._pending_max = pending_max
+        self._send_timeout_s = send_timeout_s
+        self._pending: deque[tuple[int, bytes]] = deque()
+        self._connection = self._open()
+
+    @property
+    def message_bytes_max(self) -> int:
+        return self._connection.message_bytes_max
+
+    def name_schema(self, metadata: pb.MessageMetadata) -> None:
+        """Put in which version of the topic's schema the message is."""
+        if self._schema_version:
+            metadata.schema_version = self._schema_version
+
+    def send(self, sequence_id: int, frame: bytes) -> None:
+        """Returns when there is room for more; confirmed is what `flush` has seen. Raises `NotSent`."""
+        self._pending.append((sequence_id, frame))
+        self._with_retries(lambda: self._connection.write(frame))
+        if len(self._pending) >= self._pending_max:
+            self._wait(self._pending_max // 2)
+
+    def flush(self) -> None:
+        """Return once everything is durable. Raises `NotSent`, `Refused`."""
+        self._wait(0)
+
+    def idle(self, seconds: float) -> None:
+        """Send nothing for so long, but answer the broker and take receipts. Raises `NotSent`, `Refused`."""
+        until = _CLOCK.monotonic_s() + seconds
+        while (left := until - _CLOCK.monotonic_s()) > 0:
+            self._with_retries(partial(self._take_receipts, min(left, 1.0)))
+
+    def known_sequence_id(self) -> int:
+        """What the broker says now about the last sequence id of this producer; -1: it keeps none."""
+        self._connection.request(lambda number: client_commands.close_producer(number, _PRODUCER_ID))
+        return int(self._register(self._connection).last_sequence_id)
+
+    def close(self) -> None:
+        try:
+            if not self._pending:
+                self._connection.request(lambda number: client_commands.close_producer(number, _PRODUCER_ID))
+        except PipelineError:
+            pass  # it ends with its connection anyway
+        finally:
+            self._connection.close()
+
+    def _wait(self, pending_max: int) -> None:
+        until = _CLOCK.monotonic_s() + self._send_timeout_s
+        while len(self._pending) > pending_max:
+            before = len(self._pending)
+            self._with_retries(self._take_receipts)
+            if len(self._pending) < before:
+                until = _CLOCK.monotonic_s() + self._send_timeout_s
+            elif _CLOCK.monotonic_s() > until:
+                raise NotSent(
+                    f"{self.topic}: {len(self._pending)} batches were not confirmed within "
+                    f"{self._send_timeout_s:.0f} s (sendTimeoutMs)"
+                )
+
+    def _take_receipts(self, timeout_s: float = 1.0) -> None:
+        connection = self._connection
+        commands = list(connection.arrived) or connection.receive(timeout_s)
+        connection.arrived.clear()
+        for command in commands:
+            if isinstance(command, pb.CommandSendReceipt):
+                if self._pending and self._pending[0][0] == command.sequence_id:
+                    self._pending.popleft()
+            elif isinstance(command, pb.CommandSendError):
+                raise Refused(command.error, f"{self.topic}: {command.message}")
+            elif isinstance(command, pb.CommandCloseProducer):
+                raise BrokerUnreachable(f"{self.topic}: the broker closed the producer")
+
+    def _with_retries(self, act: Callable[[], None]) -> None:
+        """Do it; if the broker is away, wait for it and send again what was not confirmed."""
+        try:
+            act()
+        except BrokerUnreachable:
+            self._connection.close()
+            until = _CLOCK.monotonic_s() + self._send_timeout_s
+            while True:
+                try:
+                    self._connection = self._open()
+                    for _, frame in self._pending:
+                        self._connection.write(frame)
+                    return
+                except BrokerUnreachable as error:
+                    if _CLOCK.monotonic_s() > until:
+                        raise NotSent(
+                            f"{self.topic}: the broker was away for {self._send_timeout_s:.0f} s, "
+                            f"{len(self._pending)} batches are not confirmed: {error}"
+                        ) from None
+                    threading.Event().wait(_PAUSE_SECONDS)
+
+    def _open(self) -> Connection:
+        """Look the topic up and register; waits while another of the same name is still connected."""
+        begun = _CLOCK.monotonic_s()
+        while True:
+            connection = owner_of(self._access, self.topic)
+            try:
+                answer = self._register(connection)
+            except Refused as error:
+                connection.close()
+                if error.code == ServerError.INCOMPATIBLE_SCHEMA:
+                    raise PipelineError(
+                        f"{self.topic}: its schema does not allow these values ({error.text}); change the "
+                        "columns, or set valueSchema=none to write a column 'value' as bytes"
+                    ) from None
+                is_busy = error.code == ServerError.PRODUCER_BUSY
+                patience_s = max(self._send_timeout_s, BUSY_SECONDS * is_busy)
+                if error.code not in _TRY_AGAIN or _CLOCK.monotonic_s() > begun + patience_s:
+                    hint = _SAME_NAME if is_busy else ""
+                    raise PipelineError(f"{self.topic}: cannot write: {error}{hint}") from None
+                threading.Event().wait(_PAUSE_SECONDS)
+                continue
+            except BaseException:
+                connection.close()
+                raise
+            self.name = answer.producer_name
+            self.last_sequence_id = answer.last_sequence_id
+            self._schema_version = answer.schema_version if self._schema is not None else b""
+            return connection
+
+    def _register(self, connection: Connection) -> pb.CommandProducerSuccess:
+        answer = connection.request(
+            lambda number: client_commands.producer(
+                number, _PRODUCER_ID, self.topic, self.name, schema=self._schema
+            )
+        )
+        assert isinstance(answer, pb.CommandProducerSuccess)
+        return answer

@@ -1,0 +1,118 @@
+"""What topics there are, their partitions, and where they end."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from geminga.errors import InvalidName, ServerError
+from geminga.names import TopicName
+from geminga.pipeline.client.connection import Connection
+from geminga.pipeline.client.entry_stream import subscribe_reader
+from geminga.pipeline.client.lookup import owner_of
+from geminga.pipeline.columns.places import EARLIEST, LATEST, Place, of_message_id
+from geminga.pipeline.errors import Access, PipelineError, Refused
+from geminga.wire import client_commands
+
+_CONSUMER_ID = 1
+
+
+class TopicMissing(PipelineError):
+    """A topic that is not there."""
+
+
+@dataclass(frozen=True)
+class Last:
+    """The end of a topic. `place` None: it holds nothing."""
+
+    place: Place | None
+
+    @property
+    def end(self) -> Place:
+        """The first place after it."""
+        if self.place is None:
+            return EARLIEST
+        return Place(self.place.ledger_id, self.place.entry_id + 1, 0)
+
+
+class Ledger(NamedTuple):
+    """One ledger of a topic, or what is known of it. `size_bytes` 0: not known."""
+
+    ledger_id: int
+    entries: int
+    size_bytes: int = 0
+
+
+def partitions_of(connection: Connection, topic: str, *, create: bool = False) -> list[str]:
+    """The topics to read or write for `topic`: its partitions, or itself. Raises `TopicMissing`."""
+    name = full_name(topic)
+    try:
+        answer = connection.request(
+            lambda number: client_commands.partitioned_metadata(number, str(name), create=create)
+        )
+    except Refused as error:
+        if error.code in (ServerError.TOPIC_NOT_FOUND, ServerError.METADATA):
+            raise missing(str(name)) from None
+        raise
+    if answer.partitions == 0:
+        return [str(name)]
+    return [str(name.partition(index)) for index in range(answer.partitions)]
+
+
+def missing(topic: str) -> TopicMissing:
+    return TopicMissing(
+        f"topic {topic} is not there; check the name, create it, or set waitingForNonExistedTopic=true"
+    )
+
+
+def full_name(topic: str) -> TopicName:
+    try:
+        return TopicName.parse(topic)
+    except InvalidName as error:
+        raise PipelineError(str(error)) from None
+
+
+def matching(connection: Connection, pattern: str) -> list[str]:
+    """Topics whose full name matches the regular expression, partitioned ones once, without partitions.
+
+    The pattern is `[persistent://]tenant/namespace/expression` or an expression for public/default.
+    """
+    plain = pattern.removeprefix("persistent://")
+    parts = plain.split("/", 2)
+    namespace = "/".join(parts[:2]) if len(parts) == 3 else "public/default"
+    expression = parts[2] if len(parts) == 3 else plain
+    try:
+        wanted = re.compile(expression)
+    except re.error as error:
+        raise PipelineError(f"topicsPattern {pattern!r} is not a regular expression: {error}") from None
+    answer = connection.request(lambda number: client_commands.topics_of_namespace(number, namespace))
+    names = {TopicName.parse(topic).partitioned_name for topic in answer.topics}
+    return sorted(
+        str(name) for name in names if wanted.fullmatch(name.local) and not name.local.startswith("__")
+    )
+
+
+def last_of(access: Access, topic: str) -> Last:
+    """Where a topic (a single partition) ends now. Raises `TopicMissing`, `PipelineError`."""
+    with owner_of(access, topic) as connection:
+        subscribe_for_questions(connection, topic, access.reader_name)
+        return ask_last(connection)
+
+
+def subscribe_for_questions(connection: Connection, topic: str, reader_name: str) -> None:
+    """A reader that never gets anything, because only consumers may ask where a topic ends."""
+    name = f"{reader_name}-{uuid.uuid4().hex[:16]}"
+    try:
+        connection.request(lambda number: subscribe_reader(topic, LATEST, number, subscription=name))
+    except Refused as error:
+        if error.code in (ServerError.TOPIC_NOT_FOUND, ServerError.METADATA):
+            raise missing(topic) from None
+        raise
+
+
+def ask_last(connection: Connection) -> Last:
+    answer = connection.request(lambda number: client_commands.last_message_id(number, _CONSUMER_ID))
+    place = of_message_id(answer.last_message_id)
+    return Last(None if place.entry_id < 0 else place)

@@ -1,0 +1,1 @@
+"""Entries and messages as Arrow columns."""

@@ -1,0 +1,182 @@
+"""MESSAGE frames of one consumer into columns, one row an entry: where it stands, what its metadata says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from geminga.errors import ProtocolError
+from geminga.pipeline.columns.protobuf_columns import Bytes, Ints, Repeated, Spans, scan
+
+Flags = npt.NDArray[np.bool_]
+
+NO_BATCH = -1
+
+# fields of CommandMessage and MessageIdData
+_MESSAGE_ID, _REDELIVERY_COUNT = 2, 3
+_LEDGER_ID, _ENTRY_ID, _PARTITION = 1, 2, 3
+
+# fields of MessageMetadata
+_PRODUCER, _SEQUENCE_ID, _PUBLISH_TIME, _PROPERTIES, _KEY = 1, 2, 3, 4, 6
+_COMPRESSION, _UNCOMPRESSED_SIZE, _NUM_MESSAGES, _EVENT_TIME, _ENCRYPTION_KEYS = 8, 9, 11, 12, 13
+_SCHEMA_VERSION, _KEY_BASE64, _ORDERING_KEY, _DELIVER_AT, _MARKER = 16, 17, 18, 19, 20
+_NULL_VALUE, _UUID, _NUM_CHUNKS, _CHUNK_ID = 25, 26, 27, 29
+
+_BROKER_TIME = 1
+_INT32_MAX = 2**31 - 1
+
+
+@dataclass
+class Entries:
+    """Columns of the entries in one buffer, in the order of arrival. Times in ms since 1970; -1: not set."""
+
+    data: Bytes
+    ledger_id: Ints
+    entry_id: Ints
+    partition: Ints
+    redelivery_count: Ints
+    broker_time_ms: Ints
+    publish_time_ms: Ints
+    event_time_ms: Ints
+    """0: not set."""
+    deliver_at_ms: Ints
+    compression: Ints
+    uncompressed_bytes: Ints
+    batch_messages: Ints
+    """NO_BATCH: a single message."""
+    encrypted: Flags
+    marker: Flags
+    null_value: Flags
+    key_base64: Flags
+    sequence_id: Ints
+    chunk_id: Ints
+    """-1: not a chunk."""
+    chunks: Ints
+    producer: Spans
+    key: Spans
+    ordering_key: Spans
+    schema_version: Spans
+    uuid: Spans
+    properties: Repeated
+    payload_at: Ints
+    payload_end: Ints
+
+    def __len__(self) -> int:
+        return len(self.ledger_id)
+
+    @property
+    def messages(self) -> Ints:
+        """How many messages each entry holds; a chunk counts as one."""
+        return np.maximum(self.batch_messages, 1)
+
+    def uuid_of(self, row: int) -> bytes:
+        """Of the chunked message that a chunk belongs to. Raises `ProtocolError` if it says none."""
+        at = int(self.uuid.at[row])
+        if at < 0:
+            raise ProtocolError("a chunk without the uuid of its message")
+        return self.data[at : at + int(self.uuid.size[row])].tobytes()
+
+    def once(self) -> Entries:
+        """Without entries that do not stand behind all before them: what a broker sends again counts once."""
+        step = np.diff(self.ledger_id)
+        if ((step > 0) | ((step == 0) & (np.diff(self.entry_id) > 0))).all():
+            return self
+        rows, last = [], (-2, -2)
+        for row, place in enumerate(zip(self.ledger_id.tolist(), self.entry_id.tolist(), strict=True)):
+            if place > last:
+                rows.append(row)
+                last = place
+        return self.select(np.array(rows, np.int64))
+
+    def select(self, rows: Ints) -> Entries:
+        """These rows alone; same buffer."""
+        new_row = np.full(len(self), -1, np.int64)
+        new_row[rows] = np.arange(len(rows))
+        columns: dict[str, Any] = {}
+        for column in fields(self):
+            value = getattr(self, column.name)
+            if isinstance(value, Spans):
+                value = Spans(value.at[rows], value.size[rows])
+            elif isinstance(value, Repeated):
+                message = new_row[value.message]
+                kept = message >= 0
+                value = Repeated(message[kept], value.at[kept], value.size[kept])
+            elif column.name != "data":
+                value = value[rows]
+            columns[column.name] = value
+        return Entries(**columns)
+
+
+def read_entries(data: Bytes, places: Ints) -> Entries:
+    """`places`: one row of `frames.PLACES` for each MESSAGE frame. Raises `ProtocolError`."""
+    command_at, command_end, stamp_at, stamp_end, metadata_at, metadata_end, end = places.T.copy()
+    command = scan(data, command_at, command_end, numbers={_REDELIVERY_COUNT: 0}, spans=(_MESSAGE_ID,))
+    position = command.spans[_MESSAGE_ID]
+    if not position.present.all():
+        raise ProtocolError("a MESSAGE without a message id")
+    message_id = scan(
+        data,
+        position.at,
+        position.at + position.size,
+        numbers={_LEDGER_ID: -1, _ENTRY_ID: -1, _PARTITION: -1},
+    ).numbers
+    stamp = scan(data, stamp_at, stamp_end, numbers={_BROKER_TIME: -1}).numbers
+    metadata = scan(
+        data,
+        metadata_at,
+        metadata_end,
+        numbers={
+            _SEQUENCE_ID: -1,
+            _PUBLISH_TIME: -1,
+            _COMPRESSION: 0,
+            _UNCOMPRESSED_SIZE: 0,
+            _NUM_MESSAGES: NO_BATCH,
+            _EVENT_TIME: 0,
+            _KEY_BASE64: 0,
+            _DELIVER_AT: -1,
+            _MARKER: -1,
+            _NULL_VALUE: 0,
+            _NUM_CHUNKS: 0,
+            _CHUNK_ID: -1,
+        },
+        spans=(_PRODUCER, _KEY, _ENCRYPTION_KEYS, _SCHEMA_VERSION, _ORDERING_KEY, _UUID),
+        repeated=(_PROPERTIES,),
+    )
+    numbers, spans = metadata.numbers, metadata.spans
+    if (numbers[_PUBLISH_TIME] < 0).any():
+        raise ProtocolError("metadata without a publish time")
+    if (numbers[_NUM_MESSAGES] > _INT32_MAX).any():
+        raise ProtocolError("a batch of more than 2^31 messages")
+    in_chunks = numbers[_NUM_CHUNKS] > 1
+    return Entries(
+        data=data,
+        ledger_id=message_id[_LEDGER_ID],
+        entry_id=message_id[_ENTRY_ID],
+        partition=message_id[_PARTITION],
+        redelivery_count=command.numbers[_REDELIVERY_COUNT],
+        broker_time_ms=stamp[_BROKER_TIME],
+        publish_time_ms=numbers[_PUBLISH_TIME],
+        event_time_ms=numbers[_EVENT_TIME],
+        deliver_at_ms=numbers[_DELIVER_AT],
+        compression=numbers[_COMPRESSION],
+        uncompressed_bytes=numbers[_UNCOMPRESSED_SIZE],
+        batch_messages=numbers[_NUM_MESSAGES],
+        encrypted=spans[_ENCRYPTION_KEYS].present,
+        marker=numbers[_MARKER] >= 0,
+        null_value=numbers[_NULL_VALUE] > 0,
+        key_base64=numbers[_KEY_BASE64] > 0,
+        sequence_id=numbers[_SEQUENCE_ID],
+        chunk_id=np.where(in_chunks, numbers[_CHUNK_ID], -1),
+        chunks=numbers[_NUM_CHUNKS],
+        producer=spans[_PRODUCER],
+        key=spans[_KEY],
+        ordering_key=spans[_ORDERING_KEY],
+        schema_version=spans[_SCHEMA_VERSION],
+        uuid=spans[_UUID],
+        properties=metadata.repeated[_PROPERTIES],
+        payload_at=metadata_end,
+        payload_end=end,
+    )

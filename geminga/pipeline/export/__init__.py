@@ -1,0 +1,1 @@
+"""Topics to Parquet, and back to any broker."""

@@ -1,0 +1,179 @@
+"""What an export reads: each topic from where the last one ended, its schemas; and the columns it becomes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from fastcrc.crc32 import iscsi as crc_32c
+
+from geminga.errors import CorruptData
+from geminga.limits import MIB
+from geminga.names import TopicName
+from geminga.pipeline.client.connection import Connection
+from geminga.pipeline.client.topics import Last, full_name, last_of
+from geminga.pipeline.columns.columns import (
+    METADATA_COLUMNS,
+    MORE_COLUMNS,
+    PUBLISH_TIME,
+    REDELIVERY_COUNT,
+    TOPIC,
+    VALUE,
+    ColumnMaker,
+)
+from geminga.pipeline.columns.places import EARLIEST, Place
+from geminga.pipeline.errors import PipelineError
+from geminga.pipeline.export.manifest import ExportedFile, ExportedTopic
+from geminga.pipeline.topics.options import Options, TopicChoice
+from geminga.pipeline.topics.planning import cut_range, partitions, topics_of
+from geminga.pipeline.topics.reading import DataLost, Range
+from geminga.pipeline.topics.rows import EncryptedEntry, read_range
+from geminga.pipeline.values.row_columns import PARTITION
+from geminga.pipeline.values.schemas import TopicSchema, fetch_versions
+from geminga.storage.disk import RealDisk
+
+PUBLISH_DATE, PUBLISH_HOUR = "publish_date", "publish_hour"
+"""What the directories are named after; UTC."""
+_READ: Final = pa.schema(
+    [
+        (VALUE, pa.binary()),
+        *METADATA_COLUMNS.items(),
+        *((name, kind) for name, kind in MORE_COLUMNS.items() if name != REDELIVERY_COUNT),
+    ]
+)
+FILE_COLUMNS: Final = _READ.append(pa.field(PARTITION, pa.int32()))
+"""What is in the files."""
+EXPORTED: Final = FILE_COLUMNS.append(pa.field(PUBLISH_DATE, pa.string())).append(
+    pa.field(PUBLISH_HOUR, pa.int32())
+)
+_HOUR_US = 3_600_000_000
+_CHECK_BYTES = 8 * MIB
+
+
+@dataclass(frozen=True)
+class Plan:
+    ranges: tuple[Range, ...]
+    topics: Mapping[str, ExportedTopic]
+    """As they will be known once the ranges are exported."""
+
+
+def plan_export(options: Options, known: Mapping[str, ExportedTopic]) -> Plan:
+    """Everything that is stored now and was not exported. Raises `PipelineError`."""
+    ranges: list[Range] = []
+    topics = dict(known)
+    for topic in topics_of(options):
+        before = known.get(topic)
+        own = replace(options, topics=TopicChoice(names=(topic,)))
+        parts = partitions(own)
+        offsets = dict(before.offsets) if before is not None else {}
+        for part in parts:
+            start = offsets.get(part, EARLIEST)
+            last = last_of(options.access, part)
+            wanted = _range(options, part, start, last)
+            offsets[part] = wanted.end
+            if wanted.start < wanted.end:
+                ranges += cut_range(options, wanted, last)
+        count = 0 if parts == [topic] else len(parts)
+        topics[topic] = ExportedTopic(count, offsets, _schemas(options, topic))
+    return Plan(tuple(ranges), topics)
+
+
+def _range(options: Options, topic: str, start: Place, last: Last) -> Range:
+    if last.place is None:
+        return Range(topic, start, start)
+    if start > last.end:
+        if options.fail_on_data_loss:
+            raise DataLost(
+                f"{topic} ends at {last.place}, but was exported up to {start}: it was deleted and created "
+                "again. Allow loss to export what there is now as well, or begin a new export"
+            )
+        start = EARLIEST
+    strict = options.fail_on_data_loss
+    return Range(topic, start, last.end, check_previous=strict and start > EARLIEST, ends_with_message=strict)
+
+
+def _schemas(options: Options, topic: str) -> tuple[tuple[bytes, TopicSchema], ...]:
+    with Connection.open(options.access) as connection:
+        return fetch_versions(connection, topic)
+
+
+def exported_batches(options: Options, wanted: Range) -> Iterator[pa.RecordBatch]:
+    """The messages of a range with the columns of `EXPORTED`. Raises what `read_range` does."""
+    try:
+        yield from _exported_batches(options, wanted)
+    except EncryptedEntry as error:
+        raise PipelineError(
+            f"{error}: encrypted messages are not exported, as files and replays would hold them in plain. "
+            "Leave the topic out, or read it into a DataFrame with the key and write that where it is safe"
+        ) from None
+
+
+def _exported_batches(options: Options, wanted: Range) -> Iterator[pa.RecordBatch]:
+    index = max(full_name(wanted.topic).partition_index, -1)
+    maker = ColumnMaker(wanted.topic, _READ)
+    timeout_s = options.poll_timeout_s
+    for batch in read_range(options.access, wanted, maker, poll_timeout_s=timeout_s, may_decrypt=False):
+        count = batch.num_rows
+        hours = np.asarray(batch.column(PUBLISH_TIME).cast(pa.int64())) // _HOUR_US
+        date = pc.strftime(batch.column(PUBLISH_TIME), format="%Y-%m-%d")
+        columns = [
+            *batch.columns,
+            pa.array(np.full(count, index, np.int32)),
+            date,
+            pa.array((hours % 24).astype(np.int32)),
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=EXPORTED)
+
+
+def whole_topic(part: str) -> str:
+    """The partitioned topic that a partition is of; itself if it is none."""
+    return str(TopicName.parse(part).partitioned_name)
+
+
+def inspect(directory: str, path: str) -> ExportedFile:
+    """A file that was just written: synced, read again, counted. Raises `StorageError`."""
+    whole = os.path.join(directory, path)
+    file = RealDisk().open(whole)
+    try:
+        file.sync()
+    finally:
+        file.close()
+    size_bytes, checksum = _checksum(whole)
+    topics: dict[str, int] = {}
+    rows = 0
+    with pq.ParquetFile(whole) as parquet:
+        for batch in parquet.iter_batches(columns=[TOPIC]):
+            rows += batch.num_rows
+            for one in pc.value_counts(batch.column(0)).to_pylist():
+                topics[one["values"]] = topics.get(one["values"], 0) + one["counts"]
+    return ExportedFile(path, size_bytes, checksum, rows, topics)
+
+
+def verify(directory: str, file: ExportedFile) -> None:
+    """That a file is what the manifest says. Raises `CorruptData`, `StorageError`."""
+    whole = os.path.join(directory, file.path)
+    if not RealDisk().exists(whole):
+        raise CorruptData(f"{whole} is missing though the manifest names it; take it from a copy")
+    size_bytes, checksum = _checksum(whole)
+    if (size_bytes, checksum) != (file.size_bytes, file.crc32c):
+        raise CorruptData(
+            f"{whole} is damaged: {size_bytes} bytes with CRC-32C {checksum:08x}, the manifest says "
+            f"{file.size_bytes} with {file.crc32c:08x}; take it from a copy, or export again"
+        )
+
+
+def _checksum(path: str) -> tuple[int, int]:
+    file = RealDisk().open(path)
+    try:
+        size_bytes, checksum = file.size(), 0
+        for at in range(0, size_bytes, _CHECK_BYTES):
+            checksum = crc_32c(file.pread(at, min(_CHECK_BYTES, size_bytes - at)), checksum)
+        return size_bytes, checksum
+    finally:
+        file.close()

@@ -1,0 +1,1 @@
+"""Ranges and streams of topics, read and written."""

@@ -1,0 +1,50 @@
+"""Whether a broker deduplicates, found out before what needs it is sent."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from geminga.names import TopicName
+from geminga.pipeline.client.admin_http import AdminRefused, get_json
+from geminga.pipeline.client.producing import Producer
+from geminga.pipeline.errors import PipelineError
+from geminga.pipeline.topics.options import Options
+
+
+def deduplicates(producer: Producer, options: Options) -> bool:
+    """False: nobody can say before the first receipt. The admin API is asked if there is one that answers us.
+
+    Raises `PipelineError` if it does not, and nothing was sent then.
+    """
+    if producer.last_sequence_id >= 0:
+        return True  # where it is off, brokers keep none
+    if options.admin_url is None:
+        return False
+    name = TopicName.parse(producer.topic)
+    path = f"/admin/v2/{name.domain.value}/{name.namespace}/{quote(name.local, safe='')}/stats"
+    try:
+        stats = get_json(options.admin_access or options.access, options.admin_url, path)
+    except AdminRefused:
+        return False
+    status = stats.get("deduplicationStatus")
+    if status == "Disabled":
+        raise _refusal(producer.topic, "Nothing was written")
+    return bool(status == "Enabled")
+
+
+def check_first_receipt(producer: Producer, last_sequence_id: int) -> None:
+    """A broker that deduplicates knows what it has just stored. Raises `PipelineError` if it does not."""
+    producer.flush()
+    if producer.known_sequence_id() < last_sequence_id:
+        raise _refusal(
+            producer.topic,
+            "The first batch of a task was written, as without the option admin.url only a receipt tells",
+        )
+
+
+def _refusal(topic: str, written: str) -> PipelineError:
+    return PipelineError(
+        f"exactlyOnce needs deduplication, which is off for {topic}: switch it on for its namespace "
+        "(pulsar-admin namespaces set-deduplication TENANT/NAMESPACE --enable, or "
+        f"brokerDeduplicationEnabled=true). {written}"
+    )

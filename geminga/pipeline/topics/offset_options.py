@@ -1,0 +1,125 @@
+"""Where to begin and to end, as options say it: words, places and times, for all topics or for each. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from geminga.pipeline.client.topics import full_name
+from geminga.pipeline.columns.places import EARLIEST, LATEST, Place, parse
+from geminga.pipeline.errors import BadOption
+from geminga.wire import pulsar_pb2 as pb
+from geminga.wire.commands import signed
+
+EARLIEST_TEXT, LATEST_TEXT = "earliest", "latest"
+EARLIEST_TIME, LATEST_TIME = -1, -2
+"""What the JVM connector has for them among times."""
+
+Places = Mapping[str, Place]
+"""Of topics, or of their partitions, by full name."""
+Times = Mapping[str, int]
+
+
+def starting(name: str, given: str | None) -> str | Places | None:
+    """A word, or for each topic the first message to read. Raises `BadOption`."""
+    return _offsets(name, given, (EARLIEST_TEXT, LATEST_TEXT), _first)
+
+
+def ending(name: str, given: str | None) -> str | Places | None:
+    """A word, or for each topic the place behind the last message to read. Raises `BadOption`."""
+    return _offsets(name, given, (LATEST_TEXT,), _behind)
+
+
+def times(name: str, given: str | None) -> int | Times | None:
+    """Milliseconds since 1970, of all topics or of each. Raises `BadOption`."""
+    if given is None:
+        return None
+    try:
+        found = json.loads(given)
+    except ValueError:
+        found = None
+    if _is_time(found):
+        return int(found)
+    if isinstance(found, dict) and all(map(_is_time, found.values())):
+        return {str(full_name(topic)): value for topic, value in found.items()}
+    raise BadOption(
+        f"option {name} is {given!r}; expected milliseconds since 1970, or JSON such as "
+        '{"my-topic": 1700000000000}'
+    )
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= LATEST_TIME
+
+
+def _offsets(name: str, given: str | None, words: tuple[str, ...], place: Any) -> str | Places | None:
+    if given is None:
+        return None
+    if given.strip().lower() in words:
+        return given.strip().lower()
+    try:
+        found = json.loads(given)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise BadOption(
+            f"option {name} is {given!r}; expected {' or '.join(words)} or JSON such as "
+            '{"my-topic": "12:0:0"}'
+        )
+    return {str(full_name(topic)): place(name, value) for topic, value in found.items()}
+
+
+def _first(name: str, value: Any) -> Place:
+    ledger_id, entry_id, batch_index = _numbers(name, value)
+    if ledger_id == LATEST.ledger_id:
+        return LATEST
+    return Place(ledger_id, entry_id, max(batch_index, 0)) if ledger_id >= 0 else EARLIEST
+
+
+def _behind(name: str, value: Any) -> Place:
+    ledger_id, entry_id, batch_index = _numbers(name, value)
+    if ledger_id == LATEST.ledger_id:
+        return LATEST
+    if ledger_id < 0:
+        raise BadOption(f"option {name}: nothing comes before the earliest message")
+    return (
+        Place(ledger_id, entry_id + 1, 0) if batch_index < 0 else Place(ledger_id, entry_id, batch_index + 1)
+    )
+
+
+def _numbers(name: str, value: Any) -> tuple[int, int, int]:
+    """Ledger, entry, index in the batch (-1: the whole entry) of a word, text, or a message id's bytes as the
+    JVM connector writes them, a list of signed numbers.
+    """
+    if value in (EARLIEST_TEXT, LATEST_TEXT):
+        place = EARLIEST if value == EARLIEST_TEXT else LATEST
+        return place.ledger_id, place.entry_id, -1
+    if isinstance(value, str):
+        place = parse(value)
+        return place.ledger_id, place.entry_id, place.batch_index if value.count(":") == 2 else -1
+    if isinstance(value, list) and all(isinstance(byte, int) and -128 <= byte < 256 for byte in value):
+        try:
+            message_id = pb.MessageIdData.FromString(bytes(byte & 0xFF for byte in value))
+        except DecodeError:
+            raise BadOption(f"option {name}: {value} is not a message id") from None
+        return signed(message_id.ledgerId), signed(message_id.entryId), message_id.batch_index
+    raise BadOption(f"option {name}: {value!r} is neither LEDGER:ENTRY:BATCH_INDEX nor a message id's bytes")
+
+
+def of_topic(values: Mapping[str, Any], topic: str) -> Any | None:
+    """What was said of a partition, or of the topic that it is of."""
+    found = values.get(topic)
+    return values.get(str(full_name(topic).partitioned_name)) if found is None else found
+
+
+def check_named(option: str, values: Any, topics: Sequence[str]) -> None:
+    """Raises `BadOption` if something is said of a topic that is not read."""
+    if not isinstance(values, Mapping):
+        return
+    read = {*topics, *(str(full_name(topic).partitioned_name) for topic in topics)}
+    others = sorted(values.keys() - read)
+    if others:
+        raise BadOption(f"option {option} names {', '.join(others)}, which is not read")

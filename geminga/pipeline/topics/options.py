@@ -1,0 +1,287 @@
+"""Options of the data source, with the names that the JVM connector (streamnative/pulsar-spark) gave them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+
+from geminga.pipeline.client.connection import addresses
+from geminga.pipeline.client.topics import full_name
+from geminga.pipeline.columns.columns import MORE_COLUMNS
+from geminga.pipeline.errors import Access, BadOption
+from geminga.pipeline.topics.offset_options import LATEST_TEXT, Places, Times, ending, starting, times
+from geminga.pipeline.topics.prefixed_options import (
+    ADMIN,
+    CLIENT,
+    PREFIXES,
+    PRODUCER,
+    READER,
+    Settings,
+    access_of,
+)
+
+DEFAULT_POLL_TIMEOUT_MS = 20_000
+COMPRESSIONS = ("none", "lz4", "zlib", "zstd", "snappy")
+PARTITIONINGS = ("key", "roundrobin", "single", "partition")
+VALUE_SCHEMAS = ("auto", "avro", "json", "none")
+_BATCH_ROWS = 1000
+
+_TOPICS = ("topic", "topics", "topicspattern")
+_READ = [
+    "startingOffsets",
+    "endingOffsets",
+    "startingTime",
+    "endingTime",
+    "predefinedSubscription",
+    "subscriptionPrefix",
+    "maxBytesPerTrigger",
+    "maxRowsPerTrigger",
+    "pollTimeoutMs",
+    "failOnDataLoss",
+    "allowDifferentTopicSchemas",
+    "waitingForNonExistedTopic",
+    "columns",
+    "splitsPerPartition",
+    "rawValue",
+]
+_WRITE = [
+    "exactlyOnce",
+    "producerNamePrefix",
+    "batchRows",
+    "compression",
+    "pendingMax",
+    "sendTimeoutMs",
+    "partitioning",
+    "valueSchema",
+]
+_CONNECTION = {"service.url", "admin.url"}
+_IGNORED = {"path", "checkpointlocation"}
+_RETRIES = "it steers calls of the admin API, and the broker is not asked that way here: leave it out"
+_REFUSED = {
+    "maxentriespertrigger": "entries are not counted here: limit messages with maxRowsPerTrigger, or "
+    "maxBytesPerTrigger",
+    "topic.schema.class": "schemas come from the registry",
+    "maxretries": _RETRIES,
+    "retrymultiplier": _RETRIES,
+    "initialinterval": _RETRIES,
+    "randomizationfactor": _RETRIES,
+}
+"""Of older releases of the JVM connector."""
+_SPELLING = {name.lower(): name for name in (*_READ, *_WRITE, "topicsPattern")}
+_KNOWN = _SPELLING.keys() | _CONNECTION | _IGNORED | set(_TOPICS)
+
+
+@dataclass(frozen=True)
+class TopicChoice:
+    """Exactly one of them is set."""
+
+    names: tuple[str, ...] = ()
+    pattern: str | None = None
+
+
+@dataclass(frozen=True)
+class Options:
+    """All options, parsed and checked. Travels to the workers."""
+
+    access: Access
+    admin_url: str | None = None
+    topics: TopicChoice | None = None
+    """None: nothing was named; only a writer may do without, with a __topic column."""
+    starting: str | Places | None = None
+    """`EARLIEST_TEXT`, `LATEST_TEXT`, or a place for each topic; None: the default of the kind of query."""
+    ending: str | Places = LATEST_TEXT
+    """`LATEST_TEXT`, or for each topic the place behind the last message."""
+    starting_time_ms: int | Times | None = None
+    ending_time_ms: int | Times | None = None
+    predefined_subscription: str | None = None
+    subscription_prefix: str | None = None
+    """Of the names of a stream's subscriptions, one for each partition."""
+    bytes_per_trigger_max: int | None = None
+    rows_per_trigger_max: int | None = None
+    poll_timeout_s: float = DEFAULT_POLL_TIMEOUT_MS / 1000
+    fail_on_data_loss: bool = True
+    allow_different_schemas: bool = False
+    wait_for_topic: bool = False
+    more_columns: tuple[str, ...] = ()
+    splits_per_partition: int = 0
+    """0: as many as pay off."""
+    raw_value: bool = False
+    exactly_once: bool = False
+    producer_name_prefix: str | None = None
+    batch_rows: int = 1000
+    compression: str = "none"
+    pending_max: int = 1000
+    send_timeout_s: float = 20.0
+    partitioning: str = "key"
+    hashing: str = "java"
+    value_schema: str = "auto"
+    admin_access: Access | None = None
+    """For the admin API, where it is another."""
+
+    def subscription_of(self, topic: str) -> str | None:
+        """The durable subscription that a stream acknowledges on."""
+        if self.predefined_subscription is not None or self.subscription_prefix is None:
+            return self.predefined_subscription
+        return f"{self.subscription_prefix}-{topic}"
+
+    @property
+    def acknowledges(self) -> bool:
+        return self.predefined_subscription is not None or self.subscription_prefix is not None
+
+    @property
+    def is_bounded(self) -> bool:
+        """Something was said of where to end."""
+        return self.ending != LATEST_TEXT or self.ending_time_ms is not None
+
+
+def parse_options(given: Mapping[str, str]) -> Options:
+    """Raises `BadOption` that names the option and says what is allowed. Names are compared in lower case."""
+    options = {name.lower(): value for name, value in given.items()}
+    for name in options:
+        if name in _REFUSED:
+            raise BadOption(f"option {name!r} is not supported: {_REFUSED[name]}")
+        if name not in _KNOWN and not name.startswith(PREFIXES):
+            known = ", ".join(_shown(each) for each in sorted(_KNOWN - _IGNORED))
+            near = get_close_matches(name, _KNOWN - _IGNORED, n=1)
+            hint = f"did you mean {_shown(near[0])}? Known" if near else "known"
+            raise BadOption(f"option {name!r} is unknown; {hint} are {known}")
+    service_url = options.get("service.url")
+    if not service_url:
+        raise BadOption(
+            'option "service.url" is missing; for example .option("service.url", "pulsar://localhost:6650")'
+        )
+    addresses(service_url)
+    values = _Values(options)
+    client, admin, reader, producer = (
+        Settings(prefix, given) for prefix in (CLIENT, ADMIN, READER, PRODUCER)
+    )
+    prefix = options.get("subscriptionprefix") or None
+    access = access_of(service_url, client, reader)
+    reader_name = reader.text("subscriptionName") or reader.text("subscriptionRolePrefix") or prefix
+    if reader_name is not None:
+        access = replace(access, reader_name=reader_name)
+    for place, time in (("startingoffsets", "startingtime"), ("endingoffsets", "endingtime")):
+        if place in options and time in options:
+            raise BadOption(f"options {_shown(place)} and {_shown(time)} exclude each other: give one")
+    found = Options(
+        access=access,
+        admin_url=(options.get("admin.url") or "").rstrip("/") or None,
+        admin_access=access_of(service_url, admin, reader) if admin else None,
+        topics=_topics(options),
+        starting=starting("startingOffsets", options.get("startingoffsets")),
+        ending=ending("endingOffsets", options.get("endingoffsets")) or LATEST_TEXT,
+        starting_time_ms=times("startingTime", options.get("startingtime")),
+        ending_time_ms=times("endingTime", options.get("endingtime")),
+        predefined_subscription=options.get("predefinedsubscription") or None,
+        subscription_prefix=prefix,
+        bytes_per_trigger_max=values.number("maxbytespertrigger", None, 1),
+        rows_per_trigger_max=values.number("maxrowspertrigger", None, 1),
+        poll_timeout_s=(values.number("polltimeoutms", DEFAULT_POLL_TIMEOUT_MS, 1) or 0) / 1000,
+        fail_on_data_loss=values.flag("failondataloss", True),
+        allow_different_schemas=values.flag("allowdifferenttopicschemas", False),
+        wait_for_topic=values.flag("waitingfornonexistedtopic", False),
+        more_columns=_columns(options.get("columns", "")),
+        splits_per_partition=values.number("splitsperpartition", 0, 0) or 0,
+        raw_value=values.flag("rawvalue", False),
+    )
+    return _with_writing(found, values, producer)
+
+
+def _with_writing(found: Options, values: _Values, producer: Settings) -> Options:
+    """With what a writer needs: our own options, or those of the Java client's producer."""
+    producer.only("chunkingEnabled", "false", "a row has to fit into one message")
+    producer.only("accessMode", "Shared", "each task is a producer")
+    batching = producer.flag("batchingEnabled") is not False
+    rows = (producer.number("batchingMaxMessages") or _BATCH_ROWS) if batching else 1
+    rows = values.number("batchrows", max(rows, 1), 1) or 1
+    pending = producer.number("maxPendingMessages")
+    batches = 1000 if pending is None else max(pending // rows, 1)
+    send_ms = values.number("sendtimeoutms", producer.number("sendTimeoutMs") or 20_000, 1) or 0
+    routing = producer.text("messageRoutingMode") or "RoundRobinPartition"
+    modes = {"roundrobinpartition": "key", "singlepartition": "single"}
+    if routing.lower() not in modes:
+        raise BadOption(f"option {PRODUCER}messageRoutingMode is {routing!r}; see the option partitioning")
+    hashing = (producer.text("hashingScheme") or "JavaStringHash").lower()
+    schemes = {"javastringhash": "java", "murmur3_32hash": "murmur3"}
+    if hashing not in schemes:
+        raise BadOption(
+            f"option {PRODUCER}hashingScheme is {hashing!r}; expected JavaStringHash or Murmur3_32Hash"
+        )
+    return replace(
+        found,
+        exactly_once=values.flag("exactlyonce", False),
+        producer_name_prefix=values.text("producernameprefix") or producer.text("producerName"),
+        batch_rows=rows,
+        compression=values.one_of("compression", COMPRESSIONS, producer.text("compressionType") or "none"),
+        pending_max=values.number("pendingmax", batches, 1) or 1,
+        send_timeout_s=send_ms / 1000,
+        partitioning=values.one_of("partitioning", PARTITIONINGS, modes[routing.lower()]),
+        hashing=schemes[hashing],
+        value_schema=values.one_of("valueschema", VALUE_SCHEMAS, "auto"),
+    )
+
+
+class _Values:
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = options
+
+    def number(self, name: str, default: int | None, minimum: int) -> int | None:
+        given = self._options.get(name)
+        if given is None:
+            return default
+        try:
+            value = int(given)
+        except ValueError:
+            value = minimum - 1
+        if value < minimum:
+            raise BadOption(
+                f"option {_shown(name)} is {given!r}; expected a whole number of at least {minimum}"
+            )
+        return value
+
+    def text(self, name: str) -> str | None:
+        return self._options.get(name) or None
+
+    def one_of(self, name: str, allowed: tuple[str, ...], default: str) -> str:
+        value = self._options.get(name, default).lower()
+        if value not in allowed:
+            raise BadOption(f"option {_shown(name)} is {value!r}; expected {', '.join(allowed)}")
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        given = self._options.get(name)
+        if given is None:
+            return default
+        if given.lower() not in ("true", "false"):
+            raise BadOption(f"option {_shown(name)} is {given!r}; expected true or false")
+        return given.lower() == "true"
+
+
+def _shown(name: str) -> str:
+    return _SPELLING.get(name, name)
+
+
+def _topics(options: Mapping[str, str]) -> TopicChoice | None:
+    given = [name for name in _TOPICS if options.get(name)]
+    if len(given) > 1:
+        raise BadOption(f"options {' and '.join(map(_shown, given))} exclude each other: give one")
+    if not given:
+        return None
+    if given[0] == "topicspattern":
+        return TopicChoice(pattern=options["topicspattern"])
+    if given[0] == "topic" and "," in options["topic"]:
+        raise BadOption("option topic names several topics: use the option topics")
+    names = options["topics"].split(",") if given[0] == "topics" else [options["topic"]]
+    stripped = [name.strip() for name in names if name.strip()]
+    if not stripped:
+        raise BadOption("option topics names no topic")
+    return TopicChoice(names=tuple(dict.fromkeys(str(full_name(name)) for name in stripped)))
+
+
+def _columns(given: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in given.split(",") if name.strip())
+    for name in names:
+        if name not in MORE_COLUMNS:
+            raise BadOption(f"option columns: {name!r} is unknown; known are {', '.join(MORE_COLUMNS)}")
+    return names

@@ -1,0 +1,273 @@
+"""Reading a range of one topic: whole entries as the broker sends them, into Arrow batches."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from geminga.clock import RealClock
+from geminga.errors import ServerError
+from geminga.limits import MIB
+from geminga.pipeline.client.entry_stream import PERMITS, EntryStream
+from geminga.pipeline.client.frames import FrameBuffer
+from geminga.pipeline.columns.entries import Entries
+from geminga.pipeline.columns.places import EARLIEST, Place
+from geminga.pipeline.errors import Access, BrokerUnreachable, PipelineError, Refused
+from geminga.pipeline.topics.unreadable import entries_of
+
+TAKE_BYTES = 4 * MIB
+"""A buffer of this size is decoded at once."""
+RETRY_SECONDS = 20.0
+"""How long a broker may be away, counted from the last that it said, before reading is given up."""
+PING_SECONDS = 4.0
+"""After this silence a broker is asked whether it is there."""
+SILENT_SECONDS = 12.0
+"""After this silence another connection is tried."""
+_GRACE_SECONDS = 5.0
+"""What one that is back has at least to send something, however long it was away."""
+_PAUSE_SECONDS = 0.5
+_QUIET_SECONDS = 0.02
+"""When nothing comes for so long, what is there is decoded: perhaps the broker waits for permits."""
+_CLOCK = RealClock()
+
+
+class DataLost(PipelineError):
+    """Messages that were asked for are no longer there."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """What to read of one topic or partition: from `start` up to, not including, `end`."""
+
+    topic: str
+    start: Place
+    end: Place
+    strict: bool = False
+    """The entry that `start` is in exists, or did: if reading begins with a later one, something was lost."""
+    check_previous: bool = False
+    """Messages up to `start` were read before: their ledger must still be there, or later ones were lost
+    too.
+    """
+    ends_with_message: bool = False
+    """What is before `end` was there when this was planned: if only what is behind comes, it was lost."""
+    published_from_ms: int | None = None
+    published_before_ms: int | None = None
+    """Of the messages of the range only those that were published in this time."""
+    loss_allowed: bool = False
+    """What is no longer there is left out without a word."""
+    acknowledged: tuple[int, int] | None = None
+    """Where the mark-delete position of our own subscription is: what is up to there may be gone."""
+
+    @property
+    def past(self) -> tuple[int, int]:
+        """The first entry of which nothing is wanted."""
+        return self.end.ledger_id, self.end.entry_id + (self.end.batch_index > 0)
+
+
+_DELETED = (
+    "was deleted (perhaps because nobody used it for a while; a subscription keeps it) or trimmed. Set "
+    "failOnDataLoss=false to go on with what there is"
+)
+
+
+class EntryReader:
+    """Takes the entries of a range, buffer by buffer, and goes on after a broker was away for a while."""
+
+    def __init__(
+        self,
+        access: Access,
+        wanted: Range,
+        *,
+        poll_timeout_s: float,
+        take_bytes: int = TAKE_BYTES,
+        permits: int = PERMITS,
+    ) -> None:
+        self._permits = permits
+        self._entry_messages = 1.0
+        """In an entry, on average; they decide how soon the permits are used up."""
+        self._access = access
+        self._wanted = wanted
+        self._poll_timeout_s = poll_timeout_s
+        self._take_bytes = take_bytes
+        self._next = wanted.start.entry
+        self._seen_any = False
+        self._is_new_connection = True
+        self._heard_s = self._away_since_s = self._ask_at_s = self._silent_until_s = math.inf
+
+    def buffers(self) -> Iterator[Entries]:
+        """Entries of the range in order; each is valid until the next is asked for.
+
+        Raises `PipelineError`: `BrokerUnreachable` when it is away too long, `DataLost`.
+        """
+        if self._wanted.start >= self._wanted.end:
+            return
+        self._hear()
+        while True:
+            try:
+                yield from self._connected()
+                return
+            except BrokerUnreachable as error:
+                self._away_since_s = min(self._away_since_s, self._heard_s)
+                if _CLOCK.monotonic_s() - self._away_since_s >= RETRY_SECONDS:
+                    raise BrokerUnreachable(
+                        f"{self._wanted.topic}: reading was given up after {RETRY_SECONDS:.0f} s: {error}. "
+                        "See whether the broker runs and is not overloaded, and start the query again"
+                    ) from None
+                threading.Event().wait(_PAUSE_SECONDS)
+
+    def _connected(self) -> Iterator[Entries]:
+        wanted = self._wanted
+        until_s = min(self._away_since_s, self._heard_s) + RETRY_SECONDS
+        self._is_new_connection = True
+        try:
+            stream = EntryStream(
+                self._access, wanted.topic, self._begin(), permits=self._permits, until_s=until_s
+            )
+        except Refused as error:
+            if error.code != ServerError.TOPIC_NOT_FOUND:
+                raise
+            if wanted.loss_allowed:
+                return
+            raise DataLost(f"{wanted.topic} {_DELETED}") from None
+        try:
+            if not self._check_end(stream.last):
+                return
+            buffer = stream.buffer
+            waited_since = _CLOCK.monotonic_s()
+            self._ask_at_s = waited_since + PING_SECONDS
+            self._silent_until_s = min(
+                max(until_s, waited_since + _GRACE_SECONDS), waited_since + SILENT_SECONDS
+            )
+            while True:
+                left = waited_since + self._poll_timeout_s - _CLOCK.monotonic_s()
+                came = self._receive(stream, min(left, _QUIET_SECONDS) if buffer.frames else left)
+                if not came and not buffer.frames:
+                    raise PipelineError(
+                        f"{wanted.topic}: nothing more came within {self._poll_timeout_s:.0f} s "
+                        "(pollTimeoutMs); "
+                        f"read up to {self._next[0]}:{self._next[1]}, wanted up to {wanted.end}"
+                    )
+                is_end = buffer.last_position is not None and self._is_end(buffer.last_position)
+                if came and not is_end and not self._is_enough(buffer):
+                    if buffer.frames:
+                        waited_since = _CLOCK.monotonic_s()
+                    continue
+                entries = entries_of(wanted.topic, buffer.take())
+                permits = int(entries.messages.sum())
+                self._entry_messages = permits / max(len(entries), 1)
+                entries = self._ours(entries)
+                self._away_since_s = math.inf
+                if len(entries):
+                    yield entries
+                if is_end:
+                    return
+                waited_since = self._hear()
+                buffer.settle()
+                stream.flow(permits)
+        finally:
+            stream.close()
+
+    def _is_enough(self, buffer: FrameBuffer) -> bool:
+        """Whether to decode what is there now. Messages that compress well use the permits up before they
+        fill a buffer.
+        """
+        return (
+            buffer.frame_bytes >= self._take_bytes
+            or len(buffer.room()) == 0
+            or buffer.frames * self._entry_messages >= self._permits / 2
+        )
+
+    def _receive(self, stream: EntryStream, timeout_s: float) -> bool:
+        """False when nothing came in time. Raises `BrokerUnreachable` when nothing comes at all."""
+        now_s = _CLOCK.monotonic_s()
+        until_s = now_s + timeout_s
+        while now_s < until_s:
+            wake_at_s = min(until_s, self._ask_at_s, self._silent_until_s)
+            if stream.receive(max(wake_at_s - now_s, _QUIET_SECONDS)):
+                self._hear()
+                return True
+            now_s = _CLOCK.monotonic_s()
+            if now_s >= self._silent_until_s:
+                raise BrokerUnreachable("the broker is connected but silent, and does not answer a PING")
+            if now_s >= self._ask_at_s:
+                self._ask_at_s = math.inf
+                stream.ping()
+        return False
+
+    def _hear(self) -> float:
+        """Something came, or we were busy ourselves: silence begins anew. The time."""
+        self._heard_s = _CLOCK.monotonic_s()
+        self._ask_at_s = self._heard_s + PING_SECONDS
+        self._silent_until_s = self._heard_s + SILENT_SECONDS
+        return self._heard_s
+
+    def _check_end(self, last: Place) -> bool:
+        """Whether there is anything to read. A topic that ends before the range does has lost something."""
+        end = Place(last.ledger_id, last.entry_id + 1, 0)
+        if end >= self._wanted.end:
+            return True
+        if not self._wanted.loss_allowed:
+            raise DataLost(
+                f"{self._wanted.topic} ends at {last}, but messages up to {self._wanted.end} were there when "
+                f"the query was planned: the topic {_DELETED}"
+            )
+        self._wanted = replace(self._wanted, end=end)
+        return last.entry_id >= 0 and self._next < end.entry
+
+    def _begin(self) -> Place:
+        ledger_id, entry_id = self._next
+        if self._seen_any or (self._wanted.check_previous and entry_id > 0):
+            entry_id -= 1  # is there, or was; if it comes, nothing between is missing
+        return Place(ledger_id, max(entry_id, 0) if ledger_id >= 0 else -1, 0)
+
+    def _is_end(self, position: tuple[int, int]) -> bool:
+        """Whether nothing of the range comes after the entry at `position`."""
+        end = self._wanted.end
+        following = (position[0], position[1] + 1)
+        return following > end.entry or (following == end.entry and end.batch_index == 0)
+
+    def _ours(self, entries: Entries) -> Entries:
+        """Without those before what is wanted next and after the end. What comes again counts once."""
+        entries = entries.once()
+        first = int(entries.ledger_id[0]), int(entries.entry_id[0])
+        self._check_begin(first)
+        from_ledger, from_entry = self._next
+        ledger_id, entry_id = entries.ledger_id, entries.entry_id
+        early = (ledger_id < from_ledger) | ((ledger_id == from_ledger) & (entry_id < from_entry))
+        past = self._wanted.past
+        late = (ledger_id > past[0]) | ((ledger_id == past[0]) & (entry_id >= past[1]))
+        self._seen_any = True
+        last = int(ledger_id[-1]), int(entry_id[-1]) + 1
+        self._next = max(self._next, last)
+        if early.any() or late.any():
+            return entries.select(np.flatnonzero(~early & ~late))
+        return entries
+
+    def _check_begin(self, first: tuple[int, int]) -> None:
+        """Of what the broker sends first after (re)connecting. Raises `DataLost`."""
+        is_new, self._is_new_connection = self._is_new_connection, False
+        wanted = self._wanted
+        if wanted.loss_allowed or first <= self._next:
+            return
+        if is_new and wanted.ends_with_message and first >= wanted.past:
+            raise DataLost(
+                f"{wanted.topic}: messages up to {wanted.end} were there when the query was planned, but the "
+                f"first that is left is {first[0]}:{first[1]}: the topic {_DELETED}"
+            )
+        if self._seen_any:
+            return
+        if wanted.start == EARLIEST or not (wanted.strict or wanted.check_previous):
+            return
+        if wanted.acknowledged is not None and first <= (wanted.acknowledged[0], wanted.acknowledged[1] + 1):
+            return
+        if wanted.strict or first[0] == self._next[0] or self._next[1] > 0:
+            raise DataLost(
+                f"{wanted.topic}: messages from {wanted.start} on were asked for, but the first that is "
+                "left is "
+                f"{first[0]}:{first[1]}: the rest was trimmed (retention, TTL, or a cleared backlog). Set "
+                "failOnDataLoss=false to go on without them, or start from 'earliest'"
+            )

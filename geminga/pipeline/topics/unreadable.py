@@ -1,0 +1,58 @@
+"""Entries and messages out of bytes, and the name of the entry if they break the rules."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from geminga.errors import GemingaError, ProtocolError
+from geminga.pipeline.client.frames import Taken, position_of
+from geminga.pipeline.columns.batches import Messages, split
+from geminga.pipeline.columns.columns import properties
+from geminga.pipeline.columns.entries import Entries, read_entries
+from geminga.pipeline.columns.payloads import BadPayload, ChunkedMessages, plain_payloads
+from geminga.pipeline.errors import PipelineError
+
+
+class UnreadableEntry(PipelineError):
+    """An entry that arrived as it was stored, but whose producer did not follow the protocol."""
+
+    def __init__(self, topic: str, place: str, error: GemingaError) -> None:
+        super().__init__(
+            f"{topic}: entry {place} is not what a producer should send: {error}. Read what is before it and "
+            "what is after it (startingOffsets, endingOffsets)"
+        )
+
+
+def entries_of(topic: str, taken: Taken) -> Entries:
+    """Of the frames of a reader. Raises `UnreadableEntry`."""
+    try:
+        return read_entries(*taken)
+    except ProtocolError:
+        for places in taken.places:
+            try:
+                read_entries(taken.data, places[np.newaxis])
+            except ProtocolError as error:
+                ledger_id, entry_id = position_of(taken.data.data, places[0], places[1])
+                raise UnreadableEntry(topic, f"{ledger_id}:{entry_id}", error) from None
+        raise
+
+
+def messages_of(topic: str, entries: Entries, chunked: ChunkedMessages) -> Messages:
+    """All messages of the entries. Raises `UnreadableEntry`, `BadPayload`."""
+    try:
+        return split(entries, plain_payloads(entries, chunked))
+    except ProtocolError as error:
+        raise unreadable(topic, entries, error) from None
+    except BadPayload as error:
+        raise BadPayload(f"{topic}: {error}") from None
+
+
+def unreadable(topic: str, entries: Entries, error: ProtocolError) -> UnreadableEntry:
+    """Says which of the entries it is that led to the error."""
+    for row in range(len(entries)):
+        one = entries.select(np.array([row]))
+        try:
+            properties(split(one, plain_payloads(one, ChunkedMessages())))
+        except (ProtocolError, BadPayload) as found:
+            return UnreadableEntry(topic, f"{one.ledger_id[0]}:{one.entry_id[0]}", found)
+    return UnreadableEntry(topic, "?", error)

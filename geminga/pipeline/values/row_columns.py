@@ -1,0 +1,127 @@
+"""The columns of a DataFrame that is written, into what producers send."""
+
+from __future__ import annotations
+
+import base64
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from geminga.pipeline.columns.columns import (
+    BATCH_INDEX,
+    BROKER_TIME,
+    DELIVER_AT_TIME,
+    ENTRY_ID,
+    EVENT_TIME,
+    KEY,
+    KEY_BASE64,
+    LEDGER_ID,
+    MESSAGE_ID,
+    ORDERING_KEY,
+    PRODUCER_NAME,
+    PROPERTIES,
+    PUBLISH_TIME,
+    REDELIVERY_COUNT,
+    SCHEMA_VERSION,
+    SEQUENCE_ID,
+    TOPIC,
+    VALUE,
+)
+from geminga.pipeline.columns.encoding import Rows
+from geminga.pipeline.values.avro_writing import BadColumns
+
+PARTITION = "__partition"
+"""Which partition of the topic a row goes to; only for partitioning=partition."""
+WRITTEN_COLUMNS = (VALUE, KEY, TOPIC, EVENT_TIME, PROPERTIES, DELIVER_AT_TIME, ORDERING_KEY, PARTITION)
+READ_ONLY_COLUMNS = frozenset(
+    (
+        MESSAGE_ID,
+        PUBLISH_TIME,
+        BROKER_TIME,
+        REDELIVERY_COUNT,
+        LEDGER_ID,
+        ENTRY_ID,
+        BATCH_INDEX,
+        SEQUENCE_ID,
+        PRODUCER_NAME,
+        SCHEMA_VERSION,
+        KEY_BASE64,
+    )
+)
+"""What a DataFrame that was read has beside; it is left out."""
+
+
+def check_columns(schema: pa.Schema) -> None:
+    """Those beside the value. Raises `BadColumns`, in words."""
+    names = schema.names
+    for name in (KEY, ORDERING_KEY):
+        if name in names and not _is_bytes(schema.field(name).type):
+            raise BadColumns(f"column {name!r} is {schema.field(name).type}; expected binary or string")
+    for name in (EVENT_TIME, DELIVER_AT_TIME):
+        if name in names and not (
+            pa.types.is_timestamp(schema.field(name).type) or pa.types.is_int64(schema.field(name).type)
+        ):
+            raise BadColumns(
+                f"column {name!r} is {schema.field(name).type}; expected a timestamp, or milliseconds "
+                "since 1970 as bigint"
+            )
+    if TOPIC in names and not pa.types.is_string(schema.field(TOPIC).type):
+        raise BadColumns(f"column {TOPIC!r} is {schema.field(TOPIC).type}; expected string")
+    if PROPERTIES in names and not pa.types.is_map(schema.field(PROPERTIES).type):
+        raise BadColumns(
+            f"column {PROPERTIES!r} is {schema.field(PROPERTIES).type}; expected map<string,string>"
+        )
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
+                or pa.types.is_large_binary(kind))  # fmt: skip
+
+
+def rows_of(batch: pa.RecordBatch, value: pa.BinaryArray | None = None) -> Rows:
+    """`value` None: the column of that name."""
+    names = set(batch.schema.names)
+
+    def column(name: str) -> pa.Array | None:
+        return batch.column(name) if name in names else None
+
+    key, key_base64 = _keys(column(KEY))
+    return Rows(
+        value=_binary(batch.column(VALUE)) if value is None else value,
+        key=key,
+        event_time_ms=_ms(column(EVENT_TIME)),
+        properties=column(PROPERTIES),
+        ordering_key=_binary(column(ORDERING_KEY)),
+        deliver_at_ms=_ms(column(DELIVER_AT_TIME)),
+        key_base64=key_base64,
+    )
+
+
+def _binary(column: pa.Array | None) -> pa.BinaryArray | None:
+    return column if column is None or column.type == pa.binary() else column.cast(pa.binary())
+
+
+def _keys(column: pa.Array | None) -> tuple[pa.BinaryArray | None, bool]:
+    """Keys are text; those that are not are written in base64, and then all of the column are."""
+    if column is None or column.null_count == len(column):
+        return None, False
+    if not pa.types.is_binary(column.type):
+        return column.cast(pa.binary()), False
+    try:
+        column.cast(pa.string())
+    except pa.ArrowInvalid:
+        encoded = [None if key is None else base64.b64encode(key) for key in column.to_pylist()]
+        return pa.array(encoded, pa.binary()), True
+    return column, False
+
+
+def _ms(column: pa.Array | None) -> pa.Int64Array | None:
+    if column is None or column.null_count == len(column):
+        return None
+    if pa.types.is_timestamp(column.type):
+        return (
+            pc.floor_temporal(column, unit="millisecond")
+            .cast(pa.timestamp("ms", tz=column.type.tz))
+            .cast(pa.int64())
+        )
+    return column

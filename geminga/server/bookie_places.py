@@ -1,0 +1,102 @@
+"""From the configuration and what was recorded at the first start to an open bookie: its directories claimed,
+its indexes and journals opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import NamedTuple
+
+from geminga.bookie.index.database import IndexDatabase, opened_with
+from geminga.bookie.running.bookie import Bookie, LedgerPlace
+from geminga.bookie.running.directory_cookies import claim_directories, index_directory
+from geminga.bookie.running.directory_lists import DEFAULT, DirectoryLists, absolute, check_lists, lists_from
+from geminga.config.config import Config
+from geminga.managed_ledger.orphans import existing_ledgers
+from geminga.metadata.bookie_directories import record_directories, recorded_directories
+from geminga.metadata.records import BookieDirectoriesRecord, InstanceRecord
+from geminga.metadata.store import MetadataStore
+from geminga.server.room_settings import bookie_settings
+from geminga.storage.disk import Disk
+from geminga.storage.key_value import BlockCache, RocksKeyValue
+
+
+class OpenBookie(NamedTuple):
+    """Recovered, and not running yet. The indexes have to run, too."""
+
+    bookie: Bookie
+    indexes: list[IndexDatabase]
+
+
+async def open_bookie(
+    config: Config,
+    disk: Disk,
+    data_dir: str,
+    metadata: MetadataStore,
+    instance: InstanceRecord,
+    block_cache: BlockCache,
+    held: contextlib.ExitStack,
+) -> OpenBookie:
+    """`held` lets indexes and directories go. `metadata.run` must be running; with other directories than the
+    default this may record them. StorageError, ForeignLists among them, as from all that is opened.
+    """
+    lists = await _claimed_lists(config, disk, data_dir, metadata, instance, held)
+    indexes = [
+        await disk.run(_open_index, disk, index_directory(data_dir, name), block_cache, held)
+        for name in lists.ledgers
+    ]
+    open_all = functools.partial(
+        Bookie.open_directories,
+        disk,
+        [absolute(data_dir, name) for name in lists.journals],
+        [
+            LedgerPlace(absolute(data_dir, name), index)
+            for name, index in zip(lists.ledgers, indexes, strict=True)
+        ],
+        bookie_settings(config),
+        existing_ledgers=functools.partial(existing_ledgers, metadata),
+        watched=[data_dir],
+    )
+    return OpenBookie(await opened_with(disk, indexes, open_all), indexes)
+
+
+def _open_index(disk: Disk, path: str, cache: BlockCache, held: contextlib.ExitStack) -> IndexDatabase:
+    disk.make_directory(path.rpartition("/")[0])
+    index = IndexDatabase(disk, path, block_cache=cache)
+    held.callback(index.close)
+    return index
+
+
+def open_database(disk: Disk, path: str, cache: BlockCache, held: contextlib.ExitStack) -> RocksKeyValue:
+    """Created if absent; `held` closes it. Blocking. CorruptData if it is damaged."""
+    disk.make_directory(path)
+    values = RocksKeyValue(path, block_cache=cache)
+    held.callback(values.close)
+    return values
+
+
+async def _claimed_lists(
+    config: Config,
+    disk: Disk,
+    data_dir: str,
+    metadata: MetadataStore,
+    instance: InstanceRecord,
+    held: contextlib.ExitStack,
+) -> DirectoryLists:
+    """The same as at the first start; all directories are there, and this instance's."""
+    wanted = lists_from(data_dir, config.journal_directories, config.ledger_directories)
+    claim = functools.partial(claim_directories, disk, data_dir, wanted, instance.instance_id, held)
+    record = recorded_directories(metadata)
+    if record is not None:
+        recorded = DirectoryLists(tuple(record.journals), tuple(record.ledgers))
+    elif wanted == DirectoryLists() or await disk.run(disk.exists, absolute(data_dir, DEFAULT)):
+        recorded = DirectoryLists()
+    else:
+        await disk.run(functools.partial(claim, first=True))
+        made = BookieDirectoriesRecord(journals=list(wanted.journals), ledgers=list(wanted.ledgers))
+        await record_directories(metadata, instance, made)
+        return wanted
+    check_lists(recorded, wanted)
+    await disk.run(functools.partial(claim, first=False))
+    return wanted

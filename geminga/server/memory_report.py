@@ -1,0 +1,124 @@
+"""What the memory of a running broker is used for, part by part."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from geminga.bookie.running.bookie import Bookie
+from geminga.broker.flow.publish_memory import PublishMemory
+from geminga.broker.flow.statistics import MemoryPart, MemoryShare, MemoryStatistics
+from geminga.broker.topic.topics import Topics
+from geminga.config.memory_budget import SETTINGS, MemoryParts
+from geminga.errors import StorageError
+from geminga.limits import KIB
+from geminga.managed_ledger.chain.tail_cache import TailCache
+from geminga.storage.disk import RealDisk
+from geminga.storage.key_value import BlockCache, KeyValue
+
+TOPIC_BYTES = 8 * KIB
+"""What a loaded topic takes without subscriptions, and..."""
+SUBSCRIPTION_BYTES = 3 * KIB
+"""...each of these without consumers: `bench/many_topics.py` measures a topic with one of them."""
+
+
+class MemoryMeter:
+    """Asks each part when it is called; nothing is counted here. On the loop, some 20 us, and about one more
+    for each loaded topic.
+    """
+
+    def __init__(
+        self,
+        parts: MemoryParts,
+        bookie: Bookie,
+        publish: PublishMemory,
+        tail_cache: TailCache,
+        block_cache: BlockCache,
+        databases: Sequence[KeyValue],
+        topics: Topics,
+    ) -> None:
+        self._parts = parts
+        self._bookie = bookie
+        self._publish = publish
+        self._tail_cache = tail_cache
+        self._block_cache = block_cache
+        self._databases = databases
+        self._topics = topics
+        self._start_bytes = self._start_buffer_bytes = 0
+
+    def started(self) -> None:
+        """Nobody has asked for anything yet: what the process takes now it takes for itself."""
+        self._start_buffer_bytes = self._buffer_bytes()
+        self._start_bytes = self._used(resident_bytes())["process"]
+
+    def _buffer_bytes(self) -> int:
+        """RocksDB's, of all databases; each counts the cache that they share, which is left out."""
+        blocks = self._block_cache.usage_bytes()
+        return sum(database.memory_bytes() - blocks for database in self._databases)
+
+    def _used(self, resident: int) -> dict[str, int]:
+        bookie, tail = self._bookie.statistics(), self._tail_cache.statistics()
+        used = {
+            "write_cache": bookie.write_cache_bytes + bookie.flushing_bytes,
+            "read_cache": bookie.read_cache_bytes,
+            "block_cache": self._block_cache.usage_bytes(),
+            "journal": min(bookie.queued_bytes, self._parts.journal),
+            "publish": self._publish.used_bytes,
+            "tail_cache": tail.bytes_used,
+        }
+        used["process"] = max(0, resident - sum(used.values()))
+        return used
+
+    def _shares(self, process_bytes: int, buffer_bytes: int) -> list[MemoryShare]:
+        loaded = self._topics.loaded.values()
+        subscriptions = sum(len(topic.subscriptions) for topic in loaded)
+        delayed_bytes = sum(
+            subscription.delayed.memory_bytes()
+            for topic in loaded
+            for subscription in topic.subscriptions.values()
+        )
+        shares = [
+            MemoryShare("at_start", self._start_bytes, "interpreter, code, tables: before anybody came"),
+            MemoryShare(
+                "topics",
+                len(loaded) * TOPIC_BYTES + subscriptions * SUBSCRIPTION_BYTES,
+                f"about, for {len(loaded)} loaded ones with {subscriptions} subscriptions",
+            ),
+            MemoryShare("delayed", delayed_bytes, "indexes of delayed messages"),
+            MemoryShare(
+                "rocksdb",
+                max(0, buffer_bytes - self._start_buffer_bytes),
+                "write buffers and table readers, since the start",
+            ),
+        ]
+        rest_bytes = max(0, process_bytes - sum(share.used_bytes for share in shares))
+        rest = "connections, what waits to be sent or acknowledged, what is free and not given back"
+        return [*shares, MemoryShare("rest", rest_bytes, rest)]
+
+    def __call__(self) -> MemoryStatistics:
+        resident = resident_bytes()
+        used, tail, buffers = self._used(resident), self._tail_cache.statistics(), self._buffer_bytes()
+        configured = self._parts._asdict()
+        return MemoryStatistics(
+            budget_bytes=sum(self._parts),
+            resident_bytes=resident,
+            rocksdb_buffer_bytes=buffers,
+            publish_waits=self._publish.waits,
+            tail_entries_served=tail.entries_served,
+            tail_bytes_served=tail.bytes_served,
+            tail_entries_missed=tail.entries_missed,
+            parts=[MemoryPart(name, SETTINGS[name], configured[name], used[name]) for name in configured],
+            process=self._shares(used["process"], buffers),
+        )
+
+
+def resident_bytes() -> int:
+    """Of this process; 0 where the system does not say."""
+    if sys.platform != "linux":
+        return 0
+    import resource
+
+    try:
+        return int(RealDisk().read_file("/proc/self/statm").split()[1]) * resource.getpagesize()
+    except StorageError:
+        return 0

@@ -1,0 +1,282 @@
+"""Composition root: opens the rooms from the disk upward, owns their nurseries, closes them in reverse.
+
+Two nurseries, one inside the other. The outer one (storage) is shielded: when the broker is told to stop,
+the inner one (service: listeners, connections, topics) is cancelled first, topics are closed and cursors
+persisted, and only then do the journal and the metadata writer stop. A disk that fails ends the service at
+once and comes out as `StorageError`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from typing import NamedTuple
+
+import trio
+
+from geminga.bookie.running.bookie import Bookie
+from geminga.bookie.running.directory_lists import DEFAULT
+from geminga.broker.connection.connection import Connections
+from geminga.broker.flow.publish_memory import PublishMemory
+from geminga.broker.flow.publish_rate import publish_limit
+from geminga.broker.policies.namespaces import Namespaces
+from geminga.broker.policies.policies import Policies
+from geminga.broker.topic.rooms import Rooms
+from geminga.broker.topic.topics import Topics
+from geminga.clock import Clock, RealClock
+from geminga.config.config import Config
+from geminga.config.memory_budget import memory_parts
+from geminga.delivery_log.delivery_log import DeliveryLog
+from geminga.errors import StorageError
+from geminga.limits import MIB
+from geminga.managed_ledger.chain.tail_cache import TailCache
+from geminga.managed_ledger.orphans import (
+    sweep_orphan_ledgers,
+    sweep_unrecorded_ledgers,
+)
+from geminga.metadata.instance import ForeignDirectory, check_instance
+from geminga.metadata.ledger_ids import LedgerIds
+from geminga.metadata.store import MetadataStore
+from geminga.server import listener
+from geminga.server.bookie_places import open_bookie, open_database
+from geminga.server.memory_report import MemoryMeter
+from geminga.server.room_settings import (
+    broker_settings,
+    default_policies,
+    delay_settings,
+    ledger_settings,
+    subscription_settings,
+)
+from geminga.storage.disk import Disk, RealDisk
+from geminga.storage.key_value import BlockCache
+
+log = logging.getLogger("geminga.server")
+
+LOCK, METADATA, BOOKIE = "lock", "metadata", DEFAULT
+"""What a data directory holds."""
+STOP_SECONDS = 10.0
+"""How long an orderly stop may take; after it the recovery at the next start does the rest."""
+FAILURE_SECONDS = 0.5
+"""How long pending senders may take to read that the disk failed."""
+
+
+class Addresses(NamedTuple):
+    """Where the broker listens, once it does."""
+
+    binary_port: int
+    web_port: int
+
+
+async def serve(
+    config: Config,
+    *,
+    data_dir: str,
+    task_status: trio.TaskStatus[Addresses] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run a broker on `data_dir` until cancelled; then stop in order and return.
+
+    `task_status` gets the ports once both answer. Raises `OSError` when a port is taken, `StorageError` when
+    the directory cannot be used or its disk fails while running.
+    """
+    stop = trio.CancelScope()
+    async with _cancels(stop):
+        with contextlib.ExitStack() as listening:
+            binary = _bind(listening, config.bind_address, config.broker_service_port)
+            web = _bind(listening, config.bind_address, config.web_service_port)
+            with trio.CancelScope(shield=True):
+                await _serve(config, data_dir, binary, web, stop, task_status)
+
+
+@contextlib.asynccontextmanager
+async def _cancels(scope: trio.CancelScope) -> AsyncIterator[None]:
+    """Cancel `scope`, and nothing else, when the caller is cancelled: what is shielded inside ends by
+    itself.
+    """
+
+    async def watch() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+def _bind(listening: contextlib.ExitStack, host: str, port: int) -> list[socket.socket]:
+    sockets = listener.bind(host, port)
+    for sock in sockets:
+        listening.enter_context(sock)
+    return sockets
+
+
+class _Failure:
+    """The first thing that broke below; the service is stopped for it."""
+
+    def __init__(self, service: trio.CancelScope) -> None:
+        self._service = service
+        self.error: StorageError | None = None
+
+    async def watch(
+        self,
+        run: Callable[..., object],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        try:
+            await run(task_status=task_status)  # type: ignore[misc]
+        except StorageError as error:
+            log.critical("storage failed, stopping: %s", error)
+            self.error = self.error or error
+            await trio.sleep(FAILURE_SECONDS)
+            self._service.cancel()
+
+
+async def _serve(
+    config: Config,
+    data_dir: str,
+    binary: list[socket.socket],
+    web: list[socket.socket],
+    stop: trio.CancelScope,
+    task_status: trio.TaskStatus[Addresses],
+) -> None:
+    disk = RealDisk()
+    clock = RealClock()
+    disk.make_directory(data_dir)
+    with contextlib.ExitStack() as held:
+        _refuse_foreign(disk, data_dir)
+        held.callback(disk.lock(data_dir).release)
+        # One cache for metadata and index together.
+        block_cache = BlockCache(memory_parts(config).block_cache)
+        metadata_values = await disk.run(
+            open_database, disk, os.path.join(data_dir, METADATA), block_cache, held
+        )
+        failure = _Failure(stop)
+        async with trio.open_nursery() as storage:
+            metadata = MetadataStore(metadata_values)
+            await storage.start(failure.watch, metadata.run)
+            instance = await check_instance(
+                metadata, cluster=config.cluster_name, clock="real", now_ms=clock.now_ms()
+            )
+            bookie, indexes = await open_bookie(config, disk, data_dir, metadata, instance, block_cache, held)
+            for index in indexes:
+                await storage.start(failure.watch, index.run)
+            await storage.start(failure.watch, bookie.run)
+            await sweep_unrecorded_ledgers(bookie, metadata)
+            await sweep_orphan_ledgers(bookie, metadata)
+            rooms = await _rooms(config, clock, metadata, bookie, disk)
+            topics = Topics(rooms)
+            if rooms.delivery_log is not None:
+                await storage.start(failure.watch, rooms.delivery_log.run)
+            await storage.start(topics.run)
+            memory = MemoryMeter(
+                memory_parts(config),
+                bookie,
+                rooms.publish_memory,
+                rooms.tail_cache,
+                block_cache,
+                (metadata_values, *indexes),
+                topics,
+            )
+            with stop:
+                await _listen(config, rooms, topics, memory, binary, web, task_status)
+            if failure.error is None:
+                with trio.move_on_after(STOP_SECONDS) as deadline:
+                    await topics.close()
+                    await bookie.close()
+                    if rooms.delivery_log is not None:
+                        await rooms.delivery_log.close()
+                if deadline.cancelled_caught:
+                    log.warning("stopped without closing everything; the next start recovers it")
+            storage.cancel_scope.cancel()
+        if failure.error is not None:
+            raise failure.error
+
+
+def _refuse_foreign(disk: Disk, data_dir: str) -> None:
+    """A directory with something in it must be one of ours: better to stop than to mix with other files."""
+    names = set(disk.list(data_dir)) - {LOCK}
+    if names and METADATA not in names:
+        raise ForeignDirectory(
+            f"{data_dir} is not empty and not a data directory of Geminga (it has {sorted(names)[0]!r}, "
+            f"but no {METADATA!r}); name an empty or a new directory"
+        )
+
+
+async def _rooms(config: Config, clock: Clock, metadata: MetadataStore, bookie: Bookie, disk: Disk) -> Rooms:
+    namespaces = Namespaces(metadata, clock, cluster=config.cluster_name)
+    await namespaces.bootstrap()
+    parts = memory_parts(config)
+    tail_cache = TailCache(
+        parts.tail_cache,
+        age_max_ms=config.managed_ledger_cache_eviction_time_threshold_millis,
+        backlogged_entries=config.managed_ledger_cursor_backlogged_threshold,
+    )
+    settings = broker_settings(config)
+    return Rooms(
+        bookie=bookie,
+        metadata=metadata,
+        ledger_ids=LedgerIds(metadata),
+        namespaces=namespaces,
+        policies=Policies(metadata, namespaces, default_policies(config)),
+        clock=clock,
+        tail_cache=tail_cache,
+        publish_memory=PublishMemory(parts.publish, bookie, tail_cache.append_room),
+        settings=settings,
+        publish_limit=publish_limit(settings.publish_rate.messages, settings.publish_rate.bytes),
+        ledger_settings=ledger_settings(config),
+        subscription_settings=subscription_settings(config),
+        delay_settings=delay_settings(config),
+        delivery_log=_delivery_log(config, disk, clock),
+    )
+
+
+def _delivery_log(config: Config, disk: Disk, clock: Clock) -> DeliveryLog | None:
+    if not config.geminga_delivery_log_directory:
+        return None
+    return DeliveryLog(
+        config.geminga_delivery_log_directory,
+        disk,
+        clock,
+        interval_s=config.geminga_delivery_log_interval_ms / 1000,
+        file_bytes_max=config.geminga_delivery_log_file_size_mb * MIB,
+        total_bytes_max=config.geminga_delivery_log_total_size_mb * MIB,
+    )
+
+
+async def _listen(
+    config: Config,
+    rooms: Rooms,
+    topics: Topics,
+    memory: MemoryMeter,
+    binary: list[socket.socket],
+    web: list[socket.socket],
+    task_status: trio.TaskStatus[Addresses],
+) -> None:
+    from geminga.admin.http.connection import serve_http
+    from geminga.admin.routes.table import router_for
+    from geminga.broker.operator.view import View
+
+    binary_port = binary[0].getsockname()[1]
+    web_port = web[0].getsockname()[1]
+
+    def service_url(sock: socket.socket) -> str:
+        host = config.advertised_address or sock.getsockname()[0]
+        return f"pulsar://{f'[{host}]' if ':' in host else host}:{binary_port}"
+
+    generation = await rooms.ledger_ids.next()
+    connections = Connections(topics, rooms, service_url=service_url, generation=generation)
+    view = View(rooms, topics, connections, config, binary_port, web_port, memory)
+    async with trio.open_nursery() as service:
+        for sock in binary:
+            service.start_soon(listener.accept_forever, sock, service, connections.serve)
+        router = router_for(view)
+        for sock in web:
+            service.start_soon(listener.accept_forever, sock, service, lambda s: serve_http(s, router))
+        memory.started()
+        task_status.started(Addresses(binary_port, web_port))

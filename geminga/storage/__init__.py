@@ -1,0 +1,1 @@
+"""The only doors to files (`disk.py`) and to RocksDB (`key_value.py`)."""

@@ -1,0 +1,168 @@
+"""RocksDB's log files (the write-ahead log and the manifest), read only to tell a torn end from damage.
+
+RocksDB itself cannot: a flipped bit in a record's length makes the record seem cut off, and all that was
+synced after it is forgotten without a word; a flipped bit in a record's type can make it loop for ever. So
+before it may open a directory, its logs are read here.
+
+    file   = blocks of 32,768 bytes; a block's last bytes, fewer than 7, are zero
+    record = crc (u32, CRC-32C of type and payload, masked) | length (u16) | type (u8) | payload
+    type   = 1 whole, 2 first, 3 middle, 4 last part of a payload         all integers little-endian
+
+A write-ahead log's payload is a batch: first sequence number (u64), count (u32), operations. After each sync
+`geminga.storage.key_value` logs a batch of one operation, the deletion of a key nobody has,
+`synced_marker(sequence)`: all up to that sequence number was durable by then. A damaged place before such a
+number is no torn end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from fastcrc.crc32 import iscsi as crc32c
+
+BLOCK_BYTES: Final = 32_768
+HEADER_BYTES: Final = 7
+WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4
+RECYCLED_TYPES = range(5, 9)
+"""Written only with an option that we do not set. RocksDB never returns from reading one in a log like ours.
+"""
+
+_MASK_DELTA: Final = 0xA282EAD8
+_MARKER_PREFIX: Final = b"\x00synced"
+_BATCH_HEADER_BYTES: Final = 12
+_DELETION: Final = 0
+_MARKER_OPERATION: Final = bytes((_DELETION, len(_MARKER_PREFIX) + 8)) + _MARKER_PREFIX
+
+
+def synced_marker(sequence: int) -> bytes:
+    """The key whose deletion says: every operation up to `sequence` is durable."""
+    return _MARKER_PREFIX + sequence.to_bytes(8, "big")
+
+
+class Part(NamedTuple):
+    """An intact record: a payload or a part of one."""
+
+    offset: int
+    type: int
+    payload: bytes
+
+
+class Damage(NamedTuple):
+    """Bytes from `offset` on that are no record. `whole` means that they were once written completely."""
+
+    offset: int
+    type: int
+    whole: bool
+
+
+def read_log(content: bytes) -> Iterator[Part | Damage]:
+    """Intact records and the places between them that are none, in order. Zeros at the end are no item."""
+    offset, size = 0, len(content.rstrip(b"\0"))
+    while offset < size:
+        left_in_block = BLOCK_BYTES - offset % BLOCK_BYTES
+        if left_in_block < HEADER_BYTES:
+            offset += left_in_block
+            continue
+        part = _part_at(content, offset)
+        if part is not None:
+            yield part
+            offset += HEADER_BYTES + len(part.payload)
+            continue
+        yield Damage(
+            offset,
+            content[offset + 6] if offset + 6 < len(content) else 0,
+            _has_wrong_length(content, offset),
+        )
+        offset = _next_intact(content, offset + 1, size)
+
+
+def _part_at(content: bytes, offset: int) -> Part | None:
+    header = content[offset : offset + HEADER_BYTES]
+    if len(header) < HEADER_BYTES or not WHOLE <= header[6] <= LAST:
+        return None
+    length = header[4] | header[5] << 8
+    end = offset + HEADER_BYTES + length
+    if end > len(content) or length > BLOCK_BYTES - offset % BLOCK_BYTES - HEADER_BYTES:
+        return None
+    if int.from_bytes(header[:4], "little") != _masked_crc(content[offset + 6 : end]):
+        return None
+    return Part(offset, header[6], content[offset + HEADER_BYTES : end])
+
+
+def _masked_crc(data: bytes) -> int:
+    crc = crc32c(data)
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def _has_wrong_length(content: bytes, offset: int) -> bool:
+    """Whether the record would be intact if its payload ended where the block or the file ends."""
+    block_end = offset - offset % BLOCK_BYTES + BLOCK_BYTES
+    stored = int.from_bytes(content[offset : offset + 4], "little")
+    return stored == _masked_crc(content[offset + 6 : block_end])
+
+
+def _next_intact(content: bytes, offset: int, size: int) -> int:
+    """The next offset at which an intact record starts, or `size`."""
+    while offset < size:
+        block_end = offset - offset % BLOCK_BYTES + BLOCK_BYTES
+        for candidate in range(offset, min(block_end - HEADER_BYTES + 1, size)):
+            if WHOLE <= content[min(candidate + 6, size - 1)] <= LAST and _part_at(content, candidate):
+                return candidate
+        offset = block_end
+    return size
+
+
+def damage_in_manifest(content: bytes) -> int | None:
+    """The offset of damage that cannot be a torn end, or None. Each record is synced before the next is
+    written.
+    """
+    suspect: Damage | None = None
+    for item in read_log(content):
+        if suspect is not None:
+            return suspect.offset
+        if isinstance(item, Damage):
+            if item.whole or item.type in RECYCLED_TYPES:
+                return item.offset
+            suspect = item
+    return None
+
+
+class WriteAheadCheck:
+    """Looks through the write-ahead logs of a directory, oldest first, for damage to what was synced."""
+
+    def __init__(self) -> None:
+        self._next_sequence = 0
+        # Where the first damaged place is, and the first sequence number that it may have held.
+        self._suspect: tuple[str, int, int] | None = None
+
+    def add(self, name: str, content: bytes) -> tuple[str, int] | None:
+        """(name, offset) of damage to something that was synced, as far as the files up to this one tell."""
+        begun: list[bytes] = []
+        for item in read_log(content):
+            if isinstance(item, Damage):
+                if item.whole or item.type in RECYCLED_TYPES:
+                    return name, item.offset
+                if self._suspect is None:
+                    self._suspect = name, item.offset, self._next_sequence
+                begun.clear()
+                continue
+            if item.type in (WHOLE, FIRST):
+                begun = [item.payload]
+            elif begun:
+                begun.append(item.payload)
+            if item.type in (WHOLE, LAST) and begun and self._batch(b"".join(begun)):
+                assert self._suspect is not None
+                return self._suspect[:2]
+        return None
+
+    def _batch(self, batch: bytes) -> bool:
+        """Take note of a batch; True if it proves that the suspect place had been synced."""
+        if len(batch) < _BATCH_HEADER_BYTES:
+            return False
+        first = int.from_bytes(batch[:8], "little")
+        self._next_sequence = first + int.from_bytes(batch[8:12], "little")
+        if self._suspect is None or not batch.startswith(_MARKER_OPERATION, _BATCH_HEADER_BYTES):
+            return False
+        start = _BATCH_HEADER_BYTES + len(_MARKER_OPERATION)
+        return int.from_bytes(batch[start : start + 8], "big") >= self._suspect[2]

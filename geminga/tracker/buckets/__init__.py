@@ -1,0 +1,1 @@
+"""Buckets on the bookie: sealed, loaded, merged, recovered, deleted."""

@@ -1,0 +1,198 @@
+"""Buckets as ledgers on the bookie: written once, read segment by segment, deleted.
+
+The order of a bucket's life is what makes a crash harmless: the ledger's metadata record, its entries, the
+property that names it (`bucket_owner.py`); and backwards: the property, the ledger, its record. So a property
+never names a ledger that was not wholly written, and a ledger that no property names holds nothing that the
+backlog does not hold too; `managed_ledger/orphans.py` sweeps it at the next start.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Final
+
+import trio
+
+from geminga.errors import CorruptData, GemingaError, LedgerNotFound, PeerError, StorageError
+from geminga.limits import KIB
+from geminga.managed_ledger.cursor.cursor_ledger import Storage
+from geminga.tracker.format.bucket_format import Directory, decode_directory, directory_pieces
+from geminga.tracker.format.stored_bucket import KEY_PREFIX, StoredBucket
+
+log = logging.getLogger("geminga.tracker")
+
+READ_BYTES_MAX: Final = 256 * KIB
+
+
+class BucketWriter:
+    """The entries of one new bucket; see `BucketStore.writing`."""
+
+    def __init__(self, storage: Storage, ledger_id: int) -> None:
+        self.ledger_id = ledger_id
+        self.bytes = 0
+        self.naming = False
+        """To be set before a property that names the ledger is written."""
+        self._bookie = storage.bookie
+        self._durable = -1
+        self._error: StorageError | None = None
+        self._progress = trio.Event()
+        self._writer = storage.bookie.create_ledger(
+            ledger_id, on_durable=self._on_durable, on_failed=self._on_failed, topic=storage.topic
+        )
+
+    async def append(self, entries: Iterable[bytes]) -> None:
+        """Add entries in order, as fast as the bookie takes them. ReadOnly, StorageError."""
+        for entry in entries:
+            await self._bookie.wait_room()
+            self._writer.append(entry)
+            self.bytes += len(entry)
+
+    async def finish(self) -> None:
+        """All entries are durable on return, and there will be no more. StorageError."""
+        self._writer.close()
+        await self.sync()
+
+    async def sync(self) -> None:
+        """All entries so far are durable on return. StorageError."""
+        last = self._writer.next_entry_id - 1
+        while self._durable < last:
+            if self._error is not None:
+                raise self._error
+            await self._progress.wait()
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _on_durable(self, last_entry_id: int) -> None:
+        self._durable = last_entry_id
+        self._wake()
+
+    def _on_failed(self, error: StorageError) -> None:
+        self._error = error
+        self._wake()
+
+    def _wake(self) -> None:
+        self._progress.set()
+        self._progress = trio.Event()
+
+
+class BucketStore:
+    """The bucket ledgers of one topic."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.left_behind: list[int] = []
+        """Ledgers that nothing names and that could not be deleted yet."""
+        self._storage = storage
+
+    @property
+    def topic(self) -> str:
+        return self._storage.topic
+
+    async def begin(self) -> BucketWriter:
+        """A new ledger, whose record is durable. StorageError."""
+        return BucketWriter(self._storage, await self._storage.create_ledger_record("bucket"))
+
+    async def abandon(self, writer: BucketWriter, error: BaseException) -> None:
+        """It was not finished because of this error. The ledger is deleted, if not now then with the next
+        deletion; unless a property may name it: one whose write failed may be on disk all the same, one that
+        was refused is not.
+        """
+        writer.close()
+        if not writer.naming or isinstance(error, PeerError):
+            try:
+                await self.delete(writer.ledger_id)
+            except GemingaError:
+                self.left_behind.append(writer.ledger_id)
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[BucketWriter]:
+        """`begin`; the body appends, finishes, and has a property name the ledger. Left by an error or a
+        cancellation it is abandoned.
+        """
+        writer = await self.begin()
+        try:
+            yield writer
+        except BaseException as error:
+            await self.abandon(writer, error)
+            raise
+        writer.close()
+
+    async def delete(self, ledger_id: int) -> None:
+        """Delete a bucket ledger that no property names any more: gone for good on return. Nothing happens
+        if it is gone already, or is no ledger of this topic's index. StorageError. Cannot be cancelled
+        half-way.
+        """
+        if self.is_ours(ledger_id):
+            await self._storage.delete_ledger(ledger_id)
+
+    def is_ours(self, ledger_id: int) -> bool:
+        """Whether there is such a ledger, of this topic's index."""
+        return ledger_id in self._storage.bucket_ledgers({KEY_PREFIX: ledger_id})
+
+    async def read_all(self, ledger_id: int) -> list[bytes]:
+        """All entries of a small ledger, as far as they can be read; logs those that cannot. StorageError."""
+        entries: list[bytes] = []
+        bookie = self._storage.bookie
+        last = bookie.last_entry_id(ledger_id) if self.is_ours(ledger_id) else -1
+        for entry_id in range(last + 1):
+            try:
+                entries += await bookie.read(ledger_id, entry_id, entry_id, bytes_max=1)
+            except (CorruptData, LedgerNotFound) as error:
+                log.error("ledger %d of %s: %s", ledger_id, self._storage.topic, error)
+        return entries
+
+    async def read_each(self, ledger_id: int) -> list[bytes]:
+        """All entries of a ledger by their ids; those that are damaged are empty. StorageError."""
+        entries: list[bytes] = []
+        bookie = self._storage.bookie
+        last = bookie.last_entry_id(ledger_id) if self.is_ours(ledger_id) else -1
+        while len(entries) <= last:
+            try:
+                entries += await bookie.read(ledger_id, len(entries), last, bytes_max=READ_BYTES_MAX)
+            except (CorruptData, LedgerNotFound):
+                entries += await self._read_or_empty(ledger_id, len(entries))
+        return entries
+
+    async def _read_or_empty(self, ledger_id: int, entry_id: int) -> list[bytes]:
+        try:
+            return await self._storage.bookie.read(ledger_id, entry_id, entry_id, bytes_max=1)
+        except (CorruptData, LedgerNotFound):
+            return [b""]
+
+    async def open(self, ledger_id: int) -> tuple[StoredBucket, Directory]:
+        """A bucket that was written before, and its directory with the members.
+
+        CorruptData: damaged or not written to its end. LedgerNotFound: there is no such ledger. StorageError.
+        """
+        bookie = self._storage.bookie
+        if not self.is_ours(ledger_id):
+            raise LedgerNotFound(f"ledger {ledger_id} is deleted or no bucket of {self._storage.topic}")
+        last = bookie.last_entry_id(ledger_id)
+        if last < 0:
+            raise LedgerNotFound(f"ledger {ledger_id} has no entries")
+        (last_entry,) = await bookie.read(ledger_id, last, last, bytes_max=1)
+        entries = [last_entry]
+        first = last - directory_pieces(last_entry) + 1
+        for entry_id in range(last - 1, max(first, 0) - 1, -1):
+            entries[:0] = await bookie.read(ledger_id, entry_id, entry_id, bytes_max=1)
+        directory = decode_directory(entries)
+        if directory.segments != first:
+            raise CorruptData(
+                f"ledger {ledger_id}: a directory of {directory.segments} segments at entry {first}"
+            )
+        size_bytes = int(directory.sizes_bytes.sum()) + sum(map(len, entries))
+        return StoredBucket(ledger_id, directory, size_bytes), directory
+
+    async def read_segment(self, bucket: StoredBucket, number: int) -> bytes:
+        """One segment's entry. LedgerNotFound, CorruptData: the bucket is damaged. StorageError."""
+        (entry,) = await self._storage.bookie.read(bucket.ledger_id, number, number, bytes_max=1)
+        return entry
+
+    async def read_segments(self, bucket: StoredBucket, first: int, bytes_max: int) -> list[bytes]:
+        """As many segments from `first` on as have that many bytes, at least one. Errors as
+        `read_segment`.
+        """
+        last = bucket.directory.segments - 1
+        return await self._storage.bookie.read(bucket.ledger_id, first, last, bytes_max=bytes_max)

@@ -1,0 +1,73 @@
+"""Loading: the segments that are due soon, read ahead of their time, bucket by bucket."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import trio
+
+from geminga.clock import Clock
+from geminga.errors import CorruptData, LedgerNotFound, StorageError
+from geminga.tracker.buckets.bucket_set import BucketSet
+from geminga.tracker.buckets.retrying import RETRY_FIRST_S, BackOff
+from geminga.tracker.format.stored_bucket import StoredBucket
+
+LOOK_AGAIN_S: Final = 1.0
+"""The index is asked at least this often while anything is stored: message time may be moved by hand."""
+READS_MAX: Final = 5
+"""A segment that could not be read so often, for whatever reason, counts as lost."""
+
+
+class _Failing:
+    """A bucket whose last read failed."""
+
+    __slots__ = ("again_s", "back_off")
+
+    def __init__(self) -> None:
+        self.back_off = BackOff()
+        self.again_s = 0.0
+
+
+class Loader:
+    def __init__(self, buckets: BucketSet, clock: Clock) -> None:
+        self._buckets = buckets
+        self._clock = clock
+        self._failing: dict[StoredBucket, _Failing] = {}
+
+    async def run(self) -> None:
+        """Until cancelled. A bucket that cannot be read never holds up another."""
+        index, signal = self._buckets.index, self._buckets.load_signal
+        while True:
+            for bucket, number in index.wanted(self._clock.now_ms()):
+                failing = self._failing.get(bucket)
+                if not bucket.retired and (failing is None or trio.current_time() >= failing.again_s):
+                    await self._load(bucket, number)
+            self._failing = {bucket: f for bucket, f in self._failing.items() if not bucket.retired}
+            await signal.wait(self._pause_s())
+
+    def _pause_s(self) -> float:
+        if not self._buckets.serving:
+            return float("inf")
+        now_s = trio.current_time()
+        pause_s = min((f.again_s for f in self._failing.values()), default=now_s + LOOK_AGAIN_S) - now_s
+        next_ms = self._buckets.index.next_wanted_ms()
+        if next_ms is not None:
+            pause_s = min(pause_s, (next_ms - self._clock.now_ms()) / 1000)
+        return min(LOOK_AGAIN_S, max(pause_s, RETRY_FIRST_S / 4))
+
+    async def _load(self, bucket: StoredBucket, number: int) -> None:
+        buckets = self._buckets
+        try:
+            with buckets.operations.counting("load"):
+                entry = await buckets.store.read_segment(bucket, number)
+                if not bucket.retired:
+                    buckets.index.segment_loaded(bucket, number, entry)
+        except (CorruptData, LedgerNotFound) as error:
+            buckets.lose(bucket, error)
+        except StorageError as error:
+            failing = self._failing.setdefault(bucket, _Failing())
+            failing.again_s = trio.current_time() + failing.back_off.next_s()
+            if failing.back_off.failures >= READS_MAX:
+                buckets.lose(bucket, error)
+        else:
+            self._failing.pop(bucket, None)

@@ -1,0 +1,115 @@
+"""Changed due times on the bookie: a small ledger of changes, named by a property of its own.
+
+Each entry is a set of changes, the first of a ledger all of them. A new ledger is begun at each start and
+after many changes, in the order of a bucket's life: written, named, and then the old one is deleted. Losing
+it costs the changes, not the messages: they are due again when they were sent to be.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import trio
+
+from geminga.errors import CorruptData, GemingaError, NotAllowed
+from geminga.managed_ledger.cursor.bucket_properties import DELAYED_PREFIX
+from geminga.tracker.buckets.bucket_owner import BucketOwner
+from geminga.tracker.buckets.bucket_store import BucketStore, BucketWriter
+from geminga.tracker.format.override_format import OVERRIDES_MAX, decode_overrides, encode_overrides
+
+log = logging.getLogger("geminga.tracker")
+
+KEY: Final = DELAYED_PREFIX + "overrides"
+ENTRIES_MAX: Final = 1000
+"""A ledger with so many entries is left for a new one."""
+
+
+class OverrideStore:
+    """`times_ms`: the changed due times by code, as they are on disk. Not for two tasks until `read` has
+    returned.
+    """
+
+    def __init__(self, store: BucketStore, owner: BucketOwner) -> None:
+        self.times_ms: dict[int, int] = {}
+        self._store = store
+        self._owner = owner
+        self._writer: BucketWriter | None = None
+        self._entries = 0
+        self._writing = trio.Lock()
+
+    async def read(self) -> Mapping[int, int]:
+        """What an earlier process has left. What is damaged is logged and passed over. StorageError."""
+        for entry in await self._store.read_all(self._owner.properties().get(KEY, -1)):
+            try:
+                self._apply(decode_overrides(entry))
+            except CorruptData as error:
+                log.error("some changed due times are lost: %s", error)
+        return self.times_ms
+
+    async def write(self, changes: Mapping[int, int]) -> None:
+        """Add changes (-1 takes one back); durable on return. NotAllowed: there would be too many.
+        ServiceNotReady, StorageError: maybe. Cancelling leaves them written or not.
+        """
+        async with self._writing:
+            if len(self.times_ms) + len(changes) > OVERRIDES_MAX:
+                raise NotAllowed(f"at most {OVERRIDES_MAX} delayed messages can have their time changed")
+            try:
+                if self._writer is None or self._entries >= ENTRIES_MAX:
+                    with trio.CancelScope(shield=True):
+                        await self._switch(changes)
+                else:
+                    await self._writer.append([encode_overrides(changes)])
+                    await self._writer.sync()
+                    self._entries += 1
+            except GemingaError:
+                self._leave()
+                raise
+            self._apply(changes)
+
+    def forget(self, codes: Iterable[int]) -> None:
+        """These are delivered or acknowledged. Nothing is written: the next ledger will not have them."""
+        for code in codes:
+            self.times_ms.pop(code, None)
+
+    async def clear(self) -> None:
+        """Forget all; no property names a ledger on return, and it is deleted. Errors as `write`."""
+        async with self._writing:
+            self._leave()
+            self.times_ms.clear()
+            ledger_id = self._owner.properties().get(KEY)
+            if ledger_id is not None:
+                with trio.CancelScope(shield=True):
+                    await self._owner.swap({}, {KEY: ledger_id})
+                    await self._store.delete(ledger_id)
+
+    def _apply(self, changes: Mapping[int, int]) -> None:
+        self.times_ms.update(changes)
+        self.forget([code for code, time_ms in changes.items() if time_ms < 0])
+
+    async def _switch(self, changes: Mapping[int, int]) -> None:
+        self._leave()
+        old_ledger_id = self._owner.properties().get(KEY, -1)
+        kept = {c: time_ms for c, time_ms in (self.times_ms | dict(changes)).items() if time_ms >= 0}
+        writer = await self._store.begin()
+        try:
+            await writer.append([encode_overrides(kept)])
+            await writer.sync()
+            writer.naming = True
+            await self._owner.swap({KEY: writer.ledger_id}, {})
+        except BaseException as error:
+            await self._store.abandon(writer, error)
+            raise
+        self._writer, self._entries = writer, 1
+        if old_ledger_id >= 0:
+            await self._store.delete(old_ledger_id)
+
+    def _leave(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def close(self) -> None:
+        """Take no more changes. What was written stays."""
+        self._leave()

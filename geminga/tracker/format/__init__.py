@@ -1,0 +1,1 @@
+"""Rows and buckets as bytes: pure."""

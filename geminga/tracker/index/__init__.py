@@ -1,0 +1,1 @@
+"""The delayed index in memory: pure."""

@@ -1,0 +1,121 @@
+"""Buckets that somebody else has built, taken into an index that is in use. Plain and synchronous.
+
+What is tracked already stays so, once: of two rows for a position that which is met second is dead. What a
+subscription has acknowledged, been given, or has due, is not tracked for it anew. A bucket that is replaced
+goes after the new ones have come; what only it had is forgotten, and its ledgers are read again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from pyroaring import BitMap
+
+from geminga.tracker.format.rows import LEDGER_ID_END, place_of
+from geminga.tracker.format.stored_bucket import StoredBucket
+from geminga.tracker.index.index import DelayedIndex
+from geminga.tracker.index.view import View
+
+Members = Mapping[int, BitMap]
+"""Entry ids by ledger."""
+GivenOut = Callable[[View, int], BitMap]
+"""Which entries of a ledger are with a consumer of that view, or to be sent again."""
+
+
+def replaced_by(index: DelayedIndex, ranges: Iterable[tuple[int, int]]) -> list[StoredBucket]:
+    """The buckets that have a ledger in common with one of these ranges, of which no two overlap."""
+    new = sorted(ranges)
+    return [
+        stored
+        for stored, _ in index.buckets.items()
+        if _have_one_of(new, stored.start_ledger, stored.end_ledger)
+    ]
+
+
+def _have_one_of(ranges: Sequence[tuple[int, int]], first_ledger: int, last_ledger: int) -> bool:
+    """Whether some of the ranges, which ascend, has one of these ledgers."""
+    place = bisect_right(ranges, (last_ledger, LEDGER_ID_END)) - 1
+    return place >= 0 and ranges[place][1] >= first_ledger
+
+
+def cut_off(index: DelayedIndex, ranges: Iterable[tuple[int, int]]) -> bool:
+    """Have what the index is about to seal of these ledgers, which are reserved, sealed now; False: ask again
+    when that is done.
+    """
+    new = sorted(ranges)
+    start, end = index.feed.start_ledger, index.feed.end_ledger
+    if start >= 0 and _have_one_of(new, start, end):
+        index.freeze()
+    frozen = index.buckets.frozen()
+    return not any(_have_one_of(new, one.start_ledger, one.end_ledger) for one in frozen)
+
+
+def left_over(index: DelayedIndex, bucket: StoredBucket, kept: Members) -> dict[int, BitMap]:
+    """What is tracked of a bucket's ledgers and not among these."""
+    live = index.live(bucket.start_ledger, bucket.end_ledger)
+    found = {ledger_id: ids - kept.get(ledger_id, BitMap()) for ledger_id, ids in live.items()}
+    return {ledger_id: ids for ledger_id, ids in found.items() if ids}
+
+
+def add_bucket(index: DelayedIndex, bucket: StoredBucket, members: Members, given_out: GivenOut) -> int:
+    """Track what the bucket has and somebody wants; how many that were not tracked before. Its buckets'
+    range is served by the bucket from now on; others that do so too are yet to be replaced.
+    """
+    new = _not_tracked(index, members)
+    for ledger_id, entry_ids in list(new.items()):
+        unwanted = [(view, _no_need(view, ledger_id, entry_ids, given_out)) for view in index.views]
+        if unwanted:
+            for_nobody = BitMap.intersection(*(ids for _, ids in unwanted))
+            new[ledger_id] = entry_ids = entry_ids - for_nobody
+        if index.settings.is_shared:
+            for view, ids in unwanted:
+                view.passed.add_all({ledger_id: ids & entry_ids})
+    added = index.members.add_all(new)
+    index.buckets.add(bucket)
+    for code in [code for code in index.overrides if (code & 0xFFFFFFFF) in new.get(code >> 32, ())]:
+        index.feed.reschedule(*place_of(code), index.overrides[code])
+    index.wake()
+    return added
+
+
+def _not_tracked(index: DelayedIndex, members: Members) -> dict[int, BitMap]:
+    tracked = index.members.bitmaps
+    new = {
+        ledger_id: ids - tracked[ledger_id] if ledger_id in tracked else BitMap(ids)
+        for ledger_id, ids in members.items()
+    }
+    return {ledger_id: ids for ledger_id, ids in new.items() if ids}
+
+
+def _no_need(view: View, ledger_id: int, entry_ids: BitMap, given_out: GivenOut) -> BitMap:
+    found = view.acknowledged_of(ledger_id, entry_ids) | given_out(view, ledger_id)
+    if view.due.count:
+        found |= view.due.of_ledger(ledger_id)
+    return found & entry_ids
+
+
+def replace_bucket(index: DelayedIndex, bucket: StoredBucket, kept: Members) -> int:
+    """It serves no more; `kept` is what new buckets have of its ledgers. How many are to be read again."""
+    lost = left_over(index, bucket, kept)
+    index.buckets.drop(bucket)
+    for ledger_id, entry_ids in lost.items():
+        index.members.take(ledger_id, entry_ids)
+        for view in index.views:
+            passed = view.passed.bitmaps.get(ledger_id)
+            if passed is not None and (common := passed & entry_ids):
+                view.passed.take(ledger_id, common)
+    if lost:
+        index.feed.expect_repeats()
+        for view in index.views:
+            view.read_again(min(lost), max(lost))
+    index.wake()
+    return sum(map(len, lost.values()))
+
+
+def union(members: Sequence[Members]) -> dict[int, BitMap]:
+    found: dict[int, BitMap] = {}
+    for some in members:
+        for ledger_id, entry_ids in some.items():
+            found[ledger_id] = found[ledger_id] | entry_ids if ledger_id in found else entry_ids
+    return found

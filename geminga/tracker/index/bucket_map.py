@@ -1,0 +1,263 @@
+"""The sealed buckets of an index: which ledgers they cover, what of them has to be loaded, which are done."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Final
+
+from geminga.limits import MIB
+from geminga.tracker.format.stored_bucket import StoredBucket
+from geminga.tracker.index.frozen import Frozen
+from geminga.tracker.index.membership import Membership
+from geminga.tracker.index.sources import Bucket, Queue, Run
+
+LOAD_AHEAD_MS: Final = 60_000
+"""A segment is loaded so long before its first row is due."""
+LOADED_BYTES_MAX: Final = 32 * MIB
+"""Of segments that are loaded ahead; a bucket whose next row is due loads one segment all the same."""
+LOADED_SEGMENTS_MAX: Final = 2
+"""Loaded ahead, of one bucket."""
+OVERDUE_SEGMENTS_MAX: Final = 16
+OVERDUE_BYTES_MAX: Final = 4 * MIB
+"""The same of what is due already, as long as all that is loaded is no more than this: then those with many
+rows for each second do not come to their next ones by ones and twos.
+"""
+WANTED_MAX: Final = 64
+FROZEN_ROWS_MAX: Final = 500_000
+"""Rows that wait to be written, of 16 bytes each; with more the index is full. At least four buckets."""
+
+
+class BucketMap:
+    """Ranges of ledgers, of buckets and of what is being sealed; no two overlap, but for the moment in which
+    a bucket that was made elsewhere takes the place of others.
+    """
+
+    def __init__(
+        self, queue: Queue, members: Membership, indexes_min: int, on_wanted: Callable[[], None] | None
+    ) -> None:
+        self._frozen_rows_max = max(FROZEN_ROWS_MAX, 4 * indexes_min)
+        self._is_full = False
+        self.awaits_writes = False
+        """Whether it may be full: something is frozen, or was when that was asked last."""
+        self._queue = queue
+        self._members = members
+        self._on_wanted = on_wanted
+        self._buckets: dict[StoredBucket, Bucket] = {}
+        self._frozen: dict[Frozen, int] = {}
+        """How many rows each was cut off with."""
+        self._done: list[StoredBucket] = []
+        self._ran_out = False
+        """Whether some bucket may have no rows any more."""
+        self._closed_before = 0
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._reserved: list[tuple[int, int]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._buckets)
+
+    def items(self) -> list[tuple[StoredBucket, Bucket]]:
+        return sorted(self._buckets.items(), key=lambda pair: pair[0].start_ledger)
+
+    def frozen(self) -> list[Frozen]:
+        return list(self._frozen)
+
+    def covers(self, first_ledger: int, last_ledger: int) -> bool:
+        """Whether some range has one of these ledgers."""
+        place = bisect_right(self._starts, last_ledger) - 1
+        return place >= 0 and self._ends[place] >= first_ledger
+
+    def _ranges_changed(self) -> None:
+        ranges = [(frozen.start_ledger, frozen.end_ledger) for frozen in self._frozen]
+        ranges += [(stored.start_ledger, stored.end_ledger) for stored in self._buckets]
+        ranges += self._reserved
+        ranges.sort()
+        self._starts = [start for start, _ in ranges]
+        self._ends = list(accumulate((end for _, end in ranges), max))
+
+    def reserve(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Buckets of these ledgers are about to come: nothing of them is to be sealed until `unreserve`."""
+        self._reserved += ranges
+        self._ranges_changed()
+
+    def unreserve(self, ranges: Sequence[tuple[int, int]]) -> None:
+        for one in ranges:
+            self._reserved.remove(one)
+        self._ranges_changed()
+
+    def progressed(self) -> None:
+        if self._on_wanted is not None:
+            self._on_wanted()
+
+    # -- in --------------------------------------------------------------------------------------------------
+
+    def froze(self, frozen: Frozen) -> None:
+        self._frozen[frozen] = frozen.count
+        self.awaits_writes = True
+        self._ranges_changed()
+
+    def is_full(self) -> bool:
+        """Whether too much waits to be written; from then on, until half of it is."""
+        if self._frozen or self._is_full:
+            rows_max = self._frozen_rows_max // 2 if self._is_full else self._frozen_rows_max
+            self._is_full = sum(self._frozen.values()) > rows_max
+        self.awaits_writes = bool(self._frozen) or self._is_full
+        return self._is_full
+
+    def thaw(self, frozen: Frozen) -> None:
+        """None of its rows is wanted any more."""
+        self._frozen.pop(frozen, None)
+        for source in frozen.sources:
+            self._queue.retire(source)
+        self._ranges_changed()
+
+    def sealed(self, frozen: Frozen, stored: StoredBucket, now_ms: int) -> None:
+        """The bucket serves for the frozen rows; the segments that are due soon are taken from them."""
+        self._frozen.pop(frozen, None)
+        bucket = self._bucket(stored)
+        segments = bisect_right(bucket.min_ms, now_ms + LOAD_AHEAD_MS)
+        rows = frozen.rows.part(0, int(sum(bucket.counts[:segments])))
+        bucket.hold(type(rows)(*(column.copy() for column in rows)), segments)
+        for source in frozen.sources:
+            self._queue.retire(source)
+        self._serve(stored, bucket)
+
+    def add(self, stored: StoredBucket) -> None:
+        self._serve(stored, self._bucket(stored))
+
+    def swap(self, old: Sequence[StoredBucket], new: StoredBucket) -> None:
+        """What is at hand of the old ones goes on serving; of two rows for a position one is dead."""
+        for stored in old:
+            bucket = self._buckets.pop(stored, None)
+            if bucket is not None:
+                bucket.cut_short()
+        self.add(new)
+
+    def _bucket(self, stored: StoredBucket) -> Bucket:
+        directory = stored.directory
+        columns = directory.min_ms, directory.max_ms, directory.counts, directory.sizes_bytes
+        decode = directory.decode_segment
+        bucket = Bucket(stored.start_ledger, stored.end_ledger, columns, decode, stored.ledger_id)
+
+        def progressed() -> None:
+            self._ran_out = self._ran_out or not bucket.has_more()
+            self.progressed()
+
+        bucket.on_progress = progressed
+        return bucket
+
+    def _serve(self, stored: StoredBucket, bucket: Bucket) -> None:
+        self._buckets[stored] = bucket
+        self._ran_out = True
+        self._ranges_changed()
+        if bucket.is_ready():
+            self._queue.push(bucket)
+        self.progressed()
+
+    # -- loading ---------------------------------------------------------------------------------------------
+
+    def wanted(self, now_ms: int) -> Sequence[tuple[StoredBucket, int]]:
+        """Segments to be loaded now, the most urgent first."""
+        loaded_bytes = sum(bucket.loaded_bytes for bucket in self._buckets.values())
+        room_bytes = LOADED_BYTES_MAX - loaded_bytes
+        ahead_max = OVERDUE_SEGMENTS_MAX if loaded_bytes < OVERDUE_BYTES_MAX else 0
+        found = [
+            (int(bucket.min_ms[number]), stored, number)
+            for stored, bucket in self._buckets.items()
+            for number in self._to_load(bucket, now_ms, ahead_max)
+        ]
+        found.sort(key=lambda item: item[0])
+        chosen = []
+        for _, stored, number in found[:WANTED_MAX]:
+            bucket = self._buckets[stored]
+            room_bytes -= int(bucket.sizes_bytes[number])
+            if room_bytes >= 0 or (number == bucket.next_segment and not bucket.is_ready()):
+                chosen.append((stored, number))
+        return chosen
+
+    def _to_load(self, bucket: Bucket, now_ms: int, overdue_max: int) -> range:
+        """Numbers of segments: the next one, and those behind it that are due as well."""
+        first = bucket.next_segment + len(bucket.loaded)
+        overdue_end = min(bucket.segments, bucket.next_segment + overdue_max)
+        end = bisect_right(bucket.min_ms, now_ms, first, overdue_end) if first < overdue_end else first
+        if end == first and self._next_to_load(bucket) is not None:
+            end += bool(bucket.min_ms[first] <= now_ms + LOAD_AHEAD_MS)
+        return range(first, end)
+
+    def next_wanted_ms(self) -> int | None:
+        """When the next segment comes within `LOAD_AHEAD_MS`. Those that wait for room are not counted."""
+        numbers = ((bucket, self._next_to_load(bucket)) for bucket in self._buckets.values())
+        times_ms = (int(bucket.min_ms[number]) for bucket, number in numbers if number is not None)
+        earliest_ms = min(times_ms, default=None)
+        return None if earliest_ms is None else earliest_ms - LOAD_AHEAD_MS
+
+    @staticmethod
+    def _next_to_load(bucket: Bucket) -> int | None:
+        number = bucket.next_segment + len(bucket.loaded)
+        if number >= bucket.segments or len(bucket.loaded) >= LOADED_SEGMENTS_MAX:
+            return None
+        return number
+
+    def segment_loaded(self, stored: StoredBucket, number: int, entry: bytes, now_ms: int) -> None:
+        """CorruptData: it is not what it should be, nothing has changed."""
+        bucket = self._buckets.get(stored)
+        if bucket is None:
+            return
+        if bucket.is_suspect:
+            stored.directory.decode_segment(number, entry)
+            bucket.is_suspect = False
+        if number == bucket.next_segment and not bucket.is_ready() and bucket.min_ms[number] <= now_ms:
+            bucket.load_rows(stored.directory.decode_segment(number, entry))
+        elif number == bucket.next_segment + len(bucket.loaded):
+            stored.directory.check_segment(number, entry)
+            bucket.load(number, entry)
+        if bucket.is_ready():
+            self._queue.push(bucket)
+
+    # -- out -------------------------------------------------------------------------------------------------
+
+    def drop(self, stored: StoredBucket) -> None:
+        """It serves no more."""
+        bucket = self._buckets.pop(stored, None)
+        if bucket is not None:
+            self._queue.retire(bucket)
+            self._ranges_changed()
+
+    def released(self) -> Sequence[StoredBucket]:
+        """Buckets whose rows have all been taken or are dead; each is returned once. O(1) unless one has run
+        out of rows, or a ledger of members, since the last call.
+        """
+        if self._ran_out or self._closed_before != self._members.closed:
+            self._ran_out, self._closed_before = False, self._members.closed
+            self._drop_done()
+        done, self._done = self._done, []
+        return done
+
+    def _drop_done(self) -> None:
+        for stored, bucket in list(self._buckets.items()):
+            ledgers = stored.start_ledger, stored.end_ledger
+            if not bucket.has_more() or not self._members.count_between(*ledgers):
+                self.drop(stored)
+                self._done.append(stored)
+
+    def clear(self) -> None:
+        for frozen in self._frozen:
+            for source in frozen.sources:
+                self._queue.retire(source)
+        self._frozen.clear()
+        for stored in list(self._buckets):
+            self.drop(stored)
+            self._done.append(stored)
+        self._ranges_changed()
+        self.progressed()
+
+    def memory_bytes(self) -> int:
+        in_frozen = sum(
+            source.memory_bytes()
+            for f in self._frozen
+            for source in f.sources
+            if isinstance(source, Run | Bucket)
+        )
+        return in_frozen + sum(bucket.memory_bytes() for bucket in self._buckets.values())

@@ -1,0 +1,239 @@
+"""How far one subscription has read of what is due.
+
+It stands at a row of a batch, and what is unread are the rows from there on. Of these it may have dropped
+some; and where batches are gone that it had not read, it knows of their positions only that they are due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+from pyroaring import BitMap
+
+from geminga.tracker.format.rows import ENTRY_BITS, ENTRY_MASK, Integers, Rows, code_of
+from geminga.tracker.index.due_rows import DueBatch, are_among, codes_of, members_of
+from geminga.tracker.index.membership import Membership
+
+
+class DueReader:
+    """`unread` counts the rows from the present one on, without those that were `dropped`."""
+
+    __slots__ = ("_wanted", "batch", "behind", "dropped", "row", "unread")
+
+    def __init__(self, last_batch: DueBatch) -> None:
+        self.batch = last_batch
+        self.row = 0
+        self.unread = 0
+        self.dropped = Membership()
+        """Of the unread rows: what is not wanted any more."""
+        self.behind = Membership()
+        """Due, but its batch is gone."""
+        self._wanted: NDArray[np.bool_] | None = None
+        """Which rows of the present batch are not dropped; None: not known yet."""
+
+    @property
+    def count(self) -> int:
+        return self.unread + self.behind.count
+
+    def _ahead(self) -> Iterator[tuple[DueBatch, int]]:
+        """Batches that are not read wholly, each with its first unread row."""
+        batch, row = self.batch, self.row
+        while batch.next is not None:
+            yield batch, row
+            batch, row = batch.next, 0
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def next_ms(self) -> int:
+        """The time of the row that is read next, of which there is one."""
+        while True:
+            times_ms, codes = self.batch.rows
+            if self.dropped.ledgers and self.row < len(codes):
+                left = self._wanted_rows()[self.row :]
+                first = int(left.argmax())
+                self.row = self.row + first if left.item(first) else len(codes)
+            if self.row < len(codes):
+                return times_ms.item(self.row)
+            self.next_batch()
+
+    def _wanted_rows(self) -> NDArray[np.bool_]:
+        if self._wanted is None:
+            self._wanted = self._not_dropped(self.batch)
+        return self._wanted
+
+    def _not_dropped(self, batch: DueBatch) -> NDArray[np.bool_]:
+        """Which rows of a batch are wanted."""
+        bitmaps = self.dropped.bitmaps
+        dropped = {
+            ledger_id: common
+            for ledger_id, entry_ids in batch.members.items()
+            if ledger_id in bitmaps and (common := bitmaps[ledger_id] & entry_ids)
+        }
+        wanted: NDArray[np.bool_] = ~are_among(batch.rows.codes, codes_of(dropped))
+        return wanted
+
+    def read(self, count_max: int, limit_ms: int) -> Integers:
+        """Take rows of the present batch, up to this time; their codes, in the order of the rows."""
+        times_ms, codes = self.batch.rows
+        start, end = self.row, min(self.row + count_max, len(codes))
+        if times_ms.item(end - 1) > limit_ms:
+            end = start + int(times_ms[start:end].searchsorted(limit_ms, "right"))
+        found = codes[start:end]
+        if self.dropped.ledgers:
+            found = found[self._wanted_rows()[start:end]]
+        self.unread -= len(found)
+        self.row = end
+        if end == len(codes):
+            self.next_batch()
+        return found
+
+    def next_batch(self) -> None:
+        """Leave the present batch, of which nothing is wanted any more."""
+        batch = self.batch
+        if self.dropped.count:
+            for ledger_id, entry_ids in batch.members.items():
+                dropped = self.dropped.bitmaps.get(ledger_id)
+                if dropped is not None and (common := dropped & entry_ids):
+                    self.dropped.take(ledger_id, common)
+        batch.readers -= 1
+        assert batch.next is not None
+        self.batch, self.row, self._wanted = batch.next, 0, None
+
+    def read_behind(self, count_max: int) -> Integers:
+        taken = list(islice(self.behind.positions_from(0, 0), count_max))
+        if taken:
+            self.behind.discard_up_to(*taken[-1])
+        return np.array([code_of(*place) for place in taken], np.int64)
+
+    def fall_behind(self, batch: DueBatch) -> None:
+        """The index lets go of this batch, its oldest: keep only which positions are left of it."""
+        if batch is not self.batch:
+            return
+        members = members_of(batch.rows.codes[self.row :]) if self.row else dict(batch.members)
+        for ledger_id in members:
+            dropped = self.dropped.bitmaps.get(ledger_id)
+            if dropped is not None:
+                members[ledger_id] = members[ledger_id] - dropped
+        self.unread -= self.behind.add_all(members)
+        self.next_batch()
+
+    def place_among(self, batches: Sequence[DueBatch]) -> tuple[int, int]:
+        """Which of these is read next, and its row; one past the last if all have been read."""
+        numbers = [number for number, batch in enumerate(batches) if batch is self.batch]
+        return (numbers[0], self.row) if numbers else (len(batches), 0)
+
+    def leave(self) -> None:
+        """Read no more of what is due now."""
+        self.dropped.clear()
+        self._wanted = None
+        self.unread = 0
+        while self.batch.next is not None:
+            self.batch.readers -= 1
+            self.batch = self.batch.next
+        self.row = 0
+
+    # -- dropping --------------------------------------------------------------------------------------------
+
+    def drop(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether it was wanted."""
+        if self.behind.count and self.behind.discard(ledger_id, entry_id):
+            return True
+        if not self.unread or not self.is_unread(ledger_id, entry_id):
+            return False
+        self.dropped.add(ledger_id, entry_id)
+        self._wanted = None
+        self.unread -= 1
+        return True
+
+    def want_again(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether it is due here; if it was dropped, it is wanted again."""
+        if self.behind.contains(ledger_id, entry_id):
+            return True
+        if not self.has_row(ledger_id, entry_id):
+            return False
+        if self.dropped.discard(ledger_id, entry_id):
+            self._wanted = None
+            self.unread += 1
+        return True
+
+    def drop_arrived(self, members: Mapping[int, BitMap]) -> None:
+        """Of rows that have been counted as unread just now."""
+        self._wanted = None
+        self.unread -= self.dropped.add_all(members)
+
+    def drop_up_to(self, position: tuple[int, int]) -> None:
+        if self.behind.count:
+            self.behind.discard_up_to(*position)
+        if position[1] < 0:
+            position = (position[0] - 1, ENTRY_MASK)
+        if position[0] < 0 or not self.unread:
+            return
+        code = code_of(*position)
+        for batch, row in self._ahead():
+            if batch.min_code <= code:
+                self._wanted = None
+                codes = batch.rows.codes[row:]
+                self.unread -= self.dropped.add_all(members_of(codes[codes <= code]))
+
+    # -- what is due -----------------------------------------------------------------------------------------
+
+    def contains(self, ledger_id: int, entry_id: int) -> bool:
+        return self.behind.contains(ledger_id, entry_id) or self.is_unread(ledger_id, entry_id)
+
+    def is_unread(self, ledger_id: int, entry_id: int) -> bool:
+        return self.has_row(ledger_id, entry_id) and not self.dropped.contains(ledger_id, entry_id)
+
+    def has_row(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether it is in a row that has not been read, dropped or not."""
+        for batch, row in self._ahead():
+            entry_ids = batch.members.get(ledger_id)
+            found = entry_ids is not None and entry_id in entry_ids
+            if found and (not row or batch.find(code_of(ledger_id, entry_id)) >= row):
+                return True
+        return False
+
+    def may_have(self, ledger_id: int, first_entry: int, last_entry: int) -> bool:
+        """Whether batches ahead have some of these, read or not. Cheap."""
+        bitmaps = (batch.members.get(ledger_id) for batch, _ in self._ahead())
+        return any(bitmap and bitmap.range_cardinality(first_entry, last_entry + 1) for bitmap in bitmaps)
+
+    def of_ledger(self, ledger_id: int) -> BitMap:
+        """The entries of a ledger that are due and wanted."""
+        found = BitMap()
+        for batch, row in self._ahead():
+            entry_ids = batch.members.get(ledger_id)
+            if entry_ids is not None and row:
+                codes = batch.rows.codes[row:]
+                codes = codes[codes >> ENTRY_BITS == ledger_id]
+                entry_ids = BitMap((codes & ENTRY_MASK).tolist())
+            if entry_ids is not None:
+                found |= entry_ids
+        if (dropped := self.dropped.bitmaps.get(ledger_id)) is not None:
+            found -= dropped
+        if (behind := self.behind.bitmaps.get(ledger_id)) is not None:
+            found |= behind
+        return found
+
+    def rows(self) -> list[Rows]:
+        """What is unread and wanted."""
+        found = []
+        for batch, row in self._ahead():
+            rows = batch.rows.part(row, batch.rows.length)
+            if self.dropped.count:
+                rows = rows.where(self._not_dropped(batch)[row:])
+            if rows.length:
+                found.append(rows)
+        return found
+
+    def ledgers(self) -> set[int]:
+        """Those that have entries in here, perhaps others too."""
+        return {
+            *self.behind.ledgers,
+            *(ledger_id for batch, _ in self._ahead() for ledger_id in batch.members),
+        }
+
+    def memory_bytes(self) -> int:
+        return self.dropped.memory_bytes() + self.behind.memory_bytes()

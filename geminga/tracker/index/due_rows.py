@@ -1,0 +1,221 @@
+"""Rows that are due: out of the sources and out of the membership, on their way to the subscriptions.
+
+They stand in batches, each sorted by (time, code), one linked to the next. A subscription's view walks along
+them; a batch that all views have passed is gone.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from pyroaring import BitMap
+
+from geminga.tracker.format.rows import (
+    EMPTY,
+    ENTRY_BITS,
+    ENTRY_MASK,
+    Integers,
+    Rows,
+    concatenate,
+    order_of,
+    split_repeated,
+)
+from geminga.tracker.index.membership import Membership
+
+_SHORT_END: Final = 1 << 16
+_SPARSE_MAX: Final = 4096
+"""So many entry ids of a container are an array in roaring's portable form, more are bits."""
+_QUICK_MAX: Final = 1500
+_LEDGERS_COUNTED_MAX: Final = 256
+_CONTAINER: Final = struct.Struct("<IIHHI")
+_NO_RUNS: Final = 12346
+"""Its cookie."""
+
+
+class DueBatch:
+    """Empty until it is filled, and only the last batch is empty: it is the place where all is read."""
+
+    __slots__ = ("members", "min_code", "next", "readers", "rows")
+
+    def __init__(self) -> None:
+        self.rows = EMPTY
+        self.members: Mapping[int, BitMap] = {}
+        """The same positions by ledger."""
+        self.min_code = 0
+        self.next: DueBatch | None = None
+        self.readers = 0
+        """How many views have not passed it yet."""
+
+    def fill(self, rows: Rows, members: Mapping[int, BitMap], readers: int) -> DueBatch:
+        """Returns the new last batch."""
+        assert self.next is None
+        self.rows, self.members, self.readers = rows, members, readers
+        first_ledger = min(members)
+        self.min_code = first_ledger << ENTRY_BITS | members[first_ledger].min()
+        self.next = DueBatch()
+        return self.next
+
+    def find(self, code: int) -> int:
+        """The row of a code that is in here."""
+        return int(np.flatnonzero(self.rows.codes == code)[0])
+
+    def memory_bytes(self) -> int:
+        return self.rows.times_ms.nbytes + self.rows.codes.nbytes + 300 * len(self.members)
+
+
+def release(
+    parts: Sequence[Rows], members: Membership, overrides: Mapping[int, int]
+) -> tuple[Rows, dict[int, BitMap]]:
+    """Leave out of gathered rows those that are dead, take the rest out of the membership, and sort them.
+
+    A row is dead if its position is not a member, or if it was given another time (`overrides`) than the
+    row's. Of several rows for one position one counts.
+    """
+    if overrides:
+        parts = [part.where(_has_its_time(part, overrides)) for part in parts]
+    # Parts of different ledgers, in their order, are sorted by time alone.
+    wanted = sorted((part for part in parts if part.length), key=lambda rows: rows.codes.item(0))
+    rows, taken = _take(concatenate(wanted), members)
+    return rows.sorted(), taken
+
+
+def _take(rows: Rows, members: Membership) -> tuple[Rows, dict[int, BitMap]]:
+    """The rows of members, one for each, and the same by ledger; these are members no more."""
+    taken: dict[int, BitMap] = {}
+    dead: dict[int, BitMap] = {}
+    count = dead_count = 0
+    bitmaps = members.bitmaps
+    for ledger_id, found in members_of(rows.codes).items():
+        bitmap = bitmaps.get(ledger_id)
+        if bitmap is None:
+            dead[ledger_id] = found
+            dead_count += len(found)
+            continue
+        found_count = len(found)
+        if bitmap.intersection_cardinality(found) != found_count:
+            dead[ledger_id] = unwanted = found - bitmap
+            dead_count += len(unwanted)
+            found &= bitmap
+            found_count = len(found)
+        if found_count:
+            members.take(ledger_id, found)
+            taken[ledger_id] = found
+            count += found_count
+    if dead_count > count:
+        rows = keep_only(rows, codes_of(taken))
+    elif dead_count:
+        rows = rows.where(~are_among(rows.codes, codes_of(dead)))
+    if count != rows.length:
+        rows, _ = split_repeated(rows)
+    assert rows.length == count
+    return rows, taken
+
+
+def _has_its_time(rows: Rows, overrides: Mapping[int, int]) -> NDArray[np.bool_]:
+    wanted = np.ones(rows.length, bool)
+    for row in np.flatnonzero(np.isin(rows.codes, np.fromiter(overrides, np.int64, len(overrides)))).tolist():
+        wanted[row] = overrides[rows.codes.item(row)] == rows.times_ms.item(row)
+    return wanted
+
+
+def keep_only(rows: Rows, live: Integers) -> Rows:
+    """The rows whose codes are among these, which ascend."""
+    return rows.where(are_among(rows.codes, live))
+
+
+def are_among(codes: Integers, ascending: Integers) -> NDArray[np.bool_]:
+    """Which of the codes are among the others."""
+    if not len(ascending):
+        return np.zeros(len(codes), bool)
+    places = ascending.searchsorted(codes)
+    places[places == len(ascending)] = 0
+    found: NDArray[np.bool_] = ascending[places] == codes
+    return found
+
+
+def members_of(codes: Integers) -> dict[int, BitMap]:
+    """Codes in any order, perhaps none, perhaps some twice, as entry ids by ledger, which ascend."""
+    if not len(codes):
+        return {}
+    ledgers = codes >> ENTRY_BITS
+    low, high = int(ledgers.min()), int(ledgers.max())
+    is_short = int(np.bitwise_or.reduce(codes)) & ENTRY_MASK < _SHORT_END
+    entry_ids = codes.astype(np.uint16) if is_short else codes & ENTRY_MASK
+    if low == high:
+        return {low: _bitmaps(entry_ids, [0, len(codes)])[0]}
+    if high - low < _LEDGERS_COUNTED_MAX:
+        # Their numbers are small: sorting by them takes a third, and counting them no comparison.
+        numbers = (ledgers - low).astype(np.uint8)
+        counts = np.bincount(numbers)
+        if bool((numbers[1:] < numbers[:-1]).any()):
+            entry_ids = entry_ids.take(np.argsort(numbers, kind="stable"))
+        present = np.flatnonzero(counts)
+        ledger_ids, bounds = (present + low).tolist(), [0, *np.cumsum(counts[present]).tolist()]
+    else:
+        if bool((ledgers[1:] < ledgers[:-1]).any()):
+            order = order_of(ledgers - low)
+            entry_ids, ledgers = entry_ids.take(order), ledgers.take(order)
+        bounds = [0, *(np.flatnonzero(ledgers[1:] != ledgers[:-1]) + 1).tolist(), len(codes)]
+        ledger_ids = ledgers[bounds[:-1]].tolist()
+    return dict(zip(ledger_ids, _bitmaps(entry_ids, bounds), strict=True))
+
+
+def _bitmaps(entry_ids: NDArray[np.uint16] | Integers, bounds: list[int]) -> list[BitMap]:
+    """Of the entry ids between two bounds each."""
+    return (_short_bitmaps if entry_ids.dtype == np.uint16 else _long_bitmaps)(entry_ids, bounds)
+
+
+def _short_bitmaps(short: NDArray[Any], bounds: list[int]) -> list[BitMap]:
+    """Of numbers of 16 bits, which are sorted."""
+    for start, end in pairwise(bounds):
+        # Many are sorted faster digit by digit.
+        short[start:end].sort(kind="stable" if end - start > _QUICK_MAX else None)
+    repeated = short[1:] == short[:-1]
+    repeated[np.array(bounds[1:-1], np.intp) - 1] = False
+    if bool(repeated.any()):
+        once = [np.unique(short[start:end]) for start, end in pairwise(bounds)]
+        short = np.concatenate(once)
+        bounds = [0, *np.cumsum([len(part) for part in once]).tolist()]
+    firsts, lasts = short[bounds[:-1]].tolist(), short[np.array(bounds[1:]) - 1].tolist()
+    data = short.tobytes()
+    return [
+        _bitmap_of(data, start, end, first, last)
+        for (start, end), first, last in zip(pairwise(bounds), firsts, lasts, strict=True)
+    ]
+
+
+def _bitmap_of(data: bytes, start: int, end: int, first: int, last: int) -> BitMap:
+    """Of numbers `start` to `end` - 1 of those in `data`, which have 16 bits and ascend there."""
+    count = end - start
+    if last - first == count - 1:
+        bitmap = BitMap()
+        bitmap.add_range(first, last + 1)
+        return bitmap
+    numbers = data[2 * start : 2 * end]
+    if count > _SPARSE_MAX:
+        return BitMap(array("I", np.frombuffer(numbers, np.uint16).astype(np.uint32).tobytes()))
+    # The portable form of one container is these numbers and a head, and is read in no time.
+    return BitMap.deserialize(_CONTAINER.pack(_NO_RUNS, 1, 0, count - 1, _CONTAINER.size) + numbers)
+
+
+def _long_bitmaps(entry_ids: NDArray[Any], bounds: list[int]) -> list[BitMap]:
+    # From a buffer of C ints pyroaring takes a tenth of the time that it takes from numpy's array.
+    return [
+        BitMap(array("I", np.sort(entry_ids[start:end]).astype(np.uint32).tobytes()))
+        for start, end in pairwise(bounds)
+    ]
+
+
+def codes_of(members: Mapping[int, BitMap]) -> Integers:
+    """Ascending."""
+    columns = [
+        np.frombuffer(members[ledger_id].to_array(), np.uint32).astype(np.int64) + (ledger_id << ENTRY_BITS)
+        for ledger_id in sorted(members)
+    ]
+    return np.concatenate(columns) if columns else EMPTY.codes

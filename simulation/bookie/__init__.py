@@ -1,0 +1,1 @@
+"""Simulation: see simulation/__init__.py."""

@@ -1,0 +1,164 @@
+"""A delayed index in a topic's life: fed, sealed, merged, delivered, taken over from an earlier life."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import trio
+import trio.testing
+
+from geminga.managed_ledger.cursor.cursor import Cursor
+from geminga.managed_ledger.managed_ledger import ManagedLedger
+from geminga.position import Position
+from geminga.tracker.buckets.bucket_owner import CursorOwner, TopicOwner
+from geminga.tracker.buckets.bucket_settings import BucketSettings
+from geminga.tracker.buckets.bucket_store import BucketStore
+from geminga.tracker.buckets.keeper import Keeper
+from geminga.tracker.buckets.recovery import Recovery, unacknowledged
+from geminga.tracker.format.stored_bucket import StoredBucket
+from geminga.tracker.index.frozen import Frozen
+from geminga.tracker.index.index import DelayedIndex, IndexSettings
+from simulation.bookie.sim_ledger import promise
+from simulation.topic.truth import due_ms
+
+if TYPE_CHECKING:
+    from simulation.topic.world import TopicWorld
+
+SETTINGS = BucketSettings(indexes_min=1, segment_span_ms=40, segment_indexes_max=4, buckets_max=2)
+PAUSE_S = 0.05
+PATIENCE_S = 100.0
+"""Virtual seconds after which what cannot be written will not be."""
+
+
+class TopicDelay:
+    """The index of one subscription, or (`is_shared`) the topic's with this subscription alone."""
+
+    def __init__(self, world: TopicWorld, ledger: ManagedLedger, cursor: Cursor, *, is_shared: bool) -> None:
+        self._world = world
+        self._ledger = ledger
+        self._cursor = cursor
+        self._due_when_read: list[Position] = []
+        self._scope = trio.CancelScope()
+        self._ended = trio.Event()
+        self.index = DelayedIndex(
+            world.clock,
+            IndexSettings(strict=True, exact=True, indexes_min=SETTINGS.indexes_min),
+            on_frozen=lambda frozen: self.keeper.freeze(frozen),
+            on_wanted=lambda: self.keeper.poke(),
+        )
+        self.view = self.index.open_view(reread=lambda first, last: None)
+        self.owner = TopicOwner(ledger) if is_shared else CursorOwner(cursor)
+        self.keeper = Keeper(
+            self.index, BucketStore(ledger.storage), self.owner, world.clock, SETTINGS, off_loop=_at_once
+        )
+        self._note_what_is_sealed()
+        world.tracked = self.tracked
+
+    def _note_what_is_sealed(self) -> None:
+        told = self.index.sealed
+
+        def sealed(frozen: Frozen, bucket: StoredBucket) -> None:
+            self._world.truth.sealed |= {
+                Position(ledger_id, entry_id) for ledger_id, ids in frozen.members.items() for entry_id in ids
+            }
+            told(frozen, bucket)
+
+        self.index.sealed = sealed  # type: ignore[method-assign]
+
+    def tracked(self) -> set[tuple[int, int]]:
+        bitmaps = self.index.members.bitmaps
+        return {Position(ledger_id, entry_id) for ledger_id, ids in bitmaps.items() for entry_id in ids}
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        try:
+            with self._scope:
+                await self.keeper.run(task_status)
+        finally:
+            self._ended.set()
+
+    async def stop(self) -> None:
+        """Write nothing any more."""
+        self._scope.cancel()
+        await self._ended.wait()
+
+    async def clear(self) -> None:
+        """The cursor has moved past everything."""
+        self._world.truth.sealed.clear()
+        self._due_when_read.clear()
+        self.index.clear()
+        await self.keeper.clear()
+
+    async def recover(self) -> None:
+        """Take over the buckets that are named; what they do not have is fed from the backlog again."""
+        recovery = Recovery(
+            self.keeper.buckets,
+            wanted=lambda members: unacknowledged((self._cursor,), members),
+            on_known=lambda first, last: None,
+        )
+        await recovery.run()
+        truth, found = self._world.truth, self.tracked()
+        waiting = self._waiting()
+        promise(found <= waiting, "the index has what is acknowledged, or was never there")
+        # A bucket that cannot be read is given up, and its messages looked up in the backlog.
+        lost = set() if self._world.read_failed() else (truth.sealed & waiting) - found
+        promise(not lost, f"{sorted(lost)[:3]} were in a durable bucket and are not in the index")
+        self._feed(waiting - found)
+
+    def _waiting(self) -> set[Position]:
+        """What is in the topic and not acknowledged."""
+        receipts, cursor, entries_in = self._world.truth.receipts, self._cursor, self._ledger.entries_in
+        return {
+            place
+            for place in receipts
+            if place.entry_id < entries_in(place.ledger_id) and not cursor.is_acknowledged(place)
+        }
+
+    def _feed(self, places: set[Position]) -> None:
+        for place in sorted(places):
+            if not self.view.add(place, due_ms(self._world.truth.receipts[place])):
+                self._due_when_read.append(place)
+
+    async def seal(self, places: list[Position]) -> None:
+        """Index these, and wait until they are a bucket, and merged as far as they have to be."""
+        self._feed(set(places))
+        self.index.freeze()
+        await self.settled()
+
+    async def settled(self) -> None:
+        """Nothing is left to do but what is due later."""
+        with trio.fail_after(PATIENCE_S):
+            await trio.testing.wait_all_tasks_blocked()
+            while self._is_busy():
+                await trio.sleep(PAUSE_S)  # virtual: something is tried again then
+                await trio.testing.wait_all_tasks_blocked()
+
+    def _is_busy(self) -> bool:
+        if self._ledger.error is not None:
+            raise self._ledger.error  # a broker would open the topic anew
+        keeper = self.keeper
+        return (
+            keeper.waiting > 0
+            or keeper.buckets.dying > 0
+            or len(keeper.stored) > SETTINGS.merged_above
+            or any(self.index.wanted(self._world.clock.ms))
+        )
+
+    async def take_due(self) -> list[Position]:
+        """All that is due now, in order; it is for the caller to acknowledge it."""
+        self.keeper.poke()
+        taken, self._due_when_read = self._due_when_read, []
+        with trio.fail_after(PATIENCE_S):
+            while True:
+                some = [Position(code >> 32, code & 0xFFFFFFFF) for code in self.view.take_due(100)]
+                if not some:
+                    if not any(self.index.wanted(self._world.clock.ms)):
+                        return taken
+                    await trio.sleep(PAUSE_S)
+                taken += some
+
+
+async def _at_once(function: Callable[..., Any], *args: Any) -> Any:
+    """Instead of a thread, so that the order is always the same."""
+    await trio.lowlevel.checkpoint()
+    return function(*args)

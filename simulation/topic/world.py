@@ -1,0 +1,164 @@
+"""A topic on a simulated disk: bookie, index and metadata lose power together, and what the topic has
+promised is held against what is left.
+
+`running` is one life of a broker's rooms below the broker: stores opened and swept as a broker does it, then
+the topic. `topic_life` has what scripts do, `topic_check` what must hold.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import trio
+
+from geminga.bookie.running.bookie import Bookie
+from geminga.errors import CorruptData, LedgerNotFound, StorageError
+from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
+from geminga.managed_ledger.orphans import existing_ledgers, sweep_orphan_ledgers, sweep_unrecorded_ledgers
+from geminga.metadata.store import MetadataStore
+from simulation.bookie.sim_ledger import Broken, promise
+from simulation.bookie.world import HANG_S, TINY
+from simulation.campaign.breaking import lives
+from simulation.disk.sim_disk import CrashMode, PowerCut, SimDisk
+from simulation.disk.sim_key_value import SimKeyValue
+from simulation.topic.truth import TopicTruth
+
+DIRECTORY: Final = "bookie"
+PATH: Final = "/managed-ledgers/public/default/persistent/orders"
+SMALL_BOOKIE: Final = replace(
+    TINY, journal_file_bytes=8192, queue_bytes_max=50_000, write_cache_bytes=4000, entry_log_bytes=1500
+)
+SMALL_TOPIC: Final = ManagedLedgerSettings(
+    ledger_entries_max=4, rollover_min_ms=0, cursor_ledger_entries_max=3, cursor_persist_interval_ms=10
+)
+"""A few entries are enough for topic, cursors and entry logs to go on in new ledgers and files."""
+
+
+class WorldClock:
+    """Message time, moved by scripts; it goes on from life to life."""
+
+    def __init__(self) -> None:
+        self.ms = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    async def sleep_until_ms(self, due_ms: int) -> None:
+        raise NotImplementedError
+
+    def monotonic_s(self) -> float:
+        return trio.current_time()
+
+
+class Stores(NamedTuple):
+    """What a topic stands on, open."""
+
+    bookie: Bookie
+    metadata: MetadataStore
+
+
+class TopicWorld:
+    """One disk, the bookie's index, the metadata tree, and the truth about the topic on them."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+        self.disk = SimDisk(seed)
+        self.clock = WorldClock()
+        self.truth = TopicTruth()
+        self._index = self._hooked(SimKeyValue(seed), "index")
+        self._tree = self._hooked(SimKeyValue(seed + 1), "tree")
+        self.fault_lasts = False
+        """Whether the disk stays full, or an operation fails whenever it is tried."""
+        self.tracked: Callable[[], set[tuple[int, int]]] | None = None
+        """What the delayed index of this life holds, if it has one."""
+
+    def _hooked(self, rows: SimKeyValue, name: str) -> SimKeyValue:
+        rows.before_write = lambda: self.disk.step(f"{name} write", name)
+        rows.before_sync = lambda: self.disk.step(f"{name} sync", name)
+        rows.before_read = lambda: self.disk.step(f"{name} read", name)
+        return rows
+
+    def crash(self, mode: CrashMode) -> None:
+        if self.tracked is not None:
+            # What was due has left the index, and its bucket may be gone: it is in the backlog.
+            self.truth.sealed &= self.tracked()
+            self.tracked = None
+        self.disk.faults.clear()
+        self.disk.inject = None
+        self.disk.space_bytes = None
+        self.fault_lasts = False
+        self.disk.crash(mode)
+        for name in ("_index", "_tree"):
+            rows: SimKeyValue = getattr(self, name)
+            keep = {"drop": 0, "keep": rows.unsynced, "torn": None}[mode]
+            setattr(self, name, self._hooked(rows.crash(keep), name[1:]))
+
+    # -- lives ------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def stores(self, *, close: bool) -> AsyncIterator[Stores]:
+        """Metadata and bookie, recovered and not swept yet. With `close` the bookie ends in order."""
+        async with trio.open_nursery() as nursery:
+            metadata = MetadataStore(self._tree, threaded=False)
+            await nursery.start(metadata.run)
+            bookie = await Bookie.open(
+                self.disk,
+                self._index,
+                DIRECTORY,
+                SMALL_BOOKIE,
+                existing_ledgers=functools.partial(existing_ledgers, metadata),
+                threaded=False,
+            )
+            await nursery.start(bookie.run)
+            yield Stores(bookie, metadata)
+            if close:
+                await bookie.close()
+            nursery.cancel_scope.cancel()
+
+    def run(self, script: Callable[[TopicWorld], Awaitable[None]]) -> bool:
+        """False if the power went or a fault ended it. Anything else that comes out is a bug."""
+        return lives(self.seed, lambda: script(self), self._may_end, HANG_S)
+
+    def _may_end(self, error: BaseException) -> bool:
+        if isinstance(error, BaseExceptionGroup):
+            return all(map(self._may_end, error.exceptions))
+        if isinstance(error, Broken):
+            return False
+        if self.disk.is_off or isinstance(error, PowerCut | trio.Cancelled):
+            return True  # whatever a task makes of another one's end, the machine was off
+        if isinstance(error, trio.TooSlowError):
+            return self.fault_lasts  # who waits for space, or tries again, is as good as who gives up
+        harmed = self.disk.faults.active or self.disk.inject is not None
+        return (
+            harmed and isinstance(error, StorageError) and not isinstance(error, CorruptData | LedgerNotFound)
+        )
+
+    def recover(self) -> bool:
+        """Open, sweep, collect, and leave without a check; False if the power went."""
+        return self.run(_open_and_leave)
+
+    def read_failed(self) -> bool:
+        """Whether a fault was injected into a read, ever."""
+        return any("read" in text for text in self.disk.faults.log)
+
+    def used_bytes(self) -> int:
+        """Of all entry logs."""
+        directory = f"{DIRECTORY}/entry-logs"
+        return sum(self.disk.open(f"{directory}/{name}").size() for name in self.disk.list(directory))
+
+
+async def sweep(stores: Stores) -> None:
+    """As at a broker's start, before any topic is open."""
+    await sweep_unrecorded_ledgers(*stores)
+    await sweep_orphan_ledgers(*stores)
+
+
+async def _open_and_leave(world: TopicWorld) -> None:
+    async with world.stores(close=False) as stores:
+        promise(not stores.bookie.recovery.damages, f"a crash looks like damage: {stores.bookie.recovery}")
+        await sweep(stores)
+        await stores.bookie.collect_garbage()

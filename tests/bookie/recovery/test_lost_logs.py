@@ -1,0 +1,129 @@
+"""An entry log is lost, and a journal that was kept has its entries: they are put into another log."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from geminga.bookie.entry_logs.missing_logs import gaps, replace_missing
+from geminga.bookie.index.index_format import Row, Usage
+from geminga.bookie.index.ledger_index import LedgerIndex, LedgerRow
+from geminga.bookie.records.journal_position import JournalPosition
+from simulation.disk.sim_key_value import SimKeyValue
+
+World = Any
+LOGS = "data/entry-logs"
+
+
+async def three_logs(world: World) -> None:
+    """Three ledgers in several logs each; all is flushed."""
+    world.settings = replace(world.settings, journal_file_bytes=100_000)  # so that one keeps it all
+    async with world.running() as bookie:
+        for ledger_id in (1, 2, 3):
+            world.create(bookie, ledger_id)
+        for _ in range(6):
+            await world.add(bookie, 1, 2, 3, count=7)
+            await bookie.flush()
+        await world.delete(bookie, 3)
+        await bookie.collect_garbage()
+
+
+def logs(world: World) -> list[str]:
+    return [name for name in world.disk.list(LOGS) if name.endswith(".log")]
+
+
+@pytest.mark.parametrize("index_lost", [False, True])
+@pytest.mark.parametrize("lost", [0, 1, -1])
+async def test_the_journals_give_it_back(
+    new_world: Callable[..., World], lost: int, index_lost: bool
+) -> None:
+    world = new_world()
+    await three_logs(world)
+    names = logs(world)
+    assert len(names) >= 3
+    world.disk.unlink(f"{LOGS}/{names[lost]}")
+    if index_lost:
+        world.lose_index()
+    async with world.running() as bookie:
+        assert bookie.recovery.logs_missing == ()
+        assert bookie.recovery.entries_replayed > 5
+        if not index_lost:
+            assert bookie.recovery.entries_moved == bookie.recovery.entries_replayed
+        for ledger_id in (1, 2):
+            assert await world.read_back(bookie, ledger_id) == 41
+        if not index_lost:
+            assert bookie.ledgers() == {1, 2}
+    async with world.running() as bookie:
+        assert bookie.recovery.clean, bookie.recovery
+
+
+def test_a_crash_in_between_leaves_it_to_the_next_start(new_world: Callable[..., World]) -> None:
+    for at in itertools.count(step=3):
+        world = new_world(at)
+        assert world.run(three_logs)
+        world.disk.unlink(f"{LOGS}/{logs(world)[1]}")
+        world.disk.sync_directory(LOGS)
+        world.disk.crash_at = world.disk.operations + at
+        whole = world.recover()
+        world.crash("torn")
+        assert world.run(all_is_there)
+        world.check()
+        if whole:
+            break
+    assert at > 5
+
+
+async def all_is_there(world: World) -> None:
+    async with world.running() as bookie:
+        for ledger_id in (1, 2):
+            assert await world.read_back(bookie, ledger_id) == 41
+        assert bookie.ledgers() == {1, 2}
+
+
+async def test_the_id_of_a_deleted_log_is_not_used_again(new_world: Callable[..., World]) -> None:
+    world = new_world()
+    async with world.running() as bookie:
+        world.create(bookie, 1)
+        await world.add(bookie, 1, count=3)
+        await bookie.flush()
+        await world.delete(bookie, 1)
+    async with world.running() as bookie:
+        await bookie.collect_garbage()
+    assert logs(world) == []
+    async with world.running() as bookie:
+        world.create(bookie, 2)
+        await world.add(bookie, 2)
+        await bookie.flush()
+    assert logs(world) == [f"{2:020}.log"]
+
+
+def test_rows_of_a_missing_log_are_replaced_where_they_overlap() -> None:
+    index = LedgerIndex(SimKeyValue())
+    marks = (JournalPosition(1, 4096),)
+    index.flushed(
+        [
+            LedgerRow(5, Row(0, 1, 64, range(10, 110, 10))),
+            LedgerRow(5, Row(10, 2, 64, range(10, 110, 10))),
+            LedgerRow(5, Row(20, 3, 64, range(10, 60, 10))),
+        ],
+        marks,
+    )
+    present = {1, 3}
+    assert gaps(index, 5, present) == [(10, 19)]
+    new = LedgerRow(5, Row(12, 4, 64, range(10, 40, 10)))
+    assert replace_missing(index, new, present | {4}) == 3
+    assert gaps(index, 5, present | {4}) == [(10, 11), (15, 19)]
+    assert [(row.first, row.last, row.log_id, row.offset) for row in index.rows(5)] == [
+        (0, 9, 1, 64),
+        (10, 11, 2, 64),
+        (12, 14, 4, 64),
+        (15, 19, 2, 114),
+        (20, 24, 3, 64),
+    ]
+    assert index.usage[2] == {5: Usage(7, 70)}
+    assert index.usage[4] == {5: Usage(3, 30)}
+    assert replace_missing(index, LedgerRow(5, Row(0, 9, 64, range(10, 20, 10))), {1, 2, 3, 4}) == 0

@@ -1,0 +1,153 @@
+"""Delayed messages and the reads that find them: many at once, from many sides, and reads that fail."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from geminga.broker.dispatch.consumer import KEY_SHARED, SHARED
+from geminga.errors import StorageError
+from tests.broker.dispatch_rig import OpenRig, Rig, message
+
+
+async def publish(rig: Rig, delays_ms: list[int]) -> None:
+    now_ms = rig.now_ms()
+    await rig.publish(
+        *(
+            message(b"%d" % n, key=f"k{n % 7}", deliver_at_ms=now_ms + delay_ms if delay_ms else 0)
+            for n, delay_ms in enumerate(delays_ms)
+        )
+    )
+
+
+@pytest.mark.parametrize("sub_type", [SHARED, KEY_SHARED])
+@pytest.mark.parametrize("is_shared", [False, True])
+async def test_what_is_behind_several_reads_of_delayed_messages_comes_at_once(
+    dispatch_rig: OpenRig, autojump_clock: MockClock, sub_type: str, is_shared: bool
+) -> None:
+    """As Pulsar's testEverythingFilteredInMultipleReads: of three whole reads nothing can be dispatched."""
+    async with dispatch_rig() as rig:
+        await rig.index(strict=True, tick_ms=16, is_shared=is_shared)
+        subscription = await rig.subscription(read_entries_max=10)
+        await publish(rig, [5000] * 35 + [0] * 3)
+        client = rig.join(subscription, sub_type, permits=10)
+        await rig.settle()
+        assert client.new() == [b"35", b"36", b"37"]
+        assert subscription.statistics().msg_delayed == 35
+        await trio.sleep(6)
+        client.flow(100)
+        await rig.settle()
+        assert client.new() == [b"%d" % n for n in range(35)]
+
+
+@pytest.mark.parametrize("sub_type", [SHARED, KEY_SHARED])
+async def test_large_messages_that_fall_due_together_are_not_read_together(
+    dispatch_rig: OpenRig, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, sub_type: str
+) -> None:
+    async with dispatch_rig() as rig:
+        await rig.index(strict=True, tick_ms=16, is_shared=True)
+        subscription = await rig.subscription(read_bytes_max=50_000)
+        due_ms = rig.now_ms() + 5000
+        await rig.publish(*(message(b"%05d" % n * 2000, key="k", deliver_at_ms=due_ms) for n in range(60)))
+        client = rig.join(subscription, sub_type, permits=100)
+        await rig.settle()
+        assert (client.new(), subscription.statistics().msg_delayed) == ([], 60)
+        read = rig.ledger.read_positions
+        read_bytes: list[int] = []
+
+        async def weighed(*arguments: Any) -> Any:
+            entries = await read(*arguments)
+            read_bytes.append(sum(len(entry.body) for entry in entries))
+            return entries
+
+        monkeypatch.setattr(rig.ledger, "read_positions", weighed)
+        await trio.sleep(6)
+        await rig.settle()
+        assert [payload[:5] for payload in client.new()] == [b"%05d" % n for n in range(60)]
+        assert len(read_bytes) >= 12
+        assert max(read_bytes) < 65_000
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+async def test_a_thousand_messages_while_reads_are_asked_for_all_the_time(
+    dispatch_rig: OpenRig, autojump_clock: MockClock, is_shared: bool
+) -> None:
+    """As Pulsar's testDelayedDeliveryWithMultipleConcurrentReadEntries: none early, lost or doubled."""
+    async with dispatch_rig(ledger_entries_max=150, rollover_min_ms=0) as rig:
+        await rig.index(strict=True, tick_ms=16, is_shared=is_shared)
+        subscription = await rig.subscription()
+        clients = [rig.join(subscription, SHARED, f"c{n}", permits=40) for n in range(3)]
+        draw = random.Random(1)
+        started_ms = rig.now_ms()
+        due_ms = [started_ms + draw.randrange(500, 3000) for _ in range(1000)]
+        came: list[int] = []
+
+        def look() -> None:
+            for client in clients:
+                for payload in client.new():
+                    assert rig.now_ms() >= due_ms[int(payload)], f"{payload!r} is early"
+                    came.append(int(payload))
+                    client.flow(1)
+                    if len(came) % 5 == 0:
+                        client.ack_all()
+
+        for first in range(0, 1000, 100):
+            await rig.publish(
+                *(message(b"%d" % n, deliver_at_ms=due_ms[n]) for n in range(first, first + 100))
+            )
+            look()
+        while len(came) < 1000:
+            assert rig.now_ms() < started_ms + 10_000, f"{1000 - len(came)} are missing"
+            subscription.wake()
+            await trio.sleep(0.003)
+            look()
+        await trio.sleep(5)
+        look()
+        assert sorted(came) == list(range(1000))
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+async def test_reads_that_fail_for_a_while_lose_no_delayed_message(
+    dispatch_rig: OpenRig, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, is_shared: bool
+) -> None:
+    """As Pulsar's testDispatcherReadFailure: neither the reads that find them nor those that fetch what is
+    due."""
+    async with dispatch_rig() as rig:
+        await rig.index(strict=True, tick_ms=16, is_shared=is_shared)
+        subscription = await rig.subscription(read_retry_ms_min=100, read_retry_ms_max=400)
+        fails = True
+        failed = 0
+
+        def failing(name: str) -> None:
+            read = getattr(rig.ledger, name)
+
+            async def try_to(*arguments: Any) -> Any:
+                nonlocal failed
+                if fails:
+                    failed += 1
+                    raise StorageError("no answer")
+                return await read(*arguments)
+
+            monkeypatch.setattr(rig.ledger, name, try_to)
+
+        failing("read")
+        failing("read_positions")
+        monkeypatch.setattr(rig.ledger, "read_cached", lambda *_: [])
+        await publish(rig, [3000 + n for n in range(20)])
+        client = rig.join(subscription, SHARED)
+        await trio.sleep(2)
+        assert failed > 2
+        fails = False
+        await trio.sleep(0.5)
+        assert (client.payloads, subscription.statistics().msg_delayed) == ([], 20)
+        fails, failed = True, 0
+        await trio.sleep(2)
+        assert failed > 2
+        assert not client.payloads
+        fails = False
+        await trio.sleep(2)
+        assert sorted(client.payloads, key=int) == [b"%d" % n for n in range(20)]

@@ -1,0 +1,321 @@
+"""What an operator sees of delayed messages, and what is done for one."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from geminga.broker.dispatch.consumer import EXCLUSIVE, SHARED
+from geminga.broker.operator.delayed_view import DelayedOperator, NotDelayed
+from geminga.broker.subscription.subscription import Subscription
+from geminga.chaos.bucket_damage import NothingLeft
+from geminga.errors import NotAllowed
+from geminga.position import Position
+from tests.broker.delays.test_topic_delays import BUCKETS, bucket_keys, publish, until
+from tests.broker.dispatch_rig import TOPIC, OpenRig, Rig, message
+
+
+def operator(rig: Rig, *, allows_damage: bool = False) -> DelayedOperator:
+    def subscription(name: str) -> Subscription:
+        found: Subscription = rig.topic.subscriptions[name]
+        return found
+
+    topic = SimpleNamespace(subscription=subscription, delays=rig.delays)
+
+    async def get(name: object, *, create: bool) -> Any:
+        assert name == TOPIC
+        return topic
+
+    return DelayedOperator(SimpleNamespace(get=get), allows_damage=allows_damage)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("settings", [{}, BUCKETS, {**BUCKETS, "is_shared": True}])
+async def test_counts_by_due_time(
+    dispatch_rig: OpenRig, autojump_clock: MockClock, settings: dict[str, Any]
+) -> None:
+    async with dispatch_rig(ledger_entries_max=25, rollover_min_ms=0) as rig:
+        await rig.index(**{"strict": True, "tick_ms": 16, **settings})
+        subscription = await rig.subscription()
+        other = await rig.subscription("other")
+        clients = [rig.join(subscription, SHARED), rig.join(other, SHARED)]
+        chance = random.Random(5)
+        delays = [chance.randrange(100_000, 200_000) for _ in range(150)]
+        started_ms = rig.now_ms()
+        positions = await publish(rig, delays)
+        await until(lambda: len(subscription.delayed) == 150 == len(other.delayed))
+        await trio.sleep(1)
+        subscription.skip_to(positions[9])
+        view = operator(rig)
+        rows = await view.histogram(TOPIC, "s", 10_000)
+        assert sum(row.messages for row in rows) == pytest.approx(140, abs=5)
+        for row in rows:
+            assert row.to_ms - row.from_ms == 10_000
+            wanted = sum(row.from_ms <= started_ms + delay < row.to_ms for delay in delays[10:])
+            assert row.messages == pytest.approx(wanted, abs=10)
+        assert len(await view.histogram(TOPIC, "s", 1)) <= 1000
+        summary = await view.summary(TOPIC, "s")
+        assert (summary.messages, summary.is_shared) == (140, bool(settings.get("is_shared")))
+        assert summary.next_due_ms is not None
+        assert all(not client.positions for client in clients)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"is_shared": True}, BUCKETS, {**BUCKETS, "is_shared": True}], ids=str
+)
+async def test_each_message_is_counted_in_one_place_whoever_comes_and_goes(
+    dispatch_rig: OpenRig, autojump_clock: MockClock, settings: dict[str, Any]
+) -> None:
+    async with dispatch_rig(ledger_entries_max=25, rollover_min_ms=0) as rig:
+        await rig.index(**{"strict": True, "tick_ms": 16, **settings})
+        subscription = await rig.subscription()
+        client = rig.join(subscription, SHARED, permits=5)
+        view = operator(rig)
+
+        async def counts() -> tuple[int, int, int, int, int]:
+            """Waiting, due of these, with consumers, to be sent again, unread."""
+            await rig.settle()
+            found = await view.summary(TOPIC, "s")
+            parts = found.messages, found.pending, found.to_be_sent_again, found.unread
+            assert sum(parts) == found.backlog
+            return parts[0], found.due, *parts[1:]
+
+        await publish(rig, [10_000 + n for n in range(30)] + [200_000 + n for n in range(30)] + [0] * 5)
+        await until(lambda: len(subscription.delayed) == 60)
+        assert await counts() == (60, 0, 5, 0, 0)
+        await trio.sleep(11)
+        assert await counts() == (60, 30, 5, 0, 0), "due, and nobody takes it"
+        client.nack(client.positions[0])
+        assert await counts() == (60, 30, 4, 1, 0)
+        client.flow(11)
+        assert await counts() == (49, 19, 15, 1, 0), "eleven were taken, and there was one already"
+        client.nack(client.positions[7])
+        assert await counts() == (49, 19, 14, 2, 0)
+        client.leave()
+        assert await counts() == (49, 19, 0, 0, 16), "nobody has what it had"
+        await publish(rig, [100_000] * 10)
+        known = 10 if settings.get("is_shared") else 0
+        assert await counts() == (49 + known, 19, 0, 0, 26 - known)
+        other = rig.join(subscription, SHARED, permits=40)
+        await until(lambda: len(other.positions) == 35)
+        assert await counts() == (40, 0, 35, 0, 0)
+
+
+async def test_an_exclusive_consumer_has_what_was_sent_to_it(dispatch_rig: OpenRig) -> None:
+    async with dispatch_rig() as rig:
+        await rig.index()
+        subscription = await rig.subscription()
+        client = rig.join(subscription, EXCLUSIVE, permits=3)
+        await publish(rig, [0, 50_000, 0, 50_000, 0])
+        await rig.settle()
+        assert len(client.positions) == 3
+        found = await operator(rig).summary(TOPIC, "s")
+        assert (found.messages, found.pending, found.unread, found.backlog) == (0, 3, 2, 5)
+        assert not found.holds_back
+
+
+async def test_pages_of_what_waits(dispatch_rig: OpenRig, autojump_clock: MockClock) -> None:
+    async with dispatch_rig(ledger_entries_max=25, rollover_min_ms=0) as rig:
+        await rig.index(**BUCKETS)
+        subscription = await rig.subscription()
+        rig.join(subscription, SHARED)
+        delays = [0 if n % 4 == 0 else 50_000 + n for n in range(120)]
+        started_ms = rig.now_ms()
+        positions = await publish(rig, delays)
+        await until(lambda: len(subscription.delayed) == 90)
+        view, start, found = operator(rig), Position(0, 0), []
+        for _ in range(10):
+            page = await view.messages(TOPIC, "s", start, 40)
+            found += page.messages
+            assert len(page.messages) <= 40
+            if page.next is None:
+                break
+            start = Position(*map(int, page.next.split(":")))
+        expected = [(*p, started_ms + d) for p, d in zip(positions, delays, strict=True) if d]
+        assert [(m.ledger_id, m.entry_id, m.due_ms) for m in found] == expected
+
+
+async def test_why_a_message_is_not_delivered(dispatch_rig: OpenRig, autojump_clock: MockClock) -> None:
+    async with dispatch_rig() as rig:
+        await rig.index(strict=True, tick_ms=16)
+        subscription = await rig.subscription()
+        client = rig.join(subscription, SHARED, permits=3)
+        positions = await publish(rig, [0, 0, 1000, 50_000, 0, 0, 0])
+        view = operator(rig)
+        await rig.settle()
+        client.ack(positions[0])
+
+        async def reason(position: Position) -> str:
+            return (await view.why(TOPIC, "s", position)).reason
+
+        assert await reason(positions[0]) == "acknowledged"
+        assert await reason(positions[1]) == "pending"
+        assert await reason(positions[2]) == "delayed"
+        assert "50." in (await view.why(TOPIC, "s", positions[3])).text
+        assert await reason(positions[6]) == "not-read-yet"
+        assert await reason(Position(positions[0].ledger_id, 99)) == "no-such-entry"
+        await trio.sleep(2)
+        due = await view.why(TOPIC, "s", positions[2])
+        assert due.reason == "due"
+        assert "0 of 1" in due.text
+        client.nack(positions[1])
+        assert await reason(positions[1]) == "to-be-sent-again"
+
+
+async def test_cancelled_messages_never_come(dispatch_rig: OpenRig, autojump_clock: MockClock) -> None:
+    async with dispatch_rig() as rig:
+        await rig.index(strict=True, tick_ms=16)
+        subscription = await rig.subscription()
+        client = rig.join(subscription, SHARED)
+        positions = await publish(rig, [0, 1000, 1000, 1000])
+        await rig.settle()
+        view = operator(rig)
+        result = await view.cancel(TOPIC, "s", [positions[0], positions[2], positions[2]])
+        assert result.cancelled == 1
+        assert [left.message for left in result.not_cancelled] == [f"{positions[0][0]}:{positions[0][1]}"]
+        assert "was sent to the consumer" in result.not_cancelled[0].why
+        assert len(subscription.delayed) == 2
+        assert not subscription.cursor.is_dirty, "durable by now"
+        await trio.sleep(2)
+        assert client.positions == [positions[0], positions[1], positions[3]]
+
+
+async def test_messages_that_nobody_has_read_are_cancelled_too(
+    dispatch_rig: OpenRig, autojump_clock: MockClock
+) -> None:
+    async with dispatch_rig() as rig:
+        await rig.index(strict=True, tick_ms=16)
+        subscription = await rig.subscription()
+        positions = await publish(rig, [0, 5000, 5000])
+        result = await operator(rig).cancel(TOPIC, "s", [positions[0], positions[1]])
+        assert result.cancelled == 1
+        assert "has not been read yet: no consumer is connected" in result.not_cancelled[0].why
+        client = rig.join(subscription, SHARED)
+        await trio.sleep(6)
+        assert client.positions == [positions[0], positions[2]]
+
+
+async def test_looking_at_an_exclusive_subscription_holds_nothing_back_for_it(
+    dispatch_rig: OpenRig, autojump_clock: MockClock
+) -> None:
+    async with dispatch_rig() as rig:
+        await rig.index(strict=True, tick_ms=16, is_shared=True)
+        exclusive = await rig.subscription("x")
+        rig.join(await rig.subscription(), SHARED)
+        client = rig.join(exclusive, EXCLUSIVE)
+        positions = await publish(rig, [5000, 5000])
+        await rig.settle()
+        view = operator(rig)
+        assert sum(row.messages for row in await view.histogram(TOPIC, "s", 1000)) == 2
+        assert await view.histogram(TOPIC, "x", 1000) == []
+        assert (await view.messages(TOPIC, "x", Position(0, 0), 10)).messages == []
+        result = await view.cancel(TOPIC, "x", [positions[1]])
+        assert (result.cancelled, len(result.not_cancelled)) == (0, 1)
+        assert client.positions == positions
+        assert (await view.summary(TOPIC, "x")).pending == 2
+
+
+@pytest.mark.parametrize("settings", [{}, BUCKETS, {**BUCKETS, "is_shared": True}], ids=str)
+async def test_other_times_are_seen_where_they_are(
+    dispatch_rig: OpenRig, autojump_clock: MockClock, settings: dict[str, Any]
+) -> None:
+    """However often a message was given another time, and wherever its first one is kept."""
+    async with dispatch_rig(ledger_entries_max=25, rollover_min_ms=0) as rig:
+        await rig.index(**{"strict": True, "tick_ms": 16, **settings})
+        subscription = await rig.subscription()
+        rig.join(subscription, SHARED)
+        positions = await publish(rig, [100_000 + n for n in range(100)])
+        await until(lambda: len(subscription.delayed) == 100)
+        await trio.sleep(1)
+        view, started_ms = operator(rig), rig.now_ms()
+        hour_ms = 3_600_000
+        for hours in (2, 9, 5):
+            for position in (positions[0], positions[60], positions[99]):
+                await view.reschedule(TOPIC, "s", position, started_ms + hours * hour_ms)
+            rows = await view.histogram(TOPIC, "s", hour_ms)
+            first, last = rows[0], rows[-1]
+            assert sum(row.messages for row in rows[:-1]) == 97
+            assert first.from_ms <= started_ms + 100_000 < rows[-2].to_ms
+            assert last.from_ms <= started_ms + hours * hour_ms < last.to_ms
+            assert (last.messages, last.is_estimated) == (3, False)
+        for position in positions[:99]:
+            await view.reschedule(TOPIC, "s", position, started_ms + 8 * hour_ms)
+        summary = await view.summary(TOPIC, "s")
+        assert summary.next_due_ms is not None
+        if not settings:
+            assert summary.next_due_ms == pytest.approx(started_ms + 5 * hour_ms, abs=16)
+
+
+async def test_other_times(dispatch_rig: OpenRig, autojump_clock: MockClock) -> None:
+    async with dispatch_rig() as rig:
+        await rig.index(strict=True, tick_ms=16)
+        subscription = await rig.subscription()
+        client = rig.join(subscription, SHARED)
+        positions = await publish(rig, [1000, 50_000, 60_000])
+        await rig.settle()
+        view = operator(rig)
+        await view.reschedule(TOPIC, "s", positions[2], None)
+        await view.reschedule(TOPIC, "s", positions[0], rig.now_ms() + 5000)
+        await trio.sleep(2)
+        assert client.positions == [positions[2]]
+        assert (await view.messages(TOPIC, "s", Position(0, 0), 1)).messages[0].due_ms > rig.now_ms()  # type: ignore[operator]
+        await trio.sleep(4)
+        assert client.positions == [positions[2], positions[0]]
+        for gone in (positions[0], positions[2], Position(77, 0)):
+            with pytest.raises(NotDelayed):
+                await view.reschedule(TOPIC, "s", gone, None)
+
+
+@pytest.mark.parametrize("how", ["lose", "truncate", "corrupt"])
+async def test_a_bucket_is_damaged_only_where_that_is_allowed(
+    dispatch_rig: OpenRig, autojump_clock: MockClock, how: Any
+) -> None:
+    async with dispatch_rig(ledger_entries_max=25, rollover_min_ms=0) as rig:
+        await rig.index(**BUCKETS)
+        subscription = await rig.subscription()
+        client = rig.join(subscription, SHARED)
+        positions = await publish(rig, [70_000 + 10 * n for n in range(60)])
+        view = operator(rig, allows_damage=True)
+
+        async def stored() -> list[Any]:
+            return [bucket for bucket in await view.buckets(TOPIC, "s") if bucket.ledger_id is not None]
+
+        async def wear_out(ledger_id: int | None) -> None:
+            while ledger_id is not None:
+                ledger_id = await view.damage(TOPIC, "s", how, ledger_id)
+
+        await until(lambda: bucket_keys(subscription.cursor.properties))
+        before = await stored()
+        with pytest.raises(NotAllowed):
+            await operator(rig).damage(TOPIC, "s", how, None)
+        assert await view.damage(TOPIC, "s", how, 123_456) is None
+        damaged = await view.damage(TOPIC, "s", how, before[0].ledger_id)
+        assert damaged is not None
+        if how == "truncate":  # down to nothing, which the index does not know yet
+            with pytest.raises(NothingLeft):
+                await wear_out(damaged)
+        await trio.sleep(72)
+        assert client.positions == positions
+
+
+async def test_without_delayed_messages_there_is_nothing(dispatch_rig: OpenRig) -> None:
+    async with dispatch_rig() as rig:
+        await rig.index()
+        await rig.subscription()
+        await rig.publish(message(b"plain"))
+        view = operator(rig)
+        assert (await view.summary(TOPIC, "s")).messages == 0
+        assert await view.histogram(TOPIC, "s", 1000) == []
+        assert (await view.messages(TOPIC, "s", Position(0, 0), 10)).messages == []
+        assert await view.buckets(TOPIC, "s") == []
+        result = await view.cancel(TOPIC, "s", [Position(1, 1)])
+        assert (result.cancelled, [left.why for left in result.not_cancelled]) == (
+            0,
+            ["there is no message 1:1"],
+        )
+        with pytest.raises(NotDelayed):
+            await view.reschedule(TOPIC, "s", Position(1, 1), None)

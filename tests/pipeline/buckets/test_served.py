@@ -1,0 +1,197 @@
+"""Buckets made in bulk, served by a broker in a process of its own to the official client: exactly, whether
+they came to it stopped or running, and whether one of them was damaged meanwhile.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pulsar
+import pytest
+import trio
+
+from geminga.bookie.offline.inspection import LogRecord, walk_records
+from geminga.cli.main import main
+from geminga.cli.pipeline.stopped_topic import opened_topic
+from geminga.clock import RealClock
+from geminga.pipeline.buckets.buckets import Range
+from geminga.pipeline.buckets.store import named_buckets
+from geminga.storage.disk import RealDisk
+from geminga.tracker.buckets.bucket_owner import BucketOwner, CursorOwner, TopicOwner
+from tests.e2e.admin_http import Admin, topic_path
+from tests.e2e.broker_process import BrokerProcess
+from tests.pipeline.buckets.stored_backlog import SUBSCRIPTION, TOPIC, write_backlog
+from tests.pipeline.conftest import Call, Topics
+
+CLOCK = RealClock()
+MESSAGES = 100_000
+SAMPLE_STEP = 500
+DAY_MS = 86_400_000
+AHEAD_MS = 9000
+SETTINGS = {
+    "delayedDeliveryTrackerFactoryClassName": (
+        "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory"
+    ),
+    "isDelayedDeliveryDeliverAtTimeStrict": "true",
+    "brokerDeleteInactiveTopicsEnabled": "false",
+}
+
+
+def due_ms(start_ms: int, numbers: np.ndarray) -> np.ndarray:
+    """Every five-hundredth is due soon, the others in days."""
+    later = start_ms + 3 * DAY_MS + numbers * 7919 % DAY_MS
+    return np.where(numbers % SAMPLE_STEP == 7, start_ms + AHEAD_MS + numbers % 1500, later)
+
+
+class Stored:
+    """A data directory with the backlog, and the broker that runs on it from time to time."""
+
+    def __init__(self, directory: Path, *, shared: bool) -> None:
+        self.shared = shared
+        self.start_ms = CLOCK.now_ms()
+        due = functools.partial(due_ms, self.start_ms)
+        write_backlog(directory, MESSAGES, due, self.start_ms)
+        numbers = np.arange(7, MESSAGES, SAMPLE_STEP)
+        self.sample = dict(zip(numbers.tolist(), due(numbers).tolist(), strict=True))
+        settings = SETTINGS | {"delayedDeliverySharedIndexEnabled": str(shared).lower()}
+        self.broker = BrokerProcess(directory, settings=settings)
+
+    def rebuild(self, capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, str]:
+        capsys.readouterr()
+        if self.broker.is_running():
+            endpoints = self.broker.endpoints
+            where = ["--admin-url", endpoints.web_url, "--service-url", endpoints.service_url]
+        else:
+            where = ["--data-dir", str(self.broker.data_dir), *(["--shared"] if self.shared else [])]
+        topic = ["--topic", TOPIC, "--subscription", SUBSCRIPTION, "--master", "none"]
+        code = main(["pipeline", "rebuild", *where, *topic, *flags])
+        return code, capsys.readouterr().out
+
+    def buckets(self) -> dict[int, Range]:
+        """While the broker is stopped."""
+
+        async def look() -> dict[int, Range]:
+            async with opened_topic(str(self.broker.data_dir), TOPIC, SUBSCRIPTION) as found:
+                owner: BucketOwner = TopicOwner(found.topic) if self.shared else CursorOwner(found.cursor)
+                return named_buckets(owner)
+
+        return trio.run(look)
+
+    def damage(self, ledger_id: int) -> None:
+        """Flip a bit in the first entry of this ledger."""
+        for path in sorted(self.broker.data_dir.rglob("*.log"), reverse=True):
+            file = RealDisk().open(str(path))
+            try:
+                records = walk_records(file, 64, file.size())
+                ends = [r.end for r in records if isinstance(r, LogRecord) and r.ledger_id == ledger_id]
+            finally:
+                file.close()
+            if ends:
+                data = bytearray(path.read_bytes())
+                data[ends[0] - 10] ^= 1
+                path.write_bytes(data)
+                return
+        raise AssertionError("no entry log has it")
+
+
+@pytest.fixture
+def stored(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stored]:
+    made = Stored(tmp_path / "data", shared=request.param)
+    yield made
+    if made.broker.is_running():
+        made.broker.kill()
+
+
+def received(stored: Stored) -> dict[int, float]:
+    """Numbers and times of what comes, up to a second after the last of the sample is due."""
+    quiet = pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null")
+    client = pulsar.Client(stored.broker.endpoints.service_url, logger=quiet)
+    consumer = client.subscribe(TOPIC, SUBSCRIPTION, pulsar.ConsumerType.Shared)
+    came: dict[int, float] = {}
+    last_ms = max(stored.sample.values())
+    while len(came) < len(stored.sample) or CLOCK.now_ms() < last_ms + 1000:
+        try:
+            message = consumer.receive(1000)
+        except pulsar.Timeout:
+            assert CLOCK.now_ms() < last_ms + 30_000, f"{len(came)} of {len(stored.sample)} came"
+            continue
+        number = int.from_bytes(message.data(), "big")
+        assert number not in came
+        came[number] = CLOCK.now_ms()
+        consumer.acknowledge(message)
+    client.close()
+    return came
+
+
+def check_sample(stored: Stored) -> None:
+    came = received(stored)
+    assert came.keys() == stored.sample.keys()
+    assert min(at_ms - stored.sample[number] for number, at_ms in came.items()) >= 0
+
+
+def entries_read(stored: Stored) -> int:
+    text: Any = Admin(stored.broker.endpoints.web_url).get("/metrics/").text
+    name = "bookkeeper_server_READ_ENTRY_count{"
+    (line,) = [one for one in text.splitlines() if one.startswith(name) and 'success="true"' in one]
+    return int(float(line.rpartition(" ")[2]))
+
+
+@pytest.mark.parametrize("stored", [True], indirect=True, ids=["shared"])
+def test_a_broker_serves_what_was_built_while_it_was_stopped(
+    stored: Stored, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And what was damaged and repaired; it reads what it delivers, and nothing else of the backlog."""
+    code, out = stored.rebuild(capsys)
+    assert (code, out) == (0, "2 buckets made, of 100,000 delayed messages\n")
+    hit = max(stored.buckets())
+    stored.damage(hit)
+    code, out = stored.rebuild(capsys, "--verify")
+    assert (code, "2 buckets, 1 of them wrong" in out, "damaged" in out) == (1, True, True)
+    code, out = stored.rebuild(capsys, "--repair")
+    assert (code, "1 buckets made" in out) == (0, True)
+    assert hit not in stored.buckets()
+    stored.broker.start()
+    check_sample(stored)
+    assert entries_read(stored) < len(stored.sample) + 100
+    assert stored.broker.stop() == 0
+    assert "is lost" not in stored.broker.log_tail(1000)
+
+
+@pytest.mark.parametrize("stored", [False], indirect=True, ids=["own"])
+def test_a_running_broker_takes_in_what_was_built_from_what_it_serves(
+    stored: Stored, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored.broker.start()
+    code, out = stored.rebuild(capsys)
+    assert code == 0
+    assert out.startswith("2 buckets taken in instead of 0, of 100,000 delayed messages, 100,000 of them new")
+    before = entries_read(stored)
+    check_sample(stored)
+    assert entries_read(stored) - before < len(stored.sample) + 100
+    code, out = stored.rebuild(capsys, "--verify")
+    assert (code, out.splitlines()[-1]) == (0, "2 buckets, 0 of them wrong")
+    code, out = stored.rebuild(capsys)
+    assert (code, out.partition(",")[0]) == (0, "1 buckets taken in instead of 2")
+    assert "0 of them new to the index; 0 others" in out
+    assert stored.broker.stop() == 0
+    hit = min(stored.buckets())
+    stored.damage(hit)
+    assert stored.broker.start()
+    code, out = stored.rebuild(capsys, "--repair")
+    assert (code, "damaged" in out) == (0, True)
+    assert stored.rebuild(capsys, "--verify")[0] == 0
+
+
+def test_an_index_without_buckets_says_which_setting_makes_them(
+    topics: Topics, admin: Admin, topic: str, call: Call
+) -> None:
+    topics.write(topic, {"value": [b"x"]})
+    assert admin.put(f"/admin/v2/{topic_path(topic)}/subscription/s", {}).status == 204
+    at = topics.endpoints
+    where = ("--admin-url", at.web_url, "--url", at.service_url, "--topic", topic, "--subscription", "s")
+    code, _, error = call("rebuild", *where, "--verify", "--master", "none")
+    assert (code, "delayedDeliveryTrackerFactoryClassName=org.apache.pulsar" in error) == (1, True)

@@ -1,0 +1,234 @@
+"""What a producer or a broken file may contain: read, or refused in words that name the entry."""
+
+from __future__ import annotations
+
+import random
+import struct
+import zlib
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+from fastcrc.crc32 import iscsi as crc_32c
+
+from geminga.errors import GemingaError, ProtocolError
+from geminga.pipeline.client.frames import CorruptEntry, FrameBuffer, Taken
+from geminga.pipeline.columns import payloads
+from geminga.pipeline.columns.batches import split
+from geminga.pipeline.columns.columns import MORE_COLUMNS, ColumnMaker, column_names
+from geminga.pipeline.columns.entries import Entries, read_entries
+from geminga.pipeline.columns.payloads import BadPayload, ChunkedMessages, inflate, plain_payloads, portions
+from geminga.pipeline.topics.unreadable import UnreadableEntry, entries_of, messages_of
+from geminga.wire import pulsar_pb2 as pb
+
+SCHEMA = pa.schema(list(({"value": pa.binary()} | column_names(list(MORE_COLUMNS))).items()))
+NEVER_MS = 2**63 - 1
+PLACE = "entry 1:2"
+
+
+def packed(codec: str, payload: bytes) -> bytes:
+    return bytes(pa.Codec(codec).compress(payload, asbytes=True))
+
+
+COMPRESS: dict[int, Callable[[bytes], bytes]] = {
+    pb.LZ4: lambda payload: packed("lz4_raw", payload),
+    pb.ZLIB: zlib.compress,
+    pb.ZSTD: lambda payload: packed("zstd", payload),
+    pb.SNAPPY: lambda payload: packed("snappy", payload),
+}
+
+
+def single(payload: bytes, **fields: object) -> bytes:
+    metadata = pb.SingleMessageMetadata(payload_size=len(payload), **fields).SerializeToString()  # type: ignore[arg-type]
+    return struct.pack(">I", len(metadata)) + metadata + payload
+
+
+def metadata(**fields: object) -> bytes:
+    known = {"producer_name": "p", "sequence_id": 7, "publish_time": 1_700_000_000_000} | fields
+    return pb.MessageMetadata(**known).SerializeToString()  # type: ignore[arg-type]
+
+
+def message(
+    payload: bytes, head: bytes, *, entry_id: int = 0, stamp: bytes = b"", command: bytes | None = None
+) -> bytes:
+    rest = struct.pack(">I", len(head)) + head + payload
+    body = stamp + b"\x0e\x01" + struct.pack(">I", crc_32c(rest)) + rest
+    if command is None:
+        place = pb.MessageIdData(ledgerId=3, entryId=entry_id)
+        delivery = pb.CommandMessage(consumer_id=1, message_id=place)
+        command = pb.BaseCommand(type=pb.BaseCommand.Type.MESSAGE, message=delivery).SerializeToString()
+    return struct.pack(">II", 4 + len(command) + len(body), len(command)) + command + body
+
+
+def taken(*frames: bytes) -> Taken:
+    data = b"".join(frames)
+    buffer = FrameBuffer(len(data) + 100)
+    buffer.room()[: len(data)] = data
+    buffer.received(len(data))
+    return buffer.take()
+
+
+def rows(*frames: bytes) -> list[dict[str, object]]:
+    entries = read_entries(*taken(*frames))
+    batch = ColumnMaker("t", SCHEMA).batch(split(entries, plain_payloads(entries, ChunkedMessages())))
+    batch.validate(full=True)
+    for name in [name for name in SCHEMA.names if name.endswith("Time")]:
+        ms = batch.column(name).cast(pa.int64())
+        batch = batch.set_column(batch.schema.names.index(name), name, ms)
+    found: list[dict[str, object]] = batch.to_pylist()
+    return found
+
+
+@pytest.mark.parametrize("compression", COMPRESS)
+@pytest.mark.parametrize("size", [0, 1, 3, 11, 12, 13, 70, 1000])
+def test_a_payload_has_the_length_it_states_or_is_refused(compression: int, size: int) -> None:
+    plain = bytes(number * number % 251 for number in range(size))
+    data = COMPRESS[compression](plain)
+    assert inflate(compression, data, size, PLACE) == plain
+    for wrong in {size + 1, size + 1000, 2 * size + 7, max(size - 1, 0), 0} - {size}:
+        with pytest.raises(BadPayload, match=PLACE):
+            inflate(compression, data, wrong, PLACE)
+    if size:
+        with pytest.raises(BadPayload, match=PLACE):
+            inflate(compression, b"", size, PLACE)
+
+
+def test_much_that_was_packed_well_is_inflated_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(payloads, "INFLATED_AT_ONCE_BYTES", 250)
+    sizes = [100, 100, 100, 0, 400, 20, 20]
+    frames = [
+        message(COMPRESS[pb.ZSTD](bytes(size)), metadata(compression=pb.ZSTD, uncompressed_size=size))
+        for size in sizes
+    ]
+    found: list[Entries] = list(portions(read_entries(*taken(*frames))))
+    assert [part.uncompressed_bytes.tolist() for part in found] == [[100, 100], [100, 0], [400], [20, 20]]
+    values = [
+        len(row["value"])
+        for part in found
+        for row in ColumnMaker("t", SCHEMA)
+        .batch(split(part, plain_payloads(part, ChunkedMessages())))
+        .to_pylist()
+    ]
+    assert values == sizes
+
+
+def test_times_that_no_column_can_say_are_as_far_as_can_be() -> None:
+    last = NEVER_MS // 1000 * 1000
+    (row,) = rows(
+        message(b"x", metadata(deliver_at_time=NEVER_MS, event_time=NEVER_MS, publish_time=NEVER_MS))
+    )
+    assert (row["__deliverAtTime"], row["__eventTime"], row["__publishTime"]) == (last, last, last)
+    (row,) = rows(message(single(b"x", event_time=2**62), metadata(num_messages_in_batch=1)))
+    assert row["__eventTime"] == last
+
+
+def test_keys_that_are_not_the_base64_they_claim_stay_as_they_are() -> None:
+    batch = b"".join(
+        single(b"", partition_key=key, partition_key_b64_encoded=True)
+        for key in ("aGk=", "!", "abcde", "a\nb=")
+    )
+    assert [row["__key"] for row in rows(message(batch, metadata(num_messages_in_batch=4)))] == [
+        b"hi",
+        b"!",
+        b"abcde",
+        b"a\nb=",
+    ]
+
+
+def test_sequence_ids_are_those_that_messages_say() -> None:
+    batch = single(b"a", sequence_id=10) + single(b"b", sequence_id=20) + single(b"c")
+    found = rows(message(batch, metadata(num_messages_in_batch=3)), message(b"d", metadata()))
+    assert [row["__sequenceId"] for row in found] == [10, 20, 9, 7]
+
+
+def test_a_batch_of_none_has_none() -> None:
+    found = rows(
+        message(b"", metadata(num_messages_in_batch=0)),
+        message(single(b"a", compacted_out=True), metadata(num_messages_in_batch=1)),
+        message(single(b"b"), metadata(num_messages_in_batch=1), entry_id=2),
+    )
+    assert [(row["value"], row["__entryId"]) for row in found] == [(b"b", 2)]
+
+
+GOOD = message(b"fine", metadata())
+NOT_METADATA = message(b"x", metadata() + b"\x0f", entry_id=8)
+NO_PUBLISH_TIME = message(b"x", b"\x0a\x01p\x10\x07", entry_id=8)
+SHORT_BATCH = message(single(b"a") * 2, metadata(num_messages_in_batch=3), entry_id=8)
+NO_PROPERTY_KEY = message(b"x", metadata() + b"\x22\x03\x12\x01v", entry_id=8)
+
+
+@pytest.mark.parametrize("bad", [NOT_METADATA, NO_PUBLISH_TIME, SHORT_BATCH])
+def test_an_entry_that_breaks_the_rules_is_named(bad: bytes) -> None:
+    with pytest.raises(UnreadableEntry, match=r"persistent://a/b/c: entry 3:8 .*startingOffsets"):
+        messages_of(
+            "persistent://a/b/c", entries_of("persistent://a/b/c", taken(GOOD, bad, GOOD)), ChunkedMessages()
+        )
+
+
+def test_a_property_without_a_key_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="a property without a key"):
+        rows(GOOD, NO_PROPERTY_KEY)
+
+
+def test_what_cannot_be_inflated_is_named_with_its_topic() -> None:
+    bad = message(b"nonsense", metadata(compression=pb.ZSTD, uncompressed_size=9), entry_id=8)
+    with pytest.raises(BadPayload, match=r"persistent://a/b/c: entry 3:8"):
+        messages_of("persistent://a/b/c", read_entries(*taken(GOOD, bad)), ChunkedMessages())
+
+
+def test_bytes_that_are_no_commands_are_refused() -> None:
+    for command in (b"\x08\x09\x4a\x02\x12\x05", b"\xff" * 9, b"\x08\x09\x4a\x03\x12\x05\x08"):
+        bad = message(b"x", metadata(), command=command)
+        with pytest.raises(ProtocolError):
+            taken(bad)
+        with pytest.raises((ProtocolError, CorruptEntry)):
+            taken(bad[:-1] + b"y")
+
+
+def hostile(source: random.Random) -> bytes:
+    """A frame of which a few bytes are others than they should be; its checksum is right, mostly."""
+
+    def changed(data: bytes) -> bytes:
+        found = bytearray(data)
+        for _ in range(source.choice((0, 0, 1, 3))):
+            at = source.randrange(len(found) + 1)
+            found[at : at + source.choice((0, 1, 4))] = source.choice(
+                (b"", b"\xff", b"\x80\x80", b"\x12\x7f")
+            )
+        return bytes(found)
+
+    count = source.choice((None, 0, 1, 3, 20))
+    batch = b"".join(
+        single(
+            source.randbytes(source.choice((0, 2, 90))),
+            partition_key=source.choice(("k", "aGk=", "é")),
+            event_time=source.choice((0, 1, 2**63 - 1, 2**64 - 1)),
+            null_value=source.random() < 0.1,
+            partition_key_b64_encoded=source.random() < 0.3,
+        )
+        for _ in range(count or 1)
+    )
+    fields: dict[str, object] = {"publish_time": source.choice((0, 1, 2**63 - 1)), "sequence_id": 2**64 - 1}
+    if count is not None:
+        fields["num_messages_in_batch"] = count
+    payload = changed(batch)
+    compression = source.choice((pb.NONE, pb.NONE, *COMPRESS))
+    if compression != pb.NONE:
+        fields |= {"compression": compression, "uncompressed_size": len(payload) + source.choice((0, 0, 1))}
+        payload = changed(COMPRESS[compression](payload))
+    if source.random() < 0.2:
+        fields |= {"uuid": "u", "num_chunks_from_msg": source.randrange(3), "chunk_id": source.randrange(3)}
+    frame = message(payload, changed(metadata(**fields)), entry_id=source.randrange(4))
+    return changed(frame) if source.random() < 0.1 else frame
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_bytes_lead_to_any_other_error(seed: int) -> None:
+    source = random.Random(seed)
+    read = 0
+    for _ in range(250):
+        try:
+            read += len(rows(*(hostile(source) for _ in range(source.randint(1, 3)))))
+        except GemingaError:
+            continue
+    assert read > 20

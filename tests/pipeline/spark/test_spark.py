@@ -1,0 +1,196 @@
+"""The data source in a real Spark session: batch and stream, read and write, and what its errors say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.types import StructType
+
+from geminga.pipeline.client.topics import TopicMissing
+from geminga.pipeline.columns.columns import METADATA_COLUMNS
+from geminga.pipeline.errors import BadOption
+from geminga.pipeline.spark.source import PulsarSource
+from tests.e2e.admin_http import Admin, topic_path
+from tests.e2e.broker_process import Endpoints
+from tests.pipeline.conftest import Topics
+
+
+def source(reader: Any, broker: Endpoints, topic: str, **options: str) -> Any:
+    found = reader.format("pulsar").option("service.url", broker.service_url).option("topic", topic)
+    for name, value in options.items():
+        found = found.option(name, value)
+    return found
+
+
+def test_a_topic_is_a_dataframe_and_back(spark: Any, broker: Endpoints, topics: Topics, topic: str) -> None:
+    frame = spark.range(5000, numPartitions=3).selectExpr(
+        "cast(id as string) as value",
+        "cast(id % 10 as string) as __key",
+        "timestamp_millis(1000 + id) as __eventTime",
+        "map('n', cast(id as string)) as __messageProperties",
+    )
+    source(frame.write, broker, topic).mode("append").save()
+    read = source(spark.read, broker, topic, splitsPerPartition="3", columns="__entryId").load()
+    rows = read.selectExpr("cast(value as string) v", "cast(__key as string) k", "unix_millis(__eventTime) e",
+                           "__messageProperties['n'] n", "__topic t").collect()  # fmt: skip
+    assert sorted((int(r.v), r.k, r.e, r.n, r.t) for r in rows) == [
+        (n, str(n % 10), 1000 + n, str(n), topic) for n in range(5000)
+    ]
+    assert read.columns == ["value", *METADATA_COLUMNS, "__entryId"]
+
+
+def test_what_is_available_now_is_read_once_and_acknowledged(
+    spark: Any, broker: Endpoints, admin: Admin, topics: Topics, topic: str, tmp_path: Path
+) -> None:
+    admin.create_partitions(topic, 2)
+
+    def run(**options: str) -> list[int]:
+        stream = source(
+            spark.readStream,
+            broker,
+            topic,
+            startingOffsets="earliest",
+            predefinedSubscription="spark",
+            **options,
+        ).load()
+        query = (
+            stream.writeStream.format("parquet")
+            .option("path", str(tmp_path / "out"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        assert query.exception() is None
+        return [progress.numInputRows for progress in query.recentProgress]
+
+    def found() -> list[int]:
+        return sorted(
+            int(row.value) for row in spark.read.parquet(str(tmp_path / "out")).select("value").collect()
+        )
+
+    def backlog() -> int:
+        stats = [admin.get(f"/admin/v2/{topic_path(topic)}-partition-{part}/stats").json() for part in (0, 1)]
+        return sum(each["subscriptions"]["spark"]["msgBacklog"] for each in stats)
+
+    topics.write(topic, {"value": [b"%d" % n for n in range(1000)]}, batchRows="30")
+    assert max(run(maxRowsPerTrigger="450")) <= 450
+    assert found() == list(range(1000))
+    assert backlog() == 0
+    topics.write(topic, {"value": [b"%d" % n for n in range(1000, 1300)]}, batchRows="30")
+    assert sum(run()) == 300
+    assert found() == list(range(1300))
+    assert backlog() == 0
+
+
+def test_a_topic_streams_into_another(
+    spark: Any, broker: Endpoints, admin: Admin, topics: Topics, topic: str, tmp_path: Path
+) -> None:
+    def subscriptions() -> dict[str, int]:
+        stats = admin.get(f"/admin/v2/{topic_path(topic)}/stats").json()["subscriptions"]
+        return {name: each["msgBacklog"] for name, each in stats.items() if each["isDurable"]}
+
+    topics.write(topic, {"value": [b"%d" % n for n in range(400)], "__key": [str(n % 5) for n in range(400)]})
+    stream = source(
+        spark.readStream, broker, topic, startingOffsets="earliest", subscriptionPrefix="mirror"
+    ).load()
+    query = source(stream.writeStream, broker, topic + "-copy")
+    query = query.option("checkpointLocation", str(tmp_path)).start()
+    try:
+        query.processAllAvailable()
+        topics.write(topic, {"value": [b"%d" % n for n in range(400, 500)], "__key": ["x"] * 100})
+        query.processAllAvailable()
+        offsets = json.loads(query.lastProgress.sources[0].endOffset)
+        assert list(offsets) == [topic]
+        assert subscriptions() == {f"mirror-{topic}": 0}
+    finally:
+        query.stop()
+    rows = topics.read(topic + "-copy")
+    assert [int(row["value"]) for row in rows] == list(range(500))
+    assert rows[499]["__key"] == b"x"
+
+
+def test_columns_of_any_types_are_a_record_and_back(spark: Any, broker: Endpoints, topic: str) -> None:
+    frame = spark.range(20, numPartitions=2).selectExpr(
+        "id",
+        "if(id % 3 = 0, null, cast(id as string)) name",
+        "named_struct('price', cast(id as decimal(9, 2)), 'tags', array('a', null)) inner",
+        "map('k', id) sizes",
+        "timestamp_micros(id) at",
+        "cast(id as string) as __key",
+    )
+    source(frame.write, broker, topic).mode("append").save()
+    read = source(spark.read, broker, topic).load()
+    assert read.columns == [*frame.columns[:-1], *METADATA_COLUMNS]
+    columns = ["id", "name", "inner", "sizes", "at", "cast(__key as string) k"]
+    assert read.selectExpr(*columns).orderBy("id").collect() == frame.selectExpr(*columns).collect()
+
+
+def test_a_micro_batch_that_runs_again_is_written_once(
+    spark: Any, broker: Endpoints, admin: Admin, topics: Topics, topic: str, tmp_path: Path
+) -> None:
+    admin.put("/admin/v2/namespaces/public/once", {})
+    assert admin.post("/admin/v2/namespaces/public/once/deduplication", True).status == 204
+    copy = topic.replace("/default/", "/once/")
+    admin.create_partitions(copy, 2)
+    topics.write(topic, {"value": [b"%d" % n for n in range(900)], "__key": [str(n % 7) for n in range(900)]})
+
+    def run() -> None:
+        stream = source(
+            spark.readStream, broker, topic, startingOffsets="earliest", splitsPerPartition="2"
+        ).load()
+        writer = source(stream.writeStream, broker, copy, exactlyOnce="true", batchRows="50")
+        query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        query.awaitTermination()
+
+    run()
+    (tmp_path / "commits" / "0").unlink()  # as if the driver had died before it noted that the batch was done
+    (tmp_path / "commits" / ".0.crc").unlink(missing_ok=True)
+    run()
+    assert sorted(int(value or b"") for value in topics.values(copy)) == list(range(900))
+
+
+def test_errors_reach_the_user_in_words(spark: Any, broker: Endpoints, topic: str) -> None:
+    with pytest.raises(Exception, match="is not there; check the name"):
+        source(spark.read, broker, topic).load().count()
+    with pytest.raises(Exception, match="option 'topc' is unknown"):
+        source(spark.read, broker, topic, topc="x").load().count()
+    with pytest.raises(Exception, match="no broker answers at"):
+        spark.read.format("pulsar").option("service.url", "pulsar://127.0.0.1:1").option(
+            "topic", "t"
+        ).load().count()
+    with pytest.raises(Exception, match="column '__ky' has no place in a message"):
+        source(spark.range(1).selectExpr("id", "'a' __ky").write, broker, topic).mode("append").save()
+    with pytest.raises(Exception, match="no topic to write to") as refused:
+        spark.range(1).selectExpr("'a' value").write.format("pulsar").option(
+            "service.url", broker.service_url
+        ).mode("append").save()
+    assert "Task" not in type(refused.value).__name__
+    assert "stage" not in str(refused.value)  # in the driver, before any task
+    with pytest.raises(Exception, match="cannot be overwritten"):
+        source(spark.range(1).selectExpr("'a' value").write, broker, topic).mode("overwrite").save()
+
+
+def test_columns_that_there_are_not_are_refused(broker: Endpoints, topics: Topics, topic: str) -> None:
+    topics.write(topic, {"value": [b"x"]})
+    source = PulsarSource({"service.url": broker.service_url, "topic": topic})
+    source.reader(StructType().add("value", "binary").add("__ledgerId", "long"))
+    with pytest.raises(BadOption, match="has the column 'valeu'"):
+        source.reader(StructType().add("valeu", "binary"))
+
+
+def test_the_schema_waits_for_the_topic(broker: Endpoints, topics: Topics, topic: str) -> None:
+    options = {"service.url": broker.service_url, "topic": topic, "waitingForNonExistedTopic": "true"}
+    with pytest.raises(TopicMissing):
+        PulsarSource(options | {"pollTimeoutMs": "300"}).schema()
+    topics.write(topic, {"value": ["text"]})
+    assert PulsarSource(options).schema()["value"].dataType.simpleString() == "string"
+
+
+def test_a_stream_has_no_end() -> None:
+    source = PulsarSource({"service.url": "pulsar://h", "topic": "t", "endingTime": "5"})
+    with pytest.raises(BadOption, match="are for batch queries"):
+        source.streamReader(StructType())

@@ -1,0 +1,312 @@
+"""Random AVRO schemas: what an encoder of others wrote comes out of the columns, version by version."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import io
+import json
+import math
+import random
+import uuid
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from geminga.pipeline.errors import Access
+from geminga.pipeline.values.avro_shapes import SchemaMismatch, shape_of
+from geminga.pipeline.values.decoding import ValueDecoder, json_values
+from geminga.pipeline.values.schemas import TopicSchema, value_fields
+from geminga.wire import pulsar_pb2 as pb
+
+TYPE = pb.Schema.Type
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+Made = tuple[Any, Callable[[], tuple[Any, Any, Any]]]
+"""A definition, and what makes (the value for the AVRO encoder, the same in JSON, what a column gives)."""
+
+
+class Schemas:
+    """Makes random definitions with values."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self._names = 0
+
+    def name(self, what: str) -> str:
+        self._names += 1
+        return f"{what}{self._names}"
+
+    def any(self, depth: int) -> Made:
+        simple = [self.number, self.text, self.raw, self.logical, self.enum, self.fixed, self.flag]
+        if depth == 0:
+            return self.random.choice(simple)()
+        makers: list[Callable[[int], Made]] = [self.record, self.array, self.map, self.nullable, self.union]
+        if self.random.random() < 0.4:
+            return self.random.choice(simple)()
+        return self.random.choice(makers)(depth - 1)
+
+    def flag(self) -> Made:
+        return "boolean", lambda: (value := self.random.random() < 0.5, value, value)
+
+    def number(self) -> Made:
+        kind = self.random.choice(["int", "long", "float", "double"])
+        if kind in ("int", "long"):
+            edge = 1 << (31 if kind == "int" else 63)
+            some = [0, -edge, edge - 1, self.random.randrange(99)]
+            return kind, lambda: (value := self.random.choice(some), value, value)
+        return kind, lambda: (value := self.random.randrange(-64, 64) / 8, value, value)
+
+    def text(self) -> Made:
+        return "string", lambda: (value := "grün\n" * self.random.randrange(3), value, value)
+
+    def raw(self) -> Made:
+        def make() -> tuple[Any, Any, Any]:
+            value = self.random.randbytes(self.random.randrange(9))
+            return value, base64.b64encode(value).decode(), value
+
+        return "bytes", make
+
+    def enum(self) -> Made:
+        definition = {"type": "enum", "name": self.name("Enum"), "symbols": ["red", "blue"]}
+        return definition, lambda: (value := self.random.choice(["red", "blue"]), value, value)
+
+    def fixed(self) -> Made:
+        definition = {"type": "fixed", "name": self.name("Fixed"), "size": 16}
+        if self.random.random() < 0.5:
+            definition |= {"logicalType": "decimal", "precision": 20, "scale": 3}
+            return definition, self._decimal(20, 3)
+        if self.random.random() < 0.5:
+            definition["logicalType"] = "uuid"  # of a fixed: its bytes
+        value = uuid.UUID(int=self.random.getrandbits(128)).bytes
+        return definition, lambda: (value, base64.b64encode(value).decode(), value)
+
+    def _decimal(self, digits: int, scale: int) -> Callable[[], tuple[Any, Any, Any]]:
+        def make() -> tuple[Any, Any, Any]:
+            unscaled = self.random.choice([0, 1, -1, 10**digits - 1, -self.random.randrange(10**digits)])
+            value = Decimal(unscaled).scaleb(-scale)
+            return value, str(value), value
+
+        return make
+
+    def logical(self) -> Made:
+        kind = self.random.choice(["date", "timestamp-millis", "timestamp-micros", "decimal", "uuid",
+                                   "time-millis", "nonsense"])  # fmt: skip
+        if kind == "decimal":
+            definition = {"type": "bytes", "logicalType": kind, "precision": 9, "scale": 2}
+            return definition, self._decimal(9, 2)
+        if kind == "uuid":
+            text = str(uuid.UUID(int=self.random.getrandbits(128)))
+            return {"type": "string", "logicalType": kind}, lambda: (text, text, text)
+        if kind == "date":
+            return {"type": "int", "logicalType": kind}, lambda: (
+                days := self.random.randrange(-9999, 99999), days, dt.date(1970, 1, 1) + dt.timedelta(days)
+            )  # fmt: skip
+        if kind.startswith("timestamp"):
+            unit_us = 1000 if kind.endswith("millis") else 1
+            return {"type": "long", "logicalType": kind}, lambda: (
+                count := self.random.randrange(-(10**12), 10**12),
+                count,
+                EPOCH + dt.timedelta(microseconds=count * unit_us),
+            )
+        return {"type": "int", "logicalType": kind}, lambda: (
+            value := self.random.randrange(999),
+            value,
+            value,
+        )
+
+    def array(self, depth: int) -> Made:
+        part, make = self.any(depth)
+
+        def values() -> tuple[Any, Any, Any]:
+            found = [make() for _ in range(self.random.randrange(3))]
+            return [each[0] for each in found], [each[1] for each in found], [each[2] for each in found]
+
+        return {"type": "array", "items": part}, values
+
+    def map(self, depth: int) -> Made:
+        part, make = self.any(depth)
+
+        def values() -> tuple[Any, Any, Any]:
+            found = {f"k{index}": make() for index in range(self.random.randrange(3))}
+            plain, as_json = ({key: each[side] for key, each in found.items()} for side in (0, 1))
+            return plain, as_json, [(key, each[2]) for key, each in found.items()]
+
+        return {"type": "map", "values": part}, values
+
+    def nullable(self, depth: int) -> Made:
+        part, make = self.any(depth)
+        while isinstance(part, list):
+            part, make = self.any(depth)
+        definition = ["null", part] if self.random.random() < 0.5 else [part, "null"]
+        return definition, lambda: (None, None, None) if self.random.random() < 0.3 else make()
+
+    def union(self, depth: int) -> Made:
+        """Of types that a value tells apart; in JSON too."""
+        choices = [self.flag(), self.text(), ("long", self.any_long), self.array(depth), self.record(depth),
+                   self.record(depth)]  # fmt: skip
+        branches = self.random.sample(choices, self.random.randrange(2, 5))
+        definition: list[Any] = [branch for branch, _ in branches]
+        with_null = self.random.random() < 0.5
+        if with_null:
+            definition.insert(self.random.randrange(len(definition) + 1), "null")
+
+        def make() -> tuple[Any, Any, Any]:
+            if with_null and self.random.random() < 0.3:
+                return None, None, None
+            index = self.random.randrange(len(branches))
+            branch, value = branches[index]
+            plain, as_json, column = value()
+            if isinstance(branch, dict) and branch["type"] == "record":
+                plain = (branch["name"], plain)
+            members = {f"member{number}": None for number in range(len(branches))}
+            return plain, as_json, members | {f"member{index}": column}
+
+        return definition, make
+
+    def any_long(self) -> tuple[Any, Any, Any]:
+        value = self.random.randrange(-(1 << 40), 1 << 40)
+        return value, value, value
+
+    def record(self, depth: int) -> Made:
+        fields = [(f"f{index}", *self.any(depth)) for index in range(self.random.randrange(1, 4))]
+        definition = {
+            "type": "record",
+            "name": self.name("Record"),
+            "fields": [{"name": name, "type": kind} for name, kind, _ in fields],
+        }
+
+        def make() -> tuple[Any, Any, Any]:
+            found = {name: value() for name, _, value in fields}
+            plain, as_json, column = ({name: each[side] for name, each in found.items()} for side in range(3))
+            return plain, as_json, column
+
+        return definition, make
+
+
+def decoded(definition: Any, values: list[bytes], *, of_version: Any = None) -> list[Any]:
+    """By our decoder, from bytes; `of_version` is the schema that they were written with, if another."""
+    schema = TopicSchema(TYPE.Avro, json.dumps(definition).encode())
+    decoder = ValueDecoder(Access("pulsar://nowhere"), "t", schema, pa.schema([]))
+    if of_version is not None:
+        older = TopicSchema(TYPE.Avro, json.dumps(of_version).encode())
+        decoder._versions[b"v", None] = decoder._of_version(older, None, None)
+    kind = shape_of(definition).arrow
+    version = None if of_version is None else b"v"
+    found: list[Any] = decoder._avro(
+        schema, pa.array(values, pa.binary()), kind, lambda row: version
+    ).to_pylist()
+    return found
+
+
+def encoded(definition: Any, value: Any) -> bytes:
+    """By fastavro, plain values for logical types that it would rather have as objects."""
+    buffer = io.BytesIO()
+    fastavro.schemaless_writer(buffer, fastavro.parse_schema(definition), value)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_random_schemas_and_values(seed: int) -> None:
+    definition, make = Schemas(seed).record(3)
+    values = [make() for _ in range(8)]
+    assert decoded(definition, [encoded(definition, plain) for plain, _, _ in values]) == [
+        column for _, _, column in values
+    ]
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_random_records_in_json(seed: int) -> None:
+    made = Schemas(seed)
+    made.union = made.nullable  # type: ignore[method-assign]  # JSON does not tell records apart
+    definition, make = made.record(3)
+    values = [make() for _ in range(8)]
+    raw = pa.array([json.dumps(as_json).encode() for _, as_json, _ in values], pa.binary())
+    shape = shape_of(definition)
+    assert json_values(raw, shape.arrow, "t", shape).to_pylist() == [column for _, _, column in values]
+
+
+def test_unions_have_the_columns_of_the_jvm_connector() -> None:
+    inner = {"type": "record", "name": "In", "fields": [{"name": "x", "type": "int"}]}
+    member = pa.struct([("member0", pa.string()), ("member1", pa.struct([("x", pa.int32())]))])
+    for definition, expected in (
+        (["int", "long"], pa.int64()),
+        (["null", "float", "double"], pa.float64()),
+        (["string", "null", inner], member),
+        (["null"], pa.null()),
+    ):
+        assert shape_of(definition).arrow == expected
+    wide = {"type": "record", "name": "R", "fields": [{"name": "f", "type": ["int", "null", "long"]}]}
+    values = [encoded(wide, {"f": value}) for value in (1, None, 1 << 40)]
+    assert [row["f"] for row in decoded(wide, values)] == [1, None, 1 << 40]
+
+
+def test_names_are_resolved_in_their_namespace() -> None:
+    inner = {"type": "record", "name": "In", "fields": [{"name": "x", "type": "int"}]}
+    outer = {
+        "type": "record",
+        "name": "Out",
+        "namespace": "com.shop",
+        "fields": [
+            {"name": "a", "type": inner},
+            {"name": "b", "type": "In"},
+            {"name": "c", "type": ["null", "com.shop.In"]},
+            {"name": "d", "type": {"type": "array", "items": "com.shop.In"}},
+        ],
+    }
+    x = {"x": 1}
+    value = {"a": x, "b": x, "c": x, "d": [x]}
+    assert decoded(outer, [encoded(outer, value)]) == [value]
+
+
+def test_every_message_is_read_with_its_version_into_the_latest() -> None:
+    def record(*fields: Any) -> Any:
+        return {"type": "record", "name": "R", "fields": list(fields)}
+
+    number = {"name": "n", "type": "int"}
+    gone = {"name": "gone", "type": "string"}
+    later = {"name": "later", "type": ["null", "string"]}  # no default: older values have none
+    given = {"name": "given", "type": "string", "default": "d"}
+    first, latest = record(number, gone), record({"name": "n", "type": "long"}, later, given)
+    row = encoded(first, {"n": 5, "gone": "x"})
+    assert decoded(latest, [row], of_version=first) == [{"n": 5, "later": None, "given": "d"}]
+    required = record(number, {"name": "must", "type": "string"})
+    with pytest.raises(SchemaMismatch, match="load anew"):
+        decoded(required, [row], of_version=first)
+
+
+def test_json_of_other_clients() -> None:
+    def column(kind: Any, *values: str) -> list[Any]:
+        definition = {"type": "record", "name": "R", "fields": [{"name": "f", "type": kind}]}
+        raw = pa.array([f'{{"f": {value}}}'.encode() for value in values], pa.binary())
+        shape = shape_of(definition)
+        return [row["f"] for row in json_values(raw, shape.arrow, "t", shape).to_pylist()]
+
+    nan, infinite = column("double", '"NaN"', '"-Infinity"')
+    assert math.isnan(nan)
+    assert infinite == float("-inf")
+    assert column("bytes", '"AQI="', '"not base64"') == [b"\x01\x02", b"not base64"]
+    time = {"type": "long", "logicalType": "timestamp-millis"}
+    at = dt.datetime(2024, 5, 6, 7, 8, 9, 250_000, tzinfo=dt.UTC)
+    assert column(time, "1714979289250", '"2024-05-06T07:08:09.250Z"') == [at, at]
+    assert column({"type": "int", "logicalType": "date"}, "19849", '"2024-05-06"') == [at.date()] * 2
+    decimal = {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}
+    assert column(decimal, "1.5", '"1.50"', "2", "null") == [
+        Decimal("1.50"),
+        Decimal("1.50"),
+        Decimal(2),
+        None,
+    ]
+    with pytest.raises(SchemaMismatch):
+        column("int", '"text"')
+
+
+def test_lines_are_not_taken_for_values() -> None:
+    kind = value_fields(TopicSchema(TYPE.Json, b'{"type": "record", "name": "R", "fields": [{"name": "a",'
+                                               b' "type": "int"}]}'))  # fmt: skip
+    raw = pa.array([b'{"a": 1}\n{"a": 2}', b" "], pa.binary())
+    with pytest.raises(SchemaMismatch):
+        json_values(raw, pa.struct(list(kind.items())), "t")

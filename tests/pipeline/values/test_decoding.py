@@ -1,0 +1,144 @@
+"""Values into typed columns: the official client's own encoders say what they should be."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+import struct
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from geminga.pipeline.values.avro_shapes import SchemaMismatch, shape_of
+from geminga.pipeline.values.decoding import json_values
+from geminga.pipeline.values.primitive_values import primitives
+from geminga.pipeline.values.schemas import TopicSchema, value_fields
+from geminga.wire import pulsar_pb2 as pb
+
+TYPE = pb.Schema.Type
+INNER = {"type": "record", "name": "In", "fields": [{"name": "x", "type": "bytes"}]}
+RECORD = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "number", "type": ["null", "int"]},
+        {"name": "colour", "type": {"type": "enum", "name": "Colour", "symbols": ["red", "blue"]}},
+        {"name": "tags", "type": {"type": "array", "items": "string"}},
+        {"name": "sizes", "type": {"type": "map", "values": "double"}},
+        {"name": "when", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "inner", "type": ["null", INNER]},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "encoded", "value"),
+    [
+        (TYPE.String, "grün".encode(), "grün"),
+        (TYPE.Bool, b"\x01", True),
+        (TYPE.Int8, struct.pack(">b", -5), -5),
+        (TYPE.Int16, struct.pack(">h", -500), -500),
+        (TYPE.Int32, struct.pack(">i", -70_000), -70_000),
+        (TYPE.Int64, struct.pack(">q", 1 << 40), 1 << 40),
+        (TYPE.Float, struct.pack(">f", 0.5), 0.5),
+        (TYPE.Double, struct.pack(">d", 0.1), 0.1),
+        (TYPE.Timestamp, struct.pack(">q", 1500), dt.datetime(1970, 1, 1, 0, 0, 1, 500_000, dt.UTC)),
+        (TYPE.Date, struct.pack(">q", -1), dt.date(1969, 12, 31)),
+        (TYPE.Time, struct.pack(">q", 1500), 1500),
+        (TYPE.LocalTime, struct.pack(">q", 7), 7),
+        (TYPE.LocalDate, struct.pack(">q", 20_000), dt.date(2024, 10, 4)),
+        (TYPE.Instant, struct.pack(">qi", 1, 7000), dt.datetime(1970, 1, 1, 0, 0, 1, 7, dt.UTC)),
+        (TYPE.LocalDateTime, struct.pack(">qq", 1, 7000), dt.datetime(1970, 1, 2, 0, 0, 0, 7)),
+    ],
+)
+def test_primitives(kind: int, encoded: bytes, value: Any) -> None:
+    column = primitives(kind, pa.array([encoded, None, encoded], pa.binary()), "t")
+    assert column.to_pylist() == [value, None, value]
+    assert {"value": column.type} == value_fields(TopicSchema(kind))
+
+
+def test_a_number_of_a_wrong_size_is_refused() -> None:
+    with pytest.raises(SchemaMismatch, match="rawValue"):
+        primitives(TYPE.Int32, pa.array([b"\0\0\0\1", b"\1"], pa.binary()), "t")
+
+
+def test_a_record_has_a_column_for_each_field() -> None:
+    fields = value_fields(TopicSchema(TYPE.Avro, json.dumps(RECORD).encode()))
+    assert fields == {
+        "number": pa.int32(),
+        "colour": pa.string(),
+        "tags": pa.list_(pa.string()),
+        "sizes": pa.map_(pa.string(), pa.float64()),
+        "when": pa.timestamp("us", tz="UTC"),
+        "inner": pa.struct([("x", pa.binary())]),
+    }
+
+
+def test_what_has_no_column_type_is_refused() -> None:
+    recursive = {"type": "record", "name": "R", "fields": [{"name": "r", "type": ["null", "R"]}]}
+    for definition in (recursive, "Unknown", {"type": "record", "name": "R"}):
+        with pytest.raises(SchemaMismatch, match="rawValue=true"):
+            shape_of(definition)
+    wide = {"type": "bytes", "logicalType": "decimal", "precision": 39}
+    with pytest.raises(SchemaMismatch, match="39 digits"):
+        shape_of(wide)
+
+
+def test_json_records_with_missing_and_more_fields() -> None:
+    kind = pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))])
+    raw = pa.array([b'{"a": 1,\n "b": ["x"]}', b'{"c": {"d": 2}}', b'{"a": null}'], pa.binary())
+    assert json_values(raw, kind, "t").to_pylist() == [
+        {"a": 1, "b": ["x"]}, {"a": None, "b": None}, {"a": None, "b": None}
+    ]  # fmt: skip
+    with_null = pa.array([b'{"a": 1}', None], pa.binary())
+    assert json_values(with_null, kind, "t").to_pylist() == [{"a": 1, "b": None}, None]
+    for wrong in (b"nonsense", b'{"a": "text"}'):
+        with pytest.raises(SchemaMismatch):
+            json_values(pa.array([b'{"a": 1}', wrong], pa.binary()), kind, "t")
+
+
+def test_avro_of_an_older_schema_is_resolved() -> None:
+    from geminga.pipeline.errors import Access
+    from geminga.pipeline.values.decoding import ValueDecoder
+
+    schema = TopicSchema(TYPE.Avro, json.dumps(RECORD).encode())
+    older = {
+        "type": "record",
+        "name": "Order",
+        "fields": [f for f in RECORD["fields"] if f["name"] != "number"],
+    }  # type: ignore[index]
+    newer = json.loads(json.dumps(RECORD))
+    newer["fields"][0]["default"] = None
+    schema = TopicSchema(TYPE.Avro, json.dumps(newer).encode())
+    when = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+    row = {"colour": "blue", "tags": ["a"], "sizes": {"s": 1.5}, "when": when, "inner": {"x": b"y"}}
+    encoded = [io.BytesIO(), io.BytesIO()]
+    fastavro.schemaless_writer(encoded[0], fastavro.parse_schema(older), row)
+    fastavro.schemaless_writer(encoded[1], fastavro.parse_schema(newer), row | {"number": 7})
+    decoder = ValueDecoder(
+        Access("pulsar://nowhere"), "t", schema, pa.schema(list(value_fields(schema).items()))
+    )
+    decoder._versions[b"v0", None] = fastavro.parse_schema(older)
+    kind = pa.struct(list(value_fields(schema).items()))
+    raw = pa.array([each.getvalue() for each in encoded], pa.binary())
+    found = decoder._avro(schema, raw, kind, lambda row: b"v0" if row == 0 else None).to_pylist()
+    assert [each["number"] for each in found] == [None, 7]
+    assert found[0]["inner"] == {"x": b"y"}
+    with pytest.raises(SchemaMismatch, match="load anew"):
+        decoder._avro(schema, pa.array([b"\x00"], pa.binary()), kind, lambda row: None)
+
+
+def test_a_pair_has_two_schemas() -> None:
+    definition = (
+        struct.pack(">i", 0) + struct.pack(">i", len(json.dumps(RECORD))) + json.dumps(RECORD).encode()
+    )
+    properties = {"key.schema.type": "INT32", "value.schema.type": "AVRO", "kv.encoding.type": "SEPARATED"}
+    schema = TopicSchema(TYPE.KeyValue, definition, properties)
+    assert schema.separated
+    fields = value_fields(schema)
+    assert list(fields) == ["key", "value"]
+    assert fields["key"] == pa.int32()
+    assert fields["value"].num_fields == 6

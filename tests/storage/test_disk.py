@@ -1,0 +1,208 @@
+"""What every disk promises, held against the machine's own and the simulated one; and what only a real one
+has.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import trio
+
+from geminga.errors import StorageError
+from geminga.storage import disk as disk_module
+from geminga.storage.disk import DirectoryInUse, Disk, DiskFull, RealDisk, storage_error
+from simulation.disk.sim_disk import SimDisk
+
+
+@pytest.fixture(params=["real", "simulated"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Disk, str]:
+    if request.param == "real":
+        return RealDisk(), str(tmp_path)
+    simulated = SimDisk()
+    simulated.make_directory("data")
+    return simulated, "data"
+
+
+def test_a_file_is_written_and_read_at_offsets(place: tuple[Disk, str]) -> None:
+    disk, directory = place
+    file = disk.create(f"{directory}/a")
+    assert file.append(b"hello") == 0
+    assert file.append_many([b" ", bytearray(b"wor"), memoryview(b"ld")]) == 5
+    assert file.size() == 11
+    file.pwrite(0, b"J")
+    file.pwrite_many(13, (b"x", b"", b"yz"))
+    assert file.pread(0, 100) == b"Jello world\0\0xyz"
+    assert file.pread(4, 3) == b"o w"
+    assert file.pread(100, 5) == b""
+    assert file.append(b"!") == 16
+    file.truncate(5)
+    file.allocate(8)
+    file.allocate(2)
+    file.sync()
+    file.drop_cache(0, 8)
+    file.close()
+    again = disk.open(f"{directory}/a")
+    assert again.size() == 8
+    assert again.append(b"end") == 8
+    assert again.pread(0, 20) == b"Jello\0\0\0end"
+    again.close()
+    assert disk.read_file(f"{directory}/a") == b"Jello\0\0\0end"
+
+
+def test_more_parts_than_one_call_takes(place: tuple[Disk, str]) -> None:
+    disk, directory = place
+    parts = [bytes([i % 251]) * (i % 5) for i in range(5000)]
+    file = disk.create(f"{directory}/a")
+    file.append(b"head")
+    assert file.append_many(parts) == 4
+    assert file.pread(0, 1 << 20) == b"head" + b"".join(parts)
+    file.close()
+
+
+def test_names(place: tuple[Disk, str]) -> None:
+    disk, directory = place
+    disk.make_directory(f"{directory}/deep/er")
+    disk.make_directory(f"{directory}/deep/er")
+    for name in ("b", "a"):
+        disk.create(f"{directory}/deep/er/{name}").close()
+    disk.sync_directory(f"{directory}/deep/er")
+    assert disk.list(f"{directory}/deep/er") == ["a", "b"]
+    assert disk.exists(f"{directory}/deep/er/a")
+    disk.rename(f"{directory}/deep/er/a", f"{directory}/deep/er/b")
+    assert disk.list(f"{directory}/deep/er") == ["b"]
+    disk.unlink(f"{directory}/deep/er/b")
+    assert not disk.exists(f"{directory}/deep/er/b")
+
+
+def test_replacing_a_file(place: tuple[Disk, str]) -> None:
+    disk, directory = place
+    for data in (b"one", b"two, longer", b""):
+        disk.replace_file(f"{directory}/a", data)
+        assert disk.read_file(f"{directory}/a") == data
+    assert disk.list(directory) == ["a"]
+
+
+def test_errors_name_the_file_and_what_was_tried(place: tuple[Disk, str]) -> None:
+    disk, directory = place
+    with pytest.raises(StorageError, match=r"gone: cannot open"):
+        disk.open(f"{directory}/gone")
+    with pytest.raises(StorageError, match=r"gone: cannot delete"):
+        disk.unlink(f"{directory}/gone")
+    disk.create(f"{directory}/there").close()
+    with pytest.raises(StorageError, match=r"there: cannot create"):
+        disk.create(f"{directory}/there")
+    with pytest.raises(StorageError, match=r"nowhere/a: cannot create"):
+        disk.create(f"{directory}/nowhere/a")
+
+
+def test_a_directory_is_locked_once(place: tuple[Disk, str]) -> None:
+    disk, directory = place
+    lock = disk.lock(directory)
+    with pytest.raises(DirectoryInUse, match="already in use by"):
+        disk.lock(directory)
+    lock.release()
+    disk.lock(directory).release()
+
+
+async def test_work_runs_where_it_may_block(place: tuple[Disk, str]) -> None:
+    disk, _ = place
+    assert await disk.run(divmod, 7, 2) == (3, 1)
+    with pytest.raises(ZeroDivisionError):
+        await disk.run(divmod, 7, 0)
+    if isinstance(disk, RealDisk):
+        assert await disk.run(threading.get_ident) != threading.get_ident()
+    else:
+        assert await disk.run(threading.get_ident) == threading.get_ident()
+
+
+def test_the_lock_names_the_process_that_has_it(tmp_path: Path) -> None:
+    code = (
+        "import sys; from geminga.storage.disk import RealDisk; lock = RealDisk().lock(sys.argv[1]);"
+        " print('locked', flush=True); sys.stdin.read()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"locked\n"
+        with pytest.raises(DirectoryInUse, match=rf"already in use by process {process.pid}$"):
+            RealDisk().lock(str(tmp_path))
+        process.kill()
+        process.wait()
+        assert process.stdin is not None
+    RealDisk().lock(str(tmp_path)).release()
+
+
+def test_a_full_disk_has_its_own_error() -> None:
+    assert isinstance(storage_error(OSError(errno.ENOSPC, "No space left"), "write", "x"), DiskFull)
+    assert not isinstance(storage_error(OSError(errno.EIO, "I/O error"), "write", "x"), DiskFull)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_failed_write_is_a_storage_error() -> None:
+    file = RealDisk().open("/dev/full")
+    with pytest.raises(DiskFull, match="/dev/full: cannot write: No space left"):
+        file.pwrite(0, b"x")
+    with pytest.raises(DiskFull, match="/dev/full: cannot write"):
+        file.pwrite_many(0, [b"x", b"y"])
+    file.close()
+
+
+def test_a_failed_sync_is_a_storage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    file = RealDisk().create(str(tmp_path / "a"))
+    monkeypatch.setattr(disk_module, "_sync", broken)
+    with pytest.raises(StorageError, match=r"a: cannot sync: Input/output error"):
+        file.sync()
+    file.close()
+
+
+def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.pwrite
+    monkeypatch.setattr(disk_module, "_pwrite", lambda fd, data, at: real(fd, bytes(data[:3]), at))
+    monkeypatch.setattr(os, "pwritev", lambda fd, parts, at: real(fd, b"".join(parts)[:2], at), raising=False)
+    file = RealDisk().create(str(tmp_path / "a"))
+    file.append(b"0123456789")
+    file.append_many([b"abcd", b"efgh", b"i"])
+    assert file.pread(0, 100) == b"0123456789abcdefghi"
+    file.close()
+
+
+def test_there_is_free_space(tmp_path: Path) -> None:
+    assert 0 < RealDisk().free_bytes(str(tmp_path)) <= RealDisk().total_bytes(str(tmp_path))
+
+
+async def test_cancelling_waits_for_the_call(tmp_path: Path) -> None:
+    started, finish = threading.Event(), threading.Event()
+    done = []
+
+    def work() -> None:
+        started.set()
+        finish.wait()
+        done.append(True)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(RealDisk().run, work)
+        await trio.to_thread.run_sync(started.wait)
+        nursery.cancel_scope.cancel()
+        finish.set()
+    assert done == [True]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_lock_is_held_even_where_its_owner_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "lock").symlink_to("/dev/full")
+    lock = RealDisk().lock(str(tmp_path))
+    with pytest.raises(DirectoryInUse, match="already in use by another process"):
+        RealDisk().lock(str(tmp_path))
+    lock.release()
+    RealDisk().lock(str(tmp_path)).release()
