@@ -152,7 +152,7 @@ def test_two_processes_cannot_share_a_directory(tmp_path: Path) -> None:
     script = """
         import sys
         from geminga.errors import StorageError
-        from geminga.key_value import RocksKeyValue
+        from geminga.storage.key_value import RocksKeyValue
         try:
             RocksKeyValue(sys.argv[1])
         except StorageError as error:
@@ -228,7 +228,7 @@ def test_why_scans_ask_for_the_status(tables: Path, tmp_path: Path) -> None:
 
 KILLED = """
     import os, sys
-    from geminga.key_value import RocksKeyValue
+    from geminga.storage.key_value import RocksKeyValue
     key_value = RocksKeyValue(sys.argv[1])
     for n in range(100):
         key_value.write([(b"k%03d" % n, b"v" * 100)], sync=True)
@@ -364,7 +364,7 @@ def inject(fault: str) -> tuple[str, ...]:
 def test_a_slow_sync_does_not_stop_other_threads(tmp_path: Path) -> None:
     script = """
         import sys, threading, time
-        from geminga.key_value import RocksKeyValue
+        from geminga.storage.key_value import RocksKeyValue
         key_value = RocksKeyValue(sys.argv[1])
         def write():
             for n in range(2):
@@ -391,7 +391,7 @@ def test_a_failed_sync_is_told_and_nothing_is_written_after_it(tmp_path: Path) -
     script = """
         import sys
         from geminga.errors import StorageError
-        from geminga.key_value import RocksKeyValue
+        from geminga.storage.key_value import RocksKeyValue
         key_value = RocksKeyValue(sys.argv[1])
         for n in range(30):
             try:

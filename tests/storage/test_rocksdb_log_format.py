@@ -133,7 +133,7 @@ def test_a_manifest_is_damaged_only_before_its_last_record() -> None:
 
 WRITER = """
 import os, random, sys
-from geminga.key_value import RocksKeyValue
+from geminga.storage.key_value import RocksKeyValue
 draw = random.Random(1)
 key_value = RocksKeyValue(sys.argv[1], write_buffer_bytes=8 << 20)
 for n in range(300):

@@ -16,10 +16,10 @@ from geminga.storage.key_value import RocksKeyValue
 
 WRITER = """
 import os, sys, trio
-from geminga.bookie.bookie import Bookie
-from geminga.bookie.settings import BookieSettings
-from geminga.disk import RealDisk
-from geminga.key_value import RocksKeyValue
+from geminga.bookie.running.bookie import Bookie
+from geminga.bookie.records.settings import BookieSettings
+from geminga.storage.disk import RealDisk
+from geminga.storage.key_value import RocksKeyValue
 
 LEDGERS = (1, 2, 3)
 SMALL = BookieSettings(journal_file_bytes=1 << 20, journal_allocate_bytes=1 << 18, write_cache_bytes=2 << 20,
