@@ -78,10 +78,6 @@ class UnsupportedCommand(PeerError):
     http_status = 501
 
 
-class UnsupportedVersion(PeerError):
-    server_error = ServerError.UNSUPPORTED_VERSION
-
-
 class InvalidName(PeerError):
     """A topic, namespace, tenant or subscription name that Pulsar would refuse too."""
 

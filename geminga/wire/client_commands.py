@@ -34,15 +34,6 @@ def connect(
     return frame(pb.BaseCommand(type=_TYPE.CONNECT, connect=command))
 
 
-def auth_response(client_version: str, auth_method: str, auth_data: bytes) -> bytes:
-    command = pb.CommandAuthResponse(
-        client_version=client_version,
-        protocol_version=PROTOCOL_VERSION,
-        response=pb.AuthData(auth_method_name=auth_method, auth_data=auth_data),
-    )
-    return frame(pb.BaseCommand(type=_TYPE.AUTH_RESPONSE, authResponse=command))
-
-
 def partitioned_metadata(request_id: int, topic: str, *, create: bool = True) -> bytes:
     """`create` False: ask without creating the topic."""
     command = pb.CommandPartitionedTopicMetadata(

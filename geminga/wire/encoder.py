@@ -75,17 +75,6 @@ def connected(
     return frame(pb.BaseCommand(type=_TYPE.CONNECTED, connected=answer))
 
 
-def auth_challenge(
-    method: str, challenge: bytes, *, server_version: str, protocol_version: int = PROTOCOL_VERSION
-) -> bytes:
-    answer = pb.CommandAuthChallenge(
-        server_version=server_version,
-        protocol_version=protocol_version,
-        challenge=pb.AuthData(auth_method_name=method, auth_data=challenge),
-    )
-    return frame(pb.BaseCommand(type=_TYPE.AUTH_CHALLENGE, authChallenge=answer))
-
-
 _PING = frame(pb.BaseCommand(type=_TYPE.PING, ping=pb.CommandPing()))
 _PONG = frame(pb.BaseCommand(type=_TYPE.PONG, pong=pb.CommandPong()))
 
@@ -178,36 +167,6 @@ def topics_of_namespace(
     return frame(
         pb.BaseCommand(type=_TYPE.GET_TOPICS_OF_NAMESPACE_RESPONSE, getTopicsOfNamespaceResponse=answer)
     )
-
-
-def watch_topic_list_success(
-    request_id: int, watcher_id: int, topics: Iterable[str], topics_hash: str
-) -> bytes:
-    answer = pb.CommandWatchTopicListSuccess(
-        request_id=request_id, watcher_id=watcher_id, topic=topics, topics_hash=topics_hash
-    )
-    return frame(pb.BaseCommand(type=_TYPE.WATCH_TOPIC_LIST_SUCCESS, watchTopicListSuccess=answer))
-
-
-def watch_topic_update(
-    watcher_id: int, new_topics: Iterable[str], deleted_topics: Iterable[str], topics_hash: str
-) -> bytes:
-    answer = pb.CommandWatchTopicUpdate(
-        watcher_id=watcher_id, new_topics=new_topics, deleted_topics=deleted_topics, topics_hash=topics_hash
-    )
-    return frame(pb.BaseCommand(type=_TYPE.WATCH_TOPIC_UPDATE, watchTopicUpdate=answer))
-
-
-def topic_migrated(
-    resource_id: int, *, producer: bool, service_url: str | None, service_url_tls: str | None = None
-) -> bytes:
-    answer = pb.CommandTopicMigrated(
-        resource_id=resource_id,
-        resource_type=pb.CommandTopicMigrated.Producer if producer else pb.CommandTopicMigrated.Consumer,
-        brokerServiceUrl=service_url,
-        brokerServiceUrlTls=service_url_tls,
-    )
-    return frame(pb.BaseCommand(type=_TYPE.TOPIC_MIGRATED, topicMigrated=answer))
 
 
 # -- schemas ---------------------------------------------------------------------------------------------

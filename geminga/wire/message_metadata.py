@@ -172,8 +172,6 @@ def _scan_rest(found: Peek, body: bytes, at: int, end: int) -> bool:
             name = _TEXTS.get(tag)
             if name is not None:
                 setattr(found, name, body[at - value : at])
-            elif tag == _ENCRYPTION_KEYS:
-                found.is_encrypted = True
             elif tag not in _SKIPPED:
                 return False
         elif (number := _NUMBERS.get(tag)) is not None:
@@ -183,7 +181,7 @@ def _scan_rest(found: Peek, body: bytes, at: int, end: int) -> bool:
             setattr(found, name, value)
         elif value <= 1 and (name := _FLAGS.get(tag)) is not None:
             setattr(found, name, value == 1)
-        else:
+        elif tag not in _SKIPPED_NUMBERS:
             return False
     return at == end
 
@@ -202,7 +200,6 @@ def _parse(body: bytes, at: int, end: int) -> Peek:
     found.event_time_ms = signed(found.event_time_ms)
     found.highest_sequence_id = signed(found.highest_sequence_id)
     found.is_batch = metadata.HasField("num_messages_in_batch")
-    found.is_encrypted = len(metadata.encryption_keys) > 0
     return found
 
 
@@ -226,7 +223,6 @@ def _text(name: str) -> int:
 _TEXTS = {
     _text("partition_key"): "partition_key_utf8",
     _text("ordering_key"): "ordering_key",
-    _text("replicated_from"): "replicated_from",
 }
 _NUMBERS = {
     _number("compression"): ("compression", max(pb.CompressionType.values())),
@@ -237,28 +233,28 @@ _NUMBERS = {
     _number("txnid_most_bits"): ("txnid_most_bits", _INT64_MAX),
     _number("highest_sequence_id"): ("highest_sequence_id", _INT64_MAX),
     _number("num_chunks_from_msg"): ("num_chunks", _INT32_MAX),
-    _number("total_chunk_msg_size"): ("total_chunk_bytes", _INT32_MAX),
     _number("chunk_id"): ("chunk_id", _INT32_MAX),
 }
 _FLAGS = {
     _number("partition_key_b64_encoded"): "partition_key_b64",
     _number("null_value"): "null_value",
-    _number("null_partition_key"): "null_partition_key",
 }
 _NUM_MESSAGES_IN_BATCH = _number("num_messages_in_batch")
 _DELIVER_AT_TIME = _number("deliver_at_time")
-_ENCRYPTION_KEYS = _text("encryption_keys")
 _SKIPPED = frozenset(
     _text(name)
     for name in (
         "properties",
+        "replicated_from",
         "replicate_to",
+        "encryption_keys",
         "encryption_algo",
         "encryption_param",
         "schema_version",
         "uuid",
     )
 )
+_SKIPPED_NUMBERS = frozenset(_number(name) for name in ("total_chunk_msg_size", "null_partition_key"))
 _NAMES: dict[int, str] = {
     **{tag >> 3: name for tag, name in (_TEXTS | _FLAGS).items()},
     **{tag >> 3: name for tag, (name, _) in _NUMBERS.items()},

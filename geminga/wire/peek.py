@@ -36,15 +36,11 @@ class Peek(msgspec.Struct, gc=False):
     marker_type: int | None = None
     txnid_most_bits: int | None = None
     txnid_least_bits: int | None = None
-    replicated_from: bytes | None = None
     chunk_id: int = -1
     """-1: not a chunk."""
     num_chunks: int = 0
-    total_chunk_bytes: int = 0
     partition_key_b64: bool = False
     null_value: bool = False
-    null_partition_key: bool = False
-    is_encrypted: bool = False
 
     def __repr__(self) -> str:
         known = {name: getattr(self, name) for name in self.__struct_fields__ if name != "body"}
@@ -72,10 +68,6 @@ class Peek(msgspec.Struct, gc=False):
         return signed(self.metadata.sequence_id)
 
     @property
-    def has_key(self) -> bool:
-        return self.partition_key_utf8 is not None
-
-    @property
     def partition_key(self) -> bytes | None:
         """The key itself; None if there is none, or one that is called base64 and is not."""
         key = self.partition_key_utf8
@@ -89,8 +81,3 @@ class Peek(msgspec.Struct, gc=False):
     @property
     def is_chunk(self) -> bool:
         return self.chunk_id >= 0
-
-    @property
-    def is_marker(self) -> bool:
-        """Written by a broker for brokers: consumers never get it."""
-        return self.marker_type is not None

@@ -335,7 +335,7 @@ async def deleting_cursors(world: World, ledger: ManagedLedger) -> None:
     world.wanted.discard("a")
     await ledger.delete_cursor("a")
     world.unwanted.add("a")
-    await ledger.cursors["b"].set_property("x", 1)
+    await ledger.cursors["b"].swap_properties({"x": 1}, {})
 
 
 async def terminating(world: World, ledger: ManagedLedger) -> None:
@@ -431,8 +431,8 @@ async def seek(world: World, ledger: ManagedLedger) -> None:
     await ledger.cursors["a"].reset(EARLIEST)
 
 
-async def set_property(world: World, ledger: ManagedLedger) -> None:
-    await ledger.cursors["a"].set_property("x", 1)
+async def swap_properties(world: World, ledger: ManagedLedger) -> None:
+    await ledger.cursors["a"].swap_properties({"x": 1}, {})
 
 
 async def open_cursor(world: World, ledger: ManagedLedger) -> None:
@@ -481,7 +481,7 @@ async def find(world: World, ledger: ManagedLedger) -> None:
 CALLS = [
     persist,
     seek,
-    set_property,
+    swap_properties,
     open_cursor,
     delete_cursor,
     trim,

@@ -45,14 +45,6 @@ ANSWERS: list[tuple[bytes, Any]] = [
         ),
     ),
     (
-        encoder.auth_challenge("token", b"x", server_version="Broker 1"),
-        pb.CommandAuthChallenge(
-            server_version="Broker 1",
-            protocol_version=20,
-            challenge=pb.AuthData(auth_method_name="token", auth_data=b"x"),
-        ),
-    ),
-    (
         encoder.partitioned_metadata(7, 0),
         pb.CommandPartitionedTopicMetadataResponse(request_id=7, partitions=0, response=0),
     ),
@@ -90,22 +82,6 @@ ANSWERS: list[tuple[bytes, Any]] = [
         pb.CommandGetTopicsOfNamespaceResponse(
             request_id=7, topics=["a", "b"], filtered=True, topics_hash="h", changed=False
         ),
-    ),
-    (
-        encoder.watch_topic_list_success(7, 1, ["a"], "h"),
-        pb.CommandWatchTopicListSuccess(request_id=7, watcher_id=1, topic=["a"], topics_hash="h"),
-    ),
-    (
-        encoder.watch_topic_update(1, ["a"], ["b"], "h"),
-        pb.CommandWatchTopicUpdate(watcher_id=1, new_topics=["a"], deleted_topics=["b"], topics_hash="h"),
-    ),
-    (
-        encoder.topic_migrated(1, producer=True, service_url="pulsar://c:1"),
-        pb.CommandTopicMigrated(resource_id=1, resource_type=0, brokerServiceUrl="pulsar://c:1"),
-    ),
-    (
-        encoder.topic_migrated(1, producer=False, service_url=None, service_url_tls="pulsar+ssl://c:1"),
-        pb.CommandTopicMigrated(resource_id=1, resource_type=1, brokerServiceUrlTls="pulsar+ssl://c:1"),
     ),
     (
         encoder.schema_found(7, SCHEMA, b"v"),
@@ -226,14 +202,6 @@ REQUESTS: list[tuple[bytes, Any]] = [
     (
         client_commands.connect("c", auth_method="token", auth_data=b"x"),
         pb.CommandConnect(client_version="c", protocol_version=20, auth_method_name="token", auth_data=b"x"),
-    ),
-    (
-        client_commands.auth_response("c", "token", b"x"),
-        pb.CommandAuthResponse(
-            client_version="c",
-            protocol_version=20,
-            response=pb.AuthData(auth_method_name="token", auth_data=b"x"),
-        ),
     ),
     (
         client_commands.partitioned_metadata(7, "t", create=False),

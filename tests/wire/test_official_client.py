@@ -196,7 +196,9 @@ def test_chunks(served: Served) -> None:
     producer.send(payload)
     found = served.peeks()
     assert [one.chunk_id for one in found] == list(range(len(found)))
-    assert {(one.num_chunks, one.total_chunk_bytes) for one in found} == {(len(found), len(payload))}
+    assert {(one.num_chunks, one.metadata.total_chunk_msg_size) for one in found} == {
+        (len(found), len(payload))
+    }
     assert len(found) > 1
     consumer = served.client.subscribe("topic", "sub")
     assert consumer.receive(5000).data() == payload

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from geminga.bookie.journal.headers import SEARCH_BYTES, find_header
+from geminga.bookie.journal.headers import SEARCH_BYTES
 from geminga.bookie.journal.journal_format import (
     GROUP_HEADER,
     GROUP_MAGIC,
@@ -162,10 +162,3 @@ def _sort_out(run: Run, buffer: bytes, start: int, ends: list[int]) -> tuple[lis
     if first < run.first + run.entries:
         bad.append(Run(run.ledger_id, first, run.first + run.entries - first))
     return good, bad
-
-
-def read_file_header(file: File, journal_id: int) -> FileHeader | None:
-    """The header, from either copy or from the groups in the file; None for a file that a crash left before
-    its first sync, and for one that cannot be read: `journal_headers.find_header` tells them apart.
-    """
-    return find_header(file, journal_id).header

@@ -114,7 +114,7 @@ class Appender:
         self._warned_of_length = False
         self._pending: list[Any] = []
         """Contexts of entries handed to the bookie and not confirmed yet, in order."""
-        self._queue: list[tuple[bytes, Any, Any]] = []
+        self._queue: list[tuple[bytes, Any]] = []
         """Entries that wait for the next ledger."""
         self._run: TailRun | None = None
         self._run_append: Callable[[bytes | Entry], None] | None = None
@@ -151,22 +151,21 @@ class Appender:
     def pending(self) -> Iterator[Any]:
         """The contexts of all that wait, the oldest first."""
         yield from self._pending
-        for _, context, _ in self._queue:
+        for _, context in self._queue:
             yield context
 
     # -- down -------------------------------------------------------------------------------------------
 
-    def append(self, body: bytes, context: Any, peek: Any = None) -> None:
+    def append(self, body: bytes, context: Any) -> None:
         """Accept one entry. The listener gets `context` back: confirmed once it is durable, or failed.
 
-        Synchronous; entries keep their order, also across ledgers. `peek` (parsed message metadata) spares
-        the readers at the tail the parsing. Raises TopicTerminated, ServiceNotReady (closing) or
-        StorageError; then the entry was not accepted and its context is not given back. Nothing waits here,
-        and nothing is refused for want of memory: that is up to whoever reads from publishers.
+        Synchronous; entries keep their order, also across ledgers. Raises TopicTerminated, ServiceNotReady
+        (closing) or StorageError; then the entry was not accepted and its context is not given back. Nothing
+        waits here, and nothing is refused for want of memory: the readers of publishers' sockets see to that.
         """
         writer = self._writer
         if writer is None:
-            self._append_later(body, context, peek)
+            self._append_later(body, context)
             return
         try:
             entry_id = writer.append(body)
@@ -179,15 +178,15 @@ class Appender:
         self.ledger_bytes += len(body)
         keep = self._run_append
         if keep is not None:
-            keep(body if peek is None else Entry(Position(writer.ledger_id, entry_id), body, peek))
+            keep(body)
         if entry_id >= self._roll_check_entry_id:
             self.roll_if_full(entry_id + 1)
 
-    def _append_later(self, body: bytes, context: Any, peek: Any) -> None:
+    def _append_later(self, body: bytes, context: Any) -> None:
         state = self.state
         if state in QUEUEING:
             self._room.take(len(body))
-            self._queue.append((body, context, peek))
+            self._queue.append((body, context))
         elif state is State.TERMINATED:
             raise TopicTerminated(f"{self.name} was already terminated")
         else:
@@ -275,11 +274,11 @@ class Appender:
 
     def fail_queue(self, error: GemingaError) -> None:
         """No ledger will come for the entries that wait for one."""
-        self._fail([context for _, context, _ in self._take_queue()], error)
+        self._fail([context for _, context in self._take_queue()], error)
 
-    def _take_queue(self) -> list[tuple[bytes, Any, Any]]:
+    def _take_queue(self) -> list[tuple[bytes, Any]]:
         queue, self._queue = self._queue, []
-        self._room.give(sum(len(body) for body, _, _ in queue))
+        self._room.give(sum(len(body) for body, _ in queue))
         return queue
 
     # -- ledgers ----------------------------------------------------------------------------------------
@@ -299,12 +298,12 @@ class Appender:
         )
         self.cache(self.caching)
         queue = self._take_queue()
-        for i, (body, context, peek) in enumerate(queue):
+        for i, (body, context) in enumerate(queue):
             try:
-                self.append(body, context, peek)
+                self.append(body, context)
             except GemingaError as error:
                 # These were accepted when they were queued: they are failed here, not by raising.
-                self._fail([context for _, context, _ in queue[i:]], error)
+                self._fail([context for _, context in queue[i:]], error)
                 return
 
     def roll_if_full(self, entries: int) -> None:

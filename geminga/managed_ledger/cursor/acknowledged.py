@@ -90,16 +90,6 @@ class Acknowledged:
             chain.ordinal(chain.tail) - chain.ordinal((self._md_ledger, self._md_entry)) - self._acked_entries
         )
 
-    @property
-    def acknowledged_apart_entries(self) -> int:
-        """Entries acknowledged beyond mark-delete."""
-        return self._acked_entries
-
-    @property
-    def batches_in_part(self) -> int:
-        """Batches of which some messages are acknowledged and some are not."""
-        return len(self._batches)
-
     def acknowledged_ranges(self) -> list[tuple[int, int, int]]:
         """What is acknowledged beyond mark-delete, as (ledger, first entry, last entry), ascending."""
         ranges = []

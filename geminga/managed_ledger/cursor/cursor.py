@@ -41,7 +41,6 @@ class Cursor(Acknowledgments):
         "_owner",
         "left_out",
         "name",
-        "opened_backlog_entries",
         "read_position",
     )
 
@@ -60,7 +59,6 @@ class Cursor(Acknowledgments):
         self.read_position = self.next_unacknowledged(self.mark_delete)
         self.left_out = 0
         """Parts of the last written state that did not fit: they are acknowledged in memory only."""
-        self.opened_backlog_entries = self.backlog_entries()
         self._ledger = ledger
         self._owner = owner
         self._on_dirty = on_dirty
@@ -110,7 +108,6 @@ class Cursor(Acknowledgments):
             )
         self.restore(state)
         self.read_position = self.next_unacknowledged(self.mark_delete)
-        self.opened_backlog_entries = self.backlog_entries()
 
     async def persist(self) -> None:
         """Write the present state, if it is not on disk yet; durable on return. Nothing for non-durable
@@ -207,31 +204,15 @@ class Cursor(Acknowledgments):
     def subscription_properties(self) -> Mapping[str, str]:
         return self._ledger.record.subscription_properties if self._ledger is not None else {}
 
-    async def set_property(self, key: str, value: int | None) -> None:
-        """Set a property (None removes it); durable on return. ValueTooLarge, ServiceNotReady,
-        StorageError; BadVersion if somebody else changed the record, which fences the managed ledger.
-        """
-        async with self._recording() as ledger:
-            properties = dict(ledger.record.properties)
-            if value is None:
-                properties.pop(key, None)
-            else:
-                properties[key] = value
-            await ledger.save(properties=properties)
-
     async def swap_properties(self, add: Mapping[str, int], remove: Mapping[str, int]) -> None:
         """Add some properties, and remove those that still have the value given, in one write; durable on
-        return. Errors as `set_property`.
+        return. ValueTooLarge, ServiceNotReady, StorageError; BadVersion if another writer changed the record,
+        which fences the managed ledger.
         """
         async with self._recording() as ledger:
             properties = swapped(ledger.record.properties, add, remove)
             if properties != ledger.record.properties:
                 await ledger.save(properties=properties)
-
-    async def set_subscription_properties(self, properties: Mapping[str, str]) -> None:
-        """Replace all subscription properties; durable on return. Errors as `set_property`."""
-        async with self._recording() as ledger:
-            await ledger.save(subscription_properties=properties)
 
     @asynccontextmanager
     async def _recording(self) -> AsyncIterator[CursorLedger]:
@@ -252,6 +233,7 @@ class Cursor(Acknowledgments):
 
     @property
     def cursor_ledger(self) -> CursorLedger | None:
+        """Where the cursor is written down; None if it is not durable. For crash tests and benches."""
         return self._ledger
 
     def statistics(self) -> CursorStatistics:

@@ -42,10 +42,6 @@ class BucketIndex(Protocol):
         """None of the frozen rows is live any more, or none is left in there, and none was written."""
         ...
 
-    def seal_failed(self, frozen: Frozen) -> None:
-        """They are not, yet: the frozen rows go on serving."""
-        ...
-
     def swap(self, old: Sequence[StoredBucket], new: StoredBucket) -> None:
         """All live rows of some neighbours are in a new bucket now; none of its segments is loaded."""
         ...

@@ -61,7 +61,6 @@ class Sealer:
                     frozen.end_ledger,
                     error,
                 )
-                self._buckets.index.seal_failed(frozen)
                 await trio.sleep(back_off.next_s())
 
     def _none(self, frozen: Frozen) -> None:

@@ -42,19 +42,6 @@ class DueClass(NamedTuple):
     """Of some it is only known that they are due in this class or in one beside it."""
 
 
-class Whereabouts(NamedTuple):
-    """Of one position in a view."""
-
-    is_tracked: bool
-    is_due: bool
-    """Brought out of the index: it goes with the next `take_due`."""
-    due_ms: int | None
-    """As the index keeps it; None if it is not in memory."""
-    is_rescheduled: bool
-    bucket: StoredBucket | None
-    """Whose ledgers the position belongs to, if there is one."""
-
-
 def histogram(
     view: View, width_ms: int, read: Mapping[tuple[StoredBucket, int], Rows] = NOTHING_READ
 ) -> list[DueClass]:
@@ -303,21 +290,3 @@ def _times_in(rows: Rows, codes: Iterable[int]) -> dict[int, int]:
     for row in np.flatnonzero(np.isin(rows.codes, wanted)).tolist():
         found.setdefault(rows.codes.item(row), rows.times_ms.item(row))
     return found
-
-
-def whereabouts(view: View, position: tuple[int, int]) -> Whereabouts:
-    """Why a position has not been delivered yet, as far as the index knows."""
-    is_tracked = view.contains(position)
-    is_due = is_tracked and view.due.contains(*position)
-    covering = [
-        stored
-        for stored, _ in view.index.buckets.items()
-        if stored.start_ledger <= position[0] <= stored.end_ledger
-    ]
-    return Whereabouts(
-        is_tracked,
-        is_due,
-        due_times_ms(view, [position]).get(position) if is_tracked else None,
-        code_of(*position) in view.index.overrides,
-        covering[0] if covering else None,
-    )

@@ -319,9 +319,6 @@ class DelayedIndex:
         self.buckets.sealed(frozen, bucket, self.now_ms())
         self.wake()
 
-    def seal_failed(self, frozen: Frozen) -> None:
-        """The rows go on serving from memory; whoever failed tries again."""
-
     def sealed_none(self, frozen: Frozen) -> None:
         self.buckets.thaw(frozen)
         self.wake()

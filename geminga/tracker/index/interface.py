@@ -9,7 +9,7 @@ subscriptions share. Pulsar's counterpart is `DelayedDeliveryTracker` (PIP-26, P
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from pyroaring import BitMap
@@ -129,6 +129,3 @@ class DelayedDeliveryTracker(Protocol):
     async def close(self) -> None:
         """Release memory; nothing may be added afterwards. What a durable tracker has written stays."""
         ...
-
-
-TrackerFactory = Callable[[], DelayedDeliveryTracker]

@@ -13,8 +13,9 @@ import trio
 
 from geminga.bookie.entry_logs import reader as entry_logs
 from geminga.bookie.journal.files import JournalFiles
+from geminga.bookie.journal.headers import find_header
 from geminga.bookie.journal.journal_format import FILE_HEADERS_BYTES_MAX, GROUP_HEADER, GROUP_MAGIC
-from geminga.bookie.journal.scan import JournalScan, ScannedGroup, read_file_header
+from geminga.bookie.journal.scan import JournalScan, ScannedGroup
 from geminga.bookie.records.journal_position import JournalPosition
 from geminga.bookie.records.settings import BookieSettings
 from geminga.bookie.running.bookie import Bookie
@@ -50,7 +51,7 @@ def written(groups: list[list[tuple[int, int, list[bytes]]]], *, garbage: bytes 
 
 def scan(disk: SimDisk, synced_end: int | None = None) -> tuple[list[ScannedGroup], JournalScan]:
     file = disk.open(JOURNAL)
-    header = read_file_header(file, 1)
+    header = find_header(file, 1).header
     assert header is not None
     found = JournalScan(file, header, synced_end=synced_end)
     return list(found.groups(0)), found

@@ -234,14 +234,15 @@ async def test_properties_are_durable_and_keep_what_else_is_in_the_record(rooms,
     async with rooms(crash=True) as r:
         ledger = await r.open()
         positions = await publish(ledger, bodies(3))
-        cursor = await ledger.open_cursor("s", initial="earliest", properties={"x": 1})
+        cursor = await ledger.open_cursor(
+            "s", initial="earliest", properties={"x": 1}, subscription_properties={"k": "v"}
+        )
         cursor.acknowledge(positions[:1])
         async with trio.open_nursery() as nursery:
             nursery.start_soon(cursor.persist)
             for i in range(5):
-                nursery.start_soon(cursor.set_property, f"bucket_{i}", i)
-        await cursor.set_property("x", None)
-        await cursor.set_subscription_properties({"k": "v"})
+                nursery.start_soon(cursor.swap_properties, {f"bucket_{i}": i}, {})
+        await cursor.swap_properties({}, {"x": 1})
     async with rooms() as r:
         cursor = (await r.open()).cursors["s"]
         assert cursor.properties == {f"bucket_{i}": i for i in range(5)}
@@ -261,7 +262,7 @@ async def test_deleted_cursor_is_gone_with_its_ledger(rooms, publish):
         with pytest.raises(ServiceNotReady):
             await cursor.persist()  # a late call writes nothing
         with pytest.raises(ServiceNotReady):
-            await cursor.set_property("x", 1)
+            await cursor.swap_properties({"x": 1}, {})
         assert len(r.metadata.children("/ledgers")) == 1
         again = await ledger.open_cursor("s", initial="latest")
         assert again.mark_delete == positions[-1]

@@ -1,4 +1,4 @@
-"""What can be seen of a delayed index: histogram, pages, due times, whereabouts."""
+"""What can be seen of a delayed index: histogram, pages, due times."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from geminga.tracker.format.bucket_format import decode_directory, decode_segmen
 from geminga.tracker.format.stored_bucket import StoredBucket
 from geminga.tracker.index.eyes import (
     DueClass,
-    Whereabouts,
     due_times_ms,
     histogram,
     next_due_ms,
     page,
     segments_to_read,
-    whereabouts,
 )
 from geminga.tracker.index.frozen import Frozen
 from geminga.tracker.index.index import DelayedIndex, IndexSettings
@@ -83,19 +81,21 @@ def test_pages_go_on_where_the_last_one_ended() -> None:
     assert due_times_ms(view, [*places, (9, 9)]) == {p: 100 * p[0] + p[1] for p in places}
 
 
-def test_the_whereabouts_of_a_position() -> None:
+def test_a_position_is_held_until_it_is_due_and_knows_its_new_time() -> None:
     clock = HandClock()
     index = DelayedIndex(clock, EXACT)
     view = index.open_view()
     for entry_id in range(3):
         view.add(Position(1, entry_id), 100 + entry_id)
-    assert whereabouts(view, (1, 1)) == Whereabouts(True, False, 101, False, None)
+    assert due_times_ms(view, [(1, 1)]) == {(1, 1): 101}
     assert index.reschedule((1, 1), 500)
-    assert whereabouts(view, (1, 1)) == Whereabouts(True, False, 500, True, None)
+    assert due_times_ms(view, [(1, 1)]) == {(1, 1): 500}
     clock.ms = 100
     assert view.has_due()
-    assert whereabouts(view, (1, 0)) == Whereabouts(True, True, 100, False, None)
-    assert whereabouts(view, (1, 7)) == Whereabouts(False, False, None, False, None)
+    assert view.due.contains(1, 0)
+    assert not view.due.contains(1, 1)
+    assert due_times_ms(view, [(1, 0), (1, 7)]) == {(1, 0): 100}
+    assert not view.contains((1, 7))
 
 
 def test_one_message_far_in_the_future_takes_no_others_of_its_segment_along() -> None:
@@ -111,7 +111,8 @@ def test_one_message_far_in_the_future_takes_no_others_of_its_segment_along() ->
     encoded = encode_bucket(1, 1, piece.rows, 300_000, 5000)
     stored = StoredBucket(77, decode_directory(encoded.directory), 1)
     index.sealed(piece, stored)
-    assert whereabouts(view, (1, 5)) == Whereabouts(True, False, None, False, stored)
+    assert view.contains((1, 5))
+    assert due_times_ms(view, [(1, 5)]) == {}
     assert segments_to_read(view, 1000) == [(stored, 0)]
     assert sum(found.positions for found in histogram(view, 1000)) == len(view) == 11
     read = {(stored, 0): decode_segment(encoded.segments[0])}
