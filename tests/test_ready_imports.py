@@ -1,6 +1,6 @@
 """Start-up is budgeted: which modules are imported before both ports answer is a list that a person has read.
 
-    GEMINGA_WRITE=1 python -m pytest tests/test_ready_imports.py    # write the list anew, then read its diff
+GEMINGA_WRITE=1 python -m pytest tests/test_ready_imports.py    # write the list anew, then read its diff
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ as a broker would, compared with what was promised before, used, and opened once
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -31,9 +30,10 @@ from geminga.metadata.store import MetadataStore
 from geminga.position import EARLIEST, Position
 from simulation.disk.sim_disk import CrashMode, PowerCut, SimDisk
 from simulation.disk.sim_key_value import SimKeyValue
+from tests.budget import budget
 
 MODES: tuple[CrashMode, ...] = ("drop", "keep", "torn")
-STRIDE = 1 if os.environ.get("GEMINGA_TESTS") == "night" else 3
+STRIDE = budget(day=3, night=1)
 """By day each crash point is tried in one of the modes, by night in all."""
 PATH = "/managed-ledgers/public/default/persistent/orders"
 SETTINGS = ManagedLedgerSettings(

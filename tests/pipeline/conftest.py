@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -53,20 +55,35 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoints]:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
-    """The one session of all Spark tests; starting it is most of their time."""
-    from geminga.pipeline.spark import make_session
+def spark_stderr(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the JVM of the session `spark` writes to its standard error."""
+    return tmp_path_factory.mktemp("spark") / "stderr"
 
-    with warnings.catch_warnings():
+
+@pytest.fixture(scope="session")
+def spark(spark_stderr: Path) -> Iterator[Any]:
+    """The one session of all Spark tests, started as commands start theirs: most of the tests' time."""
+    from geminga.pipeline.spark.pieces import started
+
+    settings = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"} | SHORT_LIVED
+    with warnings.catch_warnings(), stderr_of_children(spark_stderr):
         warnings.simplefilter("ignore")  # pyspark's own, while it starts
-        session = make_session(
-            "tests",
-            master="local[2]",
-            settings={"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"} | SHORT_LIVED,
-        )
-    session.sparkContext.setLogLevel("ERROR")
+        session = started("local[2]", settings)
     yield session
     session.stop()
+
+
+@contextmanager
+def stderr_of_children(path: Path) -> Iterator[None]:
+    """Processes that are started meanwhile write their standard error to `path`, for good."""
+    kept = os.dup(2)
+    try:
+        with path.open("wb") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 class Topics:

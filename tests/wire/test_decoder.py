@@ -22,8 +22,9 @@ from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import position_of, signed, unsigned
 from geminga.wire.decoder import Ack, BadFrame, Decoder, Delivery, Flow, Send, UnknownCommand, request_id_of
 from geminga.wire.parse import parse_command
+from tests.budget import budget
 
-EXAMPLES = int(os.environ.get("GEMINGA_WIRE_EXAMPLES", "200"))
+EXAMPLES = budget(day=200, night=20_000)
 """20000 for a thorough run."""
 fuzz = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 

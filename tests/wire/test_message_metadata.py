@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
@@ -15,8 +14,9 @@ from geminga.wire import client_commands, message_metadata
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import signed
 from geminga.wire.message_metadata import Peek, broker_timestamp_ms, peek, stamp, stamp_bytes, strip
+from tests.budget import budget
 
-EXAMPLES = int(os.environ.get("GEMINGA_WIRE_EXAMPLES", "300"))
+EXAMPLES = budget(day=300, night=20_000)
 fuzz = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 
 NOW_MS = 1_785_500_000_123

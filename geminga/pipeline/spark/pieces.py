@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -23,14 +23,14 @@ T = TypeVar("T")
 PICKLED: Final = pa.schema([("pickled", pa.binary())])
 
 
-def started(master: str) -> SparkSession:
-    """A session whose workers have this Python and this package."""
+def started(master: str, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """A session whose workers have this Python and this package, and which logs nothing while it starts."""
     home = str(Path(geminga.__file__).parent.parent)
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if home not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([home, *filter(None, paths)])
     _log_only_errors()
-    session = make_session(master=master)
+    session = make_session(master=master, settings=settings)
     # What fails in a worker is told in a line by whoever waits for it; Spark would log its pages beside it.
     session.sparkContext.setLogLevel("FATAL")
     return session

@@ -7,7 +7,6 @@ and in the end, once everybody has permits and acknowledges, everything has been
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -27,8 +26,9 @@ from geminga.tracker.buckets.bucket_store import BucketStore
 from geminga.tracker.index import bucket_map
 from geminga.wire.decoder import Delivery
 from tests.broker.dispatch_rig import Client, FakeOutbox, Rig, message, open_rig, position_of
+from tests.budget import budget
 
-PROGRAMS = int(os.environ.get("GEMINGA_DISPATCH_PROGRAMS", "40"))
+PROGRAMS = budget(day=40, night=20_000)
 """How many programs for each type; the nightly number is 20,000."""
 KEYS = 3
 UNACKED_MAX = 12

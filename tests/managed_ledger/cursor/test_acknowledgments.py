@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable
 from typing import Any
@@ -19,10 +18,11 @@ from geminga.managed_ledger.cursor.acknowledgments import Acknowledgments
 from geminga.managed_ledger.cursor.batch_index import bits_of, words_of
 from geminga.managed_ledger.cursor.cursor_state_format import decode, encode
 from geminga.position import Position
+from tests.budget import budget
 
 BATCH = 5
 STEPS = 50
-PROGRAMS = 20_000 if os.environ.get("GEMINGA_TESTS") == "night" else 1000
+PROGRAMS = budget(day=1000, night=20_000)
 
 
 def chain_of(*counts: int) -> LedgerChain:

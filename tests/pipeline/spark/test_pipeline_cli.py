@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -163,10 +161,14 @@ def test_an_option_is_named_as_a_flag(text: str, in_words_of_the_command: str) -
     assert in_flags(text) == in_words_of_the_command
 
 
-def test_a_command_on_spark_tells_nothing_of_how_spark_starts(tmp_path: Path, log: Path) -> None:
-    command = [sys.executable, "-m", "geminga", "pipeline", "audit", str(log), "--master", "local[1]"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    lines = [line for line in done.stderr.splitlines() if "incubator modules" not in line]
-    assert [line for line in lines if "WARN" in line or "log level" in line or "log4j" in line] == []
-    assert "4 published, 3 dispatched, 1 pending" in done.stdout
+@pytest.mark.usefixtures("on_spark")
+def test_a_command_on_spark_tells_nothing_of_how_spark_starts(
+    call: Call, log: Path, spark_stderr: Path
+) -> None:
+    code, out, err = call("audit", log, "--master", "local[2]")
+    assert code == 0
+    assert err.splitlines() == ["7 events in 1 pieces", "known where it ends; reading all of it"]
+    assert "4 published, 3 dispatched, 1 pending" in out
+    # What the JVM itself says of its modules does not come from Spark's log.
+    lines = [line for line in spark_stderr.read_text().splitlines() if "incubator modules" not in line]
+    assert lines == []

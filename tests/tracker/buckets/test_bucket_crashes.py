@@ -4,7 +4,6 @@ bucket or in the backlog afterwards, no name is without its ledger, and no ledge
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
@@ -12,10 +11,11 @@ import trio
 
 from geminga.errors import StorageError
 from simulation.disk.sim_disk import CrashMode
+from tests.budget import budget
 from tests.tracker.bucket_world import Place, World
 
 MODES: tuple[CrashMode, ...] = ("drop", "keep", "torn")
-STRIDE = 1 if os.environ.get("GEMINGA_TESTS") == "night" else 11
+STRIDE = budget(day=11, night=1)
 Script = Callable[[World], Awaitable[None]]
 
 

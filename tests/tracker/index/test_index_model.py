@@ -1,12 +1,11 @@
 """The index against plain dictionaries: whatever is done to it, nothing is lost, early or doubled, and the
 count is the number of positions.
 
-GEMINGA_TRACKER_PROGRAMS=20000 runs that many random programs instead of those of a test run.
+GEMINGA_TESTS=night runs 20,000 random programs instead of those of a test run.
 """
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from hypothesis import settings
@@ -22,9 +21,10 @@ from geminga.tracker.index.due_rows import codes_of, keep_only
 from geminga.tracker.index.frozen import Frozen
 from geminga.tracker.index.index import DelayedIndex, IndexSettings
 from geminga.tracker.index.view import View
+from tests.budget import budget
 from tests.tracker.taking import take
 
-PROGRAMS = int(os.environ.get("GEMINGA_TRACKER_PROGRAMS", "1000"))
+PROGRAMS = budget(day=400, night=20_000)
 LEDGERS = 6
 ENTRIES = 40
 START_MS = 100_000
