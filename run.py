@@ -118,7 +118,7 @@ def test(arguments):
         if subprocess.call([VENV_PYTHON, *list(command)], cwd=ROOT):
             failed.append(name)
         say("{}: {}, {:.1f} s".format(name, "FAILED" if name in failed else "ok", time.monotonic() - started))
-    # Half of what a test does is waiting (for a disk, a broker, Spark), so two workers pay off on any machine.
+    # Many tests wait (for a disk, a broker, Spark), so that two workers pay off on any machine.
     workers = ["-n", str(min(max(os.cpu_count() or 1, 2), 8)), "--dist", "loadgroup"]
     if subprocess.call([VENV_PYTHON, "-m", "pytest", "-q", *workers], cwd=ROOT):
         failed.append("tests")

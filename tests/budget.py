@@ -1,7 +1,7 @@
 """How much a test tries: by day what a person waits for, by night what a machine has time for.
 
-`GEMINGA_TESTS=night python -m pytest tests/...` takes the larger numbers, and draws new examples in every run;
-by day property tests draw the same ones each time.
+`GEMINGA_TESTS=night python -m pytest tests/...` takes the larger numbers, and draws new examples in every
+run; by day property tests draw the same ones each time.
 """
 
 from __future__ import annotations
