@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from geminga import limits
 from geminga.bookie.records.settings import BookieSettings
@@ -210,4 +211,55 @@ def delay_settings(config: Config) -> DelaySettings:
         segment_span_ms=span_s * 1000,
         segment_indexes_max=config.delayed_delivery_max_indexes_per_bucket_snapshot_segment or -1,
         buckets_max=config.delayed_delivery_max_num_buckets,
+    )
+
+
+class ListenSettings(NamedTuple):
+    """Where the broker listens; port 0 takes any free one."""
+
+    host: str
+    binary_port: int
+    web_port: int
+
+
+def listen_settings(config: Config) -> ListenSettings:
+    return ListenSettings(config.bind_address, config.broker_service_port, config.web_service_port)
+
+
+def service_url(config: Config, local_host: str, port: int) -> str:
+    """The URL that a client which reached the broker at `local_host` is told to connect to."""
+    host = config.advertised_address or local_host
+    return f"pulsar://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+class TailCacheSettings(NamedTuple):
+    bytes_max: int
+    age_max_ms: int
+    backlogged_entries: int
+
+
+def tail_cache_settings(config: Config) -> TailCacheSettings:
+    return TailCacheSettings(
+        bytes_max=memory_parts(config).tail_cache,
+        age_max_ms=config.managed_ledger_cache_eviction_time_threshold_millis,
+        backlogged_entries=config.managed_ledger_cursor_backlogged_threshold,
+    )
+
+
+class DeliveryLogSettings(NamedTuple):
+    directory: str
+    interval_s: float
+    file_bytes_max: int
+    total_bytes_max: int
+
+
+def delivery_log_settings(config: Config) -> DeliveryLogSettings | None:
+    """None if no delivery log is written."""
+    if not config.geminga_delivery_log_directory:
+        return None
+    return DeliveryLogSettings(
+        directory=config.geminga_delivery_log_directory,
+        interval_s=config.geminga_delivery_log_interval_ms / 1000,
+        file_bytes_max=config.geminga_delivery_log_file_size_mb * limits.MIB,
+        total_bytes_max=config.geminga_delivery_log_total_size_mb * limits.MIB,
     )

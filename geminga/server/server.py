@@ -31,7 +31,6 @@ from geminga.config.config import Config
 from geminga.config.memory_budget import memory_parts
 from geminga.delivery_log.delivery_log import DeliveryLog
 from geminga.errors import StorageError
-from geminga.limits import MIB
 from geminga.managed_ledger.chain.tail_cache import TailCache
 from geminga.managed_ledger.orphans import (
     sweep_orphan_ledgers,
@@ -47,8 +46,12 @@ from geminga.server.room_settings import (
     broker_settings,
     default_policies,
     delay_settings,
+    delivery_log_settings,
     ledger_settings,
+    listen_settings,
+    service_url,
     subscription_settings,
+    tail_cache_settings,
 )
 from geminga.storage.disk import Disk, RealDisk
 from geminga.storage.key_value import BlockCache
@@ -84,8 +87,9 @@ async def serve(
     stop = trio.CancelScope()
     async with _cancels(stop):
         with contextlib.ExitStack() as listening:
-            binary = _bind(listening, config.bind_address, config.broker_service_port)
-            web = _bind(listening, config.bind_address, config.web_service_port)
+            wanted = listen_settings(config)
+            binary = _bind(listening, wanted.host, wanted.binary_port)
+            web = _bind(listening, wanted.host, wanted.web_port)
             with trio.CancelScope(shield=True):
                 await _serve(config, data_dir, binary, web, stop, task_status)
 
@@ -211,11 +215,9 @@ def _refuse_foreign(disk: Disk, data_dir: str) -> None:
 async def _rooms(config: Config, clock: Clock, metadata: MetadataStore, bookie: Bookie, disk: Disk) -> Rooms:
     namespaces = Namespaces(metadata, clock, cluster=config.cluster_name)
     await namespaces.bootstrap()
-    parts = memory_parts(config)
+    cache = tail_cache_settings(config)
     tail_cache = TailCache(
-        parts.tail_cache,
-        age_max_ms=config.managed_ledger_cache_eviction_time_threshold_millis,
-        backlogged_entries=config.managed_ledger_cursor_backlogged_threshold,
+        cache.bytes_max, age_max_ms=cache.age_max_ms, backlogged_entries=cache.backlogged_entries
     )
     settings = broker_settings(config)
     return Rooms(
@@ -226,7 +228,7 @@ async def _rooms(config: Config, clock: Clock, metadata: MetadataStore, bookie: 
         policies=Policies(metadata, namespaces, default_policies(config)),
         clock=clock,
         tail_cache=tail_cache,
-        publish_memory=PublishMemory(parts.publish, bookie, tail_cache.append_room),
+        publish_memory=PublishMemory(memory_parts(config).publish, bookie, tail_cache.append_room),
         settings=settings,
         publish_limit=publish_limit(settings.publish_rate.messages, settings.publish_rate.bytes),
         ledger_settings=ledger_settings(config),
@@ -237,15 +239,16 @@ async def _rooms(config: Config, clock: Clock, metadata: MetadataStore, bookie: 
 
 
 def _delivery_log(config: Config, disk: Disk, clock: Clock) -> DeliveryLog | None:
-    if not config.geminga_delivery_log_directory:
+    settings = delivery_log_settings(config)
+    if settings is None:
         return None
     return DeliveryLog(
-        config.geminga_delivery_log_directory,
+        settings.directory,
         disk,
         clock,
-        interval_s=config.geminga_delivery_log_interval_ms / 1000,
-        file_bytes_max=config.geminga_delivery_log_file_size_mb * MIB,
-        total_bytes_max=config.geminga_delivery_log_total_size_mb * MIB,
+        interval_s=settings.interval_s,
+        file_bytes_max=settings.file_bytes_max,
+        total_bytes_max=settings.total_bytes_max,
     )
 
 
@@ -265,12 +268,11 @@ async def _listen(
     binary_port = binary[0].getsockname()[1]
     web_port = web[0].getsockname()[1]
 
-    def service_url(sock: socket.socket) -> str:
-        host = config.advertised_address or sock.getsockname()[0]
-        return f"pulsar://{f'[{host}]' if ':' in host else host}:{binary_port}"
+    def url_for(sock: socket.socket) -> str:
+        return service_url(config, sock.getsockname()[0], binary_port)
 
     generation = await rooms.ledger_ids.next()
-    connections = Connections(topics, rooms, service_url=service_url, generation=generation)
+    connections = Connections(topics, rooms, service_url=url_for, generation=generation)
     view = View(rooms, topics, connections, config, binary_port, web_port, memory)
     async with trio.open_nursery() as service:
         for sock in binary:
