@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import math
-import re
 import subprocess
 import sys
-from dataclasses import fields, replace
-from pathlib import Path
 
 import pytest
 
-from geminga.bookie.records.settings import BookieSettings, journal_share
 from geminga.config import config
 from geminga.config import file as config_file
 from geminga.config.config import Config, ConfigError, load
 from geminga.config.file import Property
 from geminga.config.memory_budget import PROCESS_BYTES, SETTINGS, memory_parts
 from geminga.limits import MIB
-from geminga.server.room_settings import bookie_settings
 
 # The names of the stock `conf/standalone.conf`, newest and older ones.
 STOCK_STANDALONE_KEYS = """
@@ -376,88 +370,11 @@ def test_every_bounded_setting_has_a_default_within_its_bounds() -> None:
             assert unset or setting.low <= default <= setting.high, setting.key
 
 
-BOOKIE_KEYS: list[tuple[str, str, str, object]] = [
-    ("journalMaxSizeMB", "64", "journal_file_bytes", 64 * MIB),
-    ("journalPreAllocSizeMB", "16", "journal_allocate_bytes", 16 * MIB),
-    ("journalRemoveFromPageCache", "false", "journal_drops_page_cache", False),
-    ("flushInterval", "1500", "flush_interval_s", 1.5),
-    ("logSizeLimit", "1073741824", "entry_log_bytes", 1 << 30),
-    ("dbStorage_readAheadCacheBatchBytesSize", "65536", "read_ahead_bytes", 65536),
-    ("gcWaitTime", "60000", "gc_wait_s", 60.0),
-    ("minorCompactionThreshold", "0.25", "minor_compaction_threshold", 0.25),
-    ("minorCompactionInterval", "60", "minor_compaction_interval_s", 60.0),
-    ("minorCompactionMaxTimeMillis", "-1", "minor_compaction_max_s", math.inf),
-    ("majorCompactionThreshold", "0", "major_compaction_threshold", 0.0),
-    ("majorCompactionInterval", "0", "major_compaction_interval_s", 0.0),
-    ("majorCompactionMaxTimeMillis", "2500", "major_compaction_max_s", 2.5),
-    ("journalMaxBackups", "5", "journal_free_files_max", 5),
-    ("journalMaxGroupWaitMSec", "2", "journal_group_wait_s", 0.002),
-    ("journalBufferedWritesThreshold", "524288", "journal_group_bytes_max", 512 * 1024),
-    ("journalBufferedEntriesThreshold", "100", "journal_group_entries_max", 100),
-    ("compactionRateByBytes", "0", "compaction_rate_bytes_per_s", 0),
-    ("diskUsageThreshold", "1", "disk_usage_threshold", 1.0),
-    ("diskUsageLwmThreshold", ".5", "disk_usage_lwm_threshold", 0.5),
-    ("diskFreeBytesMin", "0", "disk_free_bytes_min", 0),
-    ("diskFreeBytesEnough", "1000000", "disk_free_bytes_enough", 1_000_000),
-    ("diskCheckInterval", "200", "disk_check_interval_s", 0.2),
-    ("dbStorage_writeCacheMaxSizeMb", "16", "write_cache_bytes", 16 * MIB),
-    ("dbStorage_readAheadCacheMaxSizeMb", "20", "read_cache_bytes", 20 * MIB),
-]
-
-
-@pytest.mark.parametrize(("key", "value", "name", "expected"), BOOKIE_KEYS)
-def test_bookkeepers_keys_reach_the_bookie(key: str, value: str, name: str, expected: object) -> None:
-    loaded = load(environment={}, flags=[Property(key, value, "--set")])
-    assert loaded.notices == []
-    usual = bookie_settings(Config())
-    changed = bookie_settings(loaded.config)
-    assert getattr(changed, name) == expected != getattr(usual, name)
-    assert replace(changed, **{name: getattr(usual, name)}) == usual
-
-
-def test_without_a_key_the_bookie_has_its_own_defaults() -> None:
-    """Only the memory's parts come from the budget."""
-    own, configured = BookieSettings(), bookie_settings(Config())
-    differing = {
-        field.name for field in fields(own) if getattr(own, field.name) != getattr(configured, field.name)
-    }
-    assert differing <= {
-        "write_cache_bytes",
-        "read_cache_bytes",
-        "queue_bytes_max",
-        "journal_group_bytes_max",
-    }
-
-
-def test_a_journal_group_is_never_larger_than_the_memory_for_it() -> None:
-    usual = bookie_settings(Config())
-    changed = bookie_settings(
-        Config(journal_buffered_writes_threshold=2**40, journal_buffered_entries_threshold=2**30)
-    )
-    assert changed == usual
-    several = Config(journal_buffered_writes_threshold=1000, journal_directories=("a", "b"))
-    assert journal_share(bookie_settings(several), 2).journal_group_bytes_max == 1000
-
-
-def test_the_low_water_mark_follows_a_lower_threshold() -> None:
-    assert bookie_settings(Config()).disk_usage_lwm_threshold == 0.90
-    assert bookie_settings(Config(disk_usage_threshold=0.8)).disk_usage_lwm_threshold == 0.8
-    assert bookie_settings(Config(disk_usage_threshold=0.99)).disk_usage_lwm_threshold == 0.90
-
-
 @pytest.mark.parametrize("value", ["1.01", "-0.1", "x", "0.5.5", "1e-1", "nan", "inf", "\u0661"])
 def test_a_share_is_a_number_from_0_to_1(value: str) -> None:
     [problem] = problems(file=conf(f"diskUsageThreshold={value}"))
     assert "diskUsageThreshold" in problem
     assert "expected a number from 0 to 1" in problem
-
-
-def test_every_setting_has_an_effect() -> None:
-    """One that nobody reads would be broken in silence: Pulsar's keys without effect are reported."""
-    package = Path(config.__file__).parents[1]
-    sources = [path.read_text() for path in package.rglob("*.py")]
-    read = {name for source in sources for name in re.findall(r"\bconfig\.(\w+)", source)}
-    assert set(Config.__struct_fields__) <= read
 
 
 def test_loading_without_foreign_keys_imports_no_list_of_them() -> None:
@@ -481,22 +398,6 @@ def test_the_memory_is_divided_by_bookkeepers_shares_and_adds_up() -> None:
         assert parts.publish == brokers // 2
         assert parts.tail_cache in {4 * MIB, brokers // 5}
     assert Config().memory_mb == 192
-
-
-def test_a_part_that_is_set_by_itself_leaves_the_others_their_shares() -> None:
-    given = (
-        ("dbStorage_writeCacheMaxSizeMb", "16", "write_cache", 16 * MIB),
-        ("dbStorage_readAheadCacheMaxSizeMb", "20", "read_cache", 20 * MIB),
-        ("dbStorage_rocksDB_blockCacheSize", "5000000", "block_cache", 5_000_000),
-        ("journalMaxMemorySizeMb", "3", "journal", 3 * MIB),
-        ("maxMessagePublishBufferSizeInMB", "9", "publish", 9 * MIB),
-        ("managedLedgerCacheSizeMB", "0", "tail_cache", 0),
-    )
-    usual = memory_parts(Config())
-    for key, value, part, size in given:
-        loaded = load(environment={}, flags=[Property(key, value, "flag")])
-        assert memory_parts(loaded.config) == usual._replace(**{part: size})
-        assert not loaded.notices
 
 
 def test_parts_beyond_a_budget_that_was_named_are_refused() -> None:
