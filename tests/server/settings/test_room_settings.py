@@ -8,6 +8,7 @@ import pytest
 
 from geminga.bookie.records.settings import BookieSettings, journal_share
 from geminga.config.config import Config
+from geminga.limits import MIB
 from geminga.server.room_settings import (
     BROKER_TIMESTAMPS,
     bookie_settings,
@@ -99,9 +100,16 @@ def test_the_low_water_mark_follows_a_lower_threshold() -> None:
     assert bookie_settings(Config(disk_usage_threshold=0.99)).disk_usage_lwm_threshold == 0.90
 
 
+def test_the_free_space_that_is_kept_holds_the_write_cache_twice() -> None:
+    """0 turns the bound off."""
+    for kept_mb, expected_mb in ((300, 300), (50, 80), (0, 0)):
+        config = Config(disk_free_bytes_min=kept_mb * MIB, db_storage_write_cache_max_size_mb=40)
+        assert bookie_settings(config).disk_free_bytes_min == expected_mb * MIB
+
+
 def test_the_queue_holds_a_journal_group_that_is_larger_than_the_publish_memory() -> None:
     config = Config(journal_max_memory_size_mb=40, max_message_publish_buffer_size_in_mb=9)
-    assert bookie_settings(config).queue_bytes_max == 40 * 2**20
+    assert bookie_settings(config).queue_bytes_max == 40 * MIB
 
 
 def test_a_compaction_of_zero_milliseconds_is_not_one_without_a_limit() -> None:
