@@ -24,13 +24,14 @@ SETTINGS = BrokerSettings(dedup_snapshot_entries=10)
 
 
 @pytest.fixture
-async def rig(autojump_clock: MockClock) -> AsyncIterator[TopicsRig]:
+async def rig() -> AsyncIterator[TopicsRig]:
+    """A test asks for `autojump_clock` itself: pytest-trio takes no clock from a fixture's own fixtures."""
     async with open_topics(SETTINGS, defaults=ON) as opened:
         yield opened
 
 
 @pytest.fixture
-async def stuck(autojump_clock: MockClock) -> AsyncIterator[TopicsRig]:
+async def stuck() -> AsyncIterator[TopicsRig]:
     """Nothing is durable until the bookie is started."""
     async with open_topics(SETTINGS, defaults=ON, bookie_runs=False) as opened:
         yield opened
@@ -57,7 +58,9 @@ def told(outbox: FakeOutbox) -> list[object]:
     return found
 
 
-async def test_what_is_on_its_way_is_neither_confirmed_nor_stored_again(stuck: TopicsRig) -> None:
+async def test_what_is_on_its_way_is_neither_confirmed_nor_stored_again(
+    stuck: TopicsRig, autojump_clock: MockClock
+) -> None:
     topic = await topic_of(stuck)
     first, answers = await producer_of(topic)
     for number in (1, 2):
@@ -88,7 +91,7 @@ async def test_what_is_on_its_way_is_neither_confirmed_nor_stored_again(stuck: T
 
 
 async def test_nothing_overtakes_an_entry_that_was_refused(
-    rig: TopicsRig, monkeypatch: pytest.MonkeyPatch
+    rig: TopicsRig, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = await topic_of(rig)
     producer, answers = await producer_of(topic)
@@ -112,7 +115,9 @@ async def test_nothing_overtakes_an_entry_that_was_refused(
     assert topic.ledger.number_of_entries == 3
 
 
-async def test_after_a_failure_exactly_what_is_stored_is_known(stuck: TopicsRig) -> None:
+async def test_after_a_failure_exactly_what_is_stored_is_known(
+    stuck: TopicsRig, autojump_clock: MockClock
+) -> None:
     topic = await topic_of(stuck)
     producer, answers = await producer_of(topic)
     for number in (1, 2, 3):
@@ -132,7 +137,9 @@ async def test_after_a_failure_exactly_what_is_stored_is_known(stuck: TopicsRig)
     assert anew.ledger.number_of_entries == 3
 
 
-async def test_snapshots_move_the_cursor_and_the_rest_is_read_again(rig: TopicsRig) -> None:
+async def test_snapshots_move_the_cursor_and_the_rest_is_read_again(
+    rig: TopicsRig, autojump_clock: MockClock
+) -> None:
     await publish(rig, 25)
     await trio.sleep(1)
     topic = await topic_of(rig)
@@ -191,7 +198,7 @@ async def test_switched_on_it_knows_what_is_on_its_way_and_off_it_forgets(autoju
 
 @pytest.mark.parametrize("highest", [2**63, 2**64 - 1])
 async def test_a_highest_id_beyond_all_ids_is_negative_and_counts_for_nothing(
-    rig: TopicsRig, highest: int
+    rig: TopicsRig, autojump_clock: MockClock, highest: int
 ) -> None:
     topic = await topic_of(rig)
     producer, outbox = await producer_of(topic)
