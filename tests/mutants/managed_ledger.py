@@ -1,0 +1,24 @@
+"""Bugs of the managed ledger that tests once let pass."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+MUTANTS = (
+    Mutant(
+        "every-ledger-of-a-backlog-by-share",
+        "geminga/managed_ledger/lifecycle.py",
+        "if ledger.ledger_id == position.ledger_id and ledger.entries:",
+        "if ledger.entries:",
+        ("tests/managed_ledger/test_backlog_size.py",),
+        "size of a backlog that begins in the middle of a ledger and goes on over more",
+    ),
+    Mutant(
+        "no-ledger-of-a-backlog-by-share",
+        "geminga/managed_ledger/lifecycle.py",
+        "if ledger.ledger_id == position.ledger_id and ledger.entries:",
+        "if False:",
+        ("tests/managed_ledger/test_backlog_size.py",),
+        "the same; the first ledger counted as a whole",
+    ),
+)
