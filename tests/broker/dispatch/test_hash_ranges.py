@@ -92,6 +92,22 @@ def test_range_split_assigns_as_pulsar_does() -> None:
     assert selector.select(1) is None
 
 
+def test_range_split_splits_the_widest_wherever_it_is() -> None:
+    selector: RangeSplitSelector[Fake] = RangeSplitSelector()
+    a, b, c, d, e, f = (Fake(name) for name in "abcdef")
+    for consumer in (a, b, c, d, e):
+        selector.add(consumer)
+    for consumer in (c, d):
+        selector.remove(consumer)
+    assert [selector.ranges(consumer) for consumer in (e, b, a)] == [
+        [(0, 8192)], [(8193, 32768)], [(32769, 65536)],
+    ]  # fmt: skip
+    selector.add(f)
+    assert [selector.ranges(consumer) for consumer in (e, b, f, a)] == [
+        [(0, 8192)], [(8193, 32768)], [(32769, 49152)], [(49153, 65536)],
+    ]  # fmt: skip
+
+
 def test_sticky_ranges_have_gaps_and_owners() -> None:
     selector: StickyRangeSelector[Fake] = StickyRangeSelector()
     low = Fake("low", [SlotRange(0, 99), SlotRange(200, 299)])

@@ -1,0 +1,133 @@
+"""Bugs of the broker that tests once let pass."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+DEDUP = "geminga/broker/topic/dedup.py"
+DEDUP_CURSOR = "geminga/broker/topic/dedup_cursor.py"
+DEDUP_ENTRIES = "geminga/broker/topic/dedup_entries.py"
+DELAYED = "geminga/broker/delays/delayed.py"
+DELAYING = "geminga/broker/dispatch/delaying.py"
+HASH_RANGES = "geminga/broker/dispatch/hash_ranges.py"
+SNAPSHOTS = "tests/broker/topic/test_dedup_snapshots.py"
+LEFT_BEHIND = "tests/broker/delays/test_index_left_behind.py"
+FIXED_DELAY = "tests/broker/delays/test_fixed_delay.py"
+
+MUTANTS = (
+    Mutant(
+        "dedup-snapshot-by-entries-once",
+        DEDUP_CURSOR,
+        "        finally:\n            self._snapshot_under_way = False",
+        "        finally:\n            self._snapshot_under_way = True",
+        (f"{SNAPSHOTS}::test_each_so_many_entries_there_is_another_snapshot",),
+        "a second snapshot by number of entries: what is read again after a crash grew without bound",
+    ),
+    Mutant(
+        "dedup-snapshot-interval-0-is-always",
+        DEDUP_CURSOR,
+        "is_old = 0 < interval_s * 1000 <=",
+        "is_old = 0 <= interval_s * 1000 <=",
+        (f"{SNAPSHOTS}::test_with_an_interval_of_0_no_snapshot_is_written_for_its_age",),
+        "brokerDeduplicationSnapshotIntervalSeconds=0: never for its age",
+    ),
+    Mutant(
+        "dedup-snapshot-without-bound",
+        DEDUP,
+        "            if room_bytes < 0:\n                break\n",
+        "",
+        (
+            f"{SNAPSHOTS}::test_a_snapshot_of_long_names_keeps_to_its_bytes_and_to_the_latest",
+            f"{SNAPSHOTS}::test_long_names_of_many_producers_do_not_keep_a_snapshot_from_being_written",
+        ),
+        "many long producer names make a snapshot that no metadata record has room for",
+    ),
+    Mutant(
+        "dedup-snapshot-counts-no-names",
+        DEDUP,
+        "room_bytes -= len(name.encode()) + _VALUE_BYTES",
+        "room_bytes -= _VALUE_BYTES",
+        (f"{SNAPSHOTS}::test_long_names_of_many_producers_do_not_keep_a_snapshot_from_being_written",),
+        "the same, with the bound counted by values alone",
+    ),
+    Mutant(
+        "dedup-snapshot-counts-characters",
+        DEDUP,
+        "room_bytes -= len(name.encode()) + _VALUE_BYTES",
+        "room_bytes -= len(name) + _VALUE_BYTES",
+        (f"{SNAPSHOTS}::test_a_snapshot_of_long_names_keeps_to_its_bytes_and_to_the_latest",),
+        "names whose letters take several bytes",
+    ),
+    Mutant(
+        "dedup-last-chunk-is-one-too-far",
+        DEDUP_ENTRIES,
+        "metadata.chunk_id == metadata.num_chunks - 1",
+        "metadata.chunk_id == metadata.num_chunks",
+        (f"{SNAPSHOTS}::test_only_the_last_chunk_counts_as_the_message",),
+        "which chunk makes its message known; outside of end-to-end tests",
+    ),
+    Mutant(
+        "dedup-any-chunk-is-the-last",
+        DEDUP_ENTRIES,
+        "return not metadata.is_chunk or metadata.chunk_id == metadata.num_chunks - 1",
+        "return True",
+        (f"{SNAPSHOTS}::test_only_the_last_chunk_counts_as_the_message",),
+        "the chunks behind the first one taken for duplicates; outside of end-to-end tests",
+    ),
+    Mutant(
+        "dedup-any-chunk-in-the-log-is-the-last",
+        DEDUP_ENTRIES,
+        'if metadata.HasField("chunk_id") and metadata.chunk_id != metadata.num_chunks_from_msg - 1:',
+        "if False:",
+        (f"{SNAPSHOTS}::test_chunks_of_a_message_that_is_not_complete_are_stored_again_after_a_start",),
+        "a chunked message that was cut off by a restart taken for stored",
+    ),
+    Mutant(
+        "cleared-index-keeps-its-buckets",
+        DELAYED,
+        "        if self.home is not None:\n            await self.home.clear()\n",
+        "",
+        (f"{LEFT_BEHIND}::test_no_bucket_is_left_when_the_cursor_leaps",),
+        "clear-backlog and seek of a subscription whose index is in buckets",
+    ),
+    Mutant(
+        "undelayed-lifts-no-pause",
+        DELAYED,
+        "            self.tracker.add(position, NOT_DELAYED_MS)",
+        "            pass",
+        (f"{FIXED_DELAY}::test_reading_does_not_pause_once_an_undelayed_message_came_by",),
+        "that an undelayed message lifts the fixed-delay pause of a real subscription",
+    ),
+    Mutant(
+        "undelayed-alone-lifts-no-pause",
+        DELAYING,
+        "            if batch.entries and not batch.timed:\n",
+        "            if False:\n",
+        (f"{FIXED_DELAY}::test_reading_does_not_pause_once_an_undelayed_message_came_by",),
+        "the same, read without delayed messages beside it",
+    ),
+    Mutant(
+        "undelayed-among-delayed-lifts-no-pause",
+        DELAYING,
+        "        if len(batch.timed) < len(batch.entries):\n            delayed.saw",
+        "        if False:\n            delayed.saw",
+        (f"{FIXED_DELAY}::test_reading_does_not_pause_once_an_undelayed_message_came_by",),
+        "the same, read together with delayed messages",
+    ),
+    Mutant(
+        "lost-part-read-beyond-the-read-position",
+        DELAYED,
+        "end = min(end, stop.entry_id) if ledger_id == stop.ledger_id else 0",
+        "end = max(end, stop.entry_id) if ledger_id == stop.ledger_id else 0",
+        (f"{LEFT_BEHIND}::test_what_was_not_read_yet_is_not_read_again_with_a_lost_part",),
+        "that reading again after a lost bucket stops at the read position: entries came twice",
+    ),
+    Mutant(
+        "range-split-takes-an-early-range",
+        HASH_RANGES,
+        "if end - low > widest[1] - widest[0]:",
+        "if end - low > widest[1] + widest[0]:",
+        ("tests/broker/dispatch/test_hash_ranges.py::test_range_split_splits_the_widest_wherever_it_is",),
+        "which range is split when the widest is not the first (no consistent hashing, consumers left)",
+    ),
+)
