@@ -99,7 +99,7 @@ def judge(mutant: Mutant, checkout: Path) -> tuple[str, str]:
         return SURVIVED, mutant.untested
     if code != 1:
         return BROKEN, f"pytest ended with {code}:\n{output}"
-    failed = [line.split()[1] for line in output.splitlines() if line.startswith("FAILED ")]
+    failed = [line[7:].split(" - ")[0] for line in output.splitlines() if line.startswith("FAILED ")]
     return KILLED, failed[0].split("::")[-1] if failed else "by an error outside the tests themselves"
 
 
