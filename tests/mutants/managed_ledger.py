@@ -21,4 +21,12 @@ MUTANTS = (
         ("tests/managed_ledger/test_backlog_size.py",),
         "the same; the first ledger counted as a whole",
     ),
+    Mutant(
+        "acknowledged-runs-are-not-passed",
+        "geminga/managed_ledger/cursor/acknowledged.py",
+        "while (bitmap := self._acked.get(place.ledger_id)) is not None and place.entry_id in bitmap:",
+        "while (bitmap := None) is not None and place.entry_id in bitmap:",
+        ("tests/managed_ledger/cursor/test_next_unacknowledged.py",),
+        "the next unacknowledged entry behind entries acknowledged beyond mark-delete",
+    ),
 )
