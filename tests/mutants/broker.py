@@ -130,4 +130,15 @@ MUTANTS = (
         ("tests/broker/dispatch/test_hash_ranges.py::test_range_split_splits_the_widest_wherever_it_is",),
         "which range is split when the widest is not the first (no consistent hashing, consumers left)",
     ),
+    Mutant(
+        "dispatch-rate-by-the-smallest-batches",
+        "geminga/broker/dispatch/shared.py",
+        "self.throttle.room(wanted, max(c.average_messages for c in self.consumers))",
+        "self.throttle.room(wanted, min(c.average_messages for c in self.consumers))",
+        (
+            "tests/broker/flow/test_rates.py"
+            "::test_a_limit_counts_the_messages_of_batches_though_a_consumer_has_had_none",
+        ),
+        "a dispatch rate exceeded several times over when a consumer joins others that get batches",
+    ),
 )

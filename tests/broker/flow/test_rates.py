@@ -97,6 +97,26 @@ async def test_a_subscription_gives_out_no_faster_and_forgets_nothing(
         assert subscription.statistics().dispatch_throttled_msg_events_by_subscription_limit > 0
 
 
+async def test_a_limit_counts_the_messages_of_batches_though_a_consumer_has_had_none(
+    autojump_clock: MockClock, dispatch_rig: OpenRig
+) -> None:
+    """How many entries to read is told by the largest batches that any consumer gets: of 10 messages here."""
+    async with dispatch_rig() as rig:
+        subscription = await rig.subscription()
+        subscription.limit_dispatch(None, DispatchRate(20, 0, False, 1), Published())
+        first = rig.join(subscription, SHARED)
+        await rig.publish(message(batch=10))
+        await rig.settle()
+        second = rig.join(subscription, SHARED)
+        await rig.publish(*[message(batch=10)] * 20)
+        counts = []
+        for _ in range(4):
+            await rig.settle()
+            counts.append(10 * len(first.deliveries + second.deliveries))
+            await trio.sleep(1)
+        assert counts == [20, 40, 60, 80]
+
+
 async def test_subscriptions_share_the_limit_of_their_topic(
     autojump_clock: MockClock, dispatch_rig: OpenRig
 ) -> None:
