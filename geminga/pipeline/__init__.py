@@ -1,6 +1,17 @@
 """Pulsar topics as DataFrames, delivery audits, and bulk work on the delayed index, on Spark through PySpark.
 
-Two layers. Kernels (numpy, pyarrow, pyroaring) never import Spark and hold all arithmetic; the modules in
-`geminga.pipeline.spark` put Spark around them. Needs the extra `geminga[spark]`. Works against Geminga and
-any other Pulsar broker alike; what reads files needs no broker at all.
+Two layers. Kernels (numpy, pyarrow, pyroaring) never import Spark and hold all arithmetic: `columns` and
+`values` make Arrow columns of entries and payloads, `client` and `topics` read and write topics, `export`,
+`audit` and `buckets` are jobs over them. The modules of `geminga.pipeline.spark` put Spark around the
+kernels. Read `read_range` in `topics/rows.py` first: frames, entries, payloads, batches and columns are what
+it calls.
+
+The split lets every kernel be tested in one process, lets `geminga pipeline` work without Spark, and keeps
+the step for a single message out of Python: a field of all messages is read at once. Options are those of the
+JVM connector (streamnative/pulsar-spark), so that a job can change sides.
+
+Needs the extra `geminga[spark]`. Works against Geminga and any other Pulsar broker alike; what reads files
+needs no broker at all. Must not be broken: the broker never imports this package; descriptions of work travel
+to workers, not data. `errors.py` is all that lies here: exceptions without sockets, for pure modules to
+raise. docs/pipeline.md is the page for users.
 """

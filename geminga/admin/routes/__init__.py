@@ -1,1 +1,17 @@
-"""The routes of REST v2: paths and bodies in, calls to the broker, answers out."""
+"""The routes of the web port: one class for each kind of object, all put together in `table.py`.
+
+A class registers its patterns in `add_to`; a handler reads path, query and body of the `Request`, calls the
+`BrokerView`, and returns a `Response`. Names are checked by `names.py`, broker addresses in answers come from
+`addresses.py`. Read `table.py`, then `topics.py` and `subscriptions.py`; policies are generated from the rows
+of `broker/policies/table.py` rather than written one by one, since Pulsar has dozens with the same three
+verbs.
+
+Pulsar's counterparts are its `admin/v2` resources (PersistentTopics, Namespaces, Tenants, Schemas). Where
+Pulsar answers oddly (a TTL in the query, a number as a body, different texts for one error), the route does
+the same: admin clients and the recorded tests of `tests/e2e` depend on it. Paths below `/geminga` are our
+own: the delayed index, and policies that Pulsar does not have.
+
+Must not be broken: handlers keep no state and decide no rule; a partition has no policies of its own; a topic
+that is merely asked about is not created. What takes long to import (prometheus-client) is imported by the
+first request that needs it. The command line's side of the same API is in `cli/admin`.
+"""

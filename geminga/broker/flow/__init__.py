@@ -1,1 +1,16 @@
-"""Outboxes, rates, the memory of what publishers send."""
+"""What keeps a fast side from drowning a slow one: outboxes, publish memory, rates; and statistics.
+
+On the way in a connection asks `PublishMemory` whether there is room for what its producers send and waits
+its turn if not, and a topic's `PublishLimit` says when the next read is allowed. On the way out every frame
+goes through the connection's `Outbox`, which leaves in as few writes as the socket takes and becomes
+unwritable when the peer does not read. Read `outbox.py` first, then `publish_memory.py`.
+
+Nothing is counted for each message: the journal knows its queue, `AppendRoom` what waits for a ledger, and
+only large frames are reserved before their body is read. Rates are debts that time pays off: what was read is
+accepted, the next read waits, as Pulsar's publish rate limiter works through back-pressure rather than
+refusals. `Rate` and `Histogram` divide once for each interval, not for each entry.
+
+Must not be broken: waiters get room in order of arrival, so a small producer is not starved by large ones;
+receipts and answers always fit into an outbox, only messages are held. `statistics.py` carries Pulsar's field
+names for `admin`. The bottom of the broker: topics and subscriptions are not known here.
+"""

@@ -1,1 +1,18 @@
-"""Topics, producers, deduplication, quotas, inactivity."""
+"""Topics: loading and deleting them, their producers, deduplication, backlog quotas, inactivity.
+
+A producer's entry goes through `Producer.publish` and `Topic.append`: deduplication judges it, the broker's
+stamp is put in front, the managed ledger takes it with a context. `Topic.on_confirmed` gets the contexts back
+in order: receipts first, then the delayed index is fed, then subscriptions are woken. `Topics` is the
+registry: a topic is loaded once, by the first request. Read `Topic` in `topic.py` first, then `topics.py`.
+
+Pulsar's PersistentTopic and BrokerService. Producer access modes and the topic epoch follow PIP-68 and
+PIP-179, deduplication PIP-6: sequence ids in the properties of the cursor `pulsar.dedup`, written before its
+mark-delete position moves, so that a crash can at worst recall ids that are ahead of it and never lets a
+duplicate pass.
+
+Must not be broken: order of receipts is order of entries; with deduplication on, a refused entry disconnects
+its producer, or the retry of it would be taken for a duplicate of a later one; a topic that is not used has
+no task. Periodic checks (TTL, quotas, inactivity) run over all loaded topics in one task for each kind
+(`Topics.run`). Delivery belongs to `subscription` and `dispatch`; `rooms.py` is what the whole broker is
+given and makes nothing itself.
+"""

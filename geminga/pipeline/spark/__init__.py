@@ -1,4 +1,20 @@
-"""Spark around the kernels: data source, jobs, session. Only these modules import pyspark."""
+"""Spark around the kernels: data source, jobs, session. Only these modules import pyspark.
+
+`make_session` finds a Java and registers the data source `pulsar`; `PulsarSource` (`source.py`) gives Spark
+the batch reader, `StreamReader` (`stream.py`) and the writers (`sink.py`), which call `pipeline/topics`. Jobs
+(`audit.py`, `export.py`, `replay.py`, `buckets.py`, `rescue.py`, `capacity.py`) send descriptions to workers
+by `each` (`pieces.py`), and each worker reads what its description names. Read `session.py` and `source.py`
+first, then `pieces.py`.
+
+Spark is given descriptions rather than data wherever a shuffle can be avoided: a position bitmap of a ledger
+is small, its events are not. Arithmetic stays in the kernels, so that a job gives the same with Spark and
+without.
+
+Must not be broken: errors of ours come out of a worker as they were raised (`failures.py`), without pages of
+Java; what can be refused is refused before a job starts; workers get this Python and this package. The import
+below is for users (`from geminga.pipeline.spark import make_session`); it pulls in pyspark, so modules
+outside of this folder import from here inside functions only.
+"""
 
 from geminga.pipeline.spark.session import make_session, register
 
