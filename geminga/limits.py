@@ -1,4 +1,5 @@
-"""Every fixed bound in the product, and how the bounds relate. What a user may change is in config.py.
+"""Every fixed bound in the product, and how the bounds relate. What a user may change is in
+`config/config.py`.
 
 A bound that is broken by a peer is a `PeerError`; one that is broken by us is an assertion.
 """

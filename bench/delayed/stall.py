@@ -3,10 +3,10 @@
     python bench/delayed/stall.py                       20 buckets of 50,000, random and fixed delays
     python bench/delayed/stall.py --rows 500000 --seals 5
 
-Everything is real but the messages themselves, as in `delayed_100m.py`: 100 positions at a time are added as
-from a dispatcher's reads, and with each full ledger a bucket is cut off, encoded in a thread, written to the
-bookie, named in the metadata and taken over by the index. A third of the messages are due within the minute,
-so their segments are kept loaded.
+Everything is real but the messages themselves, as in `hundred_million.py`: 100 positions at a time are added
+as from a dispatcher's reads, and with each full ledger a bucket is cut off, encoded in a thread, written to
+the bookie, named in the metadata and taken over by the index. A third of the messages are due within the
+minute, so their segments are kept loaded.
 
 Two figures. "step" is the longest CPU time that one task took between two checkpoints, by the clock of the
 loop's thread: what other programs do to this machine is not in it. "gap" is the longest wall time between two

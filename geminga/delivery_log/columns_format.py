@@ -1,4 +1,4 @@
-"""Tables and columns of a segment of the delivery log, as bytes; `delivery_log_format.py` has the rest.
+"""Tables and columns of a segment of the delivery log, as bytes; `log_format.py` has the rest.
 
 table   := strings u32 | (size u16 | UTF-8) * strings
 column  := form u8 | width u8 | least i64 | code (width bytes, unsigned) * events

@@ -19,7 +19,7 @@ Event = tuple[int, int, str | None, str | None, str | None, int, int, int, int, 
 
 OPENED, PUBLISHED, DISPATCHED, ACKED, ACKED_UP_TO, SKIPPED_UP_TO = range(1, 7)
 SUBSCRIBED, UNSUBSCRIBED, SOUGHT, DUPLICATE, MISSED, CLOSED, RELEASED = range(7, 14)
-"""`delivery_log_format.Kind`, which stands on numpy and is imported with the first segment."""
+"""`log_format.Kind`, which stands on numpy and is imported with the first segment."""
 
 
 class SubscriptionNotes:

@@ -239,7 +239,7 @@ class ManagedLedger:
 
     @property
     def internal_properties(self) -> Mapping[str, str]:
-        """Those of the delayed index, in `bucket_properties.py`."""
+        """Those of the delayed index, in `cursor/bucket_properties.py`."""
         return only_internal(self._record.properties)
 
     @property

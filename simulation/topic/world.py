@@ -2,7 +2,7 @@
 promised is held against what is left.
 
 `running` is one life of a broker's rooms below the broker: stores opened and swept as a broker does it, then
-the topic. `topic_life` has what scripts do, `topic_check` what must hold.
+the topic. `life.py` has what scripts do, `check.py` what must hold.
 """
 
 from __future__ import annotations

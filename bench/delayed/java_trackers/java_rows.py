@@ -1,7 +1,7 @@
 """Pulsar's own delayed-delivery trackers, measured in the same way as ours, where Java is present.
 
-    python bench/java_trackers/java_rows.py --jars DIR                  the jars of a Pulsar broker
-    python bench/java_trackers/java_rows.py --jars DIR --fetch CACHE    4.2.4 too, fetched into CACHE
+    python bench/delayed/java_trackers/java_rows.py --jars DIR                  the jars of a Pulsar broker
+    python bench/delayed/java_trackers/java_rows.py --jars DIR --fetch CACHE    4.2.4 too, fetched into CACHE
 
 One JVM for each row (SerialGC, warmed up twice); prints JSON lines. Rates are CPU time of the one thread that
 adds and drains. Memory is what lives on the heap after garbage collection plus what is allocated outside of

@@ -1,4 +1,4 @@
-"""Policies of namespaces and topics: get, set, remove, by the rows of `policies_table`."""
+"""Policies of namespaces and topics: get, set, remove, by the rows of `broker/policies/table.py`."""
 
 from __future__ import annotations
 

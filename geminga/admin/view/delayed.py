@@ -47,14 +47,15 @@ class DelayedView(Protocol):
         ...
 
     async def bucket_entries(self, topic: TopicName, subscription: str, ledger_id: int) -> bytes | None:
-        """One of them as `bucket_bundle_format.py` says; an entry that cannot be read is empty. None: there
-        is no such bucket.
+        """One of them as `tracker/format/bucket_bundle_format.py` says; an entry that cannot be read is
+        empty. None: there is no such bucket.
         """
         ...
 
     async def adopt(self, topic: TopicName, subscription: str, bundle: bytes) -> AdoptedBuckets:
-        """Take in buckets that were built elsewhere (`bucket_bundle_format.py`) in place of all that the
-        index has of their ledgers; durable on return. What is wrong with them raises, and nothing changes.
+        """Take in buckets that were built elsewhere (`tracker/format/bucket_bundle_format.py`) in place of
+        all that the index has of their ledgers; durable on return. What is wrong with them raises, and
+        nothing changes.
         """
         ...
 

@@ -6,8 +6,8 @@
     row     := ledger id u64 | first entry u64 | length u32 | the index row's value
     trailer := magic | footer offset u64 | footer length u64 | crc of the footer u32 | crc of the trailer u32
 
-Records are those of `records.py`. Footer and trailer are there once the log is closed; a log without them was
-being written when its process ended, and its records are found one after the other.
+Records are those of `bookie/records/records.py`. Footer and trailer are there once the log is closed; a log
+without them was being written when its process ended, and its records are found one after the other.
 """
 
 from __future__ import annotations

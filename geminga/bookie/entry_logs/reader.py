@@ -66,7 +66,7 @@ class EntryLogs:
         return segment.part(first, first + damaged - 1)
 
     def records_bytes(self, log_id: int) -> int:
-        """See `entry_log_scan.records_bytes`. For a log that is not written to any more."""
+        """See `scan.records_bytes`. For a log that is not written to any more."""
         with self._pinned(log_id) as file:
             return records_bytes(file)
 

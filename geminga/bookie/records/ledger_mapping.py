@@ -1,7 +1,8 @@
 """Which journal and which ledger directory a ledger belongs to, for good. After BookKeeper, which takes the
 ledger's id modulo their number for both.
 
-The lists of directories are fixed with the first start (`directory_lists.py`), so the numbers never change.
+The lists of directories are fixed with the first start (`bookie/running/directory_lists.py`), so the numbers
+never change.
 """
 
 from __future__ import annotations

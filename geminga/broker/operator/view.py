@@ -1,4 +1,4 @@
-"""The broker as the admin API sees it: `admin.broker_view.BrokerView` on topics and connections."""
+"""The broker as the admin API sees it: `admin.view.broker.BrokerView` on topics and connections."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ POLICIES: tuple[Policy, ...] = (
         "message_ttl_s",
         Int32,
         ("message_ttl_in_seconds",),
-        # A topic's is given in the query: `routes_policies` knows.
+        # A topic's is given in the query: `admin/routes/policies.py` knows.
         namespace=_count("messageTTL", "Invalid value for message TTL, message TTL must >= 0"),
         topic=_count("messageTTL", "Invalid value for message TTL", empty="unset"),
     ),

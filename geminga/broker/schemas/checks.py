@@ -1,7 +1,7 @@
 """Whether a schema is one at all, whether two are the same, and whether one may follow another. Pure.
 
 The rules and the texts are Pulsar 4.0's (`SchemaDataValidator`, `SchemaCompatibilityCheck` and its
-implementations), asked case by case: tests/e2e/schema_recording.json.
+implementations), asked case by case: tests/e2e/operators/schema_recording.json.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `tail` publishes and consumes at the same time; `catch-up` publishes first, and then consumes, slower than is
 published, what by then is on disk. Each second is a sample: the rates as this client sees them, and from the
-broker's metrics where the entries were read. It works with any Pulsar broker; see `perf_metrics`.
+broker's metrics where the entries were read. It works with any Pulsar broker; see `metrics.py`.
 """
 
 from __future__ import annotations

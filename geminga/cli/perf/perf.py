@@ -39,7 +39,7 @@ STAMP_BYTES = len(MAGIC) + RUN_BYTES + 8
 """Every payload begins with: whose it is, the run it belongs to, when it was made in nanoseconds."""
 REPORT_SECONDS = 1.0
 SCENARIOS = ("tail", "catch-up")
-"""These are `perf_caches`'."""
+"""These are `caches.py`'s."""
 
 
 def parser(kind: type[Parser]) -> Parser:

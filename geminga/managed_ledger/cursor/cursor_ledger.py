@@ -2,7 +2,7 @@
 
 The order of a switch is what makes a crash harmless: the new ledger's metadata record, the state in the new
 ledger, the cursor record that names it, and only then is the old ledger deleted. A crash in between leaves a
-ledger that no cursor names; `orphans.py` finds it at the next start.
+ledger that no cursor names; `managed_ledger/orphans.py` finds it at the next start.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def audit(
     *,
     progress: Progress = lambda text: None,
 ) -> Report:
-    """Audit logs: Parquet files with the columns of `audit_events.SCHEMA`, brokers' delivery logs, topics
+    """Audit logs: Parquet files with the columns of `audit.events.SCHEMA`, brokers' delivery logs, topics
     with such events.
 
     A path is a file or a directory; workers have to see it too. A topic is audited up to where it ends now.

@@ -55,7 +55,7 @@ def audit_stream(
     batch_index_max: int = 1023,
     buckets: int = BUCKETS,
 ) -> DataFrame:
-    """What is wrong as it becomes known, as rows of `audit_stream.DELTAS` (append mode).
+    """What is wrong as it becomes known, as rows of `audit.stream.DELTAS` (append mode).
 
     `events` is a stream with the columns of `event_schema`, in which the events of a topic come in the order
     in which they happened, each micro-batch in that of `time_ms`. Topics are audited side by side, in

@@ -7,7 +7,7 @@ Reading: `batch` and `stream` on local[2], Python workers killed; `restart` read
 with SIGKILL and started again; `executors` on local-cluster[2,1,1024], executors killed. Each checks the
 count, the number of distinct messages, and every content.
 
-Writing, a topic of --rows rows copied exactly once, --runs times each (exactness_write.py): `crashes`, one at
+Writing, a topic of --rows rows copied exactly once, --runs times each (`write.py`): `crashes`, one at
 each step of the protocol; `driver`, killed with SIGKILL; `partitions`, more of them and other tasks between
 crash and restart; `killed`, executors on local-cluster; `speculation`, with a task that is slow, on a cluster
 of its own. Each compares every key and value. Killed are only processes below our own.
