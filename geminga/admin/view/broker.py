@@ -1,6 +1,6 @@
 """What the admin API needs of the broker: reads of its state, and the changes that an operator may ask for.
 
-The broker's own classes stay unknown here; `geminga.broker.operator.view` implements this on them.
+Topics and subscriptions stay unknown here; `geminga.broker.operator.view` implements this on them.
 Every method that takes a topic raises `TopicNotFound` if it is not there, every one that takes a subscription
 `SubscriptionNotFound`; other `GemingaError`s are answered with their own status.
 """

@@ -1,8 +1,8 @@
 """Recent entries of all topics, in memory, so that consumers at the tail never touch the bookie.
 
-The bodies are the very objects that the bookie's write cache holds: no copies. What a run holds is invisible
-until `TailCache.confirm` says that it is durable. Entries leave when all active cursors have read them, when
-they are old, or, the oldest of the process first, when there are too many; in strides.
+The bodies are the very objects that were appended: no copies. What a run holds is invisible until
+`TailCache.confirm` says that it is durable. Entries leave when all active cursors have read them, when they
+are old, or, the oldest of the process first, when there are too many; in strides.
 """
 
 from __future__ import annotations
