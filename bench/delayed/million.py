@@ -270,15 +270,12 @@ def measure(options: argparse.Namespace, directory: Path) -> Run:
     broker = BrokerProcess(
         directory / "data", settings=settings_for(options.index, options.messages), arguments=["--chaos"]
     )
-    broker.start()
     try:
-        _drive(run, options, broker)
+        with broker:
+            _drive(run, options, broker)
     except BaseException:
         print(broker.log_tail(60), file=sys.stderr)
         raise
-    finally:
-        if broker.is_running():
-            broker.stop()
     lines = broker.log_path.read_text().splitlines()
     told = [
         line for line in lines if " WARNING " in line or " ERROR " in line or line.startswith("Traceback")

@@ -42,10 +42,8 @@ WAIT_SECONDS_MAX = 600
 
 def measure_restart(index: str, kind: str, messages: int, subscriptions: int, directory: str) -> None:
     settings = settings_for(index, kind) | {"managedLedgerMinLedgerRolloverTimeMinutes": "0"}
-    broker = BrokerProcess(Path(directory) / "data", settings=settings)
-    endpoints = broker.start()
-    try:
-        web, client = Admin(endpoints.web_url), make_client(endpoints.service_url)
+    with BrokerProcess(Path(directory) / "data", settings=settings) as broker:
+        web, client = Admin(broker.endpoints.web_url), make_client(broker.endpoints.service_url)
         kept = [
             client.subscribe(TOPIC, f"s{number}", pulsar.ConsumerType.Shared)
             for number in range(subscriptions)
@@ -72,8 +70,6 @@ def measure_restart(index: str, kind: str, messages: int, subscriptions: int, di
         print(f"{index:8}{kind:10}{subscriptions:14}{messages:10}{took_s:16.2f}{cpu_s:15.2f}", flush=True)
         del kept
         client.close()
-    finally:
-        broker.stop()
 
 
 def known(web: Admin) -> list[int]:
@@ -103,12 +99,8 @@ def settings_for(index: str, kind: str) -> dict[str, str]:
 
 
 def measure(index: str, kind: str, messages: int, subscriptions: int, directory: str, lead_s: float) -> None:
-    broker = BrokerProcess(Path(directory) / "data", settings=settings_for(index, kind))
-    endpoints = broker.start()
-    try:
-        _drive(broker, Admin(endpoints.web_url), index, kind, messages, subscriptions, lead_s)
-    finally:
-        broker.stop()
+    with BrokerProcess(Path(directory) / "data", settings=settings_for(index, kind)) as broker:
+        _drive(broker, Admin(broker.endpoints.web_url), index, kind, messages, subscriptions, lead_s)
 
 
 def _drive(

@@ -149,13 +149,13 @@ def serve(directory: Path, settings: dict[str, str], due: dict[int, int], text: 
     process = BrokerProcess(directory, settings=settings, log_path=directory.with_suffix(".log"))
     log_before = process.log_path.stat().st_size if process.log_path.exists() else 0
     began = time.monotonic()
-    endpoints = process.start()
-    up_s = time.monotonic() - began
-    read_before = entries_read(endpoints.web_url)
-    came, attached_ms = receive(endpoints.service_url, due)
-    read = entries_read(endpoints.web_url) - read_before
-    resident_mib = _resident_mib(process.pid)
-    process.stop()
+    with process:
+        up_s = time.monotonic() - began
+        endpoints = process.endpoints
+        read_before = entries_read(endpoints.web_url)
+        came, attached_ms = receive(endpoints.service_url, due)
+        read = entries_read(endpoints.web_url) - read_before
+        resident_mib = _resident_mib(process.pid)
     log = process.log_path.read_bytes()[log_before:].decode(errors="replace")
     numbers = [number for number, _ in came]
     wrong = set(numbers) ^ set(due)

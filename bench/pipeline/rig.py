@@ -31,12 +31,9 @@ def broker(directory: Path, service_url: str | None = None) -> Iterator[Endpoint
     if service_url is not None:
         yield Endpoints(service_url, "", is_geminga=False)
         return
-    process = BrokerProcess(directory / "data", settings={"brokerDeleteInactiveTopicsEnabled": "false"})
-    endpoints = process.start()
-    try:
-        yield endpoints
-    finally:
-        process.stop()
+    settings = {"brokerDeleteInactiveTopicsEnabled": "false"}
+    with BrokerProcess(directory / "data", settings=settings) as process:
+        yield process.endpoints
 
 
 def fill(

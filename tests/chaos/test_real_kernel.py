@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,10 +24,10 @@ from geminga.wire import pulsar_pb2 as pb
 from tests.chaos.sync_order import TRACED, check_order
 from tests.e2e.binary_session import BinarySession, ConnectionEnded, message_bytes, plain_metadata
 from tests.e2e.broker_process import BrokerProcess
+from tests.e2e.child_process import ends_with_parent
 
 STRACE = shutil.which("strace")
 TOPIC = "persistent://public/default/synced"
-EXIT_S_MAX = 1.0
 MESSAGES = 1000
 
 needs_strace = pytest.mark.skipif(STRACE is None, reason="needs strace to see and fail system calls")
@@ -43,19 +42,11 @@ class TracedBroker(BrokerProcess):
         self._strace = [STRACE, "-f", *options]
 
     def command(self) -> list[str]:
-        return [*self._strace, *super().command()]
+        # Some versions of strace let go of the broker when they are killed.
+        return [*self._strace, *ends_with_parent(super().command())]
 
-    def stop(self) -> int:
-        assert self._ready is not None
-        os.kill(int(str(self._ready["pid"])), signal.SIGTERM)
-        return self.wait()
-
-    def wait(self) -> int:
-        assert self._process is not None
-        code = self._process.wait(20)
-        self._process.stdout.close()  # type: ignore[union-attr]
-        self._process = None
-        return code
+    def send_signal(self, number: signal.Signals) -> None:
+        os.kill(self.ready["pid"], number)
 
 
 @contextmanager
@@ -77,20 +68,17 @@ def send(session: BinarySession, sequence_id: int) -> None:
 def test_no_receipt_leaves_before_its_sync(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     calls = ("-y", "-xx", "-s", "1000000", "-o", str(trace), "-e", "trace=" + ",".join(TRACED))
-    broker = TracedBroker(tmp_path / "data", calls)
-    broker.start()
-    try:
-        with producer(broker.endpoints.binary_address) as session:
-            sent = received = 0
-            while received < MESSAGES:
-                while sent < min(MESSAGES, received + 50):
-                    send(session, sent)
-                    sent += 1
-                assert session.expect(pb.CommandSendReceipt).sequence_id == received
-                received += 1
-    finally:
-        code = broker.stop()
-    assert code == 0
+    with (
+        TracedBroker(tmp_path / "data", calls) as broker,
+        producer(broker.endpoints.binary_address) as session,
+    ):
+        sent = received = 0
+        while received < MESSAGES:
+            while sent < min(MESSAGES, received + 50):
+                send(session, sent)
+                sent += 1
+            assert session.expect(pb.CommandSendReceipt).sequence_id == received
+            received += 1
     with trace.open() as lines:
         order = check_order(lines, journal=".journal")
     assert order.messages == set(range(MESSAGES))
@@ -129,10 +117,12 @@ def hexed(data: bytes) -> str:
 @pytest.mark.parametrize("first_failure", [24, 40])
 def test_a_failed_sync_gives_no_receipt_and_ends_the_broker(tmp_path: Path, first_failure: int) -> None:
     fault = f"inject=fdatasync:error=EIO:when={first_failure}+"
-    broker = TracedBroker(tmp_path / "data", ("-o", os.devnull, "-e", "trace=fdatasync", "-e", fault))
-    broker.start()
+    options = ("-o", os.devnull, "-e", "trace=fdatasync", "-e", fault)
     receipted = []
-    with producer(broker.endpoints.binary_address) as session:
+    with (
+        TracedBroker(tmp_path / "data", options) as broker,
+        producer(broker.endpoints.binary_address) as session,
+    ):
         for sequence_id in range(200):
             send(session, sequence_id)
             try:
@@ -144,20 +134,14 @@ def test_a_failed_sync_gives_no_receipt_and_ends_the_broker(tmp_path: Path, firs
                 assert answer.error == pb.PersistenceError
                 break
             receipted.append(answer.sequence_id)
-        told = time.monotonic()
         code = broker.wait()
-    assert time.monotonic() - told < EXIT_S_MAX
     assert code not in (0, -signal.SIGKILL)
     log = broker.log_tail()
     assert "cannot sync" in log or "IO error" in log
     assert str(tmp_path) in log, "it says which file"
     assert 0 < len(receipted) < 200
-    again = BrokerProcess(tmp_path / "data")
-    again.start()
-    try:
+    with BrokerProcess(tmp_path / "data") as again:
         assert set(receipted) <= stored(again.endpoints.service_url)
-    finally:
-        assert again.stop() == 0
 
 
 def stored(service_url: str) -> set[int]:

@@ -1,14 +1,15 @@
-"""A broker in a process of its own for the client commands' tests."""
+"""A broker for the tests of the client commands."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
 import pytest
+
+from tests.e2e.broker_process import BrokerProcess
 
 GEMINGA = [sys.executable, "-P", "-m", "geminga"]
 SECONDS_MAX = 30
@@ -22,13 +23,8 @@ def broker_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if "GEMINGA_TEST_URL" in os.environ:
         yield os.environ["GEMINGA_TEST_URL"]
         return
-    data_dir = tmp_path_factory.mktemp("cli") / "data"
-    command = [*GEMINGA, "standalone", "--data-dir", str(data_dir), "--port", "0", "--web-port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        assert process.stdout is not None
-        yield json.loads(process.stdout.readline())["binary"]
-        process.terminate()
-        assert process.wait(SECONDS_MAX) == 0
+    with BrokerProcess(tmp_path_factory.mktemp("cli") / "data") as process:
+        yield process.endpoints.service_url
 
 
 @pytest.fixture

@@ -21,6 +21,8 @@ import trio
 from geminga.cli import standalone
 from geminga.cli.data_directory import default_data_dir
 from geminga.cli.ports import describe_refusal, owner_of
+from tests.e2e.broker_process import BrokerProcess, StandaloneProcess
+from tests.e2e.child_process import running
 
 SECONDS_MAX = 20
 GEMINGA = [sys.executable, "-P", "-m", "geminga"]
@@ -36,74 +38,51 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
-class Started:
-    """A broker that is ready."""
+ANY_PORTS = ("--port", "0", "--web-port", "0")
 
-    def __init__(self, *arguments: str, **environment: str) -> None:
-        self.process = subprocess.Popen(
-            [*GEMINGA, "standalone", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **environment},
-        )
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise AssertionError(self.process.communicate()[1])
-        self.ready = json.loads(line)
 
-    def get(self, path: str) -> str:
-        with urllib.request.urlopen(self.ready["web"] + path, timeout=SECONDS_MAX) as response:
-            return str(response.read().decode())
-
-    def stop(self, number: int = signal.SIGTERM) -> tuple[int, str, str]:
-        self.process.send_signal(number)
-        out, err = self.process.communicate(timeout=SECONDS_MAX)
-        return self.process.returncode, out, err
+def get(broker: StandaloneProcess, path: str) -> str:
+    with urllib.request.urlopen(broker.endpoints.web_url + path, timeout=SECONDS_MAX) as response:
+        return str(response.read().decode())
 
 
 @pytest.fixture
-def started(tmp_path: Path) -> Iterator[Started]:
-    broker = Started("--data-dir", str(tmp_path / "data"), "--port", "0", "--web-port", "0")
-    yield broker
-    broker.process.kill()
-    broker.process.communicate()
+def started(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path / "data") as broker:
+        yield broker
 
 
-def test_ready_line_banner_and_a_clean_stop(started: Started, tmp_path: Path) -> None:
+def test_ready_line_banner_and_a_clean_stop(started: BrokerProcess, tmp_path: Path) -> None:
     ready = started.ready
     assert ready["event"] == "ready"
     assert ready["binary"].startswith("pulsar://127.0.0.1:")
-    assert ready["pid"] == started.process.pid
+    assert ready["pid"] == started.pid
     assert ready["data_dir"] == str(tmp_path / "data")
-    assert 0 < ready["startup_ms"] < 60_000
-    assert started.get("/admin/v2/brokers/health") == "ok"
-    assert json.loads(started.get("/admin/v2/namespaces/public")) == ["public/default"]
-    index = started.get("/")
-    assert all(started.get(path) for path in re.findall('href="([^"]+)"', index))
+    assert ready["startup_ms"] > 0
+    assert get(started, "/admin/v2/brokers/health") == "ok"
+    assert json.loads(get(started, "/admin/v2/namespaces/public")) == ["public/default"]
+    index = get(started, "/")
+    assert all(get(started, path) for path in re.findall('href="([^"]+)"', index))
     assert "/metrics" in index
     with socket.create_connection(("127.0.0.1", int(ready["binary"].rpartition(":")[2])), SECONDS_MAX):
         pass
-    code, out, err = started.stop()
-    assert code == 0
-    assert out == "", "one line on standard output, no more"
+    assert started.stop() == 0
+    assert [json.loads(line) for line in started.printed] == [ready], "one line on standard output, no more"
+    err = started.log_path.read_text()
     for expected in (ready["binary"], ready["web"], ready["data_dir"], "SIGTERM: stopping"):
         assert expected in err
     assert "Traceback" not in err
 
 
-def test_interrupt_is_a_clean_stop_too(started: Started) -> None:
-    code, _, err = started.stop(signal.SIGINT)
-    assert code == 0
-    assert "Traceback" not in err
+def test_interrupt_is_a_clean_stop_too(started: BrokerProcess) -> None:
+    assert started.stop(signal.SIGINT) == 0
+    assert "Traceback" not in started.log_path.read_text()
 
 
-def test_a_second_signal_at_once_is_the_same_wish(started: Started) -> None:
-    started.process.send_signal(signal.SIGINT)
-    code, _, err = started.stop(signal.SIGTERM)
-    assert code == 0
-    assert "ending at once" not in err
+def test_a_second_signal_at_once_is_the_same_wish(started: BrokerProcess) -> None:
+    started.send_signal(signal.SIGINT)
+    assert started.stop(signal.SIGTERM) == 0
+    assert "ending at once" not in started.log_path.read_text()
 
 
 async def test_a_second_signal_later_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,8 +103,8 @@ async def test_a_second_signal_later_ends_at_once(monkeypatch: pytest.MonkeyPatc
 
 def test_a_terminal_gets_no_line_of_json(tmp_path: Path) -> None:
     ours, theirs = os.openpty()
-    command = [*GEMINGA, "standalone", "--data-dir", str(tmp_path / "d"), "--port", "0", "--web-port", "0"]
-    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, text=True) as process:
+    command = [*GEMINGA, "standalone", "--data-dir", str(tmp_path / "d"), *ANY_PORTS]
+    with running(command, stdout=theirs, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         while "Ctrl-C" not in process.stderr.readline():
             assert process.poll() is None
@@ -138,22 +117,21 @@ def test_a_terminal_gets_no_line_of_json(tmp_path: Path) -> None:
     os.close(theirs)
 
 
-def test_a_data_directory_is_used_by_one_broker_and_again_after_it(started: Started) -> None:
-    data_dir = started.ready["data_dir"]
-    second = run("standalone", "--data-dir", data_dir, "--port", "0", "--web-port", "0")
+def test_a_data_directory_is_used_by_one_broker_and_again_after_it(started: BrokerProcess) -> None:
+    second = run("standalone", "--data-dir", started.ready["data_dir"], *ANY_PORTS)
     assert second.returncode == 4
-    assert f"in use by process {started.process.pid}" in second.stderr
+    assert f"in use by process {started.pid}" in second.stderr
     assert "Traceback" not in second.stderr
-    assert started.get("/admin/v2/brokers/health") == "ok", "the first one is not disturbed"
-    assert started.stop()[0] == 0
-    third = Started("--data-dir", data_dir, "--port", "0", "--web-port", "0")
-    assert third.stop()[0] == 0
+    assert get(started, "/admin/v2/brokers/health") == "ok", "the first one is not disturbed"
+    assert started.stop() == 0
+    with BrokerProcess(started.data_dir) as third:
+        assert get(third, "/admin/v2/brokers/health") == "ok"
 
 
 def test_a_data_directory_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no directory")
     for path in (str(tmp_path / "file"), str(tmp_path / "file" / "below"), "/proc/nope"):
-        result = run("standalone", "--data-dir", path, "--port", "0", "--web-port", "0")
+        result = run("standalone", "--data-dir", path, *ANY_PORTS)
         assert result.returncode == 4, result.stderr
         named = path.removesuffix("/below")
         assert f"{named}: cannot" in result.stderr
@@ -175,7 +153,7 @@ def test_a_port_that_is_taken_names_its_owner_and_the_flag(tmp_path: Path, flag:
 
 
 def test_an_address_of_another_machine(tmp_path: Path) -> None:
-    arguments = ("--data-dir", str(tmp_path / "d"), "--port", "0", "--web-port", "0")
+    arguments = ("--data-dir", str(tmp_path / "d"), *ANY_PORTS)
     result = run("standalone", *arguments, "--bind-address", "203.0.113.1")
     assert result.returncode == 2
     assert "203.0.113.1: not an address of this machine" in result.stderr
@@ -217,30 +195,31 @@ def test_file_environment_and_flags_meet_in_the_running_broker(tmp_path: Path) -
     conf.write_text(
         "webServicePort=0\nclusterName=fromfile\nkeepAliveIntervalSeconds=31\nzookeeperServers=x\n"
     )
-    broker = Started(
+    environment = {
+        "brokerServicePort": "0",
+        "PULSAR_PREFIX_clusterName": "fromenvironment",
+        "keepAliveIntervalSeconds": "32",
+    }
+    with StandaloneProcess(
         *("--conf", str(conf), "-nfw", "-nss", "--data-dir", str(tmp_path / "d")),
         *("-D", "keepAliveIntervalSeconds=33"),
-        brokerServicePort="0",
-        PULSAR_PREFIX_clusterName="fromenvironment",
-        keepAliveIntervalSeconds="32",
-    )
-    assert json.loads(broker.get("/admin/v2/clusters")) == ["fromenvironment"]
-    runtime = json.loads(broker.get("/admin/v2/brokers/configuration/runtime"))
+        log_path=tmp_path / "log",
+        environment=environment,
+    ) as broker:
+        assert json.loads(get(broker, "/admin/v2/clusters")) == ["fromenvironment"]
+        runtime = json.loads(get(broker, "/admin/v2/brokers/configuration/runtime"))
     assert runtime["keepAliveIntervalSeconds"] == "33"
     assert runtime["webServicePort"] == "0"
-    code, _, err = broker.stop()
-    assert code == 0
-    assert "without effect: zookeeperServers" in err
+    assert "without effect: zookeeperServers" in broker.log_path.read_text()
 
 
 def test_the_default_data_directory_is_the_users_and_named_in_the_banner(tmp_path: Path) -> None:
     environment = {"XDG_DATA_HOME": str(tmp_path), "HOME": str(tmp_path), "LOCALAPPDATA": str(tmp_path)}
-    broker = Started("--port", "0", "--web-port", "0", **environment)
-    code, _, err = broker.stop()
-    assert code == 0
-    assert broker.ready["data_dir"].startswith(str(tmp_path))
-    assert broker.ready["data_dir"].endswith("geminga")
-    assert broker.ready["data_dir"] in err
+    with StandaloneProcess(*ANY_PORTS, log_path=tmp_path / "log", environment=environment) as broker:
+        data_dir = broker.ready["data_dir"]
+    assert data_dir.startswith(str(tmp_path))
+    assert data_dir.endswith("geminga")
+    assert data_dir in broker.log_path.read_text()
 
 
 def test_a_relative_data_home_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:

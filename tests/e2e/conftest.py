@@ -63,11 +63,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoints]:
     if is_external():
         yield Endpoints(os.environ[SERVICE_URL_KEY], os.environ[WEB_URL_KEY], is_geminga())
         return
-    process = BrokerProcess(tmp_path_factory.mktemp("broker") / "data", settings=SETTINGS)
-    endpoints = process.start()
-    yield endpoints
-    assert process.is_running(), f"the broker ended by itself; its log ends:\n{process.log_tail()}"
-    assert process.stop() == 0
+    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", settings=SETTINGS) as process:
+        yield process.endpoints
 
 
 @pytest.fixture(scope="session")

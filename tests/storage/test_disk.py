@@ -18,6 +18,7 @@ from geminga.errors import StorageError
 from geminga.storage import disk as disk_module
 from geminga.storage.disk import DirectoryInUse, Disk, DiskFull, RealDisk, storage_error
 from simulation.disk.sim_disk import SimDisk
+from tests.e2e.child_process import running
 
 
 @pytest.fixture(params=["real", "simulated"])
@@ -126,10 +127,8 @@ def test_the_lock_names_the_process_that_has_it(tmp_path: Path) -> None:
         "import sys; from geminga.storage.disk import RealDisk; lock = RealDisk().lock(sys.argv[1]);"
         " print('locked', flush=True); sys.stdin.read()"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    with process:
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with running(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"locked\n"
         with pytest.raises(DirectoryInUse, match=rf"already in use by process {process.pid}$"):

@@ -13,6 +13,7 @@ import trio
 from geminga.bookie.running.bookie import Bookie
 from geminga.storage.disk import RealDisk
 from geminga.storage.key_value import RocksKeyValue
+from tests.e2e.child_process import running
 
 WRITER = """
 import os, sys, trio
@@ -48,8 +49,7 @@ trio.run(main, sys.argv[1])
 def kill_while_writing(directory: Path, after_lines: int) -> dict[int, int]:
     """What the writer had reported durable of each ledger when it was killed."""
     durable = dict.fromkeys((1, 2, 3), -1)
-    process = subprocess.Popen([sys.executable, "-c", WRITER, str(directory)], stdout=subprocess.PIPE)
-    with process:
+    with running([sys.executable, "-c", WRITER, str(directory)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         for count, line in enumerate(process.stdout):
             if line.endswith(b"\n"):

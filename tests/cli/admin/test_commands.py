@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,9 +10,8 @@ import pytest
 
 from geminga.cli.admin.policy_flags import NAMESPACE_VERBS, TOPIC_VERBS
 from geminga.cli.main import EXIT_FAILED, EXIT_OK, EXIT_USAGE, main
+from tests.e2e.broker_process import BrokerProcess
 
-GEMINGA = [sys.executable, "-P", "-m", "geminga"]
-SECONDS_MAX = 30
 NAMESPACE = "public/default"
 Command = Callable[..., str]
 NO_BRACKETS = str.maketrans("", "", "[]")
@@ -22,13 +19,8 @@ NO_BRACKETS = str.maketrans("", "", "[]")
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    data_dir = tmp_path_factory.mktemp("admin-commands") / "data"
-    command = [*GEMINGA, "standalone", "--data-dir", str(data_dir), "--port", "0", "--web-port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        assert process.stdout is not None
-        yield json.loads(process.stdout.readline())["web"]
-        process.terminate()
-        assert process.wait(SECONDS_MAX) == 0
+    with BrokerProcess(tmp_path_factory.mktemp("admin-commands") / "data") as process:
+        yield process.endpoints.web_url
 
 
 @pytest.fixture

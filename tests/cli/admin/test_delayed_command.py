@@ -33,10 +33,8 @@ AFTER_9999_MS = 253_402_300_800_000
 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    process = BrokerProcess(tmp_path_factory.mktemp("delayed") / "data", settings=SETTINGS)
-    process.start()
-    yield process
-    assert process.stop() == 0
+    with BrokerProcess(tmp_path_factory.mktemp("delayed") / "data", settings=SETTINGS) as process:
+        yield process
 
 
 def call(web_url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -158,9 +156,20 @@ def test_what_is_due_when_calendars_end_has_a_text(process: BrokerProcess, tmp_p
     client.close()
 
 
-def test_it_is_said_how_a_bucket_was_damaged(tmp_path: Path) -> None:
-    chaos = BrokerProcess(tmp_path / "data", settings=SETTINGS, arguments=["--chaos"])
-    chaos.start()
+@pytest.fixture
+def chaos(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path / "data", settings=SETTINGS, arguments=["--chaos"]) as process:
+        yield process
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """Its delayed messages have no buckets."""
+    with BrokerProcess(tmp_path / "data") as process:
+        yield process
+
+
+def test_it_is_said_how_a_bucket_was_damaged(chaos: BrokerProcess, tmp_path: Path) -> None:
     logger = pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(tmp_path / "client.log"))
     client = pulsar.Client(chaos.endpoints.service_url, logger=logger)
     client.subscribe(TOPIC, "billing", pulsar.ConsumerType.Shared)
@@ -190,7 +199,6 @@ def test_it_is_said_how_a_bucket_was_damaged(tmp_path: Path) -> None:
     assert flipped is not None
     assert {int(cut[1]), int(flipped[1])} <= set(on_disk())
     client.close()
-    assert chaos.stop() == 0
 
 
 @contextmanager
@@ -232,9 +240,9 @@ def test_what_could_not_be_cancelled_is_told_with_the_reason() -> None:
         assert (done.returncode, done.stdout, done.stderr) == (0, "cancelled: 2\n", "")
 
 
-def test_what_no_consumer_has_read_is_not_passed_over_in_silence(tmp_path: Path) -> None:
-    memory = BrokerProcess(tmp_path / "data", settings={})
-    memory.start()
+def test_what_no_consumer_has_read_is_not_passed_over_in_silence(
+    memory: BrokerProcess, tmp_path: Path
+) -> None:
     logger = pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(tmp_path / "client.log"))
     client = pulsar.Client(memory.endpoints.service_url, logger=logger)
     client.subscribe(TOPIC, "billing", pulsar.ConsumerType.Shared)
@@ -249,7 +257,6 @@ def test_what_no_consumer_has_read_is_not_passed_over_in_silence(tmp_path: Path)
     shown = run(memory, "summary")
     assert "messages that wait  0\nnot acknowledged    1, these included\n" in shown
     assert "No consumer is connected" in shown
-    assert memory.stop() == 0
 
 
 def test_where_nothing_listens_that_is_said(process: BrokerProcess) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.broker_process import BrokerProcess
+
 MIB = 1024 * 1024
 SECONDS_MAX = 30
 GEMINGA = [sys.executable, "-P", "-m", "geminga"]
@@ -20,20 +22,15 @@ GEMINGA = [sys.executable, "-P", "-m", "geminga"]
 @pytest.fixture(scope="module")
 def ready(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     data_dir = tmp_path_factory.mktemp("memory") / "data"
-    command = [*GEMINGA, "standalone", "--data-dir", str(data_dir), "--port", "0", "--web-port", "0"]
-    command += ["--memory", "256M", "--set", "managedLedgerCacheSizeMB=10"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        assert process.stdout is not None
-        event = json.loads(process.stdout.readline())
+    arguments = ["--memory", "256M", "--set", "managedLedgerCacheSizeMB=10"]
+    with BrokerProcess(data_dir, arguments=arguments) as process:
         subprocess.run(
-            [*GEMINGA, "produce", "--url", event["binary"], "memory-topic", "-m", "x" * 5000],
+            [*GEMINGA, "produce", "--url", process.ready["binary"], "memory-topic", "-m", "x" * 5000],
             check=True,
             capture_output=True,
             timeout=SECONDS_MAX,
         )
-        yield event
-        process.terminate()
-        assert process.wait(SECONDS_MAX) == 0
+        yield process.ready
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import trio
 
 from geminga.cli.client.client import open_client
 from geminga.cli.client.connection import ClientError
+from tests.e2e.child_process import running
 
 GEMINGA = [sys.executable, "-P", "-m", "geminga"]
 SECONDS_MAX = 30
@@ -26,22 +28,18 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 @pytest.fixture
 def start(broker_url: str) -> Iterator[Start]:
     """Starts a command and leaves it running."""
-    started: list[subprocess.Popen[bytes]] = []
 
     def call(
         *arguments: str, stdin: int = subprocess.DEVNULL, stdout: int = subprocess.PIPE
     ) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "GEMINGA_URL": broker_url}
         command = [*GEMINGA, *arguments]
-        started.append(
-            subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, env=environment)
+        return every.enter_context(
+            running(command, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, env=environment)
         )
-        return started[-1]
 
-    yield call
-    for process in started:
-        with process:
-            process.kill()
+    with contextlib.ExitStack() as every:
+        yield call
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 
 from geminga.cli.perf.caches import Course, Sample
 from geminga.cli.perf.metrics import Served, sums
+from tests.e2e.broker_process import BrokerProcess
 
 GEMINGA = [sys.executable, "-P", "-m", "geminga"]
 
@@ -24,14 +25,8 @@ class Addresses(NamedTuple):
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
-    data_dir = tmp_path_factory.mktemp("perf") / "data"
-    command = [*GEMINGA, "standalone", "--data-dir", str(data_dir), "--port", "0", "--web-port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        assert process.stdout is not None
-        said = json.loads(process.stdout.readline())
-        yield Addresses(said["binary"], said["web"])
-        process.terminate()
-        assert process.wait(30) == 0
+    with BrokerProcess(tmp_path_factory.mktemp("perf") / "data") as process:
+        yield Addresses(process.endpoints.service_url, process.endpoints.web_url)
 
 
 def perf(broker: Addresses, *arguments: str) -> subprocess.CompletedProcess[str]:

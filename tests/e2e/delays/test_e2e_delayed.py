@@ -227,12 +227,9 @@ def test_delays_with_batching_enabled(client: pulsar.Client, topic: str, late_ms
 
 @pytest.fixture(scope="module")
 def strict_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoints]:
-    process = BrokerProcess(
-        tmp_path_factory.mktemp("strict") / "data",
-        settings={"isDelayedDeliveryDeliverAtTimeStrict": "true", "delayedDeliveryTickTimeMillis": "16"},
-    )
-    yield process.start()
-    assert process.stop() == 0
+    settings = {"isDelayedDeliveryDeliverAtTimeStrict": "true", "delayedDeliveryTickTimeMillis": "16"}
+    with BrokerProcess(tmp_path_factory.mktemp("strict") / "data", settings=settings) as process:
+        yield process.endpoints
 
 
 @pytest.mark.geminga_only

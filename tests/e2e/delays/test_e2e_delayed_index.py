@@ -44,12 +44,9 @@ def process(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[BrokerProcess]:
     shared = {"delayedDeliverySharedIndexEnabled": str(request.param == "shared").lower()}
-    process = BrokerProcess(
-        tmp_path_factory.mktemp("buckets") / "data", settings={**SETTINGS, **shared}, arguments=["--chaos"]
-    )
-    process.start()
-    yield process
-    assert process.stop() == 0, process.log_tail()
+    data_dir = tmp_path_factory.mktemp("buckets") / "data"
+    with BrokerProcess(data_dir, settings=SETTINGS | shared, arguments=["--chaos"]) as process:
+        yield process
 
 
 @pytest.fixture

@@ -42,34 +42,31 @@ def metric(web_url: str, name: str) -> float:
 
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
 def test_a_broker_makes_its_damaged_index_anew(tmp_path: Path, kill: bool) -> None:
-    broker = BrokerProcess(tmp_path / "data")
-    broker.start()
-    sent = [f"message {number}" for number in range(30)]
-    client(broker, "produce", "orders", "--stdin", text="\n".join(sent) + "\n")
-    broker.kill() if kill else broker.stop()
-    manifest = next((tmp_path / "data" / "index").glob("MANIFEST-*"))
-    content = bytearray(manifest.read_bytes())
-    content[20] ^= 1
-    manifest.write_bytes(content)
-    broker.start()
-    assert metric(broker.endpoints.web_url, "geminga_bookie_recovery_index_rebuilt") == 1
-    got = client(
-        broker, "consume", "orders", "-s", "check", "--from", "earliest", "-n", "30", "--timeout", "10s"
-    )
-    assert [line for line in sent if line not in got] == []
-    assert broker.stop() == 0
+    with BrokerProcess(tmp_path / "data") as broker:
+        sent = [f"message {number}" for number in range(30)]
+        client(broker, "produce", "orders", "--stdin", text="\n".join(sent) + "\n")
+        broker.kill() if kill else broker.stop()
+        manifest = next((tmp_path / "data" / "index").glob("MANIFEST-*"))
+        content = bytearray(manifest.read_bytes())
+        content[20] ^= 1
+        manifest.write_bytes(content)
+        broker.start()
+        assert metric(broker.endpoints.web_url, "geminga_bookie_recovery_index_rebuilt") == 1
+        got = client(
+            broker, "consume", "orders", "-s", "check", "--from", "earliest", "-n", "30", "--timeout", "10s"
+        )
+        assert [line for line in sent if line not in got] == []
     log = broker.log_path.read_text()
     assert f"{tmp_path}/data/index/{manifest.name}: damaged at offset" in log
     assert f"the damaged one is in {tmp_path}/data/index.damaged" in log
 
 
 def test_a_broker_refuses_damaged_metadata(tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path / "data")
-    broker.start()
-    broker.stop()
+    with BrokerProcess(tmp_path / "data") as broker:
+        pass
     (tmp_path / "data" / "metadata" / "CURRENT").write_text("MANIFEST-000999\n")
-    with pytest.raises(AssertionError, match="no ready line"):
-        broker.start()
+    with pytest.raises(AssertionError, match="no ready line"), broker:
+        pass
     assert f"{tmp_path}/data/metadata: damaged, a file is missing, cannot open" in broker.log_path.read_text()
     assert not (tmp_path / "data" / "metadata.damaged").exists()
 

@@ -22,9 +22,8 @@ BODY = bytes(900 * 1024)
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoints]:
     """A broker with 1 MiB for publishers."""
     settings = {"maxMessagePublishBufferSizeInMB": "1"}
-    process = BrokerProcess(tmp_path_factory.mktemp("small") / "data", settings=settings)
-    yield process.start()
-    process.kill()
+    with BrokerProcess(tmp_path_factory.mktemp("small") / "data", settings=settings) as process:
+        yield process.endpoints
 
 
 def large_send(sequence_id: int) -> bytes:

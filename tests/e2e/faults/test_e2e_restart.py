@@ -21,10 +21,8 @@ SETTINGS = {"acknowledgmentAtBatchIndexLevelEnabled": "true"}
 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    process = BrokerProcess(tmp_path_factory.mktemp("restart") / "data", settings=SETTINGS)
-    process.start()
-    yield process
-    assert process.stop() == 0
+    with BrokerProcess(tmp_path_factory.mktemp("restart") / "data", settings=SETTINGS) as process:
+        yield process
 
 
 @pytest.fixture
@@ -239,8 +237,8 @@ def test_deleted_things_stay_deleted(
 
 def test_a_data_directory_belongs_to_one_broker(process: BrokerProcess, tmp_path: Path) -> None:
     second = BrokerProcess(process.data_dir, log_path=tmp_path / "second.log")
-    with pytest.raises(AssertionError, match="no ready line"):
-        second.start()
+    with pytest.raises(AssertionError, match="no ready line"), second:
+        pass
     assert str(process.data_dir) in second.log_tail()
     assert "Traceback" not in second.log_tail()
     assert Admin(process.endpoints.web_url).get("/admin/v2/brokers/health").text == "ok"
@@ -249,8 +247,8 @@ def test_a_data_directory_belongs_to_one_broker(process: BrokerProcess, tmp_path
 def test_a_port_that_is_taken(process: BrokerProcess, tmp_path: Path) -> None:
     port = process.endpoints.binary_address[1]
     second = BrokerProcess(tmp_path / "data", ports=(port, 0))
-    with pytest.raises(AssertionError, match="no ready line"):
-        second.start()
+    with pytest.raises(AssertionError, match="no ready line"), second:
+        pass
     assert str(port) in second.log_tail()
     assert "Traceback" not in second.log_tail()
 
@@ -260,8 +258,8 @@ def test_a_directory_that_is_something_else(tmp_path: Path) -> None:
     data.mkdir()
     (data / "thesis.txt").write_text("do not touch")
     process = BrokerProcess(data)
-    with pytest.raises(AssertionError, match="no ready line"):
-        process.start()
+    with pytest.raises(AssertionError, match="no ready line"), process:
+        pass
     assert str(data) in process.log_tail()
     assert "Traceback" not in process.log_tail()
     assert [path.name for path in data.iterdir()] == ["thesis.txt"]
@@ -273,15 +271,15 @@ def test_a_directory_that_is_something_else(tmp_path: Path) -> None:
 )
 def test_bad_flags(tmp_path: Path, arguments: list[str], named: str) -> None:
     process = BrokerProcess(tmp_path / "data", arguments=arguments)
-    with pytest.raises(AssertionError, match="no ready line"):
-        process.start()
+    with pytest.raises(AssertionError, match="no ready line"), process:
+        pass
     assert named in process.log_tail()
     assert "Traceback" not in process.log_tail()
 
 
 def test_an_unknown_key_in_the_file_is_named_with_a_suggestion(tmp_path: Path) -> None:
     process = BrokerProcess(tmp_path / "data", settings={"delayedDeliveryTickTimeMilis": "16"})
-    with pytest.raises(AssertionError, match="no ready line"):
-        process.start()
+    with pytest.raises(AssertionError, match="no ready line"), process:
+        pass
     assert "delayedDeliveryTickTimeMilis" in process.log_tail()
     assert "delayedDeliveryTickTimeMillis" in process.log_tail()

@@ -119,18 +119,14 @@ def stored_ids(broker: BrokerProcess, entries: int) -> dict[str, list[int]]:
 
 
 def test_nothing_twice_and_nothing_lost(tmp_path: Path) -> None:
-    broker = BrokerProcess(
-        tmp_path / "data",
-        settings={
-            "brokerDeduplicationEnabled": "true",
-            "brokerDeduplicationEntriesInterval": "150",
-            "managedLedgerMaxEntriesPerLedger": "700",
-            "managedLedgerMinLedgerRolloverTimeMinutes": "0",
-        },
-    )
-    broker.start()
-    producers = [Resender(broker, f"p{number}", number) for number in range(PRODUCERS)]
-    try:
+    settings = {
+        "brokerDeduplicationEnabled": "true",
+        "brokerDeduplicationEntriesInterval": "150",
+        "managedLedgerMaxEntriesPerLedger": "700",
+        "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+    }
+    with BrokerProcess(tmp_path / "data", settings=settings) as broker:
+        producers = [Resender(broker, f"p{number}", number) for number in range(PRODUCERS)]
         with BinarySession(broker.endpoints.binary_address) as connection:
             connection.connect()
             connection.subscribe(TOPIC, "keeper")
@@ -156,7 +152,4 @@ def test_nothing_twice_and_nothing_lost(tmp_path: Path) -> None:
         found = stored_ids(broker, entries)
         for producer in producers:
             assert found[producer.producer_name] == list(range(producer.next_id))
-    finally:
-        if broker.is_running():
-            broker.kill()
     assert sum(producer.duplicates for producer in producers) >= KILLS

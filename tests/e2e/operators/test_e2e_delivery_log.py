@@ -23,18 +23,13 @@ T = "persistent://public/default/t"
 
 @pytest.fixture
 def broker_with_log(tmp_path: Path) -> Iterator[BrokerProcess]:
-    broker = BrokerProcess(
-        tmp_path / "data",
-        settings={
-            "gemingaDeliveryLogDirectory": str(tmp_path / "log"),
-            "acknowledgmentAtBatchIndexLevelEnabled": "true",
-            "brokerDeduplicationEnabled": "true",
-        },
-    )
-    broker.start()
-    yield broker
-    if broker.is_running():
-        broker.kill()
+    settings = {
+        "gemingaDeliveryLogDirectory": str(tmp_path / "log"),
+        "acknowledgmentAtBatchIndexLevelEnabled": "true",
+        "brokerDeduplicationEnabled": "true",
+    }
+    with BrokerProcess(tmp_path / "data", settings=settings) as broker:
+        yield broker
 
 
 def logged(directory: Path) -> list[dict[str, Any]]:
@@ -180,18 +175,17 @@ def test_a_crash_leaves_a_log_that_says_so_and_can_be_read(
 
 def test_written_at_once_the_log_survives_a_kill(tmp_path: Path) -> None:
     settings = {"gemingaDeliveryLogDirectory": str(tmp_path / "log"), "gemingaDeliveryLogIntervalMs": "0"}
-    broker = BrokerProcess(tmp_path / "data", settings=settings)
-    broker.start()
-    try:
-        with BinarySession(broker.endpoints.binary_address) as connection:
-            connection.connect()
-            connection.create_producer(T)
-            ids = [connection.publish(b"x", sequence_id=number).message_id.entryId for number in range(50)]
-            connection.subscribe(T, "s", initialPosition=pb.CommandSubscribe.Earliest)
-            connection.send(pb.CommandFlow(consumer_id=1, messagePermits=30))
-            for _ in range(30):
-                connection.expect(pb.CommandMessage)
-    finally:
+    with (
+        BrokerProcess(tmp_path / "data", settings=settings) as broker,
+        BinarySession(broker.endpoints.binary_address) as connection,
+    ):
+        connection.connect()
+        connection.create_producer(T)
+        ids = [connection.publish(b"x", sequence_id=number).message_id.entryId for number in range(50)]
+        connection.subscribe(T, "s", initialPosition=pb.CommandSubscribe.Earliest)
+        connection.send(pb.CommandFlow(consumer_id=1, messagePermits=30))
+        for _ in range(30):
+            connection.expect(pb.CommandMessage)
         broker.kill()
     events = logged(tmp_path / "log")
     assert of(events, Kind.PUBLISHED, "entry_id") == [(entry,) for entry in ids]

@@ -32,7 +32,7 @@ OF_ANY_AGE = -1
 
 class Started:
     def __init__(self, process: BrokerProcess) -> None:
-        endpoints = process.start()
+        endpoints = process.endpoints
         self.admin = Admin(endpoints.web_url)
         self._service_url = endpoints.service_url
         self.client = self.new_client()
@@ -54,11 +54,10 @@ class Started:
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
-    process = BrokerProcess(tmp_path_factory.mktemp("lifetime") / "data", settings=SETTINGS)
-    made = Started(process)
-    yield made
-    made.client.close()
-    assert process.stop() == 0
+    with BrokerProcess(tmp_path_factory.mktemp("lifetime") / "data", settings=SETTINGS) as process:
+        made = Started(process)
+        yield made
+        made.client.close()
 
 
 def fill(started: Started, topic: str, messages: int = 35) -> None:

@@ -72,9 +72,8 @@ def test_global_policies_are_refused_and_not_taken_for_local_ones(admin: Admin) 
 
 @pytest.mark.geminga_only
 def test_policies_survive_kill_9(tmp_path_factory: pytest.TempPathFactory) -> None:
-    process = BrokerProcess(tmp_path_factory.mktemp("policies") / "data")
-    try:
-        admin = Admin(process.start().web_url)
+    with BrokerProcess(tmp_path_factory.mktemp("policies") / "data") as process:
+        admin = Admin(process.endpoints.web_url)
         path = "/admin/v2/persistent/public/default/kept"
         retention = {"retentionTimeInMinutes": 10, "retentionSizeInMB": 500}
         assert admin.put(path).status == 204
@@ -85,6 +84,3 @@ def test_policies_survive_kill_9(tmp_path_factory: pytest.TempPathFactory) -> No
         assert admin.get(f"{path}/retention").json() == retention
         assert admin.get(f"{path}/messageTTL?applied=true").json() == 33
         assert admin.get("/admin/v2/namespaces/public/default").json()["message_ttl_in_seconds"] == 33
-    finally:
-        if process.is_running():
-            process.stop()

@@ -85,11 +85,10 @@ def test_a_schema_grows_and_what_does_not_fit_is_refused(
 
 @pytest.mark.geminga_only
 def test_versions_survive_a_kill(tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path / "data")
     path = "/admin/v2/schemas/public/default/t"
     bodies = [{"type": "AVRO", "schema": avro, "properties": {"n": "1"}} for avro in (ONE, WITH_DEFAULT)]
-    admin = Admin(broker.start().web_url)
-    try:
+    with BrokerProcess(tmp_path / "data") as broker:
+        admin = Admin(broker.endpoints.web_url)
         for version, body in enumerate(bodies):
             assert admin.post(f"{path}/schema", body).json() == {"version": {"version": version}}
         before = admin.get(f"{path}/schemas").json()
@@ -98,5 +97,3 @@ def test_versions_survive_a_kill(tmp_path: Path) -> None:
         assert admin.get(f"{path}/schemas").json() == before
         assert [one["data"] for one in before["getSchemaResponses"]] == [ONE, WITH_DEFAULT]
         assert admin.post(f"{path}/version", bodies[0]).json() == {"version": 0}
-    finally:
-        broker.kill()
