@@ -49,9 +49,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoints]:
         yield Endpoints(os.environ[SERVICE_URL_KEY], os.environ[WEB_URL_KEY], is_geminga())
         return
     settings = SETTINGS | {"brokerDeleteInactiveTopicsEnabled": "false"}
-    process = BrokerProcess(tmp_path_factory.mktemp("broker") / "data", settings=settings)
-    yield process.start()
-    assert process.stop() == 0
+    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", settings=settings) as process:
+        yield process.endpoints
 
 
 @pytest.fixture(scope="session")

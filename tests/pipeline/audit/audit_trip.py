@@ -367,9 +367,8 @@ def is_ready(endpoints: Endpoints, process: subprocess.Popen[bytes]) -> bool:
 
 @contextmanager
 def own_broker(directory: Path) -> Iterator[Endpoints]:
-    process = BrokerProcess(directory / "data")
-    yield process.start()
-    process.stop()
+    with BrokerProcess(directory / "data") as process:
+        yield process.endpoints
 
 
 def main() -> None:

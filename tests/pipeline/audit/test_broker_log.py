@@ -29,11 +29,9 @@ def test_a_killed_brokers_log_tells_of_no_loss(tmp_path: Path) -> None:
         "gemingaDeliveryLogDirectory": str(tmp_path / "log"),
         "isDelayedDeliveryDeliverAtTimeStrict": "true",
     }
-    broker = BrokerProcess(tmp_path / "data", settings=settings)
-    broker.start()
-    logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null")
-    client = pulsar.Client(broker.endpoints.service_url, logger=logger, operation_timeout_seconds=60)
-    try:
+    with BrokerProcess(tmp_path / "data", settings=settings) as broker:
+        logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null")
+        client = pulsar.Client(broker.endpoints.service_url, logger=logger, operation_timeout_seconds=60)
         consumer = client.subscribe(TOPIC, "s", consumer_type=ConsumerType.Shared, consumer_name="c")
         producer = client.create_producer(
             TOPIC, batching_enabled=True, batching_max_messages=7, batching_max_publish_delay_ms=60_000
@@ -59,9 +57,7 @@ def test_a_killed_brokers_log_tells_of_no_loss(tmp_path: Path) -> None:
             message = consumer.receive(60_000)
             got.add(message.data())
             consumer.acknowledge(message)
-    finally:
         client.close()
-        broker.stop()
     report = audit_logs([Log(str(tmp_path / "log"))], AuditSettings(late_ms=120_000))
     (row,) = report.totals.to_pylist()
     wrong = {name: row[name] for name in ("lost", "duplicated", "early", "unknown", "late")}

@@ -247,14 +247,12 @@ def check(rows: pa.Table, confirmed: dict[str, dict[Place, bytes]], named: set[i
 
 
 def fill(data: Path, seconds: float) -> dict[str, dict[Place, bytes]]:
-    process = BrokerProcess(data, settings=SETTINGS)
-    broker = process.start()
-    try:
+    with BrokerProcess(data, settings=SETTINGS) as process:
+        broker = process.endpoints
         Admin(broker.web_url).create_partitions(KEPT[1], PARTITIONS)
         writers = Writers(broker)
         writers.start()
         threading.Event().wait(seconds)
-    finally:
         process.kill()
     writers.stop()
     return writers.confirmed

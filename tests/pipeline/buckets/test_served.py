@@ -5,7 +5,6 @@ they came to it stopped or running, and whether one of them was damaged meanwhil
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +98,8 @@ class Stored:
 
 
 @pytest.fixture
-def stored(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stored]:
-    made = Stored(tmp_path / "data", shared=request.param)
-    yield made
-    if made.broker.is_running():
-        made.broker.kill()
+def stored(tmp_path: Path, request: pytest.FixtureRequest) -> Stored:
+    return Stored(tmp_path / "data", shared=request.param)
 
 
 def received(stored: Stored) -> dict[int, float]:
@@ -154,10 +150,9 @@ def test_a_broker_serves_what_was_built_while_it_was_stopped(
     code, out = stored.rebuild(capsys, "--repair")
     assert (code, "1 buckets made" in out) == (0, True)
     assert hit not in stored.buckets()
-    stored.broker.start()
-    check_sample(stored)
-    assert entries_read(stored) < len(stored.sample) + 100
-    assert stored.broker.stop() == 0
+    with stored.broker:
+        check_sample(stored)
+        assert entries_read(stored) < len(stored.sample) + 100
     assert "is lost" not in stored.broker.log_tail(1000)
 
 
@@ -165,33 +160,34 @@ def test_a_broker_serves_what_was_built_while_it_was_stopped(
 def test_a_running_broker_takes_in_what_was_built_from_what_it_serves(
     stored: Stored, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stored.broker.start()
-    code, out = stored.rebuild(capsys)
-    assert code == 0
-    assert out.startswith("2 buckets taken in instead of 0, of 100,000 delayed messages, 100,000 of them new")
-    before = entries_read(stored)
-    check_sample(stored)
-    assert entries_read(stored) - before < len(stored.sample) + 100
-    code, out = stored.rebuild(capsys, "--verify")
-    assert (code, out.splitlines()[-1]) == (0, "2 buckets, 0 of them wrong")
-    code, out = stored.rebuild(capsys)
-    assert (code, out.partition(",")[0]) == (0, "1 buckets taken in instead of 2")
-    assert "0 of them new to the index; 0 others" in out
-    assert stored.broker.stop() == 0
-    hit = min(stored.buckets())
-    stored.damage(hit)
-    assert stored.broker.start()
-    code, out = stored.rebuild(capsys, "--repair")
-    assert (code, "damaged" in out) == (0, True)
-    assert stored.rebuild(capsys, "--verify")[0] == 0
+    with stored.broker:
+        code, out = stored.rebuild(capsys)
+        assert code == 0
+        assert out.startswith(
+            "2 buckets taken in instead of 0, of 100,000 delayed messages, 100,000 of them new"
+        )
+        before = entries_read(stored)
+        check_sample(stored)
+        assert entries_read(stored) - before < len(stored.sample) + 100
+        code, out = stored.rebuild(capsys, "--verify")
+        assert (code, out.splitlines()[-1]) == (0, "2 buckets, 0 of them wrong")
+        code, out = stored.rebuild(capsys)
+        assert (code, out.partition(",")[0]) == (0, "1 buckets taken in instead of 2")
+        assert "0 of them new to the index; 0 others" in out
+        assert stored.broker.stop() == 0
+        hit = min(stored.buckets())
+        stored.damage(hit)
+        assert stored.broker.start()
+        code, out = stored.rebuild(capsys, "--repair")
+        assert (code, "damaged" in out) == (0, True)
+        assert stored.rebuild(capsys, "--verify")[0] == 0
 
-
-def test_an_index_without_buckets_says_which_setting_makes_them(
-    topics: Topics, admin: Admin, topic: str, call: Call
-) -> None:
-    topics.write(topic, {"value": [b"x"]})
-    assert admin.put(f"/admin/v2/{topic_path(topic)}/subscription/s", {}).status == 204
-    at = topics.endpoints
-    where = ("--admin-url", at.web_url, "--url", at.service_url, "--topic", topic, "--subscription", "s")
-    code, _, error = call("rebuild", *where, "--verify", "--master", "none")
-    assert (code, "delayedDeliveryTrackerFactoryClassName=org.apache.pulsar" in error) == (1, True)
+    def test_an_index_without_buckets_says_which_setting_makes_them(
+        topics: Topics, admin: Admin, topic: str, call: Call
+    ) -> None:
+        topics.write(topic, {"value": [b"x"]})
+        assert admin.put(f"/admin/v2/{topic_path(topic)}/subscription/s", {}).status == 204
+        at = topics.endpoints
+        where = ("--admin-url", at.web_url, "--url", at.service_url, "--topic", topic, "--subscription", "s")
+        code, _, error = call("rebuild", *where, "--verify", "--master", "none")
+        assert (code, "delayedDeliveryTrackerFactoryClassName=org.apache.pulsar" in error) == (1, True)

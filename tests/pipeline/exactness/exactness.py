@@ -147,16 +147,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = arguments.keep or Path(name)
         directory.mkdir(exist_ok=True)
-        process = BrokerProcess(directory / "data", settings=SETTINGS)
-        endpoints = process.start()
-        try:
+        with BrokerProcess(directory / "data", settings=SETTINGS) as process:
+            endpoints = process.endpoints
             topics = []
             if {"batch", "stream", "restart", "executors"} & set(arguments.steps.split(",")):
                 topics = fill(endpoints.service_url, Admin(endpoints.web_url), arguments.messages)
                 print(f"{arguments.messages} messages in {len(topics)} topics", flush=True)
             run_steps(arguments, process, topics, directory)
-        finally:
-            process.stop()
 
 
 def run_steps(

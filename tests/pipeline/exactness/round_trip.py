@@ -244,12 +244,10 @@ def main() -> None:
     other = Endpoints(flags.service_url, flags.web_url, False)
     spark = make_session("round-trip", settings={"spark.log.level": "ERROR"})
     with tempfile.TemporaryDirectory(prefix="round-trip-") as directory:
-        process = BrokerProcess(Path(directory) / "data")
-        geminga = process.start()
         try:
-            travel(spark, Path(directory), geminga, other, flags.messages, flags.due_seconds)
+            with BrokerProcess(Path(directory) / "data") as process:
+                travel(spark, Path(directory), process.endpoints, other, flags.messages, flags.due_seconds)
         finally:
-            process.stop()
             spark.stop()
     tell("all the same")
 
