@@ -1,7 +1,7 @@
 """Delayed delivery through the official client: what is held back, for how long, and in which order it comes.
 
-By default a message may come up to one tick (1000 ms) before its time, as with the real broker. The real one
-may also be late by about as much, this one by 50 ms; with strict delivery it is never early (second half).
+By default a message may come up to one tick (1000 ms) before its time, as with the real broker; with strict
+delivery it is never early (second half). How late messages are is measured by `bench/delayed/lateness.py`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,6 @@ Make = Callable[..., pulsar.Client]
 DELAYING = [ConsumerType.Shared, ConsumerType.KeyShared]
 IMMEDIATE = [ConsumerType.Exclusive, ConsumerType.Failover]
 TICK_MS = 1000
-LATE_MS = 50
-CLIENT_MS = 30
-"""What the two clients, and two busy cores, may add to what the broker is allowed."""
-
-
-@pytest.fixture
-def late_ms(broker: Endpoints) -> int:
-    return LATE_MS + CLIENT_MS if broker.is_geminga else 1500
 
 
 def by_kind(kind: ConsumerType) -> str:
@@ -53,7 +45,7 @@ def send_after(producer: pulsar.Producer, body: bytes, delay_ms: int, **options:
 @pytest.mark.parametrize("kind", DELAYING, ids=by_kind)
 @pytest.mark.parametrize("how", ["deliver_after", "deliver_at"])
 def test_a_message_waits_for_its_time(
-    client: pulsar.Client, topic: str, kind: ConsumerType, how: str, late_ms: int
+    client: pulsar.Client, topic: str, kind: ConsumerType, how: str
 ) -> None:
     consumer = client.subscribe(topic, "s", kind)
     producer = client.create_producer(topic)
@@ -65,7 +57,7 @@ def test_a_message_waits_for_its_time(
     message = receive(consumer)
     at_ms = now_ms()
     assert message.data() == b"later"
-    assert due_ms - TICK_MS <= at_ms <= due_ms + late_ms
+    assert due_ms - TICK_MS <= at_ms
     assert message.redelivery_count() == 0
 
 
@@ -85,7 +77,7 @@ def test_readers_do_not_wait(client: pulsar.Client, topic: str) -> None:
 def test_a_time_in_the_past_means_now(client: pulsar.Client, topic: str, kind: ConsumerType) -> None:
     consumer = client.subscribe(topic, "s", kind)
     client.create_producer(topic).send(b"now", deliver_at=1)
-    assert receive(consumer, 3000).data() == b"now"
+    assert receive(consumer).data() == b"now"
 
 
 @pytest.mark.parametrize("kind", DELAYING, ids=by_kind)
@@ -117,30 +109,32 @@ def test_messages_due_together_come_in_the_order_of_the_topic(client: pulsar.Cli
     assert payloads(receive_count(consumer, 20)) == [b"%d" % number for number in range(20)]
 
 
-def test_the_delay_survives_the_consumer(make_client: Make, topic: str, late_ms: int) -> None:
+def test_the_delay_survives_the_consumer(make_client: Make, topic: str) -> None:
     first = make_client()
     first.subscribe(topic, "s", ConsumerType.Shared)
     due_ms = send_after(make_client().create_producer(topic), b"later", 2500)
     first.close()
     consumer = make_client().subscribe(topic, "s", ConsumerType.Shared)
     assert receive(consumer).data() == b"later"
-    assert due_ms - TICK_MS <= now_ms() <= due_ms + late_ms
+    assert due_ms - TICK_MS <= now_ms()
 
 
-def test_a_subscription_made_later_waits_too(client: pulsar.Client, topic: str, late_ms: int) -> None:
+def test_a_subscription_made_later_waits_too(client: pulsar.Client, topic: str) -> None:
     due_ms = send_after(client.create_producer(topic), b"later", 2000)
     consumer = client.subscribe(topic, "s", ConsumerType.Shared, initial_position=InitialPosition.Earliest)
     assert receive(consumer).data() == b"later"
-    assert due_ms - TICK_MS <= now_ms() <= due_ms + late_ms
+    assert due_ms - TICK_MS <= now_ms()
 
 
 def test_each_subscription_waits_for_itself(client: pulsar.Client, topic: str) -> None:
     shared = client.subscribe(topic, "shared", ConsumerType.Shared)
     exclusive = client.subscribe(topic, "exclusive")
-    send_after(client.create_producer(topic), b"later", 2500)
-    assert receive(exclusive, 1000).data() == b"later"
-    assert_quiet(shared)
+    producer = client.create_producer(topic)
+    send_after(producer, b"much later", 60_000)
+    due_ms = send_after(producer, b"later", 2500)
+    assert payloads(receive_count(exclusive, 2)) == [b"much later", b"later"]
     assert receive(shared).data() == b"later"
+    assert due_ms - TICK_MS <= now_ms()
 
 
 def test_delayed_messages_are_counted(client: pulsar.Client, admin: Admin, topic: str) -> None:
@@ -181,7 +175,7 @@ def test_a_refused_delayed_message_is_not_delayed_again(client: pulsar.Client, t
     consumer = client.subscribe(topic, "s", ConsumerType.Shared, negative_ack_redelivery_delay_ms=100)
     send_after(client.create_producer(topic), b"later", 1200)
     consumer.negative_acknowledge(receive(consumer))
-    again = receive(consumer, 3000)
+    again = receive(consumer)
     assert (again.data(), again.redelivery_count()) == (b"later", 1)
 
 
@@ -197,9 +191,7 @@ def test_delayed_messages_are_shared_among_consumers(make_client: Make, topic: s
     assert sorted(int(message.data()) for share in shares for message in share) == list(range(40))
 
 
-def test_delayed_messages_on_partitions(
-    client: pulsar.Client, admin: Admin, topic: str, late_ms: int
-) -> None:
+def test_delayed_messages_on_partitions(client: pulsar.Client, admin: Admin, topic: str) -> None:
     admin.create_partitions(topic, 3)
     consumer = client.subscribe(topic, "s", ConsumerType.Shared)
     producer = client.create_producer(topic)
@@ -207,11 +199,11 @@ def test_delayed_messages_on_partitions(
     for number in range(9):
         producer.send(b"%d" % number, deliver_at=due_ms)
     messages = receive_count(consumer, 9)
-    assert due_ms - TICK_MS <= now_ms() <= due_ms + late_ms
+    assert due_ms - TICK_MS <= now_ms()
     assert sorted(payloads(messages)) == [b"%d" % number for number in range(9)]
 
 
-def test_delays_with_batching_enabled(client: pulsar.Client, topic: str, late_ms: int) -> None:
+def test_delays_with_batching_enabled(client: pulsar.Client, topic: str) -> None:
     """The client sends a delayed message at once, in an entry of its own."""
     consumer = client.subscribe(topic, "s", ConsumerType.Shared)
     producer = client.create_producer(topic, batching_enabled=True)
@@ -219,7 +211,7 @@ def test_delays_with_batching_enabled(client: pulsar.Client, topic: str, late_ms
     producer.send(b"plain")
     assert receive(consumer).data() == b"plain"
     assert receive(consumer).data() == b"later"
-    assert due_ms - TICK_MS <= now_ms() <= due_ms + late_ms
+    assert due_ms - TICK_MS <= now_ms()
 
 
 # ------------------------------------------------------------------------------- strict, with a tick of 16 ms
@@ -245,10 +237,10 @@ def test_strict_delivery_is_never_early(
         body = b"%d" % number
         due[body] = now_ms() + 300 + 37 * number
         producer.send(body, deliver_at=due[body], partition_key=body.decode())
-    for _ in range(20):
+    for body, due_ms in due.items():
         message = receive(consumer)
-        late_by_ms = now_ms() - due[message.data()]
-        assert 0 <= late_by_ms <= LATE_MS + CLIENT_MS
+        assert due_ms <= now_ms()
+        assert message.data() == body, "in the order of their times"
         consumer.acknowledge(message)
 
 

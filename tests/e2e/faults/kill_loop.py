@@ -6,7 +6,8 @@ Two topics are loaded by official clients that know nothing of the kills: one un
 consumer, one batched with two shared ones. The broker is killed (SIGKILL) at a random moment, 50 to 2000 ms
 after it was ready or after its first receipt, and started again on the same data directory and ports. A
 second subscription that nobody reads keeps every message, so that at the end the whole topic can be read and
-judged by `kill_checker`.
+judged by `kill_checker`. How long each start took, with the data of the load to recover, is printed and not
+judged: it depends on what else the machine does. `bench/startup.py` measures starts on an empty directory.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ from tests.e2e.broker_process import BrokerProcess
 from tests.e2e.faults.kill_checker import Seen, Verdict, body_of, check, parse_body
 
 KILL_AFTER_MS = (50, 2000)
-READY_SECONDS_MAX = 2.0
 DRAIN_SECONDS_MAX = 60.0
 BURST_MESSAGES = 20
 PAUSE_SECONDS = 0.01
@@ -46,15 +46,11 @@ class Report:
     verdicts: dict[str, Verdict] = field(default_factory=dict)
 
     def failures(self) -> list[str]:
-        wrong = [
+        return [
             f"{topic}: {kind} ({verdict.violation_counts[kind]}): {examples}"
             for topic, verdict in self.verdicts.items()
             for kind, examples in verdict.violations.items()
         ]
-        late = [f"{seconds:.2f}" for seconds in self.ready_s if seconds > READY_SECONDS_MAX]
-        if late:
-            wrong.append(f"ready later than {READY_SECONDS_MAX} s: {late}")
-        return wrong
 
 
 class TopicLoad:
@@ -200,9 +196,16 @@ def run(
 ) -> Report:
     """The whole loop. Ends with the broker stopped; its data and log stay in `directory`."""
     report = Report(seed=random.randrange(2**32) if seed is None else seed)
+    with BrokerProcess(directory / "data", log_path=directory / "broker.log") as process:
+        _load_and_kill(process, kills, report, directory, say)
+    return report
+
+
+def _load_and_kill(
+    process: BrokerProcess, kills: int, report: Report, directory: Path, say: Callable[[str], None]
+) -> None:
     dice = random.Random(report.seed)
-    process = BrokerProcess(directory / "data", log_path=directory / "broker.log")
-    endpoints = process.start()
+    endpoints = process.endpoints
     clients: list[pulsar.Client] = []
 
     def make_client() -> pulsar.Client:
@@ -239,8 +242,6 @@ def run(
         report.verdicts[load.topic] = load.verdict()
     for client in clients:
         client.close()
-    assert process.stop() == 0
-    return report
 
 
 def main(arguments: list[str] | None = None) -> int:
