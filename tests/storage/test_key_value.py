@@ -363,27 +363,23 @@ def inject(fault: str) -> tuple[str, ...]:
 @needs_strace
 def test_a_slow_sync_does_not_stop_other_threads(tmp_path: Path) -> None:
     script = """
-        import sys, threading, time
+        import sys, threading
         from geminga.storage.key_value import RocksKeyValue
         key_value = RocksKeyValue(sys.argv[1])
         def write():
             for n in range(2):
                 key_value.write([(b"k", b"v")], sync=True)
         thread = threading.Thread(target=write)
-        begun = last = time.perf_counter()
-        longest = 0.0
+        turns = 0
         thread.start()
         while thread.is_alive():
             thread.join(0.001)
-            now = time.perf_counter()
-            longest, last = max(longest, now - last), now
-        print(f"{now - begun} {longest}")
+            turns += 1
+        print(turns)
         key_value.close()
     """
     output = in_another_process(script, str(tmp_path / "db"), before=inject("delay_enter=500000"))
-    took_s, longest_stall_s = map(float, output.split())
-    assert took_s > 1.0
-    assert longest_stall_s < 0.45
+    assert int(output) > 30, "one or two for each write if it kept all other threads waiting"
 
 
 @needs_strace
