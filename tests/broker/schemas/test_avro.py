@@ -11,7 +11,7 @@ from geminga.broker.schemas.avro import BRANCHES_MAX, SchemaParseError, are_equa
 from geminga.broker.schemas.resolution import can_read
 from tests.e2e.operators.schema_recording import CASES, ENUM, FIXED, RECORDING, SCHEMAS, record
 
-RECORDED: dict[str, list[Any]] = json.loads(RECORDING.read_text())
+RECORDED = RECORDING.read().cases
 AFTER = [name for name in CASES if name.startswith("after ")]
 
 

@@ -28,7 +28,7 @@ from geminga.names import TopicName
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.decoder import Delivery
 from tests.broker.dispatch_rig import FakeOutbox
-from tests.broker.topic.lifetime_recording import Step, place_of
+from tests.broker.topic.lifetime_recording import RECORDING, Step, place_of
 from tests.broker.topics_rig import open_topics, send
 
 NAMESPACE, TOPIC = "public/default", TopicName.parse("persistent://public/default/t")
@@ -213,16 +213,25 @@ class Broker:
 
 @asynccontextmanager
 async def open_broker(*, by_broker_time: bool = False) -> AsyncIterator[Broker]:
+    """A broker with the settings of the one that was recorded."""
+    recorded = RECORDING.read().settings
     settings = BrokerSettings(
-        trim_interval_s=5,
-        expiry_interval_s=60,
-        quota_interval_s=5,
-        inactive_topics_interval_s=5,
-        subscription_expiry_interval_s=60,
+        trim_interval_s=int(recorded["retentionCheckIntervalInSeconds"]),
+        expiry_interval_s=int(recorded["messageExpiryCheckIntervalInMinutes"]) * 60,
+        quota_interval_s=int(recorded["backlogQuotaCheckIntervalInSeconds"]),
+        inactive_topics_interval_s=int(recorded["brokerDeleteInactiveTopicsFrequencySeconds"]),
+        subscription_expiry_interval_s=int(recorded["subscriptionExpiryCheckIntervalInMinutes"]) * 60,
         expires_by_broker_time=by_broker_time,
     )
-    ledgers = ManagedLedgerSettings(ledger_entries_max=10, rollover_min_ms=0)
-    inactive = InactiveTopic("delete_when_no_subscriptions", 600, True)
+    ledgers = ManagedLedgerSettings(
+        ledger_entries_max=int(recorded["managedLedgerMaxEntriesPerLedger"]),
+        rollover_min_ms=int(recorded["managedLedgerMinLedgerRolloverTimeMinutes"]) * 60_000,
+    )
+    inactive = InactiveTopic(
+        recorded["brokerDeleteInactiveTopicsMode"],
+        int(recorded["brokerDeleteInactiveTopicsMaxInactiveDurationSeconds"]),
+        recorded["brokerDeleteInactiveTopicsEnabled"] == "true",
+    )
     async with open_topics(settings, ledgers, EffectivePolicies(inactive_topic=inactive)) as rig:
         view = View(rig.rooms, rig.topics, None, Config(), 0, 0, lambda: None)  # type: ignore[arg-type, return-value]
         await rig.topics.get(TOPIC, create=True)

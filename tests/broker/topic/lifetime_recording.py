@@ -1,29 +1,50 @@
-"""What is kept and what is let go: scripted cases, and what the real broker (Pulsar 4.0.7) did in each.
+"""What is kept and what is let go: scripted cases, and what the real broker did in each.
 
     python -m tests.broker.topic.lifetime_recording pulsar://localhost:6650 http://localhost:8080
     python -m tests.broker.topic.lifetime_recording pulsar://... http://... inactive truncate  # only these
 
-The recording took a broker with 10 entries a ledger (`managedLedgerMaxEntriesPerLedger=10`,
-`managedLedgerMinLedgerRolloverTimeMinutes=0`), ledgers and quotas checked, and inactive topics looked for,
-every 5 s (`retentionCheckIntervalInSeconds`, `backlogQuotaCheckIntervalInSeconds`,
-`brokerDeleteInactiveTopicsFrequencySeconds`; `brokerDeleteInactiveTopicsMaxInactiveDurationSeconds=600`),
-expiry of messages and of subscriptions every minute (`messageExpiryCheckIntervalInMinutes`,
-`subscriptionExpiryCheckIntervalInMinutes`). `lifetime_recording.json` has the cases: steps [what, arguments,
-outcome]. All run at once, each in a namespace of its own.
+The broker has small ledgers and looks often at what is kept: `SETTINGS`; CONTRIBUTING.md ("Recording what
+Pulsar does") says how to start it. `lifetime_recording.json` has the cases: steps [what, arguments, outcome].
+All run at once, each in a namespace of its own.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-FILE = Path(__file__).with_name("lifetime_recording.json")
+from tests.recordings.recording import Recording
+
+SETTINGS = {
+    "managedLedgerMaxEntriesPerLedger": "10",
+    "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+    "retentionCheckIntervalInSeconds": "5",
+    "backlogQuotaCheckIntervalInSeconds": "5",
+    "brokerDeleteInactiveTopicsFrequencySeconds": "5",
+    "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds": "600",
+    "messageExpiryCheckIntervalInMinutes": "1",
+    "subscriptionExpiryCheckIntervalInMinutes": "1",
+    # From here on: defaults.
+    "brokerDeleteInactiveTopicsEnabled": "true",
+    "brokerDeleteInactiveTopicsMode": "delete_when_no_subscriptions",
+    "defaultRetentionSizeInMB": "0",
+    "defaultRetentionTimeInMinutes": "0",
+    "subscriptionExpirationTimeMinutes": "0",
+    "ttlDurationDefaultInSeconds": "0",
+    "backlogQuotaCheckEnabled": "true",
+    "backlogQuotaDefaultLimitBytes": "-1",
+    "backlogQuotaDefaultLimitSecond": "-1",
+    "preciseTimeBasedBacklogQuotaCheck": "false",
+    "systemTopicEnabled": "true",
+    "topicLevelPoliciesEnabled": "true",
+}
+RECORDING = Recording(Path(__file__).with_name("lifetime_recording.json"), SETTINGS)
 SETTLING_S = 0.5
 BEHIND_THE_END = 100
 """An index of an entry that is far beyond the last one."""
@@ -36,15 +57,7 @@ class Step(NamedTuple):
 
 
 def cases() -> dict[str, list[Step]]:
-    return {name: [Step(*step) for step in steps] for name, steps in json.loads(FILE.read_text()).items()}
-
-
-def save(recorded: dict[str, list[Step]]) -> None:
-    lines = []
-    for name, steps in recorded.items():
-        rows = ",\n  ".join(json.dumps(step) for step in steps)
-        lines.append(f'"{name}": [\n  {rows}\n ]')
-    FILE.write_text("{\n " + ",\n ".join(lines) + "\n}\n")
+    return {name: [Step(*step) for step in steps] for name, steps in RECORDING.read().cases.items()}
 
 
 def place_of(internal_stats: Any, index: int) -> dict[str, int]:
@@ -173,7 +186,7 @@ class RealBroker:
             try:
                 client.subscribe(self._topic, name, consumer_name="c")
                 allowed += 1
-            except self._pulsar.PulsarException as error:
+            except self._pulsar.NotAllowedError as error:
                 print(type(error).__name__, error, file=sys.stderr)
             client.close()
         return allowed
@@ -230,25 +243,27 @@ class RealBroker:
         return int(self._admin.subscription(self._topic, name)["totalMsgExpired"])
 
 
-def record(service_url: str, web_url: str, beginnings: tuple[str, ...]) -> None:
-    """Those cases whose names begin with one of these; all if there is none."""
-    recorded: dict[str, list[Step]] = {}
+def play(service_url: str, web_url: str, names: list[str]) -> dict[str, list[Step]]:
+    """All at once. A case that breaks off is told by its thread, and has no answers here."""
+    played: dict[str, list[Step]] = {}
 
     def run(number: int, name: str, steps: list[Step]) -> None:
-        recorded[name] = RealBroker(service_url, web_url, number).play(steps)
+        played[name] = RealBroker(service_url, web_url, number).play(steps)
 
     asked = cases()
     threads = [
-        threading.Thread(target=run, args=(number, name, steps))
-        for number, (name, steps) in enumerate(asked.items())
-        if not beginnings or name.startswith(beginnings)
+        threading.Thread(target=run, args=(number, name, asked[name])) for number, name in enumerate(names)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    save({name: recorded.get(name, steps) for name, steps in asked.items()})
+    return played
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    RECORDING.main(list(cases()), play, arguments)
 
 
 if __name__ == "__main__":
-    record(sys.argv[1], sys.argv[2], tuple(sys.argv[3:]))
+    main()

@@ -1,5 +1,5 @@
 """What a real broker answers about schemas. The cases below are played against one, and its answers written
-to `schema_recording.json`, by
+to `schema_recording.json` (CONTRIBUTING.md, "Recording what Pulsar does"), by
 
     python -m tests.e2e.operators.schema_recording pulsar://localhost:6650 http://localhost:8080
 
@@ -25,6 +25,7 @@ import base64
 import html
 import itertools
 import json
+import os
 import re
 import sys
 import time
@@ -38,9 +39,21 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto,
 from geminga.wire import pulsar_pb2 as pb
 from tests.e2e.admin_http import Admin, Answer
 from tests.e2e.binary_session import BinarySession, ConnectionEnded, message_bytes, plain_metadata
+from tests.recordings.recording import Recording
 
-RECORDING = Path(__file__).with_name("schema_recording.json")
+SETTINGS = {  # all are defaults
+    "allowAutoTopicCreation": "true",
+    "allowAutoTopicCreationType": "non-partitioned",
+    "brokerDeleteInactiveTopicsMode": "delete_when_no_subscriptions",
+    "isAllowAutoUpdateSchemaEnabled": "true",
+    "isSchemaValidationEnforced": "false",
+    "schemaCompatibilityStrategy": "FULL",
+    "systemTopicEnabled": "true",
+    "topicLevelPoliciesEnabled": "true",
+}
+RECORDING = Recording(Path(__file__).with_name("schema_recording.json"), SETTINGS)
 Step = list[Any]
+SETTLING_S = 0.5
 REASON_MAX = 80
 """Of what a server error says, which nobody should rely on."""
 _T = pb.Schema.Type.Value
@@ -648,19 +661,19 @@ def play_case(
         player.session.close()
 
 
-def main(arguments: Sequence[str]) -> None:
-    service_url, web_url = arguments
-    play_case("nothing there", service_url, web_url, "warm-up")
-    recorded = {}
-    for name in CASES:
-        recorded[name] = play_case(name, service_url, web_url, "schemas", settling_s=0.5)
+def play(service_url: str, web_url: str, names: list[str]) -> dict[str, list[Any]]:
+    prefix = f"schemas-{os.getpid()}"
+    play_case("nothing there", service_url, web_url, f"{prefix}-warm-up")
+    played = {}
+    for name in names:
+        played[name] = play_case(name, service_url, web_url, prefix, settling_s=SETTLING_S)
         print(name, file=sys.stderr)
-    lines = ",\n".join(
-        f" {json.dumps(name)}: [\n" + ",\n".join(f"  {json.dumps(answer)}" for answer in answers) + "\n ]"
-        for name, answers in recorded.items()
-    )
-    RECORDING.write_text("{\n" + lines + "\n}\n")
+    return played
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    RECORDING.main(list(CASES), play, arguments)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

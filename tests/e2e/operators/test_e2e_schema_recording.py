@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.broker_process import Endpoints
 from tests.e2e.operators.schema_recording import CASES, RECORDING, play_case
 
-RECORDED: dict[str, list[Any]] = json.loads(RECORDING.read_text())
+RECORDED = RECORDING.read().cases
 INCOMPATIBLE = 18
 DIFFERENT: dict[tuple[str, str], Any] = {
     # A number that is none, a type that is none, no definition: Pulsar answers 500 with a stack trace.
