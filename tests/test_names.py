@@ -1,6 +1,9 @@
-"""Names: the table was produced by Pulsar 4.0.7's own TopicName and NamespaceName."""
+"""Names: accepted, split and refused as by Pulsar's own TopicName, NamespaceName and NamedEntity."""
 
 from __future__ import annotations
+
+import json
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -18,47 +21,19 @@ from geminga.names import (
     decode_name,
     encode_name,
 )
+from tests.oracle.tables import REFUSED, json_rows, rows
 
-# input, full name, namespace, local name, partition index, name of the partitioned topic
+TOPIC_NAMES = json_rows("topic_names")
+"""[input, full name, namespace, local name, partition index, partitioned topic] or [input, REFUSED]."""
+BARE_PARTITION = "t/n/-partition-3"
+"""For Pulsar partition 3 of a topic without a name."""
 ACCEPTED = [
-    ("x", "persistent://public/default/x", "public/default", "x", -1, None),
-    ("t/n/x", "persistent://t/n/x", "t/n", "x", -1, None),
-    ("persistent://t/n/x", "persistent://t/n/x", "t/n", "x", -1, None),
-    ("non-persistent://t/n/x", "non-persistent://t/n/x", "t/n", "x", -1, None),
-    ("Persistent://t/n/x", "persistent://t/n/x", "t/n", "x", -1, None),
-    ("persistent://t/n/\xa0", "persistent://t/n/\xa0", "t/n", "\xa0", -1, None),
-    ("persistent://t/n/\x85", "persistent://t/n/\x85", "t/n", "\x85", -1, None),
-    ("persistent://t/n/x-partition-3", "persistent://t/n/x-partition-3", "t/n", "x-partition-3", 3,
-     "persistent://t/n/x"),
-    ("x-partition-0", "persistent://public/default/x-partition-0", "public/default", "x-partition-0", 0,
-     "persistent://public/default/x"),
-    ("t/n/x-partition-03", "persistent://t/n/x-partition-03", "t/n", "x-partition-03", -1, None),
-    ("t/n/x-partition--1", "persistent://t/n/x-partition--1", "t/n", "x-partition--1", -1, None),
-    ("t/n/x-partition-+1", "persistent://t/n/x-partition-+1", "t/n", "x-partition-+1", -1, None),
-    ("t/n/x-partition-", "persistent://t/n/x-partition-", "t/n", "x-partition-", -1, None),
-    ("t/n/x-partition-2147483647", "persistent://t/n/x-partition-2147483647", "t/n",
-     "x-partition-2147483647", 2147483647, "persistent://t/n/x"),
-    ("t/n/x-partition-2147483648", "persistent://t/n/x-partition-2147483648", "t/n",
-     "x-partition-2147483648", -1, None),
-    ("t/n/x-partition-1-partition-2", "persistent://t/n/x-partition-1-partition-2", "t/n",
-     "x-partition-1-partition-2", 2, "persistent://t/n/x-partition-1"),
-    ("t/n/x-partition-1-DLQ", "persistent://t/n/x-partition-1-DLQ", "t/n", "x-partition-1-DLQ", -1, None),
-    ("t-partition-3/n/x", "persistent://t-partition-3/n/x", "t-partition-3/n", "x", -1, None),
-    ("persistent://t/n=:.-_/x", "persistent://t/n=:.-_/x", "t/n=:.-_", "x", -1, None),
-    ("persistent://../n/..", "persistent://../n/..", "../n", "..", -1, None),
-    ("t/n/x y", "persistent://t/n/x y", "t/n", "x y", -1, None),
-    ("t/n/x\0\n", "persistent://t/n/x\0\n", "t/n", "x\0\n", -1, None),
-    ("t/n/%2e", "persistent://t/n/%2e", "t/n", "%2e", -1, None),
-    ("t/n/é中\U0001f600", "persistent://t/n/é中\U0001f600", "t/n", "é中\U0001f600", -1, None),
-    ("t/n/x?y#z", "persistent://t/n/x?y#z", "t/n", "x?y#z", -1, None),
-]  # fmt: skip
-
-REFUSED = [
-    "", "/", " ", "\x1c", "a/b", "a//b", "a/b/c/d", "a/b/c/d/e", "foo://t/n/x", "topic://t/n/x",
-    "segment://t/n/x", "://t/n/x", "persistent://", "persistent://t/n", "persistent://t/n/",
-    "persistent://t/n/ ", "persistent://t/n/\u2003", "persistent://t//x", "persistent:///n/x",
-    "persistent://té/n/x", "persistent://t b/n/x", "persistent://t/n\n/x", "t/n/a://b",
-]  # fmt: skip
+    row for row in TOPIC_NAMES if row[1] != REFUSED and row[2].count("/") == 1 and row[0] != BARE_PARTITION
+]
+WITH_CLUSTER = [row[0] for row in TOPIC_NAMES if row[1] != REFUSED and row[2].count("/") == 2]
+NAMESPACES = json_rows("namespaces")
+"""[input, tenant, cluster, local name] or [input, REFUSED]."""
+TENANTS = [(json.loads(name), verdict == "accepted") for name, verdict in rows("tenants")]
 
 
 @pytest.mark.parametrize(("text", "full", "namespace", "local", "index", "partitioned"), ACCEPTED)
@@ -74,16 +49,13 @@ def test_accepts_what_pulsar_accepts(
     assert TopicName.parse(full) == name
 
 
-@pytest.mark.parametrize("text", REFUSED)
+@pytest.mark.parametrize("text", [row[0] for row in TOPIC_NAMES if row[1] == REFUSED])
 def test_refuses_what_pulsar_refuses(text: str) -> None:
     with pytest.raises(InvalidName):
         TopicName.parse(text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["persistent://t/c/n/x", "persistent://t/c/n/x/y", "persistent://t/n/a://b", "persistent://t/n/x/"],
-)
+@pytest.mark.parametrize("text", [*WITH_CLUSTER, "persistent://t/n/x/"])
 def test_refuses_names_with_a_cluster_and_says_what_to_use(text: str) -> None:
     with pytest.raises(InvalidName, match="use tenant/namespace/topic"):
         TopicName.parse(text)
@@ -100,7 +72,8 @@ def test_partitions_of_a_topic() -> None:
 
 
 def test_a_bare_partition_suffix_is_a_name_of_its_own() -> None:
-    assert TopicName.parse("t/n/-partition-3").partition_index == -1
+    name = TopicName.parse(BARE_PARTITION)
+    assert (name.local, name.partition_index, name.partitioned_name) == ("-partition-3", -1, name)
 
 
 def test_domains_keep_topics_apart() -> None:
@@ -110,7 +83,7 @@ def test_domains_keep_topics_apart() -> None:
     assert {name.is_persistent for name in names} == {True, False}
 
 
-@pytest.mark.parametrize("text", ["t", "t/", "/n", "", "t/n/x/y", "t /n", "t/n\n", "tä/n"])
+@pytest.mark.parametrize("text", [row[0] for row in NAMESPACES if row[1] == REFUSED])
 def test_refuses_namespaces(text: str) -> None:
     with pytest.raises(InvalidName):
         NamespaceName.parse(text)
@@ -121,16 +94,25 @@ def test_namespace() -> None:
     assert (name.tenant, name.local, str(name)) == ("t", "n", "t/n")
     assert name == NamespaceName("t", "n")
     assert hash(name) == hash(NamespaceName("t", "n"))
-    with pytest.raises(InvalidName, match="use tenant/namespace"):
-        NamespaceName.parse("t/c/n")
 
 
-@pytest.mark.parametrize("name", ["public", "a-b=c:d.e_F9", "..", "-"])
+@pytest.mark.parametrize("row", [row for row in NAMESPACES if row[1] != REFUSED], ids=str)
+def test_accepts_the_namespaces_that_pulsar_accepts_unless_they_have_a_cluster(row: list[Any]) -> None:
+    text, tenant, cluster, local = row
+    if cluster is not None:
+        with pytest.raises(InvalidName, match="use tenant/namespace"):
+            NamespaceName.parse(text)
+        return
+    name = NamespaceName.parse(text)
+    assert (name.tenant, name.local, str(name)) == (tenant, local, text)
+
+
+@pytest.mark.parametrize("name", [name for name, is_accepted in TENANTS if is_accepted and name])
 def test_tenants(name: str) -> None:
     assert check_tenant(name) == name
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "a b", "é", "٣", "a\n"])
+@pytest.mark.parametrize("name", ["", *(name for name, is_accepted in TENANTS if not is_accepted)])
 def test_refuses_tenants(name: str) -> None:
     with pytest.raises(InvalidName):
         check_tenant(name)

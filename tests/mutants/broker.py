@@ -127,7 +127,7 @@ MUTANTS = (
         HASH_RANGES,
         "if end - low > widest[1] - widest[0]:",
         "if end - low > widest[1] + widest[0]:",
-        ("tests/broker/dispatch/test_hash_ranges.py::test_range_split_splits_the_widest_wherever_it_is",),
+        ("tests/broker/dispatch/test_hash_ranges.py::test_slots_have_the_owners_that_they_have_in_pulsar",),
         "which range is split when the widest is not the first (no consistent hashing, consumers left)",
     ),
     Mutant(

@@ -12,12 +12,9 @@ from geminga.errors import ServerError
 from geminga.limits import PROTOCOL_VERSION
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.compile_proto import ROOM, compile_proto
+from tests.oracle.tables import rows
 
-TABLE = [
-    line.split("\t")
-    for line in (Path(__file__).parent / "protocol_numbers.tsv").read_text().splitlines()
-    if not line.startswith("#")
-]
+TABLE = rows("protocol_numbers")
 VARINT, FIXED64, LENGTH = "0", "1", "2"
 WIRE_TYPES = {
     FieldDescriptor.TYPE_DOUBLE: FIXED64,

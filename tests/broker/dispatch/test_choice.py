@@ -7,10 +7,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geminga.broker.dispatch.choice import choose_active, next_consumer, share_by_key, share_round_robin
+from tests.oracle.tables import rows
 
 
 @dataclass(eq=False)
@@ -131,15 +133,12 @@ def test_by_key_keeps_order_within_a_slot_and_blocks_what_is_blocked(
             assert owner.permits - sum(sizes[n] for n in shares.get(owner, [])) <= 0
 
 
-def test_failover_on_a_topic_without_partitions_goes_by_the_hash_ring() -> None:
-    """Which of c1, c2, c3 Pulsar 4.0.7 makes active, by topic."""
-    consumers = [Fake("c3"), Fake("c1"), Fake("c2")]
-    for topic, active in [("t1", "c1"), ("t2", "c1"), ("orders", "c3")]:
-        assert choose_active(consumers, f"persistent://public/default/{topic}", -1).name == active
-
-
-def test_failover_on_partitions_spreads_over_the_best_level() -> None:
-    consumers = [Fake("b"), Fake("c", priority_level=1), Fake("a")]
-    chosen = [choose_active(consumers, "t", partition).name for partition in range(4)]
-    assert chosen == ["a", "b", "a", "b"]
-    assert choose_active(consumers[1:2], "t", 3).name == "c"
+@pytest.mark.parametrize(("consumers", "topic", "partition", "active"), rows("active_consumers"))
+def test_failover_makes_the_consumer_active_that_pulsar_makes_active(
+    consumers: str, topic: str, partition: str, active: str
+) -> None:
+    """By the hash ring on a topic without partitions; else by turns over the best priority level."""
+    connected = [
+        Fake(name, priority_level=int(level)) for name, level in (c.split(":") for c in consumers.split())
+    ]
+    assert choose_active(connected, topic, int(partition)).name == active

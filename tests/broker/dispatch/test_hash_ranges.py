@@ -1,7 +1,9 @@
-"""Slots, selectors and draining. The expected assignments were computed by Pulsar 4.0.7's own classes."""
+"""Slots, selectors and draining. The expected assignments are those of Pulsar's own classes."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import combinations_with_replacement, pairwise
 
@@ -13,11 +15,13 @@ from geminga.broker.dispatch.hash_ranges import (
     ConsistentHashSelector,
     DrainingSlots,
     RangeSplitSelector,
+    Selector,
     SlotRange,
     StickyRangeSelector,
 )
 from geminga.errors import ConsumerAssign
 from geminga.wire.message_metadata import sticky_hash
+from tests.oracle.tables import REFUSED, rows
 
 
 @dataclass(eq=False)
@@ -29,97 +33,67 @@ class Fake:
         return f"Consumer{{{self.name}}}"
 
 
-PROBES = (1, 2, 100, 5000, 12345, 30000, 40000, 50000, 65000, 65535)
+HASH_RANGES = rows("hash_ranges")
+"""[selector, consumers that come and go, slots, their owners, ranges] or [.., .., .., REFUSED, reason]."""
+SELECTORS: dict[str, Callable[[], Selector[Fake]]] = {
+    "consistent": ConsistentHashSelector,
+    "split": RangeSplitSelector,
+    "fixed": StickyRangeSelector,
+}
 
 
-@pytest.mark.parametrize(
-    ("key", "split", "sticky"),
-    [
-        (b"", 1, 1),
-        (b"key-1", 11858, 5536),
-        (b"key-2", 51461, 21772),
-        (b"NONE_KEY", 56505, 48803),
-        (b"producer-0-17", 9882, 46638),
-    ],
-)
-def test_slots_are_pulsars(key: bytes, split: int, sticky: int) -> None:
-    assert ConsistentHashSelector().slot(sticky_hash(key)) == split
-    assert StickyRangeSelector().slot(sticky_hash(key)) == sticky
+def key_ranges(text: str) -> list[SlotRange]:
+    """`0-99+200-299`."""
+    return [SlotRange(*map(int, part.split("-"))) for part in text.split("+") if part]
 
 
-def test_the_ring_assigns_as_pulsar_does() -> None:
-    selector: ConsistentHashSelector[Fake] = ConsistentHashSelector()
-    alpha, beta, beta2, gamma = (Fake(name) for name in ("alpha", "beta", "beta", "gamma"))
-
-    def probe() -> list[Fake | None]:
-        return [selector.select(slot) for slot in PROBES]
-
-    assert probe() == [None] * 10
-    selector.add(alpha)
-    assert selector.ranges(alpha) == [(1, 65535)]
-    selector.add(beta)
-    assert selector.ranges(alpha)[:4] == [(1, 1121), (1128, 1584), (5338, 6078), (7616, 7893)]
-    assert (len(selector.ranges(alpha)), len(selector.ranges(beta))) == (49, 48)
-    assert probe() == [alpha, alpha, alpha, beta, beta, beta, alpha, beta, alpha, alpha]
-    selector.add(beta2)
-    assert [len(selector.ranges(c)) for c in (alpha, beta, beta2)] == [62, 68, 69]
-    assert selector.ranges(beta2)[0] == (1, 425)
-    assert selector.ranges(alpha)[-1] == (65381, 65518)
-    selector.add(gamma)
-    assert [len(selector.ranges(c)) for c in (alpha, beta, beta2, gamma)] == [65, 78, 75, 80]
-    selector.remove(beta)
-    assert [len(selector.ranges(c)) for c in (alpha, beta, beta2, gamma)] == [57, 0, 68, 67]
-    assert probe() == [gamma, gamma, gamma, beta2, gamma, gamma, alpha, gamma, gamma, gamma]
-    back = Fake("beta")
-    selector.add(back)
-    assert [len(selector.ranges(c)) for c in (alpha, back, beta2, gamma)] == [65, 78, 75, 80], (
-        "a name's free index is used again"
-    )
+@pytest.mark.parametrize("row", rows("sticky_hashes"), ids=lambda row: row[0])
+def test_slots_are_pulsars(row: list[str]) -> None:
+    key_hex, _, consistent, sticky = row
+    key = bytes.fromhex(key_hex.replace("-", ""))
+    assert ConsistentHashSelector().slot(sticky_hash(key)) == int(consistent)
+    assert RangeSplitSelector().slot(sticky_hash(key)) == int(sticky)
+    assert StickyRangeSelector().slot(sticky_hash(key)) == int(sticky)
 
 
-def test_range_split_assigns_as_pulsar_does() -> None:
-    selector: RangeSplitSelector[Fake] = RangeSplitSelector()
-    a, b, c = Fake("a"), Fake("b"), Fake("c")
-    selector.add(a)
-    selector.add(b)
-    assert (selector.ranges(a), selector.ranges(b)) == ([(32769, 65536)], [(0, 32768)])
-    selector.add(c)
-    assert [selector.select(slot) for slot in PROBES] == [c, c, c, c, c, b, a, a, a, a]
-    selector.remove(a)
-    assert (selector.ranges(b), selector.ranges(c)) == ([(16385, 65536)], [(0, 16384)])
-    selector.remove(b)
-    selector.remove(c)
-    assert selector.select(1) is None
-
-
-def test_range_split_splits_the_widest_wherever_it_is() -> None:
-    selector: RangeSplitSelector[Fake] = RangeSplitSelector()
-    a, b, c, d, e, f = (Fake(name) for name in "abcdef")
-    for consumer in (a, b, c, d, e):
+@pytest.mark.parametrize("row", HASH_RANGES, ids=lambda row: f"{row[0]}: {row[1]}")
+def test_slots_have_the_owners_that_they_have_in_pulsar(row: list[str]) -> None:
+    kind, steps, slots, owners, outcome = row
+    selector = SELECTORS[kind]()
+    present: dict[str, Fake] = {}
+    for step in steps.split():
+        if step.startswith("-"):
+            leaver = present.pop(step[1:])
+            selector.remove(leaver)
+            assert selector.ranges(leaver) == []
+            continue
+        label, _, ranges = step.partition("=")
+        consumer = Fake(label.partition("#")[0], key_ranges(ranges))
+        if owners == REFUSED and step == steps.split()[-1]:
+            with pytest.raises(ConsumerAssign) as refused:
+                selector.add(consumer)
+            assert str(refused.value) == json.loads(outcome)
+            assert selector.ranges(consumer) == []
+            return
         selector.add(consumer)
-    for consumer in (c, d):
-        selector.remove(consumer)
-    assert [selector.ranges(consumer) for consumer in (e, b, a)] == [
-        [(0, 8192)], [(8193, 32768)], [(32769, 65536)],
-    ]  # fmt: skip
-    selector.add(f)
-    assert [selector.ranges(consumer) for consumer in (e, b, f, a)] == [
-        [(0, 8192)], [(8193, 32768)], [(32769, 49152)], [(49153, 65536)],
-    ]  # fmt: skip
+        present[label] = consumer
+    found = [selector.select(int(slot)) for slot in slots.split()]
+    assert found == [present.get(label) for label in owners.split()]
+    assigned = {label: [list(r) for r in selector.ranges(consumer)] for label, consumer in present.items()}
+    assert assigned == json.loads(outcome)
 
 
-def test_sticky_ranges_have_gaps_and_owners() -> None:
-    selector: StickyRangeSelector[Fake] = StickyRangeSelector()
-    low = Fake("low", [SlotRange(0, 99), SlotRange(200, 299)])
-    high = Fake("high", [SlotRange(100, 150)])
-    selector.add(low)
-    selector.add(high)
-    assert [selector.select(s) for s in (1, 99, 100, 150, 151, 200, 299, 300)] == [
-        low, low, high, high, None, low, low, None,
-    ]  # fmt: skip
-    selector.remove(low)
+@pytest.mark.parametrize("kind", SELECTORS)
+def test_no_slot_has_an_owner_when_all_consumers_have_left(kind: str) -> None:
+    selector = SELECTORS[kind]()
     assert selector.select(1) is None
-    assert selector.select(100) is high
+    consumers = [Fake("a", key_ranges("0-9")), Fake("b", key_ranges("10-19"))]
+    for consumer in consumers:
+        selector.add(consumer)
+    assert selector.select(1) is not None
+    for consumer in consumers:
+        selector.remove(consumer)
+    assert [selector.select(slot) for slot in (1, 10, 65535)] == [None, None, None]
 
 
 def test_sticky_ranges_that_overlap_are_found_wherever_they_are() -> None:
@@ -145,27 +119,15 @@ def test_a_consumer_may_name_a_thousand_ranges_and_no_more() -> None:
     assert selector.select(1998) is not None
 
 
-@pytest.mark.parametrize(
-    ("ranges", "text"),
-    [
-        ([], "Ranges for KeyShared policy must not be empty."),
-        ([(5, 4)], "Fixed hash range start > end for range: [5,4]"),
-        ([(10, 20), (0, 10)], "Consumer's own ranges conflict: [0,10] overlaps with [10,20]"),
-        ([(0, 40)], "Range conflict with consumer Consumer{taken}"),
-        ([(60, 70)], "Range conflict with consumer Consumer{taken}"),
-        ([(45, 46)], "Range conflict with consumer Consumer{taken}"),
-    ],
-)
-def test_bad_ranges_are_refused_in_pulsars_words(ranges: list[tuple[int, int]], text: str) -> None:
+def test_ranges_that_were_refused_are_free_for_others() -> None:
     selector: StickyRangeSelector[Fake] = StickyRangeSelector()
-    taken = Fake("taken", [SlotRange(40, 60)])
-    selector.add(taken)
-    newcomer = Fake("new", [SlotRange(*r) for r in ranges])
-    with pytest.raises(ConsumerAssign) as refused:
-        selector.add(newcomer)
-    assert str(refused.value) == text
-    assert selector.ranges(newcomer) == []
-    selector.add(Fake("beside", [SlotRange(61, 70), SlotRange(30, 39)]))
+    selector.add(Fake("taken", key_ranges("40-60")))
+    for ranges in ("0-40", "60-70", "10-20+0-10", "45-46"):
+        with pytest.raises(ConsumerAssign):
+            selector.add(Fake("new", key_ranges(ranges)))
+    beside = Fake("beside", key_ranges("61-70+0-39"))
+    selector.add(beside)
+    assert selector.ranges(beside) == [(0, 39), (61, 70)]
 
 
 names = st.lists(st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=5)
