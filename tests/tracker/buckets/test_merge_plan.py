@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import comb
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geminga.tracker.buckets.merge_plan import SOURCES_MAX, choose_merge
+from geminga.tracker.buckets.merge_plan import SOURCES_MAX, WINDOW_MAX, choose_merge
 
 
 def seal_all(seals: int, buckets_max: int, sizes_of: list[int]) -> tuple[float, list[int]]:
@@ -46,6 +48,31 @@ def test_writes_grow_with_the_logarithm_of_the_buckets(
     assert written <= most
 
 
+def most_writes(seals: int, buckets_max: int, size: int) -> int:
+    """How often the row that was written most often was written, after so many seals of equal size."""
+    buckets: list[tuple[int, int]] = []
+    for _ in range(seals):
+        buckets.append((size, 1))
+        while (window := choose_merge([rows for rows, _ in buckets], buckets_max)) is not None:
+            sources = buckets[slice(*window)]
+            merged = sum(rows for rows, _ in sources), 1 + max(writes for _, writes in sources)
+            buckets[slice(*window)] = [merged]
+    return max(writes for _, writes in buckets)
+
+
+@pytest.mark.parametrize("size", [1, 50_000])
+@pytest.mark.parametrize(
+    ("buckets_max", "depth"), [(1, 4), (2, 3), (2, 4), (3, 2), (3, 4), (5, 3), (10, 2), (20, 2)]
+)
+def test_as_many_buckets_as_a_number_of_writes_allows_are_taken_in(
+    buckets_max: int, depth: int, size: int
+) -> None:
+    """C(k + d, d) - 1 buckets of one size, and not one more: the optimum for a bound of k and d writes."""
+    seals = comb(buckets_max + depth, depth) - 1
+    assert most_writes(seals, buckets_max, size) == depth
+    assert most_writes(seals + 1, buckets_max, size) == depth + 1
+
+
 @pytest.mark.parametrize("buckets_max", [1, 2, 3])
 def test_small_bounds(buckets_max: int) -> None:
     """Pulsar's testMergeSupportsSmallMaxNumBuckets, testSelectMergedBucketsSupportsTwoBuckets."""
@@ -67,9 +94,45 @@ def test_a_large_old_bucket_is_left_alone() -> None:
     assert end == 11
 
 
+@pytest.mark.parametrize(("sizes", "buckets_max"), [([100, 10, 10, 10], 1), ([1000, 100, 10, 10, 10], 2)])
+def test_a_bound_that_was_lowered_is_reached_in_one_merge(sizes: list[int], buckets_max: int) -> None:
+    """The last bucket that there may be takes in all that are newer, however large it is."""
+    assert choose_merge(sizes, buckets_max) == (buckets_max - 1, len(sizes))
+
+
 def test_a_few_rows_between_large_buckets_are_merged_alone() -> None:
     start, end = choose_merge([10**6, 10**6, 3, 2, 10**6, 10**6], 5) or (0, 0)
     assert (start, end) == (2, 4)
+
+
+LARGE = 10**9
+
+
+@pytest.mark.parametrize(
+    ("sizes", "window"),
+    [
+        ([LARGE, 3, 3, LARGE, 5, 5, 5, LARGE], (1, 3)),  # 6 rows for one bucket less, 15 for two
+        ([LARGE, 4, 4, LARGE, 5, 5, 5, LARGE], (4, 7)),  # 8 for one, 15 for two
+        ([LARGE, 5, 5, 5, LARGE, 4, 4, LARGE], (1, 4)),
+        ([LARGE, 5, 5, 5, LARGE, 4, 4, 4, 4, LARGE], (5, 9)),  # 15 for two, 16 for three
+        ([LARGE, 2, 2, LARGE, *[1] * WINDOW_MAX, LARGE], (4, 4 + WINDOW_MAX)),
+    ],
+)
+def test_of_small_neighbours_those_with_the_fewest_rows_for_each_bucket_less_are_merged(
+    sizes: list[int], window: tuple[int, int]
+) -> None:
+    assert choose_merge(sizes, len(sizes) - 1) == window
+
+
+@pytest.mark.parametrize("buckets_max", [SOURCES_MAX + 1, 1000, 2000])
+def test_under_a_large_bound_only_the_newest_are_ever_merged(buckets_max: int) -> None:
+    """However few rows the oldest have."""
+    left_alone = buckets_max - SOURCES_MAX
+    sizes = [1] * left_alone + [50_000] * (SOURCES_MAX + 1)
+    start, end = choose_merge(sizes, buckets_max) or (0, 0)
+    assert left_alone <= start < end <= len(sizes)
+    sizes[-3:-1] = [2, 2]
+    assert choose_merge(sizes, buckets_max) == (len(sizes) - 3, len(sizes) - 1)
 
 
 def test_only_so_many_are_merged_at_once() -> None:

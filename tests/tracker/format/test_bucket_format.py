@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import struct
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -25,6 +27,7 @@ from geminga.tracker.format.bucket_format import (
     encode_segment,
     members_of,
 )
+from geminga.tracker.format.entry_frame_format import PIECE, SEGMENT, body_of, framed
 from geminga.tracker.format.override_format import decode_overrides, encode_overrides
 from geminga.tracker.format.rows import Rows, code_of, concatenate, from_columns
 from tests.test_format_pages import examples
@@ -277,8 +280,6 @@ def test_entries_are_not_taken_for_one_another() -> None:
 @given(st.binary(max_size=200), st.sampled_from([1, 2, 3]))
 def test_bytes_with_a_good_checksum_that_mean_nothing(body: bytes, kind: int) -> None:
     """Only CorruptData, whatever a bug or a stranger has written with the right checksum."""
-    from geminga.tracker.format.entry_frame_format import framed
-
     entry = framed(kind, body)
     for decode in (decode_segment, decode_overrides, directory_pieces, lambda e: decode_directory([e])):
         try:
@@ -287,11 +288,54 @@ def test_bytes_with_a_good_checksum_that_mean_nothing(body: bytes, kind: int) ->
             continue
 
 
+def rewritten(entries: list[bytes], rewrite: Callable[[bytes], bytes]) -> list[bytes]:
+    """Pieces of a directory with other bytes and the right checksum."""
+    return [framed(PIECE, rewrite(body_of(entry, PIECE))) for entry in entries]
+
+
+def test_a_directory_says_which_of_its_pieces_each_is() -> None:
+    """The same bytes under another number, or as one of more pieces, are refused."""
+    whole = bucket_of(rows_of((NOW_MS, 1, 0), (NOW_MS + 5, 1, 7))).directory
+    directory = decode_directory(whole)
+    for number, pieces in ((1, 1), (1, 2), (0, 2)):
+        with pytest.raises(CorruptData, match="another piece where 0 of 1 should be"):
+            decode_directory(
+                rewritten(whole, lambda body, n=(number, pieces): struct.pack("<HH", *n) + body[4:])
+            )
+    body = body_of(whole[0], PIECE)[4:]
+
+    def in_two(first: int, second: int) -> list[bytes]:
+        halves = (first, body[:30]), (second, body[30:])
+        return [framed(PIECE, struct.pack("<HH", number, 2) + half) for number, half in halves]
+
+    assert decode_directory(in_two(0, 1)).members == directory.members
+    for order in ((1, 0), (0, 0), (1, 1)):
+        with pytest.raises(CorruptData, match="another piece where"):
+            decode_directory(in_two(*order))
+
+
+def test_bytes_behind_the_members_of_a_directory_are_refused() -> None:
+    whole = bucket_of(rows_of((NOW_MS, 1, 0), (NOW_MS + 5, 2, 7))).directory
+    for more in (b"\0", bytes(12), b"members of a later version"):
+        with pytest.raises(CorruptData, match=f"{len(more)} bytes after the members"):
+            decode_directory(rewritten(whole, lambda body, more=more: body + more))
+
+
+def test_a_directory_without_members_is_refused() -> None:
+    """Also where its length is right."""
+    piece, directory = struct.Struct("<HH"), struct.Struct("<IIIII")
+    (whole,) = bucket_of(rows_of((NOW_MS, 1, 0), (NOW_MS + 5, 1, 7))).directory
+    body = body_of(whole, PIECE)
+    start, end, segments, _, table_bytes = directory.unpack_from(body, piece.size)
+    table = body[piece.size + directory.size :][:table_bytes]
+    without = piece.pack(0, 1) + directory.pack(start, end, segments, 0, table_bytes) + table
+    with pytest.raises(CorruptData, match="0 bytes after the members"):
+        decode_directory([framed(PIECE, without)])
+
+
 @given(st.integers(0, 10**6), st.data())
 def test_damage_behind_the_checksum_is_harmless(seed: int, data: st.DataObject) -> None:
     """As if the checksum had failed to see it: CorruptData or some rows, nothing else and not too many."""
-    from geminga.tracker.format.entry_frame_format import SEGMENT, body_of, framed
-
     rng = random.Random(seed)
     rows = rows_of(
         *{(NOW_MS + rng.randrange(99), 1, rng.randrange(400)) for _ in range(rng.randrange(1, 90))}

@@ -1,0 +1,153 @@
+"""Mutants of `geminga/tracker/`."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+MERGE_PLAN = "geminga/tracker/buckets/merge_plan.py"
+MERGE_PLAN_TESTS = ("tests/tracker/buckets/test_merge_plan.py",)
+INDEX = "geminga/tracker/index/index.py"
+BOUNDS = "tests/tracker/index/test_index_bounds.py::"
+BUCKET_FORMAT = "geminga/tracker/format/bucket_format.py"
+BUCKET_FORMAT_TESTS = "tests/tracker/format/test_bucket_format.py::"
+
+MUTANTS = (
+    Mutant(
+        "merge-plan-old-buckets-under-a-large-bound",
+        MERGE_PLAN,
+        "if buckets_max > SOURCES_MAX:",
+        "if False:",
+        MERGE_PLAN_TESTS,
+        "that under a bound above SOURCES_MAX only the newest buckets are merged",
+    ),
+    Mutant(
+        "merge-plan-price-for-each-bucket",
+        MERGE_PLAN,
+        "(total / (end - start - 1), (start, end))",
+        "(total / (end - start), (start, end))",
+        MERGE_PLAN_TESTS,
+        "that the neighbours with the fewest rows for each bucket less are chosen",
+    ),
+    Mutant(
+        "merge-plan-price-of-all-the-newest",
+        MERGE_PLAN,
+        "price = sum(sizes[start:end]) / (end - start - 1)",
+        "price = sum(sizes[start:end])",
+        MERGE_PLAN_TESTS,
+        "when merging a few small neighbours is preferred to merging the newest",
+    ),
+    Mutant(
+        "merge-plan-window-one-short",
+        MERGE_PLAN,
+        "min(start + WINDOW_MAX, len(sizes)) + 1",
+        "min(start + WINDOW_MAX, len(sizes))",
+        MERGE_PLAN_TESTS,
+        "how many small neighbours are merged at once",
+    ),
+    Mutant(
+        "merge-plan-unit-of-two-rows",
+        MERGE_PLAN,
+        "unit = max(1, sizes[-1])",
+        "unit = max(2, sizes[-1])",
+        MERGE_PLAN_TESTS,
+        "how often buckets of a single row are rewritten",
+    ),
+    Mutant(
+        "merge-plan-one-slot-more",
+        MERGE_PLAN,
+        "_first_of(max(1, round(left / unit)), buckets_max - i)",
+        "_first_of(max(1, round(left / unit)), buckets_max - i + 1)",
+        MERGE_PLAN_TESTS,
+        "that the number of writes is the least possible, and not only below a generous bound",
+    ),
+    Mutant(
+        "merge-plan-last-slot",
+        MERGE_PLAN,
+        "if i >= buckets_max - 1:",
+        "if i >= buckets_max:",
+        MERGE_PLAN_TESTS,
+        "that a lowered bound is reached in one merge, and not in several that each write the same rows",
+    ),
+    Mutant(
+        "index-override-kept-after-delivery",
+        INDEX,
+        "                del self.overrides[code]",
+        "                pass",
+        (BOUNDS + "test_a_changed_time_is_forgotten_when_its_message_no_longer_waits",),
+        "that a changed due time is forgotten once the message is delivered",
+    ),
+    Mutant(
+        "index-override-kept-after-discard",
+        INDEX,
+        "self.overrides.pop(code_of(ledger_id, entry_id), None)",
+        "pass",
+        (BOUNDS + "test_a_changed_time_is_forgotten_when_its_message_no_longer_waits",),
+        "that a changed due time is forgotten once the message is acknowledged or cancelled",
+    ),
+    Mutant(
+        "index-due-rows-counted-after-they-fell-behind",
+        INDEX,
+        "            self._due_rows -= oldest.rows.length",
+        "            pass",
+        (BOUNDS + "test_rows_that_fell_behind_do_not_count_any_more",),
+        "that DUE_ROWS_MAX bounds what is kept now, and not all that ever fell behind",
+    ),
+    Mutant(
+        "index-due-rows-counted-after-take-back",
+        INDEX,
+        "        self._due.clear()\n        self._due_rows = 0",
+        "        self._due.clear()",
+        (BOUNDS + "test_rows_that_were_taken_back_do_not_count_any_more",),
+        "that DUE_ROWS_MAX does not count rows that wait again",
+    ),
+    Mutant(
+        "index-due-rows-without-a-bound",
+        INDEX,
+        "while self._due_rows > DUE_ROWS_MAX or len(self._due) > DUE_BATCHES_MAX:",
+        "while len(self._due) > DUE_BATCHES_MAX:",
+        (BOUNDS + "test_the_newest_due_rows_are_kept_in_order_and_the_others_as_positions",),
+        "which rows fall behind, and that no others do",
+    ),
+    Mutant(
+        "keeper-poke-without-loading",
+        "geminga/tracker/buckets/keeper.py",
+        "        self.buckets.load_signal.set()\n",
+        "",
+        ("tests/tracker/buckets/test_loading.py",),
+        "that due segments are loaded when the keeper is poked, and not up to a second later",
+    ),
+    Mutant(
+        "membership-top-goes-down",
+        "geminga/tracker/index/membership.py",
+        "self._top = max(self._top, self._open_bitmap.max() + 1)",
+        "self._top = min(self._top, self._open_bitmap.max() + 1)",
+        (
+            "tests/tracker/index/test_membership.py::test_what_comes_back_to_the_open_ledger_is_not_added_twice",
+        ),
+        "that entries put back into the open ledger are not counted twice when they are read again",
+    ),
+    Mutant(
+        "bucket-directory-with-bytes-behind-the-members",
+        BUCKET_FORMAT,
+        "if at != len(whole) or not members:",
+        "if at != len(whole) and not members:",
+        (BUCKET_FORMAT_TESTS + "test_bytes_behind_the_members_of_a_directory_are_refused",),
+        "that a directory with trailing bytes is refused",
+    ),
+    Mutant(
+        "bucket-directory-without-members",
+        BUCKET_FORMAT,
+        "if at != len(whole) or not members:",
+        "if at != len(whole):",
+        (BUCKET_FORMAT_TESTS + "test_a_directory_without_members_is_refused",),
+        "that a directory of the right length without members is refused for that reason",
+    ),
+    Mutant(
+        "bucket-directory-pieces-in-any-order",
+        BUCKET_FORMAT,
+        '            raise ValueError(f"another piece where {number} of {len(entries)} should be")',
+        "            pass",
+        (BUCKET_FORMAT_TESTS + "test_a_directory_says_which_of_its_pieces_each_is",),
+        "that pieces of a directory with other numbers are refused",
+    ),
+)
