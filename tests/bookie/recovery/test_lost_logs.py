@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from geminga.bookie.entry_logs.missing_logs import gaps, replace_missing
+from geminga.bookie.entry_logs.writer import EntryLogWriter
 from geminga.bookie.index.index_format import Row, Usage
 from geminga.bookie.index.ledger_index import LedgerIndex, LedgerRow
 from geminga.bookie.records.journal_position import JournalPosition
+from geminga.bookie.records.segment_map import SegmentMap
 from simulation.disk.sim_key_value import SimKeyValue
 
 World = Any
@@ -59,6 +61,34 @@ async def test_the_journals_give_it_back(
             assert bookie.ledgers() == {1, 2}
     async with world.running() as bookie:
         assert bookie.recovery.clean, bookie.recovery
+
+
+async def test_no_more_than_a_write_cache_is_in_memory_meanwhile(
+    new_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much of the journals the lost log had."""
+    world = new_world()
+    world.settings = replace(world.settings, journal_file_bytes=100_000, entry_log_bytes=100_000)
+    async with world.running() as bookie:
+        world.create(bookie, 1)
+        await world.add(bookie, 1, count=300)
+    (name,) = logs(world)
+    world.disk.unlink(f"{LOGS}/{name}")
+    flushed_bytes = []
+    write = EntryLogWriter.write
+
+    def watched(writer: EntryLogWriter, segments: SegmentMap, *others: Any) -> Any:
+        flushed_bytes.append(segments.bytes)
+        return write(writer, segments, *others)
+
+    monkeypatch.setattr(EntryLogWriter, "write", watched)
+    async with world.running() as bookie:
+        assert bookie.recovery.entries_replayed == 300
+        assert await world.read_back(bookie, 1) == 299
+    half = world.settings.write_cache_bytes // 2
+    assert sum(flushed_bytes) > 5 * half
+    # A group is given whole, and flushed with what was there before it.
+    assert max(flushed_bytes) < half + world.settings.journal_group_bytes_max
 
 
 def test_a_crash_in_between_leaves_it_to_the_next_start(new_world: Callable[..., World]) -> None:

@@ -12,6 +12,7 @@ import trio
 from geminga.bookie.records.file_names import ENTRY_LOG_SUFFIX, JOURNAL_SUFFIX
 from geminga.bookie.records.journal_position import JournalPosition
 from geminga.bookie.records.ledger_mapping import needed_from
+from geminga.bookie.records.records import RECORD_PREFIX_BYTES
 from geminga.bookie.records.settings import BookieSettings, journal_share, ledger_directory_share
 from geminga.bookie.running.bookie import Bookie
 from geminga.errors import CorruptData, LedgerFenced, LedgerNotFound
@@ -186,6 +187,27 @@ def test_shares_add_up_to_the_budget(count: int) -> None:
     ):
         whole, part = getattr(settings, name), getattr(share, name)
         assert whole - count < part * count <= whole, name
+
+
+def test_publishers_wait_as_soon_as_one_journal_has_its_share_of_what_may_wait(world: BookieWorld) -> None:
+    record_bytes = 90 + RECORD_PREFIX_BYTES
+    world.settings = replace(world.settings, queue_bytes_max=2 * 5 * record_bytes)
+
+    async def script(world: BookieWorld) -> None:
+        async with world.running(close=False) as bookie:
+            writer = world.create(bookie, 1).writer
+            assert writer is not None
+            for number in range(5):
+                assert bookie.has_room(), f"{number} of the journal's 5 entries wait"
+                ledger = world.ledgers[1]
+                ledger.bodies.append(ledger.body(90))
+                writer.append(ledger.bodies[-1])
+            assert bookie.queued_bytes == 5 * record_bytes
+            assert not bookie.has_room(), "although nothing waits for the other journal"
+            await bookie.wait_room()
+            assert bookie.queued_bytes == 0
+
+    run(world, script)
 
 
 def test_one_directory_takes_no_more_than_its_share_of_the_caches(world: BookieWorld) -> None:

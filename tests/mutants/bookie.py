@@ -1,0 +1,79 @@
+"""Mutants of `geminga/bookie/`."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+RECOVERY = "geminga/bookie/recovery/recovery.py"
+JOURNAL_REPLAY = "geminga/bookie/recovery/journal_replay.py"
+MARKS = "tests/bookie/recovery/test_directory_marks.py::"
+DELETED = (MARKS + "test_a_ledger_that_was_deleted_does_not_come_back_by_another_directory_s_mark",)
+QUEUE = "test_publishers_wait_as_soon_as_one_journal_has_its_share_of_what_may_wait"
+
+MUTANTS = (
+    Mutant(
+        "recovery-journal-ids-above-the-earliest-mark",
+        RECOVERY,
+        "latest = [max(of_journal) for of_journal",
+        "latest = [min(of_journal) for of_journal",
+        (MARKS + "test_journals_that_are_gone_leave_their_ids_used",),
+        "that journal ids are not used again when the journals are gone and the directories' marks differ",
+    ),
+    Mutant(
+        "journal-replay-refill-without-flushing",
+        JOURNAL_REPLAY,
+        "                            directory.refill(segment)\n"
+        "                            directory.flush_if_full()\n",
+        "                            directory.refill(segment)\n",
+        ("tests/bookie/recovery/test_lost_logs.py::test_no_more_than_a_write_cache_is_in_memory_meanwhile",),
+        "how much is in memory while a lost entry log is put together again from the journals",
+    ),
+    Mutant(
+        "journal-replay-loss-before-a-mark",
+        JOURNAL_REPLAY,
+        "                if end > directory.marks[self._number]:\n                    directory.lose",
+        "                if True:\n                    directory.lose",
+        DELETED,
+        "that damage in what a directory has flushed brings back no deleted ledger",
+    ),
+    Mutant(
+        "journal-replay-loss-at-a-mark",
+        JOURNAL_REPLAY,
+        "                if end > directory.marks[self._number]:\n                    directory.lose",
+        "                if end >= directory.marks[self._number]:\n                    directory.lose",
+        DELETED,
+        "the same for the last group before the mark",
+    ),
+    Mutant(
+        "journal-replay-loss-behind-a-mark",
+        JOURNAL_REPLAY,
+        "                if end > directory.marks[self._number]:\n                    directory.lose",
+        "                if end < directory.marks[self._number]:\n                    directory.lose",
+        (MARKS + "test_damage_behind_a_directory_s_mark_is_its_loss",),
+        "that each directory is told of damage behind its own mark",
+    ),
+    Mutant(
+        "journal-replay-entries-at-a-mark",
+        JOURNAL_REPLAY,
+        "                    if end > directory.marks[self._number]:\n",
+        "                    if end >= directory.marks[self._number]:\n",
+        DELETED,
+        "that the last group before a directory's mark brings back no deleted ledger",
+    ),
+    Mutant(
+        "journal-queue-full-one-byte-late",
+        "geminga/bookie/journal/journal_set.py",
+        "journal.queued_bytes >= self.queue_bytes_max",
+        "journal.queued_bytes > self.queue_bytes_max",
+        (f"tests/bookie/running/test_directories.py::{QUEUE}",),
+        "the exact bound of what may wait for one journal",
+    ),
+    Mutant(
+        "journal-queue-full-of-all-journals",
+        "geminga/bookie/journal/journal_set.py",
+        "return any(journal.queued_bytes",
+        "return all(journal.queued_bytes",
+        (f"tests/bookie/running/test_directories.py::{QUEUE}",),
+        "that a single journal that is full makes publishers wait",
+    ),
+)
