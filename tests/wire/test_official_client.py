@@ -22,6 +22,7 @@ from geminga.wire.message_metadata import Peek, peek, stamp
 
 NOW_MS = 1_785_500_000_000
 LEDGER = 1234
+HOT = {"Send", "Ack", "Flow"}
 
 
 class Toy:
@@ -159,8 +160,31 @@ def test_publish_and_consume(served: Served) -> None:
         (LEDGER, n) for n in range(200)
     }
     assert {found.event_time_ms for found in served.peeks()} == {NOW_MS}
-    hot = {"Send", "Ack", "Flow"}
-    assert not hot & set(served.long_way), served.long_way
+    assert not HOT & set(served.long_way), served.long_way
+
+
+@pytest.mark.parametrize("kind", ["Default", "KeyBased"])
+def test_batches_are_sent_and_acknowledged_the_short_way(served: Served, kind: str) -> None:
+    producer = served.client.create_producer(
+        "topic",
+        batching_enabled=True,
+        batching_max_messages=100,
+        batching_max_publish_delay_ms=1000,
+        batching_type=getattr(pulsar.BatchingType, kind),
+    )
+    for n in range(1000):
+        producer.send_async(b"%d" % n, lambda result, message_id: None, partition_key=str(n % 2))
+    producer.flush()
+    assert sum(one.num_messages_in_batch for one in served.peeks()) == 1000
+    assert max(one.num_messages_in_batch for one in served.peeks()) >= 50
+    consumer = served.client.subscribe("topic", "sub", consumer_type=pulsar.ConsumerType.Shared)
+    for _ in range(1000):
+        consumer.acknowledge(consumer.receive(5000))
+    consumer.close()
+    assert {position for ack in served.toy.acks for position in ack.positions} == {
+        (LEDGER, n) for n in range(len(served.toy.bodies))
+    }
+    assert not HOT & set(served.long_way), served.long_way
 
 
 def test_batches_compression_and_delay(served: Served) -> None:

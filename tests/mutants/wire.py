@@ -1,0 +1,77 @@
+"""Mutants of `geminga/wire/`: the short way through the decoder, behind which protobuf says the same."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+DECODER = "geminga/wire/decoder.py"
+SHORT_WAY = "tests/wire/test_short_way.py::"
+SENDS = (SHORT_WAY + "test_sends_of_clients_take_the_short_way",)
+ACKS = (SHORT_WAY + "test_acks_of_clients_take_the_short_way",)
+
+MUTANTS = (
+    Mutant(
+        "decoder-batch-without-highest-id-the-long-way",
+        DECODER,
+        "            if at != command_end:\n                if data[at] != 0x30:",
+        "            if True:\n                if data[at] != 0x30:",
+        (*SENDS, "tests/wire/test_official_client.py::test_batches_are_sent_and_acknowledged_the_short_way"),
+        "that SENDs with a number of messages and no highest id, as most clients send batches, are scanned",
+    ),
+    Mutant(
+        "decoder-batch-the-long-way",
+        DECODER,
+        "            if data[at] == 0x18:\n",
+        "            if data[at] == 0x19:\n",
+        (*SENDS, "tests/wire/test_official_client.py::test_batches_are_sent_and_acknowledged_the_short_way"),
+        "that SENDs with a number of messages are scanned",
+    ),
+    Mutant(
+        "decoder-highest-id-the-long-way",
+        DECODER,
+        "                if data[at] != 0x30:\n",
+        "                if True:\n",
+        SENDS,
+        "that SENDs with a highest id, as Java's client sends batches, are scanned",
+    ),
+    Mutant(
+        "decoder-producer-id-of-two-bytes-the-long-way",
+        DECODER,
+        "if not 0x80 <= producer_id <= 0xFF or tag >= 0x80 or data[at] != 0x10:",
+        "if True:",
+        SENDS,
+        "that SENDs of producers above 127 are scanned",
+    ),
+    Mutant(
+        "decoder-long-sequence-id-the-long-way",
+        DECODER,
+        "                if sequence_id < 0:\n",
+        "                if sequence_id >= 0:\n",
+        SENDS,
+        "that SENDs with a sequence id of more than three bytes are scanned",
+    ),
+    Mutant(
+        "decoder-long-acks-the-long-way",
+        DECODER,
+        "        if at + size != end or data[at] != 0x08:\n            return None",
+        "        return None",
+        ACKS,
+        "that ACKs of 128 bytes or more are scanned",
+    ),
+    Mutant(
+        "decoder-acks-of-a-partition-the-long-way",
+        "geminga/wire/scan_ack.py",
+        "if at != sub_end and _skip_rest(data, at, sub_end) != sub_end:",
+        "if at != sub_end:",
+        ACKS,
+        "that ACKs with a partition and a batch index are scanned",
+    ),
+    Mutant(
+        "decoder-acks-with-a-receipt-the-long-way",
+        "geminga/wire/scan_ack.py",
+        "            if request_id < 0:\n",
+        "            if True:\n",
+        ACKS,
+        "that ACKs that ask for a receipt are scanned",
+    ),
+)
