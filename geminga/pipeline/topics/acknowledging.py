@@ -95,6 +95,7 @@ class Acknowledger:
     def _ask(self, build: Callable[[int], bytes]) -> Any:
         try:
             return self.open().request(build)
-        except BrokerUnreachable:
+        except (BrokerUnreachable, Refused):
+            # Or the topic was unloaded: then our consumer is closed, and the connection still open.
             self.close()
             return self.open().request(build)
