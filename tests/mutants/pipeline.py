@@ -7,6 +7,8 @@ from tests.mutants.mutant import Mutant
 STREAMING = "geminga/pipeline/topics/streaming.py"
 TESTS = "tests/pipeline/topics/test_acknowledged.py::"
 READ = (TESTS + "test_what_the_subscription_has_acknowledged_counts_as_read",)
+SPLITS = "geminga/pipeline/topics/splits.py"
+SPLITS_TESTS = ("tests/pipeline/topics/test_splits.py",)
 
 MUTANTS = (
     Mutant(
@@ -48,5 +50,37 @@ MUTANTS = (
         "except BrokerUnreachable:",
         (TESTS + "test_a_stream_goes_on_after_its_topic_was_unloaded",),
         "that a stream with a subscription survives the unloading of its topic",
+    ),
+    Mutant(
+        "splits-first-entry-of-the-next-ledger",
+        SPLITS,
+        "            if left < last - first:",
+        "            if left <= last - first:",
+        SPLITS_TESTS,
+        "where a part begins whose border is that of two ledgers",
+    ),
+    Mutant(
+        "splits-bytes-of-whole-ledgers",
+        SPLITS,
+        "sum((last - first) * each for _, first, last, each in parts)",
+        "sum(last * each for _, first, last, each in parts)",
+        SPLITS_TESTS,
+        "that only the bytes within the range decide how many parts there are",
+    ),
+    Mutant(
+        "splits-lenient-about-lost-entries",
+        SPLITS,
+        "strict=wanted.strict or index > 0",
+        "strict=wanted.strict",
+        SPLITS_TESTS,
+        "that every part but the first notices when the entry that it begins with is gone",
+    ),
+    Mutant(
+        "splits-without-the-entry-that-is-read-in-part",
+        SPLITS,
+        "end.entry_id + (1 if end.batch_index else 0)",
+        "end.entry_id",
+        SPLITS_TESTS,
+        "that an entry of which the range wants the first messages counts like any other",
     ),
 )
