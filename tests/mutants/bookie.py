@@ -10,7 +10,7 @@ MARKS = "tests/bookie/recovery/test_directory_marks.py::"
 DELETED = (MARKS + "test_a_ledger_that_was_deleted_does_not_come_back_by_another_directory_s_mark",)
 QUEUE = "test_publishers_wait_as_soon_as_one_journal_has_its_share_of_what_may_wait"
 
-MUTANTS = (
+MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "recovery-journal-ids-above-the-earliest-mark",
         RECOVERY,
@@ -43,22 +43,6 @@ MUTANTS = (
         "                if end >= directory.marks[self._number]:\n                    directory.lose",
         DELETED,
         "the same for the last group before the mark",
-    ),
-    Mutant(
-        "journal-replay-loss-behind-a-mark",
-        JOURNAL_REPLAY,
-        "                if end > directory.marks[self._number]:\n                    directory.lose",
-        "                if end < directory.marks[self._number]:\n                    directory.lose",
-        (MARKS + "test_damage_behind_a_directory_s_mark_is_its_loss",),
-        "that each directory is told of damage behind its own mark",
-    ),
-    Mutant(
-        "journal-replay-entries-at-a-mark",
-        JOURNAL_REPLAY,
-        "                    if end > directory.marks[self._number]:\n",
-        "                    if end >= directory.marks[self._number]:\n",
-        DELETED,
-        "that the last group before a directory's mark brings back no deleted ledger",
     ),
     Mutant(
         "journal-queue-full-one-byte-late",

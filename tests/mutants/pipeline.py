@@ -10,7 +10,7 @@ READ = (TESTS + "test_what_the_subscription_has_acknowledged_counts_as_read",)
 SPLITS = "geminga/pipeline/topics/splits.py"
 SPLITS_TESTS = ("tests/pipeline/topics/test_splits.py",)
 
-MUTANTS = (
+MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "stream-acknowledged-unknown",
         STREAMING,
@@ -26,14 +26,6 @@ MUTANTS = (
         "            mark_delete > (start.ledger_id, start.entry_id - 1)",
         READ,
         "the same where trimming has moved the mark-delete position before a new ledger's first entry",
-    ),
-    Mutant(
-        "stream-acknowledged-by-others",
-        STREAMING,
-        "            mark_delete[1] >= 0 and mark_delete > (start.ledger_id, start.entry_id - 1)",
-        "            False",
-        (TESTS + "test_what_others_have_acknowledged_on_the_subscription_is_lost",),
-        "without Spark, that what others have acknowledged on the subscription does not count as read",
     ),
     Mutant(
         "reading-entry-behind-the-acknowledged",

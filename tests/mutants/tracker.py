@@ -11,7 +11,7 @@ BOUNDS = "tests/tracker/index/test_index_bounds.py::"
 BUCKET_FORMAT = "geminga/tracker/format/bucket_format.py"
 BUCKET_FORMAT_TESTS = "tests/tracker/format/test_bucket_format.py::"
 
-MUTANTS = (
+MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "merge-plan-old-buckets-under-a-large-bound",
         MERGE_PLAN,
@@ -27,14 +27,6 @@ MUTANTS = (
         "(total / (end - start), (start, end))",
         MERGE_PLAN_TESTS,
         "that the neighbours with the fewest rows for each bucket less are chosen",
-    ),
-    Mutant(
-        "merge-plan-price-of-all-the-newest",
-        MERGE_PLAN,
-        "price = sum(sizes[start:end]) / (end - start - 1)",
-        "price = sum(sizes[start:end])",
-        MERGE_PLAN_TESTS,
-        "when merging a few small neighbours is preferred to merging the newest",
     ),
     Mutant(
         "merge-plan-window-one-short",
@@ -101,14 +93,6 @@ MUTANTS = (
         "that DUE_ROWS_MAX does not count rows that wait again",
     ),
     Mutant(
-        "index-due-rows-without-a-bound",
-        INDEX,
-        "while self._due_rows > DUE_ROWS_MAX or len(self._due) > DUE_BATCHES_MAX:",
-        "while len(self._due) > DUE_BATCHES_MAX:",
-        (BOUNDS + "test_the_newest_due_rows_are_kept_in_order_and_the_others_as_positions",),
-        "which rows fall behind, and that no others do",
-    ),
-    Mutant(
         "keeper-poke-without-loading",
         "geminga/tracker/buckets/keeper.py",
         "        self.buckets.load_signal.set()\n",
@@ -133,14 +117,6 @@ MUTANTS = (
         "if at != len(whole) and not members:",
         (BUCKET_FORMAT_TESTS + "test_bytes_behind_the_members_of_a_directory_are_refused",),
         "that a directory with trailing bytes is refused",
-    ),
-    Mutant(
-        "bucket-directory-without-members",
-        BUCKET_FORMAT,
-        "if at != len(whole) or not members:",
-        "if at != len(whole):",
-        (BUCKET_FORMAT_TESTS + "test_a_directory_without_members_is_refused",),
-        "that a directory of the right length without members is refused for that reason",
     ),
     Mutant(
         "bucket-directory-pieces-in-any-order",

@@ -9,7 +9,7 @@ SHORT_WAY = "tests/wire/test_short_way.py::"
 SENDS = (SHORT_WAY + "test_sends_of_clients_take_the_short_way",)
 ACKS = (SHORT_WAY + "test_acks_of_clients_take_the_short_way",)
 
-MUTANTS = (
+MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "decoder-batch-without-highest-id-the-long-way",
         DECODER,
@@ -49,14 +49,6 @@ MUTANTS = (
         "                if sequence_id >= 0:\n",
         SENDS,
         "that SENDs with a sequence id of more than three bytes are scanned",
-    ),
-    Mutant(
-        "decoder-long-acks-the-long-way",
-        DECODER,
-        "        if at + size != end or data[at] != 0x08:\n            return None",
-        "        return None",
-        ACKS,
-        "that ACKs of 128 bytes or more are scanned",
     ),
     Mutant(
         "decoder-acks-of-a-partition-the-long-way",
