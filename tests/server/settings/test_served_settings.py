@@ -1,4 +1,4 @@
-"""A running broker gives its rooms what room_settings.py makes of the configuration.
+"""A running broker gives its rooms what server/room_settings.py makes of the configuration.
 
 Every key has another value than its default here, so a setting that is not handed on is one that differs.
 """
