@@ -12,6 +12,7 @@ remembers the locks that were installed. A `.venv` that is a link is used as it 
 
 import hashlib
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,8 @@ WINDOWS = os.name == "nt"
 VENV_PYTHON = os.path.join(VENV, "Scripts", "python.exe") if WINDOWS else os.path.join(VENV, "bin", "python")
 OLDEST = (3, 11)
 LOCKS = ("run", "spark", "test")
+WORKERS_MAX = 8
+"""Each takes up to half a gigabyte."""
 CHECKS = (
     ("format", ("-m", "ruff", "format", "--quiet", "--check", "--diff", ".")),
     ("lint", ("-m", "ruff", "check", "--quiet", ".")),
@@ -118,13 +121,23 @@ def test(arguments):
         if subprocess.call([VENV_PYTHON, *list(command)], cwd=ROOT):
             failed.append(name)
         say("{}: {}, {:.1f} s".format(name, "FAILED" if name in failed else "ok", time.monotonic() - started))
-    # Many tests wait (for a disk, a broker, Spark), so that two workers pay off on any machine.
-    workers = ["-n", str(min(max(os.cpu_count() or 1, 2), 8)), "--dist", "loadgroup"]
-    if subprocess.call([VENV_PYTHON, "-m", "pytest", "-q", *workers], cwd=ROOT):
+    # Many tests wait (for a disk, a broker, Spark), so one worker more than processors pays off.
+    workers = ["-n", str(min(processors() + 1, WORKERS_MAX)), "--dist", "loadgroup"]
+    seed = f"--randomly-seed={random.randrange(1 << 32)}"
+    say(f"pytest: each run has an order of its own; this one again with {seed}")
+    if subprocess.call([VENV_PYTHON, "-m", "pytest", "-q", *workers, seed], cwd=ROOT):
         failed.append("tests")
     if failed:
         say("failed: " + ", ".join(failed))
     return 1 if failed else 0
+
+
+def processors():
+    """Those that this process may use; a container often has fewer than its machine."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1
 
 
 def works(python):

@@ -20,7 +20,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """For workers in parallel (`--dist loadgroup`): a file stays whole, as its tests share a broker, and all
-    tests on Spark run in one worker: a session takes ten seconds to start, and half a gigabyte.
+    tests that share the Spark session run in one worker: it takes ten seconds to start, and half a gigabyte.
     """
     for item in items:
         on_spark = "spark" in getattr(item, "fixturenames", ())

@@ -51,7 +51,7 @@ NO_IO_IN = (
 IO_THERE = {"wire/compile_proto.py"}
 DOORS = {
     "rocksdict": {"storage/key_value.py"},
-    "time": {"clock.py", "cli/main.py", "cli/standalone.py", "cli/perf/perf.py"},
+    "time": {"clock.py", "cli/arguments/parser.py", "cli/standalone.py", "cli/perf/perf.py"},
     "prometheus_client": {"admin/metrics/exposition.py"},
     "h11": {"admin/http/connection.py"},
 }
@@ -76,6 +76,12 @@ def module_of(path: Path) -> str:
 PACKAGES = {module_of(path) for path in MODULES if path.name == "__init__.py"} - {"__init__"}
 
 
+MODULE_NAMES = {module_of(path) for path in MODULES} - PACKAGES
+"""A string that names one of these counts as an import: it is there for `import_module`. One that names a
+package may be a logger.
+"""
+
+
 def package_of(module: str) -> str:
     """The package that a module is in; the module itself if it lies at the root."""
     return module if module in PACKAGES or "." not in module else module.rpartition(".")[0]
@@ -83,7 +89,9 @@ def package_of(module: str) -> str:
 
 @functools.cache
 def imported(path: Path) -> list[tuple[str, int]]:
-    """Full names of what a file imports, of each name from a package too, and the line."""
+    """Full names of what a file imports, of each name from a package too, and the line. By name in a string,
+    for `importlib`, and by attributes of a bare `import geminga` count too.
+    """
     return list(_imported(path))
 
 
@@ -99,6 +107,26 @@ def _imported(path: Path) -> Iterator[tuple[str, int]]:
                 yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
             else:
                 yield node.module, node.lineno
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if node.value.startswith("geminga.") and node.value.removeprefix("geminga.") in MODULE_NAMES:
+                yield node.value, node.lineno
+        elif isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
+            text = str(node.values[0].value)
+            if text.startswith("geminga."):
+                yield text.removesuffix("."), node.lineno
+        elif isinstance(node, ast.Attribute):
+            name = dotted(node) or ""
+            if name.startswith("geminga.") and name.removeprefix("geminga.") in {*MODULE_NAMES, *PACKAGES}:
+                yield name, node.lineno
+
+
+def dotted(node: ast.expr) -> str | None:
+    """`a.b.c` of an expression that is nothing but names."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (value := dotted(node.value)) is not None:
+        return f"{value}.{node.attr}"
+    return None
 
 
 def test_the_table_has_every_package_once() -> None:
@@ -153,6 +181,8 @@ def test_a_folder_holds_few_modules(folder: Path) -> None:
 
 
 def test_every_folder_says_what_it_is_for() -> None:
+    for folder in {path.parent for path in MODULES}:
+        assert (folder / "__init__.py").is_file(), f"{folder.relative_to(ROOT)} has no __init__.py"
     for path in MODULES:
         if path.name == "__init__.py":
             text = ast.get_docstring(ast.parse(path.read_text())) or ""
@@ -174,6 +204,7 @@ def test_nothing_in_the_package_imports_the_simulation_or_the_tests() -> None:
 @pytest.mark.parametrize("pattern", NO_IO_IN)
 def test_formats_and_decisions_do_no_io(pattern: str) -> None:
     paths = [path for path in PACKAGE.glob(pattern) if relative(path) not in IO_THERE]
+    assert paths, "the pattern fits no file: what it was for has moved"
     for path in paths:
         found = [(name, line) for name, line in imported(path) if name.split(".")[0] in NO_IO]
         assert not found, f"{relative(path)}: {found}"

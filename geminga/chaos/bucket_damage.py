@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from geminga.tracker.index.index import DelayedIndex
 
 Damage = Literal["lose", "truncate", "corrupt"]
-"""Delete a bucket's ledger, cut its last entry off, or flip a bit in it."""
+"""Delete a bucket's ledger, cut off the second half of its entries, or flip a bit in one."""
 
 
 class NothingLeft(PeerError):

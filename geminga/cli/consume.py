@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import trio
 
+from geminga.cli.arguments.options import add_url, count, counted, duration_ms, run_until_done
+from geminga.cli.arguments.parser import Parser
 from geminga.cli.client.client import SUBSCRIPTION_TYPES, Client, open_client
 from geminga.cli.client.consumer import Consumer, Message, messages, position
-from geminga.cli.main import Parser
-from geminga.cli.options import add_url, count, counted, duration_ms, run_until_done
 from geminga.wire.decoder import Delivery
 
 QUEUE_MESSAGES = 100

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import sys
-import time
 from collections.abc import Sequence
-from typing import NoReturn
 
-STARTED_S = time.monotonic()
-"""When the program's own code began; start-up is counted from here."""
-
-EXIT_OK = 0
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
-EXIT_OUTPUT_CLOSED = 141
-"""As the shell reports a program that a closed pipe ended."""
+from geminga.cli.arguments.parser import EXIT_INTERRUPTED, EXIT_OK, EXIT_OUTPUT_CLOSED, EXIT_USAGE, Parser
 
 COMMANDS = {
     "standalone": "run a broker",
@@ -35,61 +24,20 @@ COMMANDS = {
     "bookie": "look into a stopped broker's storage: list, dump, verify, rebuild the index",
 }
 MODULES = {
-    "standalone": "standalone",
-    "produce": "produce",
-    "consume": "consume",
-    "perf": "perf.perf",
-    "delayed": "admin.delayed",
-    "namespaces": "admin.namespaces",
-    "topicPolicies": "admin.topic_policies",
-    "topics": "admin.topics",
-    "schemas": "admin.schemas",
-    "memory": "admin.memory",
-    "pipeline": "pipeline.pipeline",
-    "bookie": "bookie.bookie",
+    "standalone": "geminga.cli.standalone",
+    "produce": "geminga.cli.produce",
+    "consume": "geminga.cli.consume",
+    "perf": "geminga.cli.perf.perf",
+    "delayed": "geminga.cli.admin.delayed",
+    "namespaces": "geminga.cli.admin.namespaces",
+    "topicPolicies": "geminga.cli.admin.topic_policies",
+    "topics": "geminga.cli.admin.topics",
+    "schemas": "geminga.cli.admin.schemas",
+    "memory": "geminga.cli.admin.memory",
+    "pipeline": "geminga.cli.pipeline.pipeline",
+    "bookie": "geminga.cli.bookie.bookie",
 }
-"""Where each command's `run` is, below `geminga.cli`."""
-
-
-class Parser(argparse.ArgumentParser):
-    """No abbreviations, errors in one line, and for an unknown flag the one that was probably meant."""
-
-    def __init__(self, prog: str, description: str) -> None:
-        super().__init__(prog=prog, description=description, allow_abbrev=False)
-
-    def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message}\nTry '{self.prog} --help'.", file=sys.stderr)
-        raise SystemExit(EXIT_USAGE)
-
-    def parse_strictly(self, arguments: Sequence[str]) -> argparse.Namespace:
-        parsed, unknown = self.parse_known_args(self._with_negative_values(arguments))
-        if unknown:
-            self.error(self._explain(unknown))
-        return parsed
-
-    def _with_negative_values(self, arguments: Sequence[str]) -> list[str]:
-        """`--delay -5s` as `--delay=-5s`, so that the value is refused and not taken for a flag."""
-        joined: list[str] = []
-        for given in arguments:
-            action = self._option_string_actions.get(joined[-1]) if joined else None
-            if given[:1] == "-" and given[1:2].isdigit() and action is not None and action.nargs != 0:
-                joined[-1] += given if len(joined[-1]) == 2 else f"={given}"
-            else:
-                joined.append(given)
-        return joined
-
-    def _explain(self, unknown: Sequence[str]) -> str:
-        import difflib
-
-        flags = [flag for flag in self._option_string_actions if flag.startswith("--")]
-        texts = []
-        for given in unknown:
-            near = difflib.get_close_matches(given.partition("=")[0], flags, n=1)
-            if given.startswith("-"):
-                texts.append(f"unknown flag {given}" + (f" (did you mean {near[0]}?)" if near else ""))
-            else:
-                texts.append(f"unexpected argument {given!r}")
-        return ", ".join(texts)
+"""Where each command's `run` is. Whole names, so that the test of the import order sees them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -119,7 +67,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         print(_unknown_command(given[0]), file=sys.stderr)
         return EXIT_USAGE
     try:
-        command = importlib.import_module(f"geminga.cli.{MODULES[given[0]]}")
+        command = importlib.import_module(MODULES[given[0]])
         code: int = command.run(Parser, given[1:])
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Sequence
 
 import trio
 
+from geminga.cli.arguments.options import add_url, counted, duration_ms, pair, positive, rate, run_until_done
+from geminga.cli.arguments.pace import Pace
+from geminga.cli.arguments.parser import EXIT_USAGE, Parser
 from geminga.cli.client.client import open_client
 from geminga.cli.client.producer import Producer
-from geminga.cli.main import EXIT_USAGE, Parser
-from geminga.cli.options import add_url, counted, duration_ms, pair, positive, rate, run_until_done
-from geminga.cli.pace import Pace
 from geminga.clock import RealClock
 
 STDIN_BYTES = 64 * 1024

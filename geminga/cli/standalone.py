@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 import trio
 
 from geminga import __version__
-from geminga.cli.data_directory import default_data_dir
-from geminga.cli.main import EXIT_FAILED, EXIT_OK, EXIT_USAGE, STARTED_S, Parser
+from geminga.cli.arguments.data_directory import default_data_dir
+from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, EXIT_USAGE, STARTED_S, Parser
 from geminga.config.config import Config, ConfigError, Loaded, load
 from geminga.config.file import ConfigFile, Property, parse
 from geminga.errors import CorruptData, StorageError
@@ -258,7 +258,7 @@ class _Broker:
             reason = f"not an address of this machine ({error})"
             print(f"geminga standalone: bindAddress {config.bind_address}: {reason}", file=sys.stderr)
             return EXIT_USAGE
-        from geminga.cli.ports import describe_refusal
+        from geminga.cli.arguments.ports import describe_refusal
 
         wanted = (("--port", config.broker_service_port), ("--web-port", config.web_service_port))
         for text in describe_refusal(config.bind_address, wanted) or [f"cannot listen: {error}"]:

@@ -5,7 +5,6 @@ is the same slice. `python -m simulation.bookie.crash_campaign` runs all of it.
 from __future__ import annotations
 
 import random
-from functools import partial
 from typing import Any
 
 import pytest
@@ -16,32 +15,28 @@ from simulation.bookie.cases import WAYS, run_case, scripted_cases
 from simulation.bookie.scripts import SCRIPTS, random_life
 from simulation.bookie.world import BookieWorld
 from simulation.campaign import campaign
-from simulation.campaign.campaign import CaseFailed, Tally, process_pool, random_cases, run_cases
+from simulation.campaign.campaign import CaseFailed, Tally, random_cases, run_cases
 from simulation.disk.sim_disk import SimFile
 
-SCRIPTED, RANDOM = 1500, 600
-run_part = partial(run_cases, run_case)
+SCRIPTED, RANDOM = 1000, 400
 CALLS = {"write", "sync", "sync_directory", "rename", "unlink", "read", "index sync", "index read"}
 
 
+@pytest.mark.usefixtures("silent")
 def test_no_promise_is_broken_in_this_slice() -> None:
-    """Operations of every script in every way, and random lives, on both cores."""
+    """Operations of every script in every way, and random lives."""
     every = scripted_cases(SCRIPTS, WAYS)
     assert len(SCRIPTS) >= 10
     cases = random.Random(2).sample(every, SCRIPTED) + list(random_cases(RANDOM, seed=3))
     assert {case.partition(":")[0] for case in cases} == {*SCRIPTS, "random"}
-    tally = Tally()
-    with process_pool(2) as pool:
-        for part in pool.map(
-            partial(run_cases, run_case), [cases[first::12] for first in range(12)], [3] * 12
-        ):
-            tally.add(part)
+    tally = run_cases(run_case, cases, nested_max=3)
     assert tally.cases == SCRIPTED + RANDOM
-    assert tally.crashes > 2000
-    assert tally.nested > 1000
-    assert tally.faults > 400
+    assert tally.crashes > 1300
+    assert tally.nested > 650
+    assert tally.faults > 250
 
 
+@pytest.mark.usefixtures("silent")
 def test_the_nth_call_fails_for_every_n() -> None:
     """A script that makes each kind of call; by command all scripts do that, in three more ways."""
     kinds: set[str] = set()
@@ -50,9 +45,7 @@ def test_the_nth_call_fails_for_every_n() -> None:
     assert world.run(SCRIPTS["compactions"])
     assert kinds >= CALLS
     cases = scripted_cases(["compactions"], ["once"])
-    with process_pool(2) as pool:
-        tallies = list(pool.map(run_part, [cases[first::8] for first in range(8)], [0] * 8))
-    assert sum(tally.faults for tally in tallies) >= len(cases) - 5
+    assert run_cases(run_case, cases, nested_max=0).faults >= len(cases) - 5
 
 
 def test_a_life_is_a_function_of_its_seed() -> None:

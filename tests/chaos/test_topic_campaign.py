@@ -5,12 +5,11 @@ all of it.
 from __future__ import annotations
 
 import random
-from functools import partial
 
 import pytest
 
 from simulation.campaign.breaking import CRASHES, FAILURES
-from simulation.campaign.campaign import Tally, process_pool, random_cases, run_cases
+from simulation.campaign.campaign import random_cases, run_cases
 from simulation.topic import world as topic_world
 from simulation.topic.cases import run_case, scripted_cases
 from simulation.topic.check import check
@@ -21,17 +20,15 @@ from simulation.topic.world import TopicWorld
 CRASHED, FAILED, RANDOM = 220, 70, 60
 
 
+@pytest.mark.usefixtures("silent")
 def test_no_promise_is_broken_in_this_slice() -> None:
-    """Some operations of every script in every way, and random lives, on both cores."""
+    """Some operations of every script in every way, and random lives."""
     chance = random.Random(1)
     cases = chance.sample(scripted_cases(SCRIPTS, CRASHES), CRASHED)
     cases += chance.sample(scripted_cases(SCRIPTS, FAILURES), FAILED)
     cases += random_cases(RANDOM, seed=5)
     assert {case.partition(":")[0] for case in cases} == {*SCRIPTS, "random"}
-    tally = Tally()
-    with process_pool(2) as pool:
-        for part in pool.map(partial(run_cases, run_case), [cases[first::8] for first in range(8)], [2] * 8):
-            tally.add(part)
+    tally = run_cases(run_case, cases, nested_max=2)
     assert tally.cases == len(cases)
     assert tally.crashes >= len(cases)
     assert tally.nested > 50

@@ -19,8 +19,8 @@ import pytest
 import trio
 
 from geminga.cli import standalone
-from geminga.cli.data_directory import default_data_dir
-from geminga.cli.ports import describe_refusal, owner_of
+from geminga.cli.arguments.data_directory import default_data_dir
+from geminga.cli.arguments.ports import describe_refusal, owner_of
 from tests.e2e.broker_process import BrokerProcess, StandaloneProcess
 from tests.e2e.child_process import running
 

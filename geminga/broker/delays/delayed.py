@@ -402,7 +402,6 @@ class DelayedEntries:
     def all_again(self) -> None:
         """The whole backlog is about to be read: nothing is to be read once more."""
         self._again = []
-        self._again_at = None
         self._early = []
         self._left_out = []
 

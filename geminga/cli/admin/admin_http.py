@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
-from geminga.cli.main import EXIT_FAILED, EXIT_OK, EXIT_USAGE, Parser
+from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, EXIT_USAGE, Parser
 from geminga.errors import GemingaError, InvalidName
 from geminga.names import NamespaceName, TopicName
 

@@ -13,8 +13,8 @@ from typing import Any
 from urllib.parse import quote
 
 from geminga.cli.admin.admin_http import DEFAULT_URL, URL_VARIABLE, unreachable
-from geminga.cli.main import EXIT_FAILED, EXIT_OK, Parser
-from geminga.cli.options import duration_ms, positive
+from geminga.cli.arguments.options import duration_ms, positive
+from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 from geminga.clock import RealClock
 from geminga.errors import InvalidName
 from geminga.limits import DUE_MS_MAX

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from geminga.cli.main import EXIT_FAILED, EXIT_OK, Parser
+from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 URL_VARIABLE = "GEMINGA_WEB_URL"

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from geminga.cli.admin.admin_http import Admin, Verb, namespace_path, run_group
 from geminga.cli.admin.policy_flags import NAMESPACE_VERBS
 from geminga.cli.admin.policy_verbs import policy_verbs
-from geminga.cli.main import Parser
+from geminga.cli.arguments.parser import Parser
 
 NAMESPACE = "TENANT/NAMESPACE"
 

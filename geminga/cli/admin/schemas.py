@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from geminga.cli.admin.admin_http import Admin, RequestFailed, Verb, flag, run_group, topic_path
-from geminga.cli.main import Parser
+from geminga.cli.arguments.parser import Parser
 from geminga.errors import StorageError
 from geminga.storage.disk import RealDisk
 

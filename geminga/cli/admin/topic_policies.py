@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from geminga.cli.admin.admin_http import Verb, flag, run_group, topic_path
 from geminga.cli.admin.policy_flags import TOPIC_VERBS
 from geminga.cli.admin.policy_verbs import policy_verbs
-from geminga.cli.main import Parser
+from geminga.cli.arguments.parser import Parser
 
 APPLIED = flag(
     "--applied", "-ap", action="store_true", help="what holds: of the topic, its namespace or the broker"

@@ -19,7 +19,7 @@ from geminga.cli.admin.admin_http import (
     topic_path,
 )
 from geminga.cli.admin.policy_flags import seconds
-from geminga.cli.main import Parser
+from geminga.cli.arguments.parser import Parser
 from geminga.clock import RealClock
 
 SUBSCRIPTION = flag("--subscription", "-s", required=True, help="the subscription")

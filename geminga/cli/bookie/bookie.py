@@ -11,7 +11,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from geminga.cli.main import EXIT_FAILED, EXIT_OK, EXIT_USAGE, Parser
+from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, EXIT_USAGE, Parser
 
 EXIT_DATA_DIRECTORY = 4
 

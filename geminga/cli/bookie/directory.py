@@ -19,8 +19,8 @@ from geminga.bookie.records.file_names import (
 )
 from geminga.bookie.running.directory_cookies import claim_directories, index_directory
 from geminga.bookie.running.directory_lists import COOKIE, DirectoryLists, ForeignLists, absolute
-from geminga.cli.data_directory import default_data_dir
-from geminga.cli.main import Parser
+from geminga.cli.arguments.data_directory import default_data_dir
+from geminga.cli.arguments.parser import Parser
 from geminga.errors import CorruptData, StorageError
 from geminga.managed_ledger.orphans import unrecorded_ledgers
 from geminga.metadata import records

@@ -25,6 +25,8 @@ from geminga.bookie.offline.inspection import (
 from geminga.bookie.records.file_names import ENTRY_LOG_SUFFIX, JOURNAL_SUFFIX, parse_id
 from geminga.bookie.records.ledger_mapping import place_of
 from geminga.bookie.records.records import Segment
+from geminga.cli.arguments.options import count
+from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 from geminga.cli.bookie.directory import (
     StoppedBookie,
     add_data_dir,
@@ -33,8 +35,6 @@ from geminga.cli.bookie.directory import (
     file_in,
     topic_text,
 )
-from geminga.cli.main import EXIT_FAILED, EXIT_OK, Parser
-from geminga.cli.options import count
 from geminga.errors import LedgerNotFound, ProtocolError, StorageError
 from geminga.storage.disk import File, RealDisk
 

@@ -20,6 +20,7 @@ from geminga.bookie.offline.inspection import (
 from geminga.bookie.records.file_names import entry_log_path
 from geminga.bookie.records.journal_position import JournalPosition
 from geminga.bookie.records.ledger_mapping import needed_from
+from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 from geminga.cli.bookie.directory import (
     LedgerRecords,
     StoppedBookie,
@@ -29,7 +30,6 @@ from geminga.cli.bookie.directory import (
     directory_of,
     topic_text,
 )
-from geminga.cli.main import EXIT_FAILED, EXIT_OK, Parser
 
 _LEDGER = "{:>10} {:>10} {:>14} {:>9}  {:8} {:18} {:14} {}"
 _LOG = "{:>8} {:7} {:>14} {:>9} {:>8} {:>6}  {}"

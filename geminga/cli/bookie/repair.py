@@ -16,6 +16,7 @@ from geminga.bookie.offline.verification import Verification
 from geminga.bookie.records.ledger_mapping import needed_from, place_of
 from geminga.bookie.recovery.report import RecoveryReport
 from geminga.bookie.running.bookie import Bookie, LedgerPlace
+from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 from geminga.cli.bookie.directory import (
     LedgerRecords,
     NoDirectory,
@@ -26,7 +27,6 @@ from geminga.cli.bookie.directory import (
     directory_of,
 )
 from geminga.cli.bookie.losses import ShortLedger, short_ledgers
-from geminga.cli.main import EXIT_FAILED, EXIT_OK, Parser
 from geminga.errors import CorruptData, StorageError
 from geminga.server.server import METADATA
 from geminga.storage.key_value import RocksKeyValue

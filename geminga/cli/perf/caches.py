@@ -18,12 +18,12 @@ from pathlib import Path
 import trio
 
 from geminga.cli.admin.admin_http import DEFAULT_URL, URL_VARIABLE
+from geminga.cli.arguments.options import add_url, duration_ms, leave_line, positive, rate, run_until_done
+from geminga.cli.arguments.pace import Pace
+from geminga.cli.arguments.parser import EXIT_FAILED, Parser
 from geminga.cli.client.client import SUBSCRIPTION_TYPES, Client, open_client
 from geminga.cli.client.connection import ClientError
 from geminga.cli.client.consumer import Consumer, messages, position
-from geminga.cli.main import EXIT_FAILED, Parser
-from geminga.cli.options import add_url, duration_ms, leave_line, positive, rate, run_until_done
-from geminga.cli.pace import Pace
 from geminga.cli.perf.metrics import Meter, Served
 from geminga.cli.perf.perf import SCENARIOS
 

@@ -16,11 +16,7 @@ from collections.abc import Sequence
 
 import trio
 
-from geminga.cli.client.client import SUBSCRIPTION_TYPES, Client, open_client
-from geminga.cli.client.consumer import Consumer, messages, position
-from geminga.cli.client.producer import Producer
-from geminga.cli.main import Parser
-from geminga.cli.options import (
+from geminga.cli.arguments.options import (
     add_url,
     count,
     counted,
@@ -30,7 +26,11 @@ from geminga.cli.options import (
     rate,
     run_until_done,
 )
-from geminga.cli.pace import Pace
+from geminga.cli.arguments.pace import Pace
+from geminga.cli.arguments.parser import Parser
+from geminga.cli.client.client import SUBSCRIPTION_TYPES, Client, open_client
+from geminga.cli.client.consumer import Consumer, messages, position
+from geminga.cli.client.producer import Producer
 from geminga.cli.perf.latency import Histogram
 
 MAGIC = b"gmg2"

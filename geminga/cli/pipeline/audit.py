@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from geminga.cli.main import EXIT_FAILED, EXIT_OK, Parser
-from geminga.cli.options import duration_ms
+from geminga.cli.arguments.options import duration_ms
+from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 from geminga.cli.pipeline.export import add_connection, broker_options
 from geminga.cli.pipeline.spark import PLAIN, WholeDirectory, add_master, session, tell
 

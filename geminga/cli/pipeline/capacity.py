@@ -8,8 +8,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from geminga.cli.main import EXIT_OK, Parser
-from geminga.cli.options import positive
+from geminga.cli.arguments.options import positive
+from geminga.cli.arguments.parser import EXIT_OK, Parser
 from geminga.cli.pipeline.spark import PLAIN, add_master, session, tell
 
 if TYPE_CHECKING:

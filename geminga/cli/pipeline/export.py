@@ -6,8 +6,8 @@ import argparse
 import json
 from collections.abc import Sequence
 
-from geminga.cli.main import EXIT_OK, Parser
-from geminga.cli.options import add_url, pair
+from geminga.cli.arguments.options import add_url, pair
+from geminga.cli.arguments.parser import EXIT_OK, Parser
 from geminga.cli.pipeline.spark import tell
 
 

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Sequence
 
-from geminga.cli.main import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, Parser
+from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, Parser
 
 COMMANDS = {
     "audit": ("audit", "tell from logs what was lost, came twice, out of order, early or late"),

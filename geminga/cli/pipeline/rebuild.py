@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from geminga.cli.main import EXIT_FAILED, EXIT_OK, Parser
-from geminga.cli.options import DEFAULT_URL, URL_VARIABLE
+from geminga.cli.arguments.options import DEFAULT_URL, URL_VARIABLE
+from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 from geminga.cli.pipeline.export import add_options
 from geminga.cli.pipeline.spark import PLAIN, add_master, session, tell
 from geminga.clock import RealClock

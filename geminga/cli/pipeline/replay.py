@@ -7,8 +7,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from geminga.cli.main import EXIT_OK, Parser
-from geminga.cli.options import count, duration_ms, pair, rate
+from geminga.cli.arguments.options import count, duration_ms, pair, rate
+from geminga.cli.arguments.parser import EXIT_OK, Parser
 from geminga.cli.pipeline.export import add_broker, broker_options
 from geminga.cli.pipeline.spark import tell
 

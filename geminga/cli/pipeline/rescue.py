@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from geminga.cli.main import EXIT_FAILED, EXIT_OK, Parser
+from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 from geminga.cli.pipeline.spark import PLAIN, WholeDirectory, add_master, session, tell
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
-from geminga.cli.main import Parser
+from geminga.cli.arguments.parser import Parser
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -95,7 +95,11 @@ class Acknowledger:
     def _ask(self, build: Callable[[int], bytes]) -> Any:
         try:
             return self.open().request(build)
-        except (BrokerUnreachable, Refused):
-            # Or the topic was unloaded: then our consumer is closed, and the connection still open.
-            self.close()
-            return self.open().request(build)
+        except BrokerUnreachable:
+            pass
+        except Refused as error:
+            # A broker that has unloaded the topic closed our consumer and left the connection open.
+            if error.code != ServerError.METADATA:
+                raise
+        self.close()
+        return self.open().request(build)

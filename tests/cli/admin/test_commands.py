@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from geminga.cli.admin.policy_flags import NAMESPACE_VERBS, TOPIC_VERBS
-from geminga.cli.main import EXIT_FAILED, EXIT_OK, EXIT_USAGE, main
+from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, EXIT_USAGE
+from geminga.cli.main import main
 from tests.e2e.broker_process import BrokerProcess
 
 NAMESPACE = "public/default"

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from geminga.cli import standalone
-from geminga.cli.main import EXIT_USAGE, Parser
+from geminga.cli.arguments.parser import EXIT_USAGE, Parser
 from geminga.config.config import Config, settings
 from geminga.server import server
 from geminga.server.server import Addresses

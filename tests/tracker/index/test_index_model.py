@@ -24,7 +24,7 @@ from geminga.tracker.index.view import View
 from tests.budget import budget
 from tests.tracker.taking import take
 
-PROGRAMS = budget(day=400, night=20_000)
+PROGRAMS = budget(day=250, night=20_000)
 LEDGERS = 6
 ENTRIES = 40
 START_MS = 100_000

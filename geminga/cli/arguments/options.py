@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 
-from geminga.cli.main import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, Parser
+from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, Parser
 
 DEFAULT_URL = "pulsar://127.0.0.1:6650"
 URL_VARIABLE = "GEMINGA_URL"

@@ -1,0 +1,60 @@
+"""What every command's arguments go through, and the exit codes that all commands share."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from typing import NoReturn
+
+STARTED_S = time.monotonic()
+"""When the program's own code began; start-up is counted from here."""
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+EXIT_OUTPUT_CLOSED = 141
+"""As the shell reports a program that a closed pipe ended."""
+
+
+class Parser(argparse.ArgumentParser):
+    """No abbreviations, errors in one line, and for an unknown flag the one that was probably meant."""
+
+    def __init__(self, prog: str, description: str) -> None:
+        super().__init__(prog=prog, description=description, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message}\nTry '{self.prog} --help'.", file=sys.stderr)
+        raise SystemExit(EXIT_USAGE)
+
+    def parse_strictly(self, arguments: Sequence[str]) -> argparse.Namespace:
+        parsed, unknown = self.parse_known_args(self._with_negative_values(arguments))
+        if unknown:
+            self.error(self._explain(unknown))
+        return parsed
+
+    def _with_negative_values(self, arguments: Sequence[str]) -> list[str]:
+        """`--delay -5s` as `--delay=-5s`, so that the value is refused and not taken for a flag."""
+        joined: list[str] = []
+        for given in arguments:
+            action = self._option_string_actions.get(joined[-1]) if joined else None
+            if given[:1] == "-" and given[1:2].isdigit() and action is not None and action.nargs != 0:
+                joined[-1] += given if len(joined[-1]) == 2 else f"={given}"
+            else:
+                joined.append(given)
+        return joined
+
+    def _explain(self, unknown: Sequence[str]) -> str:
+        import difflib
+
+        flags = [flag for flag in self._option_string_actions if flag.startswith("--")]
+        texts = []
+        for given in unknown:
+            near = difflib.get_close_matches(given.partition("=")[0], flags, n=1)
+            if given.startswith("-"):
+                texts.append(f"unknown flag {given}" + (f" (did you mean {near[0]}?)" if near else ""))
+            else:
+                texts.append(f"unexpected argument {given!r}")
+        return ", ".join(texts)
