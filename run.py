@@ -122,7 +122,7 @@ def test(arguments):
             failed.append(name)
         say("{}: {}, {:.1f} s".format(name, "FAILED" if name in failed else "ok", time.monotonic() - started))
     # Many tests wait (for a disk, a broker, Spark), so one worker more than processors pays off.
-    workers = ["-n", str(min(processors() + 1, WORKERS_MAX)), "--dist", "loadgroup"]
+    workers = ["-n", str(min(processors() + 1, WORKERS_MAX))]
     seed = f"--randomly-seed={random.randrange(1 << 32)}"
     say(f"pytest: each run has an order of its own; this one again with {seed}")
     if subprocess.call([VENV_PYTHON, "-m", "pytest", "-q", *workers, seed], cwd=ROOT):

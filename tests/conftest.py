@@ -1,8 +1,9 @@
-"""What all tests share: budgets of property tests, and which tests run in one worker."""
+"""What all tests share: budgets of property tests, and how parallel workers divide the tests."""
 
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -17,11 +18,9 @@ settings.load_profile("night" if IS_NIGHT else "day")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For workers in parallel (`--dist loadgroup`): a file stays whole, as its tests share a broker, and all
-    tests that share the Spark session run in one worker: it takes ten seconds to start, and half a gigabyte.
-    """
-    for item in items:
-        on_spark = "spark" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("spark" if on_spark else item.nodeid.split("::")[0]))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Which worker runs which tests; see `tests/distribution.py`."""
+    from tests.distribution import FilesAndSpark
+
+    return FilesAndSpark(config, log)

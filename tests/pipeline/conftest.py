@@ -55,8 +55,14 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoints]:
 
 @pytest.fixture(scope="session")
 def spark_stderr(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the JVM of the session `spark` writes to its standard error."""
+    """Where the JVM of the session `spark` writes its standard error."""
     return tmp_path_factory.mktemp("spark") / "stderr"
+
+
+@pytest.fixture(scope="session")
+def spark_start_log(spark: Any, spark_stderr: Path) -> str:
+    """What the JVM of the session `spark` wrote to its standard error while the session was started."""
+    return spark_stderr.with_name("start").read_text()
 
 
 @pytest.fixture(scope="session")
@@ -68,6 +74,7 @@ def spark(spark_stderr: Path) -> Iterator[Any]:
     with warnings.catch_warnings(), stderr_of_children(spark_stderr):
         warnings.simplefilter("ignore")  # pyspark's own, while it starts
         session = started("local[2]", settings)
+    spark_stderr.with_name("start").write_bytes(spark_stderr.read_bytes())
     yield session
     session.stop()
 

@@ -163,12 +163,12 @@ def test_an_option_is_named_as_a_flag(text: str, in_words_of_the_command: str) -
 
 @pytest.mark.usefixtures("on_spark")
 def test_a_command_on_spark_tells_nothing_of_how_spark_starts(
-    call: Call, log: Path, spark_stderr: Path
+    call: Call, log: Path, spark_start_log: str
 ) -> None:
     code, out, err = call("audit", log, "--master", "local[2]")
     assert code == 0
     assert err.splitlines() == ["7 events in 1 pieces", "known where it ends; reading all of it"]
     assert "4 published, 3 dispatched, 1 pending" in out
     # What the JVM itself says of its modules does not come from Spark's log.
-    lines = [line for line in spark_stderr.read_text().splitlines() if "incubator modules" not in line]
+    lines = [line for line in spark_start_log.splitlines() if "incubator modules" not in line]
     assert lines == []
