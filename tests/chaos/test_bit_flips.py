@@ -20,7 +20,7 @@ from geminga.bookie.journal import headers as journal_headers
 from tests.chaos.bit_flips import KINDS, Golden, WrongAnswer, flip, flip_range, make_golden
 from tests.chaos.sim_flips import flip_on_sim_disk
 
-FLIPS = 210
+FLIPS = 140
 SIM_FLIPS = 200
 THREADS = 14
 METADATA = [kind for kind in KINDS if kind.startswith("metadata")]
@@ -40,7 +40,7 @@ def test_one_flipped_bit_is_never_served(golden: list[Golden]) -> None:
     counts = sum((part for part, _ in parts), Counter())
     assert {kind for kind, _ in counts} == set(KINDS)
     told = Counter({kind: count for (kind, outcome), count in counts.items() if outcome != "harmless"})
-    assert told["entry log body"] > 5
+    assert told["entry log body"] > 3
     assert told.total() > FLIPS // 4
     assert {kind for kind, outcome in counts if outcome == "refused to open"} <= set(METADATA)
 

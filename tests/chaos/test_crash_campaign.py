@@ -18,7 +18,7 @@ from simulation.campaign import campaign
 from simulation.campaign.campaign import CaseFailed, Tally, random_cases, run_cases
 from simulation.disk.sim_disk import SimFile
 
-SCRIPTED, RANDOM = 1000, 400
+SCRIPTED, RANDOM = 700, 280
 CALLS = {"write", "sync", "sync_directory", "rename", "unlink", "read", "index sync", "index read"}
 
 
@@ -31,9 +31,9 @@ def test_no_promise_is_broken_in_this_slice() -> None:
     assert {case.partition(":")[0] for case in cases} == {*SCRIPTS, "random"}
     tally = run_cases(run_case, cases, nested_max=3)
     assert tally.cases == SCRIPTED + RANDOM
-    assert tally.crashes > 1300
-    assert tally.nested > 650
-    assert tally.faults > 250
+    assert tally.crashes > 900
+    assert tally.nested > 450
+    assert tally.faults > 170
 
 
 @pytest.mark.usefixtures("silent")
