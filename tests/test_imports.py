@@ -243,3 +243,18 @@ def test_the_rule_finds_what_it_is_for() -> None:
     assert [
         name for name, _ in imported(PACKAGE / "server" / "server.py") if name.startswith("geminga.admin")
     ]
+
+
+def test_no_test_hides_inside_a_function() -> None:
+    """An indented `def test_...` below a test is never collected, and nothing says so."""
+    hidden = [
+        f"{path.relative_to(ROOT)}:{inner.lineno}"
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for outer in ast.walk(ast.parse(path.read_text()))
+        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef)
+        for inner in ast.walk(outer)
+        if inner is not outer
+        and isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef)
+        and inner.name.startswith("test_")
+    ]
+    assert not hidden

@@ -182,12 +182,13 @@ def test_a_running_broker_takes_in_what_was_built_from_what_it_serves(
         assert (code, "damaged" in out) == (0, True)
         assert stored.rebuild(capsys, "--verify")[0] == 0
 
-    def test_an_index_without_buckets_says_which_setting_makes_them(
-        topics: Topics, admin: Admin, topic: str, call: Call
-    ) -> None:
-        topics.write(topic, {"value": [b"x"]})
-        assert admin.put(f"/admin/v2/{topic_path(topic)}/subscription/s", {}).status == 204
-        at = topics.endpoints
-        where = ("--admin-url", at.web_url, "--url", at.service_url, "--topic", topic, "--subscription", "s")
-        code, _, error = call("rebuild", *where, "--verify", "--master", "none")
-        assert (code, "delayedDeliveryTrackerFactoryClassName=org.apache.pulsar" in error) == (1, True)
+
+def test_an_index_without_buckets_says_which_setting_makes_them(
+    topics: Topics, admin: Admin, topic: str, call: Call
+) -> None:
+    topics.write(topic, {"value": [b"x"]})
+    assert admin.put(f"/admin/v2/{topic_path(topic)}/subscription/s", {}).status == 204
+    at = topics.endpoints
+    where = ("--admin-url", at.web_url, "--url", at.service_url, "--topic", topic, "--subscription", "s")
+    code, _, error = call("rebuild", *where, "--verify", "--master", "none")
+    assert (code, "delayedDeliveryTrackerFactoryClassName=org.apache.pulsar" in error) == (1, True)
