@@ -271,6 +271,16 @@ def test_who_owns_a_port() -> None:
     assert owner_of(port) == ""
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="the system does not list descriptors")
+def test_the_owner_of_a_port_is_found_behind_a_descriptor_that_was_closed_meanwhile() -> None:
+    """Listing descriptors takes one, the lowest that is free: here it comes before the socket's."""
+    spare = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for fd in spare:
+            os.close(fd)
+        assert owner_of(taken.getsockname()[1]).startswith(f"process {os.getpid()} (")
+
+
 def test_a_hint_is_given_where_it_helps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from geminga.bookie.running.directory_lists import ForeignLists, RepeatedDirectory
     from geminga.config.config import Config

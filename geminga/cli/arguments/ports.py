@@ -50,11 +50,21 @@ def owner_of(port: int) -> str:
         return ""
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if any(os.readlink(link) in sockets for link in (process / "fd").iterdir()):
+            if any(_target(link) in sockets for link in (process / "fd").iterdir()):
                 return f"process {process.name} ({(process / 'comm').read_text().strip()})"
         except OSError:
             continue  # another user's process, or one that has just ended
     return ""
+
+
+def _target(link: Path) -> str:
+    """What a descriptor refers to; "" if it was closed since it was listed. The one that the listing itself
+    used always was, when the process is this one.
+    """
+    try:
+        return os.readlink(link)
+    except FileNotFoundError:
+        return ""
 
 
 def _listening_inodes(port: int) -> set[str]:
