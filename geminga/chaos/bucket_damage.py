@@ -31,8 +31,7 @@ async def damage_bucket(
 
     ledger_id None: the first bucket. `NothingLeft`, StorageError.
     """
-    serving = sorted(buckets.serving.values(), key=lambda bucket: bucket.start_ledger)
-    stored = next((bucket for bucket in serving if ledger_id in (None, bucket.ledger_id)), None)
+    stored = next((bucket for bucket in buckets.stored if ledger_id in (None, bucket.ledger_id)), None)
     if stored is None:
         return None
     if how == "lose":

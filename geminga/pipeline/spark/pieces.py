@@ -14,7 +14,6 @@ from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-import geminga
 from geminga.pipeline.spark.failures import failure_of, is_ours
 from geminga.pipeline.spark.session import make_session
 
@@ -25,10 +24,6 @@ PICKLED: Final = pa.schema([("pickled", pa.binary())])
 
 def started(master: str, settings: Mapping[str, str] | None = None) -> SparkSession:
     """A session whose workers have this Python and this package, and which logs nothing while it starts."""
-    home = str(Path(geminga.__file__).parent.parent)
-    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if home not in paths:
-        os.environ["PYTHONPATH"] = os.pathsep.join([home, *filter(None, paths)])
     _log_only_errors()
     session = make_session(master=master, settings=settings)
     # What fails in a worker is told in a line by whoever waits for it; Spark would log its pages beside it.

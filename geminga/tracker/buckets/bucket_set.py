@@ -53,6 +53,11 @@ class BucketSet:
         topic, subscription = self.store.topic, self._owner.subscription
         return topic if subscription is None else f"{topic}, subscription {subscription}"
 
+    @property
+    def stored(self) -> list[StoredBucket]:
+        """The buckets that serve, in the order of their ledgers."""
+        return sorted(self.serving.values(), key=lambda bucket: bucket.start_ledger)
+
     def named(self) -> dict[str, int]:
         """The durable properties that name buckets."""
         named = self._owner.properties()

@@ -81,7 +81,7 @@ class Keeper:
     @property
     def stored(self) -> list[StoredBucket]:
         """The buckets on the bookie, in the order of their ledgers."""
-        return sorted(self.buckets.serving.values(), key=lambda bucket: bucket.start_ledger)
+        return self.buckets.stored
 
     @property
     def stored_bytes(self) -> int:
