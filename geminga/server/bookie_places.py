@@ -9,11 +9,25 @@ import functools
 from typing import NamedTuple
 
 from geminga.bookie.index.database import IndexDatabase, opened_with
+from geminga.bookie.records.file_names import entry_log_directory, journal_directory
 from geminga.bookie.running.bookie import Bookie, LedgerPlace
-from geminga.bookie.running.directory_cookies import claim_directories, index_directory
-from geminga.bookie.running.directory_lists import DEFAULT, DirectoryLists, absolute, check_lists, lists_from
+from geminga.bookie.running.directory_cookies import (
+    claim_default_directory,
+    claim_directories,
+    index_directory,
+    what_is_gone,
+)
+from geminga.bookie.running.directory_lists import (
+    DEFAULT,
+    DirectoryLists,
+    ForeignLists,
+    absolute,
+    check_lists,
+    lists_from,
+)
 from geminga.config.config import Config
 from geminga.managed_ledger.orphans import existing_ledgers
+from geminga.metadata import records
 from geminga.metadata.bookie_directories import record_directories, recorded_directories
 from geminga.metadata.records import BookieDirectoriesRecord, InstanceRecord
 from geminga.metadata.store import MetadataStore
@@ -27,6 +41,8 @@ class OpenBookie(NamedTuple):
 
     bookie: Bookie
     indexes: list[IndexDatabase]
+    paths: list[str]
+    """All directories that hold its files."""
 
 
 async def open_bookie(
@@ -42,6 +58,10 @@ async def open_bookie(
     default this may record them. StorageError, ForeignLists among them, as from all that is opened.
     """
     lists = await _claimed_lists(config, disk, data_dir, metadata, instance, held)
+    gone = await disk.run(what_is_gone, disk, data_dir, lists)
+    if gone and metadata.children(records.LEDGERS):
+        raise ForeignLists(gone)
+    await disk.run(claim_default_directory, disk, data_dir, lists, instance.instance_id)
     indexes = [
         await disk.run(_open_index, disk, index_directory(data_dir, name), block_cache, held)
         for name in lists.ledgers
@@ -58,7 +78,16 @@ async def open_bookie(
         existing_ledgers=functools.partial(existing_ledgers, metadata),
         watched=[data_dir],
     )
-    return OpenBookie(await opened_with(disk, indexes, open_all), indexes)
+    bookie = await opened_with(disk, indexes, open_all)
+    return OpenBookie(bookie, indexes, _paths_of(data_dir, lists))
+
+
+def _paths_of(data_dir: str, lists: DirectoryLists) -> list[str]:
+    return [
+        *(journal_directory(absolute(data_dir, name)) for name in lists.journals),
+        *(entry_log_directory(absolute(data_dir, name)) for name in lists.ledgers),
+        *(index_directory(data_dir, name) for name in lists.ledgers),
+    ]
 
 
 def _open_index(disk: Disk, path: str, cache: BlockCache, held: contextlib.ExitStack) -> IndexDatabase:

@@ -41,6 +41,7 @@ from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.store import MetadataStore
 from geminga.server import listener
 from geminga.server.bookie_places import open_bookie, open_database
+from geminga.server.directory_watch import DirectoryWatch
 from geminga.server.memory_report import MemoryMeter
 from geminga.server.room_settings import (
     broker_settings,
@@ -167,10 +168,14 @@ async def _serve(
             instance = await check_instance(
                 metadata, cluster=config.cluster_name, clock="real", now_ms=clock.now_ms()
             )
-            bookie, indexes = await open_bookie(config, disk, data_dir, metadata, instance, block_cache, held)
+            bookie, indexes, places = await open_bookie(
+                config, disk, data_dir, metadata, instance, block_cache, held
+            )
             for index in indexes:
                 await storage.start(failure.watch, index.run)
             await storage.start(failure.watch, bookie.run)
+            watch = DirectoryWatch(disk, [os.path.join(data_dir, METADATA), *places])
+            await storage.start(failure.watch, watch.run)
             await sweep_unrecorded_ledgers(bookie, metadata)
             await sweep_orphan_ledgers(bookie, metadata)
             rooms = await _rooms(config, clock, metadata, bookie, disk)

@@ -120,6 +120,12 @@ class Disk(Protocol):
 
     def sync_directory(self, path: str) -> None: ...
 
+    def identity(self, path: str) -> tuple[int, int] | None:
+        """Which directory or file the path leads to: the same for as long as that one is there under this
+        name. None if there is none.
+        """
+        ...
+
     def free_bytes(self, path: str) -> int:
         """What this user may still write there."""
         ...
@@ -325,6 +331,15 @@ class RealDisk:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+
+    def identity(self, path: str) -> tuple[int, int] | None:
+        try:
+            facts = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise storage_error(error, "look", path) from error
+        return facts.st_dev, facts.st_ino
 
     def free_bytes(self, path: str) -> int:
         if sys.platform == "win32":

@@ -110,6 +110,12 @@ class SimDisk:
         self.step("sync_directory", path)
         self._names.sync(path)
 
+    def identity(self, path: str) -> tuple[int, int] | None:
+        if path in self._directories:
+            return 0, 0
+        inode = self._names.current.get(path)
+        return (1, id(inode)) if inode is not None else None
+
     def free_bytes(self, path: str) -> int:
         left = self.free if self.space_bytes is None else self.space_bytes - self._used_bytes()
         return max(0, min(self.free, left))

@@ -36,7 +36,7 @@ async def opened(data_dir: Path, config: Config) -> AsyncIterator[tuple[Bookie, 
             store = MetadataStore(values)
             await nursery.start(store.run)
             instance = await check_instance(store, cluster="standalone", clock="real", now_ms=7)
-            bookie, indexes = await open_bookie(config, disk, str(data_dir), store, instance, cache, held)
+            bookie, indexes, _ = await open_bookie(config, disk, str(data_dir), store, instance, cache, held)
             for index in indexes:
                 nursery.start_soon(index.run)
             await nursery.start(bookie.run)

@@ -84,7 +84,11 @@ async def test_the_default_is_as_it_always_was(places: Places) -> None:
         assert decode(InstanceRecord, stored.value, "").format_version == 1
     names = {path.name for path in places.data_dir.iterdir()}
     assert names == {"bookie", "index", "lock", "metadata"}
-    assert {path.name for path in (places.data_dir / "bookie").iterdir()} == {"entry-logs", "journal"}
+    assert {path.name for path in (places.data_dir / "bookie").iterdir()} == {
+        "cookie",
+        "entry-logs",
+        "journal",
+    }
     await places.check(Config(journal_directories=(str(places.data_dir / "bookie"),)))
 
 
@@ -187,3 +191,54 @@ async def test_a_first_start_that_ends_anywhere_is_begun_again(
     assert failing > 15
     monkeypatch.undo()
     await places.check()
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+@pytest.mark.parametrize("name", ["bookie", "index"])
+async def test_a_default_directory_that_is_gone_is_refused(places: Places, name: str, emptied: bool) -> None:
+    await places.begin(Config())
+    away = places.data_dir / "away"
+    (places.data_dir / name).rename(away)
+    if emptied:  # a mount point whose disk is not mounted
+        (places.data_dir / name).mkdir()
+    text = await raised(places, Config())
+    assert text.startswith(f"{places.data_dir}/{name}: the metadata knows ledgers, but ")
+    assert "Put it back" in text
+    if emptied:
+        (places.data_dir / name).rmdir()
+    assert sorted(path.name for path in places.data_dir.iterdir()) == sorted(
+        {"lock", "metadata", "away", "bookie", "index"} - {name}
+    ), "a refused start makes nothing"
+    away.rename(places.data_dir / name)
+    await places.check(Config())
+
+
+async def test_the_default_directory_of_another_instance_is_refused(places: Places, tmp_path: Path) -> None:
+    await places.begin(Config())
+    other = Places(tmp_path)
+    other.data_dir = tmp_path / "data2"
+    await other.begin(Config())
+    (places.data_dir / "bookie").rename(tmp_path / "away")
+    shutil.copytree(other.data_dir / "bookie", places.data_dir / "bookie")
+    assert "belongs to another instance" in await raised(places, Config())
+    shutil.rmtree(places.data_dir / "bookie")
+    (tmp_path / "away").rename(places.data_dir / "bookie")
+    await places.check(Config())
+
+
+async def test_a_default_directory_of_before_it_had_a_cookie_gets_one(places: Places) -> None:
+    await places.begin(Config())
+    cookie = places.data_dir / "bookie" / "cookie"
+    written = cookie.read_bytes()
+    cookie.unlink()
+    await places.check(Config())
+    assert cookie.read_bytes() == written
+
+
+async def test_directories_that_are_gone_before_there_is_a_ledger_are_made(places: Places) -> None:
+    async with opened(places.data_dir, Config()):
+        pass
+    shutil.rmtree(places.data_dir / "bookie")
+    shutil.rmtree(places.data_dir / "index")
+    await places.begin(Config())
+    await places.check(Config())

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import contextlib
 
+from geminga.bookie.index.database import ANEW
+from geminga.bookie.records.file_names import entry_log_directory, journal_directory
 from geminga.bookie.running.directory_lists import (
     COOKIE,
     COOKIE_BYTES_MAX,
@@ -37,7 +39,7 @@ def claim_directories(
     """
     for directory in lists.all():
         if directory == DEFAULT:
-            continue  # the data directory's own record and lock speak for it
+            continue  # the data directory's lock holds it, and `claim_default_directory` looks at its cookie
         path, role = absolute(data_dir, directory), role_of(directory, lists)
         cookie = _cookie(disk, path)
         if not first:
@@ -49,6 +51,51 @@ def claim_directories(
         held.callback(disk.lock(path).release)
         if first:
             disk.replace_file(f"{path}/{COOKIE}", encode_cookie(instance_id, role))
+
+
+def what_is_gone(disk: Disk, data_dir: str, lists: DirectoryLists) -> str:
+    """What to tell the operator if the metadata knows ledgers, but the directory of their entries or of their
+    index is not there or empty; "" if all are there.
+
+    A directory without a cookie counts as there if it has files: it was made before it got one. An index that
+    is damaged, or in the middle of being replaced, is another matter (`IndexDatabase`).
+    """
+    default = absolute(data_dir, DEFAULT)
+    if DEFAULT in lists.all() and _cookie(disk, default) is None and not _has_bookie_files(disk, default):
+        return (
+            f"{default}: the metadata knows ledgers, but the directory with their entries is gone or empty: "
+            "its disk is not mounted, or it was moved or deleted. Put it back; nothing was read or written"
+        )
+    for path in (index_directory(data_dir, name) for name in lists.ledgers):
+        if not disk.exists(path + ANEW) and not (disk.exists(path) and disk.list(path)):
+            return (
+                f"{path}: the metadata knows ledgers, but their index is gone: its disk is not mounted, or "
+                "it was moved or deleted. Put it back; without it 'geminga bookie rebuild-index' "
+                "makes it anew from the entry logs. Nothing was read or written"
+            )
+    return ""
+
+
+def claim_default_directory(disk: Disk, data_dir: str, lists: DirectoryLists, instance_id: str) -> None:
+    """The directory inside the data directory is this instance's on return, if the lists name it: one that is
+    new, or of before it had a cookie, gets one, durable. The data directory's lock holds it, too.
+
+    ForeignLists for the cookie of another instance; nothing was written then.
+    """
+    if DEFAULT not in lists.all():
+        return
+    path, role = absolute(data_dir, DEFAULT), role_of(DEFAULT, lists)
+    cookie = _cookie(disk, path)
+    if cookie is not None:
+        check_cookie(path, cookie, instance_id, role)
+        return
+    disk.make_directory(path)
+    disk.replace_file(f"{path}/{COOKIE}", encode_cookie(instance_id, role))
+
+
+def _has_bookie_files(disk: Disk, path: str) -> bool:
+    directories = (journal_directory(path), entry_log_directory(path))
+    return any(disk.exists(directory) and disk.list(directory) for directory in directories)
 
 
 def _cookie(disk: Disk, path: str) -> bytes | None:

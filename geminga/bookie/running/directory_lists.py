@@ -1,7 +1,7 @@
 """Which directories a bookie has, and whether they are the same as ever. Pure decisions.
 
 The lists are recorded at the first start and never change: which directory a ledger belongs to follows from
-their order. Every directory outside the data directory has a cookie, as BookKeeper's do: a small file that
+their order. Every directory has a cookie, as BookKeeper's do: a small file that
 says whose it is and which place in the lists it has. So a disk that is not mounted, two disks that have
 changed places and a directory of another instance are found before anything is read or written.
 """
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from geminga.errors import StorageError
 
 DEFAULT = "bookie"
-"""Inside the data directory; needs no cookie."""
+"""Inside the data directory; one of before it had a cookie gets one at the next start."""
 COOKIE = "cookie"
 IGNORED = frozenset({COOKIE, f"{COOKIE}.tmp", "lock", "lost+found"})
 """Names that may stand in a directory before anything of the bookie's does."""

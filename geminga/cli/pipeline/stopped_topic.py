@@ -92,7 +92,7 @@ async def _open(
     journals, ledgers = [[absolute(data_dir, name) for name in names] for names in lists]
     if record is not None:
         config = replace(config, journal_directories=tuple(journals), ledger_directories=tuple(ledgers))
-    bookie, indexes = await open_bookie(config, disk, data_dir, metadata, instance, cache, held)
+    bookie, indexes, _ = await open_bookie(config, disk, data_dir, metadata, instance, cache, held)
     for index in indexes:
         await nursery.start(index.run)
     await nursery.start(bookie.run)

@@ -19,6 +19,8 @@ from geminga.bookie.entry_logs.entry_log_format import FooterLedger, encode_foot
 from geminga.bookie.index.index_format import Row, Usage
 from geminga.bookie.records.file_names import entry_log_path
 from geminga.bookie.records.records import RECORD_PREFIX_BYTES
+from geminga.cli.arguments.parser import EXIT_OK
+from geminga.cli.main import main
 from geminga.clock import RealClock
 from geminga.config.config import Config
 from geminga.managed_ledger.chain.tail_cache import TailCache
@@ -135,7 +137,7 @@ async def stores(directory: Path) -> AsyncIterator[tuple[Any, MetadataStore, tri
             await nursery.start(metadata.run)
             instance = await check_instance(metadata, cluster="standalone", clock="real", now_ms=1)
             cache = BlockCache(1 << 20)
-            bookie, indexes = await open_bookie(
+            bookie, indexes, _ = await open_bookie(
                 Config(), disk, str(directory), metadata, instance, cache, held
             )
             for index in indexes:
@@ -195,6 +197,7 @@ def write_backlog(directory: Path, messages: int, due_ms: Times, published_ms: i
     else:
         with multiprocessing.get_context("spawn").Pool(2) as pool:
             size = sum(pool.imap_unordered(write_log, parts()))
-    # The first who opens the bookie makes the index from what is in the logs' footers.
+    # From what is in the logs' footers.
     shutil.rmtree(directory / "index")
+    assert main(["bookie", "rebuild-index", "--data-dir", str(directory)]) == EXIT_OK
     return size
