@@ -6,8 +6,9 @@ Knows rows and requests, not versions: `store.py` decides what may be written.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
 import trio
@@ -78,6 +79,8 @@ class GroupCommit:
         self._bytes = 0
         self._wake = trio.Event()
         self._room = trio.lowlevel.ParkingLot()
+        self._turn = trio.Lock()
+        """Held while a group is committed, and by `paused`."""
         self._started = False
         self._stopped: StorageError | None = None
         # The newest state of each node that is queued or being committed, and the request that brings it.
@@ -133,18 +136,25 @@ class GroupCommit:
                 await self._wake.wait()
                 self._wake = trio.Event()
                 while self._queue:
-                    self._take_group()
-                    if self._threaded:
-                        await trio.to_thread.run_sync(self._commit, limiter=self._limiter)
-                    else:
-                        await trio.lowlevel.checkpoint()
-                        self._commit()
-                    self._complete_group()
+                    async with self._turn:
+                        self._take_group()
+                        if self._threaded:
+                            await trio.to_thread.run_sync(self._commit, limiter=self._limiter)
+                        else:
+                            await trio.lowlevel.checkpoint()
+                            self._commit()
+                        self._complete_group()
         except StorageError as error:
             reason = error
             raise
         finally:
             self._stop(reason)
+
+    @contextlib.asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """No group is being committed, and none is begun, while the context is open. Requests queue up."""
+        async with self._turn:
+            yield
 
     def _take_group(self) -> None:
         size_bytes = 0

@@ -8,8 +8,8 @@ is durable and never wait for the writer. The format on disk is described in doc
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 
 import trio
 
@@ -137,6 +137,12 @@ class MetadataStore:
             queued_bytes=writer.queued_bytes,
             watchers=len(self._watchers),
         )
+
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """What is on disk stays as it is while the context is open; writes wait for its end."""
+        async with self._writer.paused():
+            yield
 
     # --- writing: durable on return ---
 

@@ -40,6 +40,7 @@ from geminga.metadata.instance import ForeignDirectory, check_instance
 from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.store import MetadataStore
 from geminga.server import listener
+from geminga.server.backup import Backup
 from geminga.server.bookie_places import open_bookie, open_database
 from geminga.server.directory_watch import DirectoryWatch
 from geminga.server.memory_report import MemoryMeter
@@ -192,8 +193,9 @@ async def _serve(
                 (metadata_values, *indexes),
                 topics,
             )
+            backup = Backup(disk, data_dir, metadata, metadata_values, bookie, indexes)
             with stop:
-                await _listen(config, rooms, topics, memory, binary, web, task_status)
+                await _listen(config, rooms, topics, memory, backup, binary, web, task_status)
             if failure.error is None:
                 with trio.move_on_after(STOP_SECONDS) as deadline:
                     await topics.close()
@@ -262,6 +264,7 @@ async def _listen(
     rooms: Rooms,
     topics: Topics,
     memory: MemoryMeter,
+    backup: Backup,
     binary: list[socket.socket],
     web: list[socket.socket],
     task_status: trio.TaskStatus[Addresses],
@@ -278,7 +281,7 @@ async def _listen(
 
     generation = await rooms.ledger_ids.next()
     connections = Connections(topics, rooms, service_url=url_for, generation=generation)
-    view = View(rooms, topics, connections, config, binary_port, web_port, memory)
+    view = View(rooms, topics, connections, config, binary_port, web_port, memory, backup)
     async with trio.open_nursery() as service:
         for sock in binary:
             service.start_soon(listener.accept_forever, sock, service, connections.serve)

@@ -18,6 +18,7 @@ import errno
 import functools
 import io
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -343,8 +344,6 @@ class RealDisk:
 
     def free_bytes(self, path: str) -> int:
         if sys.platform == "win32":
-            import shutil
-
             return shutil.disk_usage(path).free
         with _translated("ask for free space", path):
             facts = os.statvfs(path)
@@ -352,8 +351,6 @@ class RealDisk:
 
     def total_bytes(self, path: str) -> int:
         if sys.platform == "win32":
-            import shutil
-
             return shutil.disk_usage(path).total
         with _translated("ask for space", path):
             facts = os.statvfs(path)
@@ -375,6 +372,16 @@ class RealDisk:
             file.close()
         self.rename(temporary, path)
         self.sync_directory(os.path.dirname(path) or ".")
+
+    def remove_tree(self, path: str) -> None:
+        """The directory and all below it, links themselves and not what they lead to."""
+        with _translated("delete", path):
+            shutil.rmtree(path)
+
+    def size_of(self, path: str) -> int:
+        """Of a file that need not be opened for it."""
+        with _translated("look", path):
+            return os.stat(path).st_size
 
     def lock(self, path: str) -> DirectoryLock:
         return RealDirectoryLock(path)

@@ -215,6 +215,18 @@ class RocksKeyValue:
         except Exception as error:
             raise self._fail(error, "sync") from None
 
+    def checkpoint(self, path: str) -> None:
+        """Make `path` a database with everything that was written so far, durable on return; its parent's
+        entry is for the caller to sync. Tables are linked, not copied, where that is the same disk.
+
+        Blocking: it waits for a flush. StorageError if `path` exists.
+        """
+        self._check_writable()
+        try:
+            rocksdict.Checkpoint(self._db).create_checkpoint(path)
+        except Exception as error:
+            raise self._translate(error, f"copy to {path}") from None
+
     def memory_bytes(self) -> int:
         """Write buffers, table readers and this database's whole block cache (shared or not), as RocksDB
         counts.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from geminga.admin.http.router import Router
+from geminga.admin.routes.backup import BackupRoutes
 from geminga.admin.routes.brokers import BrokerRoutes
 from geminga.admin.routes.delayed import DelayedRoutes
 from geminga.admin.routes.index import IndexRoutes
@@ -35,4 +36,5 @@ def router_for(view: BrokerView) -> Router:
     LookupRoutes(view).add_to(router)
     MetricsRoutes(view).add_to(router)
     DelayedRoutes(view.delayed).add_to(router)
+    BackupRoutes(view).add_to(router)
     return router

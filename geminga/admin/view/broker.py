@@ -13,7 +13,7 @@ from geminga.admin.view.delayed import DelayedView
 from geminga.bookie.records.settings import BookieStatistics
 from geminga.bookie.recovery.recovery import RecoveryReport
 from geminga.bookie.running.stored_counts import StoredCounts
-from geminga.broker.flow.statistics import BrokerStatistics, MemoryStatistics, TopicStatistics
+from geminga.broker.flow.statistics import BackupReport, BrokerStatistics, MemoryStatistics, TopicStatistics
 from geminga.broker.policies.namespaces import Namespaces
 from geminga.broker.policies.policies import Policies
 from geminga.broker.schemas.registry import SchemaRegistry
@@ -152,3 +152,7 @@ class BrokerView(Protocol):
     def stored_counts(self) -> StoredCounts: ...
 
     def memory_statistics(self) -> MemoryStatistics: ...
+
+    async def backup(self, directory: str) -> BackupReport:
+        """A consistent copy of all data in a new directory, durable on return. Conflict says why not."""
+        ...

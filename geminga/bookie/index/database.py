@@ -88,6 +88,11 @@ class IndexDatabase:
     def flush(self) -> None:
         self._values.flush()
 
+    def checkpoint(self, path: str) -> None:
+        """As `RocksKeyValue.checkpoint`."""
+        with self._noting():
+            self._values.checkpoint(path)
+
     def memory_bytes(self) -> int:
         return self._values.memory_bytes()
 

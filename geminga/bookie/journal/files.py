@@ -57,6 +57,7 @@ class JournalFiles:
         self._lock = threading.Lock()
         self._free = list(free)
         self._old: list[int] = []
+        self._kept = False
         self._file: File
         self._header: FileHeader
         self._end = self._allocated = self._dropped = 0
@@ -110,6 +111,13 @@ class JournalFiles:
             self._free += paths
         self._trim_free()
 
+    def keep(self, kept: bool) -> None:
+        """While kept no file is written over, renamed or deleted; what piled up goes with the next `release`.
+        On any thread.
+        """
+        with self._lock:
+            self._kept = kept
+
     def close(self) -> None:
         """Let the file go; nothing is written after this."""
         self._file.close()
@@ -127,7 +135,7 @@ class JournalFiles:
             journal_id, secrets.randbits(64), self._settings.journal_alignment_bytes, *previous
         )
         with self._lock:
-            recycled = self._free.pop(0) if self._free else None
+            recycled = self._free.pop(0) if self._free and not self._kept else None
         if recycled is None:
             file = self._disk.create(path)
         else:
@@ -153,7 +161,7 @@ class JournalFiles:
     def _trim_free(self) -> None:
         while True:
             with self._lock:
-                if len(self._free) <= self._settings.journal_free_files_max:
+                if self._kept or len(self._free) <= self._settings.journal_free_files_max:
                     return
                 # The oldest first: whoever finds a journal finds all later ones too.
                 path = self._free.pop(0)

@@ -81,6 +81,11 @@ class JournalSet:
         for journal, position in zip(self._journals, needed, strict=True):
             journal.files.release(position)
 
+    def keep_files(self, kept: bool) -> None:
+        """While kept no journal file is written over, renamed or deleted."""
+        for journal in self._journals:
+            journal.files.keep(kept)
+
     def stop(self) -> None:
         """Write what is queued, then let `run` return."""
         for journal in self._journals:

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import trio
 
 from geminga.bookie.journal.files import WrittenGroup
 from geminga.bookie.journal.journal_set import JournalSet, LastEntries
+from geminga.bookie.records.journal_position import JournalPosition
 from geminga.bookie.records.records import Run
 from geminga.bookie.records.settings import BookieSettings, BookieStatistics
 from geminga.bookie.recovery.recovery import RecoveryReport
@@ -319,6 +320,28 @@ class Bookie:
         bookie: what a failed flush left on disk is for recovery to find out.
         """
         await self._set.flush()
+
+    @contextlib.asynccontextmanager
+    async def keeping_files(self) -> AsyncIterator[None]:
+        """No file of a journal and no entry log is deleted, renamed or written over while the context is
+        open: they only grow, and new ones come. For one at a time.
+        """
+        self._journals.keep_files(True)
+        for directory in self.directories:
+            directory.storage.keep_logs(True)
+        try:
+            # A deletion that had begun is over.
+            for directory in self.directories:
+                await directory.storage.settle_deletions()
+            yield
+        finally:
+            for directory in self.directories:
+                directory.storage.keep_logs(False)
+            self._journals.keep_files(False)
+
+    def journal_ends(self) -> list[JournalPosition]:
+        """For each journal, behind the last group whose entries are durable and can be read."""
+        return list(self._journals.positions)
 
     async def collect_garbage(self) -> None:
         """Delete ledgers without a metadata record, and entry logs without a living ledger; `run` does so

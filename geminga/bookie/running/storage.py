@@ -62,6 +62,7 @@ class LedgerStorage:
         """
         self._index_lock = trio.Lock()
         self._closed = False
+        self._kept = False
 
     @property
     def index(self) -> LedgerIndex:
@@ -115,6 +116,15 @@ class LedgerStorage:
         async with self._log_lock, self._index_lock:
             await self.disk.run(self._index.purge)
             self.logs_deleted += await self.disk.run(self._delete_dead_logs)
+
+    def keep_logs(self, kept: bool) -> None:
+        """While kept no entry log is deleted; `collect` does that later."""
+        self._kept = kept
+
+    async def settle_deletions(self) -> None:
+        """Return once a deletion of entry logs that is under way is over."""
+        async with self._log_lock:
+            pass
 
     async def ledgers(self) -> set[int]:
         """Every ledger that is not deleted and has entries in a log."""
@@ -172,6 +182,8 @@ class LedgerStorage:
         self._unreadable.add(log_id)
 
     def _delete_dead_logs(self) -> int:
+        if self._kept:
+            return 0
         # The index was synced before this: no row names these logs any more, whatever a crash leaves of them.
         usage, writing = self._index.usage, self._writer.log_id
         dead = [log_id for log_id in self._logs.ids() if log_id != writing and not usage.get(log_id)]

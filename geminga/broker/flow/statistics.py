@@ -147,6 +147,18 @@ class MemoryStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """...and that had to be read from the bookie, its caches included."""
 
 
+class BackupReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A copy of the broker's data that was made."""
+
+    directory: str
+    files: int
+    bytes: int
+    """Of journals and entry logs; metadata and index come on top, linked where that is the same disk."""
+    seconds: float
+    settings: dict[str, str] = {}
+    """What a broker on the copy has to be started with; empty: nothing."""
+
+
 class BrokerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Connections since the start."""
 

@@ -8,6 +8,7 @@ import trio
 
 from geminga.bookie.running.stored_counts import StoredCounts, stored_counts
 from geminga.broker.flow.statistics import (
+    BackupReport,
     BrokerStatistics,
     MemoryStatistics,
     PublisherStatistics,
@@ -22,7 +23,7 @@ from geminga.metadata.records import PartitionedTopicRecord
 from geminga.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from geminga.bookie.records.settings import BookieStatistics
     from geminga.bookie.recovery.recovery import RecoveryReport
@@ -56,6 +57,7 @@ class View:
         binary_port: int,
         web_port: int,
         memory: Callable[[], MemoryStatistics],
+        backup: Callable[[str], Awaitable[BackupReport]],
     ) -> None:
         self.config = config
         self.namespaces = rooms.namespaces
@@ -63,11 +65,15 @@ class View:
         self.binary_port = binary_port
         self.web_port = web_port
         self.memory_statistics = memory
+        self._backup = backup
         self.delayed = DelayedOperator(topics, allows_damage=config.chaos_enabled)
         self._rooms = rooms
         self._topics = topics
         self.schemas = topics.schemas
         self._connections = connections
+
+    async def backup(self, directory: str) -> BackupReport:
+        return await self._backup(directory)
 
     # -- topics ----------------------------------------------------------------------------------------------
 

@@ -25,10 +25,11 @@ class RequestFailed(GemingaError):
 class Admin:
     """The admin API at one address."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, seconds_max: float = SECONDS_MAX) -> None:
         if not url.startswith(("http://", "https://")):
             raise RequestFailed(f"{url}: an address begins with http://")
         self._url = url.rstrip("/")
+        self._seconds_max = seconds_max
 
     def call(self, method: str, path: str, body: object = None, **query: object) -> Any:
         """The answer's JSON, None for none. `RequestFailed` with the broker's own reason."""
@@ -41,7 +42,7 @@ class Admin:
             request.add_header("Content-Type", "application/json")
             request.data = json.dumps(body).encode()
         try:
-            with urlopen(request, timeout=SECONDS_MAX) as response:
+            with urlopen(request, timeout=self._seconds_max) as response:
                 answer = response.read()
                 warning = response.headers.get("Warning", "")
         except HTTPError as error:

@@ -1,0 +1,290 @@
+"""A consistent copy of a running broker's data: what a crash at one moment would have left.
+
+A plain `cp -a` copies one file after the other, and what it took first is older than what it took last: the
+metadata may not know ledgers that the bookie's files hold, or know entries that these do not hold yet. Here
+one moment is fixed. While no metadata is committed (some milliseconds; publishing goes on) RocksDB links its
+tables of metadata and index into the copy, and the ends of journals and entry logs are noted. A ledger's
+record is durable before its first entry, so the metadata of that moment knows every ledger with an entry
+before those ends. Then the files are copied up to there: they only grow meanwhile, and none is deleted.
+
+The copy opens like a data directory after `kill -9`. A receipt that left before the backup began is in it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import trio
+
+from geminga.bookie.index.database import IndexDatabase
+from geminga.bookie.journal.journal_format import FILE_HEADERS_BYTES_MAX
+from geminga.bookie.records.file_names import (
+    ENTRY_LOG_SUFFIX,
+    JOURNAL_SUFFIX,
+    entry_log_directory,
+    journal_directory,
+    parse_id,
+)
+from geminga.bookie.records.journal_position import JournalPosition
+from geminga.bookie.running.bookie import Bookie
+from geminga.bookie.running.directory_cookies import index_directory
+from geminga.bookie.running.directory_lists import COOKIE, DEFAULT, DirectoryLists, absolute
+from geminga.broker.flow.statistics import BackupReport
+from geminga.errors import Conflict, StorageError
+from geminga.limits import MIB
+from geminga.metadata.bookie_directories import recorded_directories
+from geminga.metadata.records import BookieDirectoriesRecord, encode
+from geminga.metadata.store import MetadataStore
+from geminga.storage.disk import File, RealDisk
+from geminga.storage.key_value import RocksKeyValue
+
+UNFINISHED = ".unfinished"
+"""Behind the name of a copy that is being made."""
+METADATA = "metadata"
+SLICE_BYTES = 8 * MIB
+"""Copied in one call off the loop: cancelling waits for so much."""
+PIECE_BYTES = MIB
+FREE_BYTES_MIN = 64 * MIB
+"""What the copy leaves on its disk: it may be the broker's."""
+
+
+class _Cut(NamedTuple):
+    """A file, and how much of it belongs to the copy."""
+
+    source: str
+    target: str
+    length: int
+    is_needed: bool = True
+    """Not a spare journal, which may have got another name since it was listed."""
+
+
+class Backup:
+    """Makes copies of one running broker, one at a time. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        disk: RealDisk,
+        data_dir: str,
+        metadata: MetadataStore,
+        metadata_values: RocksKeyValue,
+        bookie: Bookie,
+        indexes: Sequence[IndexDatabase],
+    ) -> None:
+        self._disk = disk
+        self._data_dir = os.path.abspath(data_dir)
+        self._metadata = metadata
+        self._metadata_values = metadata_values
+        self._bookie = bookie
+        self._indexes = indexes
+        self._lock = trio.Lock()
+
+    async def __call__(self, directory: str) -> BackupReport:
+        """Copy everything to `directory`, a path that is not there yet or an empty directory. All of the copy
+        is durable on return, and it has its name only then: before that it is `directory` with ".unfinished"
+        behind it, which is deleted again after an error and when cancelled.
+
+        Conflict if there is no place for it, or another backup is under way; StorageError if a disk fails.
+        """
+        if self._lock.locked():
+            raise Conflict("another backup is under way; wait until it has ended")
+        async with self._lock:
+            target = directory.rstrip("/") or "/"
+            started_s = trio.current_time()
+            await self._disk.run(self._check_target, target)
+            unfinished = target + UNFINISHED
+            await self._disk.run(self._disk.make_directory, unfinished)
+            try:
+                copied = await self._copy(unfinished)
+                await self._disk.run(self._finish, unfinished, target)
+            except BaseException:
+                with trio.CancelScope(shield=True):
+                    await self._disk.run(self._disk.remove_tree, unfinished)
+                raise
+            return BackupReport(
+                directory=target,
+                files=len(copied.files),
+                bytes=sum(cut.length for cut in copied.files),
+                seconds=round(trio.current_time() - started_s, 3),
+                settings=copied.settings,
+            )
+
+    def _check_target(self, target: str) -> None:
+        disk = self._disk
+        if not os.path.isabs(target) or os.path.normpath(target) != target:
+            raise Conflict(f"{target!r}: name the copy's directory by an absolute path without '..'")
+        if f"{target}/".startswith(f"{self._data_dir}/"):
+            raise Conflict(f"{target} is inside the data directory; name one outside of {self._data_dir}")
+        if disk.exists(target) and (not os.path.isdir(target) or disk.list(target)):
+            raise Conflict(f"{target} is there and not an empty directory; name a new one")
+        if disk.exists(target + UNFINISHED):
+            raise Conflict(
+                f"{target}{UNFINISHED} is what a backup left when its broker died: delete it, or name "
+                "another directory"
+            )
+        parent = os.path.dirname(target)
+        if not os.path.isdir(parent):
+            raise Conflict(f"{parent} is not a directory; make it, or name another one")
+
+    async def _copy(self, target: str) -> _Copied:
+        lists = self._lists()
+        moved = _lists_inside(lists)
+        async with self._bookie.keeping_files():
+            async with self._metadata.paused():
+                await self._disk.run(self._checkpoint, target, lists, moved)
+                # After the indexes: their marks are behind none of these ends then.
+                ends = self._bookie.journal_ends()
+                files = await self._disk.run(self._files, target, lists, moved, ends)
+            await self._disk.run(self._check_space, target, files)
+            for cut in files:
+                await self._copy_file(cut)
+        if moved == lists:
+            return _Copied(files, {})
+        await self._record_lists(target, moved)
+        final = target.removesuffix(UNFINISHED)
+        return _Copied(
+            files,
+            {
+                "journalDirectories": ",".join(absolute(final, name) for name in moved.journals),
+                "ledgerDirectories": ",".join(absolute(final, name) for name in moved.ledgers),
+            },
+        )
+
+    def _lists(self) -> DirectoryLists:
+        record = recorded_directories(self._metadata)
+        return DirectoryLists(tuple(record.journals), tuple(record.ledgers)) if record else DirectoryLists()
+
+    def _checkpoint(self, target: str, lists: DirectoryLists, moved: DirectoryLists) -> None:
+        disk = self._disk
+        for name in moved.all():
+            disk.make_directory(absolute(target, name))
+        self._metadata_values.checkpoint(os.path.join(target, METADATA))
+        for index, name in zip(self._indexes, moved.ledgers, strict=True):
+            index.checkpoint(index_directory(target, name))
+        for old, new in zip(lists.all(), moved.all(), strict=True):
+            cookie = disk.read_file(f"{absolute(self._data_dir, old)}/{COOKIE}")
+            disk.replace_file(f"{absolute(target, new)}/{COOKIE}", cookie)
+
+    def _files(
+        self, target: str, lists: DirectoryLists, moved: DirectoryLists, ends: Sequence[JournalPosition]
+    ) -> list[_Cut]:
+        disk, cuts = self._disk, []
+        for old, new, end in zip(lists.journals, moved.journals, ends, strict=True):
+            source, copy = (
+                journal_directory(absolute(root, name)) for root, name in self._roots(target, old, new)
+            )
+            disk.make_directory(copy)
+            for name in disk.list(source):
+                journal_id = parse_id(name, JOURNAL_SUFFIX)
+                if journal_id is None or journal_id > end.journal_id:
+                    continue
+                is_last = journal_id == end.journal_id
+                length = max(end.offset, FILE_HEADERS_BYTES_MAX) if is_last else -1
+                cuts.append(_Cut(f"{source}/{name}", f"{copy}/{name}", length, is_last))
+        for old, new in zip(lists.ledgers, moved.ledgers, strict=True):
+            source, copy = (
+                entry_log_directory(absolute(root, name)) for root, name in self._roots(target, old, new)
+            )
+            disk.make_directory(copy)
+            cuts += [
+                _Cut(f"{source}/{name}", f"{copy}/{name}", disk.size_of(f"{source}/{name}"))
+                for name in disk.list(source)
+                if parse_id(name, ENTRY_LOG_SUFFIX) is not None
+            ]
+        return [cut for cut in map(self._measured, cuts) if cut is not None]
+
+    def _roots(self, target: str, old: str, new: str) -> tuple[tuple[str, str], tuple[str, str]]:
+        return (self._data_dir, old), (target, new)
+
+    def _measured(self, cut: _Cut) -> _Cut | None:
+        """With its length; None if a spare journal was taken for the next one meanwhile."""
+        if cut.length >= 0:
+            return cut
+        try:
+            return cut._replace(length=self._disk.size_of(cut.source))
+        except StorageError:
+            if self._disk.exists(cut.source):
+                raise
+            return None
+
+    def _check_space(self, target: str, files: Sequence[_Cut]) -> None:
+        needed = sum(cut.length for cut in files) + FREE_BYTES_MIN
+        free = self._disk.free_bytes(target)
+        if free < needed:
+            raise Conflict(
+                f"{os.path.dirname(target)}: {free >> 20} MiB are free, and the copy needs "
+                f"{needed >> 20} MiB; name a directory on another disk"
+            )
+
+    async def _copy_file(self, cut: _Cut) -> None:
+        try:
+            source = await self._disk.run(self._disk.open, cut.source)
+        except StorageError:
+            if cut.is_needed or self._disk.exists(cut.source):
+                raise
+            return
+        try:
+            copy = await self._disk.run(self._disk.create, cut.target)
+            try:
+                for offset in range(0, cut.length, SLICE_BYTES):
+                    await self._disk.run(
+                        _copy_slice, source, copy, offset, min(cut.length, offset + SLICE_BYTES)
+                    )
+                await self._disk.run(copy.sync)
+            finally:
+                copy.close()
+        finally:
+            source.close()
+
+    async def _record_lists(self, target: str, moved: DirectoryLists) -> None:
+        """Directories outside of the data directory are inside the copy: a start of it must not touch the
+        originals.
+        """
+        values = await self._disk.run(RocksKeyValue, os.path.join(target, METADATA))
+        try:
+            async with trio.open_nursery() as nursery:
+                store = MetadataStore(values)
+                await nursery.start(store.run)
+                record = BookieDirectoriesRecord(journals=list(moved.journals), ledgers=list(moved.ledgers))
+                await store.put(BookieDirectoriesRecord.path, encode(record))
+                nursery.cancel_scope.cancel()
+        finally:
+            await self._disk.run(values.close)
+
+    def _finish(self, unfinished: str, target: str) -> None:
+        disk = self._disk
+        lists = self._lists()
+        moved = _lists_inside(lists)
+        directories = [journal_directory(absolute(unfinished, name)) for name in moved.journals]
+        directories += [entry_log_directory(absolute(unfinished, name)) for name in moved.ledgers]
+        for path in (*directories, *(absolute(unfinished, name) for name in moved.all()), unfinished):
+            disk.sync_directory(path)
+        disk.rename(unfinished, target)
+        disk.sync_directory(os.path.dirname(target))
+
+
+class _Copied(NamedTuple):
+    files: list[_Cut]
+    settings: dict[str, str]
+    """What the copy has to be started with; empty: nothing."""
+
+
+def _lists_inside(lists: DirectoryLists) -> DirectoryLists:
+    """The same lists with every directory inside the data directory, under a name of its own."""
+    names = {
+        name: name if name == DEFAULT else f"directory-{number}"
+        for number, name in enumerate(lists.all(), start=1)
+    }
+    return DirectoryLists(
+        tuple(names[name] for name in lists.journals), tuple(names[name] for name in lists.ledgers)
+    )
+
+
+def _copy_slice(source: File, copy: File, start: int, end: int) -> None:
+    """StorageError if the file has become shorter: entry logs and journals never do."""
+    for offset in range(start, end, PIECE_BYTES):
+        data = source.pread(offset, min(PIECE_BYTES, end - offset))
+        if not data:
+            raise StorageError(f"{source.path}: ends at {offset}, before {end}: something else has cut it")
+        copy.append(data)
