@@ -21,6 +21,19 @@ from tests.e2e.broker_process import BrokerProcess, StandaloneProcess
 
 TOPIC = "persistent://public/default/copied"
 TOPICS = 40
+BUSY = {
+    "flushInterval": "150",
+    "journalMaxSizeMB": "1",
+    "logSizeLimit": "1048576",
+    "gcWaitTime": "1000",
+    "minorCompactionInterval": "1",
+    "majorCompactionInterval": "2",
+    "managedLedgerMaxEntriesPerLedger": "20",
+    "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+    "defaultRetentionTimeInMinutes": "-1",
+    "defaultRetentionSizeInMB": "-1",
+}
+"""Files come and go all the time."""
 
 
 def backup(broker: BrokerProcess, directory: Path) -> subprocess.CompletedProcess[str]:
@@ -52,7 +65,7 @@ class Load(threading.Thread):
         for topic in range(10**6):  # new topics all the time, so that ledgers are made while copies are
             producer = client.create_producer(f"{TOPIC}-{topic % TOPICS}")
             for number in range(5):
-                body = b"%d-%d" % (topic, number)
+                body = (b"%d-%d" % (topic, number)).ljust(2000)
                 producer.send(body)
                 self.receipted.append(body)
                 if len(self.receipted) >= 100:
@@ -91,7 +104,7 @@ def main() -> int:
     missing = receipts = 0
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        with BrokerProcess(root / "data") as broker:
+        with BrokerProcess(root / "data", settings=BUSY) as broker:
             load = Load(broker.endpoints.service_url)
             load.start()
             assert load.enough.wait(60)
