@@ -30,15 +30,17 @@ class DirectoryWatch:
         task_status.started()
         while True:
             await trio.sleep(LOOK_S)
-            gone = await self._disk.run(self._gone)
-            if gone:
+            if gone := await self.gone():
                 raise StorageError(
                     f"{gone}: the directory was removed, replaced or unmounted while the broker ran; what "
                     f"was written in the last {LOOK_S:g} s may be in no file. Put it back and start again"
                 )
 
+    async def gone(self) -> str:
+        """The first directory that is not what it was; "" if all are."""
+        return await self._disk.run(self._gone)
+
     def _gone(self) -> str:
-        """The first that is not what it was; "" if all are."""
         for path, identity in self._known.items():
             if self._disk.identity(path) != identity:
                 return path

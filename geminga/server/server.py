@@ -22,6 +22,7 @@ from geminga.bookie.running.directory_lists import DEFAULT
 from geminga.broker.connection.connection import Connections
 from geminga.broker.flow.publish_memory import PublishMemory
 from geminga.broker.flow.publish_rate import publish_limit
+from geminga.broker.operator.health import HealthCheck
 from geminga.broker.policies.namespaces import Namespaces
 from geminga.broker.policies.policies import Policies
 from geminga.broker.topic.rooms import Rooms
@@ -194,10 +195,12 @@ async def _serve(
                 topics,
             )
             backup = Backup(disk, data_dir, metadata, metadata_values, bookie, indexes)
+            health = HealthCheck(rooms, watch.gone)
             with stop:
-                await _listen(config, rooms, topics, memory, backup, binary, web, task_status)
+                await _listen(config, rooms, topics, memory, backup, health, binary, web, task_status)
             if failure.error is None:
                 with trio.move_on_after(STOP_SECONDS) as deadline:
+                    await health.close()
                     await topics.close()
                     await bookie.close()
                     if rooms.delivery_log is not None:
@@ -265,6 +268,7 @@ async def _listen(
     topics: Topics,
     memory: MemoryMeter,
     backup: Backup,
+    health: HealthCheck,
     binary: list[socket.socket],
     web: list[socket.socket],
     task_status: trio.TaskStatus[Addresses],
@@ -281,7 +285,7 @@ async def _listen(
 
     generation = await rooms.ledger_ids.next()
     connections = Connections(topics, rooms, service_url=url_for, generation=generation)
-    view = View(rooms, topics, connections, config, binary_port, web_port, memory, backup)
+    view = View(rooms, topics, connections, config, binary_port, web_port, memory, backup, health)
     async with trio.open_nursery() as service:
         for sock in binary:
             service.start_soon(listener.accept_forever, sock, service, connections.serve)

@@ -24,7 +24,8 @@ class BrokerRoutes:
         brokers = "/admin/v2/brokers"
         router.add("GET", "/status.html", self.status)
         router.add("GET", f"{brokers}/health", self.health)
-        router.add("GET", f"{brokers}/ready", self.health)
+        router.add("GET", f"{brokers}/ready", self.ready)
+        router.add("GET", "/geminga/health", self.health_report)
         router.add("GET", f"{brokers}/version", self.version)
         router.add("GET", brokers, self.brokers)
         router.add("GET", f"{brokers}/{{cluster}}", self.brokers)
@@ -42,6 +43,19 @@ class BrokerRoutes:
         return text_response("OK", "text/html; charset=utf-8")
 
     async def health(self, request: Request) -> Response:
+        """A message was published and read back a second ago at most; 503 with the reason if not."""
+        report = await self._view.health()
+        if report.reasons:
+            return json_response({"reason": "; ".join(report.reasons)}, 503)
+        return text_response("ok", _JSON)
+
+    async def health_report(self, request: Request) -> Response:
+        """The same in full."""
+        report = await self._view.health()
+        return json_response(report, 503 if report.reasons else 200)
+
+    async def ready(self, request: Request) -> Response:
+        """The broker has started, as in Pulsar: it may be unwell."""
         # Pulsar calls this JSON although it is not; its clients take it as it is.
         return text_response("ok", _JSON)
 

@@ -14,6 +14,7 @@ from geminga.bookie.records.settings import BookieStatistics
 from geminga.bookie.recovery.recovery import RecoveryReport
 from geminga.bookie.running.stored_counts import StoredCounts
 from geminga.broker.flow.statistics import BackupReport, BrokerStatistics, MemoryStatistics, TopicStatistics
+from geminga.broker.operator.health import HealthReport
 from geminga.broker.policies.namespaces import Namespaces
 from geminga.broker.policies.policies import Policies
 from geminga.broker.schemas.registry import SchemaRegistry
@@ -108,15 +109,19 @@ class BrokerView(Protocol):
         ...
 
     async def skip(self, topic: TopicName, name: str, count: int | None) -> None:
-        """Acknowledge the next `count` unacknowledged messages; None: all."""
+        """Acknowledge the next `count` unacknowledged messages; None: all. Durable on return."""
         ...
 
     async def expire(self, topic: TopicName, name: str, older_than_s: int) -> bool:
-        """Acknowledge what was published longer ago; False: there was nothing to look for."""
+        """Acknowledge what was published longer ago, durable on return; False: there was nothing to look
+        for.
+        """
         ...
 
     async def expire_up_to(self, topic: TopicName, name: str, position: Position) -> bool:
-        """Acknowledge everything up to and with `position`; False: the topic does not reach so far."""
+        """Acknowledge everything up to and with `position`, durable on return; False: the topic does not
+        reach so far.
+        """
         ...
 
     async def reset(self, topic: TopicName, name: str, position: Position) -> None:
@@ -152,6 +157,10 @@ class BrokerView(Protocol):
     def stored_counts(self) -> StoredCounts: ...
 
     def memory_statistics(self) -> MemoryStatistics: ...
+
+    async def health(self) -> HealthReport:
+        """Whether a message can be published and read, as of a second ago at most."""
+        ...
 
     async def backup(self, directory: str) -> BackupReport:
         """A consistent copy of all data in a new directory, durable on return. Conflict says why not."""

@@ -226,7 +226,9 @@ class Dispatcher:
         if self._failed_at != start:
             self._failed_at = start
             log.error(
-                "%s / %s: entries from %s on cannot be read, trying again in %d s and then less often: %s",
+                "%s / %s: entries from %s on cannot be read, trying again in %d s and then less often: %s. "
+                "'geminga topics skip' lets this subscription pass over them; 'geminga bookie verify' on the "
+                "stopped broker lists what is damaged",
                 self.around.topic,
                 self.around.subscription,
                 start,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from geminga.bookie.records.settings import BookieStatistics
     from geminga.bookie.recovery.recovery import RecoveryReport
     from geminga.broker.connection.connection import Connections
+    from geminga.broker.operator.health import HealthReport
     from geminga.broker.topic.producer import Producer
     from geminga.broker.topic.rooms import Rooms
     from geminga.broker.topic.topic import Topic
@@ -58,6 +59,7 @@ class View:
         web_port: int,
         memory: Callable[[], MemoryStatistics],
         backup: Callable[[str], Awaitable[BackupReport]],
+        health: Callable[[], Awaitable[HealthReport]],
     ) -> None:
         self.config = config
         self.namespaces = rooms.namespaces
@@ -66,6 +68,7 @@ class View:
         self.web_port = web_port
         self.memory_statistics = memory
         self._backup = backup
+        self._health = health
         self.delayed = DelayedOperator(topics, allows_damage=config.chaos_enabled)
         self._rooms = rooms
         self._topics = topics
@@ -74,6 +77,9 @@ class View:
 
     async def backup(self, directory: str) -> BackupReport:
         return await self._backup(directory)
+
+    async def health(self) -> HealthReport:
+        return await self._health()
 
     # -- topics ----------------------------------------------------------------------------------------------
 
@@ -174,6 +180,7 @@ class View:
         subscription = (await self._load(topic)).subscription(name)
         if count is None:
             await subscription.clear_backlog()
+            await subscription.cursor.persist()
             return
         position = subscription.cursor.mark_delete
         ledger = subscription.topic.ledger
@@ -182,14 +189,20 @@ class View:
                 await trio.lowlevel.checkpoint()
             position = subscription.cursor.next_unacknowledged(ledger.next_position(position))
         subscription.skip_to(position)
+        await subscription.cursor.persist()
 
     async def expire(self, topic: TopicName, name: str, older_than_s: int) -> bool:
         loaded = await self._load(topic)
-        return await loaded.expire_older(loaded.subscription(name), older_than_s)
+        subscription = loaded.subscription(name)
+        is_done = await loaded.expire_older(subscription, older_than_s)
+        await subscription.cursor.persist()
+        return is_done
 
     async def expire_up_to(self, topic: TopicName, name: str, position: Position) -> bool:
         subscription = (await self._load(topic)).subscription(name)
-        return subscription.expiry.expire_up_to(subscription, position)
+        is_done = subscription.expiry.expire_up_to(subscription, position)
+        await subscription.cursor.persist()
+        return is_done
 
     async def reset(self, topic: TopicName, name: str, position: Position) -> None:
         await (await self._load(topic)).subscription(name).seek(position)

@@ -233,6 +233,6 @@ async def open_broker(*, by_broker_time: bool = False) -> AsyncIterator[Broker]:
         recorded["brokerDeleteInactiveTopicsEnabled"] == "true",
     )
     async with open_topics(settings, ledgers, EffectivePolicies(inactive_topic=inactive)) as rig:
-        view = View(rig.rooms, rig.topics, None, Config(), 0, 0, lambda: None)  # type: ignore[arg-type, return-value]
+        view = View(rig.rooms, rig.topics, None, Config(), 0, 0, lambda: None, None, None)  # type: ignore[arg-type, return-value]
         await rig.topics.get(TOPIC, create=True)
         yield Broker(rig.rooms, rig.topics, router_for(view))

@@ -83,7 +83,7 @@ def _router(rig: TopicsRig, config: Config) -> Router:
     caches = rooms.publish_memory, rooms.tail_cache, BlockCache(MIB)
     meter = MemoryMeter(parts, rig.bookie, *caches, (), rig.topics)
     connections = Connections(rig.topics, rooms, service_url=lambda sock: "", generation=1)
-    return router_for(View(rooms, rig.topics, connections, config, BINARY_PORT, WEB_PORT, meter))
+    return router_for(View(rooms, rig.topics, connections, config, BINARY_PORT, WEB_PORT, meter, None, None))  # type: ignore[arg-type]
 
 
 async def _ask(router: Router, method: str, path: str, body: object = None) -> Any:

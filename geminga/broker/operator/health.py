@@ -1,0 +1,163 @@
+"""Is the broker well? Answered by publishing a message and reading it back, as Pulsar's health check does.
+
+The message goes through the journal of a ledger of its own, which belongs to no topic: no list shows it, and
+it is deleted when it has `ENTRIES_MAX` messages, when the broker stops, and after a crash with everything
+else that no topic names. Requests that come together share one round trip, and an answer holds for a second.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+import trio
+
+from geminga.errors import GemingaError, StorageError
+from geminga.metadata import records
+from geminga.metadata.node import MUST_NOT_EXIST
+from geminga.metadata.records import LedgerRecord
+
+if TYPE_CHECKING:
+    from geminga.bookie.running.ledger_writer import LedgerWriter
+    from geminga.broker.topic.rooms import Rooms
+
+FRESH_S = 1.0
+"""How long an answer holds."""
+ROUND_TRIP_S_MAX = 1.5
+"""A message that is not back by then makes the broker unhealthy: the answer comes within two seconds."""
+ENTRIES_MAX = 1000
+TOPIC = "/health"
+"""Where a record says whose the ledger is: a path that no topic has."""
+BODY_BYTES = 16
+
+
+class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What `/geminga/health` says."""
+
+    status: str
+    """"ok", or "unhealthy": then `reasons` say why and what to do."""
+    reasons: list[str]
+    checked_ms: int
+    """When, since 1970."""
+    round_trip_ms: float | None = None
+    """From the publish to the read message; None: it did not come back."""
+
+
+class HealthCheck:
+    """Of one broker. Belongs to the event loop."""
+
+    def __init__(self, rooms: Rooms, gone_directory: Callable[[], Awaitable[str]]) -> None:
+        """`gone_directory` names a directory that was taken away under the broker; "" if all are there."""
+        self.round_trips = 0
+        self._rooms = rooms
+        self._gone_directory = gone_directory
+        self._report: HealthReport | None = None
+        self._fresh_until_s = 0.0
+        self._looking: trio.Event | None = None
+        self._writer: LedgerWriter | None = None
+        self._durable = trio.Event()
+        self._durable_entry = -1
+        self._failure: StorageError | None = None
+        self._closed = False
+
+    async def __call__(self) -> HealthReport:
+        """The present state, at most `FRESH_S` old. Never raises for an unhealthy broker. Cancelling leaves
+        the look to the next one that asks.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        while self._report is None or trio.current_time() >= self._fresh_until_s:
+            if self._looking is not None:
+                await self._looking.wait()
+                continue
+            self._looking = trio.Event()
+            try:
+                self._report = await self._look()
+                self._fresh_until_s = trio.current_time() + FRESH_S
+            finally:
+                self._looking.set()
+                self._looking = None
+        return self._report
+
+    async def close(self) -> None:
+        """Delete the ledger; no message is published after this. StorageError. Cancelling leaves the ledger
+        to the next start.
+        """
+        self._closed = True
+        if self._writer is not None:
+            await self._delete(self._writer)
+            self._writer = None
+
+    async def _look(self) -> HealthReport:
+        reasons, trip_ms = [], None
+        clock = self._rooms.clock
+        started_s = clock.monotonic_s()
+        with trio.move_on_after(ROUND_TRIP_S_MAX) as limit:
+            if gone := await self._gone_directory():
+                reasons.append(f"{gone} was removed, replaced or unmounted: put it back and start again")
+            elif reason := self._rooms.bookie.read_only:
+                reasons.append(f"nothing can be published: {reason}; free some space on that disk")
+            else:
+                try:
+                    await self._round_trip()
+                    trip_ms = round((clock.monotonic_s() - started_s) * 1000, 3)
+                except GemingaError as error:
+                    reasons.append(f"a message could not be published and read back: {error}")
+        if limit.cancelled_caught:
+            reasons.append(
+                f"a message was not published and read back within {ROUND_TRIP_S_MAX:g} s: the disk is too "
+                "slow, or has stopped"
+            )
+        return HealthReport(
+            status="unhealthy" if reasons else "ok",
+            reasons=reasons,
+            checked_ms=clock.now_ms(),
+            round_trip_ms=trip_ms,
+        )
+
+    async def _round_trip(self) -> None:
+        """GemingaError if the message does not come back as it went."""
+        writer = await self._ready_writer()
+        body = os.urandom(BODY_BYTES)
+        entry_id = writer.append(body)
+        self.round_trips += 1
+        while self._durable_entry < entry_id:
+            if self._failure is not None:
+                raise self._failure
+            self._durable = trio.Event()
+            await self._durable.wait()
+        found = await self._rooms.bookie.read(writer.ledger_id, entry_id, entry_id, bytes_max=BODY_BYTES)
+        if found != [body]:
+            raise StorageError(f"entry {entry_id} of ledger {writer.ledger_id} came back as another one")
+
+    async def _ready_writer(self) -> LedgerWriter:
+        old = self._writer
+        if self._closed:
+            raise StorageError("the broker is stopping")
+        if old is not None and self._failure is None and old.next_entry_id < ENTRIES_MAX:
+            return old
+        rooms = self._rooms
+        ledger_id = await rooms.ledger_ids.next()
+        record = LedgerRecord(topic=TOPIC, purpose="data", created_ms=max(1, rooms.clock.now_ms()))
+        await rooms.metadata.put(records.ledger_path(ledger_id), records.encode(record), MUST_NOT_EXIST)
+        self._durable_entry, self._failure = -1, None
+        self._writer = rooms.bookie.create_ledger(
+            ledger_id, on_durable=self._on_durable, on_failed=self._on_failed, topic=TOPIC
+        )
+        if old is not None:
+            await self._delete(old)
+        return self._writer
+
+    async def _delete(self, writer: LedgerWriter) -> None:
+        writer.close()
+        await self._rooms.bookie.delete_ledger(writer.ledger_id)
+        await self._rooms.metadata.delete(records.ledger_path(writer.ledger_id))
+
+    def _on_durable(self, last_entry_id: int) -> None:
+        self._durable_entry = last_entry_id
+        self._durable.set()
+
+    def _on_failed(self, error: StorageError) -> None:
+        self._failure = error
+        self._durable.set()
