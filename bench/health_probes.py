@@ -36,7 +36,9 @@ def ask(connection: http.client.HTTPConnection) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--per-second", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=10)
     flags = parser.parse_args()
