@@ -17,6 +17,7 @@ import contextlib
 import errno
 import functools
 import io
+import logging
 import os
 import shutil
 import sys
@@ -26,7 +27,9 @@ from typing import Protocol, TypeVar
 
 import trio
 
-from geminga.errors import StorageError
+from geminga.errors import ServerError, StorageError
+
+log = logging.getLogger("geminga.storage")
 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
@@ -34,6 +37,9 @@ Buffer = bytes | bytearray | memoryview
 WORKERS_MAX = 8
 """Blocking calls that may be under way at once through `RealDisk.run`."""
 _VECTORS_MAX = 1024
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""At an open: nothing was begun, the disk is sound, and trying again helps."""
+_RETRY_S_MIN, _RETRY_S_MAX = 0.01, 0.5
 
 
 class DirectoryInUse(StorageError):
@@ -42,6 +48,12 @@ class DirectoryInUse(StorageError):
 
 class DiskFull(StorageError):
     """No space left: nothing was promised, and freeing space helps."""
+
+
+class OutOfDescriptors(StorageError):
+    """A file cannot be opened now, for want of descriptors or of the kernel's memory. Nothing was begun."""
+
+    server_error = ServerError.SERVICE_NOT_READY
 
 
 class File(Protocol):
@@ -287,10 +299,25 @@ else:
 
 
 class RealDisk:
-    """The machine's own file systems."""
+    """The machine's own file systems.
+
+    An open that fails for want of descriptors or memory raises OutOfDescriptors at once. Between
+    `wait_for_descriptors` and `stop_waiting` it is tried until it succeeds instead, except on the event loop:
+    the storage stands still meanwhile, and nothing is lost.
+    """
 
     def __init__(self) -> None:
         self._limiter: trio.CapacityLimiter | None = None
+        self._make_room: Callable[[], None] | None = None
+        self._no_waiting = threading.Event()
+
+    def wait_for_descriptors(self, make_room: Callable[[], None]) -> None:
+        """`make_room` is called before each new try, on any thread; it may close what can be spared."""
+        self._make_room = make_room
+
+    def stop_waiting(self) -> None:
+        """Who waits now, or would later, gets OutOfDescriptors."""
+        self._no_waiting.set()
 
     def create(self, path: str) -> File:
         return self._open_file(path, os.O_CREAT | os.O_EXCL, "create")
@@ -310,8 +337,7 @@ class RealDisk:
             os.unlink(path)
 
     def list(self, directory: str) -> list[str]:
-        with _translated("list", directory):
-            return sorted(os.listdir(directory))
+        return sorted(self._opened(functools.partial(os.listdir, directory), "list", directory))
 
     def make_directory(self, path: str) -> None:
         path = os.path.abspath(path)
@@ -326,8 +352,8 @@ class RealDisk:
     def sync_directory(self, path: str) -> None:
         if sys.platform == "win32":
             return  # a directory cannot be opened there; NTFS journals names
+        descriptor = self._opened(functools.partial(os.open, path, os.O_RDONLY), "sync directory", path)
         with _translated("sync directory", path):
-            descriptor = os.open(path, os.O_RDONLY)
             try:
                 os.fsync(descriptor)
             finally:
@@ -357,8 +383,9 @@ class RealDisk:
         return (facts.f_blocks - facts.f_bfree + facts.f_bavail) * facts.f_frsize
 
     def read_file(self, path: str) -> bytes:
-        with _translated("read", path), open(path, "rb") as file:
-            return file.read()
+        opened: io.FileIO = self._opened(functools.partial(io.FileIO, path), "read", path)
+        with opened as file, _translated("read", path):
+            return file.readall()
 
     def replace_file(self, path: str, data: bytes) -> None:
         temporary = path + ".tmp"
@@ -393,8 +420,37 @@ class RealDisk:
 
     def _open_file(self, path: str, flags: int, doing: str) -> File:
         flags |= os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+        descriptor = self._opened(functools.partial(os.open, path, flags, 0o644), doing, path)
         with _translated(doing, path):
-            return RealFile(path, os.open(path, flags, 0o644))
+            return RealFile(path, descriptor)
+
+    def _opened(self, call: Callable[[], T], doing: str, path: str) -> T:
+        """What `call` opens. StorageError, OutOfDescriptors among them."""
+        retry_s = _RETRY_S_MIN
+        while True:
+            try:
+                opened = call()
+            except OSError as error:
+                if error.errno not in _SHORTAGES:
+                    raise storage_error(error, doing, path) from error
+                if not self._may_wait():
+                    raise OutOfDescriptors(
+                        f"{path}: cannot {doing} now: {error.strerror}; try again"
+                    ) from error
+                if retry_s == _RETRY_S_MIN:
+                    log.warning("%s: cannot %s now, waiting until it can: %s", path, doing, error.strerror)
+            else:
+                if retry_s > _RETRY_S_MIN:
+                    log.warning("%s: going on", path)
+                return opened
+            assert self._make_room is not None
+            self._make_room()
+            self._no_waiting.wait(retry_s)
+            retry_s = min(2 * retry_s, _RETRY_S_MAX)
+
+    def _may_wait(self) -> bool:
+        is_on_loop = trio.lowlevel.in_trio_run()
+        return self._make_room is not None and not is_on_loop and not self._no_waiting.is_set()
 
 
 class RealDirectoryLock:

@@ -9,6 +9,8 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ import trio
 
 from geminga.errors import StorageError
 from geminga.storage import disk as disk_module
-from geminga.storage.disk import DirectoryInUse, Disk, DiskFull, RealDisk, storage_error
+from geminga.storage.disk import DirectoryInUse, Disk, DiskFull, OutOfDescriptors, RealDisk, storage_error
 from simulation.disk.sim_disk import SimDisk
 from tests.e2e.child_process import running
 
@@ -205,3 +207,73 @@ def test_a_lock_is_held_even_where_its_owner_cannot_be_written(tmp_path: Path) -
         RealDisk().lock(str(tmp_path))
     lock.release()
     RealDisk().lock(str(tmp_path)).release()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+async def test_an_open_without_descriptors_waits_until_there_are_some(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Off the loop, between `wait_for_descriptors` and `stop_waiting`; else it is refused. No disk failed."""
+    disk, directory, path = RealDisk(), str(tmp_path), str(tmp_path / "a")
+    disk.create(path).close()
+    calls: dict[str, Callable[[], object]] = {
+        "create": lambda: disk.create(path + "2").close(),
+        "open": lambda: disk.open(path).close(),
+        "list": lambda: disk.list(directory),
+        "sync_directory": lambda: disk.sync_directory(directory),
+        "read_file": lambda: disk.read_file(path),
+    }
+    shortages = 0
+    tries: list[str] = []
+
+    def short(real: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object, **options: object) -> object:
+            if shortages > len(tries):
+                raise OSError(number, os.strerror(number))
+            return real(*arguments, **options)
+
+        return call
+
+    for module, name in ((os, "open"), (os, "listdir"), (disk_module.io, "FileIO")):
+        monkeypatch.setattr(module, name, short(getattr(module, name)))
+    for name, call in calls.items():
+        shortages, tries = 1, []
+        with pytest.raises(OutOfDescriptors, match=f"^{directory}.*: cannot .* now: .*; try again$"):
+            await disk.run(call)
+        assert tries == [], name
+    disk.wait_for_descriptors(lambda: tries.append("try"))
+    for name, call in calls.items():
+        shortages, tries = 2, []
+        with pytest.raises(OutOfDescriptors):
+            call()  # on the loop
+        await disk.run(call)
+        assert len(tries) == 2, name
+    shortages = 10**9
+    async with trio.open_nursery() as nursery:
+
+        async def refused_at_the_end() -> None:
+            with pytest.raises(OutOfDescriptors):
+                await disk.run(calls["open"])
+
+        nursery.start_soon(refused_at_the_end)
+        await trio.testing.wait_all_tasks_blocked()
+        disk.stop_waiting()
+
+
+def test_a_sync_or_a_write_without_memory_is_a_failed_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = RealDisk()
+    disk.wait_for_descriptors(lambda: None)
+    file = disk.create(str(tmp_path / "a"))
+
+    def no_memory(*arguments: object) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(disk_module, "_sync", no_memory)
+    monkeypatch.setattr(disk_module, "_pwrite", no_memory)
+    for failing in (file.sync, partial(file.pwrite, 0, b"x")):
+        with pytest.raises(StorageError) as failure:
+            failing()
+        assert not isinstance(failure.value, OutOfDescriptors)
+    file.close()
