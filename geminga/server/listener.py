@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import logging
 import socket
-from collections.abc import Awaitable, Callable
 
 import trio
+
+from geminga.server.admission import Admission, Handler
 
 log = logging.getLogger("geminga.broker")
 
@@ -42,12 +44,24 @@ def bind(host: str, port: int) -> list[socket.socket]:
     return sockets
 
 
+def is_loopback(listener: socket.socket) -> bool:
+    """Whether only this machine reaches it."""
+    return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
+
+
 async def accept_forever(
-    listener: socket.socket, nursery: trio.Nursery, handle: Callable[[socket.socket], Awaitable[None]]
+    listener: socket.socket, nursery: trio.Nursery, admission: Admission, handle: Handler
 ) -> None:
-    """Hand every accepted socket to `handle` in a task of `nursery`; `handle` closes it."""
+    """Hand every accepted socket to `handle` in a task of `nursery`; `handle` closes it.
+
+    At the bound of `admission` a newcomer is accepted once an idle connection was closed for it, or one has
+    left; until then it waits in the system's queue.
+    """
     with listener:
         while True:
+            if not admission.has_room():
+                await trio.lowlevel.wait_readable(listener)
+                await admission.make_room()
             try:
                 sock, _ = listener.accept()
             except BlockingIOError:
@@ -58,6 +72,7 @@ async def accept_forever(
             except OSError as error:
                 if error.errno not in OVERLOAD_ERRNOS:
                     raise
+                admission.close_longest_idle()
                 log.warning("cannot accept a connection now: %s", error)
                 await trio.sleep(ACCEPT_RETRY_SECONDS)
                 continue
@@ -67,5 +82,5 @@ async def accept_forever(
             except OSError:
                 sock.close()  # reset by its peer meanwhile
                 continue
-            nursery.start_soon(handle, sock)
+            nursery.start_soon(admission.enter().serve, sock, handle)
             await trio.lowlevel.checkpoint()

@@ -9,6 +9,7 @@ once and comes out as `StorageError`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import socket
@@ -41,8 +42,10 @@ from geminga.metadata.instance import ForeignDirectory, check_instance
 from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.store import MetadataStore
 from geminga.server import listener
+from geminga.server.admission import Admission, Visit
 from geminga.server.backup import Backup
 from geminga.server.bookie_places import open_bookie, open_database
+from geminga.server.descriptors import Division, divide, raise_files_max, warn_if_few
 from geminga.server.directory_watch import DirectoryWatch
 from geminga.server.memory_report import MemoryMeter
 from geminga.server.room_settings import (
@@ -87,6 +90,9 @@ async def serve(
     `task_status` gets the ports once both answer. Raises `OSError` when a port is taken, `StorageError` when
     the directory cannot be used or its disk fails while running.
     """
+    files_max = raise_files_max()
+    division = _division(config, files_max)
+    warn_if_few(files_max, division)
     stop = trio.CancelScope()
     async with _cancels(stop):
         with contextlib.ExitStack() as listening:
@@ -94,7 +100,7 @@ async def serve(
             binary = _bind(listening, wanted.host, wanted.binary_port)
             web = _bind(listening, wanted.host, wanted.web_port)
             with trio.CancelScope(shield=True):
-                await _serve(config, data_dir, binary, web, stop, task_status)
+                await _serve(config, data_dir, division, binary, web, stop, task_status)
 
 
 @contextlib.asynccontextmanager
@@ -115,11 +121,40 @@ async def _cancels(scope: trio.CancelScope) -> AsyncIterator[None]:
         nursery.cancel_scope.cancel()
 
 
+def _division(config: Config, files_max: int) -> Division:
+    return divide(
+        files_max,
+        journals=max(1, len(config.journal_directories)),
+        ledger_directories=max(1, len(config.ledger_directories)),
+        writes_delivery_log=bool(config.geminga_delivery_log_directory),
+    )
+
+
 def _bind(listening: contextlib.ExitStack, host: str, port: int) -> list[socket.socket]:
     sockets = listener.bind(host, port)
     for sock in sockets:
         listening.enter_context(sock)
     return sockets
+
+
+class _Doors:
+    """The listening sockets, and the bounds of what is accepted on them."""
+
+    def __init__(self, binary: list[socket.socket], web: list[socket.socket], division: Division) -> None:
+        self.binary = binary
+        self.web = web
+        self.to_binary = Admission("binary port", division.binary_connections_max)
+        self.to_web = Admission("admin port", division.web_connections_max)
+
+    def make_room_soon(self) -> Callable[[], None]:
+        """A function for any thread: it lets go of a descriptor or two, if connections are idle."""
+        token = trio.lowlevel.current_trio_token()
+
+        def make_room() -> None:
+            self.to_web.close_longest_idle()
+            self.to_binary.close_longest_idle()
+
+        return functools.partial(token.run_sync_soon, make_room, idempotent=True)
 
 
 class _Failure:
@@ -147,6 +182,7 @@ class _Failure:
 async def _serve(
     config: Config,
     data_dir: str,
+    division: Division,
     binary: list[socket.socket],
     web: list[socket.socket],
     stop: trio.CancelScope,
@@ -197,7 +233,10 @@ async def _serve(
             backup = Backup(disk, data_dir, metadata, metadata_values, bookie, indexes)
             health = HealthCheck(rooms, watch.gone)
             with stop:
-                await _listen(config, rooms, topics, memory, backup, health, binary, web, task_status)
+                doors = _Doors(binary, web, division)
+                disk.wait_for_descriptors(doors.make_room_soon())
+                await _listen(config, rooms, topics, memory, backup, health, doors, task_status)
+            storage.start_soon(_end_waiting, disk)
             if failure.error is None:
                 with trio.move_on_after(STOP_SECONDS) as deadline:
                     await health.close()
@@ -210,6 +249,14 @@ async def _serve(
             storage.cancel_scope.cancel()
         if failure.error is not None:
             raise failure.error
+
+
+async def _end_waiting(disk: RealDisk) -> None:
+    """A storage that cannot open a file does not keep the process from stopping."""
+    try:
+        await trio.sleep(STOP_SECONDS)
+    finally:
+        disk.stop_waiting()
 
 
 def _refuse_foreign(disk: Disk, data_dir: str) -> None:
@@ -269,16 +316,15 @@ async def _listen(
     memory: MemoryMeter,
     backup: Backup,
     health: HealthCheck,
-    binary: list[socket.socket],
-    web: list[socket.socket],
+    doors: _Doors,
     task_status: trio.TaskStatus[Addresses],
 ) -> None:
     from geminga.admin.http.connection import serve_http
     from geminga.admin.routes.table import router_for
     from geminga.broker.operator.view import View
 
-    binary_port = binary[0].getsockname()[1]
-    web_port = web[0].getsockname()[1]
+    binary_port = doors.binary[0].getsockname()[1]
+    web_port = doors.web[0].getsockname()[1]
 
     def url_for(sock: socket.socket) -> str:
         return service_url(config, sock.getsockname()[0], binary_port)
@@ -286,11 +332,15 @@ async def _listen(
     generation = await rooms.ledger_ids.next()
     connections = Connections(topics, rooms, service_url=url_for, generation=generation)
     view = View(rooms, topics, connections, config, binary_port, web_port, memory, backup, health)
+
+    async def serve_binary(sock: socket.socket, visit: Visit) -> None:
+        await connections.serve(sock, visit.busy)
+
     async with trio.open_nursery() as service:
-        for sock in binary:
-            service.start_soon(listener.accept_forever, sock, service, connections.serve)
-        router = router_for(view)
-        for sock in web:
-            service.start_soon(listener.accept_forever, sock, service, lambda s: serve_http(s, router))
+        for sock in doors.binary:
+            service.start_soon(listener.accept_forever, sock, service, doors.to_binary, serve_binary)
+        serve_web = functools.partial(serve_http, application=router_for(view))
+        for sock in doors.web:
+            service.start_soon(listener.accept_forever, sock, service, doors.to_web, serve_web)
         memory.started()
         task_status.started(Addresses(binary_port, web_port))

@@ -17,6 +17,7 @@ Facts about `rocksdict` that the shape of this file comes from, each held by a t
 from __future__ import annotations
 
 import os
+import sys
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Final, Protocol
@@ -29,13 +30,29 @@ from geminga.storage.disk import storage_error
 from geminga.storage.rocksdb_log_format import synced_marker
 from geminga.storage.rocksdb_logs import check_logs
 
+if sys.platform != "win32":
+    import resource
+
 _FILE_MISSING = "IO error: No such file or directory: While open"
 """A database that names a file which is not there."""
 _BINDING_FILE = "rocksdict-config.json"
 """Beside RocksDB's files; whatever its content, it is written anew at each opening."""
-OPEN_FILES_MAX = 64
+OPEN_FILES_MAX, OPEN_FILES_MIN = 64, 20
+"""How many files a database keeps open; RocksDB takes no less than the latter."""
+UNCOUNTED_FILES = 16
+"""What it opens beside them for a while: logs, the manifest, tables that are written, those of long scans."""
 WAL_BYTES_MAX_FACTOR = 4
 """The write-ahead log may grow to this many write buffers before RocksDB flushes the oldest."""
+
+
+def open_files_max(process_files_max: int) -> int:
+    """How many files one database keeps open, in a process that may have so many open."""
+    return min(OPEN_FILES_MAX, max(OPEN_FILES_MIN, process_files_max // 16))
+
+
+def database_files_max(process_files_max: int) -> int:
+    """The most that one database has open at any time."""
+    return open_files_max(process_files_max) + UNCOUNTED_FILES
 
 
 class KeyValue(Protocol):
@@ -315,6 +332,13 @@ def _access(read_only: bool) -> rocksdict.AccessType:
     return rocksdict.AccessType.read_only() if read_only else rocksdict.AccessType.read_write()
 
 
+def _process_files_max() -> int:
+    if sys.platform == "win32":
+        return OPEN_FILES_MAX * 16
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return OPEN_FILES_MAX * 16 if soft == resource.RLIM_INFINITY else soft
+
+
 def _options(cache: rocksdict.Cache, write_buffer_bytes: int) -> rocksdict.Options:
     options = rocksdict.Options(raw_mode=True)
     options.create_if_missing(True)
@@ -324,7 +348,7 @@ def _options(cache: rocksdict.Cache, write_buffer_bytes: int) -> rocksdict.Optio
     options.set_write_buffer_size(write_buffer_bytes)
     options.set_max_write_buffer_number(2)
     options.set_max_total_wal_size(WAL_BYTES_MAX_FACTOR * write_buffer_bytes)
-    options.set_max_open_files(OPEN_FILES_MAX)
+    options.set_max_open_files(open_files_max(_process_files_max()))
     options.set_max_file_opening_threads(1)
     options.set_table_cache_num_shard_bits(2)
     options.set_max_background_jobs(2)

@@ -10,8 +10,8 @@ h11 and these two modules replace an ASGI stack because of the start-up budget a
 segment: a topic's local name may hold almost anything.
 
 Must not be broken: a client that sends too much, too slowly, or something that is not HTTP loses its own
-connection and disturbs no other; at most one large body (a bundle of buckets) is read at a time; a bug in a
-handler is a 500 for one request, logged once. A path of Pulsar's API without a handler is `NotServed`, a
-wrong method 405. Routes and JSON shapes belong to `admin/routes` and `admin/statistics`, accepting sockets to
-`server/listener.py`.
+connection and disturbs no other; all but answering a request is idle, and what is idle may be closed for
+others; at most one large body (a bundle of buckets) is read at a time; a bug in a handler is a 500 for one
+request, logged once. A path of Pulsar's API without a handler is `NotServed`, a wrong method 405. Routes and
+JSON shapes belong to `admin/routes` and `admin/statistics`, accepting sockets to `server/listener.py`.
 """

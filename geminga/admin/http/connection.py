@@ -28,7 +28,6 @@ HEADERS_MAX = 100
 BODY_BYTES_MAX = 1 * MIB
 LARGE_BODY_BYTES_MAX = 17 * MIB
 """Of the few routes that take a bundle of buckets; of one request at a time."""
-CONNECTIONS_MAX = 256
 RECEIVE_BYTES = 64 * KIB
 
 HEAD_SECONDS = 10.0
@@ -50,7 +49,6 @@ assert TARGET_BYTES_MAX < HEAD_BYTES_MAX
 class Application(Protocol):
     """What answers requests."""
 
-    open_connections: int
     has_large_body: bool
     """Whether a request with more than `BODY_BYTES_MAX` is under way."""
 
@@ -61,6 +59,14 @@ class Application(Protocol):
         ...
 
 
+class Visit(Protocol):
+    """What accepted this connection: while it is idle, it may be closed for the sake of others."""
+
+    def busy(self) -> None: ...
+
+    def idle(self) -> None: ...
+
+
 class _Refused(Exception):
     """The request is answered with this status and reason, and the connection is closed."""
 
@@ -69,25 +75,28 @@ class _Refused(Exception):
         self.status = status
 
 
-async def serve_http(sock: socket.socket, application: Application) -> None:
-    """Serve one accepted connection until either side is done with it. Closes the socket."""
+async def serve_http(sock: socket.socket, visit: Visit, *, application: Application) -> None:
+    """Serve one accepted connection until either side is done with it. Closes the socket.
+
+    `visit` is told to be busy while a request is being answered. Waiting for one, reading it, and waiting
+    until the peer has read its answer are all idle: a peer that is slow in any of them locks out nobody.
+    """
     stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
-    application.open_connections += 1
     try:
-        await _Connection(stream, application).serve()
+        await _Connection(stream, visit, application).serve()
     except (trio.BrokenResourceError, trio.ClosedResourceError, ConnectionError):
         pass
     except Exception:
         # The boundary: whatever a request can bring about ends with its own connection.
         log.exception("a connection ended by a bug in Geminga; all others go on")
     finally:
-        application.open_connections -= 1
         await trio.aclose_forcefully(stream)
 
 
 class _Connection:
-    def __init__(self, stream: trio.SocketStream, application: Application) -> None:
+    def __init__(self, stream: trio.SocketStream, visit: Visit, application: Application) -> None:
         self._stream = stream
+        self._visit = visit
         self._application = application
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._has_large_body = False
@@ -107,7 +116,9 @@ class _Connection:
                 if head is None:
                     return
                 body = await self._read_body(head)
+                self._visit.busy()
                 response = await self._answer(head, body)
+                self._visit.idle()
                 del body
                 self._let_go_of_body()
             except _Refused as refused:
@@ -142,8 +153,6 @@ class _Connection:
         return event
 
     def _check_head(self, head: h11.Request) -> None:
-        if self._application.open_connections > CONNECTIONS_MAX:
-            raise _Refused(503, f"more than {CONNECTIONS_MAX} connections; try again later")
         if len(head.target) > TARGET_BYTES_MAX:
             raise _Refused(414, f"the request target is longer than {TARGET_BYTES_MAX} bytes")
         if len(head.headers) > HEADERS_MAX:

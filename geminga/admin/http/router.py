@@ -123,9 +123,8 @@ class Router:
 
     def __init__(self) -> None:
         self._root = _Node()
-        self.open_connections = 0
         self.has_large_body = False
-        """Both kept by the server that uses this router."""
+        """Kept by the server that uses this router."""
         self._large: set[Handler] = set()
 
     def add(self, method: str, pattern: str, handler: Handler, *, large_body: bool = False) -> None:

@@ -54,20 +54,23 @@ class Connections:
         self._producers_named += 1
         return f"{self._rooms.settings.cluster}-{self._generation}-{self._producers_named - 1}"
 
-    async def serve(self, sock: socket.socket) -> None:
-        """Serve one client until it leaves, breaks the protocol, or the broker stops. Closes the socket."""
+    async def serve(self, sock: socket.socket, on_connected: Callable[[], None]) -> None:
+        """Serve one client until it leaves, breaks the protocol, or the broker stops. Closes the socket.
+
+        `on_connected` is called once it has sent CONNECT.
+        """
         self.active += 1
         self.created += 1
         with sock:
             try:
-                await self._serve(sock)
+                await self._serve(sock, on_connected)
             except Exception:
                 # The boundary: whatever a client can bring about ends with its own connection.
                 log.exception("a connection ended by a bug in Geminga; all others go on")
             finally:
                 self.active -= 1
 
-    async def _serve(self, sock: socket.socket) -> None:
+    async def _serve(self, sock: socket.socket, on_connected: Callable[[], None]) -> None:
         outbox = Outbox()
         try:
             host, port = sock.getpeername()[:2]
@@ -85,7 +88,7 @@ class Connections:
                 producer_names=self.producer_name,
             )
             nursery.start_soon(self._write, nursery, outbox, sock)
-            nursery.start_soon(self._keep_alive, nursery, session, outbox)
+            nursery.start_soon(self._keep_alive, nursery, session, outbox, on_connected)
             frame = Reservation(
                 lambda: session.decoder.partial_bytes, partial(self._end_stalled, nursery, session)
             )
@@ -172,7 +175,9 @@ class Connections:
         except OSError:
             nursery.cancel_scope.cancel()
 
-    async def _keep_alive(self, nursery: trio.Nursery, session: Session, outbox: Outbox) -> None:
+    async def _keep_alive(
+        self, nursery: trio.Nursery, session: Session, outbox: Outbox, on_connected: Callable[[], None]
+    ) -> None:
         with trio.move_on_after(limits.HANDSHAKE_SECONDS):
             await session.connected.wait()
         if session.state is State.NEW:
@@ -181,6 +186,7 @@ class Connections:
             )
             nursery.cancel_scope.cancel()
             return
+        on_connected()
         while True:
             await trio.sleep(self._rooms.settings.keep_alive_s)
             if session.ping_unanswered and not (session.is_held_back and outbox.is_writable()):

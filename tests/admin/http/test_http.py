@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import socket
 from collections.abc import Callable
 from http import HTTPStatus
@@ -13,6 +14,7 @@ from trio.testing import MockClock
 from geminga.admin.http import connection as http
 from geminga.admin.http.router import Request, Response, Router, json_response
 from geminga.errors import ConsumerBusy, CorruptData
+from geminga.server.admission import Admission
 
 
 @pytest.fixture
@@ -51,15 +53,22 @@ Connect = Callable[[], trio.SocketStream]
 
 
 @pytest.fixture
-async def connect(router: Router, nursery: trio.Nursery) -> Connect:
+def admission() -> Admission:
+    return Admission("admin port", 256)
+
+
+@pytest.fixture
+async def connect(router: Router, admission: Admission, nursery: trio.Nursery) -> Connect:
     """Makes a connection that is being served, and gives the client's end."""
+
+    serve = functools.partial(http.serve_http, application=router)
 
     def make() -> trio.SocketStream:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             ours = socket.create_connection(listener.getsockname())
             theirs, _ = listener.accept()
         theirs.setblocking(False)
-        nursery.start_soon(http.serve_http, theirs, router)
+        nursery.start_soon(admission.enter().serve, theirs, serve)
         ours.setblocking(False)
         return trio.SocketStream(trio.socket.from_stdlib_socket(ours))
 
@@ -166,13 +175,13 @@ async def test_a_bug_is_answered_logged_and_survived(
     assert "GET /bug failed" in caplog.text
 
 
-async def test_keep_alive_and_pipelining(connect: Connect, router: Router) -> None:
+async def test_keep_alive_and_pipelining(connect: Connect, admission: Admission) -> None:
     answer = await exchange(connect(), (b"GET /echo HTTP/1.1\r\n" + HOST + b"\r\n") * 5)
     assert answer.count(b"HTTP/1.1 200") == 5
     answer = await exchange(connect(), (b"GET /echo HTTP/1.0\r\n\r\n") * 2)
     assert answer.count(b"HTTP/1.1 200") == 1, "HTTP/1.0 closes"
     await trio.testing.wait_all_tasks_blocked()
-    assert router.open_connections == 0
+    assert admission.open == 0
 
 
 async def test_expect_continue(connect: Connect) -> None:
@@ -190,10 +199,43 @@ async def test_one_byte_at_a_time_is_the_same(connect: Connect) -> None:
     assert b'"size":3' in await exchange(stream, b"c")
 
 
-async def test_too_many_connections(connect: Connect, router: Router) -> None:
-    router.open_connections = http.CONNECTIONS_MAX
-    assert status_of(await exchange(connect(), b"GET /echo HTTP/1.1\r\n" + HOST + b"\r\n")) == 503
-    router.open_connections = 0
+async def test_all_but_answering_is_idle(
+    connect: Connect, router: Router, admission: Admission, autojump_clock: MockClock
+) -> None:
+    """Waiting for a request, half of one, half of a body, and an answer that is not read."""
+    asked, answer = trio.Event(), trio.Event()
+
+    async def slow(request: Request) -> Response:
+        asked.set()
+        await answer.wait()
+        return Response(200, b"x" * 50_000_000, "text/plain")
+
+    router.add("GET", "/slow", slow)
+    answered = connect()
+    await answered.send_all(b"GET /slow HTTP/1.1\r\n" + HOST + b"\r\n")
+    await asked.wait()
+    admission.close_longest_idle()
+    assert admission.closed_for_others == 0, "a request is being answered"
+    for number, sent in enumerate(
+        (
+            b"",
+            b"GET /echo HTTP/1.1\r\nHo",
+            b"PUT /echo HTTP/1.1\r\n" + HOST + b"Content-Length: 5\r\n\r\nab",
+        )
+    ):
+        idle = connect()
+        await idle.send_all(sent)
+        await trio.testing.wait_all_tasks_blocked()
+        admission.close_longest_idle()
+        assert await idle.receive_some(1) == b"", sent
+        await idle.aclose()
+        assert admission.closed_for_others == number + 1
+    answer.set()
+    await trio.testing.wait_all_tasks_blocked()
+    admission.close_longest_idle()
+    await trio.testing.wait_all_tasks_blocked()
+    assert admission.open == 0, "who does not read its answer is idle as well"
+    await answered.aclose()
 
 
 @pytest.mark.parametrize(
@@ -222,7 +264,7 @@ async def test_the_slow_and_the_idle_lose_their_connection(
 
 
 async def test_who_does_not_read_the_answer_loses_the_connection(
-    router: Router, nursery: trio.Nursery, autojump_clock: MockClock, connect: Connect
+    router: Router, admission: Admission, autojump_clock: MockClock, connect: Connect
 ) -> None:
     async def huge(request: Request) -> Response:
         return Response(200, b"x" * 50_000_000, "text/plain")
@@ -231,7 +273,7 @@ async def test_who_does_not_read_the_answer_loses_the_connection(
     stream = connect()
     await stream.send_all(b"GET /huge HTTP/1.1\r\nHost: x\r\n\r\n")
     await trio.sleep(http.WRITE_SECONDS + 1)
-    assert router.open_connections == 0
+    assert admission.open == 0
     await stream.aclose()
 
 
