@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import socket
 from typing import NamedTuple
 
 from geminga import limits
@@ -224,6 +225,19 @@ class ListenSettings(NamedTuple):
 
 def listen_settings(config: Config) -> ListenSettings:
     return ListenSettings(config.bind_address, config.broker_service_port, config.web_service_port)
+
+
+class HostNames(NamedTuple):
+    """What the broker is called in the `Host` of a request."""
+
+    own: tuple[str, ...]
+    listed: tuple[str, ...]
+    """By the user, beside its own."""
+
+
+def host_names(config: Config) -> HostNames:
+    own = (config.bind_address, config.advertised_address, socket.gethostname())
+    return HostNames(tuple(filter(None, own)), config.geminga_web_service_host_names)
 
 
 def service_url(config: Config, local_host: str, port: int) -> str:

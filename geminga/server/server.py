@@ -53,6 +53,7 @@ from geminga.server.room_settings import (
     default_policies,
     delay_settings,
     delivery_log_settings,
+    host_names,
     ledger_settings,
     listen_settings,
     service_url,
@@ -320,6 +321,7 @@ async def _listen(
     task_status: trio.TaskStatus[Addresses],
 ) -> None:
     from geminga.admin.http.connection import serve_http
+    from geminga.admin.http.own_host import OwnHost
     from geminga.admin.routes.table import router_for
     from geminga.broker.operator.view import View
 
@@ -339,8 +341,10 @@ async def _listen(
     async with trio.open_nursery() as service:
         for sock in doors.binary:
             service.start_soon(listener.accept_forever, sock, service, doors.to_binary, serve_binary)
-        serve_web = functools.partial(serve_http, application=router_for(view))
+        router, names = router_for(view), host_names(config)
         for sock in doors.web:
+            own = OwnHost(names.own, listed=names.listed, is_loopback=listener.is_loopback(sock))
+            serve_web = functools.partial(serve_http, application=router, own=own)
             service.start_soon(listener.accept_forever, sock, service, doors.to_web, serve_web)
         memory.started()
         task_status.started(Addresses(binary_port, web_port))

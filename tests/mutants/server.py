@@ -8,6 +8,8 @@ ADMISSION = "geminga/server/admission.py"
 ADMITTED = "tests/server/test_admission.py::"
 CONNECTION = "geminga/admin/http/connection.py"
 DISK = "geminga/storage/disk.py"
+OWN_HOST = "geminga/admin/http/own_host.py"
+PAGES = ("tests/admin/http/test_own_host.py::test_who_is_refused",)
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -33,6 +35,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "",
         ("tests/admin/http/test_http.py::test_all_but_answering_is_idle",),
         "that those who do not read their answers cannot lock out others",
+    ),
+    Mutant(
+        "origin-of-another-port-is-own",
+        OWN_HOST,
+        "(name, port or default) == (_host_name(host), _port(host) or default)",
+        "name == _host_name(host)",
+        PAGES,
+        "changes from a page of another port of the same host",
     ),
     Mutant(
         "lack-of-kernel-memory-at-an-open-ends-all",

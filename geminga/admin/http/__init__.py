@@ -3,9 +3,10 @@
 `serve_http` in `connection.py` serves one accepted socket: h11 parses, the connection waits, bounds head,
 body and time, and hands a `Request` to the application. `Router` in `router.py` finds the handler for a
 method and a path, literal segments before `{name}` segments, and turns what a handler raises into a status: a
-`PeerError` carries its own. Read `router.py` first, it is pure.
+`PeerError` carries its own. `OwnHost` in `own_host.py` refuses what a web page of another site may have sent.
+Read `router.py` first, it is pure.
 
-h11 and these two modules replace an ASGI stack because of the start-up budget and memory (ARCHITECTURE.md,
+h11 and these modules replace an ASGI stack because of the start-up budget and memory (ARCHITECTURE.md,
 "Choices"). Paths are split before they are percent-decoded, so that an encoded slash stays inside its
 segment: a topic's local name may hold almost anything.
 

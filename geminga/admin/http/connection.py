@@ -16,6 +16,7 @@ import h11
 import msgspec
 import trio
 
+from geminga.admin.http.own_host import OwnHost
 from geminga.admin.http.router import MethodNotAllowed, Request, Response
 from geminga.errors import GemingaError, PeerError
 from geminga.limits import KIB, MIB
@@ -41,7 +42,6 @@ LINGER_BYTES_MAX = 4 * MIB
 """What is still read and thrown away after a refusal, so that its text is not lost to a reset."""
 
 _STATUSES = frozenset(http.HTTPStatus)
-SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 
 assert TARGET_BYTES_MAX < HEAD_BYTES_MAX
 
@@ -75,7 +75,7 @@ class _Refused(Exception):
         self.status = status
 
 
-async def serve_http(sock: socket.socket, visit: Visit, *, application: Application) -> None:
+async def serve_http(sock: socket.socket, visit: Visit, *, application: Application, own: OwnHost) -> None:
     """Serve one accepted connection until either side is done with it. Closes the socket.
 
     `visit` is told to be busy while a request is being answered. Waiting for one, reading it, and waiting
@@ -83,7 +83,7 @@ async def serve_http(sock: socket.socket, visit: Visit, *, application: Applicat
     """
     stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
     try:
-        await _Connection(stream, visit, application).serve()
+        await _Connection(stream, visit, application, own).serve()
     except (trio.BrokenResourceError, trio.ClosedResourceError, ConnectionError):
         pass
     except Exception:
@@ -94,9 +94,12 @@ async def serve_http(sock: socket.socket, visit: Visit, *, application: Applicat
 
 
 class _Connection:
-    def __init__(self, stream: trio.SocketStream, visit: Visit, application: Application) -> None:
+    def __init__(
+        self, stream: trio.SocketStream, visit: Visit, application: Application, own: OwnHost
+    ) -> None:
         self._stream = stream
         self._visit = visit
+        self._own = own
         self._application = application
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._has_large_body = False
@@ -161,10 +164,9 @@ class _Connection:
         if b"transfer-encoding" in names and b"content-length" in names:
             # Two lengths for one body: what stands before us may believe the other one.
             raise _Refused(400, "both Content-Length and Transfer-Encoding")
-        cross_site = (b"sec-fetch-site", b"cross-site") in list(head.headers)
-        if cross_site and head.method.decode() not in SAFE_METHODS:
-            # A page from elsewhere, in the browser of somebody who can reach this port.
-            raise _Refused(403, "changes from a web page of another site are refused")
+        refusal = self._own.refusal(head.method.decode(), head.headers)
+        if refusal is not None:
+            raise _Refused(403, refusal)
 
     async def _read_body(self, head: h11.Request) -> bytes:
         for name, value in head.headers:

@@ -12,6 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from geminga.admin.http import connection as http
+from geminga.admin.http.own_host import OwnHost
 from geminga.admin.http.router import Request, Response, Router, json_response
 from geminga.errors import ConsumerBusy, CorruptData
 from geminga.server.admission import Admission
@@ -61,7 +62,8 @@ def admission() -> Admission:
 async def connect(router: Router, admission: Admission, nursery: trio.Nursery) -> Connect:
     """Makes a connection that is being served, and gives the client's end."""
 
-    serve = functools.partial(http.serve_http, application=router)
+    own = OwnHost([], is_loopback=False)
+    serve = functools.partial(http.serve_http, application=router, own=own)
 
     def make() -> trio.SocketStream:
         with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import socket
 
 from geminga.limits import MIB
 from tests.server.settings.rows import ABSENT, LOCAL_PORT, Row
@@ -85,10 +86,26 @@ MEMORY_ROWS = [
 ]
 
 ADDRESS_ROWS = [
-    Row("bindAddress", "127.0.0.2", {"listen.host": "127.0.0.2"}),
+    Row(
+        "bindAddress",
+        "127.0.0.2",
+        {"listen.host": "127.0.0.2", "host_names.own": ("127.0.0.2", socket.gethostname())},
+    ),
     Row("brokerServicePort", "6651", {"listen.binary_port": 6651}),
     Row("webServicePort", "8081", {"listen.web_port": 8081}),
-    Row("advertisedAddress", "broker.example", {"service_url": f"pulsar://broker.example:{LOCAL_PORT}"}),
+    Row(
+        "advertisedAddress",
+        "broker.example",
+        {
+            "service_url": f"pulsar://broker.example:{LOCAL_PORT}",
+            "host_names.own": ("127.0.0.1", "broker.example", socket.gethostname()),
+        },
+    ),
+    Row(
+        "gemingaWebServiceHostNames",
+        "pulsar.example,console.example",
+        {"host_names.listed": ("pulsar.example", "console.example")},
+    ),
 ]
 
 _WRITTEN = {"gemingaDeliveryLogDirectory": "/log"}

@@ -21,6 +21,7 @@ from geminga.server.room_settings import (
     default_policies,
     delay_settings,
     delivery_log_settings,
+    host_names,
     ledger_settings,
     listen_settings,
     service_url,
@@ -66,6 +67,7 @@ def room_leaves(config: Config) -> Leaves:
         "tail_cache": tail_cache_settings(config),
         "delivery_log": delivery_log_settings(config),
         "listen": listen_settings(config),
+        "host_names": host_names(config),
         "service_url": service_url(config, LOCAL_HOST, LOCAL_PORT),
     }
     return flattened(rooms)

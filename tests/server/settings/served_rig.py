@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 import pytest
 import trio
 
+from geminga.admin.http import own_host
 from geminga.bookie.running.bookie import Bookie
 from geminga.broker.operator import view as operator_view
 from geminga.broker.operator.view import View
 from geminga.broker.topic.rooms import Rooms
 from geminga.config.config import Config
 from geminga.server import listener, server
-from geminga.server.room_settings import DeliveryLogSettings, ListenSettings, TailCacheSettings
+from geminga.server.room_settings import DeliveryLogSettings, HostNames, ListenSettings, TailCacheSettings
 from geminga.server.server import Addresses
 from tests.server.settings.rows import Leaves, flattened
 
@@ -75,6 +76,7 @@ async def serving(config: Config, data_dir: Path, monkeypatch: pytest.MonkeyPatc
     recorder.watch(listener, "bind", lambda host, port: real_bind("127.0.0.1", 0))
     recorder.watch(Bookie, "open_directories")
     recorder.watch(operator_view, "View")
+    recorder.watch(own_host, "OwnHost")
     for name in ("BlockCache", "DeliveryLog", "Connections"):
         recorder.watch(server, name)
     async with trio.open_nursery() as nursery:
@@ -89,6 +91,7 @@ async def serving(config: Config, data_dir: Path, monkeypatch: pytest.MonkeyPatc
 def _leaves(recorder: Recorder, rooms: Rooms, view: View) -> Leaves:
     binary, web = (call.given for call in recorder.calls["bind"])
     assert binary["0"] == web["0"], "one host for both ports"
+    named = recorder.only("OwnHost").given
     cache = rooms.tail_cache
     given = {
         "bookie": recorder.only("open_directories").given["3"],
@@ -99,6 +102,7 @@ def _leaves(recorder: Recorder, rooms: Rooms, view: View) -> Leaves:
         "delay": rooms.delay_settings,
         "tail_cache": TailCacheSettings(cache.bytes_max, cache.age_max_ms, cache.backlogged_entries),
         "delivery_log": _delivery_log(recorder) if rooms.delivery_log else None,
+        "host_names": HostNames(named["0"], named["listed"]),
         "listen": ListenSettings(binary["0"], binary["1"], web["1"]),
     }
     memory = {f"memory.{part.name}": part.configured_bytes for part in view.memory_statistics().parts}
