@@ -33,9 +33,14 @@ class Port:
 
     async def connect_in(self, said: bytes = b"") -> trio.SocketStream:
         stream = await self.connect(said)
-        assert await stream.receive_some(2) == b"in"
+        await is_in(stream)
         await settle()
         return stream
+
+
+async def is_in(stream: trio.SocketStream) -> None:
+    with trio.fail_after(60):
+        assert await stream.receive_some(2) == b"in"
 
 
 async def settle() -> None:
@@ -66,10 +71,12 @@ async def open_port() -> AsyncIterator[Port]:
 
 
 async def is_closed(stream: trio.SocketStream) -> bool:
-    try:
-        return await stream.receive_some(2) == b""
-    except trio.BrokenResourceError:
-        return True
+    with trio.move_on_after(60):
+        try:
+            return await stream.receive_some(2) == b""
+        except trio.BrokenResourceError:
+            return True
+    return False
 
 
 async def test_the_longest_idle_goes_for_a_newcomer(autojump_clock: MockClock) -> None:
@@ -94,12 +101,12 @@ async def test_whoever_is_busy_stays_and_newcomers_wait(
         assert port.admission.open == BOUND
         assert caplog.text.count("test port") == 1
         await busy[0].send_all(b"q")
-        assert await newcomers[0].receive_some(2) == b"in"
+        await is_in(newcomers[0])
         assert await is_closed(busy[0])
         await newcomers[0].send_all(b"b")
         await trio.sleep(3600)
         await busy[1].send_all(b"i")
-        assert await newcomers[1].receive_some(2) == b"in"
+        await is_in(newcomers[1])
         assert await is_closed(busy[1])
         assert port.admission.open == BOUND
 
@@ -111,7 +118,7 @@ async def test_a_connection_has_a_while_to_say_what_it_wants(autojump_clock: Moc
         started_s = trio.current_time()
         slow = await port.connect_in()
         newcomer = await port.connect()
-        assert await newcomer.receive_some(2) == b"in"
+        await is_in(newcomer)
         waited_s = trio.current_time() - started_s
         assert waited_s == pytest.approx(admission_module.FRESH_SECONDS)
         assert await is_closed(slow)
