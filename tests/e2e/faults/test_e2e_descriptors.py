@@ -97,7 +97,12 @@ def test_a_crowd_ends_nothing_and_leaves_no_trace(tmp_path: Path, ulimit: str) -
         work()
         assert_answers(admin)
         files_before = broker.open_files()
-        sockets = crowd(broker.endpoints.binary_address, CONNECTING, CONNECT)
+        sockets = crowd(broker.endpoints.binary_address, SILENT)
+        newcomer = pulsar.Client(broker.endpoints.service_url)
+        newcomer.create_producer(TOPIC).send(b"beside the silent")
+        newcomer.close()
+        assert receive(consumer).data() == b"beside the silent"
+        sockets += crowd(broker.endpoints.binary_address, CONNECTING, CONNECT)
         work()
         sockets += crowd(web_address(broker.endpoints), SILENT)
         work()
