@@ -12,23 +12,18 @@ from pathlib import Path
 
 LIST = Path(__file__).with_name("ready_imports.txt")
 PROGRAM = """
-import os, signal, sys
+import os, signal, sys, threading
 
-class Stdout:
-    # The ready line is the first thing that the broker writes here.
-    def write(self, text):
-        if '"ready"' in text:
-            with open(sys.argv[1], "w") as file:
-                file.write("\\n".join(sorted(sys.modules)))
-            os.kill(os.getpid(), signal.SIGTERM)
+def note_modules():
+    # The ready line is the first thing that the broker writes there.
+    assert b'"ready"' in os.read(reader, 1000)
+    with open(sys.argv[1], "w") as file:
+        file.write("\\n".join(sorted(sys.modules)))
+    os.kill(os.getpid(), signal.SIGTERM)
 
-    def flush(self):
-        pass
-
-    def isatty(self):
-        return False
-
-sys.stdout = Stdout()
+reader, writer = os.pipe()
+os.dup2(writer, 1)
+threading.Thread(target=note_modules, daemon=True).start()
 from geminga.cli.main import main
 sys.exit(main(["standalone", "--port=0", "--web-port=0", "--data-dir", sys.argv[2]]))
 """

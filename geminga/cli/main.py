@@ -44,6 +44,7 @@ MODULES = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    _open_missing_streams()
     try:
         code = _main(arguments)
         sys.stdout.flush()
@@ -53,6 +54,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(nowhere, sys.stdout.fileno())
         return EXIT_OUTPUT_CLOSED
     return code
+
+
+def _open_missing_streams() -> None:
+    """Give the process the standard streams that it was started without (`>&-`), on the null device.
+
+    Else the next file that is opened takes the place of one, and has whatever a library prints in it.
+    """
+    for descriptor, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != descriptor:
+                os.dup2(nowhere, descriptor)
+                os.close(nowhere)
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, mode, closefd=False))
 
 
 def _main(arguments: Sequence[str] | None) -> int:

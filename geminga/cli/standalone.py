@@ -17,7 +17,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+import traceback
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING
 
 import trio
@@ -25,6 +26,8 @@ import trio
 from geminga import __version__
 from geminga.cli.arguments.data_directory import default_data_dir
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, EXIT_USAGE, STARTED_S, Parser
+from geminga.cli.broker_log import BrokerLog
+from geminga.cli.output_thread import Streams, streams_on_threads
 from geminga.config.config import Config, ConfigError, Loaded, load
 from geminga.config.file import ConfigFile, Property, parse
 from geminga.errors import CorruptData, StorageError
@@ -86,13 +89,23 @@ def parser(kind: type[Parser]) -> Parser:
 
 
 def run(kind: type[Parser], arguments: Sequence[str]) -> int:
-    """The whole command; returns its exit code."""
-    flags = parser(kind).parse_strictly(arguments)
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=flags.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    """The whole command; returns its exit code. Nothing that it says can hold it up."""
+    with streams_on_threads() as streams:
+        flags = parser(kind).parse_strictly(arguments)
+        broker_log = BrokerLog(streams.err, flags.log_level)
+        logging.basicConfig(handlers=[broker_log], level=flags.log_level.upper())
+        try:
+            return _run(flags, streams, broker_log)
+        except Exception:
+            # A bug of ours. Told here, where it goes through a thread, and not by the interpreter.
+            traceback.print_exc()
+            return EXIT_FAILED
+        finally:
+            broker_log.tell_counts()
+            logging.getLogger().removeHandler(broker_log)
+
+
+def _run(flags: argparse.Namespace, streams: Streams, broker_log: BrokerLog) -> int:
     try:
         loaded = read_configuration(flags)
     except ConfigError as error:
@@ -104,7 +117,7 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     data_dir = os.path.abspath(flags.data_dir or default_data_dir())
     broker = _Broker(loaded.config, data_dir)
     try:
-        trio.run(broker.run)
+        trio.run(broker.run, streams, broker_log)
     except BaseExceptionGroup as group:
         return broker.explain(group)
     except (StorageError, OSError) as error:
@@ -162,16 +175,19 @@ class _Broker:
         self._data_dir = data_dir
         self._ready = False
 
-    async def run(self) -> None:
+    async def run(self, streams: Streams, broker_log: BrokerLog) -> None:
         # Importing makes many objects that stay: looking through them for garbage meanwhile is wasted time.
         gc.disable()
         from geminga.server.server import serve
 
-        start = functools.partial(serve, self._config, data_dir=self._data_dir)
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        start = functools.partial(
+            serve, self._config, data_dir=self._data_dir, dropped_log_lines=streams.dropped_lines
+        )
+        with trio.open_signal_receiver(*_stop_signals()) as signals:
             async with trio.open_nursery() as listening:
                 serving = trio.CancelScope()
-                listening.start_soon(_stop_on, signals, serving)
+                listening.start_soon(broker_log.end_rounds)
+                listening.start_soon(_stop_on, signals, serving, streams.finish)
                 with serving:
                     async with trio.open_nursery() as nursery:
                         self._announce(await nursery.start(start))
@@ -191,7 +207,6 @@ class _Broker:
             f"    data      {self._data_dir}\n"
             f"  Ctrl-C stops it.\n",
             file=sys.stderr,
-            flush=True,
         )
         event = {
             "event": "ready",
@@ -201,11 +216,8 @@ class _Broker:
             "data_dir": self._data_dir,
             "startup_ms": startup_ms,
         }
-        try:
-            if not sys.stdout.isatty():  # for a program that reads it; a person has the lines above
-                print(json.dumps(event), flush=True)
-        except OSError as error:
-            log.warning("nobody reads standard output: %s", error)
+        if not sys.stdout.isatty():  # for a program that reads it; a person has the lines above
+            print(json.dumps(event))
         # What start-up made lives as long as the process: no later collection needs to walk over it.
         gc.collect()
         gc.freeze()
@@ -266,19 +278,31 @@ class _Broker:
         return EXIT_PORT_TAKEN
 
 
-async def _stop_on(signals: AsyncIterator[int], serving: trio.CancelScope) -> None:
-    """The first signal stops in order, a later one at once.
+def _stop_signals() -> list[signal.Signals]:
+    """SIGHUP is among them unless it was ignored when we began: `nohup` asks for that."""
+    stopping = [signal.SIGTERM, signal.SIGINT]
+    if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        stopping.append(signal.SIGHUP)
+    return stopping
+
+
+async def _stop_on(
+    signals: AsyncIterator[int], serving: trio.CancelScope, say_all: Callable[[], None]
+) -> None:
+    """The first signal stops in order, a later one at once; `say_all` is called before that.
 
     One that follows within a second is the same wish told twice: `timeout` signals the process and its group.
+    So is SIGHUP at any time: a terminal that is closed sends it, and the shell in it does.
     """
     stopping_s = 0.0
     async for number in signals:
         name = signal.Signals(number).name
-        if serving.cancel_called and time.monotonic() - stopping_s < SAME_WISH_SECONDS:
+        is_soon = time.monotonic() - stopping_s < SAME_WISH_SECONDS
+        if serving.cancel_called and (is_soon or name == "SIGHUP"):
             continue
         if serving.cancel_called:
             log.warning("%s again: ending at once; the next start recovers what was not closed", name)
-            logging.shutdown()
+            say_all()
             os._exit(EXIT_FAILED)
         log.info("%s: stopping", name)
         stopping_s = time.monotonic()

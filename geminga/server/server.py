@@ -24,6 +24,7 @@ from geminga.broker.connection.connection import Connections
 from geminga.broker.flow.publish_memory import PublishMemory
 from geminga.broker.flow.publish_rate import publish_limit
 from geminga.broker.operator.health import HealthCheck
+from geminga.broker.operator.view import Process, View
 from geminga.broker.policies.namespaces import Namespaces
 from geminga.broker.policies.policies import Policies
 from geminga.broker.topic.rooms import Rooms
@@ -84,10 +85,12 @@ async def serve(
     config: Config,
     *,
     data_dir: str,
+    dropped_log_lines: Callable[[], int] = lambda: 0,
     task_status: trio.TaskStatus[Addresses] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a broker on `data_dir` until cancelled; then stop in order and return.
 
+    `dropped_log_lines` says, for the metrics, how many lines of the log found no room so far.
     `task_status` gets the ports once both answer. Raises `OSError` when a port is taken, `StorageError` when
     the directory cannot be used or its disk fails while running.
     """
@@ -101,7 +104,7 @@ async def serve(
             binary = _bind(listening, wanted.host, wanted.binary_port)
             web = _bind(listening, wanted.host, wanted.web_port)
             with trio.CancelScope(shield=True):
-                await _serve(config, data_dir, division, binary, web, stop, task_status)
+                await _serve(config, data_dir, division, dropped_log_lines, binary, web, stop, task_status)
 
 
 @contextlib.asynccontextmanager
@@ -184,6 +187,7 @@ async def _serve(
     config: Config,
     data_dir: str,
     division: Division,
+    dropped_log_lines: Callable[[], int],
     binary: list[socket.socket],
     web: list[socket.socket],
     stop: trio.CancelScope,
@@ -234,9 +238,10 @@ async def _serve(
             backup = Backup(disk, data_dir, metadata, metadata_values, bookie, indexes)
             health = HealthCheck(rooms, watch.gone)
             with stop:
+                process = Process(memory, backup, health, dropped_log_lines)
                 doors = _Doors(binary, web, division)
                 disk.wait_for_descriptors(doors.make_room_soon())
-                await _listen(config, rooms, topics, memory, backup, health, doors, task_status)
+                await _listen(config, rooms, topics, process, doors, task_status)
             storage.start_soon(_end_waiting, disk)
             if failure.error is None:
                 with trio.move_on_after(STOP_SECONDS) as deadline:
@@ -314,16 +319,13 @@ async def _listen(
     config: Config,
     rooms: Rooms,
     topics: Topics,
-    memory: MemoryMeter,
-    backup: Backup,
-    health: HealthCheck,
+    process: Process,
     doors: _Doors,
     task_status: trio.TaskStatus[Addresses],
 ) -> None:
     from geminga.admin.http.connection import serve_http
     from geminga.admin.http.own_host import OwnHost
     from geminga.admin.routes.table import router_for
-    from geminga.broker.operator.view import View
 
     binary_port = doors.binary[0].getsockname()[1]
     web_port = doors.web[0].getsockname()[1]
@@ -333,7 +335,7 @@ async def _listen(
 
     generation = await rooms.ledger_ids.next()
     connections = Connections(topics, rooms, service_url=url_for, generation=generation)
-    view = View(rooms, topics, connections, config, binary_port, web_port, memory, backup, health)
+    view = View(rooms, topics, connections, config, binary_port, web_port, process)
 
     async def serve_binary(sock: socket.socket, visit: Visit) -> None:
         await connections.serve(sock, visit.busy)

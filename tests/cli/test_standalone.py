@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import re
 import signal
@@ -93,12 +92,13 @@ async def test_a_second_signal_later_ends_at_once(monkeypatch: pytest.MonkeyPatc
     def leave(code: int) -> None:
         raise SystemExit(code)
 
+    said: list[str] = []
     monkeypatch.setattr(standalone, "SAME_WISH_SECONDS", -1.0)
     monkeypatch.setattr(os, "_exit", leave)
-    monkeypatch.setattr(logging, "shutdown", lambda: None)
     async with contextlib.aclosing(signals()) as received:
         with pytest.raises(SystemExit):
-            await standalone._stop_on(received, trio.CancelScope())
+            await standalone._stop_on(received, trio.CancelScope(), lambda: said.append("all"))
+    assert said == ["all"], "what is logged before is written"
 
 
 def test_a_terminal_gets_no_line_of_json(tmp_path: Path) -> None:

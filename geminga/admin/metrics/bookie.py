@@ -1,4 +1,4 @@
-"""The bookie's metrics by BookKeeper's names, and the memory's by ours, as data: `metrics` draws them up.
+"""The bookie's metrics by BookKeeper's names, others by ours, as data: `exposition.py` draws them up.
 
 Only what is measured: no quantiles of latencies that nobody keeps, nothing for parts that are not here. Like
 the real bookie's they have no cluster label. Counters start with the process.
@@ -174,4 +174,12 @@ def memory_figures(memory: MemoryStatistics) -> Iterator[Figure]:
         "geminga_tail_cache_entries_missed",
         "Entries read from the bookie, its caches included, and not from the tail cache",
         memory.tail_entries_missed,
+    )
+
+
+def log_figures(dropped_lines: int) -> Iterator[Figure]:
+    yield _one(
+        "geminga_log_dropped_lines",
+        "Lines of standard output and standard error that were dropped: not read in time, or not writable",
+        dropped_lines,
     )

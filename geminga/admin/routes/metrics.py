@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from geminga.admin.http.router import Request, Response, Router, json_response
-from geminga.admin.metrics.bookie import bookie_figures, memory_figures
+from geminga.admin.metrics.bookie import bookie_figures, log_figures, memory_figures
 from geminga.admin.view.broker import BrokerView
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -33,6 +33,7 @@ class MetricsRoutes:
         figures = [
             *bookie_figures(view.bookie_statistics(), view.recovery_report(), view.stored_counts()),
             *memory_figures(view.memory_statistics()),
+            *log_figures(view.dropped_log_lines()),
         ]
 
         def draw_up() -> bytes:

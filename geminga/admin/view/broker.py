@@ -165,3 +165,7 @@ class BrokerView(Protocol):
     async def backup(self, directory: str) -> BackupReport:
         """A consistent copy of all data in a new directory, durable on return. Conflict says why not."""
         ...
+
+    def dropped_log_lines(self) -> int:
+        """Lines of the log that found no room or no reader, since the start."""
+        ...

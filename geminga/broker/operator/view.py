@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
@@ -46,6 +46,15 @@ ACCESS_MODES = {
 }
 
 
+class Process(NamedTuple):
+    """What only the process as a whole can answer, or do."""
+
+    memory: Callable[[], MemoryStatistics]
+    backup: Callable[[str], Awaitable[BackupReport]]
+    health: Callable[[], Awaitable[HealthReport]]
+    dropped_log_lines: Callable[[], int]
+
+
 class View:
     """Reads of the broker's state, and what an operator may ask of it."""
 
@@ -57,18 +66,16 @@ class View:
         config: Config,
         binary_port: int,
         web_port: int,
-        memory: Callable[[], MemoryStatistics],
-        backup: Callable[[str], Awaitable[BackupReport]],
-        health: Callable[[], Awaitable[HealthReport]],
+        process: Process,
     ) -> None:
         self.config = config
         self.namespaces = rooms.namespaces
         self.policies = rooms.policies
         self.binary_port = binary_port
         self.web_port = web_port
-        self.memory_statistics = memory
-        self._backup = backup
-        self._health = health
+        self.memory_statistics = process.memory
+        self.dropped_log_lines = process.dropped_log_lines
+        self._process = process
         self.delayed = DelayedOperator(topics, allows_damage=config.chaos_enabled)
         self._rooms = rooms
         self._topics = topics
@@ -76,10 +83,10 @@ class View:
         self._connections = connections
 
     async def backup(self, directory: str) -> BackupReport:
-        return await self._backup(directory)
+        return await self._process.backup(directory)
 
     async def health(self) -> HealthReport:
-        return await self._health()
+        return await self._process.health()
 
     # -- topics ----------------------------------------------------------------------------------------------
 

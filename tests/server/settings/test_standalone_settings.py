@@ -7,7 +7,7 @@ import gc
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -41,11 +41,17 @@ def conf_file(root: Path, keys: dict[str, str]) -> str:
 
 
 def test_every_key_of_the_file_reaches_the_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     given: list[tuple[Config, str]] = []
 
-    async def serve(config: Config, *, data_dir: str, task_status: trio.TaskStatus[Addresses]) -> None:
+    async def serve(
+        config: Config,
+        *,
+        data_dir: str,
+        dropped_log_lines: Callable[[], int],
+        task_status: trio.TaskStatus[Addresses],
+    ) -> None:
         given.append((config, data_dir))
         task_status.started(Addresses(1, 2))
 
@@ -59,7 +65,7 @@ def test_every_key_of_the_file_reaches_the_server(
         name for name in Config.__struct_fields__ if getattr(config, name) != getattr(Config(), name)
     ]
     assert differing == list(Config.__struct_fields__), "every key has another value than its default"
-    assert json.loads(capsys.readouterr().out)["binary"] == "pulsar://broker.example:1"
+    assert json.loads(capfd.readouterr().out)["binary"] == "pulsar://broker.example:1"
 
 
 @pytest.mark.parametrize(
@@ -91,16 +97,16 @@ def test_a_flag_sets_its_key_and_no_other(flags: list[str], expected: Config) ->
     ],
 )
 def test_the_ready_line_names_the_address_that_clients_use(
-    keys: dict[str, str], host: str, capsys: pytest.CaptureFixture[str]
+    keys: dict[str, str], host: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     standalone._Broker(config_of(keys), "/data")._announce(Addresses(1, 2))
-    ready = json.loads(capsys.readouterr().out)
+    ready = json.loads(capfd.readouterr().out)
     assert (ready["binary"], ready["web"]) == (f"pulsar://{host}:1", f"http://{host}:2")
 
 
 @pytest.mark.parametrize(("key", "flag"), [("brokerServicePort", "--port"), ("webServicePort", "--web-port")])
 def test_a_port_of_the_file_that_is_taken_is_named_with_its_flag(
-    key: str, flag: str, capsys: pytest.CaptureFixture[str]
+    key: str, flag: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     other = {"brokerServicePort": "0", "webServicePort": "0"}
     error = OSError(errno.EADDRINUSE, "taken")
@@ -108,14 +114,14 @@ def test_a_port_of_the_file_that_is_taken_is_named_with_its_flag(
         port = taken.getsockname()[1]
         keys = {**other, key: str(port), "bindAddress": "127.0.0.2"}
         assert standalone._Broker(config_of(keys), "/data").explain(error) == standalone.EXIT_PORT_TAKEN
-    [line] = capsys.readouterr().err.splitlines()
+    [line] = capfd.readouterr().err.splitlines()
     assert line.startswith(f"geminga standalone: port {port} is already taken by ")
     assert line.endswith(f"; choose another with {flag} or stop that one")
 
 
 def test_an_address_of_the_file_that_is_not_this_machines_is_named(
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     broker = standalone._Broker(config_of({"bindAddress": "192.0.2.1"}), "/data")
     assert broker.explain(OSError(errno.EADDRNOTAVAIL, "not here")) == EXIT_USAGE
-    assert "bindAddress 192.0.2.1: not an address of this machine" in capsys.readouterr().err
+    assert "bindAddress 192.0.2.1: not an address of this machine" in capfd.readouterr().err

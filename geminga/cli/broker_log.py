@@ -1,0 +1,104 @@
+"""The broker's log on standard error: a kind of trouble that clients bring about is told once, then counted.
+
+`Repeats` decides, `BrokerLog` writes. Ten thousand bad connections are two lines a minute then, and not ten
+thousand. What storage says is never left out: each such line is about another file or ledger.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from geminga.cli.output_thread import OutputThread
+
+ROUND_SECONDS = 60.0
+"""Trouble that goes on is told again after this, with the count of what was left out."""
+COLLAPSED_LOGGERS = frozenset({"geminga.broker", "geminga.admin"})
+"""What they warn of, clients can bring about, as often as they like."""
+KINDS_MAX = 256
+MESSAGE_CHARS_MAX = 1000
+"""Of a message that was left out and may stand for all of its kind."""
+FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+Kind = tuple[object, ...]
+
+
+class Repeats:
+    """Which records of a round are written, and what stands for the others. Pure."""
+
+    def __init__(self) -> None:
+        self._left_out: dict[Kind, tuple[int, str, logging.LogRecord]] = {}
+
+    def admits(self, record: logging.LogRecord) -> bool:
+        """Whether to write it: it is the first of its kind in this round, or of no kind that is counted."""
+        kind = kind_of(record)
+        if kind is None:
+            return True
+        count, _, first = self._left_out.get(kind, (-1, "", record))
+        if count < 0 and len(self._left_out) >= KINDS_MAX:
+            return True
+        # Only as text: arguments may hold on to a connection.
+        message = record.getMessage()[:MESSAGE_CHARS_MAX] if count >= 0 else ""
+        self._left_out[kind] = (count + 1, message, first)
+        return count < 0
+
+    def end_round(self) -> list[logging.LogRecord]:
+        """One record for each kind of which some were left out; all are written anew from now on."""
+        left_out, self._left_out = self._left_out, {}
+        return [_summary(first, count, last) for count, last, first in left_out.values() if count]
+
+
+def kind_of(record: logging.LogRecord) -> Kind | None:
+    """What makes two records the same trouble: the place that logs them and the kind of error they report.
+    None: each is written.
+    """
+    if record.name not in COLLAPSED_LOGGERS:
+        return None
+    if record.exc_info and record.exc_info[1] is not None:
+        return record.name, record.msg, type(record.exc_info[1]), _raised_at(record.exc_info[1])
+    if record.levelno != logging.WARNING:
+        return None
+    errors = (type(given) for given in record.args or () if isinstance(given, BaseException))
+    return record.name, record.msg, *errors
+
+
+def _raised_at(error: BaseException) -> tuple[str, int] | None:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace and (trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+
+
+def _summary(first: logging.LogRecord, count: int, last: str) -> logging.LogRecord:
+    text = f"{last} (the last of {count} more of this kind in {ROUND_SECONDS:.0f} s)"
+    return logging.LogRecord(first.name, first.levelno, first.pathname, first.lineno, text, None, None)
+
+
+class BrokerLog(logging.StreamHandler[OutputThread]):
+    """Lines on `stream`; at level debug all of them, else without repeats."""
+
+    def __init__(self, stream: OutputThread, level: str) -> None:
+        super().__init__(stream)
+        self.setFormatter(logging.Formatter(FORMAT))
+        self._repeats = Repeats() if level != "debug" else None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._repeats is None or self._repeats.admits(record):
+            super().emit(record)
+
+    def tell_counts(self) -> None:
+        """End the round: what it left out is told as counts."""
+        if self._repeats is not None:
+            self.acquire()
+            try:
+                for record in self._repeats.end_round():
+                    super().emit(record)
+            finally:
+                self.release()
+
+    async def end_rounds(self) -> None:
+        """Tell the counts now and then, until cancelled."""
+        while True:
+            await trio.sleep(ROUND_SECONDS)
+            self.tell_counts()
