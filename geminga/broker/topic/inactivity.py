@@ -7,15 +7,20 @@ it begins anew.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from geminga.broker.topic.topic import Topic
 
 log = logging.getLogger("geminga.broker")
+deletion_log = logging.getLogger("geminga.topics")
+"""Of its own: warnings of `geminga.broker` are left out when they repeat, and these never."""
 
 CAUGHT_UP = "delete_when_subscriptions_caught_up"
 MINUTE_MS = 60_000
+NAMES_TOLD_MAX = 20
+"""Of topics that one round deleted; at level debug the log has them all."""
 
 
 def is_to_go(topic: Topic) -> bool:
@@ -43,6 +48,38 @@ def _is_retained(topic: Topic, idle_ms: int) -> bool:
     """Whether it has messages that retention by time still holds. Retention of nothing keeps no topic."""
     retention_ms = topic.policies.retention.time_ms
     return topic.ledger.number_of_entries > 0 and (retention_ms < 0 or idle_ms < retention_ms)
+
+
+class IdleDeletions:
+    """What one round of the check deletes: told in one line at its end."""
+
+    def __init__(self) -> None:
+        self._deleted: list[tuple[str, int]] = []
+
+    def note(self, name: str, entries: int) -> None:
+        """A topic goes, with so many entries."""
+        log.debug("%s: deleted with %d entries, as no client has used it", name, entries)
+        self._deleted.append((name, entries))
+
+    def tell(self) -> None:
+        """Log the round, if it deleted anything: a warning if entries went too."""
+        deleted, self._deleted = self._deleted, []
+        if deleted:
+            has_entries = any(entries for _, entries in deleted)
+            deletion_log.log(logging.WARNING if has_entries else logging.INFO, "%s", deletions_line(deleted))
+
+
+def deletions_line(deleted: Sequence[tuple[str, int]]) -> str:
+    """Topics and their entries in one line; those with the most entries are named."""
+    most = sorted(deleted, key=lambda each: -each[1])[:NAMES_TOLD_MAX]
+    names = [f"{name} ({entries} entries)" if entries else name for name, entries in most]
+    if len(deleted) > len(most):
+        names.append(f"and {len(deleted) - len(most)} more")
+    entries = sum(entries for _, entries in deleted)
+    return (
+        f"{len(deleted)} topics with {entries} entries deleted, as no client has used them ("
+        f"brokerDeleteInactiveTopicsEnabled, inactiveTopicPolicies): {', '.join(names)}"
+    )
 
 
 async def expire_subscriptions(topic: Topic) -> None:

@@ -13,7 +13,7 @@ import trio
 
 from geminga.broker.schemas.registry import SchemaRegistry
 from geminga.broker.topic.backlog_quota import enforce
-from geminga.broker.topic.inactivity import expire_subscriptions, is_to_go
+from geminga.broker.topic.inactivity import IdleDeletions, expire_subscriptions, is_to_go
 from geminga.broker.topic.topic import Topic
 from geminga.errors import (
     BadVersion,
@@ -86,7 +86,9 @@ class Topics:
         nursery.start_soon(self._rooms.tail_cache.run_forever)
         nursery.start_soon(self._every, settings.trim_interval_s, Topic.trim)
         nursery.start_soon(self._every, settings.expiry_interval_s, Topic.expire)
-        nursery.start_soon(self._every, settings.inactive_topics_interval_s, self._delete_if_idle)
+        idle = IdleDeletions()
+        delete = partial(self._delete_if_idle, deletions=idle)
+        nursery.start_soon(self._every, settings.inactive_topics_interval_s, delete, idle.tell)
         nursery.start_soon(self._every, settings.subscription_expiry_interval_s, expire_subscriptions)
         nursery.start_soon(self._every, settings.dedup_upkeep_s, Topic.upkeep_deduplication)
         if settings.write_timeout_s:
@@ -111,16 +113,27 @@ class Topics:
                 for topic in tuple(self.loaded.values()):
                     topic.fail_overdue(accepted_before_s)
 
-    async def _every(self, interval_s: float, work: Callable[[Topic], Awaitable[None]]) -> None:
-        """Do `work` on every loaded topic, every so often; what goes wrong with one is that one's."""
+    async def _every(
+        self,
+        interval_s: float,
+        work: Callable[[Topic], Awaitable[None]],
+        end_round: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Do `work` on every loaded topic, every so often; what goes wrong with one is that one's.
+
+        `end_round` is called after each round, also after one that is cancelled.
+        """
         while True:
             await trio.sleep(interval_s)
-            for topic in tuple(self.loaded.values()):
-                if not topic.closing:
-                    try:
-                        await work(topic)
-                    except GemingaError as error:
-                        log.warning("%s: %s", topic.name, error)
+            try:
+                for topic in tuple(self.loaded.values()):
+                    if not topic.closing:
+                        try:
+                            await work(topic)
+                        except GemingaError as error:
+                            log.warning("%s: %s", topic.name, error)
+            finally:
+                end_round()
 
     async def close(self) -> None:
         """Close every topic, many at a time; nothing is loaded any more."""
@@ -418,17 +431,10 @@ class Topics:
         finally:
             self._forget(topic)
 
-    async def _delete_if_idle(self, topic: Topic) -> None:
+    async def _delete_if_idle(self, topic: Topic, deletions: IdleDeletions) -> None:
         if is_to_go(topic):
             topic.closing = True  # from now on nobody joins, and no message is taken that would be lost
-            entries = topic.ledger.number_of_entries
-            log.log(
-                logging.WARNING if entries else logging.INFO,
-                "%s: deleted with %d entries, as nobody has used it (brokerDeleteInactiveTopicsEnabled, "
-                "inactiveTopicPolicies)",
-                topic.name,
-                entries,
-            )
+            deletions.note(str(topic.name), topic.ledger.number_of_entries)
             await self._to_the_end(partial(self._delete_one, topic))
 
     async def unload(self, name: TopicName) -> None:

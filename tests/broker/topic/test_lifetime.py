@@ -14,6 +14,7 @@ from trio.testing import MockClock
 from geminga.broker.topic.producer import Producer
 from geminga.errors import ServiceNotReady
 from geminga.metadata.records import topic_policies_path
+from geminga.names import TopicName
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import Send
 from tests.broker.dispatch_rig import FakeOutbox
@@ -141,7 +142,7 @@ async def test_nobody_joins_a_topic_that_is_about_to_go(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Or its messages would be confirmed, and gone."""
-    caplog.set_level("INFO", "geminga.broker")
+    caplog.set_level("INFO")
     async with open_broker() as broker:
         topic = await broker.topics.get(TOPIC, create=False)
         await broker.set("T/inactiveTopicPolicies", {**NO_SUBSCRIPTIONS, "maxInactiveDurationSeconds": 0})
@@ -158,5 +159,25 @@ async def test_nobody_joins_a_topic_that_is_about_to_go(
         monkeypatch.setattr(broker.topics, "_to_the_end", somebody_was_faster)
         await broker.wait(6)
         assert refused == [f"topic {TOPIC} is closing; look it up again"]
-        assert "deleted with 0 entries, as nobody has used it" in caplog.text
+        assert "1 topics with 0 entries deleted, as no client has used them" in caplog.text
         assert await broker.stats() == 404
+
+
+async def test_a_round_that_deletes_many_topics_is_one_line(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with open_broker() as broker:
+        await broker.publish(3, 100)
+        for number in range(30):
+            await broker.topics.get(TopicName.parse(f"{TOPIC}-{number}"), create=True)
+        caplog.clear()
+        await broker.set("N/inactiveTopicPolicies", {**NO_SUBSCRIPTIONS, "maxInactiveDurationSeconds": 0})
+        await broker.wait(6)
+        assert broker.topics.loaded == {}
+    lines = [record for record in caplog.records if "deleted" in record.getMessage()]
+    assert [record.levelname for record in lines] == ["WARNING"], "entries went"
+    text = lines[0].getMessage()
+    assert text.startswith("31 topics with 3 entries deleted, as no client has used them")
+    assert f": {TOPIC} (3 entries), {TOPIC}-0, " in text
+    assert text.endswith(", and 11 more")
