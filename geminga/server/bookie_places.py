@@ -100,6 +100,7 @@ def _open_index(disk: Disk, path: str, cache: BlockCache, held: contextlib.ExitS
 def open_database(disk: Disk, path: str, cache: BlockCache, held: contextlib.ExitStack) -> RocksKeyValue:
     """Created if absent; `held` closes it. Blocking. CorruptData if it is damaged."""
     disk.make_directory(path)
+    disk.close_to_others(path)
     values = RocksKeyValue(path, block_cache=cache)
     held.callback(values.close)
     return values

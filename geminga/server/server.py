@@ -241,7 +241,7 @@ async def _serve(
                 process = Process(memory, backup, health, dropped_log_lines)
                 doors = _Doors(binary, web, division)
                 disk.wait_for_descriptors(doors.make_room_soon())
-                await _listen(config, rooms, topics, process, doors, task_status)
+                await _listen(config, rooms, topics, process, doors, memory.started, task_status)
             storage.start_soon(_end_waiting, disk)
             if failure.error is None:
                 with trio.move_on_after(STOP_SECONDS) as deadline:
@@ -321,6 +321,7 @@ async def _listen(
     topics: Topics,
     process: Process,
     doors: _Doors,
+    started: Callable[[], None],
     task_status: trio.TaskStatus[Addresses],
 ) -> None:
     from geminga.admin.http.connection import serve_http
@@ -348,5 +349,5 @@ async def _listen(
             own = OwnHost(names.own, listed=names.listed, is_loopback=listener.is_loopback(sock))
             serve_web = functools.partial(serve_http, application=router, own=own)
             service.start_soon(listener.accept_forever, sock, service, doors.to_web, serve_web)
-        memory.started()
+        started()
         task_status.started(Addresses(binary_port, web_port))

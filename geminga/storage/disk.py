@@ -20,6 +20,7 @@ import io
 import logging
 import os
 import shutil
+import stat
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -40,6 +41,8 @@ _VECTORS_MAX = 1024
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """At an open: nothing was begun, the disk is sound, and trying again helps."""
 _RETRY_S_MIN, _RETRY_S_MAX = 0.01, 0.5
+FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
+"""What holds messages is its owner's alone; the process' mask may take more away."""
 
 
 class DirectoryInUse(StorageError):
@@ -129,6 +132,12 @@ class Disk(Protocol):
 
     def make_directory(self, path: str) -> None:
         """Create it and its parents, all durable on return; nothing happens if it exists."""
+        ...
+
+    def close_to_others(self, path: str) -> None:
+        """Take group and others off a directory that an earlier version made: all below is out of their reach
+        then. Left as it is where the system refuses.
+        """
         ...
 
     def sync_directory(self, path: str) -> None: ...
@@ -304,9 +313,13 @@ class RealDisk:
     An open that fails for want of descriptors or memory raises OutOfDescriptors at once. Between
     `wait_for_descriptors` and `stop_waiting` it is tried until it succeeds instead, except on the event loop:
     the storage stands still meanwhile, and nothing is lost.
+
+    Files and directories that it creates are for their owner alone, unless `for_owner` is False: then the
+    process' mask decides, as for what any program writes for its user.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, for_owner: bool = True) -> None:
+        self._file_mode, self._directory_mode = (FILE_MODE, DIRECTORY_MODE) if for_owner else (0o666, 0o777)
         self._limiter: trio.CapacityLimiter | None = None
         self._make_room: Callable[[], None] | None = None
         self._no_waiting = threading.Event()
@@ -346,8 +359,14 @@ class RealDisk:
         parent = os.path.dirname(path)
         self.make_directory(parent)
         with _translated("create directory", path):
-            os.mkdir(path)
+            os.mkdir(path, self._directory_mode)
         self.sync_directory(parent)
+
+    def close_to_others(self, path: str) -> None:
+        with contextlib.suppress(OSError):
+            mode = stat.S_IMODE(os.stat(path).st_mode)
+            if mode & 0o077:
+                os.chmod(path, mode & ~0o077)
 
     def sync_directory(self, path: str) -> None:
         if sys.platform == "win32":
@@ -420,7 +439,7 @@ class RealDisk:
 
     def _open_file(self, path: str, flags: int, doing: str) -> File:
         flags |= os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-        descriptor = self._opened(functools.partial(os.open, path, flags, 0o644), doing, path)
+        descriptor = self._opened(functools.partial(os.open, path, flags, self._file_mode), doing, path)
         with _translated(doing, path):
             return RealFile(path, descriptor)
 
@@ -461,8 +480,7 @@ class RealDirectoryLock:
 
     def __init__(self, path: str) -> None:
         name = os.path.join(path, "lock")
-        with _translated("lock", name):
-            file = open(name, "a+b", buffering=0)  # noqa: SIM115 (open for as long as the lock is held)
+        file = _open_lock(name)
         try:
             _claim(file)
         except OSError as error:
@@ -480,6 +498,23 @@ class RealDirectoryLock:
     def release(self) -> None:
         """Let go. The file stays: if it were removed, two later owners could lock different files."""
         self._file.close()
+
+
+def _open_lock(name: str) -> io.FileIO:
+    """Created if absent; emptied by whoever gets the lock, so it has to be a file of its own."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    refused = f"{name}: is a link or no file, and its target would be emptied: remove it, and start again"
+    if os.path.islink(name) or (os.path.exists(name) and not os.path.isfile(name)):
+        raise StorageError(refused)
+    try:
+        descriptor = os.open(name, flags | getattr(os, "O_NOFOLLOW", 0), FILE_MODE)
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # it has become a link since
+            raise StorageError(refused) from None
+        raise storage_error(error, "lock", name) from error
+    with contextlib.suppress(OSError):  # of an earlier version; whoever may read it may hold the lock
+        os.chmod(name, FILE_MODE)
+    return io.FileIO(descriptor, "a+")
 
 
 def _owner(file: io.FileIO) -> str:

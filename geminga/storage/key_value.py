@@ -11,6 +11,8 @@ Facts about `rocksdict` that the shape of this file comes from, each held by a t
 - What RocksDB holds to be the torn end of a log may be damage to synced data, and some damage makes it loop
   for ever. So each sync leaves a mark in the log, and logs are checked before RocksDB reads them
   (`rocksdb_log_format`).
+- It makes files with mode 0644, and has no option for another one. So opening one for writing narrows the
+  mask of the process.
 - All errors are plain `Exception`s that carry RocksDB's text.
 """
 
@@ -145,7 +147,10 @@ class RocksKeyValue:
         self._failed: StorageError | None = None
         self._closed = False
         self._no_sync = rocksdict.WriteOptions()
+        _check_name(path)
         check_logs(path)
+        if not read_only:
+            _make_private_files()
         try:
             self._db = rocksdict.Rdict(
                 path, _options(self._cache._cache, write_buffer_bytes), access_type=_access(read_only)
@@ -318,6 +323,22 @@ class RocksKeyValue:
         if doing != "write" and text.startswith(_FILE_MISSING):
             return CorruptData(f"{self.path}: damaged, a file is missing, cannot {doing}: {text}")
         return StorageError(f"{self.path}: cannot {doing}: {text}")
+
+
+def _check_name(path: str) -> None:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise StorageError(
+            f"{path}: the name is not UTF-8, and RocksDB takes no other; rename the directory"
+        ) from None
+
+
+def _make_private_files() -> None:
+    """RocksDB makes files at any time, on threads of its own, with the mode that the process' mask leaves.
+    From now on that is the owner's part of it.
+    """
+    os.umask(os.umask(0o077) | 0o077)
 
 
 def destroy(path: str) -> None:

@@ -106,6 +106,9 @@ class SimDisk:
         self.step("make_directory", path)
         self._directories.add(path)
 
+    def close_to_others(self, path: str) -> None:
+        """There are no others."""
+
     def sync_directory(self, path: str) -> None:
         self.step("sync_directory", path)
         self._names.sync(path)

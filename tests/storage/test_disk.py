@@ -5,6 +5,7 @@ has.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import subprocess
 import sys
@@ -18,7 +19,11 @@ import trio
 
 from geminga.errors import StorageError
 from geminga.storage import disk as disk_module
+<<<<<<< HEAD
 from geminga.storage.disk import DirectoryInUse, Disk, DiskFull, OutOfDescriptors, RealDisk, storage_error
+=======
+from geminga.storage.disk import Buffer, DirectoryInUse, Disk, DiskFull, RealDisk, storage_error
+>>>>>>> 561905d (Keep data files and directories for their owner alone)
 from simulation.disk.sim_disk import SimDisk
 from tests.e2e.child_process import running
 
@@ -199,9 +204,14 @@ async def test_cancelling_waits_for_the_call(tmp_path: Path) -> None:
     assert done == [True]
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_a_lock_is_held_even_where_its_owner_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "lock").symlink_to("/dev/full")
+def test_a_lock_is_held_even_where_its_owner_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(io.FileIO):
+        def write(self, data: Buffer) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(io, "FileIO", Full)
     lock = RealDisk().lock(str(tmp_path))
     with pytest.raises(DirectoryInUse, match="already in use by another process"):
         RealDisk().lock(str(tmp_path))
@@ -209,6 +219,7 @@ def test_a_lock_is_held_even_where_its_owner_cannot_be_written(tmp_path: Path) -
     RealDisk().lock(str(tmp_path)).release()
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
 async def test_an_open_without_descriptors_waits_until_there_are_some(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -277,3 +288,56 @@ def test_a_sync_or_a_write_without_memory_is_a_failed_disk(
             failing()
         assert not isinstance(failure.value, OutOfDescriptors)
     file.close()
+=======
+def test_a_lock_that_is_a_link_is_refused_and_its_target_stays(tmp_path: Path) -> None:
+    target = tmp_path / "letters"
+    target.write_text("dear")
+    for name, points_to in (("a", target), ("b", tmp_path / "nothing"), ("c", Path(os.devnull))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "lock").symlink_to(points_to)
+        with pytest.raises(StorageError, match=rf"{name}/lock: is a link or no file.*remove it"):
+            RealDisk().lock(str(tmp_path / name))
+    (tmp_path / "d" / "lock").mkdir(parents=True)
+    with pytest.raises(StorageError, match=r"d/lock: is a link or no file"):
+        RealDisk().lock(str(tmp_path / "d"))
+    assert target.read_text() == "dear"
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_what_is_created_is_its_owners_alone(tmp_path: Path) -> None:
+    disk, data = RealDisk(), str(tmp_path / "new" / "data")
+    before = os.umask(0)  # the mask takes nothing away here
+    try:
+        disk.make_directory(data)
+        disk.create(f"{data}/created").close()
+        disk.replace_file(f"{data}/replaced", b"x")
+        disk.lock(data).release()
+        shared = RealDisk(for_owner=False)
+        shared.make_directory(f"{data}/shared")
+        shared.create(f"{data}/shared/created").close()
+    finally:
+        os.umask(before)
+    assert modes_below(tmp_path / "new") == {
+        ".": 0o700,
+        "data": 0o700,
+        "data/created": 0o600,
+        "data/lock": 0o600,
+        "data/replaced": 0o600,
+        "data/shared": 0o777,
+        "data/shared/created": 0o666,
+    }
+
+
+def test_an_older_directory_and_lock_are_closed_to_others(tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    old.mkdir(0o755)
+    (old / "lock").touch(0o644)
+    RealDisk().lock(str(old)).release()
+    RealDisk().close_to_others(str(old))
+    assert modes_below(old) == {".": 0o700, "lock": 0o600}
+
+
+def modes_below(directory: Path) -> dict[str, int]:
+    found = [directory, *directory.rglob("*")]
+    return {str(path.relative_to(directory)): path.stat().st_mode & 0o777 for path in found}
+>>>>>>> 561905d (Keep data files and directories for their owner alone)

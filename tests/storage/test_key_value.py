@@ -450,3 +450,10 @@ def test_a_file_that_cannot_be_opened_is_named(log: Path, tmp_path: Path, read_o
     (path / "rocksdict-config.json").mkdir()
     with pytest.raises(StorageError, match="rocksdict-config.json: cannot open"):
         RocksKeyValue(str(path), read_only=read_only)
+
+
+def test_a_directory_whose_name_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    with pytest.raises(StorageError, match="the name is not UTF-8"):
+        RocksKeyValue(path)
+    assert not os.path.exists(path)

@@ -138,6 +138,7 @@ class IndexDatabase:
             else:
                 self._rename(anew, self.path)
         disk.make_directory(self.path)
+        disk.close_to_others(self.path)
         noted = ""
         if disk.exists(note):
             noted = disk.read_file(note).decode(errors="replace").strip() or f"{note} asks for a new index"

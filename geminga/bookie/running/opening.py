@@ -59,11 +59,13 @@ def _open_all(
 ) -> Opened:
     share = ledger_directory_share(settings, len(ledgers))
     replays, storages = [], []
-    for directory in journals:
-        disk.make_directory(journal_directory(directory))
+    for directory in map(journal_directory, journals):
+        disk.make_directory(directory)
+        disk.close_to_others(directory)
     for place in ledgers:
         directory = entry_log_directory(place.directory)
         disk.make_directory(directory)
+        disk.close_to_others(directory)
         index = LedgerIndex(place.key_value, journals=len(journals))
         index.load()
         logs = EntryLogs(disk, directory)

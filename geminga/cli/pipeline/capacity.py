@@ -51,7 +51,7 @@ def run(parser: Parser, arguments: Sequence[str]) -> int:
         from geminga.pipeline.buckets.capacity_plot import png_of
         from geminga.storage.disk import RealDisk
 
-        RealDisk().replace_file(os.path.abspath(flags.png), png_of(rows))
+        RealDisk(for_owner=False).replace_file(os.path.abspath(flags.png), png_of(rows))
     return EXIT_OK
 
 

@@ -45,7 +45,7 @@ class WholeDirectory:
         from geminga.errors import StorageError
         from geminga.storage.disk import RealDisk
 
-        self._disk = RealDisk()
+        self._disk = RealDisk(for_owner=False)
         self._final = os.path.abspath(directory)
         self.path = self._final + ".part"
         """Where to write meanwhile."""

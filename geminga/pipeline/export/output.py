@@ -52,7 +52,7 @@ class Output:
 
     def __init__(self, directory: str, *, resume: bool) -> None:
         """`resume`: add a run to what is there, if it is there. Raises `PipelineError`, `StorageError`."""
-        self._disk = RealDisk()
+        self._disk = RealDisk(for_owner=False)
         self._final = directory
         self._lock: DirectoryLock | None = None
         self._is_new = not (resume and self._disk.exists(directory))

@@ -12,7 +12,7 @@ import trio
 from geminga.admin.http.router import Request, Response, Router
 from geminga.admin.routes.table import router_for
 from geminga.broker.dispatch.consumer import SHARED, SUBSCRIPTION_TYPES, Consumer
-from geminga.broker.operator.view import View
+from geminga.broker.operator.view import Process, View
 from geminga.broker.policies.policies import EffectivePolicies
 from geminga.broker.policies.settings import BrokerSettings
 from geminga.broker.policies.values import InactiveTopic
@@ -233,6 +233,6 @@ async def open_broker(*, by_broker_time: bool = False) -> AsyncIterator[Broker]:
         recorded["brokerDeleteInactiveTopicsEnabled"] == "true",
     )
     async with open_topics(settings, ledgers, EffectivePolicies(inactive_topic=inactive)) as rig:
-        view = View(rig.rooms, rig.topics, None, Config(), 0, 0, lambda: None, None, None)  # type: ignore[arg-type, return-value]
+        view = View(rig.rooms, rig.topics, None, Config(), 0, 0, Process(None, None, None, int))  # type: ignore[arg-type]
         await rig.topics.get(TOPIC, create=True)
         yield Broker(rig.rooms, rig.topics, router_for(view))

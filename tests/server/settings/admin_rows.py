@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from geminga.admin.http.router import Request, Router
 from geminga.admin.routes.table import router_for
 from geminga.broker.connection.connection import Connections
-from geminga.broker.operator.view import View
+from geminga.broker.operator.view import Process, View
 from geminga.config.config import Config
 from geminga.config.memory_budget import memory_parts
 from geminga.errors import PeerError
@@ -83,7 +83,9 @@ def _router(rig: TopicsRig, config: Config) -> Router:
     caches = rooms.publish_memory, rooms.tail_cache, BlockCache(MIB)
     meter = MemoryMeter(parts, rig.bookie, *caches, (), rig.topics)
     connections = Connections(rig.topics, rooms, service_url=lambda sock: "", generation=1)
-    return router_for(View(rooms, rig.topics, connections, config, BINARY_PORT, WEB_PORT, meter, None, None))  # type: ignore[arg-type]
+    return router_for(
+        View(rooms, rig.topics, connections, config, BINARY_PORT, WEB_PORT, Process(meter, None, None, int))
+    )  # type: ignore[arg-type]
 
 
 async def _ask(router: Router, method: str, path: str, body: object = None) -> Any:
