@@ -115,6 +115,14 @@ def _run(flags: argparse.Namespace, streams: Streams, broker_log: BrokerLog) -> 
     for notice in loaded.notices:
         log.warning("%s", notice)
     data_dir = os.path.abspath(flags.data_dir or default_data_dir())
+    try:
+        data_dir.encode()
+    except UnicodeEncodeError:
+        print(
+            f"geminga standalone: {data_dir}: the name is not UTF-8; choose another one with --data-dir",
+            file=sys.stderr,
+        )
+        return EXIT_DATA_DIRECTORY
     broker = _Broker(loaded.config, data_dir)
     try:
         trio.run(broker.run, streams, broker_log)

@@ -295,6 +295,15 @@ def settings() -> dict[str, Setting]:
     return found
 
 
+def _is_utf_8(text: str) -> bool:
+    """Arguments and environment may have any bytes; Python marks those that are not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def load(
     *, file: ConfigFile | None = None, environment: Mapping[str, str], flags: Iterable[Property] = ()
 ) -> Loaded:
@@ -321,6 +330,8 @@ def load(
                 problems.append(_unknown(given, known))
             else:
                 notices.append(f"{_unknown(given, known)} It is ignored.")
+        elif not _is_utf_8(given.value):
+            problems.append(f"{given.source}: the value of {given.key} is not UTF-8")
         elif given.value == "":
             values.pop(setting.attribute, None)
         else:

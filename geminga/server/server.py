@@ -19,7 +19,7 @@ from typing import NamedTuple
 import trio
 
 from geminga.bookie.running.bookie import Bookie
-from geminga.bookie.running.directory_lists import DEFAULT
+from geminga.bookie.running.directory_lists import DEFAULT, SYSTEMS_NAMES
 from geminga.broker.connection.connection import Connections
 from geminga.broker.flow.publish_memory import PublishMemory
 from geminga.broker.flow.publish_rate import publish_limit
@@ -267,7 +267,7 @@ async def _end_waiting(disk: RealDisk) -> None:
 
 def _refuse_foreign(disk: Disk, data_dir: str) -> None:
     """A directory with something in it must be one of ours: better to stop than to mix with other files."""
-    names = set(disk.list(data_dir)) - {LOCK}
+    names = set(disk.list(data_dir)) - {LOCK, *SYSTEMS_NAMES}
     if names and METADATA not in names:
         raise ForeignDirectory(
             f"{data_dir} is not empty and not a data directory of Geminga (it has {sorted(names)[0]!r}, "

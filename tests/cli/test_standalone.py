@@ -302,3 +302,46 @@ def test_a_hint_is_given_where_it_helps(tmp_path: Path, capsys: pytest.CaptureFi
         first, *rest = capsys.readouterr().err.splitlines()
         assert first == f"geminga standalone: {error}"
         assert (len(rest), hint in "".join(rest)) == (bool(hint), True)
+
+
+def test_names_that_are_not_utf_8_are_refused_in_one_line(tmp_path: Path) -> None:
+    name = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    for arguments, code, expected in (
+        (("--data-dir", name), 4, "the name is not UTF-8; choose another one with --data-dir"),
+        (("--set", f"clusterName={name}"), 2, "the value of clusterName is not UTF-8"),
+        (("--set", f"ledgerDirectories={name}"), 2, "the value of ledgerDirectories is not UTF-8"),
+    ):
+        result = run("standalone", "--data-dir", str(tmp_path / "d"), *ANY_PORTS, *arguments)
+        assert result.returncode == code
+        assert expected in result.stderr
+        assert "Traceback" not in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_systems_leave_in_a_directory_does_not_make_it_foreign(tmp_path: Path) -> None:
+    data, disk = tmp_path / "data", tmp_path / "disk"
+    for directory in (data, disk):
+        (directory / "lost+found").mkdir(parents=True)
+        (directory / ".DS_Store").touch()
+    settings = {"journalDirectories": str(disk), "ledgerDirectories": str(disk)}
+    with BrokerProcess(data, settings=settings) as broker:
+        assert get(broker, "/admin/v2/brokers/health") == "ok"
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "letters").touch()
+    refused = run("standalone", "--data-dir", str(tmp_path / "other"), *ANY_PORTS)
+    assert refused.returncode == 4
+    assert "is not empty and not a data directory of Geminga (it has 'letters'" in refused.stderr
+
+
+@pytest.mark.parametrize("stray", ["journal/{}.journal", "entry-logs/{}.log"])
+def test_a_stray_file_with_a_number_that_no_bookie_gives_is_named(started: BrokerProcess, stray: str) -> None:
+    assert started.stop() == 0
+    file = started.data_dir / "bookie" / stray.format("9" * 20)
+    file.touch()
+    refused = run("standalone", "--data-dir", str(started.data_dir), *ANY_PORTS)
+    assert refused.returncode == 4
+    assert f"{file}: the number in its name is larger than any" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    file.unlink()
+    with BrokerProcess(started.data_dir) as again:
+        assert get(again, "/admin/v2/brokers/health") == "ok"

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from geminga.bookie.entry_logs.scan import read_footer_bytes, records_bytes
 from geminga.bookie.index.index_format import Row
-from geminga.bookie.records.file_names import ENTRY_LOG_SUFFIX, entry_log_path, parse_id
+from geminga.bookie.records.file_names import ENTRY_LOG_SUFFIX, entry_log_path, ids_in
 from geminga.bookie.records.records import Segment, compact, damaged_record
 from geminga.errors import CorruptData
 from geminga.storage.disk import Disk, File
@@ -40,8 +40,8 @@ class EntryLogs:
         self._closed = False
 
     def ids(self) -> list[int]:
-        names = self._disk.list(self.directory)
-        return [log_id for name in names if (log_id := parse_id(name, ENTRY_LOG_SUFFIX)) is not None]
+        """Of the files that are there now. StorageError if one has a number that no bookie gives."""
+        return ids_in(self.directory, self._disk.list(self.directory), ENTRY_LOG_SUFFIX)
 
     def load(self, ledger_id: int, row: Row, first: int, last: int) -> Segment:
         """Entries first..last of a row. CorruptData, with file and offset, if the first of them is damaged;

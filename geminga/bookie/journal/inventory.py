@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from geminga.bookie.journal.headers import USUAL_ALIGNMENT, FoundHeader, HeaderState, find_header, foreign_id
 from geminga.bookie.journal.journal_format import FILE_HEADERS_BYTES_MAX, FileHeader
 from geminga.bookie.journal.scan import Damage, JournalScan
-from geminga.bookie.records.file_names import JOURNAL_SUFFIX, journal_path, parse_id
+from geminga.bookie.records.file_names import JOURNAL_SUFFIX, ids_in, journal_path
 from geminga.bookie.records.journal_position import JournalPosition
 from geminga.storage.disk import Disk, File
 
@@ -31,11 +31,10 @@ class JournalInventory:
         self._disk = disk
         self._file_bytes = file_bytes
         self._directory = directory
-        ids = (parse_id(name, JOURNAL_SUFFIX) for name in disk.list(directory))
         self.found: dict[int, FoundHeader] = {}
         """By id, ascending."""
         self._let_go = 0
-        for journal_id in sorted(id_ for id_ in ids if id_ is not None):
+        for journal_id in sorted(ids_in(directory, disk.list(directory), JOURNAL_SUFFIX)):
             with self.open(journal_id) as file:
                 self.found[journal_id] = find_header(file, journal_id, alignment=alignment)
                 foreign = foreign_id(file, journal_id)

@@ -8,6 +8,12 @@ Ids are decimal, twenty digits, counted from 1, and never used twice.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from geminga.errors import StorageError
+
+ID_MAX = (1 << 63) - 1
+"""Ids are 64 bits in all formats, and the next one has to be, too."""
 JOURNAL_SUFFIX = ".journal"
 ENTRY_LOG_SUFFIX = ".log"
 
@@ -32,3 +38,21 @@ def parse_id(name: str, suffix: str) -> int | None:
     """The id in a file name of this kind, or None for any other name."""
     stem = name.removesuffix(suffix)
     return int(stem) if stem != name and stem.isascii() and stem.isdigit() else None
+
+
+def ids_in(directory: str, names: Iterable[str], suffix: str) -> list[int]:
+    """The ids of the files of this kind among the names in a directory, in their order.
+
+    StorageError if one is beyond `ID_MAX`: no bookie has written it, and none could go on after it.
+    """
+    ids = []
+    for name in names:
+        number = parse_id(name, suffix)
+        if number is not None and number > ID_MAX:
+            raise StorageError(
+                f"{directory}/{name}: the number in its name is larger than any that a bookie gives, "
+                "so it is none of its files; move it elsewhere"
+            )
+        if number is not None:
+            ids.append(number)
+    return ids

@@ -18,7 +18,9 @@ from geminga.errors import StorageError
 DEFAULT = "bookie"
 """Inside the data directory; one of before it had a cookie gets one at the next start."""
 COOKIE = "cookie"
-IGNORED = frozenset({COOKIE, f"{COOKIE}.tmp", "lock", "lost+found"})
+SYSTEMS_NAMES = frozenset({"lost+found", ".DS_Store"})
+"""What an ext4 volume and a Finder window leave in a directory: it is as good as empty."""
+IGNORED = frozenset({COOKIE, f"{COOKIE}.tmp", "lock", *SYSTEMS_NAMES})
 """Names that may stand in a directory before anything of the bookie's does."""
 COOKIE_BYTES_MAX = 1024
 _SAID_MAX = 120
