@@ -157,6 +157,34 @@ def test_a_disk_with_space_again_gets_the_count_and_whole_lines(
     ]
 
 
+def test_a_notice_that_cannot_be_written_is_told_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three writes find a full disk, the second and third of them with the count of those before."""
+    real, refused = os.write, threading.Semaphore(0)
+    refusals = iter(range(3))
+
+    def write(descriptor: int, data: memoryview) -> int:
+        if next(refusals, None) is not None:
+            refused.release()
+            raise OSError(28, "No space left on device")
+        return real(descriptor, data)
+
+    monkeypatch.setattr(os, "write", write)
+    descriptor = os.open(tmp_path / "out", os.O_CREAT | os.O_WRONLY)
+    stream = OutputThread(descriptor)
+    for number in range(3):
+        print(f"line {number}", file=stream)
+        assert refused.acquire(timeout=SECONDS_MAX)
+    print("line 3", file=stream)
+    stream.finish(soon())
+    os.close(descriptor)
+    assert (tmp_path / "out").read_text().splitlines() == [
+        "geminga: 3 lines are missing here: they could not be written",
+        "line 3",
+    ]
+
+
 def test_a_stream_that_does_not_block_is_waited_for(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     fill(writer)

@@ -19,11 +19,15 @@ import trio
 
 from geminga.errors import StorageError
 from geminga.storage import disk as disk_module
-<<<<<<< HEAD
-from geminga.storage.disk import DirectoryInUse, Disk, DiskFull, OutOfDescriptors, RealDisk, storage_error
-=======
-from geminga.storage.disk import Buffer, DirectoryInUse, Disk, DiskFull, RealDisk, storage_error
->>>>>>> 561905d (Keep data files and directories for their owner alone)
+from geminga.storage.disk import (
+    Buffer,
+    DirectoryInUse,
+    Disk,
+    DiskFull,
+    OutOfDescriptors,
+    RealDisk,
+    storage_error,
+)
 from simulation.disk.sim_disk import SimDisk
 from tests.e2e.child_process import running
 
@@ -219,7 +223,6 @@ def test_a_lock_is_held_even_where_its_owner_cannot_be_written(
     RealDisk().lock(str(tmp_path)).release()
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
 async def test_an_open_without_descriptors_waits_until_there_are_some(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -288,7 +291,8 @@ def test_a_sync_or_a_write_without_memory_is_a_failed_disk(
             failing()
         assert not isinstance(failure.value, OutOfDescriptors)
     file.close()
-=======
+
+
 def test_a_lock_that_is_a_link_is_refused_and_its_target_stays(tmp_path: Path) -> None:
     target = tmp_path / "letters"
     target.write_text("dear")
@@ -340,4 +344,3 @@ def test_an_older_directory_and_lock_are_closed_to_others(tmp_path: Path) -> Non
 def modes_below(directory: Path) -> dict[str, int]:
     found = [directory, *directory.rglob("*")]
     return {str(path.relative_to(directory)): path.stat().st_mode & 0o777 for path in found}
->>>>>>> 561905d (Keep data files and directories for their owner alone)
