@@ -14,7 +14,6 @@ import trio
 
 from geminga.admin.http import own_host
 from geminga.bookie.running.bookie import Bookie
-from geminga.broker.operator import view as operator_view
 from geminga.broker.operator.view import View
 from geminga.broker.topic.rooms import Rooms
 from geminga.config.config import Config
@@ -75,9 +74,8 @@ async def serving(config: Config, data_dir: Path, monkeypatch: pytest.MonkeyPatc
     real_bind = listener.bind
     recorder.watch(listener, "bind", lambda host, port: real_bind("127.0.0.1", 0))
     recorder.watch(Bookie, "open_directories")
-    recorder.watch(operator_view, "View")
     recorder.watch(own_host, "OwnHost")
-    for name in ("BlockCache", "DeliveryLog", "Connections"):
+    for name in ("BlockCache", "DeliveryLog", "Connections", "View"):
         recorder.watch(server, name)
     async with trio.open_nursery() as nursery:
         serve = functools.partial(server.serve, config, data_dir=str(data_dir))
