@@ -29,6 +29,7 @@ from geminga.config.config import Config
 from geminga.managed_ledger.orphans import existing_ledgers
 from geminga.metadata import records
 from geminga.metadata.bookie_directories import record_directories, recorded_directories
+from geminga.metadata.ledger_topics import topic_of_ledger
 from geminga.metadata.records import BookieDirectoriesRecord, InstanceRecord
 from geminga.metadata.store import MetadataStore
 from geminga.server.room_settings import bookie_settings
@@ -77,6 +78,7 @@ async def open_bookie(
         bookie_settings(config),
         existing_ledgers=functools.partial(existing_ledgers, metadata),
         watched=[data_dir],
+        topic_of=functools.partial(topic_of_ledger, metadata),
     )
     bookie = await opened_with(disk, indexes, open_all)
     return OpenBookie(bookie, indexes, _paths_of(data_dir, lists))

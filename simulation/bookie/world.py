@@ -235,7 +235,7 @@ class BookieWorld:
                 async with self.running(close=False) as bookie:
                     promise(not bookie.recovery.damages, f"a crash looks like damage: {bookie.recovery}")
                     found = bookie.recovery
-                    missing = found.logs_missing or found.entries_moved
+                    missing = found.logs_missing or found.logs_cut or found.entries_moved
                     promise(self.index_lost or not missing, "the index names logs that are gone")
                     for ledger in self.ledgers.values():
                         lasts[ledger.ledger_id] = await self._check_ledger(bookie, ledger)

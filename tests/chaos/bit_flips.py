@@ -253,7 +253,7 @@ async def _start_and_read(golden: Golden, path: Path, outcomes: set[str]) -> str
     """Read all; returns what it found damaged in the index."""
     missing = 0
     async with opened(path, create=False, close=False) as (bookie, ledger, index):
-        if bookie.recovery.damages or bookie.recovery.logs_missing:
+        if bookie.recovery.damages or bookie.recovery.logs_missing or bookie.recovery.logs_damaged:
             outcomes.add("named at the start")
         if bookie.recovery.headers_restored:
             outcomes.add("header restored")

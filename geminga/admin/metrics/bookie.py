@@ -138,6 +138,9 @@ def _of_recovery(report: RecoveryReport) -> Iterator[Figure]:
         ("entries_indexed", "Entries indexed anew from entry logs", report.entries_indexed),
         ("entries_moved", "Entries found in another log than an old index named", report.entries_moved),
         ("logs_missing", "Entry logs that are not there", len(report.logs_missing)),
+        ("logs_cut", "Entry logs that are cut short", len(report.logs_cut)),
+        ("logs_damaged", "Damaged headers and footers of entry logs", len(report.logs_damaged)),
+        ("entries_missing", "Entries that no entry log and no journal has", report.entries_missing),
         ("headers_restored", "Journals read in spite of a damaged header", len(report.headers_restored)),
     ):
         yield _one(f"{prefix}_{name}", text, value)

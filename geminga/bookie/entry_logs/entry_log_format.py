@@ -87,6 +87,17 @@ def decode_trailer(data: bytes) -> tuple[int, int, int] | None:
     return offset, length, footer_crc
 
 
+def looks_like_trailer(data: bytes, size: int) -> bool:
+    """Whether the last bytes of a file of this size were a trailer once: its magic is right, or offset and
+    length fit the file, whatever became of the rest.
+    """
+    if len(data) != TRAILER_BYTES:
+        return False
+    magic, offset, length, _, _ = _TRAILER.unpack(data)
+    fits: bool = length > 0 and offset + length + TRAILER_BYTES == size
+    return magic == TRAILER_MAGIC or fits
+
+
 def decode_footer(data: bytes) -> Footer:
     """`data` is a footer whose crc was right."""
     ledgers, position = _decode_ledgers(data)

@@ -1,10 +1,14 @@
-"""An index that names entry logs which are not there. It may be an old copy, from before a compaction: then
-what it seeks lies in another log. Or a log was lost: then a journal that was kept may have its entries still.
+"""An index that names what is not there: entry logs that are gone, or shorter than its rows say.
+
+It may be an old copy, from before a compaction: then what it seeks lies in another log. Or a log was lost or
+cut short: then a journal that was kept may have the entries still. What a crash cuts off a log is none of
+this: the index never names what was not synced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
 
 from geminga.bookie.entry_logs.scan import read_rows
 from geminga.bookie.index.index_format import Row, row_part
@@ -12,19 +16,45 @@ from geminga.bookie.index.ledger_index import LedgerIndex, LedgerRow
 from geminga.bookie.records.file_names import entry_log_path
 from geminga.storage.disk import Disk
 
+Lengths = Mapping[int, int]
+"""By log id how far a log goes that does not go as far as the index says; 0 for one that is not there. A log
+that is not among them has all that the index names in it.
+"""
+
+
+def missing_part(row: Row, lengths: Lengths) -> Row | None:
+    """The entries of a row that its log does not reach: all of them, its last ones, or None."""
+    length = lengths.get(row.log_id)
+    if length is None or row.lost or row.offset + row.ends[-1] <= length:
+        return None
+    return row_part(row, row.first + bisect_right(row.ends, length - row.offset), row.last)
+
+
+def missing_rows(index: LedgerIndex, lengths: Lengths) -> Iterator[LedgerRow]:
+    """The missing parts of all rows, ledger by ledger, in order of entries."""
+    ledger_ids = {ledger_id for log_id in lengths for ledger_id in index.usage.get(log_id, ())}
+    for ledger_id in sorted(ledger_ids):
+        for row in index.rows(ledger_id):
+            part = missing_part(row, lengths)
+            if part is not None:
+                yield LedgerRow(ledger_id, part)
+
 
 def find_moved_entries(
-    disk: Disk, directory: str, log_ids: list[int], index: LedgerIndex, *, row_entries_max: int
+    disk: Disk,
+    directory: str,
+    log_ids: list[int],
+    lengths: Lengths,
+    index: LedgerIndex,
+    *,
+    row_entries_max: int,
 ) -> int:
-    """Look in all logs for what the index has in logs that are missing, and correct its rows: durable on
-    return. The number of entries found; the rest stays as it is, and reads of it fail.
+    """Look in all logs for what the index has in logs that are missing or cut short, and correct its rows:
+    durable on return. The number of entries found; the rest stays as it is, and reads of it fail.
     """
-    there = set(log_ids)
     sought: dict[int, list[Row]] = {}
-    for ledger_id in {
-        ledger_id for log_id, ledgers in index.usage.items() if log_id not in there for ledger_id in ledgers
-    }:
-        sought[ledger_id] = [row for row in index.rows(ledger_id) if row.log_id not in there and not row.lost]
+    for ledger_id, row in missing_rows(index, lengths):
+        sought.setdefault(ledger_id, []).append(row)
     copies: dict[int, list[Row]] = {ledger_id: [] for ledger_id in sought}
     for log_id in log_ids if sought else ():
         file = disk.open(entry_log_path(directory, log_id))
@@ -38,51 +68,54 @@ def find_moved_entries(
     for ledger_id, rows in sought.items():
         copies[ledger_id].sort(key=lambda row: row.first)
         for row in rows:
-            new = _pieces(row, copies[ledger_id])
+            new = [LedgerRow(ledger_id, piece) for piece in _pieces(row, copies[ledger_id])]
             if new:
-                last = new[-1].last
-                rest = [row_part(row, last + 1, row.last)] if last < row.last else []
-                index.move(
-                    [LedgerRow(ledger_id, row_part(row, row.first, last))],
-                    [LedgerRow(ledger_id, left) for left in rest],
-                    [LedgerRow(ledger_id, piece) for piece in new],
-                )
-                entries += last - row.first + 1
+                entries += _put_in_place(index, ledger_id, row.first, new[-1].row.last, lengths, new)
     return entries
 
 
-def gaps(index: LedgerIndex, ledger_id: int, log_ids: Container[int]) -> list[tuple[int, int]]:
-    """(first, last) of the entries up to the ledger's last one that lie in none of these logs; ascending.
-    Those that are known to be destroyed are no gap.
+def gaps(index: LedgerIndex, ledger_id: int, lengths: Lengths) -> list[tuple[int, int]]:
+    """(first, last) of the entries up to the ledger's last one that lie in no log; ascending. Those that are
+    known to be destroyed are no gap.
     """
     found: list[tuple[int, int]] = []
     following = 0
     for row in index.rows(ledger_id):
         if row.first > following:
             found.append((following, row.first - 1))
-        if not row.lost and row.log_id not in log_ids:
-            found.append((row.first, row.last))
+        part = missing_part(row, lengths)
+        if part is not None:
+            found.append((part.first, part.last))
         following = row.last + 1
     return found
 
 
-def replace_missing(index: LedgerIndex, new: LedgerRow, log_ids: Container[int]) -> int:
+def replace_missing(index: LedgerIndex, new: LedgerRow, lengths: Lengths) -> int:
     """Put a row, whose entries are durable in a log, in the place of what the index has of them in logs that
-    are missing: durable on return. The number of entries that were named there; if 0, nothing was done.
+    are missing or cut short: durable on return. The number of entries that were named there; if 0, nothing
+    was done.
     """
     ledger_id, row = new
+    return _put_in_place(index, ledger_id, row.first, row.last, lengths, [new])
+
+
+def _put_in_place(
+    index: LedgerIndex, ledger_id: int, first: int, last: int, lengths: Lengths, new: list[LedgerRow]
+) -> int:
+    """Take what is missing of the entries first..last out of its rows, and add the new ones."""
     taken, rest = [], []
     for old in index.rows(ledger_id):
-        if old.lost or old.log_id in log_ids or old.last < row.first or old.first > row.last:
+        missing = missing_part(old, lengths)
+        if missing is None or missing.last < first or missing.first > last:
             continue
-        part = row_part(old, max(old.first, row.first), min(old.last, row.last))
+        part = row_part(old, max(missing.first, first), min(missing.last, last))
         taken.append(LedgerRow(ledger_id, part))
         if old.first < part.first:
             rest.append(LedgerRow(ledger_id, row_part(old, old.first, part.first - 1)))
         if part.last < old.last:
             rest.append(LedgerRow(ledger_id, row_part(old, part.last + 1, old.last)))
     if taken:
-        index.move(taken, rest, [new])
+        index.move(taken, rest, new)
     return sum(len(each.row.ends) for each in taken)
 
 

@@ -134,6 +134,15 @@ def decode_row(first: int, value: bytes) -> Row:
     return Row(first, log_id, offset, ends)
 
 
+def row_end(value: bytes) -> tuple[int, int]:
+    """Log id and where the row's last record ends in it, without decoding the rest; (0, 0) if it is lost."""
+    kind, log_id, offset, count = _ROW.unpack_from(value)
+    if kind == _LOST:
+        return 0, 0
+    (last,) = _SIZE.unpack_from(value, len(value) - _SIZE.size)
+    return log_id, offset + (last * count if kind == _EQUAL else last)
+
+
 def encode_usage(usage: Usage) -> bytes:
     return _USAGE.pack(*usage)
 

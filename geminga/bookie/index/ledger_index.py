@@ -5,7 +5,7 @@ Blocking; the writing methods are for one thread at a time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from geminga.bookie.index.index_format import (
@@ -27,6 +27,7 @@ from geminga.bookie.index.index_format import (
     entry_key,
     ledger_of_state_key,
     mark_key,
+    row_end,
     split_key,
     state_key,
     usage_key,
@@ -87,6 +88,18 @@ class LedgerIndex:
         """All rows of a ledger, in order of entries."""
         found = self._map.scan(entry_key(ledger_id, 0), entry_key(ledger_id + 1, 0))
         return [decode_row(split_key(key)[1], value) for key, value in found]
+
+    def ends_in(self, log_ids: Set[int]) -> dict[int, int]:
+        """How far each of these logs goes by the rows that name it. Passes over all rows of all ledgers that
+        have entries in them, one in memory at a time.
+        """
+        found = dict.fromkeys(log_ids, 0)
+        for ledger_id in {ledger_id for log_id in log_ids for ledger_id in self.usage.get(log_id, ())}:
+            for _, value in self._map.scan(entry_key(ledger_id, 0), entry_key(ledger_id + 1, 0)):
+                log_id, end = row_end(value)
+                if end > found.get(log_id, end):
+                    found[log_id] = end
+        return found
 
     def last_entry_id(self, ledger_id: int) -> int:
         """-1 if the index has no entry of the ledger. May read from disk, a block at most."""
@@ -160,7 +173,7 @@ class LedgerIndex:
         """Entries were copied to another log: all in one synced batch, or nothing. The copies are durable
         already.
 
-        `taken` are rows, or beginnings of rows, of the index; `rest` what remains of those; `new` where the
+        `taken` are rows, or parts of rows, of the index; `rest` what remains of those; `new` where the
         copies lie. What belongs to a ledger that was deleted meanwhile is left out.
         """
         usage = {row.log_id: dict(self.usage.get(row.log_id, {})) for _, row in (*taken, *new)}

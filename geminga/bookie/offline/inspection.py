@@ -13,10 +13,10 @@ from typing import NamedTuple
 from geminga.bookie.entry_logs.entry_log_format import (
     HEADER_BYTES,
     TRAILER_BYTES,
-    TRAILER_MAGIC,
     Footer,
     decode_header,
     decode_trailer,
+    looks_like_trailer,
 )
 from geminga.bookie.entry_logs.reader import EntryLogs
 from geminga.bookie.entry_logs.scan import SCAN_BYTES, read_footer, record_at
@@ -141,15 +141,9 @@ def footer_of(file: File) -> tuple[Footer | None, BadBytes | None]:
     place = decode_trailer(trailer)
     if place is not None:
         return None, BadBytes(place[0], place[1])
-    if trailer[: len(TRAILER_MAGIC)] == TRAILER_MAGIC or _looks_like_a_trailer(trailer, size):
+    if looks_like_trailer(trailer, size):
         return None, BadBytes(size - TRAILER_BYTES, TRAILER_BYTES)
     return None, None
-
-
-def _looks_like_a_trailer(data: bytes, size: int) -> bool:
-    """Whether offset and length fit the file, whatever became of the rest."""
-    offset, length = int.from_bytes(data[8:16], "big"), int.from_bytes(data[16:24], "big")
-    return len(data) == TRAILER_BYTES and length > 0 and offset + length + TRAILER_BYTES == size
 
 
 def records_end(file: File) -> int:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from geminga.bookie.entry_logs.missing_logs import find_moved_entries, replace_missing
+from geminga.bookie.entry_logs.log_ends import look_at_ends
+from geminga.bookie.entry_logs.missing_logs import find_moved_entries, missing_rows, replace_missing
 from geminga.bookie.entry_logs.missing_logs import gaps as find_gaps
 from geminga.bookie.entry_logs.reader import EntryLogs
 from geminga.bookie.entry_logs.writer import EntryLogWriter
@@ -18,6 +19,7 @@ from geminga.bookie.index.index_format import DELETED, Row
 from geminga.bookie.index.ledger_index import LedgerIndex, LedgerRow
 from geminga.bookie.journal.journal_format import Run
 from geminga.bookie.records.journal_position import JournalPosition
+from geminga.bookie.records.records import Run as EntryRun
 from geminga.bookie.records.records import Segment
 from geminga.bookie.records.segment_map import SegmentMap
 from geminga.bookie.records.settings import BookieSettings
@@ -44,6 +46,12 @@ class DirectoryReplay:
         self.index_rebuilt = ""
         self.entries_indexed = self.entries_moved = 0
         self.logs_missing: tuple[int, ...] = ()
+        self.logs_cut: tuple[int, ...] = ()
+        """Logs that end before the last record that the index has in them."""
+        self.logs_damaged: tuple[str, ...] = ()
+        """Where headers, footers and trailers are damaged; no entry is lost by that."""
+        self.missing: list[EntryRun] = []
+        """After `finish`: what the index has in logs that are not there or cut short."""
         self.path = logs.directory
         self._disk = disk
         self._settings = settings
@@ -53,8 +61,8 @@ class DirectoryReplay:
         self._cache = SegmentMap()
         self._last: dict[int, int] = {}
         self._lost: list[tuple[Run, str]] = []
-        self._present: set[int] = set()
-        """The entry logs that are there."""
+        self._lengths: dict[int, int] = {}
+        """How far logs go that do not have all that the index says; 0 for those that are not there."""
         self._gaps: dict[int, list[tuple[int, int]]] = {}
         """Per ledger the entries before its last one that are in no log, as far as they were not met yet."""
 
@@ -66,26 +74,28 @@ class DirectoryReplay:
     def check_index(self, is_older: IsOlder) -> None:
         """Make the index anew if it cannot be right; the marks are (0, 0) then."""
         log_ids = self._logs.ids()
-        self._present = set(log_ids)
         if not any(self.marks[0]):
             # Before the first mark nothing is ever flushed, so there can be no log.
             self.index_rebuilt = self._index.rebuild_reason or ("it was lost" if log_ids else "")
         elif is_older(self.marks):
             self.index_rebuilt = "it is older than the journal"
         directory, entries_max = self._logs.directory, self._settings.row_entries_max
-        if not self.index_rebuilt and self._missing(log_ids):
-            self.entries_moved = find_moved_entries(
-                self._disk, directory, log_ids, self._index, row_entries_max=entries_max
-            )
-        self.logs_missing = self._missing(log_ids)
         if self.index_rebuilt:
             self.entries_indexed = rebuild_index(
                 self._disk, directory, log_ids, self._index, row_entries_max=entries_max
             )
+            return
+        self._lengths, remarks = look_at_ends(self._disk, directory, log_ids, self._index)
+        self.logs_damaged = tuple(remarks)
+        if self._lengths:
+            self.entries_moved = find_moved_entries(
+                self._disk, directory, log_ids, self._lengths, self._index, row_entries_max=entries_max
+            )
 
-    def _missing(self, log_ids: Sequence[int]) -> tuple[int, ...]:
-        named = {log_id for log_id, ledgers in self._index.usage.items() if ledgers}
-        return tuple(sorted(named.difference(log_ids)))
+    @property
+    def wants_refill(self) -> bool:
+        """Whether what the index names lies in no log: journals from before the marks may have it."""
+        return any(self._index.usage.get(log_id) for log_id in self._lengths)
 
     def take(self, segment: Segment) -> None:
         """Entries of a ledger that belongs here, from behind the marks."""
@@ -110,11 +120,11 @@ class DirectoryReplay:
         number of them.
         """
         ledger_id = segment.ledger_id
-        if not (self.index_rebuilt or self.logs_missing) or self._is_deleted(ledger_id):
+        if not (self.index_rebuilt or self._lengths) or self._is_deleted(ledger_id):
             return 0
         gaps = self._gaps.get(ledger_id)
         if gaps is None:
-            gaps = self._gaps[ledger_id] = find_gaps(self._index, ledger_id, self._present)
+            gaps = self._gaps[ledger_id] = find_gaps(self._index, ledger_id, self._lengths)
         entries = 0
         for number in range(len(gaps) - 1, -1, -1):
             begin, end = gaps[number]
@@ -142,16 +152,30 @@ class DirectoryReplay:
         """All that was taken is in entry logs and index on return, and nothing before `marks` is needed."""
         if marks != self.marks:
             self._flush(marks, self._lost)
-        self.logs_missing = self._missing(self._logs.ids())
+        self._look_for_missing()
+
+    def _look_for_missing(self) -> None:
+        named = set()
+        for ledger_id, row in missing_rows(self._index, self._lengths):
+            named.add(row.log_id)
+            if self._is_deleted(ledger_id):
+                continue
+            before = self.missing[-1] if self.missing else None
+            if before is not None and before.ledger_id == ledger_id and before.last == row.first - 1:
+                self.missing[-1] = EntryRun(ledger_id, before.first, row.last)
+            else:
+                self.missing.append(EntryRun(ledger_id, row.first, row.last))
+        present = set(self._logs.ids()) if named else set()
+        self.logs_missing = tuple(sorted(named - present))
+        self.logs_cut = tuple(sorted(named & present))
 
     def _flush(self, marks: tuple[JournalPosition, ...], lost: Sequence[tuple[Run, str]]) -> None:
         rows = []
         written = self._writer.write(self._cache, {})
-        self._present.update(each.row.log_id for each in written)
         for each in written:
             moved = 0
             if each.ledger_id in self._gaps:
-                moved = replace_missing(self._index, each, self._present)
+                moved = replace_missing(self._index, each, self._lengths)
             self.entries_moved += moved
             if not moved:
                 rows.append(each)

@@ -59,14 +59,16 @@ class JournalReplay:
             self._replay_file(header, directories)
 
     def refill(self, directories: Sequence[DirectoryReplay]) -> None:
-        """Give directories with missing logs what old journals, before their marks, have of these."""
+        """Give directories with missing or shortened logs what old journals, before their marks, have of
+        these.
+        """
         for header in self._inventory.readable(JournalPosition(0, 0)):
             with self._inventory.open(header.journal_id) as file:
                 for group in JournalScan(file, header, synced_end=None).groups(0):
                     end = JournalPosition(header.journal_id, group.end)
                     for segment in group.segments:
                         directory = directories[place_of(segment.ledger_id, len(directories))]
-                        if directory.logs_missing and end <= directory.marks[self._number]:
+                        if directory.wants_refill and end <= directory.marks[self._number]:
                             directory.refill(segment)
                             directory.flush_if_full()
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from geminga.bookie.journal.files import JournalFiles
 from geminga.bookie.records.journal_position import JournalPosition
 from geminga.bookie.records.ledger_mapping import needed_from
+from geminga.bookie.records.records import Run
 from geminga.bookie.records.settings import BookieSettings
 from geminga.bookie.recovery.directory_replay import DirectoryReplay
 from geminga.bookie.recovery.journal_replay import JournalReplay
@@ -45,7 +46,7 @@ class Recovery:
         """
         for directory in self._directories:
             directory.check_index(self._is_older)
-        if any(directory.logs_missing for directory in self._directories):
+        if any(directory.wants_refill for directory in self._directories):
             for journal in self._journals:
                 journal.refill(self._directories)
         starts = needed_from(directory.marks for directory in self._directories)
@@ -90,7 +91,15 @@ class Recovery:
             entries_indexed=sum(directory.entries_indexed for directory in directories),
             entries_moved=sum(directory.entries_moved for directory in directories),
             logs_missing=tuple(log_id for directory in directories for log_id in directory.logs_missing),
+            logs_cut=tuple(log_id for directory in directories for log_id in directory.logs_cut),
+            logs_damaged=tuple(text for directory in directories for text in directory.logs_damaged),
+            entries_missing=sum(run.last - run.first + 1 for d in directories for run in d.missing),
         )
+
+    @property
+    def missing(self) -> list[list[Run]]:
+        """Of each ledger directory the entries that no log and no journal has, as far as the index knows."""
+        return [directory.missing for directory in self._directories]
 
     def _rebuilt(self) -> str:
         if len(self._directories) == 1:

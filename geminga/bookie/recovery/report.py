@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from typing import Final
 
 from geminga.bookie.journal.scan import Damage
+from geminga.bookie.records.records import Run
+
+RUNS_NAMED_MAX: Final = 20
+"""Runs of missing entries that a warning names; `geminga bookie verify` names all."""
+WHAT_TO_DO: Final = (
+    "if there is a copy of the file, stop the broker, put the copy in its place and start again; if there is"
+    " none, `geminga topics skip` takes a subscription past the entries; `geminga bookie verify` lists all"
+    " damage while the broker is stopped"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +47,14 @@ class RecoveryReport:
     """
     logs_missing: tuple[int, ...] = ()
     """Entry logs that the index names and that are not there; reads of what they held fail."""
+    logs_cut: tuple[int, ...] = ()
+    """Entry logs that end before the last record that the index has in them; reads of what is behind their
+    end fail.
+    """
+    entries_missing: int = 0
+    """In logs that are not there or cut short, and in no journal."""
+    logs_damaged: tuple[str, ...] = ()
+    """Where headers, footers and trailers of entry logs are damaged. All entries can be read."""
 
     def __str__(self) -> str:
         """What is not zero, for the log."""
@@ -58,4 +77,28 @@ class RecoveryReport:
             or self.index_rebuilt
             or self.entries_moved
             or self.logs_missing
+            or self.logs_cut
+            or self.logs_damaged
         )
+
+
+def missing_text(report: RecoveryReport, missing: Sequence[Run], topic_of: Callable[[int], str]) -> str:
+    """Which entries cannot be read, for people. `missing` are the runs, `topic_of` may answer ""."""
+    logs = [f"entry log {log_id} is not there" for log_id in report.logs_missing]
+    logs += [f"entry log {log_id} is cut short" for log_id in report.logs_cut]
+    if len(logs) > RUNS_NAMED_MAX:
+        logs[RUNS_NAMED_MAX:] = [f"{len(logs) - RUNS_NAMED_MAX} more logs are not there or cut short"]
+    runs = [run_text(run, topic_of) for run in missing[:RUNS_NAMED_MAX]]
+    if len(missing) > RUNS_NAMED_MAX:
+        runs.append(f"{len(missing) - RUNS_NAMED_MAX} more runs")
+    return (
+        f"{', '.join(logs)}, and no journal has all that was in it any more: {report.entries_missing} entries"
+        f" cannot be read ({', '.join(runs)}); {WHAT_TO_DO}"
+    )
+
+
+def run_text(run: Run, topic_of: Callable[[int], str]) -> str:
+    """Such as "entries 5 to 9 of ledger 3 (persistent://public/default/orders)"."""
+    topic = topic_of(run.ledger_id)
+    entries = f"entry {run.first}" if run.first == run.last else f"entries {run.first} to {run.last}"
+    return f"{entries} of ledger {run.ledger_id}" + (f" ({topic})" if topic else "")

@@ -27,6 +27,7 @@ from geminga.bookie.records.journal_position import JournalPosition
 from geminga.bookie.records.records import Run
 from geminga.bookie.records.settings import BookieSettings, BookieStatistics
 from geminga.bookie.recovery.recovery import RecoveryReport
+from geminga.bookie.recovery.report import missing_text
 from geminga.bookie.running.directory_set import DirectorySet
 from geminga.bookie.running.disk_space import DiskSpace
 from geminga.bookie.running.garbage_collector import ExistingLedgers
@@ -113,6 +114,7 @@ class Bookie:
         existing_ledgers: ExistingLedgers | None = None,
         threaded: bool = True,
         watched: Sequence[str] = (),
+        topic_of: Callable[[int], str] = lambda _: "",
     ) -> Bookie:
         """Recover whatever is in these directories (created if absent); the lists must be the same, in the
         same order, as ever. On return everything that can be read is synced in entry logs and indexes, and
@@ -121,7 +123,8 @@ class Bookie:
         `existing_ledgers(ids)` tells which of these ledgers have a metadata record, read after the call; all
         others are deleted. Without it, only `delete_ledger` deletes. `watched` are directories of others
         whose disk makes the bookie read-only when it is full, like its own: its ledgers are no use without
-        their metadata. On return `read_only` is known.
+        their metadata. On return `read_only` is known. `topic_of(ledger_id)` is for the words about entries
+        that are damaged or lost; "" if it is not known.
 
         The caller holds the directories' locks. StorageError if a disk fails; CorruptData if an index is
         damaged. Cancelling or failing leaves directories that the next `open` recovers.
@@ -134,6 +137,9 @@ class Bookie:
             ", ".join(dict.fromkeys((*journals, *(place.directory for place in ledgers)))),
             opened.report,
         )
+        if opened.report.entries_missing:
+            runs = [run for of_directory in opened.missing for run in of_directory]
+            log.warning("%s", missing_text(opened.report, runs, topic_of))
         bookie = cls(settings, opened, existing_ledgers=existing_ledgers, threaded=threaded, watched=watched)
         try:
             await bookie._space.check()

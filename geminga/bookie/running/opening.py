@@ -11,6 +11,7 @@ from geminga.bookie.entry_logs.writer import EntryLogWriter
 from geminga.bookie.index.ledger_index import LedgerIndex
 from geminga.bookie.journal.files import JournalFiles
 from geminga.bookie.records.file_names import entry_log_directory, journal_directory
+from geminga.bookie.records.records import Run
 from geminga.bookie.records.settings import BookieSettings, journal_share, ledger_directory_share
 from geminga.bookie.recovery.directory_replay import DirectoryReplay
 from geminga.bookie.recovery.recovery import Recovery
@@ -36,6 +37,8 @@ class Opened(NamedTuple):
     journals: list[JournalFiles]
     storages: list[LedgerStorage]
     report: RecoveryReport
+    missing: list[list[Run]]
+    """Of each ledger directory the entries that the index has and that lie nowhere."""
 
 
 def open_all(
@@ -87,4 +90,5 @@ def _open_all(
         journal_files,
         storages,
         recovery.report,
+        recovery.missing,
     )

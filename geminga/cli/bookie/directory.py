@@ -23,7 +23,7 @@ from geminga.cli.arguments.data_directory import default_data_dir
 from geminga.cli.arguments.parser import Parser
 from geminga.errors import CorruptData, StorageError
 from geminga.managed_ledger.orphans import unrecorded_ledgers
-from geminga.metadata import records
+from geminga.metadata import ledger_topics, records
 from geminga.metadata.bookie_directories import recorded_directories
 from geminga.metadata.records import InstanceRecord, LedgerRecord, ManagedLedgerRecord
 from geminga.metadata.store import MetadataStore
@@ -236,11 +236,7 @@ class LedgerRecords:
 
 def topic_text(record: LedgerRecord | None) -> str:
     """The topic's name as users know it."""
-    if record is None:
-        return ""
-    if record.topic.startswith(f"{records.MANAGED_LEDGERS}/"):
-        return str(records.topic_of(record.topic))
-    return record.topic
+    return ledger_topics.topic_text(record) if record is not None else ""
 
 
 def directory_of(flags: argparse.Namespace) -> StoppedBookie:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from geminga.bookie.entry_logs.missing_logs import gaps, replace_missing
+from geminga.bookie.entry_logs.scan import read_footer
 from geminga.bookie.entry_logs.writer import EntryLogWriter
 from geminga.bookie.index.index_format import Row, Usage
 from geminga.bookie.index.ledger_index import LedgerIndex, LedgerRow
 from geminga.bookie.records.journal_position import JournalPosition
 from geminga.bookie.records.segment_map import SegmentMap
+from geminga.bookie.running.bookie import Bookie
+from geminga.errors import CorruptData
 from simulation.disk.sim_key_value import SimKeyValue
 
 World = Any
@@ -91,12 +95,115 @@ async def test_no_more_than_a_write_cache_is_in_memory_meanwhile(
     assert max(flushed_bytes) < half + world.settings.journal_group_bytes_max
 
 
-def test_a_crash_in_between_leaves_it_to_the_next_start(new_world: Callable[..., World]) -> None:
+@dataclass(frozen=True)
+class Cut:
+    """How much of a log of so many bytes, with living records up to `records_end`, is left."""
+
+    name: str
+    keep: Callable[[int, int], int]
+    loses: bool = True
+
+
+CUTS = (
+    Cut("to nothing", lambda size, records_end: 0),
+    Cut("in the header", lambda size, records_end: 40),
+    Cut("in half", lambda size, records_end: size // 2),
+    Cut("in the last record", lambda size, records_end: records_end - 1),
+    Cut("before the footer", lambda size, records_end: records_end, loses=False),
+    Cut("in the trailer", lambda size, records_end: size - 1, loses=False),
+)
+
+
+def cut_log(world: World, name: str, cut: Cut) -> int:
+    """The number of living entries that are lost by it."""
+    file = world.disk.open(f"{LOGS}/{name}")
+    footer = read_footer(file)
+    assert footer is not None
+    living = [row for ledger_id, row in footer.rows if ledger_id != 3]
+    length = cut.keep(file.size(), max(row.offset + row.ends[-1] for row in living))
+    file.truncate(length)
+    file.sync()
+    file.close()
+    return sum(row.offset + end > length for row in living for end in row.ends)
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=lambda cut: cut.name)
+async def test_a_log_that_is_cut_short_is_healed_like_one_that_is_gone(
+    new_world: Callable[..., World], cut: Cut
+) -> None:
+    for number in (0, 1, -1):
+        world = new_world()
+        await three_logs(world)
+        name = logs(world)[number]
+        lost = cut_log(world, name, cut)
+        async with world.running() as bookie:
+            assert bookie.recovery.entries_moved == bookie.recovery.entries_replayed == lost
+            assert bookie.recovery.entries_missing == 0
+            assert bookie.recovery.logs_cut == ()
+            for ledger_id in (1, 2):
+                assert await world.read_back(bookie, ledger_id) == 41
+        async with world.running() as bookie:
+            assert bookie.recovery.clean, bookie.recovery
+
+
+@pytest.mark.parametrize("cut", [cut for cut in CUTS if cut.loses], ids=lambda cut: cut.name)
+async def test_what_no_journal_has_is_named_and_all_else_is_read(
+    new_world: Callable[..., World], cut: Cut, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = new_world()
+    await three_logs(world)
+    world.settings = replace(world.settings, journal_free_files_max=0)
+    async with world.running():
+        pass  # the journal, which nothing needs, is deleted
+    name = logs(world)[1]
+    lost = cut_log(world, name, cut)
+    left = world.disk.read_file(f"{LOGS}/{name}")
+    async with world.running() as bookie:
+        assert bookie.recovery.logs_cut == (2,)
+        unreadable = [
+            f"{ledger_id}:{entry_id}"
+            for ledger_id in (1, 2)
+            for entry_id in range(42)
+            if not await is_readable(world, bookie, ledger_id, entry_id)
+        ]
+        assert len(unreadable) == bookie.recovery.entries_missing == lost
+    (warning,) = [each.getMessage() for each in caplog.records if "cannot be read" in each.getMessage()]
+    named = [
+        f"{ledger}:{entry}"
+        for first, last, ledger in re.findall(r"entr(?:y|ies) (\d+)(?: to (\d+))? of ledger (\d+)", warning)
+        for entry in range(int(first), int(last or first) + 1)
+    ]
+    assert sorted(named) == sorted(unreadable)
+    assert "entry log 2 is cut short" in warning
+    assert "geminga topics skip" in warning
+    async with world.running() as bookie:
+        assert bookie.recovery.entries_missing == len(unreadable)
+        await bookie.collect_garbage()
+    assert world.disk.read_file(f"{LOGS}/{name}") == left
+
+
+async def is_readable(world: World, bookie: Bookie, ledger_id: int, entry_id: int) -> bool:
+    try:
+        (body,) = await bookie.read(ledger_id, entry_id, entry_id, bytes_max=1)
+    except CorruptData:
+        return False
+    assert body == world.ledgers[ledger_id].bodies[entry_id]
+    return True
+
+
+@pytest.mark.parametrize("is_gone", [False, True], ids=["cut short", "gone"])
+def test_a_crash_in_between_leaves_it_to_the_next_start(
+    new_world: Callable[..., World], is_gone: bool
+) -> None:
     for at in itertools.count(step=3):
         world = new_world(at)
         assert world.run(three_logs)
-        world.disk.unlink(f"{LOGS}/{logs(world)[1]}")
-        world.disk.sync_directory(LOGS)
+        name = logs(world)[1]
+        if is_gone:
+            world.disk.unlink(f"{LOGS}/{name}")
+            world.disk.sync_directory(LOGS)
+        else:
+            cut_log(world, name, CUTS[2])
         world.disk.crash_at = world.disk.operations + at
         whole = world.recover()
         world.crash("torn")
@@ -142,11 +249,11 @@ def test_rows_of_a_missing_log_are_replaced_where_they_overlap() -> None:
         ],
         marks,
     )
-    present = {1, 3}
-    assert gaps(index, 5, present) == [(10, 19)]
+    lengths = {2: 0}
+    assert gaps(index, 5, lengths) == [(10, 19)]
     new = LedgerRow(5, Row(12, 4, 64, range(10, 40, 10)))
-    assert replace_missing(index, new, present | {4}) == 3
-    assert gaps(index, 5, present | {4}) == [(10, 11), (15, 19)]
+    assert replace_missing(index, new, lengths) == 3
+    assert gaps(index, 5, lengths) == [(10, 11), (15, 19)]
     assert [(row.first, row.last, row.log_id, row.offset) for row in index.rows(5)] == [
         (0, 9, 1, 64),
         (10, 11, 2, 64),
@@ -156,4 +263,4 @@ def test_rows_of_a_missing_log_are_replaced_where_they_overlap() -> None:
     ]
     assert index.usage[2] == {5: Usage(7, 70)}
     assert index.usage[4] == {5: Usage(3, 30)}
-    assert replace_missing(index, LedgerRow(5, Row(0, 9, 64, range(10, 20, 10))), {1, 2, 3, 4}) == 0
+    assert replace_missing(index, LedgerRow(5, Row(0, 9, 64, range(10, 20, 10))), {}) == 0

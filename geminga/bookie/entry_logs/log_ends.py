@@ -1,0 +1,78 @@
+"""Whether each entry log is as long as the index says, told from sizes, headers, footers and trailers alone.
+
+A log that was closed ends with a trailer that says where the footer is: then it is whole. One without it was
+being written when its process ended, or was cut short; the index names nothing that was not synced, so a log
+that ends before the last record that a row names has lost what is behind its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from geminga.bookie.entry_logs.entry_log_format import (
+    HEADER_BYTES,
+    TRAILER_BYTES,
+    decode_header,
+    decode_trailer,
+    looks_like_trailer,
+)
+from geminga.bookie.index.ledger_index import LedgerIndex
+from geminga.bookie.records.file_names import entry_log_path
+from geminga.bookie.records.records import crc32c
+from geminga.errors import StorageError
+from geminga.storage.disk import Disk, File
+
+FOOTER_BYTES_MAX: Final = 1 << 20
+"""Of a longer footer the checksum is left to the scrub: a start reads no more than this of a log."""
+
+
+class LogEnds(NamedTuple):
+    lengths: dict[int, int]
+    """How far those logs go that do not go as far as the index says; 0 for one that is not there."""
+    remarks: list[str]
+    """Damage to headers, footers and trailers, with file and offset; it costs no entry."""
+
+
+def look_at_ends(disk: Disk, directory: str, log_ids: Sequence[int], index: LedgerIndex) -> LogEnds:
+    """Of all logs that the index names. `log_ids` are those that are there. StorageError if one cannot be
+    opened. Reads little of each log, and the rows of ledgers that have entries in logs without a trailer.
+    """
+    named = {log_id for log_id, ledgers in index.usage.items() if ledgers}
+    lengths = dict.fromkeys(named.difference(log_ids), 0)
+    remarks: list[str] = []
+    unfinished: dict[int, int] = {}
+    for log_id in sorted(named.intersection(log_ids)):
+        file = disk.open(entry_log_path(directory, log_id))
+        try:
+            if not _is_closed(file, log_id, remarks):
+                unfinished[log_id] = file.size()
+        finally:
+            file.close()
+    ends = index.ends_in(unfinished.keys())
+    lengths |= {log_id: size for log_id, size in unfinished.items() if size < ends[log_id]}
+    return LogEnds(lengths, remarks)
+
+
+def _is_closed(file: File, log_id: int, remarks: list[str]) -> bool:
+    size = file.size()
+    head = tail = footer = b""
+    with contextlib.suppress(StorageError):  # a bad sector: what is in it is found out by whoever reads it
+        head, tail = file.pread(0, HEADER_BYTES), file.pread(max(0, size - TRAILER_BYTES), TRAILER_BYTES)
+    if len(head) == HEADER_BYTES and decode_header(head) != log_id:
+        remarks.append(f"{file.path}: the header at offset 0 is damaged")
+    trailer = decode_trailer(tail)
+    if trailer is None:
+        if looks_like_trailer(tail, size):
+            remarks.append(f"{file.path}: the trailer at offset {size - TRAILER_BYTES} is damaged")
+        return False
+    offset, length, crc = trailer
+    if offset + length + TRAILER_BYTES != size:
+        return False
+    if length <= FOOTER_BYTES_MAX:
+        with contextlib.suppress(StorageError):
+            footer = file.pread(offset, length)
+        if crc32c(footer) != crc:
+            remarks.append(f"{file.path}: the footer at offset {offset} is damaged")
+    return True

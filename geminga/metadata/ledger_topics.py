@@ -1,0 +1,30 @@
+"""Whose ledger is whose, for people."""
+
+from __future__ import annotations
+
+from geminga.errors import StorageError
+from geminga.metadata import records
+from geminga.metadata.store import MetadataStore
+
+
+def topic_of_ledger(metadata: MetadataStore, ledger_id: int) -> str:
+    """The topic's name as users know it, with the purpose of a ledger that does not hold messages; "" if the
+    metadata does not say or cannot be read.
+    """
+    path = records.ledger_path(ledger_id)
+    try:
+        stored = metadata.get(path)
+        record = records.decode(records.LedgerRecord, stored.value, path) if stored is not None else None
+    except StorageError:
+        return ""
+    if record is None:
+        return ""
+    purpose = "" if record.purpose == "data" else f", {record.purpose}"
+    return topic_text(record) + purpose
+
+
+def topic_text(record: records.LedgerRecord) -> str:
+    """The topic's name as users know it."""
+    if record.topic.startswith(f"{records.MANAGED_LEDGERS}/"):
+        return str(records.topic_of(record.topic))
+    return record.topic
