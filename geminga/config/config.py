@@ -213,6 +213,8 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
     major_compaction_interval: Count = 86_400  # seconds
     major_compaction_max_time_millis: MillisOrNever = 3_600_000  # BookKeeper: -1
     compaction_rate_by_bytes: Count = 8 * limits.MIB  # a second; 0: no limit. BookKeeper: 1,000,000
+    # Not BookKeeper's: how fast closed entry logs are read to find damage.
+    geminga_scrub_rate_by_bytes: Long = 10_000_000  # a second; 0: not at all
     disk_usage_threshold: Share = 0.95
     disk_usage_lwm_threshold: Share = -1  # not set: 0.90, or the threshold if that is lower
     disk_check_interval: Annotated[int, Meta(ge=100, le=_INT32_MAX)] = 10_000  # ms

@@ -54,6 +54,7 @@ def bookie_settings(config: Config) -> BookieSettings:
         major_compaction_interval_s=float(config.major_compaction_interval),
         major_compaction_max_s=_limit_s(config.major_compaction_max_time_millis),
         compaction_rate_bytes_per_s=config.compaction_rate_by_bytes,
+        scrub_rate_bytes_per_s=config.geminga_scrub_rate_by_bytes,
         disk_usage_threshold=config.disk_usage_threshold,
         disk_usage_lwm_threshold=_low_water_mark(config),
         disk_free_bytes_min=_free_bytes_min(config, parts.write_cache),

@@ -70,6 +70,7 @@ def bookie_figures(
     yield _one("geminga_bookie_read_log_bytes", "Bytes read from entry logs", bookie.read_log_bytes)
     yield _one("geminga_bookie_entry_log_bytes", "Bytes of entries in entry logs", bookie.entry_log_bytes)
     yield from _of_reads(bookie)
+    yield from _of_damage(bookie)
     yield from _of_space(bookie, stored)
     yield from _of_recovery(recovery)
 
@@ -85,6 +86,15 @@ def _of_reads(bookie: BookieStatistics) -> Iterator[Figure]:
         yield _one(f"{prefix}_{place}_entries", f"Entries that reads found in the {place}", entries)
         yield _one(f"{prefix}_{place}_bytes", f"Bytes of entries that reads found in the {place}", size_bytes)
     yield _one(f"{prefix}_log_loads", "Reads from entry logs, read-ahead included", found.log_loads)
+
+
+def _of_damage(bookie: BookieStatistics) -> Iterator[Figure]:
+    """What the scrub and reads found wrong in entry logs."""
+    found, healed = bookie.damaged_entries_found, bookie.damaged_entries_healed
+    yield _one("geminga_bookie_scrubbed_bytes", "Bytes that the scrub has checked", bookie.scrubbed_bytes)
+    yield _one("geminga_bookie_scrub_passes", "Passes of the scrub over all entry logs", bookie.scrub_passes)
+    yield _one("geminga_bookie_damaged_entries_found", "Damaged entries found in entry logs", found)
+    yield _one("geminga_bookie_damaged_entries_healed", "Damaged entries healed from a journal", healed)
 
 
 def _of_space(bookie: BookieStatistics, stored: StoredCounts) -> Iterator[Figure]:

@@ -46,7 +46,7 @@ def look_at_ends(disk: Disk, directory: str, log_ids: Sequence[int], index: Ledg
     for log_id in sorted(named.intersection(log_ids)):
         file = disk.open(entry_log_path(directory, log_id))
         try:
-            if not _is_closed(file, log_id, remarks):
+            if not is_closed(file, log_id, remarks):
                 unfinished[log_id] = file.size()
         finally:
             file.close()
@@ -55,9 +55,14 @@ def look_at_ends(disk: Disk, directory: str, log_ids: Sequence[int], index: Ledg
     return LogEnds(lengths, remarks)
 
 
-def _is_closed(file: File, log_id: int, remarks: list[str]) -> bool:
+def is_closed(
+    file: File, log_id: int, remarks: list[str], *, footer_bytes_max: int = FOOTER_BYTES_MAX
+) -> bool:
+    """Whether the log has a trailer that fits its length. What is damaged of header, footer and trailer is
+    added to `remarks`.
+    """
     size = file.size()
-    head = tail = footer = b""
+    head = tail = b""
     with contextlib.suppress(StorageError):  # a bad sector: what is in it is found out by whoever reads it
         head, tail = file.pread(0, HEADER_BYTES), file.pread(max(0, size - TRAILER_BYTES), TRAILER_BYTES)
     if len(head) == HEADER_BYTES and decode_header(head) != log_id:
@@ -70,9 +75,16 @@ def _is_closed(file: File, log_id: int, remarks: list[str]) -> bool:
     offset, length, crc = trailer
     if offset + length + TRAILER_BYTES != size:
         return False
-    if length <= FOOTER_BYTES_MAX:
-        with contextlib.suppress(StorageError):
-            footer = file.pread(offset, length)
-        if crc32c(footer) != crc:
-            remarks.append(f"{file.path}: the footer at offset {offset} is damaged")
+    if length <= footer_bytes_max and _checksum(file, offset, length) != crc:
+        remarks.append(f"{file.path}: the footer at offset {offset} is damaged")
     return True
+
+
+def _checksum(file: File, offset: int, length: int) -> int | None:
+    """Of a stretch of the file, a piece at a time; None if it cannot be read."""
+    crc = 0
+    with contextlib.suppress(StorageError):
+        for start in range(offset, offset + length, FOOTER_BYTES_MAX):
+            crc = crc32c(file.pread(start, min(FOOTER_BYTES_MAX, offset + length - start)), crc)
+        return crc
+    return None

@@ -14,6 +14,7 @@ from geminga.bookie.entry_logs.scan import read_rows
 from geminga.bookie.index.index_format import Row, row_part
 from geminga.bookie.index.ledger_index import LedgerIndex, LedgerRow
 from geminga.bookie.records.file_names import entry_log_path
+from geminga.bookie.records.records import Segment
 from geminga.storage.disk import Disk
 
 Lengths = Mapping[int, int]
@@ -90,6 +91,21 @@ def gaps(index: LedgerIndex, ledger_id: int, lengths: Lengths) -> list[tuple[int
     return found
 
 
+def fill_gaps(gaps: list[tuple[int, int]], segment: Segment) -> list[Segment]:
+    """The parts of a segment that lie in gaps of its ledger, without what else is in its buffer; the gaps
+    shrink by them.
+    """
+    parts = []
+    for number in range(len(gaps) - 1, -1, -1):
+        begin, end = gaps[number]
+        first, last = max(begin, segment.first), min(end, segment.last)
+        if first <= last:
+            parts.append(segment.part(first, last).detached())
+            left = (begin, first - 1), (last + 1, end)
+            gaps[number : number + 1] = [gap for gap in left if gap[0] <= gap[1]]
+    return parts
+
+
 def replace_missing(index: LedgerIndex, new: LedgerRow, lengths: Lengths) -> int:
     """Put a row, whose entries are durable in a log, in the place of what the index has of them in logs that
     are missing or cut short: durable on return. The number of entries that were named there; if 0, nothing
@@ -99,13 +115,26 @@ def replace_missing(index: LedgerIndex, new: LedgerRow, lengths: Lengths) -> int
     return _put_in_place(index, ledger_id, row.first, row.last, lengths, [new])
 
 
+def replace_rows(index: LedgerIndex, new: LedgerRow) -> set[int]:
+    """The same for whatever the index has of these entries: they were damaged where it named them. The logs
+    that it named.
+    """
+    ledger_id, row = new
+    overlapping = [old for old in index.rows(ledger_id) if old.first <= row.last and old.last >= row.first]
+    _put_in_place(index, ledger_id, row.first, row.last, None, [new])
+    return {old.log_id for old in overlapping if not old.lost}
+
+
 def _put_in_place(
-    index: LedgerIndex, ledger_id: int, first: int, last: int, lengths: Lengths, new: list[LedgerRow]
+    index: LedgerIndex, ledger_id: int, first: int, last: int, lengths: Lengths | None, new: list[LedgerRow]
 ) -> int:
-    """Take what is missing of the entries first..last out of its rows, and add the new ones."""
+    """Take of the entries first..last what is missing, or all of them without `lengths`, out of their rows,
+    and add the new ones.
+    """
     taken, rest = [], []
     for old in index.rows(ledger_id):
-        missing = missing_part(old, lengths)
+        whole = None if old.lost else old
+        missing = whole if lengths is None else missing_part(old, lengths)
         if missing is None or missing.last < first or missing.first > last:
             continue
         part = row_part(old, max(missing.first, first), min(missing.last, last))

@@ -10,14 +10,19 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 
+from geminga.bookie.entry_logs.log_ends import is_closed
 from geminga.bookie.entry_logs.scan import read_footer_bytes, records_bytes
 from geminga.bookie.index.index_format import Row
 from geminga.bookie.records.file_names import ENTRY_LOG_SUFFIX, entry_log_path, ids_in
 from geminga.bookie.records.records import Segment, compact, damaged_record
-from geminga.errors import CorruptData
+from geminga.errors import CorruptData, StorageError
 from geminga.storage.disk import Disk, File
 
 OPEN_LOGS_MAX = 32
+
+
+class DamagedRecord(CorruptData):
+    """An entry's record is not what was written there, or its log is not there."""
 
 
 class _OpenLog:
@@ -43,15 +48,23 @@ class EntryLogs:
         """Of the files that are there now. StorageError if one has a number that no bookie gives."""
         return ids_in(self.directory, self._disk.list(self.directory), ENTRY_LOG_SUFFIX)
 
+    def is_there(self, log_id: int) -> bool:
+        return self._disk.exists(entry_log_path(self.directory, log_id))
+
     def load(self, ledger_id: int, row: Row, first: int, last: int) -> Segment:
-        """Entries first..last of a row. CorruptData, with file and offset, if the first of them is damaged;
-        if a later one is, the entries before it.
+        """Entries first..last of a row. DamagedRecord, with file and offset, if the first of them is damaged
+        or the file is not there; if a later one is damaged, the entries before it.
         """
         index = first - row.first
         begin = row.ends[index - 1] if index else 0
         ends = row.ends[index : last - row.first + 1]
-        with self._pinned(row.log_id) as file:
-            data = file.pread(row.offset + begin, ends[-1] - begin)
+        try:
+            with self._pinned(row.log_id) as file:
+                data = file.pread(row.offset + begin, ends[-1] - begin)
+        except StorageError as error:
+            if self.is_there(row.log_id):
+                raise
+            raise DamagedRecord(str(error)) from error
         segment = Segment(
             ledger_id, first, data, 0, compact([end - begin for end in ends] if begin else ends)
         )
@@ -59,11 +72,36 @@ class EntryLogs:
         if damaged is None:
             return segment
         if damaged == 0:
-            raise CorruptData(
+            raise DamagedRecord(
                 f"{entry_log_path(self.directory, row.log_id)}: the record at offset {row.offset + begin}"
                 f" is not entry {first} of ledger {ledger_id}, or damaged"
             )
         return segment.part(first, first + damaged - 1)
+
+    def damaged_entries(self, ledger_id: int, row: Row) -> list[int]:
+        """Which entries of a row are damaged in its log: all if that is not there. Reads all of it at once.
+        StorageError if the file cannot be read.
+        """
+        if not self.is_there(row.log_id):
+            return list(range(row.first, row.last + 1))
+        with self._pinned(row.log_id) as file:
+            data = file.pread(row.offset, row.ends[-1])
+        left = Segment(ledger_id, row.first, data, 0, row.ends)
+        found = []
+        while (damaged := damaged_record(left)) is not None:
+            entry_id = left.first + damaged
+            found.append(entry_id)
+            if entry_id == row.last:
+                break
+            left = left.part(entry_id + 1, row.last)
+        return found
+
+    def remarks(self, log_id: int) -> list[str]:
+        """What is damaged of a log's header, footer and trailer."""
+        found: list[str] = []
+        with self._pinned(log_id) as file:
+            is_closed(file, log_id, found, footer_bytes_max=file.size())
+        return found
 
     def records_bytes(self, log_id: int) -> int:
         """See `scan.records_bytes`. For a log that is not written to any more."""

@@ -86,17 +86,6 @@ def rows_in(log_id: int, key_value: KeyValue | None) -> list[LedgerRow]:
     return found
 
 
-def runs(ids: Sequence[int]) -> list[tuple[int, int]]:
-    """(first, last) of what follows each other in ascending ids."""
-    runs: list[tuple[int, int]] = []
-    for each in ids:
-        if runs and runs[-1][1] == each - 1:
-            runs[-1] = runs[-1][0], each
-        else:
-            runs.append((each, each))
-    return runs
-
-
 def entries_text(first: int, last: int) -> str:
     return f"entry {first}" if first == last else f"entries {first} to {last}"
 

@@ -25,7 +25,6 @@ from geminga.bookie.offline.findings import (
     gap_text,
     promised_ends,
     rows_in,
-    runs,
 )
 from geminga.bookie.offline.inspection import (
     BadBytes,
@@ -36,6 +35,7 @@ from geminga.bookie.offline.inspection import (
     log_id_in_header,
     walk_records,
 )
+from geminga.bookie.records.entry_ranges import runs_of
 from geminga.bookie.records.file_names import entry_log_path, journal_path
 from geminga.bookie.records.journal_position import JournalPosition
 from geminga.errors import CorruptData, StorageError
@@ -138,7 +138,9 @@ class Verification:
         for ledger_id, damaged in sorted(damaged_entries(file, bad, rows).items()):
             for offset in damaged.values():
                 self._remember(file.path, offset)
-            names += [f"{entries_text(*run)} of {self._ledger(ledger_id)}" for run in runs(sorted(damaged))]
+            names += [
+                f"{entries_text(*run)} of {self._ledger(ledger_id)}" for run in runs_of(sorted(damaged))
+            ]
         if len(names) > RUNS_NAMED_MAX:
             names[RUNS_NAMED_MAX:] = [f"{len(names) - RUNS_NAMED_MAX} more"]
         return f"; {', '.join(names)} should be there" if names else ""
@@ -257,7 +259,7 @@ class Verification:
                 if (log_path, row.offset + begin) not in self._bad_records:
                     bad.append(first)
                 first += 1
-        for begin, last in runs(bad):
+        for begin, last in runs_of(bad):
             at = row.offset + (row.ends[begin - row.first - 1] if begin > row.first else 0)
             text = f"not {entries_text(begin, last)} of {self._ledger(ledger_id)}, as the index has it"
             self._found(log_path, at, text)

@@ -62,6 +62,10 @@ class BookieSettings:
     """Records that compaction copies in a second (`compactionRateByBytes`); 0: as fast as it can."""
     compaction_slice_bytes: int = 1 * MIB
     """Compaction copies this much at once; a flush or a deletion waits for no more than that."""
+    scrub_rate_bytes_per_s: int = 10_000_000
+    """Records of closed entry logs that are read and checked in a second while nothing else waits for a disk;
+    an entry counts as 512 bytes at least. 0: none.
+    """
 
     disk_usage_threshold: float = 0.95
     """Above this share of the disk in use the bookie becomes read-only (`diskUsageThreshold`)..."""
@@ -98,11 +102,12 @@ def journal_share(settings: BookieSettings, journals: int) -> BookieSettings:
 
 
 def ledger_directory_share(settings: BookieSettings, directories: int) -> BookieSettings:
-    """What one of so many ledger directories may hold in memory."""
+    """What one of so many ledger directories may hold in memory, and how fast it may scrub."""
     return replace(
         settings,
         write_cache_bytes=settings.write_cache_bytes // directories,
         read_cache_bytes=settings.read_cache_bytes // directories,
+        scrub_rate_bytes_per_s=-(-settings.scrub_rate_bytes_per_s // directories),
     )
 
 
@@ -136,6 +141,14 @@ class BookieStatistics:
     """Living records that compaction has copied."""
     logs_compacted: int
     """Entry logs of which it has copied all that lived."""
+    scrubbed_bytes: int
+    """Records of closed entry logs that were read to check them."""
+    scrub_passes: int
+    """Passes over all logs of a ledger directory."""
+    damaged_entries_found: int
+    """By a read or the scrub, each counted once..."""
+    damaged_entries_healed: int
+    """...and written anew from a journal."""
     read_only: bool
     ledgers_deleted: int
     space: SpaceStatistics = NOTHING

@@ -8,16 +8,22 @@ already is skipped, so a second replay changes nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from geminga.bookie.entry_logs.log_ends import look_at_ends
-from geminga.bookie.entry_logs.missing_logs import find_moved_entries, missing_rows, replace_missing
+from geminga.bookie.entry_logs.missing_logs import (
+    fill_gaps,
+    find_moved_entries,
+    missing_rows,
+    replace_missing,
+)
 from geminga.bookie.entry_logs.missing_logs import gaps as find_gaps
 from geminga.bookie.entry_logs.reader import EntryLogs
 from geminga.bookie.entry_logs.writer import EntryLogWriter
 from geminga.bookie.index.index_format import DELETED, Row
 from geminga.bookie.index.ledger_index import LedgerIndex, LedgerRow
 from geminga.bookie.journal.journal_format import Run
+from geminga.bookie.records.entry_ranges import joined
 from geminga.bookie.records.journal_position import JournalPosition
 from geminga.bookie.records.records import Run as EntryRun
 from geminga.bookie.records.records import Segment
@@ -126,16 +132,9 @@ class DirectoryReplay:
         if gaps is None:
             gaps = self._gaps[ledger_id] = find_gaps(self._index, ledger_id, self._lengths)
         entries = 0
-        for number in range(len(gaps) - 1, -1, -1):
-            begin, end = gaps[number]
-            first, last = max(begin, segment.first), min(end, segment.last)
-            if first > last:
-                continue
-            self._cache.add(segment.part(first, last).detached())
-            gaps[number : number + 1] = [
-                gap for gap in ((begin, first - 1), (last + 1, end)) if gap[0] <= gap[1]
-            ]
-            entries += last - first + 1
+        for part in fill_gaps(gaps, segment):
+            self._cache.add(part)
+            entries += len(part.ends)
         self.counts["replayed"] += entries
         return entries
 
@@ -155,19 +154,18 @@ class DirectoryReplay:
         self._look_for_missing()
 
     def _look_for_missing(self) -> None:
-        named = set()
-        for ledger_id, row in missing_rows(self._index, self._lengths):
-            named.add(row.log_id)
-            if self._is_deleted(ledger_id):
-                continue
-            before = self.missing[-1] if self.missing else None
-            if before is not None and before.ledger_id == ledger_id and before.last == row.first - 1:
-                self.missing[-1] = EntryRun(ledger_id, before.first, row.last)
-            else:
-                self.missing.append(EntryRun(ledger_id, row.first, row.last))
+        named: set[int] = set()
+        self.missing = joined(self._missing_runs(named))
         present = set(self._logs.ids()) if named else set()
         self.logs_missing = tuple(sorted(named - present))
         self.logs_cut = tuple(sorted(named & present))
+
+    def _missing_runs(self, named: set[int]) -> Iterator[EntryRun]:
+        """The logs that lack them are added to `named`, with those that lack only what is deleted."""
+        for ledger_id, row in missing_rows(self._index, self._lengths):
+            named.add(row.log_id)
+            if not self._is_deleted(ledger_id):
+                yield EntryRun(ledger_id, row.first, row.last)
 
     def _flush(self, marks: tuple[JournalPosition, ...], lost: Sequence[tuple[Run, str]]) -> None:
         rows = []

@@ -8,11 +8,11 @@ is written to after a restart anyway.
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
 
 from geminga.bookie.entry_logs.scan import read_footer, scan_rows
 from geminga.bookie.index.index_format import Row, row_part
 from geminga.bookie.index.ledger_index import LedgerIndex, LedgerRow
+from geminga.bookie.records.entry_ranges import EntryRanges
 from geminga.bookie.records.file_names import entry_log_path
 from geminga.storage.disk import Disk, File
 
@@ -27,7 +27,7 @@ def rebuild_index(
     is in no log.
     """
     index.clear()
-    covered: dict[int, _Covered] = {}
+    covered: dict[int, EntryRanges] = {}
     entries = 0
     behind: list[LedgerRow] = []
     for log_id in log_ids:
@@ -40,7 +40,7 @@ def rebuild_index(
         rows = [
             LedgerRow(ledger_id, piece)
             for ledger_id, row in found
-            for piece in covered.setdefault(ledger_id, _Covered()).add(row)
+            for piece in _new_parts(covered.setdefault(ledger_id, EntryRanges()), row)
         ]
         entries += sum(len(row.ends) for _, row in rows)
         index.add_rows(rows)
@@ -64,7 +64,7 @@ def _rows_of(file: File, log_id: int, row_entries_max: int) -> tuple[list[Ledger
     return rows[: len(rows) - len(behind)], behind
 
 
-def _rows_behind_damage(found: list[LedgerRow], covered: dict[int, _Covered]) -> list[LedgerRow]:
+def _rows_behind_damage(found: list[LedgerRow], covered: dict[int, EntryRanges]) -> list[LedgerRow]:
     """Those that follow without a gap upon what is known of their ledgers.
 
     A ledger of which entries are missing has them in the journal, if this is the rest of a flush that a crash
@@ -73,10 +73,10 @@ def _rows_behind_damage(found: list[LedgerRow], covered: dict[int, _Covered]) ->
     """
     rows: list[LedgerRow] = []
     for ledger_id, row in sorted(found, key=lambda found: (found.ledger_id, found.row.first)):
-        known = covered.setdefault(ledger_id, _Covered())
+        known = covered.setdefault(ledger_id, EntryRanges())
         missing = known.missing_before(row.first)
         if missing is None:
-            rows += (LedgerRow(ledger_id, piece) for piece in known.add(row))
+            rows += (LedgerRow(ledger_id, piece) for piece in _new_parts(known, row))
         else:
             log.warning(
                 "entries %d to %d of ledger %d were not found in entry logs; unless the journal has them, the"
@@ -86,36 +86,6 @@ def _rows_behind_damage(found: list[LedgerRow], covered: dict[int, _Covered]) ->
     return rows
 
 
-class _Covered:
-    """Which entries of a ledger have a row: ascending, disjoint ranges."""
-
-    __slots__ = ("_firsts", "_lasts")
-
-    def __init__(self) -> None:
-        self._firsts: list[int] = []
-        self._lasts: list[int] = []
-
-    def missing_before(self, first: int) -> int | None:
-        """The first of the entries that are missing directly before this one; None if none is."""
-        at = bisect_right(self._firsts, first)
-        last = self._lasts[at - 1] if at else -1
-        return last + 1 if last < first - 1 else None
-
-    def add(self, row: Row) -> list[Row]:
-        """The parts of the row that are new."""
-        pieces = []
-        first = row.first
-        while first <= row.last:
-            at = bisect_right(self._firsts, first)
-            if at and self._lasts[at - 1] >= first:
-                first = self._lasts[at - 1] + 1
-                continue
-            last = min(row.last, self._firsts[at] - 1) if at < len(self._firsts) else row.last
-            pieces.append(row_part(row, first, last))
-            if at and self._lasts[at - 1] == first - 1:
-                self._lasts[at - 1] = last
-            else:
-                self._firsts.insert(at, first)
-                self._lasts.insert(at, last)
-            first = last + 1
-        return pieces
+def _new_parts(covered: EntryRanges, row: Row) -> list[Row]:
+    """The parts of the row that were not covered; they are now."""
+    return [row_part(row, first, last) for first, last in covered.add(row.first, row.last)]

@@ -60,6 +60,7 @@ class Bookie:
         existing_ledgers: ExistingLedgers | None,
         threaded: bool,
         watched: Sequence[str] = (),
+        topic_of: Callable[[int], str] = lambda _: "",
     ) -> None:
         """Use `open`."""
         self.recovery = opened.report
@@ -75,7 +76,13 @@ class Bookie:
         paths = dict.fromkeys((*opened.ledger_directories, *opened.journal_directories, *watched))
         self._space = DiskSpace(opened.disk, list(paths), settings, self._space_changed)
         self._set = DirectorySet(
-            opened, settings, self._journals, self._lifeline, self._space, existing_ledgers=existing_ledgers
+            opened,
+            settings,
+            self._journals,
+            self._lifeline,
+            self._space,
+            existing_ledgers=existing_ledgers,
+            topic_of=topic_of,
         )
         self.directories = self._set.all
         self._ended: trio.Event | None = None
@@ -140,7 +147,14 @@ class Bookie:
         if opened.report.entries_missing:
             runs = [run for of_directory in opened.missing for run in of_directory]
             log.warning("%s", missing_text(opened.report, runs, topic_of))
-        bookie = cls(settings, opened, existing_ledgers=existing_ledgers, threaded=threaded, watched=watched)
+        bookie = cls(
+            settings,
+            opened,
+            existing_ledgers=existing_ledgers,
+            threaded=threaded,
+            watched=watched,
+            topic_of=topic_of,
+        )
         try:
             await bookie._space.check()
         except BaseException:

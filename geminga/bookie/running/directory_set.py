@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
 from geminga.bookie.journal.journal_set import JournalSet
+from geminga.bookie.records.file_names import journal_directory
 from geminga.bookie.records.ledger_mapping import needed_from, place_of
 from geminga.bookie.records.records import Segment
 from geminga.bookie.records.settings import BookieSettings, ledger_directory_share
 from geminga.bookie.running.disk_space import DiskSpace
 from geminga.bookie.running.garbage_collector import ExistingLedgers
+from geminga.bookie.running.healing import Healing
 from geminga.bookie.running.ledger_directory import LedgerDirectory
 from geminga.bookie.running.lifeline import Lifeline
 from geminga.bookie.running.opening import Opened
@@ -31,8 +33,10 @@ class DirectorySet:
         space: DiskSpace,
         *,
         existing_ledgers: ExistingLedgers | None,
+        topic_of: Callable[[int], str],
     ) -> None:
         """`settings` are the bookie's."""
+        journal_files = [journal_directory(path) for path in opened.journal_directories]
         self._journals = journals
         share = ledger_directory_share(settings, len(opened.storages))
         self.all = tuple(
@@ -44,10 +48,14 @@ class DirectorySet:
                 lifeline,
                 space,
                 existing_ledgers=existing_ledgers,
+                healing=Healing(storage, journal_files, lifeline, topic_of=topic_of, named=missing),
+                queued_bytes=lambda: journals.queued_bytes,
                 release_journals=self._release_journals,
                 on_full=self._start_flushes,
             )
-            for path, storage in zip(opened.ledger_directories, opened.storages, strict=True)
+            for path, storage, missing in zip(
+                opened.ledger_directories, opened.storages, opened.missing, strict=True
+            )
         )
         self.only = self.all[0] if len(self.all) == 1 else None
 
@@ -110,8 +118,7 @@ class DirectorySet:
     def stop(self) -> None:
         """Take no more entries, and begin no more garbage collections."""
         for directory in self.all:
-            directory.garbage.stop()
-            directory.writers.close()
+            directory.stop()
 
     def _release_journals(self) -> None:
         """On any thread."""

@@ -16,10 +16,12 @@ from geminga.bookie.records.ledger_mapping import place_of
 from geminga.bookie.records.settings import BookieSettings
 from geminga.bookie.running.disk_space import DiskSpace
 from geminga.bookie.running.garbage_collector import ExistingLedgers, GarbageCollector
+from geminga.bookie.running.healing import Healing
 from geminga.bookie.running.ledger_writer import LedgerWriter
 from geminga.bookie.running.ledger_writers import LedgerWriters
 from geminga.bookie.running.lifeline import Lifeline
 from geminga.bookie.running.reader import LedgerReader
+from geminga.bookie.running.scrub import QUEUED_BYTES_MAX, Scrub
 from geminga.bookie.running.storage import LedgerStorage
 from geminga.bookie.running.write_caches import WriteCaches
 from geminga.errors import LedgerFenced, ReadOnly, StorageError
@@ -38,11 +40,14 @@ class LedgerDirectory:
         space: DiskSpace,
         *,
         existing_ledgers: ExistingLedgers | None,
+        healing: Healing,
+        queued_bytes: Callable[[], int],
         release_journals: Callable[[], None],
         on_full: Callable[[], None],
     ) -> None:
         """`settings` are its share of the bookie's. `positions` see `WriteCaches`. `release_journals` is
-        called off the loop when the index's marks have moved, `on_full` when a flush is over and the active
+        called off the loop when the index's marks have moved, `queued_bytes` says how much waits for
+        journals, `on_full` is called when a flush is over and the active
         cache is full again.
         """
         self.path = path
@@ -51,6 +56,7 @@ class LedgerDirectory:
         self.reader = LedgerReader(
             self.caches,
             storage,
+            heal=healing.heal,
             cache_bytes=settings.read_cache_bytes,
             read_ahead_bytes=settings.read_ahead_bytes,
         )
@@ -63,10 +69,15 @@ class LedgerDirectory:
             delete_ledger=self.delete,
             on_failed=lifeline.fail,
         )
+        self.healing = healing
+        self.scrub = Scrub(
+            storage, healing, rate_bytes_per_s=settings.scrub_rate_bytes_per_s, is_busy=self._is_busy
+        )
         self.flushes = self.deletions = 0
         self._flush_interval_s = settings.flush_interval_s
         self._positions = positions
         self._lifeline = lifeline
+        self._queued_bytes = queued_bytes
         self._space = space
         self._release_journals = release_journals
         self._on_full = on_full
@@ -75,10 +86,24 @@ class LedgerDirectory:
         self._collect_wanted = True
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Flush, read ahead and collect garbage in tasks of the nursery."""
+        """Flush, read ahead, collect garbage and scrub in tasks of the nursery."""
         nursery.start_soon(self._flush_when_wanted)
         nursery.start_soon(self.reader.run)
         nursery.start_soon(self.garbage.run)
+        nursery.start_soon(self.scrub.run)
+
+    def stop(self) -> None:
+        """Take no more entries, and begin nothing in the background."""
+        self.garbage.stop()
+        self.scrub.stop()
+        self.writers.close()
+
+    def _is_busy(self) -> bool:
+        return (
+            self.caches.flushing is not None
+            or self.reader.is_loading
+            or self._queued_bytes() >= QUEUED_BYTES_MAX
+        )
 
     # ---- ledgers
 

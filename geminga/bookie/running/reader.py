@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
+from geminga.bookie.entry_logs.reader import DamagedRecord
 from geminga.bookie.records.read_counts import Found, ReadStatistics
 from geminga.bookie.records.records import Run, Segment
 from geminga.bookie.running.read_cache import ReadCache
@@ -30,8 +31,15 @@ class LedgerReader:
     """Reads of one bookie. On the loop."""
 
     def __init__(
-        self, caches: WriteCaches, storage: LedgerStorage, *, cache_bytes: int, read_ahead_bytes: int
+        self,
+        caches: WriteCaches,
+        storage: LedgerStorage,
+        *,
+        heal: Callable[[Sequence[Run]], Awaitable[bool]],
+        cache_bytes: int,
+        read_ahead_bytes: int,
     ) -> None:
+        """`heal` is asked when an entry turns out to be damaged; if it answers True the read goes on."""
         self.failures = 0
         self.log_bytes = self.log_loads = 0
         """Read from entry logs, and how often, read-ahead included."""
@@ -40,6 +48,7 @@ class LedgerReader:
         """Where `_find` found the last segment."""
         self._caches = caches
         self._storage = storage
+        self._heal = heal
         self._cache = ReadCache(cache_bytes)
         # Reading further ahead would drive out what was read ahead before, unread.
         self._ahead_bytes_max = min(read_ahead_bytes, cache_bytes // 2)
@@ -48,6 +57,11 @@ class LedgerReader:
         self._wanted_last: dict[int, int] = {}
         self._wake = trio.Event()
         self._loading: dict[tuple[int, int], trio.Event] = {}
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether a read waits for an entry log."""
+        return bool(self._loading)
 
     @property
     def from_memory(self) -> int:
@@ -137,7 +151,7 @@ class LedgerReader:
             await trio.lowlevel.checkpoint()
             return brought
         try:
-            segments = await self._storage.load_runs(missing, bytes_max)
+            segments = await self._load_runs(missing, bytes_max)
         except StorageError as error:
             if brought:
                 return brought
@@ -175,12 +189,28 @@ class LedgerReader:
             first = end + 1
         return bodies
 
+    async def _load_runs(self, runs: Sequence[Run], bytes_max: int) -> list[Segment]:
+        try:
+            return await self._storage.load_runs(runs, bytes_max)
+        except DamagedRecord:
+            if not await self._heal(runs[:1]):
+                raise
+        return await self._storage.load_runs(runs, bytes_max)
+
+    async def _load_rows(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[Segment]:
+        try:
+            return await self._storage.load(ledger_id, first, last, bytes_max)
+        except DamagedRecord:
+            if not await self._heal([Run(ledger_id, first, last)]):
+                raise
+        return await self._storage.load(ledger_id, first, last, bytes_max)
+
     async def _load(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[Segment]:
         deletions = self._deletions
         place = ledger_id, first
         loaded = self._loading[place] = trio.Event()
         try:
-            segments = await self._storage.load(ledger_id, first, last, bytes_max)
+            segments = await self._load_rows(ledger_id, first, last, bytes_max)
         finally:
             if self._loading.get(place) is loaded:
                 del self._loading[place]

@@ -13,11 +13,14 @@ from collections.abc import Callable, Sequence
 import trio
 
 from geminga.bookie.entry_logs.compaction_plan import LogShare
+from geminga.bookie.entry_logs.log_check import LogCheck
+from geminga.bookie.entry_logs.missing_logs import replace_rows
 from geminga.bookie.entry_logs.reader import EntryLogs
 from geminga.bookie.entry_logs.slices import LogSlices
 from geminga.bookie.entry_logs.writer import EntryLogWriter
-from geminga.bookie.index.index_format import DELETED, State
+from geminga.bookie.index.index_format import DELETED, State, row_part
 from geminga.bookie.index.ledger_index import LedgerIndex, LedgerRow
+from geminga.bookie.records.entry_ranges import runs_of
 from geminga.bookie.records.journal_position import JournalPosition
 from geminga.bookie.records.records import Run, Segment
 from geminga.bookie.records.segment_map import SegmentMap
@@ -25,6 +28,9 @@ from geminga.bookie.records.settings import BookieSettings
 from geminga.bookie.running.disk_space import flush_refusal
 from geminga.errors import CorruptData, LedgerNotFound, ReadOnly, StorageError
 from geminga.storage.disk import Disk, DiskFull
+
+DAMAGE_BYTES_MAX = 1 << 20
+"""Records that one attempt to heal looks at."""
 
 
 class LedgerStorage:
@@ -180,6 +186,68 @@ class LedgerStorage:
     def leave_alone(self, log_id: int) -> None:
         """Do not compact this log again: it cannot be read in full."""
         self._unreadable.add(log_id)
+
+    # ---- damage
+
+    @property
+    def log_directory(self) -> str:
+        return self._logs.directory
+
+    def closed_logs(self) -> list[int]:
+        """Those with living entries, the newest first."""
+        usage, writing = self._index.usage, self._writer.log_id
+        return sorted(
+            (log_id for log_id, ledgers in usage.items() if ledgers and log_id != writing), reverse=True
+        )
+
+    def log_check(self, log_id: int) -> LogCheck:
+        """A pass over the living records of a closed log."""
+        return LogCheck(self._logs, self._index, log_id)
+
+    def remarks(self, log_id: int) -> list[str]:
+        """What is damaged of a closed log's header, footer and trailer. Blocking."""
+        is_wanted = self._index.usage.get(log_id) and self._logs.is_there(log_id)
+        return self._logs.remarks(log_id) if is_wanted else []
+
+    async def damaged(self, runs: Sequence[Run]) -> list[Run]:
+        """Which of these entries are damaged at the place that the index has for them now: of each run the
+        first `DAMAGE_BYTES_MAX` and the rest of that row are looked at.
+        """
+        return await self.disk.run(self._damaged, runs)
+
+    def _damaged(self, runs: Sequence[Run]) -> list[Run]:
+        found: list[Run] = []
+        for ledger_id, first, last in runs:
+            left = DAMAGE_BYTES_MAX
+            while first <= last and left > 0 and not self.is_deleted(ledger_id):
+                row = self._index.find(ledger_id, first)
+                if row is None or row.lost:
+                    break
+                part = row_part(row, first, row.last)
+                fitting = max(1, bisect_right(part.ends, left))
+                part = row_part(part, first, min(last, first + fitting - 1))
+                try:
+                    damaged = self._logs.damaged_entries(ledger_id, part)
+                except StorageError:
+                    if self._index.find(ledger_id, first) == row:
+                        raise
+                    continue
+                found += [Run(ledger_id, *each) for each in runs_of(damaged)]
+                left -= part.ends[-1]
+                first = part.last + 1
+        return found
+
+    async def rewrite(self, records: SegmentMap) -> int:
+        """Put entries, whose records in closed logs are damaged, into the log that is being written, and say
+        so in the index: durable on return, in that order. The number of entries. ReadOnly if there is no
+        space: nothing has changed then.
+        """
+        async with self._log_lock:
+            new = await self.disk.run(self._write, records, dict(self.topics))
+            async with self._index_lock:
+                for each in new:
+                    self._unreadable -= await self.disk.run(replace_rows, self._index, each)
+        return records.entries
 
     def _delete_dead_logs(self) -> int:
         if self._kept:

@@ -82,7 +82,7 @@ def rows_only_from_closed_logs(patch: pytest.MonkeyPatch) -> None:
 
 
 def doubled_entries_kept(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(index_rebuild._Covered, "add", lambda self, row: [row])
+    patch.setattr(index_rebuild, "_new_parts", lambda covered, row: [row])
 
 
 def last_log_forgotten(patch: pytest.MonkeyPatch) -> None:

@@ -236,7 +236,8 @@ async def test_a_flipped_bit_in_an_entry_log_is_an_error_with_its_place(tmp_path
     data = bytearray(path.read_bytes())
     data[data.index(b"1/5/")] ^= 4
     path.write_bytes(data)
-    async with running(tmp_path) as bookie:
+    no_journals = replace(SMALL, journal_free_files_max=0)
+    async with running(tmp_path, no_journals) as bookie:
         assert await bookie.read(1, 0, 19, bytes_max=1 << 20) == wanted[:5]
         with pytest.raises(CorruptData, match=r"\.log: the record at offset \d+ is not entry 5 of ledger 1"):
             await bookie.read(1, 5, 19, bytes_max=1 << 20)

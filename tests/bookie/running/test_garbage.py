@@ -15,8 +15,10 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from geminga.bookie.records.records import Run
 from geminga.bookie.records.settings import BookieSettings
 from geminga.bookie.running.bookie import Bookie
+from geminga.bookie.running.healing import Healing
 from geminga.bookie.running.storage import LedgerStorage
 from geminga.errors import CorruptData, LedgerNotFound, StorageError
 from geminga.storage.disk import RealDisk
@@ -254,7 +256,7 @@ async def test_a_log_with_a_damaged_record_stays(place: Place, caplog: pytest.Lo
     data[data.index(b"1/5/")] ^= 4
     path.write_bytes(data)
     place.known = {1}
-    async with place.running() as bookie:
+    async with place.running(replace(SETTINGS, journal_free_files_max=0)) as bookie:
         await bookie.collect_garbage()
         for _ in range(2):
             await bookie.compact(1.0)
@@ -293,12 +295,24 @@ async def read_after_collecting_during_a_flush(world: Any) -> dict[int, list[byt
     return found
 
 
+@pytest.fixture
+def no_healing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that was deleted would be put together again from the journal."""
+
+    async def never(self: Healing, runs: Sequence[Run]) -> bool:
+        return False
+
+    monkeypatch.setattr(Healing, "heal", never)
+
+
+@pytest.mark.usefixtures("no_healing")
 async def test_a_log_that_was_just_closed_is_not_taken_for_dead(new_world: Callable[[], Any]) -> None:
     world = new_world()
     found = await read_after_collecting_during_a_flush(world)
     assert found == {ledger_id: world.ledgers[ledger_id].bodies for ledger_id in (1, 2)}
 
 
+@pytest.mark.usefixtures("no_healing")
 async def test_a_collection_that_does_not_wait_for_the_flush_is_found_out(
     new_world: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ BOOKIE_ROWS = [
     Row("majorCompactionInterval", "0", {"bookie.major_compaction_interval_s": 0.0}),
     Row("majorCompactionMaxTimeMillis", "2500", {"bookie.major_compaction_max_s": 2.5}),
     Row("compactionRateByBytes", "0", {"bookie.compaction_rate_bytes_per_s": 0}),
+    Row("gemingaScrubRateByBytes", "0", {"bookie.scrub_rate_bytes_per_s": 0}),
     Row("diskUsageThreshold", "1", {"bookie.disk_usage_threshold": 1.0}),
     Row("diskUsageLwmThreshold", ".5", {"bookie.disk_usage_lwm_threshold": 0.5}),
     Row("diskFreeBytesMin", "0", {"bookie.disk_free_bytes_min": 0}),

@@ -1,0 +1,67 @@
+"""What the journals still have of some entries, while a running bookie writes and reuses these files.
+
+A file may be renamed, written over or deleted meanwhile: then it is passed over. Whatever is found is
+checked: a record's checksum covers its ledger and its entry id, and no id was ever given to two entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from geminga.bookie.entry_logs.missing_logs import fill_gaps
+from geminga.bookie.journal.headers import find_header
+from geminga.bookie.journal.scan import JournalScan
+from geminga.bookie.records.file_names import JOURNAL_SUFFIX, journal_path, parse_id
+from geminga.bookie.records.records import Run
+from geminga.bookie.records.segment_map import SegmentMap
+from geminga.errors import StorageError
+from geminga.storage.disk import Disk
+
+
+class JournalSearch:
+    """For some runs in the journals of one directory: `step` until it is False, then look at `found`.
+
+    Blocking; holds what it finds in memory.
+    """
+
+    def __init__(self, disk: Disk, directory: str, wanted: Sequence[Run]) -> None:
+        self.found = SegmentMap()
+        self.oldest: dict[int, int] = {}
+        """The first entry that was met of each ledger that is sought; those before it are in no journal."""
+        self.is_whole = True
+        """No file had to be passed over: what was not found is not there."""
+        self._disk = disk
+        self._directory = directory
+        self._gaps: dict[int, list[tuple[int, int]]] = {}
+        for run in sorted(wanted):
+            self._gaps.setdefault(run.ledger_id, []).append((run.first, run.last))
+        ids = (parse_id(name, JOURNAL_SUFFIX) for name in disk.list(directory))
+        self._left = sorted(id_ for id_ in ids if id_ is not None)
+
+    def step(self) -> bool:
+        """Read one more file, the newest first. False if there is no need, or none left."""
+        if not self._left or not any(self._gaps.values()):
+            return False
+        try:
+            self._search(self._left.pop())
+        except StorageError:
+            self.is_whole = False
+        return True
+
+    def _search(self, journal_id: int) -> None:
+        file = self._disk.open(journal_path(self._directory, journal_id))
+        try:
+            header = find_header(file, journal_id).header
+            if header is None:
+                return
+            for group in JournalScan(file, header, synced_end=None).groups(0):
+                for segment in group.segments:
+                    gaps = self._gaps.get(segment.ledger_id)
+                    if gaps is None:
+                        continue
+                    oldest = self.oldest.get(segment.ledger_id, segment.first)
+                    self.oldest[segment.ledger_id] = min(oldest, segment.first)
+                    for part in fill_gaps(gaps, segment):
+                        self.found.add(part)
+        finally:
+            file.close()

@@ -1,0 +1,148 @@
+"""Damaged entries of a running bookie: written anew from a journal that still has them, or named.
+
+A journal is kept for a while after its entries are in entry logs (`journalMaxBackups`); so what is damaged
+soon after it was written can be healed, and what is older cannot.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import trio
+
+from geminga.bookie.records.entry_ranges import EntryRanges, joined, runs_of
+from geminga.bookie.records.ledger_mapping import place_of
+from geminga.bookie.records.records import Run
+from geminga.bookie.records.segment_map import SegmentMap
+from geminga.bookie.recovery.journal_search import JournalSearch
+from geminga.bookie.recovery.report import RUNS_NAMED_MAX, WHAT_TO_DO, run_text
+from geminga.bookie.running.lifeline import Lifeline
+from geminga.bookie.running.storage import LedgerStorage
+from geminga.errors import ReadOnly
+
+RANGES_MAX: Final = 10_000
+"""Ranges of damaged entries that are remembered as named; more are named again by every pass of the scrub."""
+log = logging.getLogger("geminga.bookie")
+
+
+class Healing:
+    """Of one ledger directory. On the loop; one at a time, others wait."""
+
+    def __init__(
+        self,
+        storage: LedgerStorage,
+        journal_directories: Sequence[str],
+        lifeline: Lifeline,
+        *,
+        topic_of: Callable[[int], str],
+        named: Sequence[Run],
+    ) -> None:
+        """`journal_directories` have the files; `named` is what the start has named already."""
+        self.entries_found = self.entries_healed = 0
+        """Damaged entries, each counted once."""
+        self._storage = storage
+        self._directories = journal_directories
+        self._lifeline = lifeline
+        self._topic_of = topic_of
+        self._named: dict[int, EntryRanges] = {}
+        self._gone: dict[int, int] = {}
+        """By ledger: entries up to this one are in no journal any more, and never will be."""
+        self._lock = trio.Lock()
+        for run in named:
+            self._remember(run)
+
+    async def heal(self, runs: Sequence[Run]) -> bool:
+        """Look at these entries again; write those that are damaged into the entry log that is being written,
+        durable on return, and name those that no journal has, once. Whether it is worth while to read them
+        again: some were healed, or none is damaged. StorageError if a disk fails; a full disk leaves it to
+        the next call. Cancelling may leave copies that no row names.
+        """
+        async with self._lock:
+            damaged = await self._storage.damaged(runs)
+            new = [piece for run in damaged for piece in self._not_named(run)]
+            if not new:
+                return not damaged
+            found = await self._search([run for run in new if run.last > self._gone.get(run.ledger_id, -1)])
+            healed = 0
+            if found.entries:
+                try:
+                    with self._lifeline.failure_ends_it():
+                        healed = await self._storage.rewrite(found)
+                except ReadOnly as error:
+                    log.warning(
+                        "%d damaged entries are in the journal, but not healed: %s", found.entries, error
+                    )
+                    return False
+            self.entries_found += sum(map(_length, new))
+            self.entries_healed += healed
+            self._report(new, found)
+            return healed > 0
+
+    def _not_named(self, run: Run) -> list[Run]:
+        named = self._named.get(run.ledger_id)
+        pieces = named.missing(run.first, run.last) if named is not None else [(run.first, run.last)]
+        return [Run(run.ledger_id, first, last) for first, last in pieces]
+
+    async def _search(self, wanted: Sequence[Run]) -> SegmentMap:
+        found = SegmentMap()
+        for number, directory in enumerate(self._directories):
+            part = [run for run in wanted if place_of(run.ledger_id, len(self._directories)) == number]
+            if not part:
+                continue
+            search = await self._storage.disk.run(JournalSearch, self._storage.disk, directory, part)
+            while await self._storage.disk.run(search.step):
+                pass
+            for _, segments in search.found.sorted_segments():
+                for segment in segments:
+                    found.add(segment)
+            if search.is_whole:
+                self._note_gone(part, search.oldest)
+        return found
+
+    def _note_gone(self, wanted: Sequence[Run], oldest: dict[int, int]) -> None:
+        # What comes later into a journal has higher ids: a ledger that was not met has none up to these.
+        if len(self._gone) > RANGES_MAX:
+            self._gone.clear()
+        for run in wanted:
+            gone = oldest[run.ledger_id] - 1 if run.ledger_id in oldest else run.last
+            self._gone[run.ledger_id] = max(gone, self._gone.get(run.ledger_id, -1))
+
+    def _report(self, damaged: Sequence[Run], found: SegmentMap) -> None:
+        healed: list[Run] = []
+        lost: list[Run] = []
+        for ledger_id, first, last in joined(sorted(damaged)):
+            ids = range(first, last + 1)
+            for runs, is_found in ((healed, True), (lost, False)):
+                chosen = (each for each in ids if (found.find(ledger_id, each) is not None) == is_found)
+                runs += [Run(ledger_id, *each) for each in runs_of(chosen)]
+        directory = self._storage.log_directory
+        if healed:
+            log.warning("%s: damaged, healed from the journal: %s", directory, self._text(healed))
+        if lost:
+            log.warning(
+                "%s: damaged, and in no journal any more: %s cannot be read; %s",
+                *(directory, self._text(lost), WHAT_TO_DO),
+            )
+            for run in lost:
+                self._remember(run)
+
+    def _remember(self, run: Run) -> None:
+        ranges = self._named.get(run.ledger_id)
+        if ranges is None:
+            if len(self._named) >= RANGES_MAX:
+                return
+            ranges = self._named[run.ledger_id] = EntryRanges()
+        if len(ranges) < RANGES_MAX:
+            ranges.add(run.first, run.last)
+
+    def _text(self, runs: Sequence[Run]) -> str:
+        texts = [run_text(run, self._topic_of) for run in runs[:RUNS_NAMED_MAX]]
+        if len(runs) > RUNS_NAMED_MAX:
+            texts.append(f"{len(runs) - RUNS_NAMED_MAX} more runs")
+        return ", ".join(texts)
+
+
+def _length(run: Run) -> int:
+    return run.last - run.first + 1
