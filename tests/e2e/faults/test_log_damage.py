@@ -1,0 +1,28 @@
+"""Rows of the table of `tests/e2e/faults/log_damage.py` that stand for the others."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.faults.log_damage import MESSAGES, damaged_log, fill, outcome
+
+pytestmark = pytest.mark.skipif("GEMINGA_TEST_URL" in os.environ, reason="looks into Geminga's files")
+
+
+def test_a_log_that_is_cut_in_half_is_served_in_full_from_the_journals(tmp_path: Path) -> None:
+    places = fill(tmp_path / "data", keep_journals=True)
+    damaged_log(tmp_path / "data", "cut in half")
+    found = outcome(tmp_path / "data", places)
+    assert found[:3] == (MESSAGES, 0, MESSAGES // 4)
+
+
+def test_a_flipped_bit_that_no_journal_heals_is_named_by_topic(tmp_path: Path) -> None:
+    places = fill(tmp_path / "data", keep_journals=False)
+    damaged_log(tmp_path / "data", "bit flipped in the middle")
+    served, named, healed, log = outcome(tmp_path / "data", places)
+    assert (served, named, healed) == (MESSAGES - 1, 1, 0)
+    assert "(persistent://public/default/orders) cannot be read" in log
+    assert "`geminga topics skip` takes a subscription past the entries" in log
