@@ -15,8 +15,12 @@ MESSAGE_BYTES_MAX = 5 * MIB
 FRAME_PADDING_BYTES = 10 * KIB
 """What a frame may hold beside the message (Pulsar's `MESSAGE_SIZE_FRAME_PADDING`)."""
 FRAME_BYTES_MAX = MESSAGE_BYTES_MAX + FRAME_PADDING_BYTES
+RECEIVE_BYTES_MIN = 4 * KIB
+"""How much one receive call takes from a socket where commands are small and many..."""
+RECEIVE_BYTES_FIRST = 16 * KIB
+"""...from one that has just connected..."""
 RECEIVE_BYTES = 256 * KIB
-"""How much one receive call may take from a socket..."""
+"""...at most, where a sender keeps that full..."""
 RECEIVE_BYTES_TIGHT = 64 * KIB
 """...and while the memory for publishers is more than half used, unless connections are few."""
 PROTOCOL_VERSION = 20

@@ -13,8 +13,44 @@ HASH_RANGES = "geminga/broker/dispatch/hash_ranges.py"
 SNAPSHOTS = "tests/broker/topic/test_dedup_snapshots.py"
 LEFT_BEHIND = "tests/broker/delays/test_index_left_behind.py"
 FIXED_DELAY = "tests/broker/delays/test_fixed_delay.py"
+PUBLISH_MEMORY = "geminga/broker/flow/publish_memory.py"
+READER = "geminga/broker/connection/reader.py"
+MEMORY_TESTS = "tests/broker/flow/test_publish_memory.py"
+FAIR_TURNS = "tests/broker/connection/test_fair_turns.py"
 
 MUTANTS = (
+    Mutant(
+        "small-frames-queue-behind-large-ones",
+        PUBLISH_MEMORY,
+        "        return self.pending_bytes - self._large_pending_bytes() < self.small_share_bytes",
+        "        return False",
+        (f"{MEMORY_TESTS}::test_large_frames_never_take_the_share_of_small_ones",),
+        "a few half messages stopped all publishers for minutes",
+    ),
+    Mutant(
+        "silent-frames-keep-their-turns",
+        READER,
+        "                memory.leave_turn(frame, received_bytes)  # it has nothing to use it for",
+        "                pass",
+        (f"{FAIR_TURNS}::test_a_silent_half_frame_takes_no_turn_from_others",),
+        "each half message cost every other large one a second",
+    ),
+    Mutant(
+        "parts-of-frames-without-bound",
+        PUBLISH_MEMORY,
+        "        lost.disconnect()\n",
+        "",
+        (f"{FAIR_TURNS}::test_parts_of_frames_that_stopped_are_bounded_and_their_connections_are_closed",),
+        "megabytes of each message that stopped, beyond what the memory was to be",
+    ),
+    Mutant(
+        "turns-end-with-chunks-only",
+        READER,
+        "            if turn.is_over(SLICE_COMMANDS):",
+        "            if False:",
+        (f"{FAIR_TURNS}::test_the_more_connections_flood_the_shorter_are_their_turns",),
+        "a client with cheap commands kept the others waiting for seconds",
+    ),
     Mutant(
         "dedup-snapshot-by-entries-once",
         DEDUP_CURSOR,

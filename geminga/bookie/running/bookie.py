@@ -259,6 +259,11 @@ class Bookie:
         """Of entries that may still become durable; 0 after a failure."""
         return 0 if self._lifeline.failed is not None else self._journals.queued_bytes
 
+    @property
+    def durable_bytes(self) -> int:
+        """Of all entries that became durable since the start, counted as in `queued_bytes`."""
+        return self._counts.record_bytes
+
     def call_on_change(self, tell: Callable[[], None]) -> None:
         """Have `tell` called after each group, flush, and failure: for one who waits for more than
         `has_room`.

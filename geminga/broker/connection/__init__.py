@@ -1,10 +1,10 @@
 """A client's connection: its socket, its session, and one handler for each command.
 
-Bytes are read in `Connections._read` (`connection.py`), cut into commands by the session's decoder and served
-by `Session`: SEND, ACK and FLOW at once as plain calls, every other command by the function that
-`handlers.py` names. A handler that has to wait for a disk or a topic returns an awaitable, which gets a task
-of the connection's nursery. Read `Session` in `session.py` first, then `handle_produce.py` and
-`handle_consume.py`.
+Bytes are read by a `Reader` (`reader.py`), cut into commands by the session's decoder and served, a turn at a
+time (`turns.py`), by `Session`: SEND, ACK and FLOW at once as plain calls, every other command by the
+function that `handlers.py` names. A handler that has to wait for a disk or a topic returns an awaitable,
+which gets a task of the connection's nursery. Read `Session` in `session.py` first, then `handle_produce.py`
+and `handle_consume.py`.
 
 Pulsar's ServerCnx, divided by command. Back-pressure is here and is only this: the socket is not read while
 publish memory is full, a rate is exceeded, the outbox is not writable, or too many requests wait. That is why

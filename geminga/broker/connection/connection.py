@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,9 +12,11 @@ import trio
 
 from geminga import limits
 from geminga.broker.connection.handlers import HANDLERS
+from geminga.broker.connection.reader import Reader
 from geminga.broker.connection.session import Session, State
+from geminga.broker.connection.turns import Turn, Turns
 from geminga.broker.flow.outbox import Outbox
-from geminga.broker.flow.publish_memory import UNRESERVED_BYTES_MAX, Reservation
+from geminga.broker.flow.publish_memory import LargeFrame
 from geminga.errors import ProtocolError
 from geminga.wire import encoder
 
@@ -25,14 +26,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("geminga.broker")
 
-CHUNKS_PER_TURN_MAX = 8
-"""So many chunks a connection may read in a row before the others have their turn."""
 LAST_WORDS_SECONDS = 0.5
 CONNECTIONS_FEW = 8
 """So many may receive large pieces however much of the memory is used: it is 2 MiB, and a frame that comes in
 pieces is copied together."""
-REQUESTS_OPEN_MAX = 1000
-"""Requests of one connection that wait for an answer; at the limit its socket is not read."""
 
 
 class Connections:
@@ -45,6 +42,7 @@ class Connections:
         self._rooms = rooms
         self._service_url = service_url
         self._generation = generation
+        self._turns = Turns()
         self._producers_named = 0
         self.active = 0
         self.created = 0
@@ -89,11 +87,11 @@ class Connections:
             )
             nursery.start_soon(self._write, nursery, outbox, sock)
             nursery.start_soon(self._keep_alive, nursery, session, outbox, on_connected)
-            frame = Reservation(
-                lambda: session.decoder.partial_bytes, partial(self._end_stalled, nursery, session)
-            )
+            frame = LargeFrame(partial(self._end_lost, nursery, session))
+            turn = Turn(self._turns, self._rooms.clock)
+            reader = Reader(sock, session, frame, turn, is_crowded=self._is_crowded)
             try:
-                await self._read(sock, session, frame)
+                await reader.run()
             except ProtocolError as error:
                 log.warning("%s: connection closed: %s", session.address, error)
                 with trio.move_on_after(LAST_WORDS_SECONDS):
@@ -106,68 +104,16 @@ class Connections:
                 outbox.close()
                 nursery.cancel_scope.cancel()
 
-    async def _read(self, sock: socket.socket, session: Session, frame: Reservation) -> None:
-        memory, decoder = self._rooms.publish_memory, session.decoder
-        turns = 0
-        while True:
-            is_tight = self.active > CONNECTIONS_FEW and memory.is_tight()
-            receive_bytes = limits.RECEIVE_BYTES_TIGHT if is_tight else limits.RECEIVE_BYTES
-            frame_bytes, before_bytes = decoder.frame_bytes, decoder.partial_bytes
-            if frame_bytes > UNRESERVED_BYTES_MAX:
-                if frame.held_bytes < frame_bytes and not memory.try_reserve(frame, frame_bytes):
-                    with self._held_back(session):
-                        await memory.reserve(frame, frame_bytes)
-                receive_bytes = max(receive_bytes, min(frame_bytes - before_bytes, limits.RECEIVE_BYTES))
-            elif session.producers and not memory.has_room():
-                with self._held_back(session):
-                    await memory.wait_room()
-            try:
-                chunk = sock.recv(receive_bytes)
-            except BlockingIOError:
-                await trio.lowlevel.wait_readable(sock)
-                turns = 0
-                continue
-            if not chunk:
-                return
-            session.ping_unanswered = False
-            session.feed(chunk)
-            if frame.held_bytes and decoder.partial_bytes != before_bytes + len(chunk):
-                memory.release(frame)  # it is whole, and another may have begun
-            del chunk  # or each connection that waits below would keep one
-            if session.throttled_until_s:
-                await self._throttled(session)
-            if not session.outbox.is_writable():
-                with self._held_back(session):
-                    await session.outbox.wait_writable()
-            if session.requests_open >= REQUESTS_OPEN_MAX:
-                with self._held_back(session):
-                    await session.wait_requests_below(REQUESTS_OPEN_MAX)
-            turns += 1
-            if turns >= CHUNKS_PER_TURN_MAX:
-                turns = 0
-                await trio.lowlevel.checkpoint()
+    def _is_crowded(self) -> bool:
+        return self.active > CONNECTIONS_FEW
 
-    async def _throttled(self, session: Session) -> None:
-        left_s = session.throttled_until_s - self._rooms.clock.monotonic_s()
-        session.throttled_until_s = 0.0
-        if left_s > 0:
-            with self._held_back(session):
-                await trio.sleep(left_s)
-
-    @contextlib.contextmanager
-    def _held_back(self, session: Session) -> Iterator[None]:
-        """While we do not read, the peer's PONG is not read either: its silence means nothing."""
-        session.is_held_back = True
-        try:
-            yield
-        finally:
-            session.is_held_back = False
-            session.ping_unanswered = False
-
-    def _end_stalled(self, nursery: trio.Nursery, session: Session) -> None:
-        if not session.is_held_back:  # else it is we who do not read
-            log.warning("%s: connection closed: it sends a message too slowly for others", session.address)
-            nursery.cancel_scope.cancel()
+    def _end_lost(self, nursery: trio.Nursery, session: Session) -> None:
+        log.warning(
+            "%s: connection closed: it stopped in the middle of a message, and other publishers need the "
+            "memory that the part takes which has come",
+            session.address,
+        )
+        nursery.cancel_scope.cancel()
 
     async def _write(self, nursery: trio.Nursery, outbox: Outbox, sock: socket.socket) -> None:
         try:

@@ -6,9 +6,10 @@ await; a request that has to wait for a disk or a topic gets a task of the conne
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
@@ -17,7 +18,7 @@ from geminga import limits
 from geminga.errors import GemingaError, ProtocolError, ServerError
 from geminga.wire import encoder
 from geminga.wire import pulsar_pb2 as pb
-from geminga.wire.commands import Ack, BadFrame, Flow, Send, UnknownCommand, request_id_of
+from geminga.wire.commands import Ack, Flow, Send, UnknownCommand, request_id_of
 from geminga.wire.decoder import Decoder
 
 if TYPE_CHECKING:
@@ -108,18 +109,26 @@ class Session:
     def throttle(self, until_s: float) -> None:
         self.throttled_until_s = max(self.throttled_until_s, until_s)
 
-    def feed(self, chunk: bytes) -> None:
-        """Serve everything that `chunk` completes. Raises `ProtocolError`; then the connection must be
+    def throttled_for_s(self) -> float:
+        """How long it is not to be read, as of now; asking takes note of it."""
+        left_s = self.throttled_until_s - self.rooms.clock.monotonic_s()
+        self.throttled_until_s = 0.0
+        return left_s
+
+    @contextlib.contextmanager
+    def held_back(self) -> Iterator[None]:
+        """While we do not read, the peer's PONG is not read either: its silence means nothing."""
+        self.is_held_back = True
+        try:
+            yield
+        finally:
+            self.is_held_back = False
+            self.ping_unanswered = False
+
+    def serve(self, commands: Iterable[Any]) -> None:
+        """Serve what the decoder found, in order. Raises `ProtocolError`; then the connection must be
         closed.
         """
-        try:
-            commands = self.decoder.feed(chunk)
-        except BadFrame as error:
-            self._serve(error.commands)
-            raise
-        self._serve(commands)
-
-    def _serve(self, commands: Iterable[Any]) -> None:
         for command in commands:
             kind = type(command)
             if kind is Send:

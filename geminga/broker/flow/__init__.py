@@ -6,11 +6,11 @@ goes through the connection's `Outbox`, which leaves in as few writes as the soc
 unwritable when the peer does not read. Read `outbox.py` first, then `publish_memory.py`.
 
 Nothing is counted for each message: the journal knows its queue, `AppendRoom` what waits for a ledger, and
-only large frames are reserved before their body is read. Rates are debts that time pays off: what was read is
+large frames are counted, which are received in turns. Rates are debts that time pays off: what was read is
 accepted, the next read waits, as Pulsar's publish rate limiter works through back-pressure rather than
 refusals. `Rate` and `Histogram` divide once for each interval, not for each entry.
 
-Must not be broken: waiters get room in order of arrival, so a small producer is not starved by large ones;
+Must not be broken: large frames get their turns in order of arrival and never take the share of small ones;
 receipts and answers always fit into an outbox, only messages are held. `statistics.py` carries Pulsar's field
 names for `admin`. The bottom of the broker: topics and subscriptions are not known here.
 """

@@ -1,77 +1,83 @@
 """The memory of what publishers send: bytes received, or about to be, that are not durable yet.
 
 Nothing is counted for a message: the journal knows what it has queued, `AppendRoom` what waits for a ledger,
-and here are the frames that are being received. A frame too large to come with its header is reserved before
-its body is read. Who finds no room queues up; one after the other, in the order of their coming, each gets
-the next room that is large enough, so that a small or slow producer is never passed over.
+and here are the large frames. A small frame comes as part of a chunk, and a share of the memory is kept for
+such chunks: no large frame ever takes it, so that small ones never wait for large ones. A large frame is
+received in its turn: turns are given in the order of asking, each with room for the whole frame.
 
-A reservation is made on a promise: that its bytes come. Whoever is slow to keep it lends the room to those
-who wait, and asks again when it sends on; who stays slow is disconnected.
+A turn rests on a promise, that the rest of the frame comes. A sender without progress loses its turn, and
+asks for another when it sends on; what has come of its frame stays, as long as it is in nobody's way.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import trio
 
-from geminga.limits import KIB
+from geminga.limits import KIB, RECEIVE_BYTES_FIRST
 
 if TYPE_CHECKING:
     from geminga.bookie.running.bookie import Bookie
     from geminga.managed_ledger.chain.append_room import AppendRoom
 
-UNRESERVED_BYTES_MAX = 16 * KIB
-"""A frame up to this size is not reserved: it will be here before anybody could wait for it."""
-PROMISE_CHECK_S = 1.0
-"""So long the first in the queue waits before it is looked for who is slow..."""
-PROMISE_BYTES = 16 * KIB
-"""...which is who has sent less than this since..."""
-BROKEN_PROMISES_MAX = 10
-"""...and who was slow so many times in a row is disconnected."""
+SMALL_FRAME_BYTES_MAX = 64 * KIB
+"""A frame up to this size needs no turn."""
+SMALL_SHARE_DIVISOR = 8
+"""This part of all the memory is never taken by large frames."""
+PROGRESS_BYTES = 16 * KIB
+"""A turn goes on while so much comes..."""
+PROGRESS_S = 1.0
+"""...in this time. Otherwise it is lost."""
 
 
-class Reservation:
-    """One connection's, for the frame that it is receiving. Give it back with `PublishMemory.release`."""
+class LargeFrame:
+    """One connection's, for the large frame that it is receiving, if any. `PublishMemory` alone changes it.
 
-    __slots__ = (
-        "_disconnect",
-        "_received",
-        "broken_promises",
-        "held_bytes",
-        "is_lent",
-        "is_waiting",
-        "seen_bytes",
-    )
+    The connection gives it back with `PublishMemory.release` when it ends.
+    """
 
-    def __init__(self, received: Callable[[], int], disconnect: Callable[[], None]) -> None:
-        """`received()` says how much of the frame is here; `disconnect()` ends the connection."""
-        self._received = received
+    __slots__ = ("_disconnect", "_seen_bytes", "has_turn", "held_bytes", "is_waiting", "progress_due_s")
+
+    def __init__(self, disconnect: Callable[[], None]) -> None:
+        """`disconnect()` ends the connection, and may be called from any task."""
         self._disconnect = disconnect
+        self._seen_bytes = 0
         self.held_bytes = 0
-        self.seen_bytes = 0
-        self.broken_promises = 0
-        self.is_lent = False
+        """What counts: the whole frame while it has its turn, else what has come of it."""
+        self.has_turn = False
         self.is_waiting = False
-        """It is we who do not read, so no promise is broken."""
+        """It has asked for a turn: it is not read, so that its silence means nothing."""
+        self.progress_due_s = 0.0
+        """The turn is lost if there is no progress until then (trio's clock)."""
 
-    def check(self) -> int:
-        """Look whether the sender keeps its promise; returns how many bytes are lent to others if not."""
-        received = self._received()
-        if self.is_waiting:
-            return 0
-        if received - self.seen_bytes >= PROMISE_BYTES:
-            self.seen_bytes = received
-            self.broken_promises = 0
-            return 0
-        self.broken_promises += 1
-        if self.broken_promises > BROKEN_PROMISES_MAX:
-            self._disconnect()
-        lent = max(0, self.held_bytes - received)
-        self.held_bytes -= lent
-        self.is_lent = True
-        return lent
+    def begin_turn(self, frame_bytes: int, received_bytes: int) -> None:
+        self.has_turn = True
+        self.held_bytes = frame_bytes
+        self.restart_watch(received_bytes)
+
+    def end_turn(self, held_bytes: int) -> None:
+        self.has_turn = False
+        self.held_bytes = held_bytes
+
+    def restart_watch(self, received_bytes: int) -> None:
+        """Expect progress from now on."""
+        self._seen_bytes = received_bytes
+        self.progress_due_s = trio.current_time() + PROGRESS_S
+
+    def is_progressing(self, received_bytes: int) -> bool:
+        """Whether the turn goes on. To be asked after an attempt to receive: what has come by then counts,
+        however late the loop is.
+        """
+        if received_bytes - self._seen_bytes >= PROGRESS_BYTES:
+            self.restart_watch(received_bytes)
+            return True
+        return trio.current_time() < self.progress_due_s
+
+    def disconnect(self) -> None:
+        self._disconnect()
 
 
 class PublishMemory:
@@ -79,15 +85,25 @@ class PublishMemory:
 
     def __init__(self, bytes_max: int, bookie: Bookie, waiting: AppendRoom) -> None:
         self.bytes_max = bytes_max
+        self.small_share_bytes = bytes_max // SMALL_SHARE_DIVISOR
         self.receiving_bytes = 0
-        """Reserved for frames that are not whole yet."""
+        """Of large frames that are not whole: all of those that have a turn, of others what has come."""
         self.waits = 0
         """How often a connection was not read because there was no room."""
         self._bookie = bookie
         self._waiting = waiting
-        self._turn = trio.StrictFIFOLock()
-        self._reservations: set[Reservation] = set()
-        self._changed = trio.Event()
+        self._small_queue = trio.StrictFIFOLock()
+        self._large_queue = trio.StrictFIFOLock()
+        self._changed = trio.lowlevel.ParkingLot()
+        self._turns = 0
+        """How many frames have a turn."""
+        self._lost: dict[LargeFrame, None] = {}
+        """Frames whose turn was lost, in that order, until they have another one or end..."""
+        self._lost_bytes = 0
+        """...and what is held for them."""
+        self._handed_on: deque[tuple[int, int]] = deque()
+        """Whole large frames that may not be durable: (`Bookie.durable_bytes` once they are, size)."""
+        self._handed_on_bytes = 0
         bookie.call_on_change(self._wake)
         waiting.on_freed = self._wake
 
@@ -98,81 +114,158 @@ class PublishMemory:
 
     @property
     def used_bytes(self) -> int:
-        """Received or reserved, and not durable."""
+        """Received or promised room, and not durable."""
         return self.receiving_bytes + self.pending_bytes
-
-    def has_room(self) -> bool:
-        """Whether a connection with a producer may be read without waiting."""
-        return self._fits(1) and not self._turn.locked()
 
     def is_tight(self) -> bool:
         """Whether to read in small pieces: more than half is used."""
         return self.used_bytes * 2 > self.bytes_max
 
+    # -- chunks of small frames ------------------------------------------------------------------------------
+
+    def has_room(self) -> bool:
+        """Whether a connection with a producer may be read, outside a large frame, without waiting."""
+        return not self._small_queue.locked() and self._small_fits()
+
     async def wait_room(self) -> None:
-        """Return once it is the caller's turn and something fits. Cancelling leaves nothing behind."""
-        async with self._turn:
-            await self._wait_until_fits(1)
+        """Return once it is the caller's turn and there is room. Cancelling leaves nothing behind."""
+        async with self._small_queue:
+            if not self._small_fits():
+                self.waits += 1
+            while not self._small_fits():
+                await self._changed.park()
 
-    def try_reserve(self, reservation: Reservation, frame_bytes: int) -> bool:
-        """Hold `frame_bytes` in all, if they fit now and nobody waits."""
-        if self._turn.locked() or not self._fits(frame_bytes - reservation.held_bytes):
-            return False
-        self._hold(reservation, frame_bytes)
-        return True
-
-    async def reserve(self, reservation: Reservation, frame_bytes: int) -> None:
-        """Hold `frame_bytes` in all, after those who came earlier. Cancelling leaves what was held before."""
-        reservation.is_waiting = True
-        try:
-            async with self._turn:
-                await self._wait_until_fits(frame_bytes - reservation.held_bytes)
-                self._hold(reservation, frame_bytes)
-        finally:
-            reservation.is_waiting = False
-
-    def release(self, reservation: Reservation) -> None:
-        """The frame is whole (and counted elsewhere), or will never be. May be repeated."""
-        self.receiving_bytes -= reservation.held_bytes
-        assert self.receiving_bytes >= 0
-        reservation.held_bytes = 0
-        self._reservations.discard(reservation)
-        self._wake()
-
-    def _hold(self, reservation: Reservation, frame_bytes: int) -> None:
-        if reservation not in self._reservations:
-            self._reservations.add(reservation)
-            reservation.seen_bytes = reservation.broken_promises = 0
-        reservation.is_lent = False
-        self.receiving_bytes += frame_bytes - reservation.held_bytes
-        reservation.held_bytes = frame_bytes
-
-    def _fits(self, size_bytes: int) -> bool:
+    def _small_fits(self) -> bool:
+        """All that large frames leave may be used, until one of them waits; then only the share."""
         if not self._bookie.has_room():
             return False
-        return self.used_bytes + size_bytes <= self.bytes_max or not self._will_change()
-
-    def _will_change(self) -> bool:
-        """Whether room will come without our doing. If not, the first in the queue gets it all the same: else
-        nobody would ever go on.
-        """
-        if self.pending_bytes:
+        if not self._large_queue.locked() and self.used_bytes < self.bytes_max:
             return True
-        return any(not reservation.is_lent for reservation in self._reservations)
+        return self.pending_bytes - self._large_pending_bytes() < self.small_share_bytes
 
-    async def _wait_until_fits(self, size_bytes: int) -> None:
-        if self._fits(size_bytes):
-            return
-        self.waits += 1
-        check_at_s = trio.current_time() + PROMISE_CHECK_S
-        while not self._fits(size_bytes):
-            with trio.move_on_at(check_at_s) as waiting:
-                self._changed = trio.Event()
-                await self._changed.wait()
-            if waiting.cancelled_caught:
-                for reservation in tuple(self._reservations):
-                    self.receiving_bytes -= reservation.check()
-                check_at_s = trio.current_time() + PROMISE_CHECK_S
+    # -- large frames ----------------------------------------------------------------------------------------
+
+    def begin(self, frame: LargeFrame, received_bytes: int) -> None:
+        """Count what has come of a frame that has no turn, unless it is as little as any connection may
+        keep.
+        """
+        held_bytes = received_bytes if received_bytes > RECEIVE_BYTES_FIRST else 0
+        self._hold(frame, held_bytes)
+        frame.end_turn(held_bytes)
+
+    def try_take_turn(self, frame: LargeFrame, frame_bytes: int, received_bytes: int) -> bool:
+        """Give the frame its turn, if all of it fits now and no other waits."""
+        if self._large_queue.locked() or not self._large_fits(frame, frame_bytes):
+            return False
+        self._give_turn(frame, frame_bytes, received_bytes)
+        return True
+
+    async def take_turn(self, frame: LargeFrame, frame_bytes: int, received_bytes: int) -> None:
+        """Give the frame its turn after those that asked earlier. Cancelling leaves what was held before."""
+        frame.is_waiting = True
+        try:
+            async with self._large_queue:
+                if not self._large_fits(frame, frame_bytes):
+                    self.waits += 1
+                while not self._large_fits(frame, frame_bytes):
+                    if not self._disconnect_lost(frame, frame_bytes):
+                        await self._changed.park()
+                self._give_turn(frame, frame_bytes, received_bytes)
+        finally:
+            frame.is_waiting = False
+            self._wake()  # small frames need not leave room for it any more
+
+    def leave_turn(self, frame: LargeFrame, received_bytes: int) -> None:
+        """Hold only what has come. The sender did nothing wrong."""
+        self._turns -= 1
+        self.begin(frame, received_bytes)
+        self._wake()
+
+    def lose_turn(self, frame: LargeFrame, received_bytes: int) -> None:
+        """The same for a sender without progress, whose frame is the first to go when others need room."""
+        if frame.has_turn:
+            self.leave_turn(frame, received_bytes)
+        if frame.held_bytes:
+            self._lost[frame] = None
+            self._lost_bytes += frame.held_bytes
+            self._wake()
+
+    def _found_again(self, frame: LargeFrame) -> None:
+        """Before anything else changes with a frame that may have lost its turn."""
+        if frame in self._lost:
+            del self._lost[frame]
+            self._lost_bytes -= frame.held_bytes
+
+    def hand_on(self, frame: LargeFrame) -> None:
+        """The frame is whole: what is in it was appended (or refused), and is counted as pending."""
+        if frame.held_bytes:
+            self._handed_on.append((self._bookie.durable_bytes + self.pending_bytes, frame.held_bytes))
+            self._handed_on_bytes += frame.held_bytes
+        self.release(frame)
+
+    def release(self, frame: LargeFrame) -> None:
+        """There is no frame, or it will never be whole. May be repeated."""
+        self._found_again(frame)
+        if frame.has_turn:
+            self._turns -= 1
+        self._hold(frame, 0)
+        frame.end_turn(0)
+        self._wake()
+
+    def _give_turn(self, frame: LargeFrame, frame_bytes: int, received_bytes: int) -> None:
+        self._found_again(frame)
+        self._turns += 1
+        self._hold(frame, frame_bytes)
+        frame.begin_turn(frame_bytes, received_bytes)
+
+    def _hold(self, frame: LargeFrame, size_bytes: int) -> None:
+        self.receiving_bytes += size_bytes - frame.held_bytes
+        assert self.receiving_bytes >= 0
+
+    def _large_pending_bytes(self) -> int:
+        """Of whole large frames that are not durable. With several journals it may be told too early that
+        one is, when others have written more meanwhile; the sum over all frames is exact in any case.
+        """
+        handed_on, durable_bytes = self._handed_on, self._bookie.durable_bytes
+        while handed_on and handed_on[0][0] <= durable_bytes:
+            self._handed_on_bytes -= handed_on.popleft()[1]
+        return min(self._handed_on_bytes, self.pending_bytes)
+
+    def _large_fits(self, frame: LargeFrame, frame_bytes: int) -> bool:
+        if not self._bookie.has_room():
+            return False
+        large_pending_bytes = self._large_pending_bytes()
+        small_bytes = max(self.pending_bytes - large_pending_bytes, self.small_share_bytes)
+        if self._with_frame_bytes(frame, frame_bytes) + large_pending_bytes + small_bytes <= self.bytes_max:
+            return True
+        # A frame larger than all there ever is comes alone.
+        return (
+            not self._turns
+            and not large_pending_bytes
+            and small_bytes == self.small_share_bytes
+            and self._lost_others_bytes(frame) <= self.small_share_bytes
+        )
+
+    def _with_frame_bytes(self, frame: LargeFrame, frame_bytes: int) -> int:
+        return self.receiving_bytes - frame.held_bytes + frame_bytes
+
+    def _lost_others_bytes(self, frame: LargeFrame) -> int:
+        return self._lost_bytes - (frame.held_bytes if frame in self._lost else 0)
+
+    def _disconnect_lost(self, frame: LargeFrame, frame_bytes: int) -> bool:
+        """If no room will come to `frame` without our doing, end a connection that has lost its turn: one
+        that is silent, else one that waits, of these the one that lost it first. False if none has to go.
+        """
+        if self._turns or self._large_pending_bytes() or not self._bookie.has_room():
+            return False
+        if self._lost_others_bytes(frame) <= self.small_share_bytes:
+            return False
+        if self._with_frame_bytes(frame, frame_bytes) + self.small_share_bytes <= self.bytes_max:
+            return False
+        lost = min((each for each in self._lost if each is not frame), key=lambda each: each.is_waiting)
+        self.release(lost)
+        lost.disconnect()
+        return True
 
     def _wake(self) -> None:
-        self._changed.set()
+        self._changed.unpark_all()

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from geminga.broker.flow.publish_memory import BROKEN_PROMISES_MAX, PublishMemory, Reservation
+from geminga.broker.flow.publish_memory import LargeFrame, PublishMemory
 from geminga.broker.flow.publish_rate import PublishLimit
 from geminga.broker.policies.settings import BrokerSettings
 from geminga.broker.policies.values import PublishRate
@@ -29,6 +29,7 @@ class Journal:
 
     def __init__(self) -> None:
         self.queued_bytes = 0
+        self.durable_bytes = 0
         self.room = True
 
     def has_room(self) -> bool:
@@ -37,23 +38,28 @@ class Journal:
     def call_on_change(self, tell: Callable[[], None]) -> None:
         self.changed = tell
 
+    def sync(self, size_bytes: int) -> None:
+        """So much of what is queued becomes durable."""
+        self.queued_bytes -= size_bytes
+        self.durable_bytes += size_bytes
+        self.changed()
+
 
 class Sender:
-    """A connection that receives one frame."""
+    """A connection that receives one large frame."""
 
     def __init__(self, memory: PublishMemory, name: str, order: list[str]) -> None:
         self.name = name
-        self.received_bytes = 0
         self.disconnected = False
-        self.frame = Reservation(lambda: self.received_bytes, self._disconnect)
+        self.frame = LargeFrame(self._disconnect)
         self._memory = memory
         self._order = order
 
     def _disconnect(self) -> None:
         self.disconnected = True
 
-    async def reserve(self, frame_bytes: int) -> None:
-        await self._memory.reserve(self.frame, frame_bytes)
+    async def take_turn(self, frame_bytes: int) -> None:
+        await self._memory.take_turn(self.frame, frame_bytes, 0)
         self._order.append(self.name)
 
 
@@ -64,122 +70,218 @@ def journal() -> Journal:
 
 @pytest.fixture
 def memory(journal: Journal) -> PublishMemory:
-    return PublishMemory(100 * KIB, journal, AppendRoom())  # type: ignore[arg-type]
+    """80 KiB, of which 10 are the share of small frames."""
+    return PublishMemory(80 * KIB, journal, AppendRoom())  # type: ignore[arg-type]
 
 
-async def test_room_goes_to_those_who_wait_in_the_order_of_their_coming(
-    memory: PublishMemory, nursery: trio.Nursery
-) -> None:
+async def test_turns_are_given_in_the_order_of_asking(memory: PublishMemory, nursery: trio.Nursery) -> None:
     order: list[str] = []
-    first, large, small = (Sender(memory, name, order) for name in ("first", "large", "small"))
-    await first.reserve(80 * KIB)
-    nursery.start_soon(large.reserve, 60 * KIB)
+    first, larger, smaller = (Sender(memory, name, order) for name in ("first", "larger", "smaller"))
+    await first.take_turn(60 * KIB)
+    nursery.start_soon(larger.take_turn, 50 * KIB)
     await wait_all_tasks_blocked()
-    nursery.start_soon(small.reserve, 20 * KIB)  # it would fit, but it came later
+    nursery.start_soon(smaller.take_turn, 10 * KIB)  # it would fit, but it came later
     await wait_all_tasks_blocked()
     assert order == ["first"]
-    assert not memory.has_room()
-    assert not memory.try_reserve(Sender(memory, "", order).frame, 1)
+    assert not memory.try_take_turn(Sender(memory, "", order).frame, 1, 0)
     memory.release(first.frame)
     await wait_all_tasks_blocked()
-    assert order == ["first", "large", "small"]
-    assert memory.used_bytes == 80 * KIB
-    memory.release(large.frame)
-    memory.release(small.frame)
-    memory.release(small.frame)
+    assert order == ["first", "larger", "smaller"]
+    assert memory.used_bytes == 60 * KIB
+    memory.release(larger.frame)
+    memory.release(smaller.frame)
+    memory.release(smaller.frame)
     assert memory.used_bytes == 0
 
 
-async def test_what_is_not_durable_counts_and_the_journal_says_when_it_is(
+async def test_large_frames_never_take_the_share_of_small_ones(
     memory: PublishMemory, journal: Journal, nursery: trio.Nursery
 ) -> None:
     order: list[str] = []
-    sender = Sender(memory, "a", order)
-    journal.queued_bytes = 100 * KIB
-    assert not memory.has_room()
-    nursery.start_soon(sender.reserve, 50 * KIB)
+    first, waiting = (Sender(memory, name, order) for name in ("first", "waiting"))
+    await first.take_turn(70 * KIB)
+    nursery.start_soon(waiting.take_turn, 1)
     await wait_all_tasks_blocked()
-    journal.queued_bytes = 60 * KIB
-    journal.changed()
+    assert order == ["first"]
+    for queued_bytes in (0, 10 * KIB - 1):
+        journal.queued_bytes = queued_bytes
+        assert memory.has_room(), "a small frame does not queue behind a large one"
+        await memory.wait_room()
+    journal.queued_bytes = 10 * KIB
+    assert not memory.has_room(), "more than the share is left to the frame that waits"
+    nursery.cancel_scope.cancel()
+
+
+async def test_small_frames_may_take_what_large_ones_leave_until_one_waits(
+    memory: PublishMemory, journal: Journal, nursery: trio.Nursery
+) -> None:
+    order: list[str] = []
+    large = Sender(memory, "large", order)
+    journal.queued_bytes = 79 * KIB
+    assert memory.has_room()
+    nursery.start_soon(large.take_turn, 60 * KIB)
+    await wait_all_tasks_blocked()
+    assert not memory.has_room()
+    nursery.start_soon(memory.wait_room)
+    journal.sync(58 * KIB)
+    await wait_all_tasks_blocked()
+    assert (order, memory.has_room()) == ([], False)
+    journal.sync(11 * KIB)
+    await wait_all_tasks_blocked()
+    assert order == ["large"]
+    assert memory.has_room()
+
+
+async def test_a_whole_large_frame_takes_nothing_of_the_share_until_it_is_durable(
+    memory: PublishMemory, journal: Journal, nursery: trio.Nursery
+) -> None:
+    order: list[str] = []
+    large, waiting = (Sender(memory, name, order) for name in ("large", "waiting"))
+    journal.queued_bytes = 5 * KIB
+    await large.take_turn(60 * KIB)
+    journal.queued_bytes += 60 * KIB
+    memory.hand_on(large.frame)
+    nursery.start_soon(waiting.take_turn, 60 * KIB)
+    await wait_all_tasks_blocked()
+    assert memory.used_bytes == 65 * KIB
+    assert memory.has_room(), "5 KiB are of small frames"
+    journal.queued_bytes += 4 * KIB
+    assert memory.has_room()
+    journal.sync(5 * KIB)
+    journal.queued_bytes += 5 * KIB
+    assert memory.has_room()
+    journal.queued_bytes += KIB
+    assert not memory.has_room()
+    journal.sync(60 * KIB)
+    await wait_all_tasks_blocked()
+    assert order == ["large", "waiting"]
+    assert memory.used_bytes == 70 * KIB
+
+
+async def test_a_full_write_cache_holds_all_back(
+    memory: PublishMemory, journal: Journal, nursery: trio.Nursery
+) -> None:
+    order: list[str] = []
+    large = Sender(memory, "large", order)
+    journal.room = False
+    assert not memory.has_room()
+    nursery.start_soon(large.take_turn, KIB)
+    nursery.start_soon(memory.wait_room)
     await wait_all_tasks_blocked()
     assert order == []
-    journal.queued_bytes, journal.room = 50 * KIB, False
-    journal.changed()
-    await wait_all_tasks_blocked()
-    assert order == []  # the write cache is full
+    assert len(nursery.child_tasks) == 2
     journal.room = True
     journal.changed()
     await wait_all_tasks_blocked()
-    assert order == ["a"]
+    assert order == ["large"]
+    assert memory.waits == 2
 
 
-async def test_a_frame_larger_than_all_is_taken_when_nothing_else_is_under_way(
+async def test_a_frame_larger_than_all_is_taken_when_no_other_large_one_is_under_way(
     memory: PublishMemory, journal: Journal, nursery: trio.Nursery
 ) -> None:
     order: list[str] = []
-    sender = Sender(memory, "a", order)
-    journal.queued_bytes = 1
-    nursery.start_soon(sender.reserve, 500 * KIB)
+    first, larger = (Sender(memory, name, order) for name in ("first", "larger"))
+    await first.take_turn(KIB)
+    nursery.start_soon(larger.take_turn, 500 * KIB)
     await wait_all_tasks_blocked()
-    assert order == []
-    journal.queued_bytes = 0
-    journal.changed()
+    journal.queued_bytes = KIB
+    memory.hand_on(first.frame)
     await wait_all_tasks_blocked()
-    assert order == ["a"]
-    assert not memory.has_room()
+    assert order == ["first"]
+    journal.sync(KIB)
+    await wait_all_tasks_blocked()
+    assert order == ["first", "larger"]
+    assert memory.has_room(), "the share is there all the same"
 
 
-async def test_who_gives_up_waiting_leaves_nothing_behind(memory: PublishMemory) -> None:
+async def test_a_sender_that_gives_up_waiting_leaves_nothing_behind(memory: PublishMemory) -> None:
     order: list[str] = []
     first, second = Sender(memory, "first", order), Sender(memory, "second", order)
-    await first.reserve(80 * KIB)
+    await first.take_turn(60 * KIB)
     with trio.CancelScope() as scope:
         scope.cancel()
-        await second.reserve(80 * KIB)
+        await second.take_turn(60 * KIB)
     memory.release(second.frame)
-    assert memory.used_bytes == 80 * KIB
+    assert memory.used_bytes == 60 * KIB
     memory.release(first.frame)
-    assert memory.has_room()
-    await second.reserve(100 * KIB)
+    await second.take_turn(70 * KIB)
 
 
-async def test_who_sends_nothing_lends_its_room_and_asks_again(
-    memory: PublishMemory, nursery: trio.Nursery, autojump_clock: MockClock
+async def test_a_lost_turn_leaves_its_room_and_keeps_what_has_come(
+    memory: PublishMemory, nursery: trio.Nursery
 ) -> None:
     order: list[str] = []
     silent, busy = Sender(memory, "silent", order), Sender(memory, "busy", order)
-    await silent.reserve(80 * KIB)
-    silent.received_bytes = 10 * KIB
-    await busy.reserve(80 * KIB)  # nobody's word that the rest of the silent one's comes
-    assert trio.current_time() == pytest.approx(1.0)
-    assert memory.used_bytes == 90 * KIB
-    assert not silent.disconnected
-    nursery.start_soon(silent.reserve, 80 * KIB)
-    await trio.sleep(0.5)
+    await silent.take_turn(60 * KIB)
+    nursery.start_soon(busy.take_turn, 50 * KIB)
+    await wait_all_tasks_blocked()
+    memory.lose_turn(silent.frame, 20 * KIB)
+    await wait_all_tasks_blocked()
+    assert order == ["silent", "busy"]
+    assert memory.used_bytes == 70 * KIB
+    nursery.start_soon(silent.take_turn, 60 * KIB)
+    await wait_all_tasks_blocked()
     assert order == ["silent", "busy"]
     memory.release(busy.frame)
-    await trio.sleep(0.5)
+    await wait_all_tasks_blocked()
     assert order == ["silent", "busy", "silent"]
-    assert memory.used_bytes == 80 * KIB
+    assert memory.used_bytes == 60 * KIB
+    assert not silent.disconnected
 
 
-async def test_who_stays_slow_while_others_wait_is_disconnected_and_who_only_waits_is_not(
-    memory: PublishMemory, journal: Journal, nursery: trio.Nursery, autojump_clock: MockClock
+async def test_parts_of_frames_go_only_if_no_room_comes_otherwise_and_the_longest_silent_first(
+    memory: PublishMemory, nursery: trio.Nursery
 ) -> None:
     order: list[str] = []
-    silent, slow, waiting = (Sender(memory, name, order) for name in ("silent", "slow", "waiting"))
-    await silent.reserve(50 * KIB)
-    await slow.reserve(50 * KIB)
-    journal.queued_bytes = 100 * KIB
-    nursery.start_soon(waiting.reserve, 60 * KIB)
-    for _ in range(2 * BROKEN_PROMISES_MAX):
-        await trio.sleep(1)
-        slow.received_bytes += 20 * KIB
-    assert silent.disconnected
-    assert not slow.disconnected
-    assert not waiting.disconnected
-    journal.queued_bytes = 0
-    nursery.cancel_scope.cancel()
+    names = ("back", "second", "third", "busy", "new")
+    back, second, third, busy, new = everyone = [Sender(memory, name, order) for name in names]
+    for sender in (back, second, third):
+        await sender.take_turn(20 * KIB)
+        memory.lose_turn(sender.frame, 18 * KIB)
+    await busy.take_turn(16 * KIB)
+    order.clear()
+    nursery.start_soon(new.take_turn, 30 * KIB)
+    await wait_all_tasks_blocked()
+    nursery.start_soon(back.take_turn, 40 * KIB)  # the first that lost its turn sends on
+    await wait_all_tasks_blocked()
+    assert not any(sender.disconnected for sender in everyone), (
+        "there is one that goes on: its room will come"
+    )
+    memory.release(busy.frame)
+    await wait_all_tasks_blocked()
+    assert [sender.name for sender in everyone if sender.disconnected] == ["second"]
+    assert order == ["new"]
+    assert memory.used_bytes == (18 + 18 + 30) * KIB
+    memory.release(new.frame)
+    await wait_all_tasks_blocked()
+    assert order == ["new", "back"]
+    assert not third.disconnected
+
+
+async def test_a_frame_of_which_little_has_come_costs_nothing_and_is_let_be(memory: PublishMemory) -> None:
+    order: list[str] = []
+    little, large = Sender(memory, "little", order), Sender(memory, "large", order)
+    await little.take_turn(60 * KIB)
+    memory.lose_turn(little.frame, 16 * KIB)
+    assert memory.used_bytes == 0
+    await large.take_turn(500 * KIB)
+    assert not little.disconnected
+
+
+def test_progress_is_16_kib_in_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(trio, "current_time", lambda: now_s)
+    frame = LargeFrame(lambda: None)
+    frame.begin_turn(MIB, 0)
+    now_s = 100.99
+    assert frame.is_progressing(0)
+    now_s = 105.0
+    assert frame.is_progressing(16 * KIB), "what has come counts, though the loop was late"
+    now_s = 105.99
+    assert frame.is_progressing(32 * KIB - 1)
+    now_s = 106.0
+    assert not frame.is_progressing(32 * KIB - 1)
 
 
 # -- with a topic ------------------------------------------------------------------------------------------

@@ -26,9 +26,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoints]:
         yield process.endpoints
 
 
-def large_send(sequence_id: int) -> bytes:
+def send_of(sequence_id: int, body: bytes = BODY) -> bytes:
     metadata = plain_metadata(sequence_id).SerializeToString()
-    covered = struct.pack(">I", len(metadata)) + metadata + BODY
+    covered = struct.pack(">I", len(metadata)) + metadata + body
     send = pb.CommandSend(producer_id=1, sequence_id=sequence_id, num_messages=1)
     return frame(send, MAGIC_CHECKSUM + struct.pack(">I", iscsi(covered)) + covered)
 
@@ -44,7 +44,7 @@ def test_all_who_send_large_messages_get_their_turn(small: Endpoints) -> None:
     sessions = [producer(small, number) for number in range(6)]
     for sequence_id in range(3):
         for session in sessions:
-            session.send_bytes(large_send(sequence_id))
+            session.send_bytes(send_of(sequence_id))
     for sequence_id in range(3):
         for session in sessions:
             assert session.expect(pb.CommandSendReceipt).sequence_id == sequence_id
@@ -58,10 +58,10 @@ def test_all_who_send_large_messages_get_their_turn(small: Endpoints) -> None:
 
 def test_who_stalls_in_a_message_does_not_block_the_others_and_may_go_on(small: Endpoints) -> None:
     with producer(small, 10) as stalling, producer(small, 11) as other:
-        data = large_send(5)
+        data = send_of(5)
         stalling.send_bytes(data[:20_000])
         for sequence_id in range(2):
-            other.send_bytes(large_send(sequence_id))
+            other.send_bytes(send_of(sequence_id))
             assert other.expect(pb.CommandSendReceipt).sequence_id == sequence_id
         stalling.send_bytes(data[20_000:])
         assert stalling.expect(pb.CommandSendReceipt).sequence_id == 5
@@ -70,7 +70,22 @@ def test_who_stalls_in_a_message_does_not_block_the_others_and_may_go_on(small: 
 def test_who_leaves_in_a_message_gives_its_memory_back(small: Endpoints) -> None:
     for _ in range(5):
         with producer(small, 20) as leaving:
-            leaving.send_bytes(large_send(0)[:50_000])
+            leaving.send_bytes(send_of(0)[:50_000])
     with producer(small, 21) as other:
-        other.send_bytes(large_send(0))
+        other.send_bytes(send_of(0))
         assert other.expect(pb.CommandSendReceipt).sequence_id == 0
+
+
+def test_half_messages_from_many_hold_up_neither_small_messages_nor_large_ones(small: Endpoints) -> None:
+    data = send_of(0)
+    halves = [producer(small, 100 + number) for number in range(30)]
+    for number, half in enumerate(halves):
+        half.send_bytes(data[: 10 if number % 10 else 300_000])
+    with producer(small, 30) as other:
+        for sequence_id in range(20):
+            other.send_bytes(send_of(sequence_id, b"small"))
+            assert other.expect(pb.CommandSendReceipt).sequence_id == sequence_id
+        other.send_bytes(send_of(20))
+        assert other.expect(pb.CommandSendReceipt).sequence_id == 20
+    for half in halves:
+        half.close()

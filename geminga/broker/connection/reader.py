@@ -1,0 +1,190 @@
+"""How one connection is read: when, how much at a time, and when the others have their turn.
+
+Nothing is read ahead of what is served: a chunk is received, cut into commands and served before the next
+one. A turn may end between two commands of a chunk; the rest of it is served first in the next turn.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import trio
+
+from geminga import limits
+from geminga.broker.connection.session import Session
+from geminga.broker.connection.turns import SLICE_COMMANDS, Turn
+from geminga.broker.flow.publish_memory import PROGRESS_S, SMALL_FRAME_BYTES_MAX, LargeFrame, PublishMemory
+from geminga.wire.commands import BadFrame, Command
+
+CHUNK_COMMANDS_MAX = 256
+"""A chunk with more commands was too large: all of them are cut in one go. One with..."""
+CHUNK_COMMANDS_MIN = 64
+"""...no more than these may be larger."""
+REQUESTS_OPEN_MAX = 1000
+"""Requests of one connection that wait for an answer; at the limit its socket is not read."""
+
+
+def next_receive_bytes(receive_bytes: int, chunk_bytes: int, commands: int) -> int:
+    """How much to receive next, after a chunk of `chunk_bytes` (of `receive_bytes` at most) with so many
+    commands.
+    """
+    if commands > CHUNK_COMMANDS_MAX:
+        return max(limits.RECEIVE_BYTES_MIN, min(receive_bytes, chunk_bytes) // 4)
+    if chunk_bytes >= receive_bytes and commands <= CHUNK_COMMANDS_MIN:
+        return min(limits.RECEIVE_BYTES, receive_bytes * 4)
+    return receive_bytes
+
+
+class Reader:
+    """Reads a connection's socket and has its session serve what comes."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        session: Session,
+        frame: LargeFrame,
+        turn: Turn,
+        *,
+        is_crowded: Callable[[], bool],
+    ) -> None:
+        """`is_crowded()`: whether there are so many connections that their chunks may not be large."""
+        self._sock = sock
+        self._session = session
+        self._decoder = session.decoder
+        self._memory: PublishMemory = session.rooms.publish_memory
+        self._frame = frame
+        self._turn = turn
+        self._is_crowded = is_crowded
+        self._receive_bytes = limits.RECEIVE_BYTES_FIRST
+
+    async def run(self) -> None:
+        """Return when the peer has left. Raises `ProtocolError` and `OSError`; then, or when cancelled, what
+        was not served is lost, and the caller releases the frame.
+        """
+        session, decoder, frame, turn = self._session, self._decoder, self._frame, self._turn
+        while True:
+            frame_bytes, before_bytes = decoder.frame_bytes, decoder.partial_bytes
+            if frame_bytes > SMALL_FRAME_BYTES_MAX:
+                chunk = await self._receive_large(frame_bytes, before_bytes)
+            else:
+                chunk = await self._receive()
+            if not chunk:
+                return
+            session.ping_unanswered = False
+            try:
+                commands = decoder.feed(chunk)
+            except BadFrame as error:
+                await self._serve_slices(error.commands)
+                raise
+            count, chunk_bytes = len(commands), len(chunk)
+            self._receive_bytes = next_receive_bytes(self._receive_bytes, chunk_bytes, count)
+            del chunk  # or each connection that waits below would keep one
+            if count > SLICE_COMMANDS:
+                count = await self._serve_slices(commands)
+            else:
+                session.serve(commands)
+            del commands
+            if frame_bytes > SMALL_FRAME_BYTES_MAX and decoder.partial_bytes != before_bytes + chunk_bytes:
+                self._memory.hand_on(frame)  # it is whole, and another may have begun
+            if session.throttled_until_s:
+                await self._throttled()
+            if not session.outbox.is_writable():
+                await self._hold_back(session.outbox.wait_writable)
+            if session.requests_open >= REQUESTS_OPEN_MAX:
+                await self._hold_back(self._requests_answered)
+            if turn.is_over_with_chunk(count):
+                await turn.end()
+
+    async def _serve_slices(self, commands: list[Command]) -> int:
+        """Serve commands that may be too many for one turn; -> how many the turn has yet to count."""
+        session, turn = self._session, self._turn
+        at, count = 0, len(commands)
+        while count - at > SLICE_COMMANDS:
+            session.serve(commands[at : at + SLICE_COMMANDS])
+            at += SLICE_COMMANDS
+            if turn.is_over(SLICE_COMMANDS):
+                await turn.end()
+        session.serve(commands[at:])
+        return count - at
+
+    async def _receive(self) -> bytes:
+        """The next chunk, outside a large frame."""
+        session, memory, sock = self._session, self._memory, self._sock
+        while True:
+            if session.producers and not memory.has_room():
+                with session.held_back():
+                    await memory.wait_room()
+                self._turn.begin()
+            if self._receive_bytes > limits.RECEIVE_BYTES_TIGHT and self._is_crowded() and memory.is_tight():
+                self._receive_bytes = limits.RECEIVE_BYTES_TIGHT
+            try:
+                return sock.recv(self._receive_bytes)
+            except BlockingIOError:
+                pass
+            await trio.lowlevel.wait_readable(sock)
+            self._turn.begin()
+
+    async def _receive_large(self, frame_bytes: int, received_bytes: int) -> bytes:
+        """The next chunk of a large frame, which is received only in its turn."""
+        memory, frame, sock = self._memory, self._frame, self._sock
+        if not frame.held_bytes:
+            memory.begin(frame, received_bytes)
+        wanted_bytes = min(frame_bytes - received_bytes + limits.RECEIVE_BYTES_FIRST, limits.RECEIVE_BYTES)
+        wanted_bytes = max(wanted_bytes, self._receive_bytes)
+        while True:
+            had_turn = frame.has_turn
+            if not had_turn and not memory.try_take_turn(frame, frame_bytes, received_bytes):
+                with self._session.held_back():
+                    await memory.take_turn(frame, frame_bytes, received_bytes)
+                self._turn.begin()
+            try:
+                chunk = sock.recv(wanted_bytes)
+            except BlockingIOError:
+                pass
+            else:
+                if not frame.is_progressing(received_bytes + len(chunk)):
+                    memory.lose_turn(frame, received_bytes + len(chunk))
+                return chunk
+            if not had_turn:
+                memory.leave_turn(frame, received_bytes)  # it has nothing to use it for
+                came = await self._readable_by(trio.current_time() + PROGRESS_S)
+            else:
+                came = frame.is_progressing(received_bytes)
+                if came:
+                    await self._readable_by(frame.progress_due_s)
+            if not came:
+                memory.lose_turn(frame, received_bytes)
+                await self._readable_by(math.inf)
+
+    async def _readable_by(self, deadline_s: float) -> bool:
+        """Sleep until something comes; False if nothing has by then."""
+        with trio.move_on_at(deadline_s) as waiting:
+            await trio.lowlevel.wait_readable(self._sock)
+        self._turn.begin()
+        return not waiting.cancelled_caught
+
+    async def _hold_back(self, wait: Callable[[], Awaitable[None]]) -> None:
+        """Do not read until `wait()` returns. A frame keeps its turn so long as one of a slow sender."""
+        with self._session.held_back():
+            if self._frame.has_turn:
+                with trio.move_on_after(PROGRESS_S) as waiting:
+                    await wait()
+                if waiting.cancelled_caught:
+                    self._memory.lose_turn(self._frame, self._decoder.partial_bytes)
+                    await wait()
+                else:
+                    self._frame.restart_watch(self._decoder.partial_bytes)
+            else:
+                await wait()
+        self._turn.begin()
+
+    async def _throttled(self) -> None:
+        left_s = self._session.throttled_for_s()
+        if left_s > 0:
+            await self._hold_back(partial(trio.sleep, left_s))
+
+    async def _requests_answered(self) -> None:
+        await self._session.wait_requests_below(REQUESTS_OPEN_MAX)

@@ -1,0 +1,273 @@
+"""Connections share the loop, and the memory of what publishers send, by turns: real sockets, sessions and
+topics, and a test's clock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import statistics
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from geminga.broker.connection.connection import Connections
+from geminga.broker.connection.handlers import HANDLERS
+from geminga.broker.connection.reader import next_receive_bytes
+from geminga.broker.connection.turns import SLICE_COMMANDS, TURN_COMMANDS_MAX, TURN_S, Turn, Turns
+from geminga.limits import KIB, MIB
+from geminga.wire import client_commands
+from geminga.wire import pulsar_pb2 as pb
+from geminga.wire.decoder import Decoder
+from tests.broker.topics_rig import TOPIC, TopicsRig, open_topics
+
+LARGE_BYTES = 4 * MIB
+"""Of the 8 MiB that the rig has only one of these is received at a time."""
+
+
+class Client:
+    """A raw client of a connection that is served."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self._decoder = Decoder()
+        self._answers: list[Any] = []
+
+    async def answer(self) -> Any:
+        """The next command of the broker; None at the end."""
+        while not self._answers:
+            try:
+                data = await self.stream.receive_some(64 * KIB)
+            except trio.BrokenResourceError:
+                return None
+            if not data:
+                return None
+            commands = self._decoder.feed(bytes(data))
+            self._answers += [each for each in commands if not isinstance(each, pb.CommandPing)]
+        return self._answers.pop(0)
+
+
+class Served:
+    """Connections on the rig, each with a client."""
+
+    def __init__(self, rig: TopicsRig, nursery: trio.Nursery) -> None:
+        self.connections = Connections(rig.topics, rig.rooms, service_url=lambda _: "", generation=1)
+        self.memory = rig.rooms.publish_memory
+        self._nursery = nursery
+        self.sockets = contextlib.ExitStack()
+
+    async def client(self) -> Client:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            near = socket.create_connection(listener.getsockname())
+            far, _ = listener.accept()
+        self.sockets.enter_context(near)
+        near.setblocking(False)
+        far.setblocking(False)
+        self._nursery.start_soon(self.connections.serve, far, lambda: None)
+        made = Client(trio.SocketStream(trio.socket.from_stdlib_socket(near)))
+        await made.stream.send_all(client_commands.connect("test"))
+        assert isinstance(await made.answer(), pb.CommandConnected)
+        return made
+
+    async def producer(self) -> Client:
+        made = await self.client()
+        await made.stream.send_all(client_commands.producer(1, 1, str(TOPIC)))
+        assert isinstance(await made.answer(), pb.CommandProducerSuccess)
+        return made
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[Served]:
+    async with open_topics() as rig, trio.open_nursery() as nursery:
+        served = Served(rig, nursery)
+        with served.sockets:
+            yield served
+        nursery.cancel_scope.cancel()
+
+
+def send(sequence_id: int, body_bytes: int) -> bytes:
+    metadata = client_commands.metadata("p", sequence_id, 1)
+    return client_commands.send(1, sequence_id, client_commands.entry(metadata, bytes(body_bytes)))
+
+
+@pytest.fixture
+def served_ids(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The request ids of the lookups that were served, in order."""
+    found: list[int] = []
+    lookup = HANDLERS[pb.CommandLookupTopic]
+
+    def counted(session: Any, command: Any) -> Any:
+        found.append(command.request_id)
+        return lookup(session, command)
+
+    monkeypatch.setitem(HANDLERS, pb.CommandLookupTopic, counted)
+    return found
+
+
+async def served_by_turn(served_ids: list[int], total: int) -> list[int]:
+    """How many lookups were served between two turns of a task that always has something to do, if any."""
+    found, before = [], 0
+    while before < total:
+        await trio.lowlevel.checkpoint()
+        if len(served_ids) > before:
+            found.append(len(served_ids) - before)
+            before = len(served_ids)
+    return found
+
+
+async def test_a_flood_of_commands_is_served_in_order_and_leaves_the_others_their_turns(
+    served_ids: list[int], autojump_clock: MockClock
+) -> None:
+    async with serving() as served:
+        flooder = await served.client()
+        lookups = b"".join(client_commands.lookup(number, str(TOPIC)) for number in range(3000))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(flooder.stream.send_all, lookups)
+            by_turn = await served_by_turn(served_ids, 3000)
+        # The order within a round of all tasks is random: two turns may follow each other.
+        assert max(by_turn) <= 2 * (TURN_COMMANDS_MAX + SLICE_COMMANDS)
+        assert served_ids == list(range(3000))
+        assert [(await flooder.answer()).request_id for _ in range(3000)] == list(range(3000))
+
+
+async def test_the_more_connections_flood_the_shorter_are_their_turns(
+    served_ids: list[int], autojump_clock: MockClock
+) -> None:
+    async with serving() as served:
+        flooders = [await served.client() for _ in range(16)]
+        lookups = b"".join(client_commands.lookup(number, str(TOPIC)) for number in range(1000))
+        async with trio.open_nursery() as nursery:
+            for flooder in flooders:
+                nursery.start_soon(flooder.stream.send_all, lookups)
+            by_turn = await served_by_turn(served_ids, 16 * 1000)
+        # Not in the first turns, which begin before it is known that there are others.
+        assert statistics.median(by_turn) <= 16 * 2 * SLICE_COMMANDS < 16 * TURN_COMMANDS_MAX
+
+
+async def test_what_came_before_a_broken_frame_is_served_in_turns_too(
+    served_ids: list[int], autojump_clock: MockClock
+) -> None:
+    async with serving() as served:
+        flooder = await served.client()
+        lookups = b"".join(client_commands.lookup(number, str(TOPIC)) for number in range(100))
+        await flooder.stream.send_all(lookups + b"\xff" * 100)
+        assert [(await flooder.answer()).request_id for _ in range(100)] == list(range(100))
+        assert await flooder.answer() is None
+        assert served_ids == list(range(100))
+
+
+class StoppedClock:
+    now_s = 50.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+
+async def test_a_turn_of_expensive_commands_is_over_by_time() -> None:
+    clock, turns = StoppedClock(), Turns()
+    turn = Turn(turns, clock)  # type: ignore[arg-type]
+    assert not turn.is_over(1)
+    clock.now_s += TURN_S
+    assert turn.is_over(1)
+    await turn.end()
+    assert not turn.is_over(TURN_COMMANDS_MAX - 1)
+    assert turn.is_over(1)
+
+
+@pytest.mark.parametrize(
+    ("receive_bytes", "chunk_bytes", "commands", "expected"),
+    [
+        (16 * KIB, 16 * KIB, 10, 64 * KIB),
+        (64 * KIB, 64 * KIB, 64, 256 * KIB),
+        (256 * KIB, 256 * KIB, 3, 256 * KIB),
+        (256 * KIB, 30, 1, 256 * KIB),
+        (16 * KIB, 16 * KIB, 65, 16 * KIB),
+        (256 * KIB, 200 * KIB, 4000, 50 * KIB),
+        (16 * KIB, 16 * KIB, 1000, 4 * KIB),
+        (4 * KIB, 4 * KIB, 300, 4 * KIB),
+    ],
+)
+def test_chunks_are_large_where_commands_are(
+    receive_bytes: int, chunk_bytes: int, commands: int, expected: int
+) -> None:
+    assert next_receive_bytes(receive_bytes, chunk_bytes, commands) == expected
+
+
+async def test_a_silent_half_frame_takes_no_turn_from_others(autojump_clock: MockClock) -> None:
+    async with serving() as served:
+        halves = [await served.producer() for _ in range(20)]
+        for half in halves:
+            await half.stream.send_all(send(0, LARGE_BYTES)[:10])
+        other = await served.producer()
+        since_s = trio.current_time()
+        for body_bytes in (10, LARGE_BYTES):
+            await other.stream.send_all(send(0, body_bytes))
+            assert isinstance(await other.answer(), pb.CommandSendReceipt)
+        assert trio.current_time() == since_s, "no turn had to be lost"
+
+
+async def test_a_turn_without_progress_is_lost_after_a_second_and_another_follows(
+    autojump_clock: MockClock,
+) -> None:
+    async with serving() as served:
+        stopping, other = await served.producer(), await served.producer()
+        large = send(0, LARGE_BYTES)
+        await stopping.stream.send_all(large[: MIB // 2])
+        await trio.sleep(0.5)
+        assert served.memory.receiving_bytes == len(large)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other.stream.send_all, large)
+            assert isinstance(await other.answer(), pb.CommandSendReceipt)
+        assert trio.current_time() == pytest.approx(1.0)
+        assert served.memory.receiving_bytes == MIB // 2, "what has come is kept"
+        await stopping.stream.send_all(large[MIB // 2 :])
+        assert isinstance(await stopping.answer(), pb.CommandSendReceipt)
+        assert served.memory.used_bytes == 0
+
+
+@pytest.mark.parametrize(("piece_bytes", "keeps_its_turn"), [(10 * KIB, True), (5 * KIB, False)])
+async def test_a_sender_that_makes_progress_keeps_its_turn_and_one_that_drips_does_not(
+    piece_bytes: int, keeps_its_turn: bool, autojump_clock: MockClock
+) -> None:
+    async def drip(client: Client) -> None:
+        for number in range(20):
+            at = MIB + number * piece_bytes
+            await client.stream.send_all(large[at : at + piece_bytes])
+            await trio.sleep(0.4)
+
+    async with serving() as served:
+        slow, other = await served.producer(), await served.producer()
+        large = send(0, LARGE_BYTES)
+        await slow.stream.send_all(large[:MIB])
+        await trio.sleep(0.1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(drip, slow)
+            nursery.start_soon(other.stream.send_all, large)
+            assert isinstance(await other.answer(), pb.CommandSendReceipt)
+            assert (trio.current_time() > 8) is keeps_its_turn
+        await slow.stream.send_all(large[MIB + 20 * piece_bytes :])
+        assert isinstance(await slow.answer(), pb.CommandSendReceipt)
+
+
+async def test_parts_of_frames_that_stopped_are_bounded_and_their_connections_are_closed(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving() as served:
+        halves = [await served.producer() for _ in range(8)]
+        for half in halves:
+            await half.stream.send_all(send(0, LARGE_BYTES)[: 2 * MIB])
+            await trio.sleep(1.5)
+            assert served.memory.used_bytes <= 8 * MIB
+        other = await served.producer()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other.stream.send_all, send(0, LARGE_BYTES))
+            assert isinstance(await other.answer(), pb.CommandSendReceipt)
+        closed = [record for record in caplog.records if "stopped in the middle" in record.message]
+        assert len(closed) == served.connections.created - served.connections.active
+        assert [await half.answer() for half in halves[: len(closed)]] == [None] * len(closed)
+        assert 0 < len(closed) < 8, "no more than have to go, the first first"
+        assert served.memory.used_bytes <= 4 * MIB
