@@ -34,6 +34,10 @@ OUTBOX_BYTES_LOW = 1 * MIB
 """...until they have fallen below this."""
 PRODUCERS_PER_CONNECTION_MAX = 10_000
 CONSUMERS_PER_CONNECTION_MAX = 10_000
+CLIENT_METADATA_BYTES_MAX = 64 * KIB
+"""Name and metadata of one producer or consumer."""
+CLIENT_VERSION_CHARACTERS_MAX = 256
+"""What is kept of how a client calls itself."""
 
 # bookie
 ENTRY_BYTES_MAX = FRAME_BYTES_MAX + KIB

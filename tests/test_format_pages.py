@@ -75,4 +75,4 @@ def test_the_table_of_the_memory_is_what_the_broker_does() -> None:
     parts = memory_parts(Config())
     assert sizes == {name: round(size / MIB, 1) for name, size in parts._asdict().items()}
     assert set(sizes) == set(MemoryParts._fields)
-    assert total == Config().memory_mb == round(sum(sizes.values()), 1)
+    assert total == Config().memory_mb == round(sum(sizes.values())), "each is rounded"

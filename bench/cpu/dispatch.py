@@ -29,8 +29,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from geminga.bookie.running.bookie import Bookie
 from geminga.broker.delays.delayed import DelayedEntries
 from geminga.broker.dispatch.consumer import SUBSCRIPTION_TYPES, Consumer
+from geminga.broker.flow.read_memory import ReadMemory
 from geminga.broker.subscription.subscription import Subscription, SubscriptionSettings
 from geminga.clock import RealClock
+from geminga.limits import MIB
 from geminga.managed_ledger.chain.tail_cache import TailCache
 from geminga.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerSettings
 from geminga.metadata.ledger_ids import LedgerIds
@@ -61,6 +63,9 @@ class Discard:
 
     def is_writable(self) -> bool:
         return True
+
+    def room_bytes(self) -> int:
+        return 4 * MIB
 
 
 def entry(number: int, *, keyed: bool) -> bytes:
@@ -109,6 +114,7 @@ class Bench:
             settings=SubscriptionSettings(failover_delay_ms=0),
             clock=self.clock,
             open_tracker=self.open_tracker,
+            reads=ReadMemory(4 * MIB),
         )
         self._forget_metadata(start, entries)
         await self.nursery.start(subscription.run)

@@ -50,7 +50,7 @@ class StubBookie:
         self.on_durable = on_durable
         return StubWriter(ledger_id)
 
-    def read_cached(self, ledger_id: int, first: int, last: int) -> list[bytes]:
+    def read_cached(self, ledger_id: int, first: int, last: int, *, bytes_max: int) -> list[bytes]:
         return []
 
 

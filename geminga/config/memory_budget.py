@@ -3,7 +3,8 @@
 The three caches get BookKeeper's shares of its direct memory: a quarter for writing, a quarter for reading, a
 tenth for RocksDB's blocks. Here the budget is for the whole process, so it also covers the process itself.
 What the bookie and the process leave is the broker's, in Pulsar's proportions: half for what publishers send,
-a fifth for the tail cache; the rest is for what waits to be sent to consumers.
+a fifth for the tail cache; the rest is for what is read for consumers and waits to be sent to them, and for
+what clients say of themselves.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ PROCESS_BYTES = 48 * MIB
 """Interpreter, code, RocksDB's write buffers: resident before any cache has anything in it."""
 PUBLISH_BYTES_MIN = 6 * MIB
 TAIL_CACHE_BYTES_MIN = 4 * MIB
+CONSUMERS_BYTES_MIN = 3 * MIB // 4
+"""What is read, what waits to be sent, and clients' metadata: they work with this, if slowly."""
 BUDGET_MB_MIN = 160
 BUDGET_MB_MAX = 1024 * 1024
 
@@ -30,6 +33,9 @@ class MemoryParts(NamedTuple):
     journal: int
     publish: int
     tail_cache: int
+    outboxes: int
+    reads: int
+    client_metadata: int
     process: int = PROCESS_BYTES
 
 
@@ -40,9 +46,14 @@ SETTINGS = {
     "journal": "journalMaxMemorySizeMb",
     "publish": "maxMessagePublishBufferSizeInMB",
     "tail_cache": "managedLedgerCacheSizeMB",
+    "outboxes": "",
+    "reads": "",
+    "client_metadata": "",
     "process": "",
 }
-"""Under which name each part can be set by itself: BookKeeper's and Pulsar's own."""
+"""Under which name each part can be set by itself: BookKeeper's and Pulsar's own. Empty: with the budget
+only.
+"""
 
 
 class MemorySettings(Protocol):
@@ -102,14 +113,19 @@ def divide(budget_bytes: int, given: Mapping[str, int]) -> MemoryParts:
     brokers = min(natural, budget_bytes - sum(fixed.values()) - PROCESS_BYTES)
     publish = max(PUBLISH_BYTES_MIN, brokers // 2)
     tail_cache = max(TAIL_CACHE_BYTES_MIN, brokers // 5)
-    spare = brokers - publish - tail_cache
+    consumers = max(CONSUMERS_BYTES_MIN, brokers - publish - tail_cache)
     publish, tail_cache = given.get("publish", publish), given.get("tail_cache", tail_cache)
     left = budget_bytes - sum(fixed.values()) - PROCESS_BYTES - publish - tail_cache
+    consumers = max(CONSUMERS_BYTES_MIN, min(consumers, left))
+    outboxes, reads = consumers * 5 // 12, consumers // 3
     return MemoryParts(
         **fixed,
         publish=publish,
         tail_cache=tail_cache,
-        process=PROCESS_BYTES + max(0, min(spare, left)),
+        outboxes=outboxes,
+        reads=reads,
+        client_metadata=consumers - outboxes - reads,
+        process=PROCESS_BYTES,
     )
 
 

@@ -6,13 +6,12 @@ import sys
 from collections.abc import Sequence
 
 from geminga.bookie.running.bookie import Bookie
-from geminga.broker.flow.publish_memory import PublishMemory
 from geminga.broker.flow.statistics import MemoryPart, MemoryShare, MemoryStatistics
+from geminga.broker.topic.rooms import Rooms
 from geminga.broker.topic.topics import Topics
 from geminga.config.memory_budget import SETTINGS, MemoryParts
 from geminga.errors import StorageError
 from geminga.limits import KIB
-from geminga.managed_ledger.chain.tail_cache import TailCache
 from geminga.storage.disk import RealDisk
 from geminga.storage.key_value import BlockCache, KeyValue
 
@@ -31,16 +30,14 @@ class MemoryMeter:
         self,
         parts: MemoryParts,
         bookie: Bookie,
-        publish: PublishMemory,
-        tail_cache: TailCache,
+        rooms: Rooms,
         block_cache: BlockCache,
         databases: Sequence[KeyValue],
         topics: Topics,
     ) -> None:
         self._parts = parts
         self._bookie = bookie
-        self._publish = publish
-        self._tail_cache = tail_cache
+        self._rooms = rooms
         self._block_cache = block_cache
         self._databases = databases
         self._topics = topics
@@ -57,14 +54,17 @@ class MemoryMeter:
         return sum(database.memory_bytes() - blocks for database in self._databases)
 
     def _used(self, resident: int) -> dict[str, int]:
-        bookie, tail = self._bookie.statistics(), self._tail_cache.statistics()
+        bookie, rooms = self._bookie.statistics(), self._rooms
         used = {
             "write_cache": bookie.write_cache_bytes + bookie.flushing_bytes,
             "read_cache": bookie.read_cache_bytes,
             "block_cache": self._block_cache.usage_bytes(),
             "journal": min(bookie.queued_bytes, self._parts.journal),
-            "publish": self._publish.used_bytes,
-            "tail_cache": tail.bytes_used,
+            "publish": rooms.publish_memory.used_bytes,
+            "tail_cache": rooms.tail_cache.statistics().bytes_used,
+            "outboxes": rooms.send_memory.pending_bytes,
+            "reads": rooms.read_memory.used_bytes,
+            "client_metadata": rooms.client_metadata.used_bytes,
         }
         used["process"] = max(0, resident - sum(used.values()))
         return used
@@ -92,18 +92,19 @@ class MemoryMeter:
             ),
         ]
         rest_bytes = max(0, process_bytes - sum(share.used_bytes for share in shares))
-        rest = "connections, what waits to be sent or acknowledged, what is free and not given back"
+        rest = "connections, what waits to be acknowledged, what is free and not given back"
         return [*shares, MemoryShare("rest", rest_bytes, rest)]
 
     def __call__(self) -> MemoryStatistics:
         resident = resident_bytes()
-        used, tail, buffers = self._used(resident), self._tail_cache.statistics(), self._buffer_bytes()
+        used, buffers = self._used(resident), self._buffer_bytes()
+        tail = self._rooms.tail_cache.statistics()
         configured = self._parts._asdict()
         return MemoryStatistics(
             budget_bytes=sum(self._parts),
             resident_bytes=resident,
             rocksdb_buffer_bytes=buffers,
-            publish_waits=self._publish.waits,
+            publish_waits=self._rooms.publish_memory.waits,
             tail_entries_served=tail.entries_served,
             tail_bytes_served=tail.bytes_served,
             tail_entries_missed=tail.entries_missed,

@@ -21,8 +21,11 @@ import trio
 from geminga.bookie.running.bookie import Bookie
 from geminga.bookie.running.directory_lists import DEFAULT, SYSTEMS_NAMES
 from geminga.broker.connection.connection import Connections
+from geminga.broker.flow.client_metadata import ClientMetadata
 from geminga.broker.flow.publish_memory import PublishMemory
 from geminga.broker.flow.publish_rate import publish_limit
+from geminga.broker.flow.read_memory import ReadMemory
+from geminga.broker.flow.send_memory import SendMemory
 from geminga.broker.operator.health import HealthCheck
 from geminga.broker.operator.view import Process, View
 from geminga.broker.policies.namespaces import Namespaces
@@ -229,8 +232,7 @@ async def _serve(
             memory = MemoryMeter(
                 memory_parts(config),
                 bookie,
-                rooms.publish_memory,
-                rooms.tail_cache,
+                rooms,
                 block_cache,
                 (metadata_values, *indexes),
                 topics,
@@ -283,6 +285,7 @@ async def _rooms(config: Config, clock: Clock, metadata: MetadataStore, bookie: 
         cache.bytes_max, age_max_ms=cache.age_max_ms, backlogged_entries=cache.backlogged_entries
     )
     settings = broker_settings(config)
+    parts = memory_parts(config)
     return Rooms(
         bookie=bookie,
         metadata=metadata,
@@ -291,7 +294,10 @@ async def _rooms(config: Config, clock: Clock, metadata: MetadataStore, bookie: 
         policies=Policies(metadata, namespaces, default_policies(config)),
         clock=clock,
         tail_cache=tail_cache,
-        publish_memory=PublishMemory(memory_parts(config).publish, bookie, tail_cache.append_room),
+        publish_memory=PublishMemory(parts.publish, bookie, tail_cache.append_room),
+        send_memory=SendMemory(parts.outboxes),
+        read_memory=ReadMemory(parts.reads),
+        client_metadata=ClientMetadata(parts.client_metadata),
         settings=settings,
         publish_limit=publish_limit(settings.publish_rate.messages, settings.publish_rate.bytes),
         ledger_settings=ledger_settings(config),

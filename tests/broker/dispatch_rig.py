@@ -22,8 +22,10 @@ from geminga.broker.delays.index_home import IndexHome
 from geminga.broker.delays.settings import DelaySettings
 from geminga.broker.delays.topic_delays import TopicDelays
 from geminga.broker.dispatch.consumer import EXCLUSIVE, SUBSCRIPTION_TYPES, Consumer
+from geminga.broker.flow.read_memory import ReadMemory
 from geminga.broker.subscription.subscription import Subscription, SubscriptionSettings
 from geminga.clock import TrioClock
+from geminga.limits import MIB
 from geminga.managed_ledger.chain.tail_cache import TailCache
 from geminga.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerSettings
 from geminga.metadata.ledger_ids import LedgerIds
@@ -88,6 +90,7 @@ class FakeOutbox:
         self.log = log
         self.writes = 0
         self.writable = True
+        self.room = 8 * MIB
         self.closed = False
         self.on_writable: set[Callable[[], None]] = set()
 
@@ -104,6 +107,9 @@ class FakeOutbox:
 
     def is_writable(self) -> bool:
         return self.writable and not self.closed
+
+    def room_bytes(self) -> int:
+        return self.room
 
     def has_room_again(self) -> None:
         self.writable = True
@@ -193,6 +199,7 @@ class Rig:
         """Opens the trackers, if `index` was called; else each is in memory, by `strict` and `tick_ms`."""
         self.strict = True
         self.tick_ms = 16
+        self.reads = ReadMemory(16 * MIB)
         self._consumer_id = 0
         self._confirmed = 0
         self._published = trio.Event()
@@ -245,6 +252,7 @@ class Rig:
             settings=SubscriptionSettings(**settings),
             clock=self.clock,
             open_tracker=self.open_tracker,
+            reads=self.reads,
         )
         if self.delays is not None:
             self.delays.attach(subscription.delayed)

@@ -17,7 +17,10 @@ from geminga.broker.delays.index_home import IndexHome
 from geminga.broker.delays.settings import DelaySettings
 from geminga.broker.dispatch.consumer import SHARED, SUBSCRIPTION_TYPES, Consumer
 from geminga.broker.dispatch.settings import SubscriptionSettings
+from geminga.broker.flow.client_metadata import ClientMetadata
 from geminga.broker.flow.publish_memory import PublishMemory
+from geminga.broker.flow.read_memory import ReadMemory
+from geminga.broker.flow.send_memory import SendMemory
 from geminga.broker.policies.namespaces import Namespaces
 from geminga.broker.policies.policies import EffectivePolicies, Policies
 from geminga.broker.policies.settings import BrokerSettings
@@ -87,6 +90,9 @@ async def open_topics(
             clock=clock,
             tail_cache=tail_cache,
             publish_memory=PublishMemory(8 * MIB, bookie, tail_cache.append_room),
+            send_memory=SendMemory(4 * MIB),
+            read_memory=ReadMemory(4 * MIB),
+            client_metadata=ClientMetadata(MIB),
             settings=settings or BrokerSettings(),
             ledger_settings=ledger_settings or ManagedLedgerSettings(),
             subscription_settings=SubscriptionSettings(),

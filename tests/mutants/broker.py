@@ -18,6 +18,8 @@ READER = "geminga/broker/connection/reader.py"
 MEMORY_TESTS = "tests/broker/flow/test_publish_memory.py"
 FAIR_TURNS = "tests/broker/connection/test_fair_turns.py"
 
+SEND_MEMORY = "tests/broker/flow/test_send_memory.py"
+
 MUTANTS = (
     Mutant(
         "small-frames-queue-behind-large-ones",
@@ -50,6 +52,22 @@ MUTANTS = (
         "            if False:",
         (f"{FAIR_TURNS}::test_the_more_connections_flood_the_shorter_are_their_turns",),
         "a client with cheap commands kept the others waiting for seconds",
+    ),
+    Mutant(
+        "outboxes-without-a-bound",
+        "geminga/broker/flow/outbox.py",
+        "        if self._memory.take(size_bytes):\n            self._is_held = True\n",
+        "        self._memory.take(size_bytes)\n",
+        (f"{SEND_MEMORY}::test_beyond_the_part_each_outbox_gets_one_small_read_and_no_more",),
+        "4 MiB and a read for each consumer that does not read: 1.1 GB for 200 of them",
+    ),
+    Mutant(
+        "outboxes-full-for-ever",
+        "geminga/broker/flow/outbox.py",
+        "if seen_bytes - len(rest) < STALL_BYTES and self._memory.is_wanted():",
+        "if False:",
+        (f"{SEND_MEMORY}::test_a_peer_that_takes_nothing_is_disconnected_when_others_wait_for_its_memory",),
+        "peers that do not read held all of the memory, and nobody else was given anything",
     ),
     Mutant(
         "dedup-snapshot-by-entries-once",

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 
 import trio
@@ -305,9 +306,13 @@ class Bookie:
         """
         return {ledger_id for directory in self.directories for ledger_id in directory.reader.ledgers()}
 
-    def read_cached(self, ledger_id: int, first: int, last: int) -> list[bytes]:
-        """The longest run of entries from `first` up to `last` that is in memory; [] if `first` is not."""
-        return self._set.of(ledger_id).reader.read_cached(ledger_id, first, last)
+    def read_cached(
+        self, ledger_id: int, first: int, last: int, *, bytes_max: int = sys.maxsize
+    ) -> list[bytes]:
+        """The longest run of entries from `first` up to `last` that is in memory; [] if `first` is not.
+        Together at most `bytes_max` long unless the first alone is longer.
+        """
+        return self._set.of(ledger_id).reader.read_memory(ledger_id, first, last, bytes_max)
 
     async def read(self, ledger_id: int, first: int, last: int, *, bytes_max: int) -> list[bytes]:
         """Entries from `first` on, at least one, up to `last` at most, together at most `bytes_max` long

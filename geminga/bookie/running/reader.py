@@ -103,21 +103,12 @@ class LedgerReader:
         self._cache.discard(ledger_id)
         self._wanted_last.pop(ledger_id, None)
 
-    def read_cached(self, ledger_id: int, first: int, last: int) -> list[bytes]:
-        bodies: list[bytes] = []
-        while first <= last and (segment := self._find(ledger_id, first)) is not None:
-            end = min(last, segment.last)
-            bodies += segment.bodies(first, end)
-            self._note(segment, first, end, segment.body_bytes(first, end))
-            first = end + 1
-        return bodies
-
     async def read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes]:
         assert first <= last
-        bodies = self._read_memory(ledger_id, first, last, bytes_max)
+        bodies = self.read_memory(ledger_id, first, last, bytes_max)
         if not bodies and (loading := self._loading.get((ledger_id, first))) is not None:
             await loading.wait()
-            bodies = self._read_memory(ledger_id, first, last, bytes_max)
+            bodies = self.read_memory(ledger_id, first, last, bytes_max)
         elif bodies:
             await trio.lowlevel.checkpoint()
         if bodies:
@@ -140,7 +131,7 @@ class LedgerReader:
                 # What is in memory behind one that is not would use up the bytes before that is read.
                 if self._find_quietly(run.ledger_id, run.first) is None:
                     missing.append(run)
-            elif bodies := self._read_memory(*run, bytes_max):
+            elif bodies := self.read_memory(*run, bytes_max):
                 brought[run] = bodies
                 bytes_max -= sum(map(len, bodies))
                 if bytes_max <= 0:
@@ -176,7 +167,7 @@ class LedgerReader:
                     with contextlib.suppress(StorageError):
                         await self._load(*place, place[1], 0)
 
-    def _read_memory(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes]:
+    def read_memory(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes]:
         bodies: list[bytes] = []
         while first <= last and (segment := self._find(ledger_id, first)) is not None:
             end = _last_within(segment, first, min(last, segment.last), bytes_max, at_least_one=not bodies)

@@ -25,7 +25,8 @@ def begin(
     """The topic, and the scope that a close right behind cancels: it is in `session.opening` from now on, and
     whoever opens takes it out.
 
-    Raises `PeerError` if the id is taken, the connection has enough of them, or the name is none.
+    Raises `PeerError` if the id is taken, the connection has enough of them, the name is none, or there is
+    no room for the metadata.
     """
     key = (kind, number)
     if key in session.opening:
@@ -33,5 +34,7 @@ def begin(
     if present + len(session.opening) >= count_max:
         raise TooManyRequests(f"more than {count_max} {kind}s on one connection")
     name = TopicName.parse(command.topic)
+    own_name = command.producer_name if isinstance(command, pb.CommandProducer) else command.consumer_name
+    session.keep_metadata(kind, number, own_name, command.metadata)
     session.opening[key] = scope = trio.CancelScope()
     return name, scope

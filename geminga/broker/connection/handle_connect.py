@@ -12,7 +12,7 @@ from geminga.wire import pulsar_pb2 as pb
 def connect(session: Session, command: pb.CommandConnect) -> None:
     """Agree on the protocol version: the lower of the two."""
     session.protocol_version = min(command.protocol_version, limits.PROTOCOL_VERSION)
-    session.client_version = command.client_version
+    session.client_version = command.client_version[: limits.CLIENT_VERSION_CHARACTERS_MAX]
     session.wants_broker_metadata = (
         session.rooms.settings.exposes_broker_metadata
         and command.feature_flags.supports_broker_entry_metadata

@@ -62,6 +62,8 @@ async def _subscribe(
             raise ServiceNotReady("Consumer was closed before it was created")
     finally:
         del session.opening["consumer", command.consumer_id]
+        if command.consumer_id not in session.consumers:
+            session.drop_metadata("consumer", command.consumer_id)
 
 
 async def _attach(
@@ -155,6 +157,7 @@ async def unsubscribe(session: Session, command: pb.CommandUnsubscribe) -> None:
         subscription.disconnect(other)
     subscription.remove_consumer(consumer)
     session.consumers.pop(command.consumer_id, None)
+    session.drop_metadata("consumer", command.consumer_id)
     if topic.subscriptions.get(subscription.name) is subscription:
         await topic.delete_subscription(subscription.name)
     session.outbox.write(encoder.success(command.request_id))
@@ -177,6 +180,8 @@ def close_consumer(session: Session, command: pb.CommandCloseConsumer) -> None:
     opening = session.opening.get(("consumer", command.consumer_id))
     if opening is not None:
         opening.cancel()
+    else:
+        session.drop_metadata("consumer", command.consumer_id)
     attached = session.consumers.pop(command.consumer_id, None)
     if attached is not None:
         attached.subscription.remove_consumer(attached.consumer)

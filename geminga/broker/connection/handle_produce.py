@@ -52,6 +52,8 @@ async def _open_producer(
             raise ServiceNotReady("Producer was closed before it was created")
     finally:
         del session.opening["producer", command.producer_id]
+        if command.producer_id not in session.producers:
+            session.drop_metadata("producer", command.producer_id)
 
 
 def _make(session: Session, command: pb.CommandProducer, topic: Topic) -> Producer:
@@ -116,6 +118,8 @@ def close_producer(session: Session, command: pb.CommandCloseProducer) -> None:
     opening = session.opening.get(("producer", command.producer_id))
     if opening is not None:
         opening.cancel()
+    else:
+        session.drop_metadata("producer", command.producer_id)
     if made is None:
         session.outbox.write(encoder.success(command.request_id))
         return

@@ -23,6 +23,7 @@ from geminga.wire.decoder import Decoder
 
 if TYPE_CHECKING:
     from geminga.broker.dispatch.consumer import Consumer
+    from geminga.broker.flow.client_metadata import Pair
     from geminga.broker.flow.outbox import Outbox
     from geminga.broker.subscription.subscription import Subscription
     from geminga.broker.topic.producer import Producer
@@ -97,6 +98,9 @@ class Session:
         self.consumers: dict[int, Attached] = {}
         self.opening: dict[tuple[str, int], trio.CancelScope] = {}
         """Producers and consumers that are being made: ("producer" | "consumer", id)."""
+        self._metadata_bytes: dict[tuple[str, int], int] = {}
+        """What the names and metadata of those, and of those that are made, take of `rooms.client_metadata`.
+        """
         self.large_answers = trio.Lock()
         """Held by whoever writes an answer that may be large, so that they queue up one at a time."""
         self.ping_unanswered = False
@@ -241,9 +245,22 @@ class Session:
             self._warned = True
             log.warning("%s: %s (said once for this connection)", self.address, text)
 
+    def keep_metadata(self, kind: str, number: int, name: str, pairs: Iterable[Pair]) -> None:
+        """Count what a producer or consumer says of itself, until `drop_metadata`. Raises as
+        `ClientMetadata.take`.
+        """
+        self.drop_metadata(kind, number)
+        self._metadata_bytes[kind, number] = self.rooms.client_metadata.take(kind, name, pairs)
+
+    def drop_metadata(self, kind: str, number: int) -> None:
+        """The producer or consumer is gone, or was not made. May be repeated."""
+        self.rooms.client_metadata.give(self._metadata_bytes.pop((kind, number), 0))
+
     def close(self) -> None:
         """The connection is gone: its producers and consumers leave their topics."""
         self.state = State.CLOSING
+        for kind, number in tuple(self._metadata_bytes):
+            self.drop_metadata(kind, number)
         for producer in self.producers.values():
             producer.closed = True
             producer.topic.producers.remove(producer)

@@ -135,8 +135,9 @@ class DelayingDispatcher(Dispatcher):
             return await self.read_from(first, len(entry_ids))
         seen = self.turned_away
         try:
-            entries = await self.ledger.read_positions(
-                [(ledger_id, entry_id) for entry_id in entry_ids], self.settings.read_bytes_max
+            positions = [(ledger_id, entry_id) for entry_id in entry_ids]
+            entries = await self._within_memory(
+                len(positions), lambda bytes_max: self.ledger.read_positions(positions, bytes_max)
             )
         except StorageError as error:
             self._read_failed(first, error)

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import trio
 
+from geminga import limits
 from geminga.broker.dispatch.consumer import Consumer, ConsumerStatistics
 from geminga.broker.dispatch.unacked import count_bits
+from geminga.broker.flow.send_memory import READ_BYTES_TIGHT
 from geminga.errors import ConsumerBusy, ProtocolError, StorageError
 from geminga.managed_ledger.cursor.batch_index import BATCH_MESSAGES_MAX
 from geminga.position import Position
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from geminga.broker.delays.delayed import DelayedEntries
     from geminga.broker.dispatch.rate import Throttle
     from geminga.broker.dispatch.settings import SubscriptionSettings
+    from geminga.broker.flow.read_memory import ReadMemory
     from geminga.broker.flow.subscription_log import SparseLog
     from geminga.clock import Clock
     from geminga.managed_ledger.chain.entry import Entry
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("geminga.broker")
 
 
+READ_BYTES_ENOUGH = limits.MIB
+"""Room that is no reason to look for a consumer with more."""
 PASSES_PER_TURN = 4
 """Reads that one subscription may do in a row, each of up to `read_entries_max` entries: about 2 ms."""
 
@@ -53,6 +58,7 @@ class Surroundings(NamedTuple):
     wake: Callable[[], None]
     log: SparseLog
     throttle: Throttle
+    reads: ReadMemory
 
 
 class Batch:
@@ -99,6 +105,8 @@ class Dispatcher:
         self._passes = 0
         self._retry_ms = 0
         self._failed_at: Position | None = None
+        self._entry_bytes = 0
+        """Of an entry, as the last read from the bookie found; 0: there was none."""
 
     # -- to be defined by each type --------------------------------------------------------------------------
 
@@ -200,18 +208,54 @@ class Dispatcher:
 
     async def read_from(self, start: Position, count_max: int) -> list[Entry] | None:
         """Entries from a place on, as `read_new` returns them."""
-        bytes_max = self.settings.read_bytes_max
-        entries = self.ledger.read_cached(start, count_max, bytes_max)
+        entries = self.ledger.read_cached(start, count_max, self._bytes_wanted() or READ_BYTES_TIGHT)
         if entries or start > self.ledger.last_confirmed:
             return entries
         seen = self.turned_away
         try:
-            entries = await self.ledger.read(start, count_max, bytes_max)
+            read = await self._within_memory(
+                count_max, lambda bytes_max: self.ledger.read(start, count_max, bytes_max)
+            )
         except StorageError as error:
             self._read_failed(start, error)
             return []
         self._read_succeeded()
-        return entries if seen == self.turned_away else None
+        return read if seen == self.turned_away else None
+
+    def _bytes_wanted(self) -> int:
+        """How much to read at once: as much as the outbox with the most room takes. 0: no consumer can take
+        anything now.
+        """
+        most = self.settings.read_bytes_max
+        wanted = 0
+        for consumer in self.consumers:
+            if consumer.capacity() > 0:
+                wanted = max(wanted, consumer.outbox.room_bytes())
+                if wanted >= READ_BYTES_ENOUGH:
+                    break
+        return min(wanted, most)
+
+    async def _within_memory(
+        self, count: int, read: Callable[[int], Awaitable[list[Entry]]]
+    ) -> list[Entry] | None:
+        """What `read` returns for the most bytes that it may bring, when its turn in the memory of reads has
+        come. None: it had to wait, and no consumer can take anything any more.
+        """
+        reads = self.around.reads
+        bytes_max = min(self._bytes_wanted() or READ_BYTES_TIGHT, reads.bytes_max // 2)
+        taken = max(min(count * (self._entry_bytes or bytes_max), bytes_max), self._entry_bytes)
+        if not reads.try_take(taken):
+            await reads.take(taken)
+            bytes_max = min(self._bytes_wanted(), bytes_max)
+        try:
+            if not bytes_max:
+                return None
+            entries = await read(bytes_max)
+        finally:
+            reads.give(taken)
+        if entries:
+            self._entry_bytes = sum(len(entry.body) for entry in entries) // len(entries)
+        return entries
 
     def _read_succeeded(self) -> None:
         self._retry_at_s, self._retry_ms, self._failed_at = math.inf, 0, None

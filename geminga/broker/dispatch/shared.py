@@ -111,16 +111,26 @@ class SharedDispatcher(DelayingDispatcher):
             self._choose_anew()
             return False
         seen, additions = self.turned_away, self.redelivery.additions
-        bytes_max = self.settings.read_bytes_max
+        looked_at = 0
+
+        async def read(bytes_max: int) -> list[Entry]:
+            nonlocal looked_at
+            found = await self.ledger.read_positions(positions, bytes_max)
+            looked_at = reached(positions, found, bytes_max)
+            return found
+
         try:
-            entries = await self.ledger.read_positions(positions, bytes_max)
+            entries = await self._within_memory(len(positions), read)
         except StorageError as error:
             self._choose_anew()
             self._read_failed(positions[0], error)
             return False
+        if entries is None:
+            self._choose_anew()
+            return True
         if seen != self.turned_away or self._is_overtaken(additions):
             return True
-        for ledger_id, entry_id in positions[: reached(positions, entries, bytes_max)]:
+        for ledger_id, entry_id in positions[:looked_at]:
             # Also those that were not found: what has been trimmed need not be sent.
             self.redelivery.discard(ledger_id, entry_id)
         # All of them were to be sent before: none is asked for its time again.

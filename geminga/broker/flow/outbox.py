@@ -1,11 +1,13 @@
 """One connection's way out: frames are queued by plain calls and leave in as few writes as the socket takes.
 
-Whoever delivers looks at `is_writable()` before it takes more from storage, so that a slow reader costs at
-most `OUTBOX_BYTES_HIGH` and what was already on its way; receipts and answers are small and are always taken.
+Dispatch looks at `is_writable()` before it takes more from storage, and reads no more than `room_bytes()`, so
+that a slow peer costs at most `OUTBOX_BYTES_HIGH` and one read. What all outboxes hold is bounded by
+`SendMemory`. Receipts and answers are small and are always taken.
 """
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -13,13 +15,24 @@ from typing import TYPE_CHECKING
 import trio
 
 from geminga import limits
+from geminga.broker.flow.send_memory import SendMemory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     Buffer = bytes | bytearray | memoryview
 
+log = logging.getLogger("geminga.broker")
+
 PARTS_PER_WRITE_MAX = 4096
+STALL_S = 2.0
+"""So long a peer may take less than..."""
+STALL_BYTES = 64 * limits.KIB
+"""...this while others wait for the memory that its outbox holds; then it is disconnected."""
+
+
+class PeerTooSlow(OSError):
+    """The peer does not read, and others need the memory of what waits for it."""
 
 
 class Outbox:
@@ -28,6 +41,8 @@ class Outbox:
     __slots__ = (
         "_blocked",
         "_idle",
+        "_is_held",
+        "_memory",
         "_parts",
         "_sleeping",
         "_unblocked",
@@ -38,20 +53,22 @@ class Outbox:
         "pending_bytes",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, memory: SendMemory) -> None:
+        self._memory = memory
         self._parts: list[Buffer] = []
         self._wake = trio.Event()
         self._idle = trio.Event()
         self._unblocked = trio.Event()
         self._sleeping = False
         self._blocked = False
+        self._is_held = False
+        """Memory was tight at the last write: nothing more until the socket has taken all and can take more.
+        """
         self.pending_bytes = 0
         self.bytes_sent = 0
         self.closed = False
         self.on_writable: set[Callable[[], None]] = set()
-        """Called when the outbox falls below `OUTBOX_BYTES_LOW` after it had been above
-        `OUTBOX_BYTES_HIGH`.
-        """
+        """Called when `is_writable()` may have become true."""
 
     def write(self, data: Buffer | Sequence[Buffer]) -> None:
         """Queue one buffer or several, in order. Never blocks; after the close it does nothing."""
@@ -59,10 +76,13 @@ class Outbox:
             return
         if isinstance(data, bytes | bytearray | memoryview):
             self._parts.append(data)
-            self.pending_bytes += len(data)
+            size_bytes = len(data)
         else:
             self._parts.extend(data)
-            self.pending_bytes += sum(map(len, data))
+            size_bytes = sum(map(len, data))
+        self.pending_bytes += size_bytes
+        if self._memory.take(size_bytes):
+            self._is_held = True
         if self.pending_bytes > limits.OUTBOX_BYTES_HIGH:
             self._blocked = True
         if self._sleeping:
@@ -70,12 +90,30 @@ class Outbox:
             self._wake.set()
 
     def is_writable(self) -> bool:
-        """Whether more messages may be queued for this connection."""
-        return not (self._blocked or self.closed)
+        """Whether more messages may be queued for this connection. If not, `on_writable` is called later."""
+        if self._blocked or self._is_held or self.closed:
+            return False
+        memory = self._memory
+        if memory.pending_bytes >= memory.full_bytes:
+            memory.wait(self)
+            return False
+        return True
+
+    def room_bytes(self) -> int:
+        """How many bytes of messages to read for this connection at once, while it `is_writable()`. One
+        message that is larger may go alone.
+        """
+        return self._memory.read_bytes_max(limits.OUTBOX_BYTES_HIGH - self.pending_bytes)
+
+    def has_room(self) -> None:
+        """Memory is not full any more: for `SendMemory`, which was asked to tell."""
+        self._tell_writable()
 
     async def wait_writable(self) -> None:
-        """Return once `is_writable()`, or closed. Cancelling leaves nothing behind."""
-        while self._blocked and not self.closed:
+        """Return once the peer has taken what it has to before it is listened to, or closed. Cancelling
+        leaves nothing behind.
+        """
+        while (self._blocked or self._is_held) and not self.closed:
             self._unblocked = trio.Event()
             await self._unblocked.wait()
 
@@ -83,15 +121,22 @@ class Outbox:
         """Drop what is queued and wake everyone who waits for room, so that they see `closed`."""
         self.closed = True
         self._parts.clear()
-        self.pending_bytes = 0
+        pending_bytes, self.pending_bytes = self.pending_bytes, 0
+        self._memory.leave(self)
+        self._memory.give(pending_bytes)
         self._wake.set()
         self._idle.set()
         self._tell_writable()
 
     async def run(self, sock: socket.socket) -> None:
-        """Write what is queued until cancelled or closed. Raises `OSError` when the peer is gone."""
+        """Write what is queued until cancelled or closed. Raises `OSError` when the peer is gone, or has to
+        be disconnected.
+        """
         while not self.closed:
             if not self._parts:
+                if self._is_held:
+                    await self._let_go(sock)
+                    continue
                 self._idle.set()
                 self._idle = trio.Event()
                 self._wake = trio.Event()
@@ -120,13 +165,53 @@ class Outbox:
             try:
                 sent += sock.send(data if sent == 0 else memoryview(data)[sent:])
             except BlockingIOError:
-                await trio.lowlevel.wait_writable(sock)
+                await self._send_rest(sock, memoryview(data)[sent:])
+                break
+        if self.closed:
+            return
         self.bytes_sent += length
         self.pending_bytes -= length
+        self._memory.give(length)
         if self._blocked and self.pending_bytes < limits.OUTBOX_BYTES_LOW:
             self._blocked = False
             self._tell_writable()
         await trio.lowlevel.checkpoint()
+
+    async def _send_rest(self, sock: socket.socket, rest: memoryview) -> None:
+        """Send what the socket did not take at once. Raises `PeerTooSlow` rather than let others wait."""
+        check_at_s, seen_bytes = trio.current_time() + STALL_S, len(rest)
+        while rest:
+            with trio.move_on_at(check_at_s):
+                await trio.lowlevel.wait_writable(sock)
+            try:
+                rest = rest[sock.send(rest) :]
+            except BlockingIOError:
+                pass
+            if trio.current_time() >= check_at_s:
+                if seen_bytes - len(rest) < STALL_BYTES and self._memory.is_wanted():
+                    self._disconnect(sock)
+                check_at_s, seen_bytes = trio.current_time() + STALL_S, len(rest)
+
+    def _disconnect(self, sock: socket.socket) -> None:
+        host, port = sock.getpeername()[:2]
+        log.warning(
+            "/%s:%s: connection closed: it does not read, and others wait for the memory of the %d bytes that"
+            " wait for it; what was not acknowledged is sent again",
+            host,
+            port,
+            self.pending_bytes,
+        )
+        raise PeerTooSlow
+
+    async def _let_go(self, sock: socket.socket) -> None:
+        """All is with the system. That says nothing of the peer: while memory is tight, wait until the
+        system wants more.
+        """
+        if self._memory.is_tight():
+            await trio.lowlevel.wait_writable(sock)
+        self._is_held = False
+        if not self._blocked:
+            self._tell_writable()
 
     def _tell_writable(self) -> None:
         self._unblocked.set()

@@ -31,6 +31,7 @@ from geminga.managed_ledger.cursor.batch_index import ACK_SET_WORDS_MAX, WORD_BI
 from geminga.position import Position
 
 if TYPE_CHECKING:
+    from geminga.broker.flow.read_memory import ReadMemory
     from geminga.broker.policies.values import DispatchRate
     from geminga.clock import Clock
     from geminga.delivery_log.notes import SubscriptionNotes
@@ -107,6 +108,7 @@ class Subscription:
         settings: SubscriptionSettings,
         clock: Clock,
         open_tracker: OpenTracker,
+        reads: ReadMemory,
         delay_policy: DelayPolicy | None = None,
     ) -> None:
         self.topic = topic
@@ -150,6 +152,7 @@ class Subscription:
             self.wake,
             self.log,
             self.throttle,
+            reads,
         )
         self.notes: SubscriptionNotes | None = None
         """Where the delivery log is on."""

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from geminga.bookie.running.bookie import Bookie
     from geminga.broker.delays.settings import DelaySettings
+    from geminga.broker.flow.client_metadata import ClientMetadata
     from geminga.broker.flow.publish_memory import PublishMemory
     from geminga.broker.flow.publish_rate import PublishLimit
+    from geminga.broker.flow.read_memory import ReadMemory
+    from geminga.broker.flow.send_memory import SendMemory
     from geminga.broker.policies.namespaces import Namespaces
     from geminga.broker.policies.policies import Policies
     from geminga.broker.policies.settings import BrokerSettings
@@ -34,6 +37,9 @@ class Rooms:
     clock: Clock
     tail_cache: TailCache
     publish_memory: PublishMemory
+    send_memory: SendMemory
+    read_memory: ReadMemory
+    client_metadata: ClientMetadata
     settings: BrokerSettings
     ledger_settings: ManagedLedgerSettings
     subscription_settings: SubscriptionSettings

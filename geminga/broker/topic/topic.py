@@ -561,6 +561,7 @@ class Topic:
             settings=self._subscription_settings(),
             clock=self.clock,
             open_tracker=self.delays.open_tracker,
+            reads=self.rooms.read_memory,
         )
         if self.delivery_log is not None and cursor.durable:
             # Readers go where they like and acknowledge nothing: nobody promised them anything.

@@ -43,17 +43,17 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     if flags.json:
         print(answer.decode())
         return EXIT_OK
-    print(f"{'PART':12} {'MAY TAKE':>10} {'IN USE':>10}  SET BY")
+    print(f"{'PART':15} {'MAY TAKE':>10} {'IN USE':>10}  SET BY")
     for part in report["parts"]:
         name, setting = part["name"].replace("_", " "), part["setting"] or "-"
-        print(f"{name:12} {_mib(part['configured_bytes']):>10} {_mib(part['used_bytes']):>10}  {setting}")
+        print(f"{name:15} {_mib(part['configured_bytes']):>10} {_mib(part['used_bytes']):>10}  {setting}")
         if part["name"] == "process":
             for share in report.get("process", []):
                 print(
                     f"  {share['name'].replace('_', ' '):21} {_mib(share['used_bytes']):>10}  {share['text']}"
                 )
     resident, budget = report["resident_bytes"], report["budget_bytes"]
-    print(f"{'sum':12} {_mib(budget):>10} {_mib(resident) if resident else '?':>10}")
+    print(f"{'sum':15} {_mib(budget):>10} {_mib(resident) if resident else '?':>10}")
     if resident > budget:
         print(f"\n{_mib(resident - budget)} beyond the budget: what topics, connections and delayed messages")
         print("take has no bound of its own. The process's part is what a broker without load needs.")

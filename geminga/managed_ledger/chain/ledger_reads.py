@@ -71,10 +71,9 @@ class LedgerReads:
             self._tail_cache.entries_served += len(cached)
             self._tail_cache.bytes_served += run.bytes_of(entry_id, len(cached))
             return cached
-        bodies = self._bookie.read_cached(ledger_id, entry_id, stop - 1)
+        bodies = self._bookie.read_cached(ledger_id, entry_id, stop - 1, bytes_max=bytes_max)
         if not bodies:
             return []
-        bodies = _within(bodies, bytes_max)
         self._missed(bodies)
         return entries_from(ledger_id, entry_id, bodies)
 
@@ -149,7 +148,8 @@ class LedgerReads:
                 ledger_id, first, last = rest
                 entries = None
                 if bytes_max > 0:
-                    entries = self.read_cached((ledger_id, first), last + 1 - first, READ_RUN_BYTES_MAX)
+                    run_bytes_max = min(bytes_max, READ_RUN_BYTES_MAX)
+                    entries = self.read_cached((ledger_id, first), last + 1 - first, run_bytes_max)
                 if not entries:
                     parts.append(rest)
                     break
@@ -178,7 +178,7 @@ class LedgerReads:
         """Of at least the first run at least the first entry; nothing if its ledger was trimmed."""
         first = runs[0]
         if _is_in_order(first):
-            bodies = await self._read_bookie(*first, READ_RUN_BYTES_MAX)
+            bodies = await self._read_bookie(*first, bytes_max)
             return {first: entries_from(first.ledger_id, first.first, bodies or [])}
         # Messages with random delays lie anywhere: what stands beside one is not due with it.
         try:
@@ -260,13 +260,3 @@ def reached(positions: Sequence[tuple[int, int]], found: Sequence[Entry], bytes_
     if not found or sum(len(entry.body) for entry in found) < bytes_max:
         return len(positions)
     return bisect_right(positions, found[-1].position)
-
-
-def _within(bodies: list[bytes], bytes_max: int) -> list[bytes]:
-    """The longest prefix of at most `bytes_max` bytes, but at least one body."""
-    size_bytes = 0
-    for i, body in enumerate(bodies):
-        size_bytes += len(body)
-        if size_bytes > bytes_max and i:
-            return bodies[:i]
-    return bodies

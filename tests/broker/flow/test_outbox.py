@@ -8,6 +8,7 @@ import trio
 
 from geminga import limits
 from geminga.broker.flow.outbox import Outbox
+from geminga.broker.flow.send_memory import SendMemory
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
@@ -32,7 +33,7 @@ async def read_exactly(sock: socket.socket, length: int) -> bytes:
 
 async def test_single_buffers_and_lists_leave_in_the_order_in_which_they_were_queued() -> None:
     ours, theirs = pair()
-    outbox = Outbox()
+    outbox = Outbox(SendMemory(64 * limits.MIB))
     with ours, theirs:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(outbox.run, ours)
@@ -50,7 +51,7 @@ async def test_single_buffers_and_lists_leave_in_the_order_in_which_they_were_qu
 
 async def test_a_peer_that_does_not_read_stops_the_flow_until_it_reads_again() -> None:
     ours, theirs = pair()
-    outbox = Outbox()
+    outbox = Outbox(SendMemory(64 * limits.MIB))
     told: list[bool] = []
     outbox.on_writable.add(lambda: told.append(outbox.is_writable()))
     block = bytes(64 * limits.KIB)
@@ -73,7 +74,7 @@ async def test_a_peer_that_does_not_read_stops_the_flow_until_it_reads_again() -
 
 async def test_closing_drops_what_is_queued_and_wakes_those_who_wait_for_room() -> None:
     ours, theirs = pair()
-    outbox = Outbox()
+    outbox = Outbox(SendMemory(64 * limits.MIB))
     told: list[bool] = []
     outbox.on_writable.add(lambda: told.append(outbox.closed))
     with ours, theirs:

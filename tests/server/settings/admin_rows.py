@@ -80,8 +80,7 @@ async def admin_leaves(config: Config) -> Leaves:
 
 def _router(rig: TopicsRig, config: Config) -> Router:
     rooms, parts = rig.rooms, memory_parts(config)
-    caches = rooms.publish_memory, rooms.tail_cache, BlockCache(MIB)
-    meter = MemoryMeter(parts, rig.bookie, *caches, (), rig.topics)
+    meter = MemoryMeter(parts, rig.bookie, rooms, BlockCache(MIB), (), rig.topics)
     connections = Connections(rig.topics, rooms, service_url=lambda sock: "", generation=1)
     return router_for(
         View(rooms, rig.topics, connections, config, BINARY_PORT, WEB_PORT, Process(meter, None, None, int))

@@ -64,7 +64,8 @@ MEMORY_ROWS = [
         {"memory.publish": 9 * MIB, "bookie.queue_bytes_max": 9 * MIB},
     ),
     Row("managedLedgerCacheSizeMB", "0", {"memory.tail_cache": 0, "tail_cache.bytes_max": 0}),
-    # Shares of docs/memory.md: two quarters, a tenth, a 48th; of the rest, half and a fifth for the broker.
+    # Shares of docs/memory.md: two quarters, a tenth, a 48th; of the rest, half and a fifth for the
+    # broker; of what that leaves, 5, 4 and 3 twelfths.
     Row(
         "memoryMb",
         "480",
@@ -75,7 +76,9 @@ MEMORY_ROWS = [
             "memory.journal": 10 * MIB,
             "memory.publish": 67 * MIB,
             "memory.tail_cache": 134 * MIB // 5,
-            "memory.process": 480 * MIB - (120 + 120 + 48 + 10 + 67) * MIB - 134 * MIB // 5,
+            "memory.outboxes": 17_563_648,
+            "memory.reads": 14_050_918,
+            "memory.client_metadata": 10_538_190,
             "bookie.write_cache_bytes": 120 * MIB,
             "bookie.read_cache_bytes": 120 * MIB,
             "bookie.queue_bytes_max": 67 * MIB,

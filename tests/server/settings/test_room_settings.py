@@ -21,6 +21,7 @@ from tests.server.settings.rows import Row, changes, config_of, room_leaves
 from tests.server.settings.tables import ROOM_ROWS
 
 FIXED = {
+    "memory.process",
     "bookie.compaction_slice_bytes",
     "bookie.entry_log_sync_bytes",
     "bookie.journal_alignment_bytes",

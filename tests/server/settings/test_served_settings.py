@@ -36,6 +36,9 @@ async def test_every_room_has_the_settings_of_the_configuration(
         rooms, parts = found.rooms, memory_parts(config)
         assert found.recorder.only("BlockCache").given == {"0": parts.block_cache}
         assert rooms.publish_memory.bytes_max == parts.publish
+        assert rooms.send_memory.bytes_max == parts.outboxes
+        assert rooms.read_memory.bytes_max == parts.reads
+        assert rooms.client_metadata.bytes_max == parts.client_metadata
         assert rooms.publish_limit is not None
         assert (rooms.publish_limit.messages_per_s, rooms.publish_limit.bytes_per_s) == (73, 7300)
         assert rooms.delivery_log is found.recorder.only("DeliveryLog").made

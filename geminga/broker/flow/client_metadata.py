@@ -1,0 +1,68 @@
+"""The memory of what clients say of themselves: names and metadata of producers and consumers, which the
+broker keeps while they are attached, for the statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from geminga.errors import NotAllowed, TooManyRequests
+from geminga.limits import CLIENT_METADATA_BYTES_MAX, KIB, MIB
+
+UNCOUNTED_BYTES = KIB
+"""Less than that is not counted: it is no more than a producer or consumer takes anyway, and no number of
+ordinary clients is refused."""
+PAIR_BYTES = 128
+"""What a key with its value takes beside their text."""
+
+
+class Pair(Protocol):
+    @property
+    def key(self) -> str: ...
+    @property
+    def value(self) -> str: ...
+
+
+class ClientMetadata:
+    """One per broker. It only counts: the sessions keep what they took, and give it back."""
+
+    __slots__ = ("bytes_max", "used_bytes")
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.used_bytes = 0
+
+    def take(self, kind: str, name: str, pairs: Iterable[Pair]) -> int:
+        """The bytes that a producer or consumer takes from now on; 0: too few to be counted.
+
+        Raises NotAllowed if they are more than one may have, TooManyRequests if all have too many already.
+        """
+        size_bytes = metadata_bytes(name, pairs)
+        if size_bytes > CLIENT_METADATA_BYTES_MAX:
+            raise NotAllowed(
+                f"name and metadata of this {kind} take {size_bytes} bytes ({PAIR_BYTES} for each pair among"
+                f" them), and at most {CLIENT_METADATA_BYTES_MAX} are kept; send less metadata"
+            )
+        if size_bytes <= UNCOUNTED_BYTES:
+            return 0
+        if self.used_bytes + size_bytes > self.bytes_max:
+            raise TooManyRequests(
+                f"names and metadata of all producers and consumers take {self.used_bytes} bytes, and these"
+                f" {size_bytes} more are beyond their part of the memory, {self.bytes_max / MIB:.1f} MiB;"
+                " send less metadata, close clients, or start the broker with more --memory"
+            )
+        self.used_bytes += size_bytes
+        return size_bytes
+
+    def give(self, size_bytes: int) -> None:
+        """What `take` returned."""
+        self.used_bytes -= size_bytes
+        assert self.used_bytes >= 0
+
+
+def metadata_bytes(name: str, pairs: Iterable[Pair]) -> int:
+    """What name and metadata take, in UTF-8."""
+    return len(name.encode()) + sum(
+        len(pair.key.encode()) + len(pair.value.encode()) + PAIR_BYTES for pair in pairs
+    )
