@@ -64,7 +64,7 @@ MUTANTS = (
     Mutant(
         "outboxes-full-for-ever",
         "geminga/broker/flow/outbox.py",
-        "if seen_bytes - len(rest) < STALL_BYTES and self._memory.is_wanted():",
+        "if watch.left_bytes - left_bytes < STALL_BYTES and self._memory.is_wanted():",
         "if False:",
         (f"{SEND_MEMORY}::test_a_peer_that_takes_nothing_is_disconnected_when_others_wait_for_its_memory",),
         "peers that do not read held all of the memory, and nobody else was given anything",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
@@ -30,9 +30,20 @@ STALL_S = 2.0
 STALL_BYTES = 64 * limits.KIB
 """...this while others wait for the memory that its outbox holds; then it is disconnected."""
 
+RELEASE_BYTES_MIN = 256 * limits.KIB
+"""So much of what is being sent is worth a copy of the rest when memory is tight."""
+
 
 class PeerTooSlow(OSError):
     """The peer does not read, and others need the memory of what waits for it."""
+
+
+class _Watch(NamedTuple):
+    """A peer is looked at until then."""
+
+    until_s: float
+    left_bytes: int
+    """Of what is being sent, when the watch began."""
 
 
 class Outbox:
@@ -159,38 +170,45 @@ class Outbox:
             self._parts = []
         data = b"".join(parts)
         parts.clear()
-        length = len(data)
         sent = 0
-        while sent < length:
+        watch: _Watch | None = None
+        while sent < len(data):
             try:
                 sent += sock.send(data if sent == 0 else memoryview(data)[sent:])
             except BlockingIOError:
-                await self._send_rest(sock, memoryview(data)[sent:])
-                break
-        if self.closed:
-            return
-        self.bytes_sent += length
-        self.pending_bytes -= length
-        self._memory.give(length)
+                if sent >= RELEASE_BYTES_MIN and self._memory.is_tight():
+                    data = data[sent:]
+                    self._taken(sent)
+                    sent = 0
+                watch = await self._wait_for_peer(sock, len(data) - sent, watch)
+                if self.closed:
+                    return
+        self._taken(sent)
         if self._blocked and self.pending_bytes < limits.OUTBOX_BYTES_LOW:
             self._blocked = False
             self._tell_writable()
         await trio.lowlevel.checkpoint()
 
-    async def _send_rest(self, sock: socket.socket, rest: memoryview) -> None:
-        """Send what the socket did not take at once. Raises `PeerTooSlow` rather than let others wait."""
-        check_at_s, seen_bytes = trio.current_time() + STALL_S, len(rest)
-        while rest:
-            with trio.move_on_at(check_at_s):
-                await trio.lowlevel.wait_writable(sock)
-            try:
-                rest = rest[sock.send(rest) :]
-            except BlockingIOError:
-                pass
-            if trio.current_time() >= check_at_s:
-                if seen_bytes - len(rest) < STALL_BYTES and self._memory.is_wanted():
-                    self._disconnect(sock)
-                check_at_s, seen_bytes = trio.current_time() + STALL_S, len(rest)
+    def _taken(self, size_bytes: int) -> None:
+        """The system has it, and we let it go."""
+        self.bytes_sent += size_bytes
+        self.pending_bytes -= size_bytes
+        self._memory.give(size_bytes)
+
+    async def _wait_for_peer(self, sock: socket.socket, left_bytes: int, watch: _Watch | None) -> _Watch:
+        """Return when the socket may take more of what is being sent, or a watch has ended. `watch` is what
+        this returned the last time. Raises `PeerTooSlow` rather than let others wait.
+        """
+        now_s = trio.current_time()
+        if watch is None:
+            watch = _Watch(now_s + STALL_S, left_bytes)
+        elif now_s >= watch.until_s:
+            if watch.left_bytes - left_bytes < STALL_BYTES and self._memory.is_wanted():
+                self._disconnect(sock)
+            watch = _Watch(now_s + STALL_S, left_bytes)
+        with trio.move_on_at(watch.until_s):
+            await trio.lowlevel.wait_writable(sock)
+        return watch
 
     def _disconnect(self, sock: socket.socket) -> None:
         host, port = sock.getpeername()[:2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import socket
 
 import pytest
@@ -147,3 +148,28 @@ async def test_a_peer_that_takes_nothing_is_disconnected_when_others_wait_for_it
             assert len(ended) == 1
             assert other.is_writable()
     assert "it does not read" in caplog.text
+
+
+async def test_what_the_system_has_taken_of_a_large_message_is_let_go_when_memory_is_tight() -> None:
+    memory = SendMemory(PART)
+    ours, theirs = tcp_pair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MIB)
+    outbox = Outbox(memory)
+    message = random.Random(1).randbytes(5 * MIB)
+    received = bytearray()
+    with ours, theirs, trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(outbox.run, ours)
+            outbox.write(message)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            assert 0 < outbox.pending_bytes == memory.pending_bytes < len(message)
+            while len(received) < len(message):
+                try:
+                    received += theirs.recv(MIB)
+                except BlockingIOError:
+                    await trio.lowlevel.wait_readable(theirs)
+            await outbox.drained()
+            nursery.cancel_scope.cancel()
+    assert received == message
+    assert memory.pending_bytes == 0
+    assert outbox.bytes_sent == len(message)
