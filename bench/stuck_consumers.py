@@ -5,8 +5,8 @@
     python bench/stuck_consumers.py --checkout ../before       another checkout's broker
 
 A broker with the default budget has a backlog on two topics. Two consumers read both of it, alone; then again
-beside consumers that subscribe to the first topic, ask for all of it, and never read their sockets: half of
-them with a subscription each, half on one Shared subscription, which a third consumer that reads is on too.
+beside consumers that subscribe to the first topic, ask for all of it, and never read their sockets: five of
+them on one Shared subscription, which a third consumer that reads is on too, the others with one each.
 At the end 100 producers and 50 consumers come with 5 MB of metadata each.
 """
 
@@ -39,6 +39,8 @@ WATCH_S = 0.05
 QUEUE = 100
 TOPICS = ("persistent://public/default/crowded", "persistent://public/default/beside")
 SHARED = "shared"
+SHARING = 5
+"""More would take all messages of the subscription into the buffers of their sockets."""
 METADATA_BYTES = 5_000_000
 TYPE = pb.BaseCommand.Type
 
@@ -104,7 +106,7 @@ async def read_all(ports: Ports, options: argparse.Namespace, name: str, shared:
 
 def never_reads(ports: Ports, count: int, number: int, options: argparse.Namespace) -> socket.socket:
     """A consumer's socket: subscribed, with permits for everything."""
-    shares = number % 2 == 1
+    shares = number < SHARING
     sock = socket.create_connection(("localhost", ports.broker))
     sock.sendall(client_commands.connect("never-reads"))
     sock.sendall(
