@@ -9,7 +9,8 @@ from __future__ import annotations
 import http
 import logging
 import socket
-from collections.abc import Awaitable
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import aclosing
 from typing import Protocol
 
 import h11
@@ -18,6 +19,7 @@ import trio
 
 from geminga.admin.http.own_host import OwnHost
 from geminga.admin.http.router import MethodNotAllowed, Request, Response
+from geminga.admin.http.streaming import unless_gone
 from geminga.errors import GemingaError, PeerError
 from geminga.limits import KIB, MIB
 
@@ -228,19 +230,57 @@ class _Connection:
         method = head.method.decode()
         target = head.target.decode("ascii", "replace")
         try:
-            return await self._application(Request(method, target, body, self._local_host))
+            request = Request(method, target, body, self._local_host, accepts_gzip=_accepts_gzip(head))
+            response = await self._application(request)
+            if response.parts is not None:
+                return await self._with_first_part(response, response.parts)
+            return response
         except MethodNotAllowed as error:
             return _error(405, str(error), ("Allow", error.allowed))
         except GemingaError as error:
             if error.http_status >= 500 and not isinstance(error, PeerError):
                 log.warning("%s %s: %s", method, target, error)
             return _error(error.http_status, str(error))
+        except trio.BrokenResourceError:
+            raise
         except Exception:
             # The boundary: a bug in one route must not take the connections of others down.
             log.exception("%s %s failed", method, target)
             return _error(500, "internal error; the broker's log has the details")
 
+    async def _with_first_part(self, response: Response, parts: AsyncGenerator[bytes, None]) -> Response:
+        """What goes wrong before there is anything to be sent has an answer of its own."""
+        try:
+            first = await unless_gone(self._stream, self._http.receive_data, lambda: anext(parts, b""))
+        except BaseException:
+            await parts.aclose()
+            raise
+        return response._replace(body=first)
+
+    async def _write_parts(self, response: Response, head: h11.Request | None) -> None:
+        """Chunked, so that a peer can tell an answer that was broken off from a whole one."""
+        assert response.parts is not None
+        parts = response.parts
+        async with aclosing(parts):
+            headers = [*response.headers, ("Content-Type", response.content_type)]
+            out = self._http.send(
+                h11.Response(status_code=response.status, headers=headers, reason=_phrase(response.status))
+            )
+            await self._send(out)
+            part = b"" if head is not None and head.method == b"HEAD" else response.body
+            while part:
+                await self._send(self._http.send(h11.Data(data=part)))
+                try:
+                    part = await anext(parts, b"")
+                except GemingaError as error:
+                    log.warning("an answer is broken off: %s", error)
+                    raise trio.BrokenResourceError("the answer is broken off") from None
+            await self._send(self._http.send(h11.EndOfMessage()))
+
     async def _write(self, response: Response, head: h11.Request | None, *, close: bool) -> None:
+        if response.parts is not None:
+            await self._write_parts(response, head)
+            return
         headers = [*response.headers, ("Content-Length", str(len(response.body)))]
         if response.content_type:
             headers.append(("Content-Type", response.content_type))
@@ -272,6 +312,14 @@ class _Connection:
             await self._stream.send_all(data)
         if slow.cancelled_caught:
             raise trio.BrokenResourceError("the peer does not read its answer")
+
+
+def _accepts_gzip(head: h11.Request) -> bool:
+    for name, value in head.headers:
+        if name == b"accept-encoding":
+            codings = [coding.strip() for coding in value.lower().split(b",")]
+            return any(c == b"gzip" or (c.startswith(b"gzip;") and b"q=0" not in c) for c in codings)
+    return False
 
 
 def _phrase(status: int) -> bytes:

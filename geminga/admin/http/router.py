@@ -7,7 +7,7 @@ its segment.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote
 
@@ -50,9 +50,17 @@ class MethodNotAllowed(PeerError):
 class Request:
     """One request, its body read. `parameters` come from the path, `query` from behind the question mark."""
 
-    __slots__ = ("body", "local_host", "method", "parameters", "query", "segments")
+    __slots__ = ("accepts_gzip", "body", "local_host", "method", "parameters", "query", "segments")
 
-    def __init__(self, method: str, target: str, body: bytes = b"", local_host: str = "localhost") -> None:
+    def __init__(
+        self,
+        method: str,
+        target: str,
+        body: bytes = b"",
+        local_host: str = "localhost",
+        *,
+        accepts_gzip: bool = False,
+    ) -> None:
         """Raises `BadRequest` for a target that is no path."""
         path, _, query = target.partition("?")
         if not path.startswith("/"):
@@ -70,6 +78,7 @@ class Request:
         self.method = method
         self.query: dict[str, str] = dict(pairs)
         self.body = body
+        self.accepts_gzip = accepts_gzip
         self.local_host = local_host
         self.parameters: Mapping[str, str] = {}
 
@@ -93,6 +102,10 @@ class Response(NamedTuple):
     body: bytes = b""
     content_type: str = ""
     headers: tuple[tuple[str, str], ...] = ()
+    parts: AsyncGenerator[bytes, None] | None = None
+    """In place of a body: taken one by one as the peer takes them, and closed early if it does not. What is
+    raised before the first part is answered with its status, what is raised later ends the connection.
+    """
 
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -100,6 +113,11 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 def json_response(value: object, status: int = 200) -> Response:
     return Response(status, msgspec.json.encode(value), "application/json")
+
+
+def streamed_json(parts: AsyncGenerator[bytes, None]) -> Response:
+    """JSON that is encoded as it is sent."""
+    return Response(200, content_type="application/json", parts=parts)
 
 
 def text_response(text: str, content_type: str = "text/plain; charset=utf-8") -> Response:
