@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+
+import msgspec
 
 from geminga.admin.http.router import (
     NO_CONTENT,
@@ -12,9 +15,12 @@ from geminga.admin.http.router import (
     Response,
     Router,
     json_response,
+    streamed_json,
 )
+from geminga.admin.http.streaming import in_parts
 from geminga.admin.routes.names import subscription_of, topic_of
 from geminga.admin.view.delayed import DelayedView
+from geminga.broker.operator.delayed_statistics import BucketInfo, SegmentInfo
 from geminga.chaos.bucket_damage import Damage
 from geminga.limits import DUE_MS_MAX
 from geminga.position import Position
@@ -50,8 +56,9 @@ class DelayedRoutes:
 
     async def histogram(self, request: Request) -> Response:
         width_ms = _number(request.query.get("widthMs", str(WIDTH_MS)), "widthMs", lowest=1)
-        counts = await self._view.histogram(topic_of(request), subscription_of(request), width_ms)
-        return json_response(counts)
+        return json_response(
+            await self._view.histogram(topic_of(request), subscription_of(request), width_ms)
+        )
 
     async def messages(self, request: Request) -> Response:
         start = _position(request.query.get("start", "0:0"))
@@ -65,7 +72,8 @@ class DelayedRoutes:
         return json_response(answer)
 
     async def buckets(self, request: Request) -> Response:
-        return json_response(await self._view.buckets(topic_of(request), subscription_of(request)))
+        buckets = await self._view.buckets(topic_of(request), subscription_of(request))
+        return streamed_json(in_parts(_bucket_pieces(buckets)))
 
     async def bucket(self, request: Request) -> Response:
         """All entries of one bucket, as a bundle."""
@@ -114,6 +122,22 @@ class DelayedRoutes:
         if damaged is None:
             raise NotFound("there are no buckets on disk" if given is None else "there is no such bucket")
         return json_response({"ledgerId": damaged})
+
+
+def _bucket_pieces(buckets: Iterator[tuple[BucketInfo, Iterator[SegmentInfo]]]) -> Iterator[bytes]:
+    """A JSON array of buckets, segment by segment: a bucket may have many thousands."""
+    yield b"["
+    before = b""
+    for info, segments in buckets:
+        head, name, tail = msgspec.json.encode(info).partition(b'"segments":[')
+        yield before + head + name
+        before = b""
+        for segment in segments:
+            yield before + msgspec.json.encode(segment)
+            before = b","
+        yield tail
+        before = b","
+    yield b"]"
 
 
 def _object(request: Request) -> dict[str, object]:

@@ -6,7 +6,7 @@ Every method raises `TopicNotFound` or `SubscriptionNotFound` if there is no suc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from geminga.broker.operator.delayed_statistics import (
@@ -15,7 +15,8 @@ from geminga.broker.operator.delayed_statistics import (
     CancelResult,
     DelayedPage,
     DelayedSummary,
-    DueCount,
+    DueHistogram,
+    SegmentInfo,
     WhyNotDelivered,
 )
 from geminga.chaos.bucket_damage import Damage
@@ -28,8 +29,10 @@ class DelayedView(Protocol):
 
     async def summary(self, topic: TopicName, subscription: str) -> DelayedSummary: ...
 
-    async def histogram(self, topic: TopicName, subscription: str, width_ms: int) -> list[DueCount]:
-        """By due time, without empty classes. At most 1,000: `width_ms` is doubled as often as that takes."""
+    async def histogram(self, topic: TopicName, subscription: str, width_ms: int) -> DueHistogram:
+        """By due time, without empty classes. At most 1,000: `width_ms` is doubled as often as that takes,
+        and the answer says what it has become.
+        """
         ...
 
     async def messages(
@@ -42,8 +45,10 @@ class DelayedView(Protocol):
         """Why this one has not been delivered, or not again."""
         ...
 
-    async def buckets(self, topic: TopicName, subscription: str) -> list[BucketInfo]:
-        """In the order of their ledgers."""
+    async def buckets(
+        self, topic: TopicName, subscription: str
+    ) -> Iterator[tuple[BucketInfo, Iterator[SegmentInfo]]]:
+        """In the order of their ledgers, each without its segments, and these. As they are when taken."""
         ...
 
     async def bucket_entries(self, topic: TopicName, subscription: str, ledger_id: int) -> bytes | None:

@@ -45,6 +45,15 @@ class DueCount(msgspec.Struct, rename="camel", kw_only=True):
     """Of most segments on disk only the first and last time are known; they are spread between these."""
 
 
+class DueHistogram(msgspec.Struct, rename="camel", kw_only=True):
+    """Messages that wait, by due time."""
+
+    width_ms: int
+    """Of each class: what was asked for, doubled as often as it took to have few enough classes."""
+    classes: list[DueCount]
+    """Ascending, without empty ones."""
+
+
 class DelayedMessage(msgspec.Struct, rename="camel", kw_only=True):
     ledger_id: int
     entry_id: int

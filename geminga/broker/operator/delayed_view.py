@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import trio
@@ -18,10 +18,12 @@ from geminga.broker.operator.delayed_statistics import (
     DelayedPage,
     DelayedSummary,
     DueCount,
+    DueHistogram,
     NotCancelled,
     SegmentInfo,
     WhyNotDelivered,
 )
+from geminga.broker.operator.slices import in_slices
 from geminga.chaos.bucket_damage import Damage, damage_bucket
 from geminga.errors import NotAllowed, PeerError, ProtocolError, StorageError
 from geminga.limits import MIB
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from geminga.tracker.format.rows import Rows
     from geminga.tracker.format.stored_bucket import StoredBucket
     from geminga.tracker.index.interface import DelayedDeliveryTracker
+    from geminga.tracker.index.sources import Bucket
 
 
 CLASSES_MAX = 1000
@@ -93,7 +96,7 @@ def _holds_back(subscription: Subscription) -> bool:
     return subscription.dispatcher is None or isinstance(subscription.dispatcher, SharedDispatcher)
 
 
-def _due(tracker: DelayedDeliveryTracker | None) -> tuple[int, int | None]:
+async def _due(tracker: DelayedDeliveryTracker | None) -> tuple[int, int | None]:
     """How many of those that wait are due, and when the first one is."""
     if tracker is None or not len(tracker):
         return 0, None
@@ -101,7 +104,19 @@ def _due(tracker: DelayedDeliveryTracker | None) -> tuple[int, int | None]:
     from geminga.tracker.index.view import View
 
     assert isinstance(tracker, View)
-    return eyes.due_count(tracker), eyes.next_due_ms(tracker)
+    return await in_slices(eyes.due_now(tracker))
+
+
+def _segments(bucket: Bucket) -> Iterator[SegmentInfo]:
+    for number in range(bucket.segments):
+        yield SegmentInfo(
+            number=number,
+            first_due_ms=int(bucket.min_ms[number]),
+            last_due_ms=int(bucket.max_ms[number]),
+            messages=int(bucket.counts[number]),
+            bytes=int(bucket.sizes_bytes[number]),
+            is_loaded=number < bucket.next_segment or number in bucket.loaded,
+        )
 
 
 async def _decoded(
@@ -113,6 +128,7 @@ async def _decoded(
         with contextlib.suppress(StorageError):  # the broker finds that out by itself
             entry = await home.store.read_segment(stored, number)
             found[stored, number] = stored.directory.decode_segment(number, entry)
+        await trio.lowlevel.checkpoint()
     return found
 
 
@@ -149,11 +165,11 @@ class DelayedOperator:
         home = loaded.delays.home_of(delayed)
         buckets = home.bucket_statistics() if home is not None else None
         settings = loaded.delays.settings
+        due, next_due_ms = await _due(delayed.tracker)
         messages, backlog = len(delayed), found.backlog()
         pending = _pending(found)
         shared = found.dispatcher if isinstance(found.dispatcher, SharedDispatcher) else None
         again = len(shared.redelivery) if shared is not None else 0
-        due, next_due_ms = _due(delayed.tracker)
         return DelayedSummary(
             messages=messages,
             due=due,
@@ -173,28 +189,31 @@ class DelayedOperator:
             or (not settings.is_shared and delayed.tracker is None and delayed.has_index()),
         )
 
-    async def histogram(self, topic: TopicName, subscription: str, width_ms: int) -> list[DueCount]:
+    async def histogram(self, topic: TopicName, subscription: str, width_ms: int) -> DueHistogram:
         found, home = await self._find_read(topic, subscription)
         view = found.delayed.tracker
         if view is None or home is None:
-            return []
-        from geminga.tracker.index import eyes
+            return DueHistogram(width_ms=width_ms, classes=[])
+        from geminga.tracker.index.histogram import Histogram
         from geminga.tracker.index.view import View
 
         assert isinstance(view, View)
-        read = await _decoded(home, eyes.segments_to_read(view, width_ms))
-        while len(classes := eyes.histogram(view, width_ms, read)) > CLASSES_MAX:
-            width_ms *= 2
-            await trio.lowlevel.checkpoint()
-        return [
-            DueCount(
-                from_ms=one.start_ms,
-                to_ms=one.start_ms + width_ms,
-                messages=one.positions,
-                is_estimated=one.is_estimated,
-            )
-            for one in classes
-        ]
+        drawing = Histogram(view, width_ms, CLASSES_MAX)
+        await in_slices(drawing.look())
+        read = await _decoded(home, drawing.to_read)
+        await in_slices(drawing.count(read))
+        return DueHistogram(
+            width_ms=drawing.width_ms,
+            classes=[
+                DueCount(
+                    from_ms=one.start_ms,
+                    to_ms=one.start_ms + drawing.width_ms,
+                    messages=one.positions,
+                    is_estimated=one.is_estimated,
+                )
+                for one in drawing.classes()
+            ],
+        )
 
     async def messages(
         self, topic: TopicName, subscription: str, start: Position, count_max: int
@@ -207,10 +226,11 @@ class DelayedOperator:
         from geminga.tracker.index.view import View
 
         assert isinstance(view, View)
-        places = eyes.page(view, start, count_max + 1)
+        places = await in_slices(eyes.page(view, start, count_max + 1))
         following = places[count_max] if len(places) > count_max else None
         # In memory the index keeps times no more exactly than it has to; the entries have them all.
-        due_ms = eyes.due_times_ms(view, places[:count_max]) if home.index.rules.exact else {}
+        known = home.index.rules.exact
+        due_ms = await in_slices(eyes.due_times_ms(view, places[:count_max])) if known else {}
         unknown = [place for place in places[:count_max] if place not in due_ms]
         while unknown:
             part = unknown[:READ_AT_ONCE]
@@ -261,32 +281,27 @@ class DelayedOperator:
         text = f"{place} waits for another {(due_ms - now_ms) / 1000:.3f} s"
         return WhyNotDelivered(reason="delayed", text=text, due_ms=due_ms)
 
-    async def buckets(self, topic: TopicName, subscription: str) -> list[BucketInfo]:
+    async def buckets(
+        self, topic: TopicName, subscription: str
+    ) -> Iterator[tuple[BucketInfo, Iterator[SegmentInfo]]]:
         home = await self._index_of(topic, subscription)
         if home is None:
-            return []
+            return iter(())
         index = home.index
-        return [
-            BucketInfo(
-                start_ledger=stored.start_ledger,
-                end_ledger=stored.end_ledger,
-                ledger_id=stored.ledger_id,
-                messages=index.live_count(stored.start_ledger, stored.end_ledger),
-                bytes=stored.bytes,
-                segments=[
-                    SegmentInfo(
-                        number=number,
-                        first_due_ms=int(bucket.min_ms[number]),
-                        last_due_ms=int(bucket.max_ms[number]),
-                        messages=int(bucket.counts[number]),
-                        bytes=int(bucket.sizes_bytes[number]),
-                        is_loaded=number < bucket.next_segment or number in bucket.loaded,
-                    )
-                    for number in range(bucket.segments)
-                ],
+        return (
+            (
+                BucketInfo(
+                    start_ledger=stored.start_ledger,
+                    end_ledger=stored.end_ledger,
+                    ledger_id=stored.ledger_id,
+                    messages=index.live_count(stored.start_ledger, stored.end_ledger),
+                    bytes=stored.bytes,
+                    segments=[],
+                ),
+                _segments(bucket),
             )
-            for stored, bucket in index.buckets.items()
-        ]
+            for stored, bucket in list(index.buckets.items())
+        )
 
     async def bucket_entries(self, topic: TopicName, subscription: str, ledger_id: int) -> bytes | None:
         home = await self._index_of(topic, subscription)

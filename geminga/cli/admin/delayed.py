@@ -157,12 +157,18 @@ def _summary(flags: argparse.Namespace) -> int:
 
 def _histogram(flags: argparse.Namespace) -> int:
     def show(answer: Any) -> None:
-        most = max((row["messages"] for row in answer), default=0)
-        for row in answer:
+        classes, width_ms = answer["classes"], answer["widthMs"]
+        most = max((row["messages"] for row in classes), default=0)
+        if classes:
+            asked = (
+                "" if width_ms == flags.width else f" ({_width_text(flags.width)} would be too many lines)"
+            )
+            print(f"each line is {_width_text(width_ms)}{asked}")
+        for row in classes:
             bar = "#" * max(1, round(BAR_WIDTH * row["messages"] / most))
             about = "~" if row.get("isEstimated") else ""
             print(f"{_time_text(row['fromMs']):24}  {about + str(row['messages']):>11}  {bar}")
-        if not answer:
+        if not classes:
             print("no message waits")
 
     return _print(flags, _ask(flags, f"/histogram?widthMs={flags.width}"), show)
@@ -272,6 +278,16 @@ def _width_ms(text: str) -> int:
     if width_ms < 1:
         raise argparse.ArgumentTypeError(f"expected at least 1ms, not {text!r}")
     return width_ms
+
+
+def _width_text(width_ms: int) -> str:
+    """Such as `17h 4m`: exact, without the units of which there are none."""
+    parts, left = [], width_ms
+    for unit, unit_ms in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
+        count, left = divmod(left, unit_ms)
+        if count:
+            parts.append(f"{count}{unit}")
+    return " ".join(parts)
 
 
 def _time_ms(text: str) -> int:

@@ -4,7 +4,7 @@ out of many of them at once, in the order of (time, ledger, entry).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final, Protocol
 
@@ -282,13 +282,13 @@ class Bucket:
         """Of a segment whose bytes are in memory, for looking. CorruptData."""
         return self._decode(number, self.loaded[number])
 
-    def rows_in_memory(self) -> list[Rows]:
-        """All rows that are not taken and can be had without a load. Decodes them: for looking, not for
-        serving.
+    def rows_in_memory(self) -> Iterator[Rows]:
+        """All rows that are not taken and can be had without a load. Decodes them one segment after the
+        other: for looking, not for serving.
         """
-        return self.rows_brought_out() + [
-            self._decode(number, encoded) for number, encoded in sorted(self.loaded.items())
-        ]
+        yield from self.rows_brought_out()
+        for number, encoded in sorted(self.loaded.items()):
+            yield self._decode(number, encoded)
 
     def memory_bytes(self) -> int:
         described = STORED_BYTES + SEGMENT_BYTES * self.segments if self.ledger_id is not None else 400

@@ -11,6 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from geminga.broker.dispatch.consumer import EXCLUSIVE, SHARED
+from geminga.broker.operator.delayed_statistics import DueHistogram
 from geminga.broker.operator.delayed_view import DelayedOperator, NotDelayed
 from geminga.broker.subscription.subscription import Subscription
 from geminga.chaos.bucket_damage import NothingLeft
@@ -51,13 +52,15 @@ async def test_counts_by_due_time(
         await trio.sleep(1)
         subscription.skip_to(positions[9])
         view = operator(rig)
-        rows = await view.histogram(TOPIC, "s", 10_000)
+        rows = (await view.histogram(TOPIC, "s", 10_000)).classes
         assert sum(row.messages for row in rows) == pytest.approx(140, abs=5)
         for row in rows:
             assert row.to_ms - row.from_ms == 10_000
             wanted = sum(row.from_ms <= started_ms + delay < row.to_ms for delay in delays[10:])
             assert row.messages == pytest.approx(wanted, abs=10)
-        assert len(await view.histogram(TOPIC, "s", 1)) <= 1000
+        fine = await view.histogram(TOPIC, "s", 1)
+        assert len(fine.classes) <= 1000
+        assert {row.to_ms - row.from_ms for row in fine.classes} == {fine.width_ms}
         summary = await view.summary(TOPIC, "s")
         assert (summary.messages, summary.is_shared) == (140, bool(settings.get("is_shared")))
         assert summary.next_due_ms is not None
@@ -210,8 +213,8 @@ async def test_looking_at_an_exclusive_subscription_holds_nothing_back_for_it(
         positions = await publish(rig, [5000, 5000])
         await rig.settle()
         view = operator(rig)
-        assert sum(row.messages for row in await view.histogram(TOPIC, "s", 1000)) == 2
-        assert await view.histogram(TOPIC, "x", 1000) == []
+        assert sum(row.messages for row in (await view.histogram(TOPIC, "s", 1000)).classes) == 2
+        assert (await view.histogram(TOPIC, "x", 1000)).classes == []
         assert (await view.messages(TOPIC, "x", Position(0, 0), 10)).messages == []
         result = await view.cancel(TOPIC, "x", [positions[1]])
         assert (result.cancelled, len(result.not_cancelled)) == (0, 1)
@@ -236,7 +239,7 @@ async def test_other_times_are_seen_where_they_are(
         for hours in (2, 9, 5):
             for position in (positions[0], positions[60], positions[99]):
                 await view.reschedule(TOPIC, "s", position, started_ms + hours * hour_ms)
-            rows = await view.histogram(TOPIC, "s", hour_ms)
+            rows = (await view.histogram(TOPIC, "s", hour_ms)).classes
             first, last = rows[0], rows[-1]
             assert sum(row.messages for row in rows[:-1]) == 97
             assert first.from_ms <= started_ms + 100_000 < rows[-2].to_ms
@@ -282,7 +285,7 @@ async def test_a_bucket_is_damaged_only_where_that_is_allowed(
         view = operator(rig, allows_damage=True)
 
         async def stored() -> list[Any]:
-            return [bucket for bucket in await view.buckets(TOPIC, "s") if bucket.ledger_id is not None]
+            return [bucket for bucket, _ in await view.buckets(TOPIC, "s") if bucket.ledger_id is not None]
 
         async def wear_out(ledger_id: int | None) -> None:
             while ledger_id is not None:
@@ -309,9 +312,9 @@ async def test_without_delayed_messages_there_is_nothing(dispatch_rig: OpenRig) 
         await rig.publish(message(b"plain"))
         view = operator(rig)
         assert (await view.summary(TOPIC, "s")).messages == 0
-        assert await view.histogram(TOPIC, "s", 1000) == []
+        assert await view.histogram(TOPIC, "s", 1000) == DueHistogram(width_ms=1000, classes=[])
         assert (await view.messages(TOPIC, "s", Position(0, 0), 10)).messages == []
-        assert await view.buckets(TOPIC, "s") == []
+        assert list(await view.buckets(TOPIC, "s")) == []
         result = await view.cancel(TOPIC, "s", [Position(1, 1)])
         assert (result.cancelled, [left.why for left in result.not_cancelled]) == (
             0,

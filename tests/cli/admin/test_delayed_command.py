@@ -75,9 +75,13 @@ def test_seeing_and_changing_what_waits(process: BrokerProcess, tmp_path: Path) 
     assert "No consumer" not in shown
     on_disk = [b for b in json.loads(run(process, "buckets", "--json")) if b["ledgerId"] is not None]
     assert summary["buckets"] == len(on_disk)
-    rows: list[Any] = json.loads(run(process, "histogram", "--width", "1h", "--json"))
-    assert sum(row["messages"] for row in rows) == 30
-    assert "#" in run(process, "histogram", "--width", "5h")
+    drawn: dict[str, Any] = json.loads(run(process, "histogram", "--width", "1h", "--json"))
+    assert sum(row["messages"] for row in drawn["classes"]) == 30
+    assert drawn["widthMs"] == 3_600_000
+    shown = run(process, "histogram", "--width", "5h")
+    assert shown.startswith("each line is 5h\n")
+    assert "#" in shown
+    assert run(process, "histogram", "--width", "90s").startswith("each line is 1m 30s\n")
     listed = run(process, "list", "--limit", "10")
     assert listed.splitlines()[0].split()[0] == places[0]
     assert f"more: --from {places[10]}" in listed

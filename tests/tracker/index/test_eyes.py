@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
+from collections.abc import Generator
+from typing import Any
 
 from geminga.position import Position
 from geminga.tracker.format.bucket_format import decode_directory, decode_segment, encode_bucket
+from geminga.tracker.format.rows import Rows
 from geminga.tracker.format.stored_bucket import StoredBucket
-from geminga.tracker.index.eyes import (
-    DueClass,
-    due_times_ms,
-    histogram,
-    next_due_ms,
-    page,
-    segments_to_read,
-)
+from geminga.tracker.index import eyes
 from geminga.tracker.index.frozen import Frozen
+from geminga.tracker.index.histogram import DueClass, Histogram
 from geminga.tracker.index.index import DelayedIndex, IndexSettings
+from geminga.tracker.index.view import View
 from tests.tracker.taking import take
 
 
@@ -31,6 +30,54 @@ class HandClock:
 
     def monotonic_s(self) -> float:
         raise NotImplementedError
+
+
+def slices(look: Generator[int, None, Any]) -> tuple[list[int], Any]:
+    """What it looked at in each slice, and what it found."""
+    looked = []
+    while True:
+        try:
+            looked.append(next(look))
+        except StopIteration as end:
+            return looked, end.value
+
+
+def due_times_ms(view: View, places: list[tuple[int, int]]) -> dict[tuple[int, int], int]:
+    found: dict[tuple[int, int], int] = slices(eyes.due_times_ms(view, places))[1]
+    return found
+
+
+def page(view: View, start: tuple[int, int], count_max: int) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = slices(eyes.page(view, start, count_max))[1]
+    return found
+
+
+def next_due_ms(view: View) -> int | None:
+    due: eyes.Due = slices(eyes.due_now(view))[1]
+    return due.next_ms
+
+
+def drawn(
+    view: View, width_ms: int, read: dict[tuple[StoredBucket, int], Rows], classes_max: int = 1000
+) -> Histogram:
+    drawing = Histogram(view, width_ms, classes_max)
+    looked = [*drawing.look(), *drawing.count(read)]
+    assert max(looked, default=0) <= 2 * eyes.SLICE_ROWS_MAX
+    return drawing
+
+
+def histogram(
+    view: View, width_ms: int, read: dict[tuple[StoredBucket, int], Rows] | None = None
+) -> list[DueClass]:
+    drawing = drawn(view, width_ms, read or {})
+    assert drawing.width_ms == width_ms
+    return drawing.classes()
+
+
+def segments_to_read(view: View, width_ms: int) -> list[tuple[StoredBucket, int]]:
+    drawing = Histogram(view, width_ms, 1000)
+    slices(drawing.look())  # type: ignore[arg-type]
+    return drawing.to_read
 
 
 EXACT = IndexSettings(tick_ms=1, strict=True, exact=True, indexes_min=4)
@@ -65,6 +112,53 @@ def test_packed_rows_are_spread_over_the_histogram_and_none_is_missing() -> None
     assert histogram(view, 200_000) == [DueClass(0, 200_000)], "all of them for certain"
     view.pass_positions([(1, 0)])
     assert histogram(view, 200_000) == [DueClass(0, 199_999, is_estimated=True)]
+
+
+def test_the_width_is_doubled_until_the_classes_are_few_enough_and_no_further() -> None:
+    view = DelayedIndex(HandClock(), EXACT).open_view()
+    chance = random.Random(1)
+    times_ms = [chance.randrange(1, 1_000_000) for _ in range(5000)]
+    for entry_id, at_ms in enumerate(times_ms):
+        view.add(Position(1, entry_id), at_ms)
+    for width_ms, used_ms in ((1, 1024), (100, 1600), (1000, 1000), (3_000_000, 3_000_000)):
+        drawing = drawn(view, width_ms, {})
+        assert drawing.width_ms == used_ms
+        counts = Counter(at_ms // used_ms * used_ms for at_ms in times_ms)
+        assert drawing.classes() == [DueClass(at_ms, counts[at_ms]) for at_ms in sorted(counts)]
+
+
+def test_spread_segments_fit_into_the_classes_whatever_width_is_asked_for() -> None:
+    """Packed rows over a year: 300 segments, most of them not decoded."""
+    year_ms = 365 * 86_400_000
+    view = DelayedIndex(HandClock(), EXACT).open_view()
+    chance = random.Random(2)
+    for ledger_id in range(1, 5):
+        times_ms = [chance.randrange(1, year_ms) for _ in range(50_000)]
+        view.add_many(ledger_id, range(50_000), times_ms)
+    for width_ms in (1, 60_000, 86_400_000):
+        drawing = drawn(view, width_ms, {})
+        classes = drawing.classes()
+        assert len(classes) <= 1000
+        assert len(classes) > 300
+        assert drawing.width_ms % width_ms == 0
+        assert sum(found.positions for found in classes) == 200_000
+        share = 200_000 * drawing.width_ms / year_ms
+        assert all(abs(found.positions - share) < share / 2 + 40 for found in classes[1:-1])
+
+
+def test_no_look_at_many_rows_is_longer_than_a_slice() -> None:
+    view = DelayedIndex(HandClock(), IndexSettings(exact=True, indexes_min=200_000)).open_view()
+    for ledger_id in range(1, 4):
+        view.add_many(ledger_id, range(60_000), [10**6 + n * 7919 % 99_991 for n in range(60_000)])
+    drawing = Histogram(view, 1000, 1000)
+    for looked in (
+        [*drawing.look(), *drawing.count({})],
+        slices(eyes.due_now(view))[0],
+        slices(eyes.due_times_ms(view, [(2, 59_999), (3, 7)]))[0],
+        slices(eyes.page(view, (1, 0), 100_000))[0],
+    ):
+        assert max(looked, default=0) <= 2 * eyes.SLICE_ROWS_MAX
+    assert sum(found.positions for found in drawing.classes()) == 180_000
 
 
 def test_pages_go_on_where_the_last_one_ended() -> None:
@@ -114,7 +208,7 @@ def test_one_message_far_in_the_future_takes_no_others_of_its_segment_along() ->
     assert view.contains((1, 5))
     assert due_times_ms(view, [(1, 5)]) == {}
     assert segments_to_read(view, 1000) == [(stored, 0)]
-    assert sum(found.positions for found in histogram(view, 1000)) == len(view) == 11
+    assert sum(found.positions for found in drawn(view, 1000, {}).classes()) == len(view) == 11
     read = {(stored, 0): decode_segment(encoded.segments[0])}
     near = [DueClass(10_000_000 + 1000 * n, 1) for n in range(9)]
     assert histogram(view, 1000, read) == [DueClass(0, 1), *near, DueClass(far_ms, 1)]

@@ -1,0 +1,42 @@
+"""Long looks in slices of bounded work, between which all other tasks of the loop have their turn."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from heapq import merge
+from itertools import islice
+from typing import Final, TypeVar
+
+import trio
+
+T = TypeVar("T")
+
+NAMES_MAX: Final = 1000
+"""Of a list, between two checkpoints: about a millisecond."""
+
+
+async def in_slices(look: Generator[object, None, T]) -> T:
+    """What `look` returns; a checkpoint wherever it yields. Cancelled, it is left where it stands."""
+    while True:
+        try:
+            next(look)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+        await trio.lowlevel.checkpoint()
+
+
+async def sorted_names(names: Iterable[str]) -> list[str]:
+    """All of them once, sorted: they are taken, sorted and put together a thousand at a time."""
+    runs, rest = [], iter(names)
+    while run := list(islice(rest, NAMES_MAX)):
+        runs.append(sorted(run))
+        await trio.lowlevel.checkpoint()
+    if len(runs) == 1:
+        return list(dict.fromkeys(runs[0]))
+    found: dict[str, None] = {}
+    ordered = merge(*runs)
+    while part := list(islice(ordered, NAMES_MAX)):
+        found.update(dict.fromkeys(part))
+        await trio.lowlevel.checkpoint()
+    return list(found)
