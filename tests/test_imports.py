@@ -52,7 +52,7 @@ IO_THERE = {"wire/compile_proto.py"}
 DOORS = {
     "rocksdict": {"storage/key_value.py"},
     "time": {"clock.py", "cli/arguments/parser.py", "cli/standalone.py", "cli/perf/perf.py"},
-    "prometheus_client": {"admin/metrics/exposition.py"},
+    "prometheus_client": {"admin/metrics/process.py"},
     "h11": {"admin/http/connection.py"},
 }
 """Modules that only these files may import."""

@@ -10,7 +10,9 @@ from geminga.admin.http.router import (
     Response,
     Router,
     json_response,
+    streamed_json,
 )
+from geminga.admin.http.streaming import json_list
 from geminga.admin.routes.names import namespace_of
 from geminga.admin.view.broker import BrokerView
 from geminga.errors import NotAllowed
@@ -60,4 +62,5 @@ class NamespaceRoutes:
         mode = request.query.get("mode", "PERSISTENT")
         if mode not in MODES:
             raise NotFound("Not Found")
-        return json_response([] if mode == "NON_PERSISTENT" else self._view.topics_in(name))
+        names = [] if mode == "NON_PERSISTENT" else await self._view.topics_in(name)
+        return streamed_json(json_list(names))

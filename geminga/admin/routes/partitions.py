@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+
+import msgspec
+import trio
 from msgspec import UNSET
 
-from geminga.admin.http.router import NO_CONTENT, BadRequest, Request, Response, Router, json_response
+from geminga.admin.http.router import (
+    NO_CONTENT,
+    BadRequest,
+    Request,
+    Response,
+    Router,
+    json_response,
+    streamed_json,
+)
+from geminga.admin.http.streaming import json_list
 from geminga.admin.routes.addresses import Addresses
 from geminga.admin.routes.names import namespace_of, topic_of
 from geminga.admin.routes.topics import TOPIC, BadPartitionName, properties_of
 from geminga.admin.statistics.internal_stats_json import PartitionedInternalStats, internal_stats_json
-from geminga.admin.statistics.stats_json import PartitionedMetadata, partitioned_json, topic_json
+from geminga.admin.statistics.stats_json import PartitionedMetadata, PartitionedTotal, topic_json
 from geminga.admin.view.broker import BrokerView
-from geminga.errors import Conflict, NamespaceNotFound, PeerError, TopicNotFound
+from geminga.broker.operator.slices import in_slices
+from geminga.errors import Conflict, GemingaError, NamespaceNotFound, PeerError, TopicNotFound
 from geminga.names import PARTITION_SUFFIX, TopicName
+
+LOADED_AT_ONCE = 50
+"""Partitions, for an answer about all of them."""
 
 
 class BadPartitionCount(PeerError):
@@ -39,7 +57,7 @@ class PartitionRoutes:
     async def names(self, request: Request) -> Response:
         name = namespace_of(request)
         self._view.namespaces.record(name)
-        return json_response(self._view.partitioned_topics_in(name))
+        return streamed_json(json_list(self._view.partitioned_topics_in(name)))
 
     async def create(self, request: Request) -> Response:
         topic = topic_of(request)
@@ -95,26 +113,68 @@ class PartitionRoutes:
 
     async def stats(self, request: Request) -> Response:
         topic = topic_of(request)
+        parts = await self._loaded_parts(topic)
+        metadata = self._metadata(topic)
+        total = PartitionedTotal()
+        shown = self._shown(request, parts, total)
+        if request.flag("perPartition", default=True):
+            return streamed_json(_with_partitions(shown, lambda: total.json(metadata), rest_first=False))
+        async with aclosing(shown):
+            async for _ in shown:
+                pass
+        return json_response(total.json(metadata))
+
+    async def _shown(
+        self, request: Request, parts: Sequence[TopicName], total: PartitionedTotal
+    ) -> AsyncGenerator[tuple[str, object], None]:
         owner = Addresses(self._view, request.local_host).broker
-        shown = {}
-        for part in self._parts(topic):
+        for part in parts:
             statistics = await self._view.topic_statistics(part)
-            shown[str(part)] = topic_json(
-                statistics,
-                owner=owner,
-                publishers=not request.flag("excludePublishers"),
-                consumers=not request.flag("excludeConsumers"),
+            shown = await in_slices(
+                topic_json(
+                    statistics,
+                    owner=owner,
+                    publishers=not request.flag("excludePublishers"),
+                    consumers=not request.flag("excludeConsumers"),
+                )
             )
-        per_partition = request.flag("perPartition", default=True)
-        return json_response(partitioned_json(shown, self._metadata(topic), per_partition=per_partition))
+            total.add(shown)
+            yield str(part), shown
 
     async def internal_stats(self, request: Request) -> Response:
         topic = topic_of(request)
-        partitions = {
-            str(part): internal_stats_json(await self._view.ledger_statistics(part))
-            for part in self._parts(topic)
-        }
-        return json_response(PartitionedInternalStats(metadata=self._metadata(topic), partitions=partitions))
+        parts = await self._loaded_parts(topic)
+        metadata = self._metadata(topic)
+
+        async def shown() -> AsyncGenerator[tuple[str, object], None]:
+            for part in parts:
+                yield str(part), internal_stats_json(await self._view.ledger_statistics(part))
+
+        rest = PartitionedInternalStats(metadata=metadata, partitions={})
+        return streamed_json(_with_partitions(shown(), lambda: rest, rest_first=True))
+
+    async def _loaded_parts(self, topic: TopicName) -> list[TopicName]:
+        """All partitions, which are loaded now: what is wrong with one is known before the answer begins."""
+        parts = self._parts(topic)
+        rest = iter(parts)
+
+        async def load() -> None:
+            for part in rest:
+                try:
+                    await self._view.load(part)
+                except GemingaError as error:
+                    errors.append(error)
+                    return
+                if errors:
+                    return
+
+        errors: list[GemingaError] = []
+        async with trio.open_nursery() as nursery:
+            for _ in range(min(LOADED_AT_ONCE, len(parts))):
+                nursery.start_soon(load)
+        if errors:
+            raise errors[0]
+        return parts
 
     def _parts(self, topic: TopicName) -> list[TopicName]:
         partitions = self._view.partitions(topic)
@@ -131,6 +191,29 @@ class PartitionRoutes:
         allowed = self._view.config.max_num_partitions_per_partitioned_topic
         if allowed and partitions > allowed:
             raise BadPartitionCount(f"Number of partitions should be less than or equal to {allowed}")
+
+
+async def _with_partitions(
+    shown: AsyncGenerator[tuple[str, object], None], rest: Callable[[], object], *, rest_first: bool
+) -> AsyncGenerator[bytes, None]:
+    """A JSON object whose last field `partitions`, empty in `rest`, gets each partition when it is its turn.
+
+    Sums are known last; there the partitions stand before the rest.
+    """
+    before = _without_partitions(rest()) + b"," if rest_first else b"{"
+    before += b'"partitions":{'
+    async with aclosing(shown):
+        async for name, value in shown:
+            yield before + msgspec.json.encode(name) + b":" + msgspec.json.encode(value)
+            before = b","
+    yield b"}}" if rest_first else b"}," + _without_partitions(rest()).removeprefix(b"{") + b"}"
+
+
+def _without_partitions(value: object) -> bytes:
+    """As JSON without its last field and its end."""
+    text, end = msgspec.json.encode(value), b',"partitions":{}}'
+    assert text.endswith(end)
+    return text.removesuffix(end)
 
 
 def _partitions(body: object) -> tuple[int, dict[str, str]]:

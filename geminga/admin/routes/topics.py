@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from geminga.admin.http.router import NO_CONTENT, BadRequest, Request, Response, Router, json_response
+from geminga.admin.http.router import (
+    NO_CONTENT,
+    BadRequest,
+    Request,
+    Response,
+    Router,
+    json_response,
+    streamed_json,
+)
+from geminga.admin.http.streaming import json_list
 from geminga.admin.routes.addresses import Addresses
 from geminga.admin.routes.names import namespace_of, topic_of
 from geminga.admin.statistics.internal_stats_json import internal_stats_json
 from geminga.admin.statistics.stats_json import topic_json
 from geminga.admin.view.broker import BrokerView
+from geminga.broker.operator.slices import in_slices
 from geminga.errors import Conflict, NamespaceNotFound, NotAllowed, PeerError, TopicNotFound
 from geminga.names import PARTITION_SUFFIX, TopicName
 
@@ -39,7 +49,7 @@ class TopicRoutes:
     async def names(self, request: Request) -> Response:
         name = namespace_of(request)
         self._view.namespaces.record(name)
-        return json_response(self._view.topics_in(name))
+        return streamed_json(json_list(await self._view.topics_in(name)))
 
     async def no_names(self, request: Request) -> Response:
         self._view.namespaces.record(namespace_of(request))
@@ -86,11 +96,13 @@ class TopicRoutes:
         topic = topic_of(request)
         check_is_there(self._view, topic)
         statistics = await self._view.topic_statistics(topic)
-        shown = topic_json(
-            statistics,
-            owner=Addresses(self._view, request.local_host).broker,
-            publishers=not request.flag("excludePublishers"),
-            consumers=not request.flag("excludeConsumers"),
+        shown = await in_slices(
+            topic_json(
+                statistics,
+                owner=Addresses(self._view, request.local_host).broker,
+                publishers=not request.flag("excludePublishers"),
+                consumers=not request.flag("excludeConsumers"),
+            )
         )
         return json_response(shown)
 

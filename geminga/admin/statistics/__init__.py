@@ -1,7 +1,7 @@
 """Statistics in the shape, order and spelling of the JSON that Pulsar's admin API prints.
 
 A route gets `TopicStatistics` or `ManagedLedgerStatistics` structs from the view; `topic_json` and
-`partitioned_json` (`stats_json.py`) and `internal_stats_json` turn them into structs whose fields are those
+`PartitionedTotal` (`stats_json.py`) and `internal_stats_json` turn them into structs whose fields are those
 of a real 4.0 broker, which msgspec encodes. Read `Topic` in `stats_json.py` first.
 
 A separate copy of the fields, although most have the same name in the broker: the JSON is an outside contract

@@ -7,13 +7,17 @@ UNSET.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from geminga.broker.flow.statistics import PublisherStatistics, TopicStatistics
+
+ROWS_MAX: Final = 50
+"""Between two yields: about a millisecond."""
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -182,29 +186,40 @@ class Topic(msgspec.Struct, rename="camel", kw_only=True):
 
 
 def topic_json(
-    source: TopicStatistics,
-    *,
-    owner: str,
-    publishers: bool = True,
-    consumers: bool = True,
-) -> Topic:
-    """One topic. Its out-counters are the sums over its subscriptions."""
-    shown = {name: _subscription(value, consumers) for name, value in source.subscriptions.items()}
-    topic = _fill(Topic, source, publishers=[], subscriptions=shown)
-    topic.publishers = [_publisher(publisher) for publisher in source.publishers] if publishers else []
+    source: TopicStatistics, *, owner: str, publishers: bool = True, consumers: bool = True
+) -> Generator[int, None, Topic]:
+    """One topic, returned; yields after every `ROWS_MAX` subscriptions, consumers and producers how many.
+
+    Its out-counters are the sums over its subscriptions.
+    """
+    topic: Topic = _fill(Topic, source, publishers=[], subscriptions={})
     topic.deduplication_status = "Enabled" if source.is_deduplicated else "Disabled"
     topic.owner_broker = owner
-    for subscription in shown.values():
-        _add(topic, subscription, _FROM_SUBSCRIPTION)
+    rows = 0
+    for publisher in source.publishers if publishers else ():
+        topic.publishers.append(_publisher(publisher))
+        if (rows := rows + 1) % ROWS_MAX == 0:
+            yield ROWS_MAX
+    for name, value in source.subscriptions.items():
+        shown = topic.subscriptions[name] = _subscription(value)
+        _add(topic, shown, _FROM_SUBSCRIPTION)
+        if (rows := rows + 1) % ROWS_MAX == 0:
+            yield ROWS_MAX
+        for consumer in value.consumers if consumers else ():
+            shown.consumers.append(_consumer(consumer))
+            if (rows := rows + 1) % ROWS_MAX == 0:
+                yield ROWS_MAX
     return topic
 
 
-def partitioned_json(
-    partitions: dict[str, Topic], metadata: PartitionedMetadata, *, per_partition: bool
-) -> Topic:
+class PartitionedTotal:
     """A partitioned topic: everything added up, subscriptions by name, producers and consumers by place."""
-    total = Topic(oldest_backlog_message_age_seconds=0)
-    for topic in partitions.values():
+
+    def __init__(self) -> None:
+        self._total = Topic(oldest_backlog_message_age_seconds=0)
+
+    def add(self, topic: Topic) -> None:
+        total = self._total
         _add(total, topic, _ADDED)
         for place, publisher in enumerate(topic.publishers):
             if place == len(total.publishers):
@@ -212,9 +227,12 @@ def partitioned_json(
             _add(total.publishers[place], publisher, _RATES_IN)
         for name, subscription in topic.subscriptions.items():
             _add_subscription(total.subscriptions, name, subscription)
-    total.metadata = metadata
-    total.partitions = partitions if per_partition else {}
-    return total
+
+    def json(self, metadata: PartitionedMetadata) -> Topic:
+        """Without its partitions: that field, the last one, is empty."""
+        self._total.metadata = metadata
+        self._total.partitions = {}
+        return self._total
 
 
 _RATES_IN = ("msg_rate_in", "msg_throughput_in", "average_msg_size", "chunked_message_rate")
@@ -289,9 +307,9 @@ def _publisher(source: PublisherStatistics) -> Publisher:
     )
 
 
-def _subscription(source: Any, consumers: bool) -> Subscription:
-    shown = [_consumer(consumer) for consumer in source.consumers] if consumers else []
-    made = _fill(Subscription, source, consumers=shown)
+def _subscription(source: Any) -> Subscription:
+    """Without its consumers."""
+    made = _fill(Subscription, source, consumers=[])
     # Pulsar prints both spellings, and its clients read either.
     made.durable = made.is_durable
     made.replicated = made.is_replicated

@@ -7,6 +7,7 @@ Every method that takes a topic raises `TopicNotFound` if it is not there, every
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 from geminga.admin.view.delayed import DelayedView
@@ -53,7 +54,7 @@ class BrokerView(Protocol):
         """Properties of a partitioned topic."""
         ...
 
-    def topics_in(self, namespace: NamespaceName) -> list[str]:
+    async def topics_in(self, namespace: NamespaceName) -> list[str]:
         """Full names of the persistent topics, partitions by their own names, sorted."""
         ...
 
@@ -134,6 +135,10 @@ class BrokerView(Protocol):
 
     # -- statistics ------------------------------------------------------------------------------------------
 
+    async def load(self, topic: TopicName) -> None:
+        """So that what is asked about it next is in memory."""
+        ...
+
     async def topic_statistics(self, topic: TopicName) -> TopicStatistics:
         """Loads the topic if need be."""
         ...
@@ -142,8 +147,10 @@ class BrokerView(Protocol):
         """Loads the topic if need be."""
         ...
 
-    def loaded_statistics(self) -> list[TopicStatistics]:
-        """Of every topic that is loaded now."""
+    def loaded_statistics(self) -> Iterator[TopicStatistics | None]:
+        """Of every topic that is loaded now, gathered as they are taken. None: a good place to let other
+        tasks run, which the caller has to see to.
+        """
         ...
 
     def broker_statistics(self) -> BrokerStatistics: ...

@@ -15,6 +15,8 @@ from geminga.broker.flow.statistics import (
     TopicStatistics,
 )
 from geminga.broker.operator.delayed_view import DelayedOperator
+from geminga.broker.operator.slices import in_slices, sorted_names
+from geminga.broker.subscription.statistics import statistics_in_slices
 from geminga.broker.topic.producers import AccessMode
 from geminga.broker.topic.topic import check_properties
 from geminga.errors import Conflict, ConsumerBusy, TopicNotFound
@@ -23,7 +25,7 @@ from geminga.metadata.records import PartitionedTopicRecord
 from geminga.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Generator, Iterator
 
     from geminga.bookie.records.settings import BookieStatistics
     from geminga.bookie.recovery.recovery import RecoveryReport
@@ -38,6 +40,10 @@ if TYPE_CHECKING:
     from geminga.names import NamespaceName, TopicName
 
 SKIPPED_PER_TURN = 1000
+ROWS_MAX = 20
+"""Topics, subscriptions, producers and consumers whose statistics are gathered between two checkpoints: one
+or two milliseconds.
+"""
 ACCESS_MODES = {
     AccessMode.SHARED: "Shared",
     AccessMode.EXCLUSIVE: "Exclusive",
@@ -103,8 +109,8 @@ class View:
             raise TopicNotFound(f"Partitioned topic {topic} does not exist")
         return records.decode(PartitionedTopicRecord, stored.value, path).properties
 
-    def topics_in(self, namespace: NamespaceName) -> list[str]:
-        return self._topics.names_in(namespace)
+    async def topics_in(self, namespace: NamespaceName) -> list[str]:
+        return await sorted_names(self._topics.each_name_in(namespace))
 
     def partitioned_topics_in(self, namespace: NamespaceName) -> list[str]:
         return self._topics.partitioned_names_in(namespace)
@@ -219,16 +225,30 @@ class View:
         subscription = loaded.subscription(name)
         await subscription.seek(await loaded.first_published_at(publish_time_ms))
 
+    async def load(self, topic: TopicName) -> None:
+        await self._load(topic)
+
     # -- statistics ------------------------------------------------------------------------------------------
 
     async def topic_statistics(self, topic: TopicName) -> TopicStatistics:
-        return _statistics_of(await self._load(topic))
+        return await in_slices(_statistics_in_slices(await self._load(topic)))
 
     async def ledger_statistics(self, topic: TopicName) -> ManagedLedgerStatistics:
         return (await self._load(topic)).ledger.internal_stats()
 
-    def loaded_statistics(self) -> list[TopicStatistics]:
-        return [_statistics_of(topic) for topic in self._topics.loaded.values()]
+    def loaded_statistics(self) -> Iterator[TopicStatistics | None]:
+        looked = 0
+        for topic in list(self._topics.loaded.values()):
+            slices = _statistics_in_slices(topic)
+            while True:
+                try:
+                    looked += next(slices)
+                except StopIteration as end:
+                    yield end.value
+                    break
+                if looked >= ROWS_MAX:
+                    yield None
+                    looked = 0
 
     def bookie_statistics(self) -> BookieStatistics:
         return self._rooms.bookie.statistics()
@@ -246,12 +266,23 @@ class View:
         )
 
     async def _load(self, topic: TopicName) -> Topic:
+        """With a checkpoint even where it is loaded: some ask for many, one after the other."""
+        await trio.lowlevel.checkpoint()
         return await self._topics.get(topic, create=False)
 
 
-def _statistics_of(topic: Topic) -> TopicStatistics:
-    ledger = topic.ledger
-    subscriptions = {name: subscription.statistics() for name, subscription in topic.subscriptions.items()}
+def _statistics_in_slices(topic: Topic) -> Generator[int, None, TopicStatistics]:
+    """Yields after some rows (the topic, its producers, subscriptions and their consumers) how many."""
+    ledger, shared = topic.ledger, topic.delays.shared
+    subscriptions = {}
+    for name, subscription in list(topic.subscriptions.items()):
+        subscriptions[name] = yield from statistics_in_slices(subscription)
+    publishers = []
+    for producer in list(topic.producers):
+        publishers.append(_publisher(producer))
+        if len(publishers) % ROWS_MAX == 0:
+            yield ROWS_MAX
+    yield 1
     return TopicStatistics(
         name=str(topic.name),
         msg_rate_in=topic.message_rate.per_s,
@@ -264,9 +295,11 @@ def _statistics_of(topic: Topic) -> TopicStatistics:
         backlog_quota_limit_size=topic.policies.quota_size.limit_size,
         backlog_quota_limit_time=topic.policies.quota_age.limit_time,
         backlog_size=max((s.backlog_size for s in subscriptions.values() if s.is_durable), default=0),
-        publishers=[_publisher(producer) for producer in topic.producers],
+        publishers=publishers,
         waiting_publishers=topic.producers.waiting_count,
         subscriptions=subscriptions,
+        delayed_index_bytes=None if shared is None else shared.index.memory_bytes(),
+        delayed_buckets=None if shared is None else shared.bucket_statistics(),
         entry_sizes=topic.entry_sizes.classes(),
         write_latencies=topic.write_latencies.classes(),
         topic_epoch=topic.producers.epoch,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -317,11 +317,15 @@ class Topics:
 
     def names_in(self, namespace: NamespaceName) -> list[str]:
         """Full names of the persistent topics of a namespace, each partition by its own name, sorted."""
-        names = set(self.plain_names_in(namespace))
+        return sorted(set(self.each_name_in(namespace)))
+
+    def each_name_in(self, namespace: NamespaceName) -> Iterator[str]:
+        """The same, one after the other, in no order, some twice."""
+        yield from self.plain_names_in(namespace)
         for partitioned in self.partitioned_names_in(namespace):
             name = TopicName.parse(partitioned)
-            names.update(str(name.partition(i)) for i in range(self.partitions(name)))
-        return sorted(names)
+            for index in range(self.partitions(name)):
+                yield str(name.partition(index))
 
     def plain_names_in(self, namespace: NamespaceName) -> list[str]:
         """Topics that have a managed ledger: those without partitions, and partitions that were used."""

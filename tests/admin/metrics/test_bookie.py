@@ -49,7 +49,7 @@ def test_each_figure_is_the_one_that_was_measured() -> None:
         parts=[MemoryPart("write_cache", "key", 50, 12), MemoryPart("process", "", 50, 48)],
     )
     figures = [*bookie_figures(bookie, recovery, StoredCounts(2, 9)), *memory_figures(memory)]
-    page = exposition([], BrokerStatistics(), figures, cluster="standalone").decode()
+    page = "".join(exposition([], BrokerStatistics(), figures, cluster="standalone"))
     found = {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(page)

@@ -38,7 +38,7 @@ def subscription(delayed_buckets: BucketStatistics | None, index_bytes: int = 0)
 
 def page(*topics: TopicStatistics, topic_level: bool = True) -> dict[tuple[str, str], float]:
     """By name and labels but for cluster and namespace."""
-    text = exposition(topics, BrokerStatistics(), cluster="standalone", topic_level=topic_level).decode()
+    text = "".join(exposition(topics, BrokerStatistics(), cluster="standalone", topic_level=topic_level))
     found: dict[tuple[str, str], float] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator
 from types import SimpleNamespace
+from typing import TypeVar
 
 import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from geminga.admin.metrics.exposition import exposition
+from geminga.admin.metrics.exposition import LINES_MAX, exposition
+from geminga.admin.metrics.process import process_figures
 from geminga.admin.statistics.stats_json import (
     PartitionedMetadata,
-    partitioned_json,
+    PartitionedTotal,
     time_text,
     topic_json,
 )
@@ -22,6 +25,7 @@ from geminga.broker.flow.statistics import (
     TopicStatistics,
 )
 
+T = TypeVar("T")
 TOPIC = "persistent://public/default/orders-partition-3"
 
 
@@ -48,14 +52,28 @@ def topic(name: str = TOPIC, **values: object) -> TopicStatistics:
 
 
 def samples(*topics: TopicStatistics, **options: bool) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    page = exposition(
-        topics, BrokerStatistics(active_connections=2), cluster="standalone", **options
-    ).decode()
+    slices = exposition(
+        topics,
+        BrokerStatistics(active_connections=2),
+        list(process_figures()),
+        cluster="standalone",
+        **options,
+    )
+    page = "".join(slices)
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(page)
         for sample in family.samples
     }
+
+
+def drained(slices: Generator[int, None, T]) -> T:
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            found: T = end.value
+            return found
 
 
 def labels(**values: str) -> frozenset[tuple[str, str]]:
@@ -96,6 +114,35 @@ def test_namespace_level_sums_its_topics_and_names_none() -> None:
     assert not any(name.startswith("pulsar_subscription_") for name, _ in found)
 
 
+def test_no_slice_of_a_page_writes_many_lines_or_takes_many_topics() -> None:
+    taken = 0
+
+    def topics() -> Iterator[TopicStatistics | None]:
+        nonlocal taken
+        for number in range(3000):
+            taken += 1
+            yield topic(f"persistent://public/default/t{number}")
+            if number % 10 == 9:
+                yield None
+
+    page, before = [], 0
+    for text in exposition(topics(), BrokerStatistics(), cluster="standalone"):
+        page.append(text)
+        assert taken - before <= 10
+        before = taken
+        assert text.count("\n") <= LINES_MAX + 2
+    rows = [line for line in "".join(page).splitlines() if line.startswith("pulsar_msg_backlog{")]
+    assert len(rows) == 3000
+
+
+def test_a_topic_of_many_subscriptions_is_taken_in_slices_too() -> None:
+    many = topic(subscriptions={f"s{number}": subscription() for number in range(1000)})
+    assert sum(not text for text in exposition([many], BrokerStatistics(), cluster="c")) >= 50
+    looked = list(topic_json(many, owner="here"))
+    assert sum(looked) == 1000
+    assert max(looked) <= 50
+
+
 def test_classes_of_entry_size_and_write_latency() -> None:
     counted = topic(
         entry_sizes=Classes((1, 2, 3, 4, 5, 6, 7, 8, 9), 1000.0),
@@ -128,24 +175,26 @@ def test_odd_names_survive(name: str) -> None:
 
 
 def test_a_topic_sums_what_its_subscriptions_sent() -> None:
-    shown = topic_json(
-        topic(
-            subscriptions={
-                "a": subscription(msg_out_counter=1, bytes_out_counter=10, active_consumer_name=None),
-                "b": subscription(msg_out_counter=2, bytes_out_counter=20, is_durable=False),
-            },
-            publishers=[
-                PublisherStatistics(
-                    producer_id=1,
-                    producer_name="p",
-                    access_mode="Shared",
-                    address="127.0.0.1:5",
-                    client_version="c",
-                    connected_since=1_700_000_000_120,
-                )
-            ],
-        ),
-        owner="here:8080",
+    shown = drained(
+        topic_json(
+            topic(
+                subscriptions={
+                    "a": subscription(msg_out_counter=1, bytes_out_counter=10, active_consumer_name=None),
+                    "b": subscription(msg_out_counter=2, bytes_out_counter=20, is_durable=False),
+                },
+                publishers=[
+                    PublisherStatistics(
+                        producer_id=1,
+                        producer_name="p",
+                        access_mode="Shared",
+                        address="127.0.0.1:5",
+                        client_version="c",
+                        connected_since=1_700_000_000_120,
+                    )
+                ],
+            ),
+            owner="here:8080",
+        )
     )
     decoded = msgspec.json.decode(msgspec.json.encode(shown))
     assert decoded["msgOutCounter"] == 3
@@ -158,8 +207,14 @@ def test_a_topic_sums_what_its_subscriptions_sent() -> None:
 
 
 def test_a_partitioned_topic_is_the_sum_of_its_parts_which_stay_as_they_are() -> None:
-    parts = {f"{TOPIC[:-1]}{index}": topic_json(topic(msg_rate_in=1.5), owner="here") for index in range(3)}
-    total = partitioned_json(parts, PartitionedMetadata(partitions=3), per_partition=False)
+    parts = {
+        f"{TOPIC[:-1]}{index}": drained(topic_json(topic(msg_rate_in=1.5), owner="here"))
+        for index in range(3)
+    }
+    added = PartitionedTotal()
+    for part in parts.values():
+        added.add(part)
+    total = added.json(PartitionedMetadata(partitions=3))
     assert total.msg_in_counter == 30
     assert total.msg_rate_in == 4.5
     assert total.msg_out_counter == 9
@@ -167,7 +222,6 @@ def test_a_partitioned_topic_is_the_sum_of_its_parts_which_stay_as_they_are() ->
     assert total.partitions == {}
     assert all(part.msg_in_counter == 10 for part in parts.values())
     assert all(part.subscriptions["s"].msg_backlog == 7 for part in parts.values())
-    assert partitioned_json(parts, PartitionedMetadata(partitions=3), per_partition=True).partitions == parts
 
 
 @pytest.mark.parametrize(
