@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
+from itertools import islice
+from typing import Final
 
 import trio
 
@@ -41,6 +43,10 @@ __all__ = [
     "Stored",
     "ValueTooLarge",
 ]
+
+
+CHILDREN_AT_ONCE: Final = 500
+"""About half a millisecond."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -99,13 +105,24 @@ class MetadataStore:
 
         Costs one row read for each child, whatever lies below. CorruptData, never a list cut short.
         """
+        return list(self.each_child(path))
+
+    def each_child(self, path: str) -> Iterator[str]:
+        """The same one after the other, read `CHILDREN_AT_ONCE` at a time: what changes behind the last one
+        that was read is seen.
+        """
         start, end = children_range(path)
-        keys = {key for key, _ in self._key_value.scan(start, end)}
-        for key, stored in self._writer.durable.items():
-            if start <= key < end:
-                (keys.discard if stored is None else keys.add)(key)
         skip = len(start)
-        return [key[skip:].decode() for key in sorted(keys)]
+        while start < end:
+            with closing(self._key_value.scan(start, end)) as rows:  # type: ignore[type-var]
+                keys = {key for key, _ in islice(rows, CHILDREN_AT_ONCE)}
+            after = max(keys) + b"\0" if len(keys) == CHILDREN_AT_ONCE else end
+            for key, stored in self._writer.durable.items():
+                if start <= key < after:
+                    (keys.discard if stored is None else keys.add)(key)
+            for key in sorted(keys):
+                yield key[skip:].decode()
+            start = after
 
     def is_empty(self) -> bool:
         """Whether no node is durable."""

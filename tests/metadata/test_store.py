@@ -15,6 +15,7 @@ from geminga.errors import BadVersion, CorruptData, KeyMissing, StorageError
 from geminga.metadata import group_commit
 from geminga.metadata.node import VALUE_BYTES_MAX
 from geminga.metadata.store import (
+    CHILDREN_AT_ONCE,
     MUST_NOT_EXIST,
     Change,
     ChangeKind,
@@ -111,6 +112,21 @@ async def test_children_are_direct_and_sorted(rocks: AbstractAsyncContextManager
         await store.delete("/t/a")
         assert store.children("/t") == ["a-", "ab", "b"]
         assert store.children("/t/a") == ["deep"]
+
+
+async def test_many_children_are_read_some_at_a_time_and_none_is_left_out(
+    rocks: AbstractAsyncContextManager[MetadataStore],
+) -> None:
+    async with rocks as store:
+        names = [f"{n:05}" for n in range(3 * CHILDREN_AT_ONCE)]
+        await store.transact([Put(f"/n/{name}", b"") for name in names])
+        assert store.children("/n") == names
+        found = store.each_child("/n")
+        seen = [next(found) for _ in range(CHILDREN_AT_ONCE)]
+        await store.delete(f"/n/{names[0]}")
+        await store.delete(f"/n/{names[-1]}")
+        await store.put(f"/n/{names[-2]}x", b"")
+        assert seen + list(found) == [*names[:-1], f"{names[-2]}x"]
 
 
 async def test_a_transaction_is_all_or_nothing(rocks: AbstractAsyncContextManager[MetadataStore]) -> None:

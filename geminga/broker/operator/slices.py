@@ -11,7 +11,7 @@ import trio
 
 T = TypeVar("T")
 
-NAMES_MAX: Final = 1000
+NAMES_MAX: Final = 500
 """Of a list, between two checkpoints: about a millisecond."""
 
 
@@ -27,7 +27,7 @@ async def in_slices(look: Generator[object, None, T]) -> T:
 
 
 async def sorted_names(names: Iterable[str]) -> list[str]:
-    """All of them once, sorted: they are taken, sorted and put together a thousand at a time."""
+    """All of them once, sorted: they are taken, sorted and put together `NAMES_MAX` at a time."""
     runs, rest = [], iter(names)
     while run := list(islice(rest, NAMES_MAX)):
         runs.append(sorted(run))

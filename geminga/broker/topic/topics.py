@@ -321,7 +321,7 @@ class Topics:
 
     def each_name_in(self, namespace: NamespaceName) -> Iterator[str]:
         """The same, one after the other, in no order, some twice."""
-        yield from self.plain_names_in(namespace)
+        yield from self._each_child(records.MANAGED_LEDGERS, namespace)
         for partitioned in self.partitioned_names_in(namespace):
             name = TopicName.parse(partitioned)
             for index in range(self.partitions(name)):
@@ -336,9 +336,12 @@ class Topics:
         return self._children(records.PARTITIONED_TOPICS, namespace)
 
     def _children(self, root: str, namespace: NamespaceName) -> list[str]:
+        return list(self._each_child(root, namespace))
+
+    def _each_child(self, root: str, namespace: NamespaceName) -> Iterator[str]:
         path = records.topics_path(root, namespace, TopicDomain.PERSISTENT)
-        children = self._rooms.metadata.children(path)
-        return [f"persistent://{namespace}/{decode_name(child)}" for child in children]
+        for child in self._rooms.metadata.each_child(path):
+            yield f"persistent://{namespace}/{decode_name(child)}"
 
     # -- changing --------------------------------------------------------------------------------------------
 
