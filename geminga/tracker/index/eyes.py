@@ -21,7 +21,7 @@ from geminga.tracker.index.view import View
 
 SLICE_ROWS_MAX: Final = 10_000
 """Rows or segments between two yields: about a millisecond."""
-COLUMNS_COST: Final = 20
+COLUMNS_COST: Final = 200
 """What looking at a bucket costs by itself, in segments."""
 
 
