@@ -1,7 +1,9 @@
 """Prometheus exposition: Pulsar's names for topics and subscriptions, BookKeeper's for the bookie.
 
-A scrape meets `exposition` (`exposition.py`) with the statistics structs of that moment: `families.py` lists
-each metric of topic and subscription and how it is read off a struct, `delayed.py` has the delayed index with
+A scrape meets `Pages` (`page.py`): whoever asks while a page is drawn gets that page, those who wait draw it
+slice by slice, and it is dropped when the last of them is gone. `exposition` (`exposition.py`) is what they
+draw: figures out of each topic's statistics, then the families one after the other. `families.py` lists each
+metric of topic and subscription and how it is read off a struct, `delayed.py` has the delayed index with
 buckets, `bookie.py` journal, caches, garbage collection and recovery, and memory by our own names. Read
 `families.py` first.
 
@@ -11,6 +13,7 @@ so. Bucket metrics exist for each subscription and, without that label, for the 
 the family: Pulsar does it, so it is kept (`pulsar_delayed_message_index_bucket_total` and its kin, PIP-195).
 
 Must not be broken: nothing is counted here and no statistic is invented, so no quantiles of what is not
-measured; a shared index is counted once; a scrape runs off the loop on frozen structs. prometheus-client
-takes longer to import than a start may, so only `exposition.py` imports it, and only a scrape imports that.
+measured; a shared index is counted once; no slice looks at more than some hundred rows, on the event loop as
+it is. prometheus-client takes longer to import than a start may, so only `process.py` imports it, and only a
+scrape imports that.
 """

@@ -1,0 +1,60 @@
+"""Mutants of `geminga/admin/`, and of the looks that it takes in slices."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+PAGE = "geminga/admin/metrics/page.py"
+PAGE_TESTS = ("tests/admin/metrics/test_page.py",)
+EYES_TESTS = ("tests/tracker/index/test_eyes.py",)
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "metrics-page-for-each-scrape",
+        PAGE,
+        "if not self._pages or self._pages[-1].is_whole or self._pages[-1].is_broken:",
+        "if True:",
+        PAGE_TESTS,
+        "that scrapes at the same time share one page",
+    ),
+    Mutant(
+        "metrics-page-joined-when-whole",
+        PAGE,
+        "if not self._pages or self._pages[-1].is_whole or self._pages[-1].is_broken:",
+        "if not self._pages:",
+        PAGE_TESTS,
+        "that a page which is whole, or broken, is given to nobody else",
+    ),
+    Mutant(
+        "metrics-page-never-abandoned",
+        PAGE,
+        "            if not page.readers:\n",
+        "            if False:\n",
+        PAGE_TESTS,
+        "that a page which nobody waits for is let go",
+    ),
+    Mutant(
+        "metrics-page-in-one-slice",
+        "geminga/admin/metrics/exposition.py",
+        "        if len(lines) == LINES_MAX:\n",
+        "        if False:\n",
+        ("tests/admin/metrics/test_exposition.py",),
+        "how many lines are written between two checkpoints",
+    ),
+    Mutant(
+        "histogram-width-one-doubling-too-far",
+        "geminga/tracker/index/histogram.py",
+        "while len(self._exact.keys() | self._spread.keys()) > self._classes_max:",
+        "while len(self._exact.keys() | self._spread.keys()) > self._classes_max // 2:",
+        EYES_TESTS,
+        "that the width is no wider than it has to be",
+    ),
+    Mutant(
+        "histogram-spreads-what-it-has-decoded",
+        "geminga/tracker/index/histogram.py",
+        "            counts[_known_of(bucket, offset, len(counts), known)] = 0\n",
+        "",
+        EYES_TESTS,
+        "that a decoded segment counts once",
+    ),
+)
