@@ -94,7 +94,10 @@ async def _ask(router: Router, method: str, path: str, body: object = None) -> A
         answer = await router(request)
     except PeerError as error:
         return type(error).__name__
-    return json.loads(answer.body) if answer.content_type == "application/json" else answer.body.decode()
+    found = answer.body
+    if answer.parts is not None:
+        found = b"".join([part async for part in answer.parts])
+    return json.loads(found) if answer.content_type == "application/json" else found.decode()
 
 
 def _metric_leaves(page: str) -> Leaves:
