@@ -81,7 +81,9 @@ class Stored:
         return trio.run(look)
 
     def damage(self, ledger_id: int) -> None:
-        """Flip a bit in the first entry of this ledger."""
+        """Flip a bit in the first entry of this ledger, in its log and in journals that it would be healed
+        from.
+        """
         for path in sorted(self.broker.data_dir.rglob("*.log"), reverse=True):
             file = RealDisk().open(str(path))
             try:
@@ -91,8 +93,12 @@ class Stored:
                 file.close()
             if ends:
                 data = bytearray(path.read_bytes())
+                around = bytes(data[ends[0] - 40 : ends[0]])
                 data[ends[0] - 10] ^= 1
                 path.write_bytes(data)
+                for journal in self.broker.data_dir.rglob("*.journal"):
+                    damaged = bytes(data[ends[0] - 40 : ends[0]])
+                    journal.write_bytes(journal.read_bytes().replace(around, damaged))
                 return
         raise AssertionError("no entry log has it")
 
