@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import socket
 from collections.abc import AsyncGenerator, Callable, Iterator
 
@@ -11,9 +12,11 @@ import trio
 from trio.testing import MockClock
 
 from geminga.admin.http import connection as http
+from geminga.admin.http.own_host import OwnHost
 from geminga.admin.http.router import Request, Response, Router, streamed_json
 from geminga.admin.http.streaming import PIECES_MAX, in_parts, json_list
 from geminga.errors import CorruptData, NotAllowed
+from geminga.server.admission import Admission
 
 PART = b"x" * 65536
 
@@ -87,7 +90,9 @@ def parts() -> Parts:
 
 @pytest.fixture
 def connect(parts: Parts, nursery: trio.Nursery) -> Callable[[], trio.SocketStream]:
-    router = parts.router()
+    own = OwnHost([], is_loopback=False)
+    serve = functools.partial(http.serve_http, application=parts.router(), own=own)
+    admission = Admission("admin port", 256)
 
     def make() -> trio.SocketStream:
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -95,7 +100,7 @@ def connect(parts: Parts, nursery: trio.Nursery) -> Callable[[], trio.SocketStre
             theirs, _ = listener.accept()
         for end in (ours, theirs):
             end.setblocking(False)
-        nursery.start_soon(http.serve_http, theirs, router)
+        nursery.start_soon(admission.enter().serve, theirs, serve)
         return trio.SocketStream(trio.socket.from_stdlib_socket(ours))
 
     return make
