@@ -1,0 +1,41 @@
+"""Whose ledger is whose, from a stopped bookie's files alone: no metadata and no index is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from geminga.bookie.entry_logs.entry_log_format import read_footer_piecewise
+from geminga.bookie.entry_logs.scan import read_footer_bytes
+from geminga.bookie.offline.inspection import entry_log_ids
+from geminga.bookie.records.file_names import entry_log_path
+from geminga.bookie.records.ledger_name import LedgerName, more_telling
+from geminga.storage.disk import Disk
+
+__all__ = ["LedgerName", "ledger_names"]
+
+
+def ledger_names(disk: Disk, journals: Sequence[str], entry_logs: Sequence[str]) -> dict[int, LedgerName]:
+    """Every ledger that a journal or an entry log names, deleted ones included as long as their files are
+    there. `journals` are the directories with the journal files, `entry_logs` those with the entry logs.
+
+    Blocking; one footer or one window of a file is in memory at a time. Damaged bytes cost the names that
+    stand in them and no others. Raises StorageError for what cannot be read at all.
+    """
+    names: dict[int, LedgerName] = {}
+    for directory in entry_logs:
+        for log_id in entry_log_ids(disk, directory):
+            for ledger_id, name in _names_in_log(disk, directory, log_id):
+                names[ledger_id] = more_telling(names.get(ledger_id), name)
+    return names
+
+
+def _names_in_log(disk: Disk, directory: str, log_id: int) -> Iterator[tuple[int, LedgerName]]:
+    file = disk.open(entry_log_path(directory, log_id))
+    try:
+        footer = read_footer_bytes(file)
+    finally:
+        file.close()
+    if footer is not None:
+        for ledger_id, ledger in read_footer_piecewise(footer)[0].items():
+            if ledger.topic:
+                yield ledger_id, LedgerName("", ledger.topic)
