@@ -46,7 +46,9 @@ class StubWriter:
 
 
 class StubBookie:
-    def create_ledger(self, ledger_id: int, *, on_durable: Any, on_failed: Any, topic: str) -> StubWriter:
+    def create_ledger(
+        self, ledger_id: int, *, on_durable: Any, on_failed: Any, topic: str, purpose: str
+    ) -> StubWriter:
         self.on_durable = on_durable
         return StubWriter(ledger_id)
 
@@ -66,7 +68,7 @@ class Room:
         )
         self.appender.become(State.CREATING)
         self.appender.cache(True)
-        self.appender.open_ledger(self.bookie, 1)
+        self.appender.open_ledger(self.bookie, 1, "/topic")
         self.reads = LedgerReads(self.chain, self.cache, self.bookie)
 
     def fill(self, group: int = 100) -> None:

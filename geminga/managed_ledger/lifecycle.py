@@ -314,7 +314,7 @@ class Lifecycle:
         ledger_id = await storage.ledger_ids.next()
         await self.record.save(new_ledger_id=ledger_id)
         if self.state is State.CREATING:
-            self.appender.open_ledger(storage.bookie, ledger_id)
+            self.appender.open_ledger(storage.bookie, ledger_id, storage.path)
 
     def _close_newest(self) -> None:
         self.chain.close_newest(self.appender.ledger_bytes, max(1, self._storage.clock.now_ms()))

@@ -5,16 +5,18 @@ from __future__ import annotations
 import uuid
 from typing import Literal
 
+import msgspec
+
 from geminga.errors import StorageError
 from geminga.metadata.node import MUST_NOT_EXIST
 from geminga.metadata.records import InstanceRecord, decode, encode
 from geminga.metadata.store import MetadataStore
 
-DIRECTORY_FORMAT_VERSION = 2
+DIRECTORY_FORMAT_VERSION = 3
 """Of the whole data directory, the latest that is known. Raised when an older program would damage or misread
-what a newer one wrote. 2: the bookie's directories are recorded, and are not the default ones.
+what a newer one wrote. 2: the bookie's directories are recorded, and are not the default ones. 3: the
+bookie's files name the ledgers, in records that an older program takes for entries.
 """
-FIRST_FORMAT_VERSION = 1
 
 
 class ForeignDirectory(StorageError):
@@ -29,7 +31,8 @@ async def check_instance(
     now_ms: int,
     new_id: str | None = None,
 ) -> InstanceRecord:
-    """The directory's record, made (durably) if the store is empty. `store.run` must be running.
+    """The directory's record, made (durably) if the store is empty; one of an older format is durably of this
+    one on return. `store.run` must be running.
 
     Raises ForeignDirectory, with a text for the operator, if the directory is not ours to open. `new_id` is
     for tests.
@@ -43,7 +46,7 @@ async def check_instance(
                 "program, or it is damaged. Point the broker at another directory, or restore this one."
             )
         record = InstanceRecord(
-            format_version=FIRST_FORMAT_VERSION,
+            format_version=DIRECTORY_FORMAT_VERSION,
             instance_id=new_id or uuid.uuid4().hex,
             cluster=cluster,
             clock=clock,
@@ -66,4 +69,7 @@ async def check_instance(
         raise ForeignDirectory(
             f"the data directory was made for a {record.clock} clock and cannot be used with a {clock} one"
         )
+    if record.format_version < DIRECTORY_FORMAT_VERSION:
+        record = msgspec.structs.replace(record, format_version=DIRECTORY_FORMAT_VERSION)
+        await store.put(path, encode(record), stored.version)
     return record

@@ -127,7 +127,7 @@ async def _claimed_lists(
     else:
         await disk.run(functools.partial(claim, first=True))
         made = BookieDirectoriesRecord(journals=list(wanted.journals), ledgers=list(wanted.ledgers))
-        await record_directories(metadata, instance, made)
+        await record_directories(metadata, made)
         return wanted
     check_lists(recorded, wanted)
     await disk.run(functools.partial(claim, first=False))

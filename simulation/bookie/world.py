@@ -134,7 +134,11 @@ class BookieWorld:
     def create(self, bookie: Bookie, ledger_id: int) -> SimLedger:
         ledger = self.ledgers[ledger_id] = SimLedger(ledger_id)
         ledger.writer = bookie.create_ledger(
-            ledger_id, on_durable=ledger.on_durable, on_failed=ledger.on_failed, topic=f"topic-{ledger_id}"
+            ledger_id,
+            on_durable=ledger.on_durable,
+            on_failed=ledger.on_failed,
+            topic=f"topic-{ledger_id}",
+            purpose="data",
         )
         return ledger
 

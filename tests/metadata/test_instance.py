@@ -28,13 +28,31 @@ async def test_a_new_directory_gets_an_identity_that_stays() -> None:
     key_value = SimKeyValue()
     async with opened(key_value) as store:
         made = await check_instance(store, cluster="standalone", clock="real", now_ms=7)
-    assert (made.format_version, made.cluster, made.clock, made.created_ms) == (1, "standalone", "real", 7)
+    assert (made.format_version, made.cluster, made.clock, made.created_ms) == (3, "standalone", "real", 7)
     assert len(made.instance_id) == 32
     async with opened(key_value.crash()) as store:
         assert await check_instance(store, cluster="standalone", clock="real", now_ms=99) == made
     async with opened(SimKeyValue()) as store:
         other = await check_instance(store, cluster="standalone", clock="real", now_ms=7)
     assert other.instance_id != made.instance_id
+
+
+@pytest.mark.parametrize("before", [1, 2])
+async def test_a_directory_of_an_older_format_is_durably_of_this_one(before: int) -> None:
+    key_value = SimKeyValue()
+    record = InstanceRecord(
+        format_version=before, instance_id="f00d", cluster="standalone", clock="real", created_ms=7
+    )
+    async with opened(key_value) as store:
+        await store.put(InstanceRecord.path, encode(record))
+    raised = msgspec.structs.replace(record, format_version=3)
+    key_value = key_value.crash()
+    async with opened(key_value) as store:
+        assert await check_instance(store, cluster="standalone", clock="real", now_ms=99) == raised
+    async with opened(key_value.crash()) as store:
+        stored = store.get(InstanceRecord.path)
+        assert stored is not None
+        assert decode(InstanceRecord, stored.value, "") == raised
 
 
 async def test_foreign_directories_are_refused() -> None:
@@ -46,9 +64,9 @@ async def test_foreign_directories_are_refused() -> None:
             await check_instance(store, cluster="standalone", clock="virtual", now_ms=7)
         stored = store.get(InstanceRecord.path)
         assert stored is not None
-        newer = msgspec.structs.replace(decode(InstanceRecord, stored.value, ""), format_version=3)
+        newer = msgspec.structs.replace(decode(InstanceRecord, stored.value, ""), format_version=4)
         await store.put(InstanceRecord.path, encode(newer))
-        with pytest.raises(ForeignDirectory, match="format 3, written by a newer version"):
+        with pytest.raises(ForeignDirectory, match="format 4, written by a newer version"):
             await check_instance(store, cluster="standalone", clock="real", now_ms=7)
 
 

@@ -72,7 +72,7 @@ async def test_the_lists_are_recorded_and_older_versions_kept_out(places: Places
         assert (tuple(record.journals), tuple(record.ledgers)) == (places.journals, places.ledgers)
         stored = store.get(InstanceRecord.path)
         assert stored is not None
-        assert decode(InstanceRecord, stored.value, "").format_version == 2
+        assert decode(InstanceRecord, stored.value, "").format_version == 3
 
 
 async def test_the_default_is_as_it_always_was(places: Places) -> None:
@@ -81,7 +81,7 @@ async def test_the_default_is_as_it_always_was(places: Places) -> None:
         assert recorded_directories(store) is None
         stored = store.get(InstanceRecord.path)
         assert stored is not None
-        assert decode(InstanceRecord, stored.value, "").format_version == 1
+        assert decode(InstanceRecord, stored.value, "").format_version == 3
     names = {path.name for path in places.data_dir.iterdir()}
     assert names == {"bookie", "index", "lock", "metadata"}
     assert {path.name for path in (places.data_dir / "bookie").iterdir()} == {

@@ -14,6 +14,7 @@ from geminga.bookie.entry_logs.entry_log_format import read_footer_piecewise
 from geminga.bookie.entry_logs.reader import EntryLogs
 from geminga.bookie.index.index_format import row_part
 from geminga.bookie.index.ledger_index import LedgerIndex, LedgerRow
+from geminga.bookie.records.ledger_name import LedgerName
 from geminga.bookie.records.segment_map import SegmentMap
 from geminga.errors import CorruptData, StorageError
 
@@ -39,7 +40,7 @@ class LogSlices:
     def __init__(self, logs: EntryLogs, index: LedgerIndex, log_id: int, slice_bytes: int) -> None:
         self.damaged = False
         self.log_id = log_id
-        self.topics: dict[int, str] = {}
+        self.names: dict[int, LedgerName] = {}
         """Whose ledger is whose, as far as the log's footer knows. Filled by the first slice."""
         self._logs = logs
         self._index = index
@@ -117,7 +118,9 @@ class LogSlices:
             footer = None  # what lives in it can be read, or it is reported there
         if footer is not None:
             ledgers, rows = read_footer_piecewise(footer)
-            self.topics = {ledger_id: ledger.topic for ledger_id, ledger in ledgers.items() if ledger.topic}
+            self.names = {
+                id_: LedgerName("", ledger.topic) for id_, ledger in ledgers.items() if ledger.topic
+            }
             for ledger_id, row in rows:
                 living = index.lives_in(ledger_id, log_id) and index.has_row(ledger_id, row)
                 yield LedgerRow(ledger_id, row) if living else None

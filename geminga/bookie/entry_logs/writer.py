@@ -14,6 +14,7 @@ from geminga.bookie.entry_logs.entry_log_format import (
 from geminga.bookie.index.index_format import Row, Usage
 from geminga.bookie.index.ledger_index import LedgerRow
 from geminga.bookie.records.file_names import entry_log_path
+from geminga.bookie.records.ledger_name import LedgerName
 from geminga.bookie.records.records import Segment, compact
 from geminga.bookie.records.segment_map import SegmentMap
 from geminga.bookie.records.settings import BookieSettings
@@ -40,9 +41,9 @@ class EntryLogWriter:
         self._end = 0
         self._synced = 0
         self._rows: list[LedgerRow] = []
-        self._topics: dict[int, str] = {}
+        self._names: dict[int, LedgerName] = {}
         """Of the ledgers in the current log."""
-        self._known_topics: dict[int, str] = {}
+        self._known_names: dict[int, LedgerName] = {}
         self._parts: list[memoryview] = []
         self._parts_bytes = 0
 
@@ -51,14 +52,14 @@ class EntryLogWriter:
         """The log that is being written, which must not be deleted."""
         return self._log_id if self._file is not None else None
 
-    def write(self, cache: SegmentMap, topics: dict[int, str]) -> list[LedgerRow]:
+    def write(self, cache: SegmentMap, names: dict[int, LedgerName]) -> list[LedgerRow]:
         """Write everything in the cache, ledger by ledger in entry order. Durable on return.
 
-        Returns the index rows. `topics` names the ledgers' topics as far as they are known. StorageError
+        Returns the index rows. `names` are those of ledgers, as far as they are known. StorageError
         leaves records in a log that no row names; they cost space and nothing else.
         """
         rows: list[LedgerRow] = []
-        self._known_topics = topics
+        self._known_names = names
         for ledger_id, segments in cache.sorted_segments():
             self._write_ledger(ledger_id, segments, rows)
         if self._file is not None:
@@ -80,13 +81,15 @@ class EntryLogWriter:
         for ledger_id, row in self._rows:
             entries, record_bytes = ledgers[ledger_id].usage if ledger_id in ledgers else (0, 0)
             usage = Usage(entries + len(row.ends), record_bytes + row.ends[-1])
-            ledgers[ledger_id] = FooterLedger(usage, self._topics.get(ledger_id, ""))
+            ledgers[ledger_id] = FooterLedger(
+                usage, self._names[ledger_id].topic if ledger_id in self._names else ""
+            )
         file.append(encode_footer(self._end, ledgers, self._rows))
         file.sync()
         file.close()
         self._file = None
         self._rows = []
-        self._topics = {}
+        self._names = {}
 
     def abandon(self) -> None:
         """A write has failed for want of space: start anew in another log. What the index names stays, a log
@@ -94,7 +97,7 @@ class EntryLogWriter:
         """
         self.close()
         self._rows = []
-        self._topics = {}
+        self._names = {}
         self._parts = []
         self._parts_bytes = 0
 
@@ -132,8 +135,8 @@ class EntryLogWriter:
         if self._file is None:
             self._open_log()
         # With its first row: the log may be closed before the ledger's last.
-        if ledger_id in self._known_topics:
-            self._topics[ledger_id] = self._known_topics[ledger_id]
+        if ledger_id in self._known_names:
+            self._names[ledger_id] = self._known_names[ledger_id]
         return _OpenRow(ledger_id, first, self._log_id, self._end)
 
     def _close_row(self, row: _OpenRow | None, rows: list[LedgerRow]) -> None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from geminga.bookie.journal.journal_format import FileHeader, align, encode_file_header, encode_group
 from geminga.bookie.records.file_names import journal_path
 from geminga.bookie.records.journal_position import JournalPosition
+from geminga.bookie.records.ledger_name import LedgerName
 from geminga.bookie.records.records import Segment
 from geminga.bookie.records.settings import BookieSettings
 from geminga.clock import RealClock
@@ -69,8 +70,13 @@ class JournalFiles:
         """Behind the last group written."""
         return JournalPosition(self._header.journal_id, self._end)
 
-    def write(self, batches: Sequence[tuple[int, int, list[bytes]]]) -> WrittenGroup:
-        """Write (ledger id, first entry, bodies) triples as one group. Durable on return.
+    def write(
+        self,
+        batches: Sequence[tuple[int, int, list[bytes]]],
+        names: Sequence[tuple[int, LedgerName]] = (),
+    ) -> WrittenGroup:
+        """Write (ledger id, first entry, bodies) triples as one group, with the names of the ledgers that
+        begin in it. Durable on return.
 
         Raises StorageError. The object may not be used again then: what the group left on disk is unknown.
         """
@@ -78,7 +84,7 @@ class JournalFiles:
         if offset >= self._settings.journal_file_bytes and offset > self._header.first_group:
             self._leave_file()
             offset = self._end
-        group, segments = encode_group(self._header, offset, offset, batches)
+        group, segments = encode_group(self._header, offset, offset, batches, names)
         end = align(offset + len(group), self._settings.journal_alignment_bytes)
         file = self._file
         if end > self._allocated:

@@ -18,6 +18,7 @@ from typing import Protocol
 import trio
 
 from geminga.bookie.journal.files import JournalFiles, WrittenGroup
+from geminga.bookie.records.ledger_name import LedgerName
 from geminga.bookie.records.settings import BookieSettings
 from geminga.clock import RealClock
 from geminga.errors import StorageError
@@ -31,6 +32,8 @@ class Adder(Protocol):
     """Who added an entry: entries of one adder have consecutive ids."""
 
     ledger_id: int
+    name: LedgerName | None
+    """Goes into the journal with the entry of id 0, if it is known."""
 
     def durable(self, last_entry_id: int) -> None:
         """Everything up to this entry is durable and can be read."""
@@ -175,18 +178,21 @@ class Journal:
         popleft = self.queue.popleft
         bytes_left = self._bytes_max
         adders: dict[Adder, tuple[int, int, list[bytes]]] = {}
+        names: list[tuple[int, LedgerName]] = []
         for _ in range(min(len(self.queue), self._entries_max)):
             adder, entry_id, body = popleft()
             batch = adders.get(adder)
             if batch is None:
                 adders[adder] = adder.ledger_id, entry_id, [body]
+                if entry_id == 0 and adder.name is not None:
+                    names.append((adder.ledger_id, adder.name))
             else:
                 batch[2].append(body)
             bytes_left -= len(body)
             if bytes_left <= 0:
                 break
         try:
-            group = self.files.write(list(adders.values()))
+            group = self.files.write(list(adders.values()), names)
         except StorageError as error:
             self._broken = True
             self._done.append(error)

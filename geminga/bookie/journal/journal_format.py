@@ -5,9 +5,10 @@
     run    := ledger id u64 | first entry u64 | count u32
 
 A group begins at a multiple of the file's alignment; what is between is zeros. A group is what one write and
-one sync carried. Its records are sorted by run: all of the first run's, then all of the second's. A file may
-be an old journal that is written over, so whatever follows the last group is old bytes or zeros; a group
-belongs to the file only if it carries the file's journal id.
+one sync carried. Its records are sorted by run: all of the first run's, then all of the second's. With the
+first entry of a ledger goes its name, a run of its own with one record (`records/ledger_name.py`), behind all
+entries. A file may be an old journal that is written over, so whatever follows the last group is old bytes or
+zeros; a group belongs to the file only if it carries the file's journal id.
 
 The group header says up to where the file was synced before the group was written, which proves that
 everything below is as its writer left it: what is wrong there is damage, what is wrong above is the torn end
@@ -20,6 +21,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from geminga.bookie.records.ledger_name import META_ENTRY_ID, LedgerName, encode_name
 from geminga.bookie.records.records import (
     RECORD_HEAD,
     RECORD_PREFIX_BYTES,
@@ -29,8 +31,10 @@ from geminga.bookie.records.records import (
     pack_records,
 )
 
-VERSION: Final = 2
-"""Version 1 had the file header once. Both are read, 2 is written."""
+VERSION: Final = 3
+"""Version 1 had the file header once, and there was no name of a ledger in 1 and 2. All are read, 3 is
+written.
+"""
 FILE_MAGIC: Final = b"GEMJRNL\0"
 FILE_HEADER: Final = struct.Struct(">8sIQQIQQI")
 """magic | version | journal id | salt | alignment | id of the journal before it (0: none) | where that one
@@ -99,6 +103,11 @@ class Run(NamedTuple):
     first: int
     entries: int
 
+    @property
+    def is_name(self) -> bool:
+        """No entry, but the ledger's name."""
+        return self.first == META_ENTRY_ID
+
     @classmethod
     def table(cls, data: bytes) -> list[Run]:
         """The runs that stand behind a group header."""
@@ -127,9 +136,14 @@ def decode_file_header(data: bytes) -> FileHeader | None:
 
 
 def encode_group(
-    file: FileHeader, offset: int, synced: int, batches: Sequence[tuple[int, int, list[bytes]]]
+    file: FileHeader,
+    offset: int,
+    synced: int,
+    batches: Sequence[tuple[int, int, list[bytes]]],
+    names: Sequence[tuple[int, LedgerName]] = (),
 ) -> tuple[bytes, list[Segment]]:
-    """One group from (ledger id, first entry, bodies) triples, to be written at `offset`.
+    """One group from (ledger id, first entry, bodies) triples, to be written at `offset`, with the names of
+    ledgers; one that cannot be written is left out.
 
     Returns its bytes and, as views into them, the entries of each triple.
     """
@@ -142,6 +156,10 @@ def encode_group(
         runs.append(RUN.pack(ledger_id, first, len(bodies)))
         ends_of_runs.append((ledger_id, first, position, ends))
         position += ends[-1]
+    for ledger_id, name in names:
+        if body := encode_name(name):
+            position = pack_records(ledger_id, META_ENTRY_ID, [body], parts, position)[-1]
+            runs.append(RUN.pack(ledger_id, META_ENTRY_ID, 1))
     table = b"".join(runs)
     head = GROUP_HEADER.pack(GROUP_MAGIC, file.journal_id, offset, synced, position, len(runs), 0)[
         : -_CRC.size

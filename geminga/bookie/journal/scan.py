@@ -23,7 +23,8 @@ from geminga.bookie.journal.journal_format import (
     decode_runs,
     walk_run,
 )
-from geminga.bookie.records.records import Segment, compact, damaged_record
+from geminga.bookie.records.ledger_name import LedgerName, decode_name
+from geminga.bookie.records.records import RECORD_PREFIX_BYTES, Segment, compact, damaged_record
 from geminga.storage.disk import File
 
 
@@ -42,10 +43,11 @@ class Damage(NamedTuple):
 
 
 class ScannedGroup(NamedTuple):
-    """The good entries of one group, and where the next one begins."""
+    """The good entries of one group, where the next one begins, and the names of ledgers in it."""
 
     segments: list[Segment]
     end: int
+    names: dict[int, LedgerName]
 
 
 class JournalScan:
@@ -77,7 +79,8 @@ class JournalScan:
                 offset = following
                 continue
             end = align(header.end, self._alignment)
-            yield ScannedGroup(self._segments(header, runs, end), end)
+            names: dict[int, LedgerName] = {}
+            yield ScannedGroup(self._segments(header, runs, end, names), end, names)
             offset = end
         self.end = offset
 
@@ -107,7 +110,10 @@ class JournalScan:
             offset += SEARCH_BYTES
         return self._synced_end
 
-    def _segments(self, header: GroupHeader, runs: list[Run], end: int) -> list[Segment]:
+    def _segments(
+        self, header: GroupHeader, runs: list[Run], end: int, names: dict[int, LedgerName]
+    ) -> list[Segment]:
+        """The good entries of a group that ends at `end`; the names in it are added to `names`."""
         begin = header.offset + header.head_bytes
         buffer = self._file.pread(begin, min(header.records_bytes, self._file.size() - begin))
         segments: list[Segment] = []
@@ -116,22 +122,27 @@ class JournalScan:
         for run in runs:
             ends, whole = walk_run(buffer, position, run)
             good, bad = _sort_out(run, buffer, position, ends)
-            segments += good
+            if run.is_name:
+                names |= {segment.ledger_id: name for segment in good if (name := _name_in(segment))}
+            else:
+                segments += good
             lost += bad
             if not whole:
                 # A wrong length hides where the other runs begin.
                 lost += runs[runs.index(run) + 1 :]
                 break
             position += ends[-1]
-        if lost and self._was_synced(header.offset, end):
-            self.damages.append(Damage(self._file.path, header.offset, end - header.offset, tuple(lost)))
+        if not lost:
             return segments
-        if lost:
+        entries = tuple(run for run in lost if not run.is_name)
+        if self._was_synced(header.offset, end):
+            self.damages.append(Damage(self._file.path, header.offset, end - header.offset, entries))
+        else:
             # Nobody was told of this group. Of each ledger keep what comes before the first bad record: an
             # entry behind a gap would make the gap look like a loss.
             self.torn_bytes = end - header.offset
-            first_lost = {run.ledger_id: run.first for run in reversed(lost)}
-            return [s for s in segments if s.first < first_lost.get(s.ledger_id, s.last + 1)]
+            first_lost = {run.ledger_id: run.first for run in reversed(entries)}
+            segments = [s for s in segments if s.first < first_lost.get(s.ledger_id, s.last + 1)]
         return segments
 
     def _was_synced(self, offset: int, end: int) -> bool:
@@ -162,3 +173,8 @@ def _sort_out(run: Run, buffer: bytes, start: int, ends: list[int]) -> tuple[lis
     if first < run.first + run.entries:
         bad.append(Run(run.ledger_id, first, run.first + run.entries - first))
     return good, bad
+
+
+def _name_in(segment: Segment) -> LedgerName | None:
+    records = segment.records()
+    return decode_name(bytes(records[RECORD_PREFIX_BYTES : segment.ends[0]]))

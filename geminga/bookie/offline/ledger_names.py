@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from geminga.bookie.entry_logs.entry_log_format import read_footer_piecewise
 from geminga.bookie.entry_logs.scan import read_footer_bytes
-from geminga.bookie.offline.inspection import entry_log_ids
+from geminga.bookie.journal.scan import JournalScan
+from geminga.bookie.offline.inspection import JournalFile, entry_log_ids, journal_files
 from geminga.bookie.records.file_names import entry_log_path
 from geminga.bookie.records.ledger_name import LedgerName, more_telling
+from geminga.errors import GemingaError
+from geminga.names import TopicName
 from geminga.storage.disk import Disk
+
+MANAGED_LEDGERS: Final = "/managed-ledgers"
+"""Where the metadata has its topics (`metadata/records.py`)."""
 
 __all__ = ["LedgerName", "ledger_names"]
 
@@ -18,15 +25,30 @@ def ledger_names(disk: Disk, journals: Sequence[str], entry_logs: Sequence[str])
     """Every ledger that a journal or an entry log names, deleted ones included as long as their files are
     there. `journals` are the directories with the journal files, `entry_logs` those with the entry logs.
 
-    Blocking; one footer or one window of a file is in memory at a time. Damaged bytes cost the names that
-    stand in them and no others. Raises StorageError for what cannot be read at all.
+    Blocking; one footer, one group or one window of a file is in memory at a time. Damaged bytes cost the
+    names that stand in them and no others. Raises StorageError for what cannot be read at all.
     """
     names: dict[int, LedgerName] = {}
+    for directory in journals:
+        for journal in journal_files(disk, directory):
+            for ledger_id, name in _names_in_journal(disk, journal):
+                names[ledger_id] = more_telling(names.get(ledger_id), name)
     for directory in entry_logs:
         for log_id in entry_log_ids(disk, directory):
             for ledger_id, name in _names_in_log(disk, directory, log_id):
                 names[ledger_id] = more_telling(names.get(ledger_id), name)
     return names
+
+
+def _names_in_journal(disk: Disk, journal: JournalFile) -> Iterator[tuple[int, LedgerName]]:
+    if journal.header is None:
+        return
+    file = disk.open(journal.path)
+    try:
+        for group in JournalScan(file, journal.header, synced_end=journal.synced_end).groups(0):
+            yield from group.names.items()
+    finally:
+        file.close()
 
 
 def _names_in_log(disk: Disk, directory: str, log_id: int) -> Iterator[tuple[int, LedgerName]]:
@@ -38,4 +60,12 @@ def _names_in_log(disk: Disk, directory: str, log_id: int) -> Iterator[tuple[int
     if footer is not None:
         for ledger_id, ledger in read_footer_piecewise(footer)[0].items():
             if ledger.topic:
-                yield ledger_id, LedgerName("", ledger.topic)
+                yield ledger_id, LedgerName("", _path_of(ledger.topic))
+
+
+def _path_of(topic: str) -> str:
+    """Entry logs of version 1 have the topic's name, or a path."""
+    try:
+        return f"{MANAGED_LEDGERS}/{TopicName.parse(topic).path}" if "://" in topic else topic
+    except GemingaError:
+        return topic

@@ -1,8 +1,20 @@
-"""What a ledger is for, as the bookie's own files say it: for those who read them without the metadata."""
+"""What a ledger is for, written beside its entries: for those who read the bookie's files without metadata.
+
+    name := purpose length u8 | purpose (UTF-8) | topic (UTF-8)
+
+In a journal and in an entry log a name is the body of a record with the ledger's id and `META_ENTRY_ID`,
+BookKeeper's meta entries. It is an entry to nobody: it has no row, no reader gets it, no sum counts it.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+META_ENTRY_ID: Final = 2**64 - 1
+"""No entry has this id."""
+NAME_BYTES_MAX: Final = 2**16 - 1
+"""Of an encoded name: its length is a u16 in an entry log's footer."""
+_PURPOSE_BYTES_MAX: Final = 2**8 - 1
 
 
 class LedgerName(NamedTuple):
@@ -12,6 +24,30 @@ class LedgerName(NamedTuple):
 
     purpose: str
     topic: str
+
+
+def encode_name(name: LedgerName) -> bytes:
+    """The body of a meta record; b"" for a name that cannot be written: it is too long, or no UTF-8. That
+    must keep no entry from being written.
+    """
+    try:
+        purpose, topic = name.purpose.encode(), name.topic.encode()
+    except UnicodeEncodeError:
+        return b""
+    if len(purpose) > _PURPOSE_BYTES_MAX or 1 + len(purpose) + len(topic) > NAME_BYTES_MAX:
+        return b""
+    return bytes((len(purpose),)) + purpose + topic
+
+
+def decode_name(body: bytes) -> LedgerName | None:
+    """None if these bytes are no name, whatever their checksum says."""
+    if not body or 1 + body[0] > len(body):
+        return None
+    begin = 1 + body[0]
+    try:
+        return LedgerName(body[1:begin].decode(), body[begin:].decode())
+    except UnicodeDecodeError:
+        return None
 
 
 def more_telling(one: LedgerName | None, other: LedgerName) -> LedgerName:

@@ -25,6 +25,7 @@ from geminga.bookie.index.ledger_index import LedgerIndex, LedgerRow
 from geminga.bookie.journal.journal_format import Run
 from geminga.bookie.records.entry_ranges import joined
 from geminga.bookie.records.journal_position import JournalPosition
+from geminga.bookie.records.ledger_name import LedgerName
 from geminga.bookie.records.records import Run as EntryRun
 from geminga.bookie.records.records import Segment
 from geminga.bookie.records.segment_map import SegmentMap
@@ -58,6 +59,8 @@ class DirectoryReplay:
         """Where headers, footers and trailers are damaged; no entry is lost by that."""
         self.missing: list[EntryRun] = []
         """After `finish`: what the index has in logs that are not there or cut short."""
+        self.names: dict[int, LedgerName] = {}
+        """Of the ledgers that begin in what was read of the journals."""
         self.path = logs.directory
         self._disk = disk
         self._settings = settings
@@ -169,7 +172,7 @@ class DirectoryReplay:
 
     def _flush(self, marks: tuple[JournalPosition, ...], lost: Sequence[tuple[Run, str]]) -> None:
         rows = []
-        written = self._writer.write(self._cache, {})
+        written = self._writer.write(self._cache, self.names)
         for each in written:
             moved = 0
             if each.ledger_id in self._gaps:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from geminga.bookie.journal.files import JournalFiles
 from geminga.bookie.journal.inventory import JournalInventory
 from geminga.bookie.journal.journal_format import FileHeader
-from geminga.bookie.journal.scan import Damage, JournalScan
+from geminga.bookie.journal.scan import Damage, JournalScan, ScannedGroup
 from geminga.bookie.records.journal_position import JournalPosition
 from geminga.bookie.records.ledger_mapping import place_of
 from geminga.bookie.records.settings import BookieSettings
@@ -65,6 +65,7 @@ class JournalReplay:
         for header in self._inventory.readable(JournalPosition(0, 0)):
             with self._inventory.open(header.journal_id) as file:
                 for group in JournalScan(file, header, synced_end=None).groups(0):
+                    _tell_names(group, directories)
                     end = JournalPosition(header.journal_id, group.end)
                     for segment in group.segments:
                         directory = directories[place_of(segment.ledger_id, len(directories))]
@@ -94,6 +95,7 @@ class JournalReplay:
             self.counts["journals"] += 1
             for group in scan.groups(start.offset if journal_id == start.journal_id else 0):
                 self.counts["groups"] += 1
+                _tell_names(group, directories)
                 end = JournalPosition(journal_id, group.end)
                 for segment in group.segments:
                     directory = directories[place_of(segment.ledger_id, len(directories))]
@@ -108,3 +110,8 @@ class JournalReplay:
                 directory = directories[place_of(run.ledger_id, len(directories))]
                 if end > directory.marks[self._number]:
                     directory.lose(run, str(damage))
+
+
+def _tell_names(group: ScannedGroup, directories: Sequence[DirectoryReplay]) -> None:
+    for ledger_id, name in group.names.items():
+        directories[place_of(ledger_id, len(directories))].names[ledger_id] = name

@@ -25,6 +25,7 @@ import trio
 from geminga.bookie.journal.files import WrittenGroup
 from geminga.bookie.journal.journal_set import JournalSet, LastEntries
 from geminga.bookie.records.journal_position import JournalPosition
+from geminga.bookie.records.ledger_name import LedgerName
 from geminga.bookie.records.records import Run
 from geminga.bookie.records.settings import BookieSettings, BookieStatistics
 from geminga.bookie.recovery.recovery import RecoveryReport
@@ -217,14 +218,16 @@ class Bookie:
         on_durable: Callable[[int], None],
         on_failed: Callable[[StorageError], None],
         topic: str = "",
+        purpose: str = "",
         high_priority: bool = False,
     ) -> LedgerWriter:
         """The one writer of a new ledger. The caller has already made the ledger's metadata record durable.
 
         After each group with entries of the ledger `on_durable(last entry id)` is called on the loop: all
         entries up to it are durable and can be read. `on_failed` is called at most once, if the disk fails
-        while entries are pending. `topic` goes into entry logs for whoever reads them without the metadata.
-        With `high_priority` the ledger takes entries on a full disk too: for the few that help to free space.
+        while entries are pending. `topic` and `purpose`, those of the metadata record, are durable with the
+        first entry and go into entry logs too, for whoever reads the files without the metadata. With
+        `high_priority` the ledger takes entries on a full disk too: for the few that help to free space.
         """
         self._lifeline.check()
         return self._set.of(ledger_id).create(
@@ -232,7 +235,7 @@ class Bookie:
             self._journals.of(ledger_id),
             on_durable=on_durable,
             on_failed=on_failed,
-            topic=topic,
+            name=LedgerName(purpose, topic) if topic else None,
             high_priority=high_priority,
         )
 

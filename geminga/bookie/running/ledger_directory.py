@@ -13,6 +13,7 @@ from geminga.bookie.index.index_format import DELETED, FENCED, State
 from geminga.bookie.journal.journal import Journal
 from geminga.bookie.records.journal_position import JournalPosition
 from geminga.bookie.records.ledger_mapping import place_of
+from geminga.bookie.records.ledger_name import LedgerName
 from geminga.bookie.records.settings import BookieSettings
 from geminga.bookie.running.disk_space import DiskSpace
 from geminga.bookie.running.garbage_collector import ExistingLedgers, GarbageCollector
@@ -114,16 +115,16 @@ class LedgerDirectory:
         *,
         on_durable: Callable[[int], None],
         on_failed: Callable[[StorageError], None],
-        topic: str,
+        name: LedgerName | None,
         high_priority: bool,
     ) -> LedgerWriter:
         """See `Bookie.create_ledger`."""
         assert self.writers.get(ledger_id) is None, f"ledger {ledger_id} has a writer"
         assert self.reader.last_entry_id(ledger_id) == -1, f"ledger {ledger_id} has entries already"
         assert ledger_id not in self.storage.index.states, f"ledger {ledger_id} is fenced or deleted"
-        if topic:
-            self.storage.topics[ledger_id] = topic
-        writer = LedgerWriter(ledger_id, journal, on_durable=on_durable, on_failed=on_failed)
+        if name is not None:
+            self.storage.names[ledger_id] = name
+        writer = LedgerWriter(ledger_id, journal, on_durable=on_durable, on_failed=on_failed, name=name)
         self.writers.add(writer, high_priority=high_priority, read_only=self._space.reason)
         return writer
 
@@ -141,7 +142,7 @@ class LedgerDirectory:
             return
         await self._set_state(ledger_id, DELETED)
         self.writers.discard(ledger_id)
-        self.storage.topics.pop(ledger_id, None)
+        self.storage.names.pop(ledger_id, None)
         self.caches.discard(ledger_id)
         self.reader.forget(ledger_id)
         self.deletions += 1
@@ -197,7 +198,7 @@ class LedgerDirectory:
         caches.flushed()
         self.flushes += 1
         for ledger_id in self.writers.discard_done(caches.active):
-            self.storage.topics.pop(ledger_id, None)
+            self.storage.names.pop(ledger_id, None)
         self._lifeline.notify()
         if caches.is_full():
             self._on_full()

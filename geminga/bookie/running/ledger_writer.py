@@ -7,6 +7,7 @@ from collections.abc import Callable
 import trio
 
 from geminga.bookie.journal.journal import Journal
+from geminga.bookie.records.ledger_name import LedgerName
 from geminga.bookie.records.records import RECORD_PREFIX_BYTES
 from geminga.errors import LedgerFenced, StorageError
 
@@ -24,6 +25,7 @@ class LedgerWriter:
         "_refusal",
         "_settled",
         "ledger_id",
+        "name",
         "next_entry_id",
     )
 
@@ -34,8 +36,10 @@ class LedgerWriter:
         *,
         on_durable: Callable[[int], None],
         on_failed: Callable[[StorageError], None],
+        name: LedgerName | None = None,
     ) -> None:
         self.ledger_id = ledger_id
+        self.name = name
         self.next_entry_id = 0
         self._durable = -1
         self._on_durable = on_durable

@@ -22,6 +22,7 @@ from geminga.bookie.index.index_format import DELETED, State, row_part
 from geminga.bookie.index.ledger_index import LedgerIndex, LedgerRow
 from geminga.bookie.records.entry_ranges import runs_of
 from geminga.bookie.records.journal_position import JournalPosition
+from geminga.bookie.records.ledger_name import LedgerName
 from geminga.bookie.records.records import Run, Segment
 from geminga.bookie.records.segment_map import SegmentMap
 from geminga.bookie.records.settings import BookieSettings
@@ -46,8 +47,8 @@ class LedgerStorage:
         logs: EntryLogs,
         writer: EntryLogWriter,
     ) -> None:
-        self.topics: dict[int, str] = {}
-        """Whose ledger is whose, for the entry logs' footers."""
+        self.names: dict[int, LedgerName] = {}
+        """Whose ledger is whose, for the entry logs."""
         self.logs_deleted = 0
         self.flushed_bytes = 0
         self.reclaimed_by_deletion_bytes = 0
@@ -82,20 +83,20 @@ class LedgerStorage:
         no space: nothing has changed then, try again later.
         """
         async with self._log_lock:
-            rows = await self.disk.run(self._write, cache, dict(self.topics))
+            rows = await self.disk.run(self._write, cache, dict(self.names))
             async with self._index_lock:
                 await self.disk.run(self._index.flushed, rows, marks)
         self.flushed_bytes += cache.bytes
         await self.disk.run(release)
 
-    def _write(self, cache: SegmentMap, topics: dict[int, str]) -> list[LedgerRow]:
+    def _write(self, cache: SegmentMap, names: dict[int, LedgerName]) -> list[LedgerRow]:
         if self._closed:
             raise StorageError(f"{self._logs.directory}: closed")
         free_bytes = self.disk.free_bytes(self._logs.directory)
         if cache.entries and (why := flush_refusal(free_bytes, cache.bytes, self._settings)):
             raise ReadOnly(why)
         try:
-            return self._writer.write(cache, topics)
+            return self._writer.write(cache, names)
         except DiskFull as error:
             # All of it is in memory and in the journal still, and goes to a new log later: a file whose sync
             # has failed is not used again.
@@ -151,7 +152,7 @@ class LedgerStorage:
         if piece is None or not piece.taken:
             return None if piece is None else 0
         async with self._log_lock:
-            new = await self.disk.run(self._write, piece.records, slices.topics)
+            new = await self.disk.run(self._write, piece.records, slices.names)
             async with self._index_lock:
                 await self.disk.run(self._index.move, piece.taken, piece.rest, new)
         copied = sum(row.ends[-1] for _, row in piece.taken)

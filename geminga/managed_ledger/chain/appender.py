@@ -283,8 +283,10 @@ class Appender:
 
     # -- ledgers ----------------------------------------------------------------------------------------
 
-    def open_ledger(self, bookie: Bookie, ledger_id: int) -> None:
-        """Write to this ledger from now on. Its metadata record and the one that names it are durable."""
+    def open_ledger(self, bookie: Bookie, ledger_id: int, path: str) -> None:
+        """Write to this ledger from now on. Its metadata record, which has this path of the topic, and the
+        one that names it are durable.
+        """
         now_ms = self._clock.now_ms()
         self.become(State.OPEN)
         self._chain.append(ChainLedger(ledger_id, 0, 0, 0))
@@ -294,7 +296,11 @@ class Appender:
         self._roll_check_entry_id = self.settings.ledger_entries_max - 1
         self._run = self._run_append = None
         self._writer = self._newest_writer = bookie.create_ledger(
-            ledger_id, on_durable=self._on_durable, on_failed=self._on_failed, topic=self.name
+            ledger_id,
+            on_durable=self._on_durable,
+            on_failed=self._on_failed,
+            topic=path,
+            purpose="data",
         )
         self.cache(self.caching)
         queue = self._take_queue()

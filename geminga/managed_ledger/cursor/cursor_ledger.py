@@ -40,9 +40,9 @@ class Storage:
     """The rooms below that a managed ledger and its cursors share."""
 
     topic: str
-    """The topic's name, for messages and entry logs."""
+    """The topic's name, for messages."""
     path: str
-    """The topic's metadata node; goes into each ledger's metadata record."""
+    """The topic's metadata node; goes into each ledger's metadata record, and into the bookie's files."""
     bookie: Bookie
     metadata: MetadataStore
     ledger_ids: LedgerIds
@@ -173,7 +173,8 @@ class CursorLedger:
             ledger_id,
             on_durable=functools.partial(self._on_durable, ledger_id),
             on_failed=self._on_failed,
-            topic=storage.topic,
+            topic=storage.path,
+            purpose="cursor",
             high_priority=True,  # without acknowledgments nothing could be trimmed from a full disk
         )
         try:

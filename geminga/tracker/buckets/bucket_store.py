@@ -39,7 +39,11 @@ class BucketWriter:
         self._error: StorageError | None = None
         self._progress = trio.Event()
         self._writer = storage.bookie.create_ledger(
-            ledger_id, on_durable=self._on_durable, on_failed=self._on_failed, topic=storage.topic
+            ledger_id,
+            on_durable=self._on_durable,
+            on_failed=self._on_failed,
+            topic=storage.path,
+            purpose="bucket",
         )
 
     async def append(self, entries: Iterable[bytes]) -> None:

@@ -8,12 +8,14 @@ from geminga.bookie.entry_logs.reader import EntryLogs
 from geminga.bookie.entry_logs.scan import read_footer
 from geminga.bookie.entry_logs.writer import EntryLogWriter
 from geminga.bookie.journal.journal_format import FileHeader, encode_group
+from geminga.bookie.records.ledger_name import LedgerName
 from geminga.bookie.records.segment_map import SegmentMap
 from geminga.bookie.records.settings import BookieSettings
 from geminga.errors import CorruptData
 from simulation.disk.sim_disk import CrashMode, PowerCut, SimDisk
 
 TOPICS = {2: "a/two", 5: "a/five", 9: "a/nine"}
+NAMES = {ledger_id: LedgerName("data", topic) for ledger_id, topic in TOPICS.items()}
 
 
 def cache_of(*batches: tuple[int, int, list[bytes]]) -> SegmentMap:
@@ -38,9 +40,9 @@ def test_a_log_that_fills_while_a_ledger_is_written_names_its_topic(row_entries_
     disk.make_directory("logs")
     settings = BookieSettings(entry_log_bytes=600, row_entries_max=row_entries_max)
     writer = EntryLogWriter(disk, "logs", settings, next_log_id=1)
-    writer.write(cache_of((5, 0, [b"x" * 100] * 4), (2, 0, [b"x" * 50] * 3)), TOPICS)
-    writer.write(cache_of((5, 4, [b"x" * 100] * 20), (9, 0, [b"x" * 300] * 3)), TOPICS)
-    writer.write(cache_of((5, 24, [b"x" * 100]), (9, 3, [b"y"])), TOPICS)
+    writer.write(cache_of((5, 0, [b"x" * 100] * 4), (2, 0, [b"x" * 50] * 3)), NAMES)
+    writer.write(cache_of((5, 4, [b"x" * 100] * 20), (9, 0, [b"x" * 300] * 3)), NAMES)
+    writer.write(cache_of((5, 24, [b"x" * 100]), (9, 3, [b"y"])), NAMES)
     writer.finish()
     logs = topics_by_log(disk)
     assert len(logs) >= 3
@@ -54,7 +56,7 @@ def test_a_topic_known_only_later_is_named_in_the_log_that_is_still_open() -> No
     disk.make_directory("logs")
     writer = EntryLogWriter(disk, "logs", BookieSettings(), next_log_id=1)
     writer.write(cache_of((5, 0, [b"replayed"])), {})
-    writer.write(cache_of((5, 1, [b"new"]), (2, 0, [b"new"])), {5: "a/five"})
+    writer.write(cache_of((5, 1, [b"new"]), (2, 0, [b"new"])), {5: NAMES[5]})
     writer.finish()
     assert topics_by_log(disk) == {1: {2: "", 5: "a/five"}}
 

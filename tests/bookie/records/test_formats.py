@@ -16,12 +16,20 @@ from geminga.bookie.index.index_format import Row, State, Usage
 from geminga.bookie.journal import journal_format
 from geminga.bookie.journal.journal_format import FileHeader, Run
 from geminga.bookie.records.journal_position import JournalPosition
+from geminga.bookie.records.ledger_name import (
+    META_ENTRY_ID,
+    NAME_BYTES_MAX,
+    LedgerName,
+    decode_name,
+    encode_name,
+)
 from geminga.bookie.records.records import Segment, compact, crc32c, damaged_record, pack_records
 
 DOCS = Path(__file__).parents[3] / "docs" / "formats"
 HEADER = FileHeader(3, 0x1122334455667788, 4096, 2, 33554432)
 TWO = [b"hello", b"world!"]
 ROW = Row(41, 5, 64, [29, 59])
+PATH = "/managed-ledgers/public/default/persistent/t"
 LEDGERS = {7: FooterLedger(Usage(2, 59), "public/default/persistent/t")}
 
 
@@ -42,7 +50,9 @@ def test_the_checksum_is_castagnoli() -> None:
 
 
 def test_the_journal_page() -> None:
-    group, _ = journal_format.encode_group(HEADER, 4096, 4096, [(7, 41, TWO), (9, 0, [b"x"])])
+    group, _ = journal_format.encode_group(
+        HEADER, 4096, 4096, [(7, 41, TWO), (9, 0, [b"x"])], [(9, LedgerName("data", PATH))]
+    )
     assert examples("journal.md") == [journal_format.encode_file_header(HEADER)[:64], group]
 
 
@@ -133,7 +143,7 @@ def test_a_group_round_trips(batches: list[tuple[int, int, list[bytes]]], offset
     assert journal_format.decode_runs(data[: header.head_bytes - 1], HEADER, header) is None
 
 
-@pytest.mark.parametrize(("version", "copies"), [(1, 1), (2, 2)])
+@pytest.mark.parametrize(("version", "copies"), [(1, 1), (2, 2), (3, 2)])
 def test_a_file_header_round_trips_and_refuses_all_else(version: int, copies: int) -> None:
     header = HEADER._replace(version=version)
     data = journal_format.encode_file_header(header)
@@ -143,7 +153,7 @@ def test_a_file_header_round_trips_and_refuses_all_else(version: int, copies: in
         assert journal_format.decode_file_header(flipped(data, at)) is None
     assert journal_format.decode_file_header(data[:50]) is None
     assert journal_format.decode_file_header(bytes(512)) is None
-    future = journal_format.encode_file_header(HEADER._replace(version=3))
+    future = journal_format.encode_file_header(HEADER._replace(version=4))
     assert journal_format.decode_file_header(future) is None
 
 
@@ -153,6 +163,42 @@ def test_a_file_header_round_trips_and_refuses_all_else(version: int, copies: in
 )
 def test_the_first_group_is_behind_the_headers(version: int, alignment: int, offset: int) -> None:
     assert HEADER._replace(version=version, alignment=alignment).first_group == offset
+
+
+# ---- names
+
+TEXTS = st.text(max_size=40)
+
+
+@given(TEXTS, TEXTS)
+def test_a_name_round_trips(purpose: str, topic: str) -> None:
+    assert decode_name(encode_name(LedgerName(purpose, topic))) == LedgerName(purpose, topic)
+
+
+@given(st.binary())
+def test_no_bytes_make_decoding_a_name_fail(data: bytes) -> None:
+    name = decode_name(data)
+    assert name is None or encode_name(name) == data
+
+
+def test_a_name_that_cannot_be_written_is_left_out_of_its_group() -> None:
+    longest = LedgerName("data", "t" * (NAME_BYTES_MAX - 5))
+    assert len(encode_name(longest)) == NAME_BYTES_MAX
+    refused = [
+        longest._replace(topic=longest.topic + "t"),
+        LedgerName("p" * 256, ""),
+        LedgerName("", "\udc80"),
+    ]
+    assert [encode_name(name) for name in refused] == [b""] * 3
+    batches = [(id_, 0, [b"x"]) for id_ in range(4)]
+    names = list(enumerate([longest, *refused]))
+    data, segments = journal_format.encode_group(HEADER, 4096, 4096, batches, names)
+    assert [(s.ledger_id, s.bodies(0, 0)) for s in segments] == [(id_, [b"x"]) for id_ in range(4)]
+    header = journal_format.decode_group_header(data, HEADER.journal_id, 4096)
+    assert header is not None
+    assert header.end == 4096 + len(data)
+    runs = journal_format.decode_runs(data, HEADER, header)
+    assert runs == [*(Run(id_, 0, 1) for id_ in range(4)), Run(0, META_ENTRY_ID, 1)]
 
 
 # ---- entry log

@@ -17,6 +17,7 @@ from geminga.bookie.journal.headers import find_header
 from geminga.bookie.journal.journal_format import FILE_HEADERS_BYTES_MAX, GROUP_HEADER, GROUP_MAGIC
 from geminga.bookie.journal.scan import JournalScan, ScannedGroup
 from geminga.bookie.records.journal_position import JournalPosition
+from geminga.bookie.records.ledger_name import LedgerName
 from geminga.bookie.records.settings import BookieSettings
 from geminga.bookie.running.bookie import Bookie
 from geminga.errors import CorruptData
@@ -182,6 +183,34 @@ def test_a_file_that_ends_inside_its_last_group_gives_what_is_left_of_it() -> No
     assert contents(groups) == [*ONE, (7, 2, [b"x" * 100, b"y" * 100])]
     (damage,) = found.damages
     assert [(run.ledger_id, run.first, run.entries) for run in damage.lost] == [(7, 4, 1), (8, 6, 1)]
+
+
+NAME = LedgerName("data", "/managed-ledgers/t/n/persistent/orders")
+BEGIN = (9, 0, [b"first", b"second"])
+
+
+def with_name(*, followed: bool) -> tuple[SimDisk, int]:
+    """A journal with a ledger's beginning, and where the name stands in it."""
+    disk = SimDisk()
+    disk.make_directory("d")
+    files = JournalFiles(disk, "d", SETTINGS, journal_id=1, previous=JournalPosition(0, 0), free=[])
+    files.write([BEGIN], [(9, NAME)])
+    if followed:
+        files.write(TWO)
+    return disk, disk.read_file(JOURNAL).index(NAME.topic.encode())
+
+
+@pytest.mark.parametrize("followed", [False, True])
+def test_a_damaged_name_costs_no_entry(followed: bool) -> None:
+    disk, at = with_name(followed=followed)
+    groups, found = scan(disk)
+    wanted = [BEGIN, *TWO] if followed else [BEGIN]
+    assert (contents(groups), groups[0].names, found.damages) == (wanted, {9: NAME}, [])
+    disk.flip_bit(JOURNAL, at, 0)
+    groups, found = scan(disk)
+    assert (contents(groups), groups[0].names) == (wanted, {})
+    assert [damage.lost for damage in found.damages] == ([()] if followed else [])
+    assert (found.torn_bytes > 0) == (not followed)
 
 
 def test_a_length_that_no_file_has_is_not_believed() -> None:

@@ -17,6 +17,7 @@ from geminga.bookie.journal.inventory import JournalInventory
 from geminga.bookie.journal.journal_format import FileHeader, encode_file_header, encode_group
 from geminga.bookie.records.file_names import journal_path
 from geminga.bookie.records.journal_position import JournalPosition
+from geminga.bookie.records.ledger_name import LedgerName
 from geminga.bookie.records.segment_map import SegmentMap
 from geminga.bookie.records.settings import BookieSettings
 from geminga.bookie.recovery import directory_replay, index_rebuild
@@ -159,7 +160,7 @@ def test_footer_and_scan_agree() -> None:
             cache.add(segment)
     settings = BookieSettings(row_entries_max=7)
     writer = EntryLogWriter(disk, "logs", settings, next_log_id=4)
-    rows = writer.write(cache, {5: "a/topic"})
+    rows = writer.write(cache, {5: LedgerName("data", "a/topic")})
     file = disk.open("logs/00000000000000000004.log")
     assert read_footer(file) is None
     assert listed(read_rows(file, 4, row_entries_max=7)) == listed(rows)

@@ -109,9 +109,9 @@ async def test_a_slow_journal_does_not_hold_the_receipts_of_another(tmp_path: Pa
             files = bookie._journals.of(3).files
             write = files.write
 
-            def write_late(batches: Sequence[tuple[int, int, list[bytes]]]) -> Any:
+            def write_late(batches: Sequence[tuple[int, int, list[bytes]]], names: Sequence[Any]) -> Any:
                 assert let_go.wait(SECONDS_MAX)
-                return write(batches)
+                return write(batches, names)
 
             files.write = write_late  # type: ignore[method-assign]
             slow.writer.append(b"waits")
