@@ -100,7 +100,7 @@ def damage(directory: Path, ledger_id: int) -> None:
     for path in sorted(directory.rglob("*.log"), reverse=True):
         file = RealDisk().open(str(path))
         for record in walk_records(file, 64, file.size()):
-            if not isinstance(record, LogRecord) or record.ledger_id != ledger_id:
+            if not isinstance(record, LogRecord) or record.is_name or record.ledger_id != ledger_id:
                 continue
             with path.open("r+b") as raw:
                 raw.seek(record.end - 10)

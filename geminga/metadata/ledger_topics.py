@@ -20,11 +20,9 @@ def topic_of_ledger(metadata: MetadataStore, ledger_id: int) -> str:
     if record is None:
         return ""
     purpose = "" if record.purpose == "data" else f", {record.purpose}"
-    return topic_text(record) + purpose
+    return topic_text(record.topic) + purpose
 
 
-def topic_text(record: records.LedgerRecord) -> str:
-    """The topic's name as users know it."""
-    if record.topic.startswith(f"{records.MANAGED_LEDGERS}/"):
-        return str(records.topic_of(record.topic))
-    return record.topic
+def topic_text(path: str) -> str:
+    """The name, as users know it, of the topic with this path."""
+    return str(records.topic_of(path)) if path.startswith(f"{records.MANAGED_LEDGERS}/") else path

@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 
 import trio
 
+from geminga.bookie.offline.ledger_names import LedgerName, ledger_names
+from geminga.bookie.records.file_names import entry_log_directory, journal_directory
 from geminga.bookie.records.settings import BookieSettings
 from geminga.bookie.running.bookie import Bookie, LedgerPlace
 from geminga.errors import CorruptData, LedgerNotFound, StorageError
@@ -132,13 +134,14 @@ class BookieWorld:
     # ---- what scripts do
 
     def create(self, bookie: Bookie, ledger_id: int) -> SimLedger:
-        ledger = self.ledgers[ledger_id] = SimLedger(ledger_id)
+        ledger, name = SimLedger(ledger_id), _name_of(ledger_id)
+        self.ledgers[ledger_id] = ledger
         ledger.writer = bookie.create_ledger(
             ledger_id,
             on_durable=ledger.on_durable,
             on_failed=ledger.on_failed,
-            topic=f"topic-{ledger_id}",
-            purpose="data",
+            topic=name.topic,
+            purpose=name.purpose,
         )
         return ledger
 
@@ -233,6 +236,9 @@ class BookieWorld:
     def _check_once(self) -> dict[int, int]:
         self.forget_writers()
         lasts: dict[int, int] = {}
+        # A name may be torn off an entry that nobody was told of.
+        promised = {ledger_id for ledger_id, ledger in self.ledgers.items() if ledger.durable >= 0}
+        unnamed = promised - self._names()
 
         async def look() -> None:
             with trio.fail_after(HANG_S):
@@ -252,7 +258,19 @@ class BookieWorld:
                     lasts[new] = 2
 
         run_deterministically(self.seed, look)
+        unnamed |= promised - self._names()
+        unnamed &= {ledger_id for ledger_id, last in lasts.items() if last >= 0}
+        promise(not unnamed, f"ledgers {unnamed} have no name")
         return lasts
+
+    def _names(self) -> set[int]:
+        """The ledgers that the files name without an index, and rightly."""
+        journals = [journal_directory(each) for each in self.layout.journal_directories()]
+        entry_logs = [entry_log_directory(each) for each in self.layout.ledger_directories()]
+        names = ledger_names(self.disk, journals, entry_logs)
+        for ledger_id, name in names.items():
+            promise(name == _name_of(ledger_id), f"ledger {ledger_id} is called {name}")
+        return set(names)
 
     async def _check_ledger(self, bookie: Bookie, ledger: SimLedger) -> int:
         ledger_id, last = ledger.ledger_id, bookie.last_entry_id(ledger.ledger_id)
@@ -273,6 +291,10 @@ class BookieWorld:
             forgotten = _can_be_created(bookie, ledger_id) and not self.index_lost
             promise(not forgotten, f"the fence of {ledger_id} is forgotten")
         return last
+
+
+def _name_of(ledger_id: int) -> LedgerName:
+    return LedgerName(("data", "cursor", "bucket")[ledger_id % 3], f"topic-{ledger_id}")
 
 
 def _entries_counted(bookie: Bookie) -> int:

@@ -2,12 +2,16 @@
 
     file    := header (64 bytes) record* footer trailer (32 bytes)
     footer  := ledger count u32 | ledger* | row count u32 | row*
-    ledger  := ledger id u64 | entries u32 | record bytes u64 | topic length u16 | topic (UTF-8)
+    ledger  := ledger id u64 | entries u32 | record bytes u64 | length u16 | name (`records/ledger_name.py`)
     row     := ledger id u64 | first entry u64 | length u32 | the index row's value
     trailer := magic | footer offset u64 | footer length u64 | crc of the footer u32 | crc of the trailer u32
 
-Records are those of `bookie/records/records.py`. Footer and trailer are there once the log is closed; a log
-without them was being written when its process ended, and its records are found one after the other.
+Records are those of `bookie/records/records.py`, and before the first entry of each ledger in the log its
+name, if it is known. Footer and trailer are there once the log is closed; a log without them was being
+written when its process ended, and its records are found one after the other.
+
+In version 1 there were no names among the records, and in the footer a topic stood instead of a name. The
+trailer says by its magic of which version the footer is, since the header may be damaged.
 """
 
 from __future__ import annotations
@@ -17,14 +21,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from geminga.bookie.index.index_format import Row, Usage, decode_row, encode_row
+from geminga.bookie.records.ledger_name import NAMELESS, LedgerName, decode_name, encode_name
 from geminga.bookie.records.records import crc32c
 
-VERSION: Final = 1
+VERSION: Final = 2
 MAGIC: Final = b"GEMELOG\0"
 _HEADER: Final = struct.Struct(">8sIQI")
 """magic | version | log id | crc"""
 HEADER_BYTES: Final = 64
-TRAILER_MAGIC: Final = b"GEMELFT\0"
+TRAILER_MAGICS: Final = (b"GEMELFT\0", b"GEMELF2\0")
+"""Of a log of version 1, and of version 2."""
 _TRAILER: Final = struct.Struct(">8sQQII")
 TRAILER_BYTES: Final = _TRAILER.size
 _CRC: Final = struct.Struct(">I")
@@ -35,7 +41,8 @@ _ROW: Final = struct.Struct(">QQI")
 
 class FooterLedger(NamedTuple):
     usage: Usage
-    topic: str
+    name: LedgerName
+    """Empty texts for what is not known."""
 
 
 class Footer(NamedTuple):
@@ -53,11 +60,11 @@ def encode_header(log_id: int) -> bytes:
 
 
 def decode_header(data: bytes) -> int | None:
-    """The log id; None if these are not the first bytes of an entry log of this version."""
+    """The log id; None if these are not the first bytes of an entry log of a version that is known."""
     if len(data) < _HEADER.size:
         return None
     magic, version, log_id, crc = _HEADER.unpack_from(data)
-    if magic != MAGIC or version != VERSION or crc != crc32c(data[: _HEADER.size - _CRC.size]):
+    if magic != MAGIC or not 1 <= version <= VERSION or crc != crc32c(data[: _HEADER.size - _CRC.size]):
         return None
     return int(log_id)
 
@@ -65,26 +72,35 @@ def decode_header(data: bytes) -> int | None:
 def encode_footer(offset: int, ledgers: Mapping[int, FooterLedger], rows: Sequence[tuple[int, Row]]) -> bytes:
     """Footer and trailer, to be written at `offset`."""
     parts = [_COUNT.pack(len(ledgers))]
-    for ledger_id, (usage, topic) in sorted(ledgers.items()):
-        name = topic.encode()
-        parts += (_LEDGER.pack(ledger_id, *usage, len(name)), name)
+    for ledger_id, (usage, name) in sorted(ledgers.items()):
+        encoded = encode_name(name) if any(name) else b""
+        parts += (_LEDGER.pack(ledger_id, *usage, len(encoded)), encoded)
     parts.append(_COUNT.pack(len(rows)))
     for ledger_id, row in rows:
         value = encode_row(row)
         parts += (_ROW.pack(ledger_id, row.first, len(value)), value)
     footer = b"".join(parts)
-    trailer = _TRAILER.pack(TRAILER_MAGIC, offset, len(footer), crc32c(footer), 0)[: -_CRC.size]
+    trailer = _TRAILER.pack(TRAILER_MAGICS[VERSION - 1], offset, len(footer), crc32c(footer), 0)[: -_CRC.size]
     return footer + trailer + _CRC.pack(crc32c(trailer))
 
 
-def decode_trailer(data: bytes) -> tuple[int, int, int] | None:
-    """(footer offset, footer length, footer crc) from a log's last bytes; None if it was not closed."""
+class Trailer(NamedTuple):
+    """Where a log's footer is, what its checksum is, and of which version it is."""
+
+    offset: int
+    length: int
+    crc: int
+    version: int
+
+
+def decode_trailer(data: bytes) -> Trailer | None:
+    """From a log's last bytes; None if it was not closed."""
     if len(data) < TRAILER_BYTES:
         return None
     magic, offset, length, footer_crc, crc = _TRAILER.unpack(data[-TRAILER_BYTES:])
-    if magic != TRAILER_MAGIC or crc != crc32c(data[-TRAILER_BYTES : -_CRC.size]):
+    if magic not in TRAILER_MAGICS or crc != crc32c(data[-TRAILER_BYTES : -_CRC.size]):
         return None
-    return offset, length, footer_crc
+    return Trailer(offset, length, footer_crc, TRAILER_MAGICS.index(magic) + 1)
 
 
 def looks_like_trailer(data: bytes, size: int) -> bool:
@@ -95,31 +111,41 @@ def looks_like_trailer(data: bytes, size: int) -> bool:
         return False
     magic, offset, length, _, _ = _TRAILER.unpack(data)
     fits: bool = length > 0 and offset + length + TRAILER_BYTES == size
-    return magic == TRAILER_MAGIC or fits
+    return magic in TRAILER_MAGICS or fits
 
 
-def decode_footer(data: bytes) -> Footer:
-    """`data` is a footer whose crc was right."""
-    ledgers, position = _decode_ledgers(data)
-    return Footer(ledgers, list(_decode_rows(data, position)))
+class FooterBytes(NamedTuple):
+    """A footer whose checksum was right, not decoded."""
+
+    version: int
+    data: bytes
 
 
-def read_footer_piecewise(data: bytes) -> tuple[dict[int, FooterLedger], Iterator[tuple[int, Row]]]:
+def decode_footer(footer: FooterBytes) -> Footer:
+    ledgers, position = _decode_ledgers(footer)
+    return Footer(ledgers, list(_decode_rows(footer.data, position)))
+
+
+def read_footer_piecewise(
+    footer: FooterBytes,
+) -> tuple[dict[int, FooterLedger], Iterator[tuple[int, Row]]]:
     """The same, the rows one at a time: there may be hundreds of thousands."""
-    ledgers, position = _decode_ledgers(data)
-    return ledgers, _decode_rows(data, position)
+    ledgers, position = _decode_ledgers(footer)
+    return ledgers, _decode_rows(footer.data, position)
 
 
-def _decode_ledgers(data: bytes) -> tuple[dict[int, FooterLedger], int]:
+def _decode_ledgers(footer: FooterBytes) -> tuple[dict[int, FooterLedger], int]:
+    version, data = footer
     (count,) = _COUNT.unpack_from(data)
     position = _COUNT.size
     ledgers = {}
     for _ in range(count):
         ledger_id, entries, record_bytes, name_bytes = _LEDGER.unpack_from(data, position)
         position += _LEDGER.size
-        topic = data[position : position + name_bytes].decode()
+        text = data[position : position + name_bytes]
+        name = decode_name(text) if version > 1 else LedgerName("", text.decode())
         position += name_bytes
-        ledgers[ledger_id] = FooterLedger(Usage(entries, record_bytes), topic)
+        ledgers[ledger_id] = FooterLedger(Usage(entries, record_bytes), name or NAMELESS)
     return ledgers, position
 
 

@@ -72,7 +72,7 @@ def is_closed(
         if looks_like_trailer(tail, size):
             remarks.append(f"{file.path}: the trailer at offset {size - TRAILER_BYTES} is damaged")
         return False
-    offset, length, crc = trailer
+    offset, length, crc, _ = trailer
     if offset + length + TRAILER_BYTES != size:
         return False
     if length <= footer_bytes_max and _checksum(file, offset, length) != crc:

@@ -10,10 +10,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 
+from geminga.bookie.entry_logs.entry_log_format import FooterBytes
 from geminga.bookie.entry_logs.log_ends import is_closed
-from geminga.bookie.entry_logs.scan import read_footer_bytes, records_bytes
+from geminga.bookie.entry_logs.scan import read_footer_bytes, read_names, records_bytes
 from geminga.bookie.index.index_format import Row
 from geminga.bookie.records.file_names import ENTRY_LOG_SUFFIX, entry_log_path, ids_in
+from geminga.bookie.records.ledger_name import LedgerName
 from geminga.bookie.records.records import Segment, compact, damaged_record
 from geminga.errors import CorruptData, StorageError
 from geminga.storage.disk import Disk, File
@@ -108,10 +110,15 @@ class EntryLogs:
         with self._pinned(log_id) as file:
             return records_bytes(file)
 
-    def footer_bytes(self, log_id: int) -> bytes | None:
+    def footer_bytes(self, log_id: int) -> FooterBytes | None:
         """A closed log's footer; None if it has none, or a damaged one."""
         with self._pinned(log_id) as file:
             return read_footer_bytes(file)
+
+    def names(self, log_id: int) -> dict[int, LedgerName]:
+        """Of the ledgers in a log; reads all of it if it has no footer."""
+        with self._pinned(log_id) as file:
+            return read_names(file, log_id)
 
     def delete(self, log_id: int) -> int:
         """Unlink a log; who reads it now reads on. Returns how long it was."""

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from geminga.bookie.entry_logs.entry_log_format import (
     HEADER_BYTES,
     TRAILER_BYTES,
     Footer,
+    FooterBytes,
     decode_footer,
     decode_header,
     decode_trailer,
+    read_footer_piecewise,
 )
 from geminga.bookie.index.index_format import Row
 from geminga.bookie.index.ledger_index import LedgerRow
+from geminga.bookie.records.ledger_name import META_ENTRY_ID, LedgerName, decode_name
 from geminga.bookie.records.records import RECORD_CRC, RECORD_HEAD, RECORD_PREFIX_BYTES, compact, crc32c
 from geminga.limits import ENTRY_BYTES_MAX
 from geminga.storage.disk import File
@@ -22,28 +27,29 @@ assert SCAN_BYTES > ENTRY_BYTES_MAX + RECORD_PREFIX_BYTES, "every record fits in
 
 def read_footer(file: File) -> Footer | None:
     """None if the log was not closed, or its footer is damaged: `scan_rows` finds the records then."""
-    data = read_footer_bytes(file)
-    return decode_footer(data) if data is not None else None
+    footer = read_footer_bytes(file)
+    return decode_footer(footer) if footer is not None else None
 
 
 def records_bytes(file: File) -> int:
-    """How long the log's records are in all; with the rest of an unfinished flush, if it was not closed."""
-    size = file.size()
-    trailer = decode_trailer(file.pread(max(0, size - TRAILER_BYTES), TRAILER_BYTES))
-    return max(0, (trailer[0] if trailer is not None else size) - HEADER_BYTES)
+    """How long the log's entries are in all; of a log that was not closed, all of its records."""
+    footer = read_footer_bytes(file)
+    if footer is None:
+        return max(0, file.size() - HEADER_BYTES)
+    # Without the names: they live as long as their log, and a log of short ledgers has as many of them.
+    return sum(ledger.usage.bytes for ledger in read_footer_piecewise(footer)[0].values())
 
 
-def read_footer_bytes(file: File) -> bytes | None:
-    """A footer whose checksum is right, not decoded."""
+def read_footer_bytes(file: File) -> FooterBytes | None:
     size = file.size()
     trailer = decode_trailer(file.pread(max(0, size - TRAILER_BYTES), TRAILER_BYTES))
     if trailer is None:
         return None
-    offset, length, crc = trailer
-    if offset + length + TRAILER_BYTES != size:
+    if trailer.offset + trailer.length + TRAILER_BYTES != size:
         return None
-    footer = file.pread(offset, length)
-    return footer if len(footer) == length and crc32c(footer) == crc else None
+    footer = file.pread(trailer.offset, trailer.length)
+    is_right = len(footer) == trailer.length and crc32c(footer) == trailer.crc
+    return FooterBytes(trailer.version, footer) if is_right else None
 
 
 def read_rows(file: File, log_id: int, *, row_entries_max: int) -> list[LedgerRow]:
@@ -71,9 +77,39 @@ def scan_rows(
         if ends:
             rows.append(LedgerRow(ledger_id, Row(first, log_id, begin, compact(ends))))
 
+    following = 0
+    for position, record_ledger, entry_id, length in _records(file, log_id, holes):
+        if entry_id == META_ENTRY_ID:
+            continue
+        is_next = record_ledger == ledger_id and entry_id == first + len(ends) and position == following
+        if not is_next or len(ends) == row_entries_max:
+            close_row()
+            ledger_id, first, begin, ends = record_ledger, entry_id, position, []
+        following = position + length
+        ends.append(following - begin)
+    close_row()
+    return rows
+
+
+def read_names(file: File, log_id: int) -> dict[int, LedgerName]:
+    """The names of the ledgers in a log: from its footer, else from its records."""
+    footer = read_footer_bytes(file)
+    if footer is not None:
+        return {id_: each.name for id_, each in read_footer_piecewise(footer)[0].items() if each.name.topic}
+    names = {}
+    for position, ledger_id, entry_id, length in _records(file, log_id, []):
+        if entry_id == META_ENTRY_ID:
+            body = file.pread(position + RECORD_PREFIX_BYTES, length - RECORD_PREFIX_BYTES)
+            if (name := decode_name(body)) is not None:
+                names[ledger_id] = name
+    return names
+
+
+def _records(file: File, log_id: int, holes: list[int] | None) -> Iterator[tuple[int, int, int, int]]:
+    """(offset, ledger id, entry id, length with its prefix) of each right record; see `scan_rows`."""
     # A header that is damaged does not matter, one of another log does.
     if decode_header(file.pread(0, HEADER_BYTES)) not in (log_id, None):
-        return rows
+        return
     position = HEADER_BYTES
     window, window_start = file.pread(position, SCAN_BYTES), position
     while True:
@@ -81,22 +117,14 @@ def scan_rows(
         if record is None and window_start != position:
             window, window_start = file.pread(position, SCAN_BYTES), position
             record = record_at(window, 0)
-        if record is None and holes is not None and (following := _following(file, position)):
-            close_row()
-            ledger_id, ends = -1, []
+        if record is not None:
+            yield (position, *record)
+            position += record[2]
+        elif holes is not None and (following := _following(file, position)):
             holes.append(position)
             position = following
-            continue
-        if record is None:
-            break
-        record_ledger, entry_id, length = record
-        if record_ledger != ledger_id or entry_id != first + len(ends) or len(ends) == row_entries_max:
-            close_row()
-            ledger_id, first, begin, ends = record_ledger, entry_id, position, []
-        position += length
-        ends.append(position - begin)
-    close_row()
-    return rows
+        else:
+            return
 
 
 def _following(file: File, position: int) -> int:

@@ -5,6 +5,7 @@ Blocking; one thread at a time.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -41,7 +42,7 @@ class LogSlices:
         self.damaged = False
         self.log_id = log_id
         self.names: dict[int, LedgerName] = {}
-        """Whose ledger is whose, as far as the log's footer knows. Filled by the first slice."""
+        """Whose ledger is whose, as far as the log says. Filled by the first slice."""
         self._logs = logs
         self._index = index
         self._slice_bytes = slice_bytes
@@ -118,12 +119,13 @@ class LogSlices:
             footer = None  # what lives in it can be read, or it is reported there
         if footer is not None:
             ledgers, rows = read_footer_piecewise(footer)
-            self.names = {
-                id_: LedgerName("", ledger.topic) for id_, ledger in ledgers.items() if ledger.topic
-            }
+            self.names = {id_: ledger.name for id_, ledger in ledgers.items() if ledger.name.topic}
             for ledger_id, row in rows:
                 living = index.lives_in(ledger_id, log_id) and index.has_row(ledger_id, row)
                 yield LedgerRow(ledger_id, row) if living else None
+        else:
+            with contextlib.suppress(StorageError):
+                self.names = self._logs.names(log_id)
 
     def _rows_of_index(self) -> Iterator[LedgerRow | None]:
         """The rest. A log may have no footer, and after a rebuild its rows may be cut in another way."""

@@ -14,8 +14,8 @@ from geminga.bookie.entry_logs.entry_log_format import (
 from geminga.bookie.index.index_format import Row, Usage
 from geminga.bookie.index.ledger_index import LedgerRow
 from geminga.bookie.records.file_names import entry_log_path
-from geminga.bookie.records.ledger_name import LedgerName
-from geminga.bookie.records.records import Segment, compact
+from geminga.bookie.records.ledger_name import META_ENTRY_ID, NAMELESS, LedgerName, encode_name
+from geminga.bookie.records.records import Segment, compact, pack_records
 from geminga.bookie.records.segment_map import SegmentMap
 from geminga.bookie.records.settings import BookieSettings
 from geminga.storage.disk import Disk, File
@@ -81,9 +81,7 @@ class EntryLogWriter:
         for ledger_id, row in self._rows:
             entries, record_bytes = ledgers[ledger_id].usage if ledger_id in ledgers else (0, 0)
             usage = Usage(entries + len(row.ends), record_bytes + row.ends[-1])
-            ledgers[ledger_id] = FooterLedger(
-                usage, self._names[ledger_id].topic if ledger_id in self._names else ""
-            )
+            ledgers[ledger_id] = FooterLedger(usage, self._names.get(ledger_id, NAMELESS))
         file.append(encode_footer(self._end, ledgers, self._rows))
         file.sync()
         file.close()
@@ -134,10 +132,19 @@ class EntryLogWriter:
             self.finish()
         if self._file is None:
             self._open_log()
-        # With its first row: the log may be closed before the ledger's last.
-        if ledger_id in self._known_names:
-            self._names[ledger_id] = self._known_names[ledger_id]
+        # With its first row: the log may be closed before the ledger's last, and it may never be closed.
+        if ledger_id in self._known_names and ledger_id not in self._names:
+            self._write_name(ledger_id, self._known_names[ledger_id])
         return _OpenRow(ledger_id, first, self._log_id, self._end)
+
+    def _write_name(self, ledger_id: int, name: LedgerName) -> None:
+        self._names[ledger_id] = name
+        if body := encode_name(name):
+            parts: list[bytes] = []
+            length = pack_records(ledger_id, META_ENTRY_ID, [body], parts)[-1]
+            self._parts.append(memoryview(b"".join(parts)))
+            self._end += length
+            self._parts_bytes += length
 
     def _close_row(self, row: _OpenRow | None, rows: list[LedgerRow]) -> None:
         if row is not None:

@@ -19,7 +19,7 @@ from geminga.bookie.entry_logs.entry_log_format import (
     looks_like_trailer,
 )
 from geminga.bookie.entry_logs.reader import EntryLogs
-from geminga.bookie.entry_logs.scan import SCAN_BYTES, read_footer, record_at
+from geminga.bookie.entry_logs.scan import SCAN_BYTES, read_footer, read_names, record_at
 from geminga.bookie.index.ledger_index import LedgerIndex
 from geminga.bookie.journal.headers import HeaderState
 from geminga.bookie.journal.inventory import JournalInventory
@@ -28,6 +28,7 @@ from geminga.bookie.journal.scan import JournalScan
 from geminga.bookie.records.file_names import entry_log_path
 from geminga.bookie.records.journal_position import JournalPosition
 from geminga.bookie.records.ledger_mapping import needed_from, place_of
+from geminga.bookie.records.ledger_name import META_ENTRY_ID, LedgerName, decode_name
 from geminga.bookie.records.records import RECORD_HEAD, RECORD_PREFIX_BYTES, Segment
 from geminga.storage.disk import Disk, File
 
@@ -39,6 +40,11 @@ class LogRecord(NamedTuple):
     ledger_id: int
     entry_id: int
     body_bytes: int
+
+    @property
+    def is_name(self) -> bool:
+        """No entry, but the ledger's name."""
+        return self.entry_id == META_ENTRY_ID
 
     @property
     def end(self) -> int:
@@ -97,7 +103,7 @@ class LogContents(NamedTuple):
 
     closed: bool
     ledgers: dict[int, tuple[int, int]]
-    topics: dict[int, str]
+    names: dict[int, LedgerName]
 
     @property
     def record_bytes(self) -> int:
@@ -113,17 +119,24 @@ def log_contents(disk: Disk, directory: str, log_id: int) -> LogContents:
             return LogContents(
                 True,
                 {id_: (ledger.usage.entries, ledger.usage.bytes) for id_, ledger in footer.ledgers.items()},
-                {id_: ledger.topic for id_, ledger in footer.ledgers.items() if ledger.topic},
+                {id_: ledger.name for id_, ledger in footer.ledgers.items() if ledger.name.topic},
             )
         ledgers: dict[int, tuple[int, int]] = {}
         for record in walk_records(file, HEADER_BYTES, file.size()):
             if isinstance(record, BadBytes):
                 break
+            if record.is_name:
+                continue
             entries, size = ledgers.get(record.ledger_id, (0, 0))
             ledgers[record.ledger_id] = entries + 1, size + record.end - record.offset
-        return LogContents(False, ledgers, {})
+        return LogContents(False, ledgers, read_names(file, log_id))
     finally:
         file.close()
+
+
+def name_at(file: File, record: LogRecord) -> LedgerName | None:
+    """What a record with `is_name` says; None if it is not one that can be read."""
+    return decode_name(file.pread(record.offset + RECORD_PREFIX_BYTES, record.body_bytes))
 
 
 def log_id_in_header(file: File) -> int | None:
@@ -140,7 +153,7 @@ def footer_of(file: File) -> tuple[Footer | None, BadBytes | None]:
     trailer = file.pread(max(0, size - TRAILER_BYTES), TRAILER_BYTES)
     place = decode_trailer(trailer)
     if place is not None:
-        return None, BadBytes(place[0], place[1])
+        return None, BadBytes(place.offset, place.length)
     if looks_like_trailer(trailer, size):
         return None, BadBytes(size - TRAILER_BYTES, TRAILER_BYTES)
     return None, None
@@ -150,7 +163,7 @@ def records_end(file: File) -> int:
     """Where a closed log's records end and its footer begins; the file's end for another one."""
     size = file.size()
     place = decode_trailer(file.pread(max(0, size - TRAILER_BYTES), TRAILER_BYTES))
-    return place[0] if place is not None else size
+    return place.offset if place is not None else size
 
 
 def walk_records(

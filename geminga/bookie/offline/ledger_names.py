@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from geminga.bookie.entry_logs.entry_log_format import read_footer_piecewise
-from geminga.bookie.entry_logs.scan import read_footer_bytes
+from geminga.bookie.entry_logs.scan import read_names
 from geminga.bookie.journal.scan import JournalScan
 from geminga.bookie.offline.inspection import JournalFile, entry_log_ids, journal_files
 from geminga.bookie.records.file_names import entry_log_path
@@ -54,13 +53,10 @@ def _names_in_journal(disk: Disk, journal: JournalFile) -> Iterator[tuple[int, L
 def _names_in_log(disk: Disk, directory: str, log_id: int) -> Iterator[tuple[int, LedgerName]]:
     file = disk.open(entry_log_path(directory, log_id))
     try:
-        footer = read_footer_bytes(file)
+        for ledger_id, name in read_names(file, log_id).items():
+            yield ledger_id, name._replace(topic=_path_of(name.topic))
     finally:
         file.close()
-    if footer is not None:
-        for ledger_id, ledger in read_footer_piecewise(footer)[0].items():
-            if ledger.topic:
-                yield ledger_id, LedgerName("", _path_of(ledger.topic))
 
 
 def _path_of(topic: str) -> str:

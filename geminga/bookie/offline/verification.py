@@ -121,6 +121,8 @@ class Verification:
                     record = BadBytes(bad_runs[-1].offset, bad_runs.pop().length + record.length)
                 bad_runs.append(record)
                 continue
+            if record.is_name:
+                continue
             counts.log_records += 1
             before = seen.get(record.ledger_id, Usage(0, 0))
             seen[record.ledger_id] = Usage(before.entries + 1, before.bytes + record.end - record.offset)

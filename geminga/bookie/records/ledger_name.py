@@ -26,6 +26,10 @@ class LedgerName(NamedTuple):
     topic: str
 
 
+NAMELESS: Final = LedgerName("", "")
+"""What is known of a ledger of which nothing is known."""
+
+
 def encode_name(name: LedgerName) -> bytes:
     """The body of a meta record; b"" for a name that cannot be written: it is too long, or no UTF-8. That
     must keep no entry from being written.

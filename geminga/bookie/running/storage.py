@@ -7,6 +7,7 @@ entry log synced, then index and mark in one synced batch, then the journal let 
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
@@ -244,11 +245,24 @@ class LedgerStorage:
         space: nothing has changed then.
         """
         async with self._log_lock:
-            new = await self.disk.run(self._write, records, dict(self.topics))
+            names = await self.disk.run(self._names_in_logs, records)
+            new = await self.disk.run(self._write, records, names | self.names)
             async with self._index_lock:
                 for each in new:
                     self._unreadable -= await self.disk.run(replace_rows, self._index, each)
         return records.entries
+
+    def _names_in_logs(self, records: SegmentMap) -> dict[int, LedgerName]:
+        """What the logs that the index has these entries in say of their ledgers."""
+        names: dict[int, LedgerName] = {}
+        logs: set[int] = set()
+        for ledger_id, segments in records.sorted_segments():
+            rows = (self._index.find(ledger_id, segment.first) for segment in segments)
+            logs |= {row.log_id for row in rows if row is not None and not row.lost}
+        for log_id in logs:
+            with contextlib.suppress(StorageError):
+                names |= self._logs.names(log_id)
+        return names
 
     def _delete_dead_logs(self) -> int:
         if self._kept:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterator, Set
@@ -11,17 +12,19 @@ from typing import Any
 
 from geminga.bookie.index.database import NOTE
 from geminga.bookie.index.ledger_index import LedgerIndex
+from geminga.bookie.offline.ledger_names import ledger_names
 from geminga.bookie.records.file_names import (
     entry_log_directory,
     entry_log_path,
     journal_directory,
     journal_path,
 )
+from geminga.bookie.records.ledger_name import NAMELESS, LedgerName
 from geminga.bookie.running.directory_cookies import claim_directories, index_directory
 from geminga.bookie.running.directory_lists import COOKIE, DirectoryLists, ForeignLists, absolute
 from geminga.cli.arguments.data_directory import default_data_dir
 from geminga.cli.arguments.parser import Parser
-from geminga.errors import CorruptData, StorageError
+from geminga.errors import CorruptData, InvalidName, StorageError
 from geminga.managed_ledger.orphans import unrecorded_ledgers
 from geminga.metadata import ledger_topics, records
 from geminga.metadata.bookie_directories import recorded_directories
@@ -165,8 +168,11 @@ class StoppedBookie:
         return indexes
 
     def ledger_records(self) -> LedgerRecords:
-        """Whose the ledgers are, by the metadata."""
-        return LedgerRecords(self._opened_metadata())
+        """Whose the ledgers are, by the metadata, and by the bookie's files where that does not say."""
+        return LedgerRecords(None if self.metadata_damage else self._opened_metadata(), self._ledger_names)
+
+    def _ledger_names(self) -> dict[int, LedgerName]:
+        return ledger_names(self.disk, self.journals, [place.entry_logs for place in self.ledgers])
 
     def entry_log(self, log_id: int) -> str:
         """The path of the log with this id; StorageError if that is in several directories."""
@@ -190,8 +196,12 @@ class StoppedBookie:
 class LedgerRecords:
     """The metadata's view of the ledgers; empty if there is no metadata."""
 
-    def __init__(self, store: MetadataStore | None) -> None:
+    def __init__(
+        self, store: MetadataStore | None, names_in_files: Callable[[], dict[int, LedgerName]]
+    ) -> None:
+        """`names_in_files` is asked once a ledger has no record."""
         self._store = store
+        self._names_in_files = functools.cache(names_in_files)
 
     @property
     def is_there(self) -> bool:
@@ -202,10 +212,18 @@ class LedgerRecords:
         stored = self._store.get(path) if self._store is not None else None
         return records.decode(LedgerRecord, stored.value, path) if stored is not None else None
 
+    def name(self, ledger_id: int) -> LedgerName:
+        """Purpose, and the topic's name as users know it: by the metadata, else by the bookie's files; empty
+        if neither says.
+        """
+        record = self.get(ledger_id)
+        found = record if record is not None else self._names_in_files().get(ledger_id, NAMELESS)
+        return LedgerName(found.purpose, topic_text(found.topic))
+
     def topic_of(self, ledger_id: int) -> str:
-        """The topic's name as users know it; "" if the metadata does not say."""
+        """The topic's name as users know it; "" if nothing says."""
         try:
-            return topic_text(self.get(ledger_id))
+            return self.name(ledger_id).topic
         except StorageError:
             return ""
 
@@ -227,16 +245,19 @@ class LedgerRecords:
             topic = topics[path]
             for info in topic.ledgers if topic is not None else ():
                 if info.ledger_id == ledger_id and info.closed_ms:
-                    yield topic_text(record), ledger_id, info.entries
+                    yield topic_text(record.topic), ledger_id, info.entries
 
     def ids(self) -> list[int]:
         names = self._store.children(records.LEDGERS) if self._store is not None else []
         return [records.ledger_id_of(name) for name in names]
 
 
-def topic_text(record: LedgerRecord | None) -> str:
-    """The topic's name as users know it."""
-    return ledger_topics.topic_text(record) if record is not None else ""
+def topic_text(path: str) -> str:
+    """The topic's name as users know it; the path itself if it is none of a topic."""
+    try:
+        return ledger_topics.topic_text(path)
+    except InvalidName:
+        return path
 
 
 def directory_of(flags: argparse.Namespace) -> StoppedBookie:

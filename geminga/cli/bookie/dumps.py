@@ -18,12 +18,14 @@ from geminga.bookie.offline.inspection import (
     BadBytes,
     footer_of,
     log_id_in_header,
+    name_at,
     records_end,
     unflushed,
     walk_records,
 )
 from geminga.bookie.records.file_names import ENTRY_LOG_SUFFIX, JOURNAL_SUFFIX, parse_id
 from geminga.bookie.records.ledger_mapping import place_of
+from geminga.bookie.records.ledger_name import NAMELESS, LedgerName
 from geminga.bookie.records.records import Segment
 from geminga.cli.arguments.options import count
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
@@ -33,7 +35,6 @@ from geminga.cli.bookie.directory import (
     add_json,
     directory_of,
     file_in,
-    topic_text,
 )
 from geminga.errors import LedgerNotFound, ProtocolError, StorageError
 from geminga.storage.disk import File, RealDisk
@@ -78,6 +79,9 @@ def _dump_log(file: File, *, as_json: bool) -> int:
             else:
                 print(f"{record.offset:>12} {record.length} bytes that are no right record")
             continue
+        if record.is_name:
+            _print_name(record.offset, record.ledger_id, name_at(file, record), as_json=as_json)
+            continue
         records += 1
         if as_json:
             print(
@@ -103,8 +107,20 @@ def _dump_log(file: File, *, as_json: bool) -> int:
 
 def _print_footer(footer: Footer) -> None:
     print(f"footer: {len(footer.ledgers)} ledgers, {len(footer.rows)} rows")
-    for ledger_id, (usage, topic) in sorted(footer.ledgers.items()):
-        print(f"  ledger {ledger_id}: {usage.entries} entries, {usage.bytes} bytes, topic {topic or '-'}")
+    for ledger_id, (usage, name) in sorted(footer.ledgers.items()):
+        print(f"  ledger {ledger_id}: {usage.entries} entries, {usage.bytes} bytes, {_name_text(name)}")
+
+
+def _name_text(name: LedgerName) -> str:
+    return f"topic {name.topic or '-'}" + (f" ({name.purpose})" if name.purpose else "")
+
+
+def _print_name(place: int, ledger_id: int, name: LedgerName | None, *, as_json: bool) -> None:
+    name = name or NAMELESS
+    if as_json:
+        print(json.dumps({"offset": place, "ledger": ledger_id, **name._asdict()}))
+    else:
+        print(f"{place:>12} {ledger_id:>10}  {_name_text(name)}")
 
 
 # ---- dump-journal
@@ -138,6 +154,11 @@ def _dump_journal(file: File, *, as_json: bool) -> int:
     groups = entries = 0
     for group in scan.groups(0):
         groups += 1
+        for ledger_id, name in group.names.items():
+            if as_json:
+                print(json.dumps({"end": group.end, "ledger": ledger_id, **name._asdict()}))
+            else:
+                print(f"{group.end:>12} {ledger_id:>10}  {_name_text(name)}")
         for segment in group.segments:
             entries += len(segment.ends)
             if as_json:
@@ -184,23 +205,23 @@ def entry(parser: Parser, arguments: Sequence[str]) -> int:
     flags = parser.parse_strictly(arguments)
     with directory_of(flags) as stopped:
         place, body = _find(stopped, flags.ledger, flags.entry)
-        record = stopped.ledger_records().get(flags.ledger)
+        name = stopped.ledger_records().name(flags.ledger)
     if flags.raw:
         sys.stdout.buffer.write(body)
         return EXIT_OK
-    is_message = record is None or record.purpose == "data"
+    is_message = name.purpose in ("", "data")
     metadata = dict(_metadata(body)) if is_message else {}
     if flags.json:
         facts = {"ledger": flags.ledger, "entry": flags.entry, "place": place, "bytes": len(body)}
-        owner = {"topic": topic_text(record), "purpose": record.purpose} if record is not None else {}
+        owner = {"topic": name.topic, "purpose": name.purpose} if name.topic else {}
         print(json.dumps({**facts, **owner, "metadata": metadata, "hex": body.hex()}))
         return EXIT_OK
     print(f"entry {flags.entry} of ledger {flags.ledger}: {len(body)} bytes")
     print(f"  place     {place}")
-    if record is not None:
-        print(f"  topic     {topic_text(record)} ({record.purpose})")
-    for name, value in metadata.items():
-        print(f"  {name}: {value}")
+    if name.topic:
+        print(f"  topic     {name.topic}" + (f" ({name.purpose})" if name.purpose else ""))
+    for field, value in metadata.items():
+        print(f"  {field}: {value}")
     print()
     for line in hex_lines(body[:HEX_BYTES_MAX]):
         print(line)

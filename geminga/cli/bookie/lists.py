@@ -28,7 +28,6 @@ from geminga.cli.bookie.directory import (
     add_data_dir,
     add_json,
     directory_of,
-    topic_text,
 )
 
 _LEDGER = "{:>10} {:>10} {:>14} {:>9}  {:8} {:18} {:14} {}"
@@ -100,12 +99,13 @@ def _ledger_rows(
     states = {ledger_id: state for index in indexes for ledger_id, state in index.states.items()}
     for ledger_id in sorted({*logs, *journal_entries, *states, *names.ids()}):
         record = names.get(ledger_id)
+        name = names.name(ledger_id)
         recorded = record.state if record is not None else "no record" if names.is_there else "-"
         rows.append(
             {
                 "ledger": ledger_id,
-                "topic": topic_text(record),
-                "purpose": record.purpose if record is not None else "",
+                "topic": name.topic,
+                "purpose": name.purpose,
                 "state": _state(states.get(ledger_id), recorded),
                 "entries": entries.get(ledger_id, 0),
                 "bytes": sizes.get(ledger_id, 0),

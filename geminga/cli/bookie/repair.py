@@ -51,8 +51,7 @@ def verify(parser: Parser, arguments: Sequence[str]) -> int:
             print("... more are counted only")
 
     with directory_of(flags) as stopped:
-        names = None if stopped.metadata_damage else stopped.ledger_records()
-        verification = Verification(stopped.disk, show, names.topic_of if names else lambda _: "")
+        verification = Verification(stopped.disk, show, stopped.ledger_records().topic_of)
         if stopped.metadata_damage:
             path = os.path.join(stopped.data_dir, METADATA)
             text = f"{stopped.metadata_damage.removeprefix(path + ': ')}; only a backup has what it said"

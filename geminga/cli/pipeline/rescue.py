@@ -61,7 +61,7 @@ def _held(directories: Sequence[str]) -> Iterator[None]:
 def _plain(flags: argparse.Namespace) -> tuple[list[Held], list[Hole]]:
     import pyarrow as pa
 
-    from geminga.pipeline.buckets.rescue import ledgers_in, owned, rescued_batches, take_inventory
+    from geminga.pipeline.buckets.rescue import all_topics, ledgers_in, owned, rescued_batches, take_inventory
     from geminga.pipeline.buckets.rescue_columns import ENTRIES
     from geminga.pipeline.buckets.rescue_files import plan
     from geminga.storage.disk import RealDisk
@@ -69,14 +69,15 @@ def _plain(flags: argparse.Namespace) -> tuple[list[Held], list[Hole]]:
     known = plan(RealDisk(), flags.data_dir)
     tell(f"{len(known.slices)} slices of files")
     inventories = [take_inventory(RealDisk(), part) for part in known.slices]
+    topics = all_topics(known, inventories)
     if flags.out:
         with WholeDirectory(flags.out) as directory:
             for number, (part, own) in enumerate(zip(known.slices, owned(inventories), strict=True)):
-                batches = list(rescued_batches(RealDisk(), part, own, known.topics))
+                batches = list(rescued_batches(RealDisk(), part, own, topics))
                 if batches:
                     directory.write(f"part-{number:05d}", pa.Table.from_batches(batches, ENTRIES))
     holes = known.holes + [hole for inventory in inventories for hole in inventory.holes]
-    return ledgers_in(inventories, known.topics), holes
+    return ledgers_in(inventories, topics), holes
 
 
 def _spark(flags: argparse.Namespace) -> tuple[list[Held], list[Hole]]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from geminga.pipeline.buckets.rescue_columns import EntryColumns
-from geminga.pipeline.buckets.rescue_files import Hole, Slice, plan, read_slice
+from geminga.pipeline.buckets.rescue_files import Hole, Plan, Slice, plan, read_slice
 from geminga.storage.disk import Disk
 
 BATCH_BYTES_MAX: Final = 32 << 20
@@ -28,15 +28,26 @@ class Inventory(NamedTuple):
     entries: dict[int, bytes]
     """Entry ids by ledger, each a serialised `BitMap64`."""
     holes: list[Hole]
+    topics: dict[int, str]
+    """By ledger, as far as the slice itself names it."""
 
 
 def take_inventory(disk: Disk, part: Slice) -> Inventory:
     """Reads and checks all of the slice."""
     ledgers: dict[int, BitMap64] = defaultdict(BitMap64)
     holes: list[Hole] = []
-    for entry in read_slice(disk, part, holes):
+    topics: dict[int, str] = {}
+    for entry in read_slice(disk, part, holes, topics):
         ledgers[entry.ledger_id].add(entry.entry_id)
-    return Inventory({ledger_id: ids.serialize() for ledger_id, ids in ledgers.items()}, holes)
+    return Inventory({ledger_id: ids.serialize() for ledger_id, ids in ledgers.items()}, holes, topics)
+
+
+def all_topics(known: Plan, inventories: Iterable[Inventory]) -> dict[int, str]:
+    """By ledger, as far as any file names it."""
+    topics = dict(known.topics)
+    for inventory in inventories:
+        topics |= inventory.topics
+    return topics
 
 
 def owned(inventories: Sequence[Inventory]) -> list[dict[int, bytes]]:
@@ -81,8 +92,9 @@ def rescue_batches(disk: Disk, directories: Sequence[str], holes: list[Hole]) ->
     inventories = [take_inventory(disk, part) for part in known.slices]
     holes += known.holes
     holes += (hole for inventory in inventories for hole in inventory.holes)
+    topics = all_topics(known, inventories)
     for part, own in zip(known.slices, owned(inventories), strict=True):
-        yield from rescued_batches(disk, part, own, known.topics)
+        yield from rescued_batches(disk, part, own, topics)
 
 
 class Held(NamedTuple):

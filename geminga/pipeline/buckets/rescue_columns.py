@@ -34,7 +34,7 @@ ENTRIES: Final = pa.schema(
     ]
 )
 """`body` is the entry as it was stored; from `payload_at` on is what the client sent, compressed and with all
-messages of a batch. Of a property that is given twice the last counts. `topic` is null where no footer names
+messages of a batch. Of a property that is given twice the last counts. `topic` is null where no file names
 the ledger. What is not a message (a cursor's state, a bucket of the delayed index) has only its place and its
 bytes.
 """

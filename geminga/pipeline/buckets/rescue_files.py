@@ -1,8 +1,8 @@
 """A bookie's files, read without an index or metadata: which there are, and every whole record in them.
 
 Entry logs and journals are read record by record, each checked by its checksum; where one is damaged the next
-right one is searched. A topic is known where the footer of any entry log names its ledger. Nothing is
-written, and nothing needs to be right but the records themselves.
+right one is searched. A topic is known where any entry log or journal names its ledger. Nothing is written,
+and nothing needs to be right but the records themselves.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from geminga.bookie.offline.inspection import (
     walk_records,
 )
 from geminga.bookie.records.file_names import ENTRY_LOG_SUFFIX, JOURNAL_SUFFIX, parse_id
+from geminga.bookie.records.ledger_name import META_ENTRY_ID, decode_name
 from geminga.bookie.records.records import RECORD_PREFIX_BYTES
 from geminga.errors import GemingaError
 from geminga.metadata.records import topic_of
@@ -72,7 +73,7 @@ class Hole(NamedTuple):
 class Plan(NamedTuple):
     slices: list[Slice]
     topics: dict[int, str]
-    """By ledger, as far as a footer names it."""
+    """By ledger, as far as a footer names it. Whoever reads the slices may learn of more."""
     holes: list[Hole]
     """Footers that are damaged."""
 
@@ -102,8 +103,8 @@ def plan(disk: Disk, directories: Sequence[str]) -> Plan:
             if bad is not None:
                 holes.append(Hole(path, bad.offset, bad.length))
             for ledger_id, ledger in (footer.ledgers if footer is not None else {}).items():
-                if ledger.topic:
-                    topics[ledger_id] = _topic_name(ledger.topic)
+                if ledger.name.topic:
+                    topics[ledger_id] = _topic_name(ledger.name.topic)
             starts = sorted(row.offset for _, row in footer.rows) if footer is not None else []
             slices += _slices(path, starts, records_end(file))
         finally:
@@ -154,16 +155,25 @@ def _slices(path: str, starts: Sequence[int], end: int) -> Iterator[Slice]:
 # -- reading ----------------------------------------------------------------------------------------------
 
 
-def read_slice(disk: Disk, part: Slice, holes: list[Hole]) -> Iterator[Found]:
-    """Every whole record, in the order of the file; what is damaged is added to `holes`."""
+def read_slice(
+    disk: Disk, part: Slice, holes: list[Hole], topics: dict[int, str] | None = None
+) -> Iterator[Found]:
+    """Every whole record of an entry, in the order of the file; what is damaged is added to `holes`, what is
+    said of a ledger's topic to `topics`.
+    """
+    topics = topics if topics is not None else {}
     file = disk.open(part.path)
     try:
         if part.is_journal:
-            yield from _read_journal(file, part, holes)
+            records = _read_journal(file, part, holes, topics)
         else:
-            yield from _records(
-                file, part.begin, min(part.end, file.size()), holes, is_end_open=_is_open(file, part)
-            )
+            end, is_open = min(part.end, file.size()), _is_open(file, part)
+            records = _records(file, part.begin, end, holes, is_end_open=is_open)
+        for record in records:
+            if record.entry_id != META_ENTRY_ID:
+                yield record
+            elif (name := decode_name(record.body)) is not None:
+                topics[record.ledger_id] = _topic_name(name.topic)
     finally:
         file.close()
 
@@ -204,7 +214,7 @@ def _found(file: File, record: LogRecord) -> Found:
     return Found(record.ledger_id, record.entry_id, record.offset, body)
 
 
-def _read_journal(file: File, part: Slice, holes: list[Hole]) -> Iterator[Found]:
+def _read_journal(file: File, part: Slice, holes: list[Hole], topics: dict[int, str]) -> Iterator[Found]:
     journal_id = parse_id(os.path.basename(file.path), JOURNAL_SUFFIX)
     assert journal_id is not None
     header, state = find_header(file, journal_id)
@@ -215,6 +225,7 @@ def _read_journal(file: File, part: Slice, holes: list[Hole]) -> Iterator[Found]
         return
     scan = JournalScan(file, header, synced_end=part.synced_end)
     for group in scan.groups(0):
+        topics |= {ledger_id: _topic_name(name.topic) for ledger_id, name in group.names.items()}
         for segment in group.segments:
             offset = segment.start
             for entry_id, body in enumerate(segment.bodies(segment.first, segment.last), segment.first):

@@ -8,7 +8,14 @@ from typing import NamedTuple
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from geminga.pipeline.buckets.rescue import Held, ledgers_in, owned, rescued_batches, take_inventory
+from geminga.pipeline.buckets.rescue import (
+    Held,
+    all_topics,
+    ledgers_in,
+    owned,
+    rescued_batches,
+    take_inventory,
+)
 from geminga.pipeline.buckets.rescue_columns import ENTRIES
 from geminga.pipeline.buckets.rescue_files import Hole, Slice, plan
 from geminga.pipeline.spark.pieces import collect_each, each
@@ -39,12 +46,12 @@ def rescue(
     )
     inventories = [found[number] for number in range(len(known.slices))]
 
+    topics = all_topics(known, inventories)
+
     def read(_: int, item: tuple[Slice, dict[int, bytes]]) -> Iterator[pa.RecordBatch]:
         part, own = item
-        yield from rescued_batches(
-            RealDisk(), part, own, {id_: known.topics[id_] for id_ in own if id_ in known.topics}
-        )
+        yield from rescued_batches(RealDisk(), part, own, {id_: topics[id_] for id_ in own if id_ in topics})
 
     items: Sequence[tuple[Slice, dict[int, bytes]]] = list(zip(known.slices, owned(inventories), strict=True))
     holes = known.holes + [hole for inventory in inventories for hole in inventory.holes]
-    return Rescued(each(spark, items, read, ENTRIES), ledgers_in(inventories, known.topics), holes)
+    return Rescued(each(spark, items, read, ENTRIES), ledgers_in(inventories, topics), holes)

@@ -30,7 +30,9 @@ def topics_by_log(disk: SimDisk) -> dict[int, dict[int, str]]:
     for name in disk.list("logs"):
         footer = read_footer(disk.open(f"logs/{name}"))
         if footer is not None:
-            found[int(name.split(".")[0])] = {id_: ledger.topic for id_, ledger in footer.ledgers.items()}
+            found[int(name.split(".")[0])] = {
+                id_: ledger.name.topic for id_, ledger in footer.ledgers.items()
+            }
     return found
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geminga.bookie.entry_logs import entry_log_format as log_format
-from geminga.bookie.entry_logs.entry_log_format import Footer, FooterLedger
+from geminga.bookie.entry_logs.entry_log_format import Footer, FooterBytes, FooterLedger
 from geminga.bookie.index import index_format
 from geminga.bookie.index.index_format import Row, State, Usage
 from geminga.bookie.journal import journal_format
@@ -30,7 +30,8 @@ HEADER = FileHeader(3, 0x1122334455667788, 4096, 2, 33554432)
 TWO = [b"hello", b"world!"]
 ROW = Row(41, 5, 64, [29, 59])
 PATH = "/managed-ledgers/public/default/persistent/t"
-LEDGERS = {7: FooterLedger(Usage(2, 59), "public/default/persistent/t")}
+NAME = LedgerName("data", PATH)
+LEDGERS = {7: FooterLedger(Usage(2, 59), NAME)}
 
 
 def examples(page: str) -> list[bytes]:
@@ -50,16 +51,32 @@ def test_the_checksum_is_castagnoli() -> None:
 
 
 def test_the_journal_page() -> None:
-    group, _ = journal_format.encode_group(
-        HEADER, 4096, 4096, [(7, 41, TWO), (9, 0, [b"x"])], [(9, LedgerName("data", PATH))]
-    )
+    group, _ = journal_format.encode_group(HEADER, 4096, 4096, [(7, 41, TWO), (9, 0, [b"x"])], [(9, NAME)])
     assert examples("journal.md") == [journal_format.encode_file_header(HEADER)[:64], group]
 
 
 def test_the_entry_log_page() -> None:
+    name, _ = records([encode_name(NAME)], first=META_ENTRY_ID)
     data, _ = records(TWO)
-    footer = log_format.encode_footer(64 + len(data), LEDGERS, [(7, ROW)])
-    assert examples("entry-log.md") == [log_format.encode_header(5)[:32], data, footer]
+    row = ROW._replace(offset=64 + len(name))
+    footer = log_format.encode_footer(row.offset + len(data), LEDGERS, [(7, row)])
+    assert examples("entry-log.md") == [log_format.encode_header(5)[:32], name + data, footer]
+
+
+def test_a_footer_of_version_1_says_a_topic_and_no_purpose() -> None:
+    data = bytes.fromhex(
+        "00000001 0000000000000007 00000002 000000000000003b 0003 612f74 00000000".replace(" ", "")
+    )
+    trailer = b"GEMELFT\0" + (5).to_bytes(8, "big") + len(data).to_bytes(8, "big")
+    trailer += crc32c(data).to_bytes(4, "big")
+    found = log_format.decode_trailer(trailer + crc32c(trailer).to_bytes(4, "big"))
+    assert found == (5, len(data), crc32c(data), 1)
+    ledgers = {7: FooterLedger(Usage(2, 59), LedgerName("", "a/t"))}
+    assert log_format.decode_footer(FooterBytes(1, data)) == Footer(ledgers, [])
+    header = bytearray(log_format.encode_header(5))
+    header[8:12] = (1).to_bytes(4, "big")
+    header[20:24] = crc32c(bytes(header[:20])).to_bytes(4, "big")
+    assert log_format.decode_header(bytes(header)) == 5
 
 
 def test_the_index_page() -> None:
@@ -213,9 +230,8 @@ def test_log_header_and_trailer_refuse_all_else() -> None:
     tail = log_format.encode_footer(123, LEDGERS, [(7, ROW)])
     decoded = log_format.decode_trailer(b"records" + tail)
     assert decoded is not None
-    offset, length, crc = decoded
-    assert (offset, length, crc) == (123, len(tail) - 32, crc32c(tail[:-32]))
-    footer = log_format.decode_footer(tail[:-32])
+    assert decoded == (123, len(tail) - 32, crc32c(tail[:-32]), 2)
+    footer = log_format.decode_footer(FooterBytes(2, tail[:-32]))
     assert footer.ledgers == LEDGERS
     assert [(ledger, row._replace(ends=list(row.ends))) for ledger, row in footer.rows] == [(7, ROW)]
     for at in range(len(tail) - 32, len(tail)):
@@ -230,9 +246,9 @@ def test_log_header_and_trailer_refuse_all_else() -> None:
     )
 )
 def test_a_footer_round_trips(ledgers: dict[int, tuple[int, int, str]]) -> None:
-    listed = {id_: FooterLedger(Usage(a, b), topic) for id_, (a, b, topic) in ledgers.items()}
+    listed = {id_: FooterLedger(Usage(a, b), LedgerName("data", c)) for id_, (a, b, c) in ledgers.items()}
     data = log_format.encode_footer(0, listed, [])
-    assert log_format.decode_footer(data[:-32]) == Footer(listed, [])
+    assert log_format.decode_footer(FooterBytes(2, data[:-32])) == Footer(listed, [])
 
 
 # ---- index

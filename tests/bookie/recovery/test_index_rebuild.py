@@ -167,10 +167,10 @@ def test_footer_and_scan_agree() -> None:
     writer.finish()
     footer = read_footer(file)
     assert footer is not None
-    assert {ledger: (usage.entries, topic) for ledger, (usage, topic) in footer.ledgers.items()} == {
-        2: (30, ""),
-        5: (30, "a/topic"),
-        900: (30, ""),
+    assert {ledger: (usage.entries, *name) for ledger, (usage, name) in footer.ledgers.items()} == {
+        2: (30, "", ""),
+        5: (30, "data", "a/topic"),
+        900: (30, "", ""),
     }
     assert listed(read_rows(file, 4, row_entries_max=7)) == listed(rows)
     assert listed(scan_rows(file, 4, row_entries_max=7)) == listed(rows)

@@ -21,7 +21,7 @@ from geminga.bookie.index.index_format import (
 )
 from geminga.bookie.index.ledger_index import LedgerIndex
 from geminga.bookie.offline.findings import ALL_ROWS
-from geminga.bookie.offline.inspection import entry_log_ids, footer_of, walk_records
+from geminga.bookie.offline.inspection import LogRecord, entry_log_ids, footer_of, walk_records
 from geminga.bookie.records.settings import BookieSettings
 from geminga.bookie.running.bookie import Bookie
 from geminga.cli.main import main
@@ -69,6 +69,7 @@ async def _fill(data_dir: Path, close: bool) -> None:
                 on_durable=lambda last, id_=id_: durable.update({id_: last}),  # type: ignore[misc]
                 on_failed=lambda error: None,
                 topic=TOPIC_PATH,
+                purpose="data",
             )
             for id_ in (3, 4, 5)
         }
@@ -199,11 +200,24 @@ def test_journals(crashed: Path, call: Call) -> None:
     for row in needed:
         code, out, _ = call("dump-journal", row["path"], "--json")
         assert code == 0
-        entries += sum(r["last"] - r["first"] + 1 for r in lines(out))
+        entries += sum(r["last"] - r["first"] + 1 for r in lines(out) if "last" in r)
+        names = [(r["ledger"], r["purpose"], r["topic"]) for r in lines(out) if "topic" in r]
+        assert set(names) <= {(id_, "data", TOPIC_PATH) for id_ in (3, 4, 5)}
     assert entries >= 5
     code, out, _ = call("dump-journal", needed[-1]["journal"], "--data-dir", crashed)
     assert code == 0
     assert "entries, up to offset" in out
+
+
+def test_ledgers_are_named_without_metadata(crashed: Path, call: Call) -> None:
+    shutil.rmtree(crashed / "metadata")
+    code, out, _ = call("ledgers", "--data-dir", crashed, "--json")
+    assert code == 0
+    found = {row["ledger"]: (row["topic"], row["purpose"], row["state"]) for row in lines(out)}
+    assert {id_: found[id_] for id_ in (3, 4)} == dict.fromkeys((3, 4), (TOPIC, "data", "-"))
+    code, out, _ = call("entry", 3, 122, "--data-dir", crashed, "--json")
+    (shown,) = lines(out)
+    assert (code, shown["topic"], shown["purpose"]) == (0, TOPIC, "data")
 
 
 def test_a_dump_has_every_record(data: Path, call: Call) -> None:
@@ -213,7 +227,9 @@ def test_a_dump_has_every_record(data: Path, call: Call) -> None:
     of_log = {
         (ledger, entry): offset for (ledger, entry), (id_, offset, _) in places(data).items() if id_ == 1
     }
-    dumped = {(r["ledger"], r["entry"]): r["offset"] for r in lines(out)}
+    dumped = {(r["ledger"], r["entry"]): r["offset"] for r in lines(out) if "entry" in r}
+    names = [(r["ledger"], r["purpose"], r["topic"]) for r in lines(out) if "topic" in r]
+    assert sorted(names) == [(id_, "data", TOPIC_PATH) for id_ in sorted({id_ for id_, _ in dumped})]
     assert of_log
     assert of_log.items() <= dumped.items()
     code, out, _ = call("dump-log", 1, "--data-dir", data)
@@ -539,7 +555,9 @@ def test_a_walk_ends_at_its_end(data: Path) -> None:
     footer, _ = footer_of(file)
     assert footer is not None
     end = max(row.offset + row.ends[-1] for _, row in footer.rows)
-    assert sum(1 for _ in walk_records(file, 64, end)) == sum(len(row.ends) for _, row in footer.rows)
+    records = [each for each in walk_records(file, 64, end) if isinstance(each, LogRecord)]
+    assert sum(not each.is_name for each in records) == sum(len(row.ends) for _, row in footer.rows)
+    assert sum(each.is_name for each in records) == len(footer.ledgers)
     file.close()
 
 

@@ -25,7 +25,6 @@ from typing import Any
 import pulsar
 import pyarrow as pa
 
-from geminga.bookie.entry_logs.scan import read_footer
 from geminga.pipeline.buckets.rescue import rescue_batches
 from geminga.pipeline.buckets.rescue_columns import ENTRIES
 from geminga.pipeline.buckets.rescue_files import Hole
@@ -189,20 +188,6 @@ def newest(data: Path, suffix: str) -> int:
     return max(int(path.stem) for path in data.rglob(f"*{suffix}"))
 
 
-def named_ledgers(data: Path) -> set[int]:
-    """Those that a footer names."""
-    found: set[int] = set()
-    for path in data.rglob("*.log"):
-        file = RealDisk().open(str(path))
-        try:
-            footer = read_footer(file)
-        finally:
-            file.close()
-        if footer is not None:
-            found |= {ledger_id for ledger_id, ledger in footer.ledgers.items() if ledger.topic}
-    return found
-
-
 def rescued(data: Path, with_spark: bool) -> pa.Table:
     """The DataFrame, or what it is made of."""
     holes: list[Hole] = []
@@ -219,14 +204,16 @@ def rescued(data: Path, with_spark: bool) -> pa.Table:
     return table.select(["topic", "ledger_id", "entry_id", "path", "body"])
 
 
-def check(rows: pa.Table, confirmed: dict[str, dict[Place, bytes]], named: set[int], gone: str) -> None:
-    """Everything confirmed is there; of the topic `gone`, what was not cleared away with its ledger."""
+def check(rows: pa.Table, confirmed: dict[str, dict[Place, bytes]], gone: str) -> None:
+    """Everything confirmed is there, under its topic; of the topic `gone`, what was not cleared away with its
+    ledger.
+    """
     bodies: dict[tuple[int, int], tuple[str | None, bytes]] = {}
     for row in rows.to_pylist():
         place = row["ledger_id"], row["entry_id"]
         assert place not in bodies, f"{place} came twice"
         bodies[place] = row["topic"], row["body"]
-    total = lost_of_gone = unnamed = 0
+    total = lost_of_gone = 0
     for topic, messages in confirmed.items():
         for (ledger_id, entry_id, index), value in messages.items():
             entry = bodies.get((ledger_id, entry_id))
@@ -235,14 +222,13 @@ def check(rows: pa.Table, confirmed: dict[str, dict[Place, bytes]], named: set[i
                 continue
             assert entry is not None, f"{topic}: {ledger_id}:{entry_id} is not there"
             assert messages_of(entry[1])[index] == value, f"{topic}: {ledger_id}:{entry_id}:{index}"
-            assert entry[0] == (topic if ledger_id in named else None), (topic, entry[0], ledger_id)
-            unnamed += entry[0] is None
+            assert entry[0] == topic, (topic, entry[0], ledger_id)
             total += 1
     journaled = sum(path.endswith(".journal") for path in rows["path"].to_pylist())
     tell(f"{len(bodies):,} entries rescued, {journaled:,} of them from journals")
     tell(
-        f"{total:,} confirmed messages are there with their bytes: {total - unnamed:,} under their topic, "
-        f"{unnamed:,} of ledgers that no footer names; {lost_of_gone:,} cleared ones went with their ledgers"
+        f"{total:,} confirmed messages are there with their bytes, under their topic; "
+        f"{lost_of_gone:,} cleared ones went with their ledgers"
     )
 
 
@@ -273,7 +259,7 @@ def main() -> None:
             f"left: {files['.log']} of {newest(data, '.log')} entry logs, {files['.journal']} of "
             f"{newest(data, '.journal')} journals, nothing else"
         )
-        check(rescued(data, flags.spark), confirmed, named_ledgers(data), CLEARED)
+        check(rescued(data, flags.spark), confirmed, CLEARED)
 
 
 if __name__ == "__main__":

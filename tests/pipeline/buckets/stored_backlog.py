@@ -18,6 +18,7 @@ import trio
 from geminga.bookie.entry_logs.entry_log_format import FooterLedger, encode_footer, encode_header
 from geminga.bookie.index.index_format import Row, Usage
 from geminga.bookie.records.file_names import entry_log_path
+from geminga.bookie.records.ledger_name import LedgerName
 from geminga.bookie.records.records import RECORD_PREFIX_BYTES
 from geminga.cli.arguments.parser import EXIT_OK
 from geminga.cli.main import main
@@ -119,7 +120,7 @@ def write_log(part: Part) -> int:
                 rows.append((FIRST_LEDGER + number, Row(first, part.log_id, place + first * width, ends)))
             file.write(table.data)
             place += table.size
-            ledgers[FIRST_LEDGER + number] = FooterLedger(Usage(count, table.size), PATH)
+            ledgers[FIRST_LEDGER + number] = FooterLedger(Usage(count, table.size), LedgerName("data", PATH))
         file.write(encode_footer(place, ledgers, rows))
         return file.tell()
 

@@ -231,7 +231,9 @@ def damage(directory: Path, ledger_id: int) -> None:
     for path in sorted(directory.rglob("*.log")):
         file = RealDisk().open(str(path))
         try:
-            found = [r for r in walk_records(file, 64, file.size()) if isinstance(r, LogRecord)]
+            found = [
+                r for r in walk_records(file, 64, file.size()) if isinstance(r, LogRecord) and not r.is_name
+            ]
         finally:
             file.close()
         for record in found:

@@ -143,7 +143,7 @@ def flip(path: Path, offset: int) -> None:
 def records_of(path: Path) -> list[LogRecord]:
     file = RealDisk().open(str(path))
     try:
-        return [r for r in walk_records(file, 64, file.size()) if isinstance(r, LogRecord)]
+        return [r for r in walk_records(file, 64, file.size()) if isinstance(r, LogRecord) and not r.is_name]
     finally:
         file.close()
 
@@ -155,12 +155,19 @@ def test_every_entry_is_there_once_with_its_bytes(data: Path) -> None:
     assert holes == []
 
 
-def test_topics_are_those_of_the_footers(data: Path) -> None:
+def test_topics_are_those_of_footers_records_and_journals(data: Path) -> None:
     topics = {place[0]: row["topic"] for place, row in rescued(data).items()}
     assert topics == {3: TOPIC, 4: TOPIC, 5: None}
     for path in logs(data):
         path.write_bytes(path.read_bytes()[:-1])
-    assert {row["topic"] for row in rescued(data).values()} == {None}
+    assert {place[0]: row["topic"] for place, row in rescued(data).items()} == topics
+    for path in logs(data):
+        path.unlink()
+    left = rescued(data)
+    assert {id_: topic for (id_, _), row in left.items() if (topic := row["topic"])} in (
+        {},
+        {3: TOPIC, 4: TOPIC},
+    )
 
 
 def test_a_message_says_what_it_is(data: Path) -> None:
@@ -270,7 +277,7 @@ def test_ledgers_and_their_gaps(closed_original: Path, tmp_path: Path) -> None:
 
 def test_gaps_below_the_greatest_entry() -> None:
     def gaps(*ids: int) -> list[tuple[int, int]]:
-        inventory = Inventory({7: BitMap64(ids).serialize()}, [])
+        inventory = Inventory({7: BitMap64(ids).serialize()}, [], {})
         return ledgers_in([inventory], {})[0].missing
 
     assert gaps(0, 1, 2) == []

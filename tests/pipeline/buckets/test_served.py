@@ -88,7 +88,11 @@ class Stored:
             file = RealDisk().open(str(path))
             try:
                 records = walk_records(file, 64, file.size())
-                ends = [r.end for r in records if isinstance(r, LogRecord) and r.ledger_id == ledger_id]
+                ends = [
+                    r.end
+                    for r in records
+                    if isinstance(r, LogRecord) and not r.is_name and r.ledger_id == ledger_id
+                ]
             finally:
                 file.close()
             if ends:

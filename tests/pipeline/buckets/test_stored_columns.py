@@ -11,6 +11,7 @@ from pyroaring import BitMap
 from geminga.bookie.entry_logs.entry_log_format import FooterLedger, encode_footer, encode_header
 from geminga.bookie.index.index_format import Row, Usage
 from geminga.bookie.records.file_names import entry_log_path
+from geminga.bookie.records.ledger_name import NAMELESS
 from geminga.bookie.records.records import RECORD_PREFIX_BYTES, compact, pack_records
 from geminga.errors import ProtocolError
 from geminga.pipeline.buckets.backlog import Backlog, stored_sources
@@ -97,7 +98,7 @@ def closed_log(directory: Path, ledgers: dict[int, list[bytes]], run: int) -> Pa
             ends = pack_records(ledger_id, first, bodies[first : first + run], parts)
             rows.append((ledger_id, Row(first, 1, place, compact(ends))))
             place += ends[-1]
-    usage = {id_: FooterLedger(Usage(len(bodies), 1), "") for id_, bodies in ledgers.items()}
+    usage = {id_: FooterLedger(Usage(len(bodies), 1), NAMELESS) for id_, bodies in ledgers.items()}
     path = Path(entry_log_path(str(directory), 1))
     path.write_bytes(b"".join([*parts, encode_footer(place, usage, rows)]))
     return path
