@@ -10,6 +10,8 @@ MARKS = "tests/bookie/recovery/test_directory_marks.py::"
 DELETED = (MARKS + "test_a_ledger_that_was_deleted_does_not_come_back_by_another_directory_s_mark",)
 QUEUE = "test_publishers_wait_as_soon_as_one_journal_has_its_share_of_what_may_wait"
 
+NAMED = "tests/bookie/offline/test_ledger_names.py::"
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "recovery-journal-ids-above-the-earliest-mark",
@@ -91,5 +93,45 @@ MUTANTS: tuple[Mutant, ...] = (
         "return all(journal.queued_bytes",
         (f"tests/bookie/running/test_directories.py::{QUEUE}",),
         "that a single journal that is full makes publishers wait",
+    ),
+    Mutant(
+        "journal-name-forgotten",
+        "geminga/bookie/journal/journal.py",
+        "if entry_id == 0 and adder.name is not None:",
+        "if entry_id == 1 and adder.name is not None:",
+        (NAMED + "test_a_journal_names_the_ledgers_that_begin_in_it",),
+        "that a ledger's name is durable with its first entry",
+    ),
+    Mutant(
+        "entry-log-name-in-the-footer-only",
+        "geminga/bookie/entry_logs/writer.py",
+        "if body := encode_name(name):",
+        'if body := b"":',
+        (NAMED + "test_a_log_that_was_never_closed_names_its_ledgers",),
+        "that a log which a crash left open names its ledgers",
+    ),
+    Mutant(
+        "recovery-without-names",
+        "geminga/bookie/recovery/directory_replay.py",
+        "self._writer.write(self._cache, self.names)",
+        "self._writer.write(self._cache, {})",
+        (NAMED + "test_a_log_that_was_never_closed_names_its_ledgers",),
+        "that names go on from the journal to the logs that a recovery writes",
+    ),
+    Mutant(
+        "compaction-forgets-names-of-unclosed-logs",
+        "geminga/bookie/entry_logs/slices.py",
+        "self.names = self._logs.names(log_id)",
+        "pass",
+        (NAMED + "test_compaction_carries_names_out_of_a_log_that_was_never_closed",),
+        "that compaction carries the names out of a log without a footer",
+    ),
+    Mutant(
+        "compaction-counts-names-as-dead",
+        "geminga/bookie/entry_logs/scan.py",
+        "    return sum(ledger.usage.bytes for",
+        "    return file.size() - HEADER_BYTES + 0 * sum(ledger.usage.bytes for",
+        (NAMED + "test_names_are_nothing_to_compact_a_log_for",),
+        "that a log of short ledgers is not compacted for its names",
     ),
 )

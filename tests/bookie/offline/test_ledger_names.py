@@ -1,7 +1,9 @@
-"""Whose ledger is whose, from journals and entry logs alone."""
+"""Whose ledger is whose, from journals and entry logs alone: whatever came in between."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
@@ -14,48 +16,124 @@ from geminga.names import TopicName
 from geminga.storage.disk import RealDisk
 from geminga.storage.key_value import RocksKeyValue
 
+NAMES = {
+    1: LedgerName("data", "/t/one"),
+    2: LedgerName("cursor", "/t/one"),
+    3: LedgerName("", "/t/two"),
+    4: LedgerName("bucket", "/t/" + "long" * 500),
+}
 
-async def _write(directory: Path, names: dict[int, LedgerName], *, close: bool) -> None:
+
+@asynccontextmanager
+async def running(directory: Path, *, close: bool) -> AsyncIterator[Bookie]:
     index = RocksKeyValue(str(directory / "index"))
     bookie = await Bookie.open(RealDisk(), index, str(directory / "bookie"), BookieSettings())
     async with trio.open_nursery() as nursery:
         await nursery.start(bookie.run)
-        for ledger_id, name in names.items():
-            durable = trio.Event()
-            writer = bookie.create_ledger(
-                ledger_id,
-                on_durable=lambda last, durable=durable: durable.set(),  # type: ignore[misc]
-                on_failed=lambda error: None,
-                topic=name.topic,
-                purpose=name.purpose,
-            )
-            writer.append(b"first")
-            await durable.wait()
+        yield bookie
         if close:
             await bookie.close()
         nursery.cancel_scope.cancel()
     index.close()
 
 
-def named(directory: Path) -> dict[int, LedgerName]:
+async def write(bookie: Bookie, names: dict[int, LedgerName], entries: int = 1) -> None:
+    for ledger_id, name in names.items():
+        durable: list[int] = []
+        told = trio.Event()
+
+        def on_durable(last: int, durable: list[int] = durable, told: trio.Event = told) -> None:
+            durable.append(last)
+            if last == entries - 1:
+                told.set()
+
+        writer = bookie.create_ledger(
+            ledger_id,
+            on_durable=on_durable,
+            on_failed=lambda error: None,
+            topic=name.topic,
+            purpose=name.purpose,
+        )
+        for number in range(entries):
+            writer.append(b"%d" % number)
+        await told.wait()
+        writer.close()
+
+
+def named(directory: Path, *, journals: bool = True) -> dict[int, LedgerName]:
     bookie = directory / "bookie"
-    return ledger_names(RealDisk(), [str(bookie / "journal")], [str(bookie / "entry-logs")])
+    return ledger_names(RealDisk(), [str(bookie / "journal")] * journals, [str(bookie / "entry-logs")])
+
+
+def logs(directory: Path) -> list[str]:
+    return sorted(path.name for path in (directory / "bookie" / "entry-logs").iterdir())
+
+
+async def test_a_journal_names_the_ledgers_that_begin_in_it(tmp_path: Path) -> None:
+    async with running(tmp_path, close=False) as bookie:
+        await write(bookie, NAMES)
+    assert logs(tmp_path) == []
+    assert named(tmp_path) == NAMES
 
 
 async def test_closed_entry_logs_name_their_ledgers(tmp_path: Path) -> None:
-    await _write(tmp_path, {1: LedgerName("", "/t/one"), 2: LedgerName("", "/t/two")}, close=True)
-    assert named(tmp_path) == {1: LedgerName("", "/t/one"), 2: LedgerName("", "/t/two")}
+    async with running(tmp_path, close=True) as bookie:
+        await write(bookie, NAMES)
+    assert named(tmp_path, journals=False) == NAMES
+
+
+async def test_a_log_that_was_never_closed_names_its_ledgers(tmp_path: Path) -> None:
+    flushed = {1: NAMES[1], 2: NAMES[2]}
+    async with running(tmp_path, close=False) as bookie:
+        await write(bookie, flushed)
+        await bookie.flush()
+        await write(bookie, {3: NAMES[3], 4: NAMES[4]}, entries=5)
+    assert named(tmp_path, journals=False) == flushed
+    async with running(tmp_path, close=False):
+        pass  # a recovery writes the rest, and is killed as well
+    assert len(logs(tmp_path)) == 2
+    assert named(tmp_path, journals=False) == NAMES
+
+
+async def test_compaction_carries_names_out_of_a_log_that_was_never_closed(tmp_path: Path) -> None:
+    async with running(tmp_path, close=False) as bookie:
+        await write(bookie, NAMES, entries=5)
+        await bookie.flush()
+    (first,) = logs(tmp_path)
+    async with running(tmp_path, close=False) as bookie:
+        await bookie.delete_ledger(4)
+        await bookie.compact(0.9)
+        await bookie.collect_garbage()
+    assert first not in logs(tmp_path)
+    left = {ledger_id: name for ledger_id, name in NAMES.items() if ledger_id != 4}
+    assert named(tmp_path, journals=False) == left
+
+
+async def test_names_are_nothing_to_compact_a_log_for(tmp_path: Path) -> None:
+    async with running(tmp_path, close=True) as bookie:
+        await write(bookie, NAMES)
+    before = logs(tmp_path)
+    async with running(tmp_path, close=True) as bookie:
+        await bookie.compact(1.0)
+    assert logs(tmp_path) == before
+
+
+async def test_names_take_no_entry_s_place(tmp_path: Path) -> None:
+    async with running(tmp_path, close=False) as bookie:
+        await write(bookie, NAMES, entries=3)
+        await bookie.flush()
+    for part in (tmp_path / "index").iterdir():
+        part.unlink()
+    async with running(tmp_path, close=True) as bookie:
+        assert bookie.recovery.index_rebuilt
+        assert bookie.ledgers() == set(NAMES)
+        for ledger_id in NAMES:
+            assert bookie.last_entry_id(ledger_id) == 2
+            assert await bookie.read(ledger_id, 0, 2, bytes_max=1000) == [b"0", b"1", b"2"]
 
 
 def test_there_is_nothing_to_name_without_files(tmp_path: Path) -> None:
     assert named(tmp_path) == {}
-
-
-async def test_a_journal_names_the_ledgers_that_begin_in_it(tmp_path: Path) -> None:
-    names = {1: LedgerName("data", "/t/one"), 2: LedgerName("cursor", "/t/one"), 3: LedgerName("", "/t/two")}
-    await _write(tmp_path, names, close=False)
-    assert list((tmp_path / "bookie" / "entry-logs").iterdir()) == []
-    assert named(tmp_path) == names
 
 
 def test_names_of_topics_in_old_entry_logs_become_their_paths() -> None:
