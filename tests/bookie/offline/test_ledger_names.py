@@ -9,6 +9,7 @@ from pathlib import Path
 import trio
 
 from geminga.bookie.offline.ledger_names import MANAGED_LEDGERS, LedgerName, _path_of, ledger_names
+from geminga.bookie.records.segment_map import SegmentMap
 from geminga.bookie.records.settings import BookieSettings
 from geminga.bookie.running.bookie import Bookie
 from geminga.metadata import records
@@ -107,6 +108,20 @@ async def test_compaction_carries_names_out_of_a_log_that_was_never_closed(tmp_p
     assert first not in logs(tmp_path)
     left = {ledger_id: name for ledger_id, name in NAMES.items() if ledger_id != 4}
     assert named(tmp_path, journals=False) == left
+
+
+async def test_entries_that_are_healed_take_their_names_along(tmp_path: Path) -> None:
+    async with running(tmp_path, close=True) as bookie:
+        await write(bookie, NAMES)
+    (first,) = logs(tmp_path)
+    async with running(tmp_path, close=False) as bookie:
+        storage = bookie.directories[0].storage
+        healed = SegmentMap()
+        for ledger_id in NAMES:
+            healed.add((await storage.load(ledger_id, 0, 0, 1000))[0])
+        assert await storage.rewrite(healed) == len(NAMES)
+    (tmp_path / "bookie" / "entry-logs" / first).unlink()
+    assert named(tmp_path, journals=False) == NAMES
 
 
 async def test_names_are_nothing_to_compact_a_log_for(tmp_path: Path) -> None:
