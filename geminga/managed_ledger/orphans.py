@@ -9,15 +9,15 @@ opened.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import trio
 
-from geminga.errors import CorruptData, LedgerNotFound
+from geminga.errors import LedgerNotFound
 from geminga.managed_ledger.cursor.bucket_properties import named_ledgers
 from geminga.metadata import records
-from geminga.metadata.records import CursorRecord, LedgerIdsRecord, LedgerRecord, ManagedLedgerRecord
+from geminga.metadata.records import CursorRecord, LedgerRecord, ManagedLedgerRecord
 
 if TYPE_CHECKING:
     from geminga.bookie.running.bookie import Bookie
@@ -28,13 +28,16 @@ log = logging.getLogger("geminga.managed_ledger")
 SWEPT_PURPOSES = frozenset({"data", "cursor", "bucket"})
 """Schemas are named by others, and swept by them."""
 
+TOPICS_NAMED_MAX = RANGES_NAMED_MAX = 20
 LEDGERS_AT_ONCE = 100
 """Records looked up without letting others run."""
 
 
-def find_orphan_ledgers(metadata: MetadataStore) -> list[int]:
+def find_orphan_ledgers(
+    metadata: MetadataStore, look_at: Callable[[str, ManagedLedgerRecord], None] | None = None
+) -> list[int]:
     """Ids of data, cursor and bucket ledgers that their topic does not name. Reads the whole list of ledgers
-    once.
+    once. `look_at` gets each topic's path and record.
 
     CorruptData rather than a wrong answer: a record that cannot be read might name any ledger.
     """
@@ -50,12 +53,16 @@ def find_orphan_ledgers(metadata: MetadataStore) -> list[int]:
             by_topic.setdefault(record.topic, []).append(ledger_id)
     orphans: list[int] = []
     for topic, ledger_ids in by_topic.items():
-        named = _named_ledgers(metadata, topic)
+        named = named_by_topic(metadata, topic, look_at)
         orphans += [ledger_id for ledger_id in ledger_ids if ledger_id not in named]
     return sorted(orphans)
 
 
-def _named_ledgers(metadata: MetadataStore, path: str) -> set[int]:
+def named_by_topic(
+    metadata: MetadataStore,
+    path: str,
+    look_at: Callable[[str, ManagedLedgerRecord], None] | None = None,
+) -> set[int]:
     """The ledgers that the records of a topic (by its metadata path) and of its cursors name."""
     named: set[int] = set()
     stored = metadata.get(path)
@@ -63,6 +70,8 @@ def _named_ledgers(metadata: MetadataStore, path: str) -> set[int]:
         topic = records.decode(ManagedLedgerRecord, stored.value, path)
         named.update(ledger.ledger_id for ledger in topic.ledgers)
         named.update(named_ledgers(topic.properties))
+        if look_at is not None:
+            look_at(path, topic)
     for component in metadata.children(path):
         cursor_path = records.cursor_path(path, records.cursor_of(component))
         cursor = metadata.get(cursor_path)
@@ -71,6 +80,41 @@ def _named_ledgers(metadata: MetadataStore, path: str) -> set[int]:
             named.add(record.cursor_ledger_id)
             named.update(named_ledgers(record.properties))
     return named
+
+
+class MissingEntries:
+    """Entries of closed ledgers that a topic's record has confirmed, and that the bookie has not."""
+
+    def __init__(self, bookie: Bookie) -> None:
+        self._bookie = bookie
+        self._usage = bookie.usage()
+        self._is_log_missing = bookie.lacks_entries()
+        self.by_topic: dict[str, list[str]] = {}
+        """Ranges of positions, by path of the topic."""
+
+    def look_at(self, path: str, record: ManagedLedgerRecord) -> None:
+        """One comparison for each ledger that has what it should."""
+        for info in record.ledgers:
+            usage = self._usage.get(info.ledger_id)
+            if (usage is None or usage.entries < info.entries or self._is_log_missing) and info.entries:
+                for first, last in self._bookie.missing(info.ledger_id, info.entries):
+                    text = f"{info.ledger_id}:{first} to {info.ledger_id}:{last}"
+                    self.by_topic.setdefault(path, []).append(text)
+
+    def log(self) -> None:
+        """An ERROR for each topic, with what to do; bounded."""
+        for path, ranges in list(self.by_topic.items())[:TOPICS_NAMED_MAX]:
+            more = len(ranges) - RANGES_NAMED_MAX
+            log.error(
+                "%s: confirmed entries are not in the bookie: %s%s; consumers wait there until the files are "
+                "back, 'geminga topics skip' takes a subscription past, or, with the broker stopped, "
+                "'geminga bookie unrecorded restore' takes them out of the topic",
+                records.topic_of(path),
+                ", ".join(ranges[:RANGES_NAMED_MAX]),
+                f" and {more} more ranges" if more > 0 else "",
+            )
+        if len(self.by_topic) > TOPICS_NAMED_MAX:
+            log.error("entries of %d topics are missing in all", len(self.by_topic))
 
 
 async def existing_ledgers(metadata: MetadataStore, ledger_ids: Sequence[int]) -> set[int]:
@@ -87,12 +131,15 @@ async def existing_ledgers(metadata: MetadataStore, ledger_ids: Sequence[int]) -
 
 
 async def sweep_orphan_ledgers(bookie: Bookie, metadata: MetadataStore) -> list[int]:
-    """Delete all orphans, bookie first, then their records; returns their ids. To be called at a start,
-    before any managed ledger is open: one being created looks like an orphan. StorageError.
+    """Delete all orphans, bookie first, then their records; returns their ids. Entries that a topic's record
+    has confirmed and that are not there are named in the log. To be called at a start, before any managed
+    ledger is open: one being created looks like an orphan. StorageError.
 
     Cancelling leaves the rest for the next start.
     """
-    orphans = find_orphan_ledgers(metadata)
+    missing = MissingEntries(bookie)
+    orphans = find_orphan_ledgers(metadata, missing.look_at)
+    missing.log()
     for ledger_id in orphans:
         try:
             await bookie.delete_ledger(ledger_id)
@@ -102,39 +149,3 @@ async def sweep_orphan_ledgers(bookie: Bookie, metadata: MetadataStore) -> list[
     if orphans:
         log.info("deleted %d ledgers that a crash had left behind: %s", len(orphans), orphans[:20])
     return orphans
-
-
-def unrecorded_ledgers(held: Set[int], metadata: MetadataStore) -> list[int]:
-    """Those of the bookie's ledgers that no metadata record knows: they were deleted before the index was
-    lost and made anew. Ascending. Records are synced before a ledger's first entry, so nothing that was
-    acknowledged is without one.
-
-    CorruptData if the metadata has not given one of their ids yet: then it is the metadata that is missing,
-    or an old copy. Having given the ids and knowing no ledger at all is no reason: all may be deleted.
-    """
-    recorded = {records.ledger_id_of(component) for component in metadata.children(records.LEDGERS)}
-    unknown = sorted(held - recorded)
-    stored = metadata.get(LedgerIdsRecord.path)
-    next_id = records.decode(LedgerIdsRecord, stored.value, LedgerIdsRecord.path).next_id if stored else 0
-    if not unknown or unknown[-1] < next_id:
-        return unknown
-    if not recorded and not next_id:
-        raise CorruptData(
-            f"the bookie holds {len(held)} ledgers, but the metadata knows none of them and has given no "
-            "ids: it is lost or another directory's. Restore it, or start with an empty data directory"
-        )
-    raise CorruptData(
-        f"the bookie holds ledger {unknown[-1]}, but the metadata has given ids below {next_id} only: it "
-        "is older than the ledgers, as an old copy is, or one whose write-ahead log is gone. Restore the "
-        "metadata that belongs to them; nothing was deleted"
-    )
-
-
-async def sweep_unrecorded_ledgers(bookie: Bookie, metadata: MetadataStore) -> list[int]:
-    """Delete `unrecorded_ledgers`; returns their ids. CorruptData as from there, and nothing is deleted."""
-    unknown = unrecorded_ledgers(bookie.ledgers(), metadata)
-    for ledger_id in unknown:
-        await bookie.delete_ledger(ledger_id)
-    if unknown:
-        log.info("deleted %d ledgers without a record: %s", len(unknown), unknown[:20])
-    return unknown

@@ -35,7 +35,7 @@ async def check_instance(
     one on return. `store.run` must be running.
 
     Raises ForeignDirectory, with a text for the operator, if the directory is not ours to open. `new_id` is
-    for tests.
+    the id of one that is made, where files of the bookie tell it.
     """
     path = InstanceRecord.path
     stored = store.get(path)

@@ -1,10 +1,11 @@
 """Composition root: opens the rooms from the disk upward, owns their nurseries, closes them in reverse.
 
-`serve` binds both ports, locks the data directory, opens metadata and bookie (recovery included), sweeps
-orphaned ledgers, builds `Rooms`, `Topics`, `Connections` and the admin router, and only then accepts. Read
-`serve` and `_serve` in `server.py` first; `open_bookie` in `bookie_places.py` checks that directories are
-those of the first start, `room_settings.py` maps `Config` to each room's settings, `listener.py` accepts,
-`descriptors.py` says how many connections, and `admission.py` which of them go for newcomers.
+`serve` binds both ports, locks the data directory, compares metadata and bookie (`metadata_check.py`), opens
+both (recovery included), sweeps orphaned ledgers, builds `Rooms`, `Topics`, `Connections` and the admin
+router, and only then accepts. Read `serve` and `_serve` in `server.py` first; `open_bookie` in
+`bookie_places.py` checks that directories are those of the first start, `room_settings.py` maps `Config` to
+each room's settings, `listener.py` accepts, `descriptors.py` says how many connections, and `admission.py`
+which of them go for newcomers.
 
 Two nested nurseries: the inner one (connections, listeners) is cancelled first, then topics and cursors are
 closed, and only then do journal and metadata writer stop. Were it one nursery, a stop would cut off receipts

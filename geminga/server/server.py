@@ -19,7 +19,7 @@ from typing import NamedTuple
 import trio
 
 from geminga.bookie.running.bookie import Bookie
-from geminga.bookie.running.directory_lists import DEFAULT, SYSTEMS_NAMES
+from geminga.bookie.running.directory_lists import DEFAULT, SYSTEMS_NAMES, lists_from
 from geminga.broker.connection.connection import Connections
 from geminga.broker.flow.client_metadata import ClientMetadata
 from geminga.broker.flow.publish_memory import PublishMemory
@@ -38,10 +38,8 @@ from geminga.config.memory_budget import memory_parts
 from geminga.delivery_log.delivery_log import DeliveryLog
 from geminga.errors import StorageError
 from geminga.managed_ledger.chain.tail_cache import TailCache
-from geminga.managed_ledger.orphans import (
-    sweep_orphan_ledgers,
-    sweep_unrecorded_ledgers,
-)
+from geminga.managed_ledger.orphans import sweep_orphan_ledgers
+from geminga.managed_ledger.unrecorded import set_aside_unrecorded
 from geminga.metadata.instance import ForeignDirectory, check_instance
 from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.store import MetadataStore
@@ -52,6 +50,7 @@ from geminga.server.bookie_places import open_bookie, open_database
 from geminga.server.descriptors import Division, divide, raise_files_max, warn_if_few
 from geminga.server.directory_watch import DirectoryWatch
 from geminga.server.memory_report import MemoryMeter
+from geminga.server.metadata_check import aside_text, check_metadata
 from geminga.server.room_settings import (
     broker_settings,
     default_policies,
@@ -202,6 +201,8 @@ async def _serve(
     with contextlib.ExitStack() as held:
         _refuse_foreign(disk, data_dir)
         held.callback(disk.lock(data_dir).release)
+        lists = lists_from(data_dir, config.journal_directories, config.ledger_directories)
+        await disk.run(check_metadata, disk, data_dir, lists)
         # One cache for metadata and index together.
         block_cache = BlockCache(memory_parts(config).block_cache)
         metadata_values = await disk.run(
@@ -222,7 +223,9 @@ async def _serve(
             await storage.start(failure.watch, bookie.run)
             watch = DirectoryWatch(disk, [os.path.join(data_dir, METADATA), *places])
             await storage.start(failure.watch, watch.run)
-            await sweep_unrecorded_ledgers(bookie, metadata)
+            aside = await set_aside_unrecorded(bookie, metadata)
+            if aside:
+                log.warning("%s", await disk.run(aside_text, disk, data_dir, lists, bookie, aside))
             await sweep_orphan_ledgers(bookie, metadata)
             rooms = await _rooms(config, clock, metadata, bookie, disk)
             topics = Topics(rooms)

@@ -15,10 +15,12 @@ from typing import Final, NamedTuple
 
 import trio
 
+from geminga.bookie.offline.held_ledgers import StoppedPlace, held_ledgers
 from geminga.bookie.running.bookie import Bookie
 from geminga.errors import CorruptData, LedgerNotFound, StorageError
 from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
-from geminga.managed_ledger.orphans import existing_ledgers, sweep_orphan_ledgers, sweep_unrecorded_ledgers
+from geminga.managed_ledger.orphans import existing_ledgers, sweep_orphan_ledgers
+from geminga.managed_ledger.unrecorded import compare, set_aside_unrecorded
 from geminga.metadata.store import MetadataStore
 from simulation.bookie.sim_ledger import Broken, promise
 from simulation.bookie.world import HANG_S, TINY
@@ -105,6 +107,9 @@ class TopicWorld:
         async with trio.open_nursery() as nursery:
             metadata = MetadataStore(self._tree, threaded=False)
             await nursery.start(metadata.run)
+            place = StoppedPlace(DIRECTORY, self._index)
+            found = compare(held_ledgers(self.disk, [DIRECTORY], [place]), metadata)
+            promise(not found.is_behind, f"a crash makes the metadata look as if it were behind: {found}")
             bookie = await Bookie.open(
                 self.disk,
                 self._index,
@@ -153,7 +158,7 @@ class TopicWorld:
 
 async def sweep(stores: Stores) -> None:
     """As at a broker's start, before any topic is open."""
-    await sweep_unrecorded_ledgers(*stores)
+    promise(await set_aside_unrecorded(*stores) == [], "a crash leaves ledgers to be set aside")
     await sweep_orphan_ledgers(*stores)
 
 

@@ -93,10 +93,10 @@ def test_a_writer_left_waiting_is_noticed(monkeypatch: pytest.MonkeyPatch) -> No
     real = JournalFiles.write
     calls = 0
 
-    def write(self: JournalFiles, batches: Any, names: Any) -> Any:
+    def write(self: JournalFiles, batches: Any) -> Any:
         nonlocal calls
         calls += 1
-        group = real(self, batches, names)
+        group = real(self, batches)
         # The third group's entries are written and nobody hears of them.
         return group if calls != 3 else group._replace(segments=[])
 

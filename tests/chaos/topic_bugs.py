@@ -180,7 +180,7 @@ def ledger_record_never_deleted(patch: Patch) -> None:
         await self.bookie.delete_ledger(ledger_id)
 
     patch.setattr(Storage, "delete_ledger", half)
-    patch.setattr(orphans, "find_orphan_ledgers", lambda metadata: [])
+    patch.setattr(orphans, "find_orphan_ledgers", lambda metadata, look_at=None: [])
 
 
 def bookie_keeps_deleted_ledgers(patch: Patch) -> None:
@@ -189,25 +189,14 @@ def bookie_keeps_deleted_ledgers(patch: Patch) -> None:
 
         await self.metadata.delete(records.ledger_path(ledger_id))
 
-    async def nothing(self: Any, existing: Any) -> None:
-        pass
-
-    from geminga.bookie.running.garbage_collector import GarbageCollector
-    from simulation.topic import world as topic_world
-
-    async def no_sweep(bookie: Any, metadata: Any) -> list[int]:
-        return []
-
     patch.setattr(Storage, "delete_ledger", half)
-    patch.setattr(GarbageCollector, "_delete_unknown", nothing)
-    patch.setattr(topic_world, "sweep_unrecorded_ledgers", no_sweep)
 
 
 def sweep_forgets_cursors(patch: Patch) -> None:
     """What only a cursor names is taken for an orphan."""
-    real = orphans._named_ledgers
+    real = orphans.named_by_topic
 
-    def without(metadata: Any, path: str) -> set[int]:
+    def without(metadata: Any, path: str, look_at: Any = None) -> set[int]:
         class NoChildren:
             get = metadata.get
 
@@ -216,7 +205,7 @@ def sweep_forgets_cursors(patch: Patch) -> None:
 
         return real(NoChildren(), path)  # type: ignore[arg-type]
 
-    patch.setattr(orphans, "_named_ledgers", without)
+    patch.setattr(orphans, "named_by_topic", without)
 
 
 def restored_cursor_not_cut(patch: Patch) -> None:

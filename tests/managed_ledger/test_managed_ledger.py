@@ -20,7 +20,6 @@ from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
 from geminga.managed_ledger.orphans import (
     find_orphan_ledgers,
     sweep_orphan_ledgers,
-    sweep_unrecorded_ledgers,
 )
 from geminga.metadata import records
 from geminga.metadata.store import ChangeKind
@@ -427,34 +426,6 @@ async def test_ledgers_that_nobody_names_are_swept_at_a_start(rooms, publish):
         assert find_orphan_ledgers(r.metadata) == []
         ledger = await r.open()
         assert ledger.last_position() == positions[-1]
-
-
-async def test_ledgers_without_a_record_are_deleted_at_a_start_and_the_others_stay(rooms, publish):
-    async with rooms(crash=True) as r:
-        ledger = await r.open()
-        positions = await publish(ledger, bodies(3))
-        unknown = await r.ledger_ids.next()
-        durable = trio.Event()
-        writer = r.bookie.create_ledger(unknown, on_durable=lambda _: durable.set(), on_failed=print)
-        writer.append(b"of a ledger that was deleted before the index was lost")
-        await durable.wait()
-    async with rooms() as r:
-        assert await sweep_unrecorded_ledgers(r.bookie, r.metadata) == [unknown]
-        assert r.bookie.ledgers() == {positions[0].ledger_id}
-        assert await sweep_unrecorded_ledgers(r.bookie, r.metadata) == []
-
-
-async def test_nothing_is_deleted_when_it_is_the_metadata_that_is_missing(rooms, publish):
-    async with rooms() as r:
-        ledger = await r.open()
-        await publish(ledger, bodies(3))
-        held = r.bookie.ledgers()
-        for component in r.metadata.children(records.LEDGERS):
-            await r.metadata.delete(f"{records.LEDGERS}/{component}")
-        await r.metadata.delete(records.LedgerIdsRecord.path)
-        with pytest.raises(CorruptData, match="knows none of them"):
-            await sweep_unrecorded_ledgers(r.bookie, r.metadata)
-        assert r.bookie.ledgers() == held
 
 
 async def test_cursor_names_are_taken_once(rooms):

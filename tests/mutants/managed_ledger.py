@@ -6,6 +6,22 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS = (
     Mutant(
+        "every-ledger-without-a-record-is-doubtful",
+        "geminga/managed_ledger/unrecorded.py",
+        "if each in held.doubtful and each < next_id]",
+        "if each < next_id]",
+        ("tests/managed_ledger/test_unrecorded.py",),
+        "metadata that is behind, beside an index that is whole",
+    ),
+    Mutant(
+        "a-rebuilt-index-needs-no-look",
+        "geminga/bookie/index/ledger_index.py",
+        '            puts.append((UNSORTED_KEY, b"1"))\n',
+        "            pass\n",
+        ("tests/managed_ledger/test_old_metadata.py",),
+        "a crash between an index that was made anew and the setting aside of its ledgers",
+    ),
+    Mutant(
         "every-ledger-of-a-backlog-by-share",
         "geminga/managed_ledger/lifecycle.py",
         "if ledger.ledger_id == position.ledger_id and ledger.entries:",

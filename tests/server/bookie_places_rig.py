@@ -15,7 +15,7 @@ from geminga.config.config import Config
 from geminga.limits import MIB
 from geminga.metadata import records
 from geminga.metadata.instance import check_instance
-from geminga.metadata.records import LedgerRecord, encode
+from geminga.metadata.records import LedgerIdsRecord, LedgerRecord, encode
 from geminga.metadata.store import MetadataStore
 from geminga.server.bookie_places import open_bookie, open_database
 from geminga.storage.disk import RealDisk
@@ -50,6 +50,7 @@ async def add_entries(
 ) -> None:
     """Durable on return; ledger `id` has the bodies `<id>-<entry>`."""
     durable: dict[int, int] = {}
+    await store.put(LedgerIdsRecord.path, encode(LedgerIdsRecord(next_id=max(ledger_ids) + 1)))
     for ledger_id in ledger_ids:
         record = LedgerRecord(topic=TOPIC_PATH, purpose="data", created_ms=1)
         await store.put(records.ledger_path(ledger_id), encode(record))

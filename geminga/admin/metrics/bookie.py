@@ -124,6 +124,7 @@ def _of_space(bookie: BookieStatistics, stored: StoredCounts) -> Iterator[Figure
     yield _one(
         "bookie_THREAD_RUNTIME_sum", "Milliseconds in garbage collections", space.collect_s * 1000, **done
     )
+    yield _one("geminga_bookie_ledgers_aside", "Ledgers kept without a record", bookie.ledgers_aside)
     yield _one("geminga_bookie_entry_logs_deleted", "Entry logs deleted", bookie.entry_logs_deleted)
     yield _one("geminga_bookie_entry_logs_compacted", "Entry logs compacted", bookie.logs_compacted)
     yield _one("geminga_bookie_compacted_bytes", "Bytes that compaction has copied", bookie.compacted_bytes)

@@ -8,10 +8,9 @@ asks `logs_to_compact` which logs have little left alive and copies them by slic
 
 After BookKeeper's entry logger, including the thresholds and intervals of minor and major compaction. Sorting
 at the flush, rather than writing in order of arrival, makes later reads of one ledger sequential. The footer
-holds the index rows and each ledger's name, so that a lost index is rebuilt, and a broken directory rescued,
-without reading every record; the names stand among the records too, as BookKeeper's meta entries do in its
-journal, for a log that is never closed. A log is copied slice by slice so that neither a flush nor a deletion
-waits for a whole log.
+holds the index rows and each ledger's topic, so that a lost index is rebuilt, and a broken directory rescued,
+without reading every record. A log is copied slice by slice so that neither a flush nor a deletion waits for
+a whole log.
 
 Must not be broken: a log that a crash left open is never continued; ids are never reused; a copy is durable
 before the index names it. All of it blocks and runs off the loop. When to flush and when to collect is

@@ -2,11 +2,12 @@
 
     "e" ledger u64 first u64      -> row         where a run of a ledger's entries lies
     "g" log u64 ledger u64        -> usage       how much of an entry log is a ledger's
-    "l" ledger u64                -> state       fenced or deleted; absent for all others
+    "l" ledger u64                -> state       fenced, deleted or aside; absent for all others
     "m"                           -> mark        the journal position up to which all is in entry logs
     "m" journal u32               -> mark        the same for each further journal, numbered from 1
     "n"                           -> log u64     the next new entry log's id; none below it is used again
     "r"                           -> text        why the index is being made anew, until it is
+    "u"                           -> "1"         deleted ledgers may be among the rows: it was made anew
 
 A row covers consecutive entries whose records lie side by side in one log. Rows of a ledger never overlap.
 """
@@ -25,6 +26,7 @@ LEDGER_ID_MAX: Final = 2**63 - 1
 MARK_KEY: Final = b"m"
 NEXT_LOG_KEY: Final = b"n"
 REBUILD_KEY: Final = b"r"
+UNSORTED_KEY: Final = b"u"
 STATE_KEYS: Final = (b"l", b"m")
 """The range in which all states lie."""
 _KEY: Final = struct.Struct(">cQQ")
@@ -39,6 +41,8 @@ _STATE: Final = struct.Struct(">BQQ")
 _MARK: Final = struct.Struct(">QQ")
 FENCED: Final = 1
 DELETED: Final = 2
+ASIDE: Final = 3
+"""Neither served nor deleted, because the metadata has no record of the ledger."""
 
 
 class Row(NamedTuple):
@@ -75,7 +79,9 @@ class Usage(NamedTuple):
 
 
 class State(NamedTuple):
-    """A ledger's mark: FENCED or DELETED, and up to where the journal may hold entries of it."""
+    """A ledger's mark: FENCED, DELETED or ASIDE; of the first two, up to where the journal may hold its
+    entries.
+    """
 
     kind: int
     position: JournalPosition

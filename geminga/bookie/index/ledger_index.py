@@ -5,14 +5,17 @@ Blocking; the writing methods are for one thread at a time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from bisect import bisect_right
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from geminga.bookie.index.index_format import (
+    ASIDE,
     DELETED,
     LEDGER_ID_MAX,
     NEXT_LOG_KEY,
     REBUILD_KEY,
+    UNSORTED_KEY,
     Row,
     State,
     Usage,
@@ -59,12 +62,15 @@ class LedgerIndex:
         """No log with this id or a higher one was ever named here."""
         self.rebuild_reason = ""
         """Why the index has to be made anew; empty again with the first marks."""
+        self.unsorted = False
+        """Whether it was made anew, and nobody has told since which of its ledgers had been deleted."""
 
     def load(self) -> None:
         """Read what is kept in memory. CorruptData if the map is damaged."""
         marks = (self._map.get(mark_key(journal)) for journal in range(len(self.marks)))
         self.marks = tuple(decode_mark(mark) if mark is not None else JournalPosition(0, 0) for mark in marks)
         self.rebuild_reason = (self._map.get(REBUILD_KEY) or b"").decode()
+        self.unsorted = self._map.get(UNSORTED_KEY) is not None
         self.next_log_id = int.from_bytes(self._map.get(NEXT_LOG_KEY) or b"\1", "big")
         for key, value in self._map.scan(usage_key(0, 0), usage_key(LEDGER_ID_MAX, 0)):
             log_id, ledger_id = split_key(key)
@@ -101,6 +107,22 @@ class LedgerIndex:
                     found[log_id] = end
         return found
 
+    def missing(self, ledger_id: int, entries: int, log_bytes: Mapping[int, int]) -> list[tuple[int, int]]:
+        """(first, last) of what of the ledger's entries below `entries` is in no log: never indexed,
+        destroyed in the journal, in a log that is not there, or behind its end. `log_bytes` are the sizes of
+        all logs. Ascending.
+        """
+        found: list[tuple[int, int]] = []
+        following = 0
+        for row in self.rows(ledger_id):
+            whole = bisect_right(row.ends, log_bytes.get(row.log_id, 0) - row.offset)
+            if row.lost or not whole or row.first >= entries:
+                continue
+            if row.first > following:
+                found.append((following, row.first - 1))
+            following = row.first + whole
+        return [*found, (following, entries - 1)] if following < entries else found
+
     def last_entry_id(self, ledger_id: int) -> int:
         """-1 if the index has no entry of the ledger. May read from disk, a block at most."""
         found = self._map.last_before(entry_key(ledger_id + 1, 0), entry_key(ledger_id, 0))
@@ -109,6 +131,17 @@ class LedgerIndex:
     def ledgers(self) -> set[int]:
         """Every ledger with at least one entry in an entry log."""
         return {ledger_id for ledgers in list(self.usage.values()) for ledger_id in ledgers}
+
+    def add_usage(self, sums: dict[int, Usage]) -> None:
+        """Add to `sums`, by ledger, what it has in all logs together, deleted ledgers included until they are
+        purged.
+        """
+        for ledgers in list(self.usage.values()):
+            for ledger_id, usage in ledgers.items():
+                known = sums.get(ledger_id)
+                sums[ledger_id] = (
+                    Usage(known.entries + usage.entries, known.bytes + usage.bytes) if known else usage
+                )
 
     def flushed(self, rows: Sequence[LedgerRow], marks: tuple[JournalPosition, ...]) -> None:
         """Record a flushed write cache and that the journals before `marks` are not needed here: both or
@@ -157,9 +190,14 @@ class LedgerIndex:
         ]
         puts += [(mark_key(journal), encode_mark(mark)) for journal, mark in enumerate(marks)]
         puts += self._next_log(rows)
-        made_anew = self.rebuild_reason and marks and marks[0].journal_id
-        self._map.write(puts, [REBUILD_KEY] if made_anew else (), sync=True)
+        is_complete = bool(marks) and marks[0].journal_id > 0
+        # Entries before the first marks: these come from logs and journals, which know of no deletion.
+        unsorted = is_complete and not any(self.marks[0]) and bool(rows or self.usage)
+        if unsorted:
+            puts.append((UNSORTED_KEY, b"1"))
+        self._map.write(puts, [REBUILD_KEY] if self.rebuild_reason and is_complete else (), sync=True)
         self.usage.update(usage)
+        self.unsorted = self.unsorted or unsorted
 
     def _next_log(self, rows: Sequence[LedgerRow]) -> list[tuple[bytes, bytes]]:
         """The row that says so if these lie in a log that is newer than all others."""
@@ -217,6 +255,24 @@ class LedgerIndex:
         """Durable on return."""
         self._map.write([(state_key(ledger_id), encode_state(state))], sync=True)
         self.states[ledger_id] = state
+
+    def set_aside(self, ledger_ids: Collection[int], *, lift: Collection[int] = ()) -> None:
+        """Keep these ledgers, but serve them no more; those in `lift` are served again. Durable on return,
+        all or nothing, and with it the index is no longer `unsorted`.
+        """
+        aside = State(ASIDE, JournalPosition(0, 0))
+        deletes = [state_key(ledger_id) for ledger_id in lift]
+        if self.unsorted:
+            deletes.append(UNSORTED_KEY)
+        self._map.write([(state_key(each), encode_state(aside)) for each in ledger_ids], deletes, sync=True)
+        self.states.update(dict.fromkeys(ledger_ids, aside))
+        for ledger_id in lift:
+            self.states.pop(ledger_id, None)
+        self.unsorted = False
+
+    def in_state(self, kind: int) -> set[int]:
+        """The ledgers that are fenced, deleted, or aside."""
+        return {ledger_id for ledger_id, state in list(self.states.items()) if state.kind == kind}
 
     def purge(self) -> list[int]:
         """Forget the rows of deleted ledgers, durable on return; the number of ledgers whose rows went.

@@ -68,6 +68,18 @@ class JournalScan:
 
     def groups(self, offset: int) -> Iterator[ScannedGroup]:
         """Every group from `offset` (a group's start, or 0 for the first one), one in memory at a time."""
+        for header, runs, end in self._walk(offset):
+            names: dict[int, LedgerName] = {}
+            yield ScannedGroup(self._segments(header, runs, end, names), end, names)
+
+    def run_tables(self, offset: int) -> Iterator[tuple[list[Run], int]]:
+        """What `groups` would yield by the tables alone: whose entries are in each group, and its end. No
+        record is read, so damage to one, or a group cut short behind its table, goes unseen.
+        """
+        for _, runs, end in self._walk(offset):
+            yield [run for run in runs if not run.is_name], end
+
+    def _walk(self, offset: int) -> Iterator[tuple[GroupHeader, list[Run], int]]:
         offset = max(offset, self._header.first_group)
         while self._synced_end is None or offset < self._synced_end:
             header, runs = self._group_at(offset)
@@ -79,8 +91,7 @@ class JournalScan:
                 offset = following
                 continue
             end = align(header.end, self._alignment)
-            names: dict[int, LedgerName] = {}
-            yield ScannedGroup(self._segments(header, runs, end, names), end, names)
+            yield header, runs, end
             offset = end
         self.end = offset
 
@@ -101,7 +112,8 @@ class JournalScan:
         limit = self._synced_end if self._synced_end is not None else self._file.size()
         while offset < limit:
             window = self._file.pread(offset, SEARCH_BYTES + GROUP_HEADER.size)
-            at = window.find(mark)
+            # One byte is sought much faster than several, and most of what is searched was never written.
+            at = window.find(mark) if mark[:1] in window else -1
             while at >= 0:
                 header, runs = self._group_at(offset + at)
                 if header is not None and runs is not None:

@@ -3,7 +3,7 @@
 `inspection.py` walks records of entry logs, lists journals and finds what a start would still replay; read
 `walk_records` and `unflushed` there first. `Verification` checks every checksum, footers against records,
 index rows against the records they name, and the sums that the index keeps, and reports each `Finding` as it
-is made. `ledger_names` tells purpose and topic of every ledger from journals and entry logs alone.
+is made.
 
 These are the parts behind `geminga bookie` (the counterpart of BookKeeper's `bookkeeper shell`) and behind
 the rescue in `pipeline/buckets`. They take paths and an already locked directory rather than a `Bookie`,

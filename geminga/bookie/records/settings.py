@@ -151,6 +151,8 @@ class BookieStatistics:
     """...and written anew from a journal."""
     read_only: bool
     ledgers_deleted: int
+    ledgers_aside: int
+    """Kept and not served, because the metadata has no record of them."""
     space: SpaceStatistics = NOTHING
     found: ReadStatistics = NOTHING_READ
     """Where what was read was found."""

@@ -1,8 +1,8 @@
 """A new index from the entry logs, when the old one is lost or older than what stands beside it.
 
 Ledgers that were deleted come back, unless the index still knows better: whoever knows which ledgers there
-should be deletes them again (`Bookie.ledgers`). Fences go with an index that cannot be read at all; no ledger
-is written to after a restart anyway.
+should be sets them aside (`Bookie.unsorted_ledgers`). Fences go with an index that cannot be read at all; no
+ledger is written to after a restart anyway.
 """
 
 from __future__ import annotations

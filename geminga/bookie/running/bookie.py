@@ -18,10 +18,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 
 import trio
 
+from geminga.bookie.index.index_format import ASIDE, Usage
 from geminga.bookie.journal.files import WrittenGroup
 from geminga.bookie.journal.journal_set import JournalSet, LastEntries
 from geminga.bookie.records.journal_position import JournalPosition
@@ -129,11 +130,11 @@ class Bookie:
         same order, as ever. On return everything that can be read is synced in entry logs and indexes, and
         the journals are empty; `recovery` says what was found.
 
-        `existing_ledgers(ids)` tells which of these ledgers have a metadata record, read after the call; all
-        others are deleted. Without it, only `delete_ledger` deletes. `watched` are directories of others
-        whose disk makes the bookie read-only when it is full, like its own: its ledgers are no use without
-        their metadata. On return `read_only` is known. `topic_of(ledger_id)` is for the words about entries
-        that are damaged or lost; "" if it is not known.
+        `existing_ledgers(ids)` tells which of these ledgers have a metadata record, read after the call; a
+        garbage collection says which have none. Only `delete_ledger` deletes. `watched` are directories of
+        others whose disk makes the bookie read-only when it is full, like its own: its ledgers are no use
+        without their metadata. On return `read_only` is known. `topic_of(ledger_id)` is for the words
+        about entries that are damaged or lost; "" if it is not known.
 
         The caller holds the directories' locks. StorageError if a disk fails; CorruptData if an index is
         damaged. Cancelling or failing leaves directories that the next `open` recovers.
@@ -304,10 +305,51 @@ class Bookie:
         return self._set.of(ledger_id).reader.last_entry_id(ledger_id)
 
     def ledgers(self) -> set[int]:
-        """Every ledger with a durable entry here. After an index was lost, deleted ones may be among them:
-        whoever knows better deletes them again.
+        """Every ledger with a durable entry here that is served. After an index was lost, deleted ones may be
+        among them (`unsorted_ledgers`): whoever knows better sets them aside.
         """
         return {ledger_id for directory in self.directories for ledger_id in directory.reader.ledgers()}
+
+    def ledgers_aside(self) -> set[int]:
+        """The ledgers that `set_aside` keeps from being served."""
+        return {id_ for each in self.directories for id_ in each.storage.index.in_state(ASIDE)}
+
+    def unsorted_ledgers(self) -> set[int] | None:
+        """Of directories whose index was made anew: every ledger that is served, deleted ones among them.
+        None if there is no such directory, or `set_aside` was called since.
+        """
+        unsorted = [each for each in self.directories if each.storage.index.unsorted]
+        return {id_ for each in unsorted for id_ in each.reader.ledgers()} if unsorted else None
+
+    def missing(self, ledger_id: int, entries: int) -> list[tuple[int, int]]:
+        """(first, last) of what a ledger with `entries` entries should have and has not, of what is flushed.
+        Blocking; reads all of its rows, and the sizes of the logs.
+        """
+        return self._set.of(ledger_id).storage.missing(ledger_id, entries)
+
+    def lacks_entries(self) -> bool:
+        """Whether an entry log is gone, or shorter than the index knows it. Blocking."""
+        return any(directory.storage.lacks_entries() for directory in self.directories)
+
+    def usage(self) -> dict[int, Usage]:
+        """Entries and record bytes in entry logs of each ledger that is not purged, served or not. A pass
+        over what the indexes keep in memory.
+        """
+        sums: dict[int, Usage] = {}
+        for directory in self.directories:
+            directory.storage.index.add_usage(sums)
+        return sums
+
+    async def set_aside(self, ledger_ids: Collection[int], *, lift: Collection[int] = ()) -> None:
+        """Keep ledgers without serving them; they live for the garbage collection. Those in `lift` are served
+        again. Durable on return, a directory at a time; `unsorted_ledgers` is None then.
+        """
+        self._lifeline.check()
+        for directory in self.directories:
+            await directory.set_aside(
+                [each for each in ledger_ids if self._set.of(each) is directory],
+                [each for each in lift if self._set.of(each) is directory],
+            )
 
     def read_cached(
         self, ledger_id: int, first: int, last: int, *, bytes_max: int = sys.maxsize
@@ -377,8 +419,8 @@ class Bookie:
         return list(self._journals.positions)
 
     async def collect_garbage(self) -> None:
-        """Delete ledgers without a metadata record, and entry logs without a living ledger; `run` does so
-        every `gc_wait_s`. A StorageError ends the bookie.
+        """Delete entry logs without a living ledger; `run` does so every `gc_wait_s`. A StorageError ends the
+        bookie.
         """
         for directory in self.directories:
             self._lifeline.check()

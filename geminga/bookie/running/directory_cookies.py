@@ -17,6 +17,7 @@ from geminga.bookie.running.directory_lists import (
     check_cookie,
     check_new,
     encode_cookie,
+    owner_of,
     role_of,
 )
 from geminga.storage.disk import Disk
@@ -96,6 +97,16 @@ def claim_default_directory(disk: Disk, data_dir: str, lists: DirectoryLists, in
 def _has_bookie_files(disk: Disk, path: str) -> bool:
     directories = (journal_directory(path), entry_log_directory(path))
     return any(disk.exists(directory) and disk.list(directory) for directory in directories)
+
+
+def claimed_by(disk: Disk, data_dir: str, lists: DirectoryLists) -> str:
+    """The id of the instance that the directories' cookies name; "" if no directory has a right one."""
+    for directory in lists.all():
+        if cookie := _cookie(disk, absolute(data_dir, directory)):
+            instance_id = owner_of(cookie)
+            if instance_id:
+                return instance_id
+    return ""
 
 
 def _cookie(disk: Disk, path: str) -> bytes | None:

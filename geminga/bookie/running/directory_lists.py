@@ -105,6 +105,13 @@ def encode_cookie(instance_id: str, role: Role) -> bytes:
     return text.encode()
 
 
+def owner_of(cookie: bytes) -> str:
+    """The id of the instance; "" if the cookie is damaged."""
+    if not _COOKIE.fullmatch(cookie):
+        return ""
+    return cookie.split(b"\n")[1].partition(b"=")[2].decode()
+
+
 def check_cookie(path: str, data: bytes | None, instance_id: str, role: Role) -> None:
     """Of a directory in the recorded lists. `data` is None if there is no cookie."""
     if data is None:

@@ -1,5 +1,8 @@
-"""Space that nobody needs any more comes back: ledgers without a metadata record are deleted, entry logs
-without a living ledger too, and logs with little alive are compacted.
+"""Space that nobody needs any more comes back: entry logs without a living ledger are deleted, and logs with
+little alive are compacted.
+
+No ledger is deleted here: those that deleted it have said so. One without a metadata record would be a sign
+that the metadata is not the bookie's, and is named.
 
 Collecting and compacting are two tasks, and a compaction holds the entry log for one slice at a time: neither
 a flush nor the deletion of dead logs ever waits for a whole log to be copied.
@@ -36,7 +39,6 @@ class GarbageCollector:
         existing_ledgers: ExistingLedgers | None,
         *,
         cached_ledgers: Callable[[], set[int]],
-        delete_ledger: Callable[[int], Awaitable[None]],
         on_failed: Callable[[StorageError], None],
     ) -> None:
         """`cached_ledgers` are those with entries that the index does not have yet."""
@@ -48,7 +50,8 @@ class GarbageCollector:
         self._storage = storage
         self._existing_ledgers = existing_ledgers
         self._cached_ledgers = cached_ledgers
-        self._delete_ledger = delete_ledger
+        self._named: set[int] = set()
+        """Ledgers without a record that were told of."""
         self._on_failed = on_failed
         self._compacting = trio.Lock()
         self._running = trio.CancelScope()
@@ -92,28 +95,32 @@ class GarbageCollector:
                     log.info("%s compaction took its time; the next one goes on", due.name)
 
     async def collect(self) -> None:
-        """Delete ledgers without a record, then logs without a living ledger. StorageError."""
+        """Delete logs without a living ledger. StorageError."""
         started = trio.current_time()
         if self._existing_ledgers is not None:
-            await self._delete_unknown(self._existing_ledgers)
+            await self._name_unrecorded(self._existing_ledgers)
         with self._failure_ends_it():
             await self._storage.collect()
         self._collections += 1
         self._collect_s += trio.current_time() - started
 
-    async def _delete_unknown(self, existing_ledgers: ExistingLedgers) -> None:
+    async def _name_unrecorded(self, existing_ledgers: ExistingLedgers) -> None:
         # First the ledgers, then the metadata: the other way round, one created in between had no record.
         ledger_ids = sorted(self._cached_ledgers() | await self._storage.ledgers())
         try:
             existing = set(await existing_ledgers(ledger_ids))
         except StorageError as error:
-            log.warning("no ledger is deleted now, the metadata cannot be read: %s", error)
+            log.warning("ledgers are not compared with their records now: %s", error)
             return
-        unknown = [ledger_id for ledger_id in ledger_ids if ledger_id not in existing]
-        if unknown:
-            log.info("deleting %d ledgers that have no metadata record: %s", len(unknown), unknown[:20])
-        for ledger_id in unknown:
-            await self._delete_ledger(ledger_id)
+        unknown = [each for each in ledger_ids if each not in existing and self._storage.is_served(each)]
+        if not self._named.issuperset(unknown):
+            log.error(
+                "%d ledgers have no metadata record, and are left as they are: %s; the metadata is not that "
+                "of these ledgers: stop the broker, and see 'geminga bookie unrecorded list'",
+                len(unknown),
+                unknown[:20],
+            )
+        self._named = set(unknown)
 
     async def compact(self, threshold: float) -> None:
         """One after the other, the logs with the least alive first; each is deleted before the next is begun.

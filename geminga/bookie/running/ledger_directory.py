@@ -5,7 +5,7 @@ logs, index and garbage collection of their own. After BookKeeper's `SingleDirec
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import trio
 
@@ -67,7 +67,6 @@ class LedgerDirectory:
             storage,
             existing_ledgers,
             cached_ledgers=self.caches.ledgers,
-            delete_ledger=self.delete,
             on_failed=lifeline.fail,
         )
         self.healing = healing
@@ -147,6 +146,14 @@ class LedgerDirectory:
         self.reader.forget(ledger_id)
         self.deletions += 1
         self._collect_wanted = True
+
+    async def set_aside(self, ledger_ids: Collection[int], lift: Collection[int]) -> None:
+        """See `Bookie.set_aside`."""
+        if ledger_ids or lift or self.storage.index.unsorted:
+            with self._lifeline.failure_ends_it():
+                await self.storage.set_aside(ledger_ids, lift)
+            for ledger_id in ledger_ids:
+                self.reader.forget(ledger_id)
 
     async def _end_writing(self, ledger_id: int, reason: StorageError) -> None:
         """On return no entry of the ledger is on its way any more, and none will be."""

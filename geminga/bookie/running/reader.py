@@ -95,7 +95,7 @@ class LedgerReader:
 
     def ledgers(self) -> set[int]:
         found = self._storage.index.ledgers() | self._caches.ledgers()
-        return {ledger_id for ledger_id in found if not self._storage.is_deleted(ledger_id)}
+        return {ledger_id for ledger_id in found if self._storage.is_served(ledger_id)}
 
     def forget(self, ledger_id: int) -> None:
         """The ledger is deleted."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from geminga.bookie.index.index_format import ASIDE
 from geminga.bookie.journal.files import WrittenGroup
 from geminga.bookie.records import read_counts
 from geminga.bookie.records.settings import BookieStatistics
@@ -55,6 +56,7 @@ def statistics_of(
         ),
         entry_logs_deleted=sum(directory.storage.logs_deleted for directory in directories),
         ledgers_deleted=sum(directory.deletions for directory in directories),
+        ledgers_aside=sum(len(directory.storage.index.in_state(ASIDE)) for directory in directories),
         compacted_bytes=sum(directory.garbage.compacted_bytes for directory in directories),
         logs_compacted=sum(directory.garbage.logs_compacted for directory in directories),
         scrubbed_bytes=sum(directory.scrub.bytes for directory in directories),

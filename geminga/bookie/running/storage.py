@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import trio
 
@@ -19,9 +19,10 @@ from geminga.bookie.entry_logs.missing_logs import replace_rows
 from geminga.bookie.entry_logs.reader import EntryLogs
 from geminga.bookie.entry_logs.slices import LogSlices
 from geminga.bookie.entry_logs.writer import EntryLogWriter
-from geminga.bookie.index.index_format import DELETED, State, row_part
+from geminga.bookie.index.index_format import ASIDE, DELETED, State, row_part
 from geminga.bookie.index.ledger_index import LedgerIndex, LedgerRow
 from geminga.bookie.records.entry_ranges import runs_of
+from geminga.bookie.records.file_names import entry_log_path
 from geminga.bookie.records.journal_position import JournalPosition
 from geminga.bookie.records.ledger_name import LedgerName
 from geminga.bookie.records.records import Run, Segment
@@ -117,6 +118,11 @@ class LedgerStorage:
         async with self._index_lock:
             await self.disk.run(self._index.set_state, ledger_id, state)
 
+    async def set_aside(self, ledger_ids: Collection[int], lift: Collection[int]) -> None:
+        """See `LedgerIndex.set_aside`."""
+        async with self._index_lock:
+            await self.disk.run(lambda: self._index.set_aside(ledger_ids, lift=lift))
+
     async def collect(self) -> None:
         """Forget the rows of deleted ledgers and delete entry logs in which no ledger lives. Waits for a
         flush that is under way, and for one slice of a compaction.
@@ -135,9 +141,9 @@ class LedgerStorage:
             pass
 
     async def ledgers(self) -> set[int]:
-        """Every ledger that is not deleted and has entries in a log."""
+        """Every ledger that is served and has entries in a log."""
         found = await self.disk.run(self._index.ledgers)
-        return {ledger_id for ledger_id in found if not self.is_deleted(ledger_id)}
+        return {ledger_id for ledger_id in found if self.is_served(ledger_id)}
 
     async def move_slice(self, slices: LogSlices) -> int | None:
         """Copy the next of a log's living records to the log that is being written, and say so in the index:
@@ -294,6 +300,33 @@ class LedgerStorage:
         state = self._index.states.get(ledger_id)
         return state is not None and state.kind == DELETED
 
+    def missing(self, ledger_id: int, entries: int) -> list[tuple[int, int]]:
+        """See `Bookie.missing`. Blocking."""
+        if self.is_deleted(ledger_id):
+            return [(0, entries - 1)] if entries else []
+        return self._index.missing(ledger_id, entries, self._log_bytes())
+
+    def lacks_entries(self) -> bool:
+        """Whether a log is gone, or shorter than what the index has in it. Blocking."""
+        sizes = self._log_bytes()
+        return any(
+            sum(usage.bytes for usage in ledgers.values()) > sizes.get(log_id, 0)
+            for log_id, ledgers in self._index.usage.items()
+        )
+
+    def _log_bytes(self) -> dict[int, int]:
+        sizes = {}
+        for log_id in self._logs.ids():
+            file = self.disk.open(entry_log_path(self._logs.directory, log_id))
+            sizes[log_id] = file.size()
+            file.close()
+        return sizes
+
+    def is_served(self, ledger_id: int) -> bool:
+        """Neither deleted nor set aside."""
+        state = self._index.states.get(ledger_id)
+        return state is None or state.kind not in (DELETED, ASIDE)
+
     def last_entry_id(self, ledger_id: int) -> int:
         """-1 if there is none, or the ledger is deleted."""
         return -1 if self.is_deleted(ledger_id) else self._index.last_entry_id(ledger_id)
@@ -343,8 +376,11 @@ class LedgerStorage:
         self, ledger_id: int, first: int, last: int, bytes_max: int, *, read_ahead_bytes: int | None = None
     ) -> Segment:
         """From `first` to the end of its row, of what was asked for, or of the read-ahead."""
-        if self.is_deleted(ledger_id):
+        state = self._index.states.get(ledger_id)
+        if state is not None and state.kind == DELETED:
             raise LedgerNotFound(f"ledger {ledger_id} is deleted")
+        if state is not None and state.kind == ASIDE:
+            raise LedgerNotFound(f"ledger {ledger_id} is set aside: the metadata had no record of it")
         row = self._index.find(ledger_id, first)
         if row is None:
             if first > self._index.last_entry_id(ledger_id):

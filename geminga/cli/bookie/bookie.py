@@ -1,5 +1,6 @@
 """`geminga bookie`: a stopped broker's storage, seen with one's own eyes. Offline: it takes the directory's
-lock, so no broker can run meanwhile. Only `rebuild-index` writes more than the process id in the lock's file.
+lock, so no broker can run meanwhile. Only `rebuild-index` and `unrecorded` write more than the process id in
+the lock's file.
 
 Exit codes: 0 all is well, 1 something is damaged or missing, 2 wrong usage, 4 the data directory cannot be
 used, be it that a broker runs on it.
@@ -22,6 +23,7 @@ COMMANDS = {
     "dump-log": ("dumps", "print every record and the footer of an entry log"),
     "dump-journal": ("dumps", "print every group of a journal"),
     "entry": ("dumps", "show one entry: where it lies, its bytes, its message metadata"),
+    "unrecorded": ("unrecorded", "ledgers without a record: list, set-aside, restore, delete"),
     "verify": ("repair", "check every checksum, and the index against the entry logs"),
     "rebuild-index": ("repair", "put the index aside; make a new one from entry logs and journals"),
 }

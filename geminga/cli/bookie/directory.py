@@ -7,11 +7,12 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from geminga.bookie.index.database import NOTE
 from geminga.bookie.index.ledger_index import LedgerIndex
+from geminga.bookie.offline.held_ledgers import HeldLedgers
 from geminga.bookie.offline.ledger_names import ledger_names
 from geminga.bookie.records.file_names import (
     entry_log_directory,
@@ -25,7 +26,8 @@ from geminga.bookie.running.directory_lists import COOKIE, DirectoryLists, Forei
 from geminga.cli.arguments.data_directory import default_data_dir
 from geminga.cli.arguments.parser import Parser
 from geminga.errors import CorruptData, InvalidName, StorageError
-from geminga.managed_ledger.orphans import unrecorded_ledgers
+from geminga.managed_ledger.orphans import named_by_topic
+from geminga.managed_ledger.unrecorded import Comparison, compare
 from geminga.metadata import ledger_topics, records
 from geminga.metadata.bookie_directories import recorded_directories
 from geminga.metadata.records import InstanceRecord, LedgerRecord, ManagedLedgerRecord
@@ -85,6 +87,7 @@ class StoppedBookie:
         self.data_dir = os.path.abspath(data_dir)
         self._held = contextlib.ExitStack()
         self._metadata: MetadataStore | None = None
+        self._metadata_values: RocksKeyValue | None = None
         self.metadata_damage = ""
         """Why the metadata cannot be read; "" if it can, or is not there."""
         if not self.disk.exists(os.path.join(self.data_dir, BOOKIE)) and not self._has_metadata:
@@ -98,6 +101,8 @@ class StoppedBookie:
                 raise NoDirectory(f"{error}; stop the broker first") from None
             except ForeignLists as error:
                 raise NoDirectory(str(error)) from None
+            self.lists = lists
+            """Where its directories are, as recorded."""
             self.journal_directories = [absolute(self.data_dir, name) for name in lists.journals]
             self.journals = [journal_directory(path) for path in self.journal_directories]
             """Where the journal files are, one directory for each journal."""
@@ -143,8 +148,14 @@ class StoppedBookie:
         if self._metadata is None and self._has_metadata:
             values = RocksKeyValue(os.path.join(self.data_dir, METADATA), read_only=True)
             self._held.callback(values.close)
-            self._metadata = MetadataStore(values)
+            self._metadata, self._metadata_values = MetadataStore(values), values
         return self._metadata
+
+    def close_metadata(self) -> None:
+        """Nothing is read from it any more: somebody is going to write to it."""
+        if self._metadata_values is not None:
+            self._metadata_values.close()
+        self._metadata = self._metadata_values = None
 
     def load_indexes(self) -> list[LedgerIndex]:
         """One for each ledger directory."""
@@ -227,9 +238,18 @@ class LedgerRecords:
         except StorageError:
             return ""
 
-    def unrecorded(self, held: Set[int]) -> list[int]:
-        """See `unrecorded_ledgers`; none without metadata, which cannot tell."""
-        return unrecorded_ledgers(held, self._store) if self._store is not None else []
+    def is_named(self, ledger_id: int) -> bool:
+        """Whether a record of its topic, or of a cursor, names the ledger."""
+        record = self.get(ledger_id)
+        return (
+            record is not None
+            and self._store is not None
+            and ledger_id in named_by_topic(self._store, record.topic)
+        )
+
+    def compare(self, held: HeldLedgers) -> Comparison:
+        """What the bookie holds beside what the metadata says."""
+        return compare(held, self._store)
 
     def closed(self) -> Iterator[tuple[str, int, int]]:
         """Topic, ledger id and number of entries of each ledger that a topic names and has closed."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from geminga.bookie.index.index_format import DELETED, FENCED, State
+from geminga.bookie.index.index_format import ASIDE, DELETED, FENCED, State
 from geminga.bookie.index.ledger_index import LedgerIndex
 from geminga.bookie.journal.headers import HeaderState
 from geminga.bookie.offline.inspection import (
@@ -119,7 +119,7 @@ def _ledger_rows(
 def _state(state: State | None, recorded: str) -> str:
     if state is None:
         return recorded
-    return {DELETED: "deleted", FENCED: f"{recorded}, fenced"}[state.kind]
+    return {DELETED: "deleted", ASIDE: "set aside", FENCED: f"{recorded}, fenced"}[state.kind]
 
 
 def entry_logs(parser: Parser, arguments: Sequence[str]) -> int:

@@ -24,7 +24,7 @@ class ShortLedger(NamedTuple):
     def __str__(self) -> str:
         return (
             f"ledger {self.ledger_id} of {self.topic} has {self.entries} entries, and {self.promised} were"
-            " confirmed: an entry log or a journal is missing"
+            " confirmed: the others are in no entry log and no journal that is here"
         )
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from geminga.bookie.index.index_format import DELETED, State
 from geminga.bookie.index.ledger_index import LedgerIndex
 from geminga.bookie.offline.findings import Finding
+from geminga.bookie.offline.held_ledgers import held_by
 from geminga.bookie.offline.verification import Verification
 from geminga.bookie.records.ledger_mapping import needed_from, place_of
 from geminga.bookie.recovery.report import RecoveryReport
@@ -27,7 +28,8 @@ from geminga.cli.bookie.directory import (
     directory_of,
 )
 from geminga.cli.bookie.losses import ShortLedger, short_ledgers
-from geminga.errors import CorruptData, StorageError
+from geminga.errors import StorageError
+from geminga.managed_ledger.unrecorded import ranges_text
 from geminga.server.server import METADATA
 from geminga.storage.key_value import RocksKeyValue
 
@@ -126,22 +128,31 @@ def rebuild_index(parser: Parser, arguments: Sequence[str]) -> int:
         _refuse_absent(stopped)
         names = stopped.ledger_records()
         old = [_put_aside(stopped, place) for place in stopped.ledgers]
-        report, dropped, refusal, short = _rebuild(stopped, [index.states for index in old], names)
+        made = _rebuild(stopped, [index.states for index in old], names)
         for place in stopped.ledgers:
             _forget_damage(stopped, place)
+    report = made.report
     print(f"{report.entries_indexed} entries found in entry logs, {report.entries_replayed} in the journal")
-    if dropped:
-        print(f"{dropped} ledgers left out: the metadata has no record of them, so they were deleted")
+    if made.back:
+        print(f"ledgers that the old index had marked as deleted are back, as topics name them: {made.back}")
+    if made.aside:
+        print(
+            f"ledgers without a metadata record are set aside, as nothing says whether they were deleted: "
+            f"{made.aside}; 'geminga bookie unrecorded' lists, restores and deletes them"
+        )
     for index in old:
         if not index.is_readable:
             print("the old index could not be read: fences and deletions under way that it had are forgotten")
         if index.aside:
             print(f"the old index is kept in {index.aside}; delete it when all is well")
-    for damage in (*report.damages, *short):
+    for damage in (*report.damages, *made.short):
         print(damage)
-    if refusal:
-        print(f"all ledgers were kept, and a start will be refused: {refusal}")
-    return EXIT_FAILED if report.damages or refusal or short else EXIT_OK
+    if made.is_behind:
+        print(
+            "a start will be refused: the metadata is behind the bookie's files; put the right one back, or "
+            "see 'geminga bookie unrecorded list'"
+        )
+    return EXIT_FAILED if report.damages or made.is_behind or made.short else EXIT_OK
 
 
 def _refuse_absent(stopped: StoppedBookie) -> None:
@@ -191,12 +202,23 @@ def _forget_damage(stopped: StoppedBookie, place: StoppedLedgers) -> None:
         stopped.disk.sync_directory(os.path.dirname(place.damage_note))
 
 
-def _rebuild(
-    stopped: StoppedBookie, states: Sequence[dict[int, State]], names: LedgerRecords
-) -> tuple[RecoveryReport, int, str, list[ShortLedger]]:
+class _Made(NamedTuple):
+    """What came of a rebuild."""
+
+    report: RecoveryReport
+    back: str
+    """The ledgers that the old index called deleted and that are kept, for people."""
+    aside: str
+    """Those that were set aside, for people."""
+    is_behind: bool
+    """Whether a start will be refused for the metadata."""
+    short: list[ShortLedger]
+
+
+def _rebuild(stopped: StoppedBookie, states: Sequence[dict[int, State]], names: LedgerRecords) -> _Made:
     """A start of the bookie without an index: it makes it from the logs, and replays the journals. Then what
-    is known to be deleted is deleted again. Returns how many ledgers the metadata does not have, too, and why
-    they were kept if it cannot be trusted with that; "" if it can. Last, the ledgers whose end was not found.
+    the old index knew is marked again: fences, and deletions of ledgers that no topic or cursor names. A mark
+    "deleted" that the metadata denies came from a broker that had other metadata.
     """
     import trio
 
@@ -205,7 +227,6 @@ def _rebuild(
         await bookie.close()
         return bookie.recovery
 
-    refusal = ""
     with contextlib.ExitStack() as opened:
         places = []
         for place in stopped.ledgers:
@@ -215,22 +236,22 @@ def _rebuild(
             places.append(LedgerPlace(place.path, values))
         report = trio.run(recover, places)
         indexes = [LedgerIndex(made.key_value, journals=len(stopped.journals)) for made in places]
+        back: list[int] = []
         for index, known in zip(indexes, states, strict=True):
             index.load()
             for ledger_id, state in known.items():
-                index.set_state(ledger_id, state)
-        try:
-            unknown = names.unrecorded({id_ for index in indexes for id_ in index.ledgers()})
-        except CorruptData as error:
-            unknown, refusal = [], str(error)
-        for ledger_id in unknown:
-            index = indexes[place_of(ledger_id, len(indexes))]
-            mark = index.marks[place_of(ledger_id, len(index.marks))]
-            index.set_state(ledger_id, State(DELETED, mark))
-        for index in indexes:
+                if state.kind == DELETED and names.is_named(ledger_id):
+                    back.append(ledger_id)
+                else:
+                    index.set_state(ledger_id, state)
             index.purge()
+        found = names.compare(held_by(indexes))
+        for number, index in enumerate(indexes):
+            if index.unsorted:
+                index.set_aside([each for each in found.doubtful if place_of(each, len(indexes)) == number])
         short = list(short_ledgers(stopped, indexes, names))
-    return report, len(unknown), refusal, short
+    back = sorted(each for each in back if each in held_by(indexes).held)
+    return _Made(report, ranges_text(back), ranges_text(found.doubtful), found.is_behind, short)
 
 
 COMMANDS: dict[str, Callable[[Parser, Sequence[str]], int]] = {

@@ -1,6 +1,6 @@
 """Damage each file of a killed broker's data directory, in each way, and start a broker on it.
 
-    python -m tests.e2e.faults.damaged_directories [--every 5]
+    python -m tests.e2e.files.damaged_directories [--every 5]
 
 What a broker that starts hands out is what was published, in order; what it does not have any more it has
 said. One that refuses to start says which file is wrong, without a traceback, and has changed nothing: with

@@ -1,6 +1,6 @@
 """Entry logs of a killed broker, damaged in every way, with the journals and without: what is served then.
 
-    python -m tests.e2e.faults.log_damage        all of the table
+    python -m tests.e2e.files.log_damage        all of the table
 
 Either a message comes as it was sent, or the broker's log names its entry; with the journals all come.
 """

@@ -1,4 +1,4 @@
-"""Rows of the table of `tests/e2e/faults/log_damage.py` that stand for the others."""
+"""Rows of the table of `tests/e2e/files/log_damage.py` that stand for the others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.faults.log_damage import MESSAGES, damaged_log, fill, outcome
+from tests.e2e.files.log_damage import MESSAGES, damaged_log, fill, outcome
 
 pytestmark = pytest.mark.skipif("GEMINGA_TEST_URL" in os.environ, reason="looks into Geminga's files")
 

@@ -1,0 +1,273 @@
+"""`geminga bookie unrecorded`: ledgers that the bookie holds and the metadata does not know, listed, set
+aside, brought back under their topics, or deleted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import trio
+
+from geminga.bookie.index.database import IndexDatabase, opened_with
+from geminga.bookie.offline.held_ledgers import held_by
+from geminga.bookie.records.ledger_name import LedgerName
+from geminga.bookie.running.bookie import Bookie, LedgerPlace
+from geminga.bookie.running.directory_cookies import claimed_by
+from geminga.bookie.running.directory_lists import DirectoryLists
+from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
+from geminga.cli.bookie.directory import StoppedBookie, add_data_dir, add_json, directory_of
+from geminga.cli.bookie.lists import size_text
+from geminga.clock import RealClock
+from geminga.errors import LedgerNotFound, StorageError
+from geminga.managed_ledger.cursor import cursor_state_format
+from geminga.managed_ledger.restore import Merged, Restorer, StoredLedgers, topic_of
+from geminga.managed_ledger.unrecorded import Comparison, compare, ranges_text, topic_text
+from geminga.metadata import records
+from geminga.metadata.instance import check_instance
+from geminga.metadata.store import MetadataStore
+from geminga.server.metadata_check import look_at, names_of
+from geminga.server.server import METADATA
+from geminga.storage.key_value import BlockCache, RocksKeyValue
+from geminga.wire.stored_entry import STAMP_MAGIC
+
+_ROW = "{:>10} {:>10} {:>12}  {:8} {:14} {}"
+_CACHE_BYTES = 8 << 20
+_PEEK_BYTES = 1 << 16
+ACTIONS = ("list", "set-aside", "restore", "delete")
+
+
+def unrecorded(parser: Parser, arguments: Sequence[str]) -> int:
+    parser.add_argument("action", choices=ACTIONS, help="what to do with them; list writes nothing")
+    parser.add_argument("ledgers", metavar="LEDGER", nargs="*", type=int, help="only these (default: all)")
+    parser.add_argument("--topic", help="restore: where ledgers go whose topic no file names")
+    parser.add_argument("--all", action="store_true", help="delete: every ledger that is set aside")
+    parser.add_argument(
+        "--cluster", default="standalone", help="restore, set-aside: clusterName, if the metadata is lost"
+    )
+    add_data_dir(parser)
+    add_json(parser)
+    flags = parser.parse_strictly(arguments)
+    if flags.topic and (flags.action != "restore" or not flags.ledgers):
+        parser.error("--topic goes with restore and the ids of the ledgers")
+    if flags.action == "delete" and flags.all == bool(flags.ledgers):
+        parser.error("delete: name the ledgers, or give --all")
+    with directory_of(flags) as stopped:
+        if stopped.metadata_damage:
+            raise StorageError(f"{stopped.metadata_damage}; without it there is nothing to compare")
+        lists = stopped.lists
+        seen = look_at(stopped.disk, stopped.data_dir, lists)
+        names = names_of(stopped.disk, stopped.data_dir, lists)
+        if flags.action == "list":
+            return _list(seen.held.held, seen.comparison, names, as_json=flags.json)
+        stopped.close_metadata()
+        return trio.run(_change, stopped, flags, names)
+
+
+# ---- list
+
+
+def _list(held: object, found: Comparison, names: dict[int, LedgerName], *, as_json: bool) -> int:
+    assert isinstance(held, dict)
+    states = dict.fromkeys(found.unrecorded, "no record")
+    states |= dict.fromkeys(found.doubtful, "to be aside") | dict.fromkeys(found.aside, "set aside")
+    named = {each: topic for topic, of_topic in found.deleted.items() for each in of_topic}
+    states |= dict.fromkeys(named, "deleted, named")
+    if not as_json:
+        print(_ROW.format("LEDGER", "ENTRIES", "BYTES", "PURPOSE", "STATE", "TOPIC"))
+    for ledger_id, state in sorted(states.items()):
+        name = names.get(ledger_id, LedgerName("", named.get(ledger_id, "")))
+        entries, size = held.get(ledger_id, (0, 0))
+        row = {
+            "ledger": ledger_id,
+            "entries": entries,
+            "bytes": size,
+            "purpose": name.purpose,
+            "state": state,
+            "topic": topic_text(name.topic),
+        }
+        if as_json:
+            print(json.dumps(row))
+        else:
+            texts = [ledger_id, entries, size_text(size), name.purpose or "-", state, row["topic"] or "-"]
+            print(_ROW.format(*texts))
+    if not as_json:
+        print(f"\n{len(states)} ledgers")
+        if found.is_behind:
+            print("a start is refused until the right metadata is back, or they are restored or set aside")
+    return EXIT_OK
+
+
+# ---- what writes
+
+
+class _Open(NamedTuple):
+    """A stopped bookie, recovered, and the metadata beside it."""
+
+    bookie: Bookie
+    store: MetadataStore
+    found: Comparison
+    last_id: int
+
+    @property
+    def unknown(self) -> list[int]:
+        return sorted({*self.found.unrecorded, *self.found.doubtful, *self.found.aside})
+
+
+@asynccontextmanager
+async def _opened(stopped: StoppedBookie, cluster: str) -> AsyncIterator[_Open]:
+    """Everything that waits in the journals is in entry logs."""
+    disk = stopped.disk
+    metadata_path = os.path.join(stopped.data_dir, METADATA)
+    with contextlib.ExitStack() as held:
+        cache = BlockCache(_CACHE_BYTES)
+        disk.make_directory(metadata_path)
+        values = RocksKeyValue(metadata_path, block_cache=cache)
+        held.callback(values.close)
+        indexes = []
+        for place in stopped.ledgers:
+            disk.make_directory(place.index_path.rpartition("/")[0])
+            indexes.append(IndexDatabase(disk, place.index_path, block_cache=cache))
+            held.callback(indexes[-1].close)
+        places = [
+            LedgerPlace(place.path, index) for place, index in zip(stopped.ledgers, indexes, strict=True)
+        ]
+        async with trio.open_nursery() as nursery:
+            store = MetadataStore(values)
+            await nursery.start(store.run)
+            await check_instance(
+                store,
+                cluster=cluster,
+                clock="real",
+                now_ms=RealClock().now_ms(),
+                new_id=claimed_by(disk, stopped.data_dir, DirectoryLists()) or None,
+            )
+            bookie = await opened_with(
+                disk,
+                indexes,
+                lambda: Bookie.open_directories(disk, stopped.journal_directories, places),
+            )
+            everything = held_by([directory.storage.index for directory in bookie.directories])
+            yield _Open(bookie, store, compare(everything, store), everything.last_id)
+            await bookie.close()
+            nursery.cancel_scope.cancel()
+
+
+async def _change(stopped: StoppedBookie, flags: argparse.Namespace, names: dict[int, LedgerName]) -> int:
+    if flags.action != "delete":
+        kept = await stopped.disk.run(_copy_metadata, stopped)
+        print(f"the metadata as it was is kept in {kept}; delete it when all is well")
+    async with _opened(stopped, flags.cluster) as opened:
+        wanted = sorted({*opened.unknown} & {*flags.ledgers}) if flags.ledgers else opened.unknown
+        if flags.action == "delete":
+            return await _delete(opened, wanted)
+        restorer = Restorer(
+            opened.store, _stored(opened.bookie), cluster=flags.cluster, now_ms=RealClock().now_ms()
+        )
+        await restorer.give_ids_behind(max(opened.last_id, *names, -1))
+        placed: dict[str, list[int]] = {}
+        if flags.action == "restore":
+            for ledger_id in wanted:
+                name = names.get(ledger_id, LedgerName("", flags.topic or ""))
+                topic = topic_of(name.topic)
+                purpose = name.purpose or await _purpose(opened.bookie, ledger_id)
+                if topic is not None and topic.is_persistent and purpose == "data":
+                    placed.setdefault(records.managed_ledger_path(topic), []).append(ledger_id)
+        results = {
+            path: await restorer.restore(path, placed.get(path, []), opened.found.deleted.get(path, []))
+            for path in sorted({*restorer.topics(), *placed, *opened.found.deleted})
+        }
+        # The index may name entries, in logs that are missing, of ledgers that no topic has any more.
+        dropped = {each for result in results.values() if result is not None for each in result.dropped}
+        placed = {path: [each for each in ids if each not in dropped] for path, ids in placed.items()}
+        back = {each for of_topic in placed.values() for each in of_topic}
+        held = opened.bookie.ledgers() | opened.bookie.ledgers_aside()
+        aside = sorted(({*opened.unknown} | dropped) & held - back)
+        await opened.bookie.set_aside(aside, lift=back & opened.bookie.ledgers_aside())
+        usage = opened.bookie.usage()
+    for path, ids in sorted((path, ids) for path, ids in placed.items() if ids):
+        entries = sum(usage[each].entries for each in ids)
+        print(f"{topic_text(path)}: ledgers {ranges_text(ids)} are back, {entries} entries")
+    is_short = _tell_missing(results)
+    if back or opened.found.deleted:
+        print("subscriptions go back to what the metadata leads to: some messages may be delivered again")
+    if aside:
+        print(
+            f"set aside, neither served nor deleted: ledgers {ranges_text(aside)}; see '... unrecorded list'"
+        )
+    if not (back or aside or is_short):
+        print("every ledger of the bookie has a record")
+    return EXIT_FAILED if is_short else EXIT_OK
+
+
+def _tell_missing(results: dict[str, Merged | None]) -> bool:
+    is_short = False
+    for path, result in results.items():
+        for missing in result.missing if result is not None else ():
+            is_short = True
+            count = missing.last - missing.first + 1
+            print(f"{topic_text(path)}: {count} confirmed entries are not here, {missing}")
+    return is_short
+
+
+async def _delete(opened: _Open, wanted: Collection[int]) -> int:
+    deletable = sorted(set(wanted) & opened.bookie.ledgers_aside())
+    for ledger_id in deletable:
+        await opened.bookie.delete_ledger(ledger_id)
+    print(f"deleted: {ranges_text(deletable) or 'nothing: only ledgers that are set aside can be deleted'}")
+    return EXIT_OK if deletable else EXIT_FAILED
+
+
+def _stored(bookie: Bookie) -> StoredLedgers:
+    usage = bookie.usage()
+
+    def entries(ledger_id: int) -> int:
+        """Up to the last one that is there: a log may be missing that the index names."""
+        count = bookie.last_entry_id(ledger_id) + 1
+        missing = bookie.missing(ledger_id, count)
+        return missing[-1][0] if missing and missing[-1][1] == count - 1 else count
+
+    return StoredLedgers(
+        entries,
+        bookie.last_entry_id,
+        lambda ledger_id: usage[ledger_id].bytes if ledger_id in usage else 0,
+        bookie.missing,
+    )
+
+
+async def _purpose(bookie: Bookie, ledger_id: int) -> str:
+    """By what its first entry looks like: every message has the broker's stamp. "" if that cannot be told."""
+    was_aside = ledger_id in bookie.ledgers_aside()
+    if was_aside:
+        await bookie.set_aside([], lift=[ledger_id])
+    try:
+        [body, *_] = await bookie.read(ledger_id, 0, 0, bytes_max=_PEEK_BYTES)
+    except (StorageError, LedgerNotFound):
+        return ""
+    if body.startswith(STAMP_MAGIC):
+        return "data"
+    with contextlib.suppress(StorageError, ValueError):
+        cursor_state_format.decode(body)
+        return "cursor"
+    return ""
+
+
+def _copy_metadata(stopped: StoppedBookie) -> str:
+    """All files of the metadata beside it; durable on return, and its path."""
+    disk, source = stopped.disk, os.path.join(stopped.data_dir, METADATA)
+    number = 1
+    while disk.exists(copy := f"{source}.old-{number}"):
+        number += 1
+    disk.make_directory(copy)
+    for name in disk.list(source) if disk.exists(source) else ():
+        if name != "LOCK":
+            disk.replace_file(os.path.join(copy, name), disk.read_file(os.path.join(source, name)))
+    return copy
+
+
+COMMANDS: dict[str, Callable[[Parser, Sequence[str]], int]] = {"unrecorded": unrecorded}

@@ -1,0 +1,177 @@
+"""Whether the metadata belongs to the bookie beside it: asked before the first byte is written.
+
+RocksDB rewrites its log and manifest when it opens a directory for writing, and a file that is put back after
+that is of no use. So both databases are opened for reading only first, and a start that is refused here has
+written nothing but its process id into the lock's file: the right files put back afterwards are enough.
+
+The look costs two openings of RocksDB, the rows of the index that a start keeps in memory anyway, the list of
+ledgers, and the tables of the journals' groups behind the marks. A data directory that is new has none of it.
+Nothing runs on the directory meanwhile (its lock is held), so what is seen here is what is opened next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from geminga.bookie.index.database import NOTE
+from geminga.bookie.offline.held_ledgers import HeldLedgers, StoppedPlace, held_ledgers
+from geminga.bookie.records.file_names import entry_log_directory, journal_directory
+from geminga.bookie.records.ledger_name import LedgerName
+from geminga.bookie.running.directory_cookies import claimed_by, index_directory
+from geminga.bookie.running.directory_lists import DEFAULT, DirectoryLists, absolute
+from geminga.errors import CorruptData, StorageError
+from geminga.managed_ledger.unrecorded import Comparison, compare, deleted_by_topic, ledgers_by_topic
+from geminga.metadata.bookie_directories import recorded_directories
+from geminga.metadata.records import InstanceRecord
+from geminga.metadata.store import MetadataStore
+from geminga.storage.disk import Disk
+from geminga.storage.key_value import BlockCache, RocksKeyValue
+
+if TYPE_CHECKING:
+    from geminga.bookie.running.bookie import Bookie
+
+_CACHE_BYTES = 1 << 20
+_METADATA = "metadata"
+
+
+class MetadataBehind(StorageError):
+    """The bookie holds what the metadata does not know. Nothing was written."""
+
+
+class Directories(NamedTuple):
+    """A data directory seen for reading only."""
+
+    lists: DirectoryLists
+    held: HeldLedgers
+    comparison: Comparison
+    lost_instance: str
+    """The instance that made the directories, if the metadata has no record of one: that is durable before
+    the first cookie is written. "" if it has one, or no directory has a cookie.
+    """
+
+
+def check_metadata(disk: Disk, data_dir: str, wanted: DirectoryLists) -> None:
+    """MetadataBehind, naming ledgers, topics and entries and what to do, if the metadata has no record of
+    ledgers that the bookie holds. `wanted` are the lists of the configuration: used where the metadata has
+    none. Blocking; the caller holds the data directory's lock. CorruptData if the metadata is damaged.
+    """
+    if not disk.exists(os.path.join(data_dir, _METADATA)):
+        return  # new: `server.py` refuses any other directory without it
+    seen = look_at(disk, data_dir, wanted)
+    if seen.comparison.is_behind or seen.lost_instance:
+        raise MetadataBehind(refusal(disk, data_dir, seen))
+
+
+def look_at(disk: Disk, data_dir: str, wanted: DirectoryLists) -> Directories:
+    with contextlib.ExitStack() as opened:
+        metadata = _metadata(disk, os.path.join(data_dir, _METADATA), opened)
+        lists = _lists(disk, data_dir, metadata, wanted)
+        cache = BlockCache(_CACHE_BYTES)
+        places = [
+            StoppedPlace(
+                absolute(data_dir, name), _index(disk, index_directory(data_dir, name), cache, opened)
+            )
+            for name in lists.ledgers
+        ]
+        held = held_ledgers(disk, [absolute(data_dir, name) for name in lists.journals], places)
+        is_known = metadata is not None and metadata.get(InstanceRecord.path) is not None
+        lost = "" if is_known else claimed_by(disk, data_dir, lists)
+        return Directories(lists, held, compare(held, metadata), lost)
+
+
+def _metadata(disk: Disk, path: str, opened: contextlib.ExitStack) -> MetadataStore | None:
+    if not disk.exists(os.path.join(path, "CURRENT")):
+        return None
+    values = RocksKeyValue(path, block_cache=BlockCache(_CACHE_BYTES), read_only=True)
+    opened.callback(values.close)
+    return MetadataStore(values)
+
+
+def _lists(
+    disk: Disk, data_dir: str, metadata: MetadataStore | None, wanted: DirectoryLists
+) -> DirectoryLists:
+    record = recorded_directories(metadata) if metadata is not None else None
+    if record is not None:
+        return DirectoryLists(tuple(record.journals), tuple(record.ledgers))
+    return DirectoryLists() if disk.exists(absolute(data_dir, DEFAULT)) else wanted
+
+
+def _index(disk: Disk, path: str, cache: BlockCache, opened: contextlib.ExitStack) -> RocksKeyValue | None:
+    """None if the start will make it anew."""
+    if not disk.exists(os.path.join(path, "CURRENT")) or disk.exists(path + NOTE):
+        return None
+    try:
+        values = RocksKeyValue(path, block_cache=cache, read_only=True)
+    except CorruptData:
+        return None
+    opened.callback(values.close)
+    return values
+
+
+# ---- what is said
+
+
+def names_of(disk: Disk, data_dir: str, lists: DirectoryLists) -> dict[int, LedgerName]:
+    """Whose each ledger is, by the bookie's own files; what cannot be read names nothing. Blocking."""
+    from geminga.bookie.offline.ledger_names import ledger_names
+
+    names: dict[int, LedgerName] = {}
+    with contextlib.suppress(StorageError):
+        names = ledger_names(
+            disk,
+            [journal_directory(absolute(data_dir, name)) for name in lists.journals],
+            [entry_log_directory(absolute(data_dir, name)) for name in lists.ledgers],
+        )
+    return names
+
+
+def refusal(disk: Disk, data_dir: str, seen: Directories) -> str:
+    """Why a start is refused, and what to do next; several lines."""
+    found = seen.comparison
+    lines = [f"{os.path.join(data_dir, _METADATA)}: the metadata is behind the bookie's files."]
+    if seen.lost_instance:
+        lines.append(f"It is empty, and the bookie's directories belong to instance {seen.lost_instance}.")
+    if found.unrecorded:
+        lines.append("It has no record of ledgers that the bookie holds:")
+        by_topic = ledgers_by_topic(found.unrecorded, seen.held.held, names_of(disk, data_dir, seen.lists))
+        lines += [f"  {line}" for line in by_topic]
+    if found.deleted:
+        lines.append("It names ledgers that the bookie's index has marked as deleted:")
+        lines += [f"  {line}" for line in deleted_by_topic(found.deleted)]
+    if found.last_id >= found.next_id:
+        lines.append(
+            f"The bookie knows of ledger {found.last_id}, and the metadata has given ids below "
+            f"{found.next_id} only: they would be given again."
+        )
+    command = "geminga bookie unrecorded"
+    lines += [
+        "No crash leaves that. The metadata is an older copy, was copied while a broker ran, or has lost the "
+        "end of its write-ahead log (or the index is an older copy). Nothing was written: put the files back "
+        "that belong together, and start again. If there are none:",
+        f"  {command} list --data-dir {data_dir}       shows what is without a record",
+        f"  {command} restore --data-dir {data_dir}    brings it back under its topics",
+        f"  {command} set-aside --data-dir {data_dir}  keeps it, unserved, so that the broker starts",
+    ]
+    if found.deleted:
+        lines.append(
+            f"  geminga bookie rebuild-index --data-dir {data_dir}  brings back what is deleted in the index "
+            "alone, if the metadata is right"
+        )
+    return "\n".join(lines)
+
+
+def aside_text(disk: Disk, data_dir: str, lists: DirectoryLists, bookie: Bookie, aside: Sequence[int]) -> str:
+    """What a start says of ledgers that it has set aside; several lines. Blocking."""
+    by_topic = ledgers_by_topic(aside, bookie.usage(), names_of(disk, data_dir, lists))
+    return "\n".join(
+        [
+            "the index was made anew, and ledgers in it have no record: they were deleted, or the metadata "
+            "is behind. They are set aside, neither served nor deleted:",
+            *(f"  {line}" for line in by_topic),
+            f"with the broker stopped, 'geminga bookie unrecorded restore --data-dir {data_dir}' brings them "
+            "back under their topics, and 'geminga bookie unrecorded delete' deletes them",
+        ]
+    )

@@ -1,0 +1,87 @@
+"""Metadata that is behind the bookie's files: a broker refuses it and writes nothing, and starts once the
+right files are back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.broker_process import BrokerProcess
+
+pytestmark = pytest.mark.skipif("GEMINGA_TEST_URL" in os.environ, reason="looks into Geminga's files")
+
+SETTINGS = {"managedLedgerMaxEntriesPerLedger": "10", "managedLedgerMinLedgerRolloverTimeMinutes": "0"}
+COMMAND = [sys.executable, "-m", "geminga", "standalone"]
+TOPIC = "persistent://public/default/orders"
+
+
+def client(broker: BrokerProcess, *arguments: str, text: str = "") -> str:
+    run = subprocess.run(
+        [sys.executable, "-m", "geminga", *arguments, "--url", broker.endpoints.service_url],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def refused(data_dir: Path) -> str:
+    """What a start says that ends with exit code 4."""
+    run = subprocess.run(
+        [*COMMAND, "--data-dir", str(data_dir), "--port", "0", "--web-port", "0"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert run.returncode == 4, run.stderr
+    return run.stderr
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """All files but the lock, which has the last process's id."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and path.name != "lock"
+    }
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data of a broker that was killed with 45 entries in five ledgers, all of them receipted."""
+    broker = BrokerProcess(tmp_path_factory.mktemp("killed") / "data", settings=SETTINGS)
+    with contextlib.suppress(AssertionError), broker:
+        client(broker, "produce", TOPIC, "--stdin", text="".join(f"message {n}\n" for n in range(45)))
+        broker.kill()
+    return broker.data_dir
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_cut_log_is_refused_and_the_whole_log_put_back_is_enough(
+    killed: Path, tmp_path: Path, share: float
+) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(killed, data)
+    [wal] = (data / "metadata").glob("*.log")
+    whole = wal.read_bytes()
+    wal.write_bytes(whole[: int(len(whole) * share)])
+    before = contents(data)
+    text = refused(data)
+    assert f"{data}/metadata: the metadata is behind the bookie's files" in text
+    assert f"geminga bookie unrecorded restore --data-dir {data}" in text
+    if not share:
+        assert "5 ledgers (2-6), 45 entries" in text
+    assert contents(data) == before
+    wal.write_bytes(whole)
+    with BrokerProcess(data) as broker:
+        got = client(broker, "consume", TOPIC, "-s", "s", "--from", "earliest", "-n", "45", "--timeout", "9s")
+    assert all(f"message {number}" in got for number in range(45))
