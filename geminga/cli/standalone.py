@@ -259,7 +259,12 @@ class _Broker:
 
         if isinstance(error, CorruptData):
             if str(error).startswith(os.path.join(self._data_dir, METADATA)):
-                return ["Nothing else has what the metadata says: restore it from a backup."]
+                return [
+                    "Put the metadata of a backup in its place. Without one, move that directory away and "
+                    f"run 'geminga bookie unrecorded restore --data-dir {self._data_dir}': it brings topics "
+                    "and messages back, without subscriptions and policies. 'geminga pipeline rescue' reads "
+                    "every entry, whatever is damaged."
+                ]
             return [
                 f"'geminga bookie verify --data-dir {self._data_dir}' lists what is damaged in the bookie."
             ]

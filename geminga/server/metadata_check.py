@@ -58,7 +58,7 @@ def check_metadata(disk: Disk, data_dir: str, wanted: DirectoryLists) -> None:
     ledgers that the bookie holds. `wanted` are the lists of the configuration: used where the metadata has
     none. Blocking; the caller holds the data directory's lock. CorruptData if the metadata is damaged.
     """
-    if not disk.exists(os.path.join(data_dir, _METADATA)):
+    if not disk.exists(os.path.join(data_dir, _METADATA)) and not claimed_by(disk, data_dir, wanted):
         return  # new: `server.py` refuses any other directory without it
     seen = look_at(disk, data_dir, wanted)
     if seen.comparison.is_behind or seen.lost_instance:
@@ -133,7 +133,9 @@ def refusal(disk: Disk, data_dir: str, seen: Directories) -> str:
     found = seen.comparison
     lines = [f"{os.path.join(data_dir, _METADATA)}: the metadata is behind the bookie's files."]
     if seen.lost_instance:
-        lines.append(f"It is empty, and the bookie's directories belong to instance {seen.lost_instance}.")
+        lines.append(
+            f"It is gone or empty, and the bookie's directories are those of instance {seen.lost_instance}."
+        )
     if found.unrecorded:
         lines.append("It has no record of ledgers that the bookie holds:")
         by_topic = ledgers_by_topic(found.unrecorded, seen.held.held, names_of(disk, data_dir, seen.lists))

@@ -295,7 +295,7 @@ def test_a_hint_is_given_where_it_helps(tmp_path: Path, capsys: pytest.CaptureFi
         (StorageError("x"), 4, ""),
         (RepeatedDirectory("x"), 2, ""),
         (DiskFull("x"), 4, "Free some space on that disk, and start again."),
-        (CorruptData(f"{tmp_path}/metadata/1.sst: damaged"), 4, "restore it from a backup"),
+        (CorruptData(f"{tmp_path}/metadata/1.sst: damaged"), 4, "bookie unrecorded restore"),
         (CorruptData(f"{tmp_path}/bookie: damaged"), 4, "geminga bookie verify --data-dir"),
     ):
         broker = standalone._Broker(Config(), str(tmp_path))

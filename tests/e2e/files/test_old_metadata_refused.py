@@ -85,3 +85,30 @@ def test_a_cut_log_is_refused_and_the_whole_log_put_back_is_enough(
     with BrokerProcess(data) as broker:
         got = client(broker, "consume", TOPIC, "-s", "s", "--from", "earliest", "-n", "45", "--timeout", "9s")
     assert all(f"message {number}" in got for number in range(45))
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+def test_metadata_that_is_gone_is_refused_and_topics_come_back_without_it(
+    killed: Path, tmp_path: Path, emptied: bool
+) -> None:
+    data_dir = tmp_path / "data"
+    shutil.copytree(killed, data_dir)
+    shutil.rmtree(data_dir / "metadata")
+    if emptied:
+        (data_dir / "metadata").mkdir()
+    before = contents(data_dir)
+    text = refused(data_dir)
+    assert "It is gone or empty" in text
+    assert TOPIC in text
+    assert f"geminga bookie unrecorded restore --data-dir {data_dir}" in text
+    assert contents(data_dir) == before, "a refused start writes nothing"
+    restored = subprocess.run(
+        [sys.executable, "-m", "geminga", "bookie", "unrecorded", "restore", "--data-dir", str(data_dir)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (restored.returncode, "45 entries" in restored.stdout) == (0, True), restored
+    with BrokerProcess(data_dir) as broker:
+        got = client(broker, "consume", TOPIC, "-s", "s", "--from", "earliest", "-n", "45", "--timeout", "9s")
+    assert all(f"message {number}" in got for number in range(45))
