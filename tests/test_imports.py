@@ -50,7 +50,7 @@ NO_IO_IN = (
 )
 IO_THERE = {"wire/compile_proto.py"}
 DOORS = {
-    "rocksdict": {"storage/key_value.py"},
+    "rocksdict": {"storage/key_value.py", "storage/rocksdb_options.py"},
     "time": {"clock.py", "cli/arguments/parser.py", "cli/standalone.py", "cli/perf/perf.py"},
     "prometheus_client": {"admin/metrics/process.py"},
     "h11": {"admin/http/connection.py"},

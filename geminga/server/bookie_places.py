@@ -103,7 +103,7 @@ def open_database(disk: Disk, path: str, cache: BlockCache, held: contextlib.Exi
     """Created if absent; `held` closes it. Blocking. CorruptData if it is damaged."""
     disk.make_directory(path)
     disk.close_to_others(path)
-    values = RocksKeyValue(path, block_cache=cache)
+    values = RocksKeyValue(path, block_cache=cache, descriptors=disk.descriptors)
     held.callback(values.close)
     return values
 

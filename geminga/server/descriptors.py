@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from geminga.bookie.entry_logs.reader import OPEN_LOGS_MAX
 from geminga.storage.disk import WORKERS_MAX
-from geminga.storage.key_value import database_files_max
+from geminga.storage.rocksdb_options import database_files_max
 
 log = logging.getLogger("geminga.server")
 

@@ -246,7 +246,7 @@ async def _serve(
             with stop:
                 process = Process(memory, backup, health, dropped_log_lines)
                 doors = _Doors(binary, web, division)
-                disk.wait_for_descriptors(doors.make_room_soon())
+                disk.descriptors.begin(doors.make_room_soon())
                 await _listen(config, rooms, topics, process, doors, memory.started, task_status)
             storage.start_soon(_end_waiting, disk)
             if failure.error is None:
@@ -268,7 +268,7 @@ async def _end_waiting(disk: RealDisk) -> None:
     try:
         await trio.sleep(STOP_SECONDS)
     finally:
-        disk.stop_waiting()
+        disk.descriptors.stop()
 
 
 def _refuse_foreign(disk: Disk, data_dir: str) -> None:

@@ -17,20 +17,18 @@ import contextlib
 import errno
 import functools
 import io
-import logging
 import os
 import shutil
 import stat
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import trio
 
-from geminga.errors import ServerError, StorageError
-
-log = logging.getLogger("geminga.storage")
+from geminga.errors import StorageError
+from geminga.storage.descriptor_wait import SHORTAGES, Attempts, DescriptorWait
 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
@@ -38,9 +36,6 @@ Buffer = bytes | bytearray | memoryview
 WORKERS_MAX = 8
 """Blocking calls that may be under way at once through `RealDisk.run`."""
 _VECTORS_MAX = 1024
-_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""At an open: nothing was begun, the disk is sound, and trying again helps."""
-_RETRY_S_MIN, _RETRY_S_MAX = 0.01, 0.5
 FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
 """What holds messages is its owner's alone; the process' mask may take more away."""
 
@@ -51,12 +46,6 @@ class DirectoryInUse(StorageError):
 
 class DiskFull(StorageError):
     """No space left: nothing was promised, and freeing space helps."""
-
-
-class OutOfDescriptors(StorageError):
-    """A file cannot be opened now, for want of descriptors or of the kernel's memory. Nothing was begun."""
-
-    server_error = ServerError.SERVICE_NOT_READY
 
 
 class File(Protocol):
@@ -109,6 +98,11 @@ class DirectoryLock(Protocol):
 
 class Disk(Protocol):
     """Files by path. Paths are strings, `/`-joined below a data directory."""
+
+    @property
+    def descriptors(self) -> DescriptorWait:
+        """What to do when nothing can be opened; for what opens files of its own, too."""
+        ...
 
     def create(self, path: str) -> File:
         """A new, empty file; StorageError if the name exists. The name is durable after `sync_directory`."""
@@ -311,8 +305,8 @@ class RealDisk:
     """The machine's own file systems.
 
     An open that fails for want of descriptors or memory raises OutOfDescriptors at once. Between
-    `wait_for_descriptors` and `stop_waiting` it is tried until it succeeds instead, except on the event loop:
-    the storage stands still meanwhile, and nothing is lost.
+    `descriptors.begin` and `descriptors.stop` it is tried until it succeeds instead, except on the event
+    loop: the storage stands still meanwhile, and nothing is lost.
 
     Files and directories that it creates are for their owner alone, unless `for_owner` is False: then the
     process' mask decides, as for what any program writes for its user.
@@ -321,16 +315,7 @@ class RealDisk:
     def __init__(self, *, for_owner: bool = True) -> None:
         self._file_mode, self._directory_mode = (FILE_MODE, DIRECTORY_MODE) if for_owner else (0o666, 0o777)
         self._limiter: trio.CapacityLimiter | None = None
-        self._make_room: Callable[[], None] | None = None
-        self._no_waiting = threading.Event()
-
-    def wait_for_descriptors(self, make_room: Callable[[], None]) -> None:
-        """`make_room` is called before each new try, on any thread; it may close what can be spared."""
-        self._make_room = make_room
-
-    def stop_waiting(self) -> None:
-        """Who waits now, or would later, gets OutOfDescriptors."""
-        self._no_waiting.set()
+        self.descriptors: Final = DescriptorWait()
 
     def create(self, path: str) -> File:
         return self._open_file(path, os.O_CREAT | os.O_EXCL, "create")
@@ -445,31 +430,17 @@ class RealDisk:
 
     def _opened(self, call: Callable[[], T], doing: str, path: str) -> T:
         """What `call` opens. StorageError, OutOfDescriptors among them."""
-        retry_s = _RETRY_S_MIN
+        attempts = Attempts(self.descriptors, path, doing)
         while True:
             try:
                 opened = call()
             except OSError as error:
-                if error.errno not in _SHORTAGES:
+                if error.errno not in SHORTAGES:
                     raise storage_error(error, doing, path) from error
-                if not self._may_wait():
-                    raise OutOfDescriptors(
-                        f"{path}: cannot {doing} now: {error.strerror}; try again"
-                    ) from error
-                if retry_s == _RETRY_S_MIN:
-                    log.warning("%s: cannot %s now, waiting until it can: %s", path, doing, error.strerror)
+                attempts.failed(error.strerror or str(error))
             else:
-                if retry_s > _RETRY_S_MIN:
-                    log.warning("%s: going on", path)
+                attempts.succeeded()
                 return opened
-            assert self._make_room is not None
-            self._make_room()
-            self._no_waiting.wait(retry_s)
-            retry_s = min(2 * retry_s, _RETRY_S_MAX)
-
-    def _may_wait(self) -> bool:
-        is_on_loop = trio.lowlevel.in_trio_run()
-        return self._make_room is not None and not is_on_loop and not self._no_waiting.is_set()
 
 
 class RealDirectoryLock:

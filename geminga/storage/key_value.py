@@ -13,48 +13,41 @@ Facts about `rocksdict` that the shape of this file comes from, each held by a t
   (`rocksdb_log_format`).
 - It makes files with mode 0644, and has no option for another one. So opening one for writing narrows the
   mask of the process.
-- All errors are plain `Exception`s that carry RocksDB's text.
+- All errors are plain `Exception`s that carry RocksDB's text (`rocksdb_errors`).
+- After a background flush, a merge of tables or a new log could not open its file, each write fails until the
+  database is opened anew; reads go on. Where only descriptors or memory were lacking, that is done here, and
+  the write is applied again: see `_replace_database`.
+- An iterator that could not open a table stays failed, and one of a `snapshot()` sees later writes. So a scan
+  goes on with a new iterator, and only if nothing was written since it began: sequence numbers tell.
 """
 
 from __future__ import annotations
 
+import logging
 import os
-import sys
+import threading
 import weakref
-from collections.abc import Iterable, Iterator
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Protocol, TypeVar
 
 import rocksdict
 
-from geminga.errors import CorruptData, StorageError
-from geminga.limits import KIB, MIB
+from geminga.errors import StorageError
+from geminga.limits import MIB
+from geminga.storage.descriptor_wait import SHORTAGES, Attempts, DescriptorWait, OutOfDescriptors, can_open
 from geminga.storage.disk import storage_error
+from geminga.storage.rocksdb_errors import shortage, translated
 from geminga.storage.rocksdb_log_format import synced_marker
 from geminga.storage.rocksdb_logs import check_logs
+from geminga.storage.rocksdb_options import database_options
 
-if sys.platform != "win32":
-    import resource
+T = TypeVar("T")
+log = logging.getLogger("geminga.storage")
 
-_FILE_MISSING = "IO error: No such file or directory: While open"
-"""A database that names a file which is not there."""
 _BINDING_FILE = "rocksdict-config.json"
 """Beside RocksDB's files; whatever its content, it is written anew at each opening."""
-OPEN_FILES_MAX, OPEN_FILES_MIN = 64, 20
-"""How many files a database keeps open; RocksDB takes no less than the latter."""
-UNCOUNTED_FILES = 16
-"""What it opens beside them for a while: logs, the manifest, tables that are written, those of long scans."""
-WAL_BYTES_MAX_FACTOR = 4
-"""The write-ahead log may grow to this many write buffers before RocksDB flushes the oldest."""
-
-
-def open_files_max(process_files_max: int) -> int:
-    """How many files one database keeps open, in a process that may have so many open."""
-    return min(OPEN_FILES_MAX, max(OPEN_FILES_MIN, process_files_max // 16))
-
-
-def database_files_max(process_files_max: int) -> int:
-    """The most that one database has open at any time."""
-    return open_files_max(process_files_max) + UNCOUNTED_FILES
+REOPENING_FILES = 4
+"""What opening a database anew needs beside the descriptors that closing it let go."""
 
 
 class KeyValue(Protocol):
@@ -109,12 +102,17 @@ class BlockCache:
 
 
 class _Cursor:
-    """Holds a RocksDB iterator so that `close()` can take it away from a scan that nobody finished."""
+    """A scan. Holds its RocksDB iterator, so that it can be taken away from a scan that nobody finished."""
 
-    __slots__ = ("__weakref__", "iterator")
+    __slots__ = ("__weakref__", "iterator", "last", "sequence")
 
-    def __init__(self, iterator: rocksdict.RdictIter) -> None:
-        self.iterator: rocksdict.RdictIter | None = iterator
+    def __init__(self) -> None:
+        self.iterator: rocksdict.RdictIter | None = None
+        """At `last`, or at the first row. None: to be made."""
+        self.last: bytes | None = None
+        """The key that was given last."""
+        self.sequence = 0
+        """That of the last write that the scan sees."""
 
 
 class RocksKeyValue:
@@ -127,6 +125,11 @@ class RocksKeyValue:
     may read from disk; `write(sync=True)`, `flush` and `close` wait for it and belong on a thread. `write`
     and `flush` let other threads run while they sync.
 
+    Where RocksDB lacks descriptors or memory to open a file, `descriptors` says whether to wait. Reads are
+    tried again. So are writes, after the database was closed and opened in its place: nothing is confirmed
+    before, and reads wait meanwhile. OutOfDescriptors if there is no waiting; for a write that is final, as
+    any failure. A scan that was under way gets it, too, if it cannot go on as of its start.
+
     With `read_only` no byte of the directory changes: what is in the write-ahead log is read into memory,
     and writes raise StorageError. It must be there, and the caller sees to it that nobody writes meanwhile.
     """
@@ -138,49 +141,51 @@ class RocksKeyValue:
         block_cache: BlockCache | None = None,
         block_cache_bytes: int = 8 * MIB,
         write_buffer_bytes: int = 4 * MIB,
+        descriptors: DescriptorWait | None = None,
         read_only: bool = False,
     ) -> None:
         self.path: Final = path
         self._read_only = read_only
         self._cache = block_cache or BlockCache(block_cache_bytes)
+        self._write_buffer_bytes = write_buffer_bytes
+        self._descriptors = descriptors or DescriptorWait()
         self._cursors: weakref.WeakSet[_Cursor] = weakref.WeakSet()
         self._failed: StorageError | None = None
         self._closed = False
         self._no_sync = rocksdict.WriteOptions()
+        self._writing = threading.Lock()
+        """Held by what may find that the database has to be opened anew."""
+        self._gate = threading.Lock()
+        """Held by each read, which keeps the interpreter lock anyway, and while `_db` is replaced."""
+        self._lacking = ""
+        """Why the database is closed while it is being replaced; "" at any other time."""
+        self._sequence = 0
+        """Up to where it was written when it was closed for that."""
         _check_name(path)
-        check_logs(path)
-        if not read_only:
-            _make_private_files()
-        try:
-            self._db = rocksdict.Rdict(
-                path, _options(self._cache._cache, write_buffer_bytes), access_type=_access(read_only)
-            )
-        except Exception as error:
-            raise self._translate(error, "open") from None
+        self._db = self._opened()
 
     def get(self, key: bytes) -> bytes | None:
-        try:
-            value: bytes | None = self._db.get(key)
-        except Exception as error:
-            raise self._translate(error, "read") from None
-        return value
+        return self._read(lambda: self._db.get(key))
 
     def write(
         self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = (), *, sync: bool
     ) -> None:
-        self._check_writable()
-        batch = rocksdict.WriteBatch(raw_mode=True)
-        for key, value in puts:
-            batch.put(key, value)
-        for key in deletes:
-            batch.delete(key)
-        try:
+        puts, deletes = list(puts), list(deletes)  # RocksDB takes a batch once
+
+        def apply() -> None:
+            batch = rocksdict.WriteBatch(raw_mode=True)
+            for key, value in puts:
+                batch.put(key, value)
+            for key in deletes:
+                batch.delete(key)
             if len(batch):
                 self._db.write(batch, self._no_sync)
             if sync:
                 self._sync()
-        except Exception as error:
-            raise self._fail(error, "write") from None
+
+        with self._writing:
+            self._check_writable()
+            self._change(apply, "write")
 
     def _sync(self) -> None:
         sequence = self._db.latest_sequence_number()
@@ -188,33 +193,78 @@ class RocksKeyValue:
         self._db.delete(synced_marker(sequence), self._no_sync)
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        cursor = self._open_cursor()
-        iterator = cursor.iterator
+        cursor = _Cursor()
+        attempts: Attempts | None = None
         try:
-            assert iterator is not None
-            iterator.seek(start)
-            while iterator.valid():
-                key: bytes = iterator.key()
-                if key >= end:
-                    break
-                row = key, iterator.value()
-                # While the consumer works, close() must be able to free the iterator.
-                iterator = None
+            while True:
+                try:
+                    with self._gate:
+                        row = self._next_row(cursor, start)
+                except Exception as error:
+                    attempts = self._read_failed(error, "scan", attempts)
+                    continue
+                if attempts is not None:
+                    attempts.succeeded()
+                    attempts = None
+                if row is None or row[0] >= end:
+                    return
                 yield row
-                iterator = cursor.iterator
-                if iterator is None:
-                    raise StorageError(f"{self.path}: closed during a scan")
-                iterator.next()
-            iterator.status()
-        except Exception as error:
-            raise self._translate(error, "scan") from None
         finally:
             # Also for the sake of a traceback that keeps this frame.
-            cursor.iterator = iterator = None
+            cursor.iterator = None
+
+    def _next_row(self, cursor: _Cursor, start: bytes) -> tuple[bytes, bytes] | None:
+        iterator = cursor.iterator
+        try:
+            if iterator is None:
+                self._place(cursor, start)
+                iterator = cursor.iterator
+                assert iterator is not None
+            if cursor.last is not None:
+                iterator.next()
+            if iterator.valid():
+                key: bytes = iterator.key()
+                row = key, iterator.value()
+                cursor.last = key
+                return row
+            iterator.status()
+        except Exception:
+            cursor.iterator = None
+            raise
+        finally:
+            iterator = None
+        return None
+
+    def _place(self, cursor: _Cursor, start: bytes) -> None:
+        """Give it a new iterator, where the scan is."""
+        if self._closed:
+            raise StorageError(f"{self.path}: closed{'' if cursor.last is None else ' during a scan'}")
+        while True:
+            sequence = self._db.latest_sequence_number()
+            iterator: rocksdict.RdictIter | None = self._db.iter()
+            if self._db.latest_sequence_number() == sequence:
+                break
+        if cursor.last is not None and cursor.sequence != sequence:
+            iterator = None  # a traceback keeps this frame, and a live iterator the directory's lock
+            raise OutOfDescriptors(
+                f"{self.path}: cannot go on with a scan: what it reads was changed while nothing could be "
+                "opened; try again"
+            )
+        self._cursors.add(cursor)
+        cursor.iterator, cursor.sequence = iterator, sequence
+        try:
+            assert iterator is not None
+            iterator.seek(start if cursor.last is None else cursor.last)
+            if cursor.last is not None:
+                iterator.status()
+        finally:
+            iterator = None
 
     def last_before(self, end: bytes, start: bytes) -> tuple[bytes, bytes] | None:
-        cursor = self._open_cursor()
-        iterator = cursor.iterator
+        return self._read(lambda: self._last_before(end, start))
+
+    def _last_before(self, end: bytes, start: bytes) -> tuple[bytes, bytes] | None:
+        iterator: rocksdict.RdictIter | None = self._db.iter()
         try:
             assert iterator is not None
             iterator.seek_for_prev(end)
@@ -225,73 +275,187 @@ class RocksKeyValue:
                 return None
             key: bytes = iterator.key()
             return (key, iterator.value()) if key >= start else None
-        except Exception as error:
-            raise self._translate(error, "read") from None
         finally:
-            cursor.iterator = iterator = None
+            iterator = None  # a traceback may keep this frame
 
     def flush(self) -> None:
-        self._check_writable()
-        try:
-            self._sync()
-        except Exception as error:
-            raise self._fail(error, "sync") from None
+        with self._writing:
+            self._check_writable()
+            self._change(self._sync, "sync")
 
     def checkpoint(self, path: str) -> None:
         """Make `path` a database with everything that was written so far, durable on return; its parent's
         entry is for the caller to sync. Tables are linked, not copied, where that is the same disk.
 
-        Blocking: it waits for a flush. StorageError if `path` exists.
+        Blocking: it waits for a flush, and writes wait for it. StorageError if `path` exists.
         """
-        self._check_writable()
-        try:
+
+        def copy() -> None:
             rocksdict.Checkpoint(self._db).create_checkpoint(path)
-        except Exception as error:
-            raise self._translate(error, f"copy to {path}") from None
+
+        with self._writing:
+            self._check_writable()
+            self._change(copy, f"copy to {path}", is_final=False)
 
     def memory_bytes(self) -> int:
         """Write buffers, table readers and this database's whole block cache (shared or not), as RocksDB
         counts.
         """
         names = ("rocksdb.cur-size-all-mem-tables", "rocksdb.estimate-table-readers-mem")
-        return sum(self._db.property_int_value(name) or 0 for name in names) + self._cache.usage_bytes()
+        with self._gate:
+            counts = [0 if self._lacking else self._db.property_int_value(name) or 0 for name in names]
+        return sum(counts) + self._cache.usage_bytes()
 
     def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        for cursor in list(self._cursors):
-            cursor.iterator = None
+        with self._writing:
+            if self._closed:
+                return
+            with self._gate:
+                self._closed = True
+                self._lacking = ""
+                for cursor in list(self._cursors):
+                    cursor.iterator = None
+            try:
+                if self._failed is None and not self._read_only:
+                    self._flush_tables()
+            except Exception as error:
+                raise self._fail(error, "flush") from None
+            finally:
+                self._close_database()
+
+    def _flush_tables(self) -> None:
+        """Tables are checksummed block by block, the log's tail is not: leave no log behind if possible."""
         try:
-            if self._failed is None and not self._read_only:
-                # Tables are checksummed block by block, the log's tail is not: leave no log behind.
-                self._db.flush(True)
+            self._db.flush(True)
         except Exception as error:
-            raise self._fail(error, "flush") from None
-        finally:
-            self._close_database()
+            reason = self._shortage(error)
+            if not reason:
+                raise
+            log.warning("%s: closed with what was written last in its log: %s", self.path, reason)
+            self._db.flush_wal(True)
 
     def _close_database(self) -> None:
         try:
             self._db.close()
         except Exception as error:
             # After a failed write RocksDB reports it here once more; whoever waited was told already.
-            if self._failed is None:
+            if self._failed is None and not self._shortage(error):
                 raise self._translate(error, "close") from None
 
-    def _open_cursor(self) -> _Cursor:
+    # ---- when nothing can be opened
+
+    def _read(self, call: Callable[[], T]) -> T:
+        """Call it until it finds its tables and the database open."""
+        attempts: Attempts | None = None
+        while True:
+            try:
+                with self._gate:
+                    result = call()
+            except Exception as error:
+                attempts = self._read_failed(error, "read", attempts)
+            else:
+                if attempts is not None:
+                    attempts.succeeded()
+                return result
+
+    def _read_failed(self, error: Exception, doing: str, attempts: Attempts | None) -> Attempts:
+        """Return when it may be tried again; raise if not."""
+        reason = self._shortage(error)
+        if not reason:
+            raise self._translate(error, doing) from None
+        attempts = attempts or Attempts(self._descriptors, self.path, doing)
+        attempts.failed(reason)
+        return attempts
+
+    def _change(self, call: Callable[[], None], doing: str, *, is_final: bool = True) -> None:
+        """Call it, with the database opened anew before each new try. What failed for any other reason
+        than a shortage, or must not be waited for, leaves it refusing writes if `is_final`.
+        """
+        attempts: Attempts | None = None
+        while True:
+            try:
+                call()
+            except Exception as error:
+                reason = self._shortage(error)
+                if not reason:
+                    raise (self._fail if is_final else self._translate)(error, doing) from None
+            else:
+                if attempts is not None:
+                    attempts.succeeded()
+                return
+            attempts = attempts or Attempts(self._descriptors, self.path, doing)
+            try:
+                self._open_anew(reason, attempts)
+            except StorageError as error:
+                with self._gate:
+                    self._failed, self._lacking = error, ""
+                raise
+
+    def _open_anew(self, reason: str, attempts: Attempts) -> None:
+        """Blocking. While there is no hope of opening it, it stays open for those who read."""
+        attempts.failed(reason)
+        while not can_open(REOPENING_FILES):
+            attempts.failed(reason)
+        while True:
+            try:
+                with self._gate:
+                    self._replace_database(reason)
+            except OutOfDescriptors:
+                attempts.failed(reason)
+            else:
+                return
+
+    def _replace_database(self, reason: str) -> None:
+        """Close it and open it again, with all that was written. OutOfDescriptors leaves it closed.
+
+        What was synced is in the log or in tables, and what was not is at least in the system's cache: each
+        write put it there. Opening makes synced tables of it all and a new log. A batch is one record of the
+        log, so that of the failed write is there completely or not at all.
+        """
+        if not self._lacking:
+            self._sequence = self._db.latest_sequence_number()
+            for cursor in list(self._cursors):
+                cursor.iterator = None
+            self._lacking = reason
+            try:
+                self._db.close()
+            except Exception as error:
+                if not self._shortage(error):
+                    raise self._translate(error, "close") from None
+        database = self._opened()
+        found = database.latest_sequence_number()
+        if found < self._sequence:
+            database.close()
+            raise StorageError(f"{self.path}: opened anew, it has {found} of {self._sequence} writes")
+        self._db = database
+        self._lacking = ""
+        for cursor in list(self._cursors):
+            if cursor.last is not None and cursor.sequence == found:
+                # Now, before the next write. If it cannot be done the scan tries again itself.
+                try:
+                    self._place(cursor, b"")
+                except Exception:
+                    cursor.iterator = None
+
+    def _shortage(self, error: Exception) -> str:
+        """The system's words if this comes from a want of descriptors or memory, or ""."""
+        if isinstance(error, rocksdict.DbClosedError):
+            return self._lacking
+        return shortage(str(error)) if type(error) is Exception else ""
+
+    def _opened(self) -> rocksdict.Rdict:
+        check_logs(self.path)
+        if not self._read_only:
+            _make_private_files()
+        options = database_options(self._cache._cache, self._write_buffer_bytes)
         try:
-            cursor = _Cursor(self._db.iter())
+            return rocksdict.Rdict(self.path, options, access_type=_access(self._read_only))
         except Exception as error:
-            raise self._translate(error, "read") from None
-        self._cursors.add(cursor)
-        return cursor
+            raise self._translate(error, "open") from None
 
     def _check_writable(self) -> None:
         if self._failed is not None:
-            raise StorageError(
-                f"{self.path}: refused after an earlier failure: {self._failed}"
-            ) from self._failed
+            raise self._refusal(self._failed) from self._failed
         if self._closed:
             raise StorageError(f"{self.path}: closed")
         if self._read_only:
@@ -303,26 +467,28 @@ class RocksKeyValue:
             self._failed = translated
         return translated
 
+    def _refusal(self, failure: StorageError) -> StorageError:
+        return StorageError(f"{self.path}: refused after an earlier failure: {failure}")
+
+    def _out_of_descriptors(self, reason: str, doing: str) -> OutOfDescriptors:
+        return OutOfDescriptors(f"{self.path}: cannot {doing} now: {reason}; try again")
+
     def _translate(self, error: Exception, doing: str) -> Exception:
         """Ours for RocksDB's. Anything that RocksDB did not raise (a TypeError, say) is a bug and stays as it
         is.
         """
         if isinstance(error, rocksdict.DbClosedError):
+            if self._failed is not None:
+                return self._refusal(self._failed)
             return StorageError(f"{self.path}: closed")
         if isinstance(error, OSError):  # from the binding, about the file where it keeps its own settings
+            if error.errno in SHORTAGES:
+                return self._out_of_descriptors(os.strerror(error.errno), doing)
             return storage_error(error, doing, os.path.join(self.path, _BINDING_FILE))
         if type(error) is not Exception:
             return error
-        text = str(error)
-        if "/LOCK" in text and "lock" in text:
-            return StorageError(
-                f"{self.path}: in use by another process, or opened twice in this one ({text})"
-            )
-        if text.startswith("Corruption"):
-            return CorruptData(f"{self.path}: damaged, cannot {doing}: {text}")
-        if doing != "write" and text.startswith(_FILE_MISSING):
-            return CorruptData(f"{self.path}: damaged, a file is missing, cannot {doing}: {text}")
-        return StorageError(f"{self.path}: cannot {doing}: {text}")
+        reason = shortage(str(error))
+        return self._out_of_descriptors(reason, doing) if reason else translated(str(error), doing, self.path)
 
 
 def _check_name(path: str) -> None:
@@ -351,40 +517,3 @@ def destroy(path: str) -> None:
 
 def _access(read_only: bool) -> rocksdict.AccessType:
     return rocksdict.AccessType.read_only() if read_only else rocksdict.AccessType.read_write()
-
-
-def _process_files_max() -> int:
-    if sys.platform == "win32":
-        return OPEN_FILES_MAX * 16
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return OPEN_FILES_MAX * 16 if soft == resource.RLIM_INFINITY else soft
-
-
-def _options(cache: rocksdict.Cache, write_buffer_bytes: int) -> rocksdict.Options:
-    options = rocksdict.Options(raw_mode=True)
-    options.create_if_missing(True)
-    # Cut the log at the first record that is not intact: by `check_logs` all behind it was never synced.
-    options.set_wal_recovery_mode(rocksdict.DBRecoveryMode.point_in_time())
-    options.set_paranoid_checks(True)
-    options.set_write_buffer_size(write_buffer_bytes)
-    options.set_max_write_buffer_number(2)
-    options.set_max_total_wal_size(WAL_BYTES_MAX_FACTOR * write_buffer_bytes)
-    options.set_max_open_files(open_files_max(_process_files_max()))
-    options.set_max_file_opening_threads(1)
-    options.set_table_cache_num_shard_bits(2)
-    options.set_max_background_jobs(2)
-    options.set_compression_type(rocksdict.DBCompressionType.none())
-    # RocksDB's own diary: one small file, no periodic statistics.
-    options.set_keep_log_file_num(1)
-    options.set_max_log_file_size(MIB)
-    options.set_stats_dump_period_sec(0)
-    options.set_stats_persist_period_sec(0)
-    table = rocksdict.BlockBasedOptions()
-    table.set_block_cache(cache)
-    table.set_block_size(8 * KIB)
-    table.set_bloom_filter(10, False)
-    # Indexes and filters live in the bounded cache too, so that memory does not grow with the data.
-    table.set_cache_index_and_filter_blocks(True)
-    table.set_pin_l0_filter_and_index_blocks_in_cache(True)
-    options.set_block_based_table_factory(table)
-    return options

@@ -29,11 +29,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import trio
 
 from geminga.errors import StorageError
+from geminga.storage.descriptor_wait import DescriptorWait
 from geminga.storage.disk import DirectoryInUse, DirectoryLock, File
 from simulation.disk.disk_faults import DiskFaults
 from simulation.disk.sim_file import PowerCut, SimFile
@@ -48,6 +49,7 @@ class SimDisk:
     """Paths are plain strings; a directory exists once made. Everything is owned by one thread."""
 
     def __init__(self, seed: int = 0) -> None:
+        self.descriptors: Final = DescriptorWait()
         self.crashes = 0
         self.operations = 0
         """Operations so far that change something; the n-th (from 0) is what `crash_at` counts."""

@@ -1,4 +1,4 @@
-"""Mutants of `geminga/server/`, of the admin port's connections, and of opening files."""
+"""Mutants of `geminga/server/`, of the admin port's connections, and of want of descriptors."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from tests.mutants.mutant import Mutant
 ADMISSION = "geminga/server/admission.py"
 ADMITTED = "tests/server/test_admission.py::"
 CONNECTION = "geminga/admin/http/connection.py"
-DISK = "geminga/storage/disk.py"
+DESCRIPTOR_WAIT = "geminga/storage/descriptor_wait.py"
+KEY_VALUE = "geminga/storage/key_value.py"
 OWN_HOST = "geminga/admin/http/own_host.py"
+ROCKSDB_ERRORS = "geminga/storage/rocksdb_errors.py"
+WITHOUT_DESCRIPTORS = "tests/storage/test_key_value_descriptors.py::"
 PAGES = ("tests/admin/http/test_own_host.py::test_who_is_refused",)
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -46,10 +49,36 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "lack-of-kernel-memory-at-an-open-ends-all",
-        DISK,
-        "_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)",
-        "_SHORTAGES = (errno.EMFILE, errno.ENFILE)",
+        DESCRIPTOR_WAIT,
+        "SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)",
+        "SHORTAGES = (errno.EMFILE, errno.ENFILE)",
         ("tests/storage/test_disk.py::test_an_open_without_descriptors_waits_until_there_are_some",),
         "that ENOMEM at an open is no failed disk either",
+    ),
+    Mutant(
+        "a-write-is-confirmed-that-was-not-applied-again",
+        KEY_VALUE,
+        "            attempts = attempts or Attempts(self._descriptors, self.path, doing)\n            try:\n"
+        "                self._open_anew(reason, attempts)\n",
+        "            attempts = attempts or Attempts(self._descriptors, self.path, doing)\n            try:\n"
+        "                return self._open_anew(reason, attempts)\n",
+        (WITHOUT_DESCRIPTORS + "test_a_write_that_needs_a_new_log_waits_and_all_before_it_stays",),
+        "a batch that failed for want of descriptors and was not applied after the database was opened anew",
+    ),
+    Mutant(
+        "a-scan-goes-on-with-later-rows",
+        KEY_VALUE,
+        "cursor.last is not None and cursor.sequence != sequence",
+        "cursor.last is not None and cursor.sequence > sequence",
+        (WITHOUT_DESCRIPTORS + "test_a_scan_that_cannot_go_on_as_of_its_start_says_so",),
+        "that a scan is as of one moment, also after the database was opened anew",
+    ),
+    Mutant(
+        "failed-writes-for-want-of-memory-are-tried-again",
+        ROCKSDB_ERRORS,
+        "_OPENS.search(text) and text.endswith(_SHORT_OF)",
+        "text.endswith(_SHORT_OF)",
+        (WITHOUT_DESCRIPTORS + "test_only_an_open_without_descriptors_or_memory_is_no_failure",),
+        "that a write or sync which fails with ENOMEM is final",
     ),
 )

@@ -19,12 +19,12 @@ import trio
 
 from geminga.errors import StorageError
 from geminga.storage import disk as disk_module
+from geminga.storage.descriptor_wait import OutOfDescriptors
 from geminga.storage.disk import (
     Buffer,
     DirectoryInUse,
     Disk,
     DiskFull,
-    OutOfDescriptors,
     RealDisk,
     storage_error,
 )
@@ -227,7 +227,7 @@ def test_a_lock_is_held_even_where_its_owner_cannot_be_written(
 async def test_an_open_without_descriptors_waits_until_there_are_some(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Off the loop, between `wait_for_descriptors` and `stop_waiting`; else it is refused. No disk failed."""
+    """Off the loop, between `descriptors.begin` and `descriptors.stop`; else it is refused."""
     disk, directory, path = RealDisk(), str(tmp_path), str(tmp_path / "a")
     disk.create(path).close()
     calls: dict[str, Callable[[], object]] = {
@@ -255,7 +255,7 @@ async def test_an_open_without_descriptors_waits_until_there_are_some(
         with pytest.raises(OutOfDescriptors, match=f"^{directory}.*: cannot .* now: .*; try again$"):
             await disk.run(call)
         assert tries == [], name
-    disk.wait_for_descriptors(lambda: tries.append("try"))
+    disk.descriptors.begin(lambda: tries.append("try"))
     for name, call in calls.items():
         shortages, tries = 2, []
         with pytest.raises(OutOfDescriptors):
@@ -271,14 +271,14 @@ async def test_an_open_without_descriptors_waits_until_there_are_some(
 
         nursery.start_soon(refused_at_the_end)
         await trio.testing.wait_all_tasks_blocked()
-        disk.stop_waiting()
+        disk.descriptors.stop()
 
 
 def test_a_sync_or_a_write_without_memory_is_a_failed_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = RealDisk()
-    disk.wait_for_descriptors(lambda: None)
+    disk.descriptors.begin(lambda: None)
     file = disk.create(str(tmp_path / "a"))
 
     def no_memory(*arguments: object) -> None:

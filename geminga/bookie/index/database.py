@@ -21,6 +21,7 @@ import trio
 
 from geminga.bookie.index.index_format import REBUILD_KEY, STATE_KEYS
 from geminga.errors import CorruptData, StorageError
+from geminga.storage.descriptor_wait import OutOfDescriptors
 from geminga.storage.disk import Disk
 from geminga.storage.key_value import BlockCache, RocksKeyValue, destroy
 
@@ -155,7 +156,7 @@ class IndexDatabase:
         return self._made_anew(noted, _readable_states(values))
 
     def _opened(self) -> RocksKeyValue:
-        return RocksKeyValue(self.path, block_cache=self._cache)
+        return RocksKeyValue(self.path, block_cache=self._cache, descriptors=self._disk.descriptors)
 
     def _made_anew(self, damage: str, states: list[tuple[bytes, bytes]]) -> RocksKeyValue:
         """An empty one in its place, but for these states. After a crash at any point the next `_open` goes
@@ -164,7 +165,7 @@ class IndexDatabase:
         aside, anew = self.path + ASIDE, self.path + ANEW
         log.error("%s; the index is made anew from the entry logs, the damaged one is in %s", damage, aside)
         self._disk.make_directory(anew)
-        values = RocksKeyValue(anew, block_cache=self._cache)
+        values = RocksKeyValue(anew, block_cache=self._cache, descriptors=self._disk.descriptors)
         try:
             values.write([(REBUILD_KEY, damage.encode()), *states], sync=True)
         finally:
@@ -201,6 +202,8 @@ def _readable_states(values: RocksKeyValue) -> list[tuple[bytes, bytes]]:
     """What a damaged database knows of fences and deletions. Closes it."""
     try:
         return list(values.scan(*STATE_KEYS))
+    except OutOfDescriptors:
+        raise  # another try can read them
     except StorageError as error:
         log.warning("fences and unfinished deletions are forgotten with the damaged index: %s", error)
         return []

@@ -1,0 +1,98 @@
+"""What an open does that fails for want of descriptors or of the kernel's memory: no disk has failed, nothing
+was begun, and trying again helps.
+
+Everything that opens files shares one `DescriptorWait`. At a start an open that fails so is refused at once,
+with a clear error. Between `begin` and `stop` the caller waits and tries again until it succeeds, except on
+the event loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import threading
+from collections.abc import Callable
+
+import trio
+
+from geminga.errors import ServerError, StorageError
+
+log = logging.getLogger("geminga.storage")
+
+SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""At an open: nothing was begun, the disk is sound, and trying again helps."""
+_RETRY_S_MIN, _RETRY_S_MAX = 0.01, 0.5
+
+
+class OutOfDescriptors(StorageError):
+    """A file cannot be opened now, for want of descriptors or of the kernel's memory. Nothing was begun."""
+
+    server_error = ServerError.SERVICE_NOT_READY
+
+
+class DescriptorWait:
+    """Whether what cannot be opened now may be waited for. Any thread."""
+
+    def __init__(self) -> None:
+        self._make_room: Callable[[], None] | None = None
+        self._stopped = threading.Event()
+
+    def begin(self, make_room: Callable[[], None]) -> None:
+        """`make_room` is called before each new try, on any thread; it may close what can be spared."""
+        self._make_room = make_room
+
+    def stop(self) -> None:
+        """What waits now, or would later, gets OutOfDescriptors."""
+        self._stopped.set()
+
+    def is_allowed(self) -> bool:
+        """Here and now: never on the event loop."""
+        is_on_loop = trio.lowlevel.in_trio_run()
+        return self._make_room is not None and not is_on_loop and not self._stopped.is_set()
+
+    def pause(self, seconds: float) -> None:
+        """Make room, and wait so long at most."""
+        assert self._make_room is not None
+        self._make_room()
+        self._stopped.wait(seconds)
+
+
+class Attempts:
+    """One piece of work that is tried until what it opens can be opened. Blocking."""
+
+    __slots__ = ("_doing", "_path", "_retry_s", "_wait")
+
+    def __init__(self, wait: DescriptorWait, path: str, doing: str) -> None:
+        self._wait = wait
+        self._path = path
+        self._doing = doing
+        self._retry_s = _RETRY_S_MIN
+
+    def failed(self, reason: str) -> None:
+        """Return when it is time for the next try. OutOfDescriptors if there is to be none."""
+        if not self._wait.is_allowed():
+            raise OutOfDescriptors(f"{self._path}: cannot {self._doing} now: {reason}; try again")
+        if self._retry_s == _RETRY_S_MIN:
+            log.warning("%s: cannot %s now, waiting until it can: %s", self._path, self._doing, reason)
+        self._wait.pause(self._retry_s)
+        self._retry_s = min(2 * self._retry_s, _RETRY_S_MAX)
+
+    def succeeded(self) -> None:
+        if self._retry_s > _RETRY_S_MIN:
+            log.warning("%s: going on", self._path)
+
+
+def can_open(files: int) -> bool:
+    """Whether this process could open so many more files now."""
+    with contextlib.ExitStack() as opened:
+        for _ in range(files):
+            try:
+                descriptor = os.open(os.devnull, os.O_RDONLY)
+            except OSError as error:
+                if error.errno in SHORTAGES:
+                    return False
+                raise
+            opened.callback(os.close, descriptor)
+    return True
