@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import socket
@@ -15,7 +16,7 @@ import pytest
 
 from geminga.wire import pulsar_pb2 as pb
 from tests.e2e.admin_http import Admin
-from tests.e2e.binary_session import frame
+from tests.e2e.binary_session import BinarySession, frame
 from tests.e2e.broker_process import BrokerProcess, Endpoints
 from tests.e2e.waiting import eventually, receive
 
@@ -25,7 +26,6 @@ pytestmark = [
 ]
 TOPIC = "persistent://public/default/before-the-crowd"
 CONNECT = frame(pb.CommandConnect(client_version="crowd", protocol_version=20))
-CONNECTING, SILENT, IDLE = 1500, 300, 300
 ASK = b"GET /admin/v2/brokers/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HALF_A_REQUEST = b"GET /metrics/ HTTP/1.1\r\nHo"
 
@@ -81,8 +81,17 @@ def assert_answers(admin: Admin) -> None:
     assert admin.get("/admin/v2/clusters").json() == ["standalone"]
 
 
-@pytest.mark.parametrize("ulimit", ["-S -n 1024", "-n 256"])
-def test_a_crowd_ends_nothing_and_leaves_no_trace(tmp_path: Path, ulimit: str) -> None:
+@pytest.mark.parametrize(
+    ("ulimit", "connecting", "idle"),
+    [("-S -n 1024", 1100, 300), ("-n 256", 300, 60)],
+    ids=["raised", "256"],
+)
+def test_a_crowd_ends_nothing_and_leaves_no_trace(
+    tmp_path: Path, ulimit: str, connecting: int, idle: int
+) -> None:
+    """The first crowd is more than the soft limit allows, and all are more than a port takes where there is
+    no other.
+    """
     with LimitedBroker(tmp_path / "data", ulimit) as broker:
         client = pulsar.Client(broker.endpoints.service_url)
         producer = client.create_producer(TOPIC)
@@ -97,20 +106,20 @@ def test_a_crowd_ends_nothing_and_leaves_no_trace(tmp_path: Path, ulimit: str) -
         work()
         assert_answers(admin)
         files_before = broker.open_files()
-        sockets = crowd(broker.endpoints.binary_address, SILENT)
+        sockets = crowd(broker.endpoints.binary_address, idle)
         newcomer = pulsar.Client(broker.endpoints.service_url)
         newcomer.create_producer(TOPIC).send(b"beside the silent")
         newcomer.close()
         assert receive(consumer).data() == b"beside the silent"
-        sockets += crowd(broker.endpoints.binary_address, CONNECTING, CONNECT)
+        sockets += crowd(broker.endpoints.binary_address, connecting, CONNECT)
         work()
-        sockets += crowd(web_address(broker.endpoints), SILENT)
+        sockets += crowd(web_address(broker.endpoints), idle)
         work()
         assert_answers(admin)
-        sockets += crowd(web_address(broker.endpoints), IDLE, ASK)
-        work(10)
+        sockets += crowd(web_address(broker.endpoints), idle, ASK)
+        work(6)
         assert_answers(admin)
-        sockets += crowd(web_address(broker.endpoints), IDLE, HALF_A_REQUEST)
+        sockets += crowd(web_address(broker.endpoints), idle, HALF_A_REQUEST)
         assert_answers(admin)
         print(f"\nulimit {ulimit}: {files_before} open files before, {broker.open_files()} with the crowd")
         for sock in sockets:
@@ -159,3 +168,40 @@ def test_opens_that_fail_for_want_of_descriptors_are_tried_again(tmp_path: Path)
         assert newcomer.recv(4096).startswith(b"HTTP/1.1 200")
         newcomer.close()
         client.close()
+
+
+def test_a_database_that_cannot_open_its_next_log_goes_on_when_it_can(tmp_path: Path) -> None:
+    """Its write waits, reads go on, and a killed broker has all that was confirmed."""
+
+    def schema(number: int) -> pb.CommandGetOrCreateSchema:
+        definition = {"type": "record", "name": f"r{number}", "doc": "x" * 500_000, "fields": []}
+        return pb.CommandGetOrCreateSchema(
+            request_id=number,
+            topic=f"persistent://public/default/with-schema-{number}",
+            schema=pb.Schema(name="s", type=pb.Schema.Avro, schema_data=json.dumps(definition).encode()),
+        )
+
+    with LimitedBroker(tmp_path / "data", "-n 1024") as broker:
+        address = broker.endpoints.binary_address
+        with BinarySession(address) as writer, BinarySession(address) as reader:
+            writer.connect()
+            reader.connect()
+            for number in range(1, 20):
+                reader.create_producer(schema(number).topic, number)
+            before = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)
+            resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (3, before[1]))
+            for number in range(1, 20):
+                writer.send(schema(number))
+            eventually(lambda: "metadata: cannot write now, waiting" in broker.log_path.read_text())
+            ask = pb.CommandPartitionedTopicMetadata(topic=TOPIC, request_id=1)
+            assert reader.request(ask, pb.CommandPartitionedTopicMetadataResponse).partitions == 0
+            resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, before)
+            answers = [writer.expect(pb.CommandGetOrCreateSchemaResponse) for _ in range(1, 20)]
+        assert {answer.error_message for answer in answers} == {""}
+        assert sorted(answer.request_id for answer in answers) == list(range(1, 20))
+        broker.kill()
+        broker.start()
+        admin = Admin(broker.endpoints.web_url)
+        for number in range(1, 20):
+            found = admin.get(f"/admin/v2/schemas/public/default/with-schema-{number}/schema").json()
+            assert json.loads(found["data"])["name"] == f"r{number}"
