@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -53,16 +54,16 @@ class Directories(NamedTuple):
     """
 
 
-def check_metadata(disk: Disk, data_dir: str, wanted: DirectoryLists) -> None:
+def check_metadata(disk: Disk, data_dir: str, wanted: DirectoryLists, *, cluster: str) -> None:
     """MetadataBehind, naming ledgers, topics and entries and what to do, if the metadata has no record of
-    ledgers that the bookie holds. `wanted` are the lists of the configuration: used where the metadata has
-    none. Blocking; the caller holds the data directory's lock. CorruptData if the metadata is damaged.
+    ledgers that the bookie holds. `wanted` and `cluster` are of the configuration: used where the metadata
+    has none. Blocking; the caller holds the data directory's lock. CorruptData if the metadata is damaged.
     """
     if not disk.exists(os.path.join(data_dir, _METADATA)) and not claimed_by(disk, data_dir, wanted):
         return  # new: `server.py` refuses any other directory without it
     seen = look_at(disk, data_dir, wanted)
     if seen.comparison.is_behind or seen.lost_instance:
-        raise MetadataBehind(refusal(disk, data_dir, seen))
+        raise MetadataBehind(refusal(disk, data_dir, seen, cluster=cluster))
 
 
 def look_at(disk: Disk, data_dir: str, wanted: DirectoryLists) -> Directories:
@@ -128,8 +129,11 @@ def names_of(disk: Disk, data_dir: str, lists: DirectoryLists) -> dict[int, Ledg
     return names
 
 
-def refusal(disk: Disk, data_dir: str, seen: Directories) -> str:
+def refusal(disk: Disk, data_dir: str, seen: Directories, *, cluster: str) -> str:
     """Why a start is refused, and what to do next; several lines."""
+    place = f"--data-dir {shlex.quote(data_dir)}"
+    if seen.lost_instance:
+        place += _lost_flags(data_dir, seen.lists, cluster)
     found = seen.comparison
     lines = [f"{os.path.join(data_dir, _METADATA)}: the metadata is behind the bookie's files."]
     if seen.lost_instance:
@@ -153,9 +157,9 @@ def refusal(disk: Disk, data_dir: str, seen: Directories) -> str:
         "No crash leaves that. The metadata is an older copy, was copied while a broker ran, or has lost the "
         "end of its write-ahead log (or the index is an older copy). Nothing was written: put the files back "
         "that belong together, and start again. If there are none:",
-        f"  {command} list --data-dir {data_dir}       shows what is without a record",
-        f"  {command} restore --data-dir {data_dir}    brings it back under its topics",
-        f"  {command} set-aside --data-dir {data_dir}  keeps it, unserved, so that the broker starts",
+        f"  {command} list {place}       shows what is without a record",
+        f"  {command} restore {place}    brings it back under its topics",
+        f"  {command} set-aside {place}  keeps it, unserved, so that the broker starts",
     ]
     if found.deleted:
         lines.append(
@@ -163,6 +167,16 @@ def refusal(disk: Disk, data_dir: str, seen: Directories) -> str:
             "alone, if the metadata is right"
         )
     return "\n".join(lines)
+
+
+def _lost_flags(data_dir: str, lists: DirectoryLists, cluster: str) -> str:
+    """What the metadata would have told the command."""
+    flags = f" --cluster {shlex.quote(cluster)}" if cluster != "standalone" else ""
+    if lists != DirectoryLists():
+        for name, paths in zip(("journal", "ledger"), lists, strict=True):
+            given = ",".join(absolute(data_dir, path) for path in paths)
+            flags += f" --{name}-directories {shlex.quote(given)}"
+    return flags
 
 
 def aside_text(disk: Disk, data_dir: str, lists: DirectoryLists, bookie: Bookie, aside: Sequence[int]) -> str:

@@ -203,7 +203,8 @@ async def _serve(
         _refuse_foreign(disk, data_dir)
         held.callback(disk.lock(data_dir).release)
         lists = lists_from(data_dir, config.journal_directories, config.ledger_directories)
-        await disk.run(check_metadata, disk, data_dir, lists)
+        check = functools.partial(check_metadata, cluster=config.cluster_name)
+        await disk.run(check, disk, data_dir, lists)
         # One cache for metadata and index together.
         block_cache = BlockCache(memory_parts(config).block_cache)
         metadata_values = await disk.run(

@@ -21,8 +21,8 @@ from geminga.bookie.records.file_names import (
     journal_path,
 )
 from geminga.bookie.records.ledger_name import NAMELESS, LedgerName
-from geminga.bookie.running.directory_cookies import claim_directories, index_directory
-from geminga.bookie.running.directory_lists import COOKIE, DirectoryLists, ForeignLists, absolute
+from geminga.bookie.running.directory_cookies import claim_directories, claimed_by, index_directory
+from geminga.bookie.running.directory_lists import COOKIE, DirectoryLists, ForeignLists, absolute, check_lists
 from geminga.cli.arguments.data_directory import default_data_dir
 from geminga.cli.arguments.parser import Parser
 from geminga.errors import CorruptData, InvalidName, StorageError
@@ -81,17 +81,20 @@ class StoppedLedgers:
 class StoppedBookie:
     """All files of the bookie of a data directory, locked until `close`."""
 
-    def __init__(self, data_dir: str) -> None:
-        """NoDirectory if there is no bookie, one of its directories is missing, or a broker runs on it."""
+    def __init__(self, data_dir: str, given: DirectoryLists | None = None) -> None:
+        """NoDirectory if there is no bookie, one of its directories is missing, or a broker runs on it.
+        `given` are the lists of directories where the metadata, which records them, is lost.
+        """
         self.disk = RealDisk()
         self.data_dir = os.path.abspath(data_dir)
+        self._given = given or DirectoryLists()
         self._held = contextlib.ExitStack()
         self._metadata: MetadataStore | None = None
         self._metadata_values: RocksKeyValue | None = None
         self.metadata_damage = ""
         """Why the metadata cannot be read; "" if it can, or is not there."""
-        if not self.disk.exists(os.path.join(self.data_dir, BOOKIE)) and not self._has_metadata:
-            raise NoDirectory(f"{self.data_dir} is not a data directory of Geminga (it has no {BOOKIE!r})")
+        if not self._has_metadata and not claimed_by(self.disk, self.data_dir, self._given):
+            self._refuse_without_bookie()
         with contextlib.ExitStack() as held:
             self._held = held
             try:
@@ -126,22 +129,34 @@ class StoppedBookie:
     def _has_metadata(self) -> bool:
         return self.disk.exists(os.path.join(self.data_dir, METADATA, "CURRENT"))
 
+    def _refuse_without_bookie(self) -> None:
+        if not self.disk.exists(os.path.join(self.data_dir, BOOKIE)):
+            raise NoDirectory(
+                f"{self.data_dir} is not a data directory of Geminga: it has neither metadata nor "
+                f"{BOOKIE!r}. If the broker's directories are elsewhere, 'geminga bookie unrecorded' takes "
+                "--journal-directories and --ledger-directories"
+            )
+
     def _claimed(self) -> DirectoryLists:
-        """The lists as recorded, each directory's cookie looked at. The default without metadata."""
+        """The lists as recorded, or else as given; each directory has its cookie looked at."""
         try:
             store = self._opened_metadata()
             record = recorded_directories(store) if store is not None else None
-            if store is None or record is None:
-                return DirectoryLists()
-            stored = store.get(InstanceRecord.path)
+            stored = store.get(InstanceRecord.path) if store is not None else None
         except CorruptData as error:
             self.metadata_damage = str(error)
             print(f"{error}\nassuming that all files are in {self.data_dir}", file=sys.stderr)
             return DirectoryLists()
-        assert stored is not None, "directories are recorded together with the instance"
-        instance = records.decode(InstanceRecord, stored.value, InstanceRecord.path)
-        lists = DirectoryLists(tuple(record.journals), tuple(record.ledgers))
-        claim_directories(self.disk, self.data_dir, lists, instance.instance_id, self._held, first=False)
+        lists = self._given
+        if record is not None:
+            lists = DirectoryLists(tuple(record.journals), tuple(record.ledgers))
+            if self._given != DirectoryLists():
+                check_lists(lists, self._given)
+        if stored is not None:
+            instance_id = records.decode(InstanceRecord, stored.value, InstanceRecord.path).instance_id
+        else:
+            instance_id = claimed_by(self.disk, self.data_dir, lists)
+        claim_directories(self.disk, self.data_dir, lists, instance_id, self._held, first=False)
         return lists
 
     def _opened_metadata(self) -> MetadataStore | None:
@@ -280,8 +295,8 @@ def topic_text(path: str) -> str:
         return path
 
 
-def directory_of(flags: argparse.Namespace) -> StoppedBookie:
-    return StoppedBookie(flags.data_dir or default_data_dir())
+def directory_of(flags: argparse.Namespace, given: DirectoryLists | None = None) -> StoppedBookie:
+    return StoppedBookie(flags.data_dir or default_data_dir(), given)
 
 
 def file_in(flags: argparse.Namespace, directory: Callable[[StoppedBookie], str], held: Any) -> str:

@@ -19,7 +19,8 @@ from geminga.bookie.offline.held_ledgers import held_by
 from geminga.bookie.records.ledger_name import LedgerName
 from geminga.bookie.running.bookie import Bookie, LedgerPlace
 from geminga.bookie.running.directory_cookies import claimed_by
-from geminga.bookie.running.directory_lists import DirectoryLists
+from geminga.bookie.running.directory_lists import DirectoryLists, lists_from
+from geminga.cli.arguments.data_directory import default_data_dir
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 from geminga.cli.bookie.directory import StoppedBookie, add_data_dir, add_json, directory_of
 from geminga.cli.bookie.lists import size_text
@@ -29,7 +30,9 @@ from geminga.managed_ledger.cursor import cursor_state_format
 from geminga.managed_ledger.restore import Merged, Restorer, StoredLedgers, topic_of
 from geminga.managed_ledger.unrecorded import Comparison, compare, ranges_text, topic_text
 from geminga.metadata import records
+from geminga.metadata.bookie_directories import record_directories, recorded_directories
 from geminga.metadata.instance import check_instance
+from geminga.metadata.records import BookieDirectoriesRecord
 from geminga.metadata.store import MetadataStore
 from geminga.server.metadata_check import look_at, names_of
 from geminga.server.server import METADATA
@@ -39,6 +42,7 @@ from geminga.wire.stored_entry import STAMP_MAGIC
 _ROW = "{:>10} {:>10} {:>12}  {:8} {:14} {}"
 _CACHE_BYTES = 8 << 20
 _PEEK_BYTES = 1 << 16
+DEFAULT_CLUSTER = "standalone"
 ACTIONS = ("list", "set-aside", "restore", "delete")
 
 
@@ -47,9 +51,11 @@ def unrecorded(parser: Parser, arguments: Sequence[str]) -> int:
     parser.add_argument("ledgers", metavar="LEDGER", nargs="*", type=int, help="only these (default: all)")
     parser.add_argument("--topic", help="restore: where ledgers go whose topic no file names")
     parser.add_argument("--all", action="store_true", help="delete: every ledger that is set aside")
-    parser.add_argument(
-        "--cluster", default="standalone", help="restore, set-aside: clusterName, if the metadata is lost"
-    )
+    parser.add_argument("--cluster", help="clusterName, if the metadata is lost (default: standalone)")
+    for key in ("journal", "ledger"):
+        parser.add_argument(
+            f"--{key}-directories", metavar="DIR,...", default="", help=f"{key}Directories, if it is lost"
+        )
     add_data_dir(parser)
     add_json(parser)
     flags = parser.parse_strictly(arguments)
@@ -57,7 +63,7 @@ def unrecorded(parser: Parser, arguments: Sequence[str]) -> int:
         parser.error("--topic goes with restore and the ids of the ledgers")
     if flags.action == "delete" and flags.all == bool(flags.ledgers):
         parser.error("delete: name the ledgers, or give --all")
-    with directory_of(flags) as stopped:
+    with directory_of(flags, _given_lists(flags)) as stopped:
         if stopped.metadata_damage:
             raise StorageError(f"{stopped.metadata_damage}; without it there is nothing to compare")
         lists = stopped.lists
@@ -67,6 +73,14 @@ def unrecorded(parser: Parser, arguments: Sequence[str]) -> int:
             return _list(seen.held.held, seen.comparison, names, as_json=flags.json)
         stopped.close_metadata()
         return trio.run(_change, stopped, flags, names)
+
+
+def _given_lists(flags: argparse.Namespace) -> DirectoryLists:
+    data_dir = flags.data_dir or default_data_dir()
+    given = (flags.journal_directories, flags.ledger_directories)
+    return lists_from(
+        data_dir, *([path.strip() for path in each.split(",") if path.strip()] for each in given)
+    )
 
 
 # ---- list
@@ -113,6 +127,7 @@ class _Open(NamedTuple):
     store: MetadataStore
     found: Comparison
     last_id: int
+    cluster: str
 
     @property
     def unknown(self) -> list[int]:
@@ -120,8 +135,10 @@ class _Open(NamedTuple):
 
 
 @asynccontextmanager
-async def _opened(stopped: StoppedBookie, cluster: str) -> AsyncIterator[_Open]:
-    """Everything that waits in the journals is in entry logs."""
+async def _opened(stopped: StoppedBookie, cluster: str | None) -> AsyncIterator[_Open]:
+    """Everything that waits in the journals is in entry logs. A lost record of the instance or of its
+    directories is there again; `cluster` is None for the one that is recorded, or the default.
+    """
     disk = stopped.disk
     metadata_path = os.path.join(stopped.data_dir, METADATA)
     with contextlib.ExitStack() as held:
@@ -140,22 +157,33 @@ async def _opened(stopped: StoppedBookie, cluster: str) -> AsyncIterator[_Open]:
         async with trio.open_nursery() as nursery:
             store = MetadataStore(values)
             await nursery.start(store.run)
-            await check_instance(
+            instance = await check_instance(
                 store,
-                cluster=cluster,
+                cluster=cluster or _recorded_cluster(store) or DEFAULT_CLUSTER,
                 clock="real",
                 now_ms=RealClock().now_ms(),
-                new_id=claimed_by(disk, stopped.data_dir, DirectoryLists()) or None,
+                new_id=claimed_by(disk, stopped.data_dir, stopped.lists) or None,
             )
+            if stopped.lists != DirectoryLists() and recorded_directories(store) is None:
+                made = BookieDirectoriesRecord(
+                    journals=list(stopped.lists.journals), ledgers=list(stopped.lists.ledgers)
+                )
+                await record_directories(store, made)
             bookie = await opened_with(
                 disk,
                 indexes,
                 lambda: Bookie.open_directories(disk, stopped.journal_directories, places),
             )
             everything = held_by([directory.storage.index for directory in bookie.directories])
-            yield _Open(bookie, store, compare(everything, store), everything.last_id)
+            yield _Open(bookie, store, compare(everything, store), everything.last_id, instance.cluster)
             await bookie.close()
             nursery.cancel_scope.cancel()
+
+
+def _recorded_cluster(store: MetadataStore) -> str:
+    path = records.InstanceRecord.path
+    stored = store.get(path)
+    return records.decode(records.InstanceRecord, stored.value, path).cluster if stored is not None else ""
 
 
 async def _change(stopped: StoppedBookie, flags: argparse.Namespace, names: dict[int, LedgerName]) -> int:
@@ -167,7 +195,7 @@ async def _change(stopped: StoppedBookie, flags: argparse.Namespace, names: dict
         if flags.action == "delete":
             return await _delete(opened, wanted)
         restorer = Restorer(
-            opened.store, _stored(opened.bookie), cluster=flags.cluster, now_ms=RealClock().now_ms()
+            opened.store, _stored(opened.bookie), cluster=opened.cluster, now_ms=RealClock().now_ms()
         )
         await restorer.give_ids_behind(max(opened.last_id, *names, -1))
         placed: dict[str, list[int]] = {}

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -34,10 +35,10 @@ def client(broker: BrokerProcess, *arguments: str, text: str = "") -> str:
     return run.stdout
 
 
-def refused(data_dir: Path) -> str:
+def refused(data_dir: Path, *arguments: str) -> str:
     """What a start says that ends with exit code 4."""
     run = subprocess.run(
-        [*COMMAND, "--data-dir", str(data_dir), "--port", "0", "--web-port", "0"],
+        [*COMMAND, "--data-dir", str(data_dir), "--port", "0", "--web-port", "0", *arguments],
         capture_output=True,
         text=True,
         timeout=30,
@@ -110,5 +111,32 @@ def test_metadata_that_is_gone_is_refused_and_topics_come_back_without_it(
     )
     assert (restored.returncode, "45 entries" in restored.stdout) == (0, True), restored
     with BrokerProcess(data_dir) as broker:
+        got = client(broker, "consume", TOPIC, "-s", "s", "--from", "earliest", "-n", "45", "--timeout", "9s")
+    assert all(f"message {number}" in got for number in range(45))
+
+
+def test_the_printed_command_is_enough_with_directories_elsewhere_and_a_cluster_name(tmp_path: Path) -> None:
+    disks = [tmp_path / name for name in ("j 0", "j1", "l0", "l1")]
+    settings = SETTINGS | {
+        "clusterName": "east",
+        "journalDirectories": f"{disks[0]},{disks[1]}",
+        "ledgerDirectories": f"{disks[2]},{disks[3]}",
+    }
+    data_dir = tmp_path / "data"
+    broker = BrokerProcess(data_dir, settings=settings)
+    with contextlib.suppress(AssertionError), broker:
+        client(broker, "produce", TOPIC, "--stdin", text="".join(f"message {n}\n" for n in range(45)))
+        broker.kill()
+    shutil.rmtree(data_dir / "metadata")
+    text = refused(data_dir, "--conf", str(tmp_path / "data.conf"))
+    [line] = [line for line in text.splitlines() if "unrecorded restore" in line]
+    command = shlex.split(line.rpartition("  brings")[0])
+    for times in range(2):
+        restored = subprocess.run(
+            [sys.executable, "-m", *command], capture_output=True, text=True, timeout=30
+        )
+        assert restored.returncode == 0, restored.stderr
+        assert ("45 entries" if times == 0 else "every ledger") in restored.stdout
+    with BrokerProcess(data_dir, settings=settings) as broker:
         got = client(broker, "consume", TOPIC, "-s", "s", "--from", "earliest", "-n", "45", "--timeout", "9s")
     assert all(f"message {number}" in got for number in range(45))
