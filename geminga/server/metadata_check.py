@@ -21,12 +21,12 @@ from geminga.bookie.index.database import NOTE
 from geminga.bookie.offline.held_ledgers import HeldLedgers, StoppedPlace, held_ledgers
 from geminga.bookie.records.file_names import entry_log_directory, journal_directory
 from geminga.bookie.records.ledger_name import LedgerName
-from geminga.bookie.running.directory_cookies import claimed_by, index_directory
+from geminga.bookie.running.directory_cookies import check_owners, claimed_by, index_directory
 from geminga.bookie.running.directory_lists import DEFAULT, DirectoryLists, absolute
 from geminga.errors import CorruptData, StorageError
 from geminga.managed_ledger.unrecorded import Comparison, compare, deleted_by_topic, ledgers_by_topic
 from geminga.metadata.bookie_directories import recorded_directories
-from geminga.metadata.records import InstanceRecord
+from geminga.metadata.records import InstanceRecord, decode
 from geminga.metadata.store import MetadataStore
 from geminga.storage.disk import Disk
 from geminga.storage.key_value import BlockCache, RocksKeyValue
@@ -67,9 +67,16 @@ def check_metadata(disk: Disk, data_dir: str, wanted: DirectoryLists, *, cluster
 
 
 def look_at(disk: Disk, data_dir: str, wanted: DirectoryLists) -> Directories:
+    """Blocking. ForeignLists if the metadata is of another instance than a directory; CorruptData if it is
+    damaged.
+    """
     with contextlib.ExitStack() as opened:
         metadata = _metadata(disk, os.path.join(data_dir, _METADATA), opened)
         lists = _lists(disk, data_dir, metadata, wanted)
+        instance = metadata.get(InstanceRecord.path) if metadata is not None else None
+        if instance is not None:
+            record = decode(InstanceRecord, instance.value, InstanceRecord.path)
+            check_owners(disk, data_dir, lists, record.instance_id)
         cache = BlockCache(_CACHE_BYTES)
         places = [
             StoppedPlace(
@@ -78,8 +85,7 @@ def look_at(disk: Disk, data_dir: str, wanted: DirectoryLists) -> Directories:
             for name in lists.ledgers
         ]
         held = held_ledgers(disk, [absolute(data_dir, name) for name in lists.journals], places)
-        is_known = metadata is not None and metadata.get(InstanceRecord.path) is not None
-        lost = "" if is_known else claimed_by(disk, data_dir, lists)
+        lost = "" if instance is not None else claimed_by(disk, data_dir, lists)
         return Directories(lists, held, compare(held, metadata), lost)
 
 

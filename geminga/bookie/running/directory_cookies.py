@@ -13,6 +13,7 @@ from geminga.bookie.running.directory_lists import (
     COOKIE_BYTES_MAX,
     DEFAULT,
     DirectoryLists,
+    ForeignLists,
     absolute,
     check_cookie,
     check_new,
@@ -75,6 +76,22 @@ def what_is_gone(disk: Disk, data_dir: str, lists: DirectoryLists) -> str:
                 "makes it anew from the entry logs. Nothing was read or written"
             )
     return ""
+
+
+def check_owners(disk: Disk, data_dir: str, lists: DirectoryLists, instance_id: str) -> None:
+    """ForeignLists if a directory's cookie is another instance's: then the metadata says nothing about what
+    is in it. Reads only; a cookie that is missing or damaged is for those that claim the directories.
+    """
+    for directory in lists.all():
+        path = absolute(data_dir, directory)
+        cookie = _cookie(disk, path)
+        owner = owner_of(cookie) if cookie is not None else ""
+        if owner and owner != instance_id:
+            raise ForeignLists(
+                f"{path}: the directory belongs to another instance than the metadata (its cookie says "
+                f"instance={owner}; the metadata is of instance={instance_id}): they are of two data "
+                "directories. Put those together that belong together; nothing was read or written"
+            )
 
 
 def claim_default_directory(disk: Disk, data_dir: str, lists: DirectoryLists, instance_id: str) -> None:

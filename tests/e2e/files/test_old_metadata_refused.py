@@ -140,3 +140,26 @@ def test_the_printed_command_is_enough_with_directories_elsewhere_and_a_cluster_
     with BrokerProcess(data_dir, settings=settings) as broker:
         got = client(broker, "consume", TOPIC, "-s", "s", "--from", "earliest", "-n", "45", "--timeout", "9s")
     assert all(f"message {number}" in got for number in range(45))
+
+
+def test_metadata_of_another_instance_is_refused_and_never_mended(killed: Path, tmp_path: Path) -> None:
+    other = BrokerProcess(tmp_path / "other")
+    with other:
+        pass
+    data_dir = tmp_path / "data"
+    shutil.copytree(killed, data_dir)
+    shutil.rmtree(data_dir / "metadata")
+    shutil.copytree(other.data_dir / "metadata", data_dir / "metadata")
+    before = contents(data_dir)
+    text = refused(data_dir)
+    restored = subprocess.run(
+        [sys.executable, "-m", "geminga", "bookie", "unrecorded", "restore", "--data-dir", str(data_dir)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    for said in (text, restored.stderr):
+        assert f"{data_dir}/bookie: the directory belongs to another instance than the metadata" in said
+        assert "unrecorded restore" not in said
+    assert restored.returncode == 1
+    assert contents(data_dir) == before
