@@ -12,6 +12,7 @@ An empty value means "not set", as in Pulsar.
 # No `from __future__ import annotations` here: the annotations below are read at run time, and as objects
 # they are free.
 
+import re
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
@@ -455,6 +456,10 @@ def _parse_choice(choices: Sequence[str], text: str) -> str:
     raise ValueError(f"expected one of {', '.join(choices)}")
 
 
+_LABEL = "[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?"
+_HOST_NAME = rf"{_LABEL}(\.{_LABEL})*\.?"
+
+
 def _broken_relations(config: Config) -> list[str]:
     problems = []
     shortest = config.managed_ledger_min_ledger_rollover_time_minutes
@@ -473,6 +478,11 @@ def _broken_relations(config: Config) -> list[str]:
             f"diskUsageLwmThreshold ({config.disk_usage_lwm_threshold}) must not exceed "
             f"diskUsageThreshold ({config.disk_usage_threshold})"
         )
+    problems += [
+        f"gemingaWebServiceHostNames: {name!r} is no host name; write names without scheme, port or '*'"
+        for name in config.geminga_web_service_host_names
+        if not re.fullmatch(_HOST_NAME, name)
+    ]
     minor, major = config.minor_compaction_threshold, config.major_compaction_threshold
     if config.minor_compaction_interval and config.major_compaction_interval and minor >= major > 0:
         problems.append(

@@ -147,5 +147,5 @@ async def sweep_orphan_ledgers(bookie: Bookie, metadata: MetadataStore) -> list[
             pass  # only its record was left
         await metadata.delete(records.ledger_path(ledger_id))
     if orphans:
-        log.info("deleted %d ledgers that a crash had left behind: %s", len(orphans), orphans[:20])
+        log.info("deleted ledgers that a crash had left behind (%d): %s", len(orphans), orphans[:20])
     return orphans

@@ -442,3 +442,15 @@ def test_memory_bounds(key: str, value: str) -> None:
     assert problem.startswith(
         f"broker.conf:7: {key} = '{value}' is not allowed: expected a whole number from"
     )
+
+
+@pytest.mark.parametrize("name", ["http://x", "a:80", "*", "*.evil.com", "a b", "-a", "a..b"])
+def test_what_is_no_host_name_is_an_error(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"gemingaWebServiceHostNames: .* is no host name"):
+        load(environment={}, flags=[Property("gemingaWebServiceHostNames", f"right.example,{name}", "--set")])
+
+
+def test_host_names_are_taken() -> None:
+    names = "a,b-c.example.,x_y"
+    loaded = load(environment={}, flags=[Property("gemingaWebServiceHostNames", names, "--set")])
+    assert loaded.config.geminga_web_service_host_names == tuple(names.split(","))

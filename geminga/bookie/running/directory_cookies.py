@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 
-from geminga.bookie.index.database import ANEW
+from geminga.bookie.index.database import ANEW, NOTE
 from geminga.bookie.records.file_names import entry_log_directory, journal_directory
 from geminga.bookie.running.directory_lists import (
     COOKIE,
@@ -64,18 +64,30 @@ def what_is_gone(disk: Disk, data_dir: str, lists: DirectoryLists) -> str:
     """
     default = absolute(data_dir, DEFAULT)
     if DEFAULT in lists.all() and _cookie(disk, default) is None and not _has_bookie_files(disk, default):
-        return (
-            f"{default}: the metadata knows ledgers, but the directory with their entries is gone or empty: "
-            "its disk is not mounted, or it was moved or deleted. Put it back; nothing was read or written"
-        )
+        return _gone(data_dir, default, "the directory with their entries")
+    for path in (journal_directory(absolute(data_dir, name)) for name in lists.journals):
+        if not (disk.exists(path) and disk.list(path)):  # a bookie never is without a journal
+            return _gone(data_dir, path, "the directory of their journals")
+    for path in (entry_log_directory(absolute(data_dir, name)) for name in lists.ledgers):
+        if not disk.exists(path):
+            return _gone(data_dir, path, "the directory of their entry logs")
     for path in (index_directory(data_dir, name) for name in lists.ledgers):
-        if not disk.exists(path + ANEW) and not (disk.exists(path) and disk.list(path)):
+        is_made_anew = disk.exists(path + ANEW) or disk.exists(path + NOTE)
+        if not is_made_anew and not (disk.exists(path) and disk.list(path)):
             return (
                 f"{path}: the metadata knows ledgers, but their index is gone: its disk is not mounted, or "
-                "it was moved or deleted. Put it back; without it 'geminga bookie rebuild-index' "
-                "makes it anew from the entry logs. Nothing was read or written"
+                "it was moved or deleted. Put it back; without it 'geminga bookie rebuild-index --data-dir "
+                f"{data_dir}' makes it anew from the entry logs. Nothing was written"
             )
     return ""
+
+
+def _gone(data_dir: str, path: str, what: str) -> str:
+    return (
+        f"{path}: the metadata knows ledgers, but {what} is gone or empty: its disk is not mounted, or it "
+        "was moved or deleted. Put it back; nothing was written. If it is lost for good, 'geminga bookie "
+        f"rebuild-index --data-dir {data_dir}' makes what there is readable, and says what is missing"
+    )
 
 
 def check_owners(disk: Disk, data_dir: str, lists: DirectoryLists, instance_id: str) -> None:

@@ -22,7 +22,8 @@ def refusal(free_bytes: int, total_bytes: int, settings: BookieSettings, *, read
     free_min = settings.disk_free_bytes_min * (3 if read_only else 2) // 2
     usage = 1 - free_bytes / total_bytes if total_bytes else 1.0
     if free_bytes < free_min:
-        return f"{free_bytes >> 20} MiB are free, {free_min >> 20} MiB are needed"
+        again = " to take entries again" if read_only else ""
+        return f"{free_bytes >> 20} MiB are free, {free_min >> 20} MiB are needed{again}"
     if usage > usage_max and free_bytes < settings.disk_free_bytes_enough:
         return f"it is {usage:.1%} full, more than {usage_max:.1%}"
     return ""

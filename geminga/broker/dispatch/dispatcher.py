@@ -173,6 +173,10 @@ class Dispatcher:
         self.turned_away += 1
         self.cursor.read_position = self.ledger.next_position(self.cursor.mark_delete)
 
+    def retry_now(self) -> None:
+        """What could not be read may have been skipped: the next round reads on at once."""
+        self._read_succeeded()
+
     def retry_at_s(self) -> float:
         """When a round is to be tried although no one asks for it, in I/O time; infinity: never."""
         return min(self._retry_at_s, self.throttle.until_s)
@@ -271,13 +275,15 @@ class Dispatcher:
             self._failed_at = start
             log.error(
                 "%s / %s: entries from %s on cannot be read, trying again in %d s and then less often: %s. "
-                "'geminga topics skip' lets this subscription pass over them; 'geminga bookie verify' on the "
-                "stopped broker lists what is damaged",
+                "'geminga topics skip %s -s %s -n N' acknowledges the oldest N entries of this subscription, "
+                "whatever they are; 'geminga bookie verify' on the stopped broker lists what is damaged",
                 self.around.topic,
                 self.around.subscription,
                 start,
                 self._retry_ms // 1000,
                 error,
+                self.around.topic,
+                self.around.subscription,
             )
 
     # -- choosing what may be sent ---------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from geminga.metadata.node import MUST_NOT_EXIST
 from geminga.metadata.records import LedgerRecord
 
 if TYPE_CHECKING:
+    from geminga.bookie.running.bookie import Bookie
     from geminga.bookie.running.ledger_writer import LedgerWriter
     from geminga.broker.topic.rooms import Rooms
 
@@ -31,6 +32,8 @@ ENTRIES_MAX = 1000
 TOPIC = "/health"
 """Where a record says whose the ledger is: a path that no topic has."""
 BODY_BYTES = 16
+LOSSES_MAX = 20
+"""Damaged places that an answer names."""
 
 
 class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,8 +44,30 @@ class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
     reasons: list[str]
     checked_ms: int
     """When, since 1970."""
+    losses: list[str] = []
+    """What this start did not find, or has found damaged since: the broker serves everything else, so it is
+    not unhealthy for it.
+    """
     round_trip_ms: float | None = None
     """From the publish to the read message; None: it did not come back."""
+
+
+def losses_of(bookie: Bookie) -> list[str]:
+    """What the bookie knows to be lost or set aside, with what to do; [] if nothing is."""
+    report, counts = bookie.recovery, bookie.statistics()
+    look = "'geminga bookie verify' on the stopped broker lists it, and the log of the start names topics"
+    losses = [f"{damage}; {look}" for damage in report.damages[:LOSSES_MAX]]
+    if report.entries_missing:
+        losses.append(f"{report.entries_missing} entries are in no entry log and no journal; {look}")
+    unhealed = counts.damaged_entries_found - counts.damaged_entries_healed
+    if unhealed > 0:
+        losses.append(f"{unhealed} entries were found damaged since the start; {look}")
+    if counts.ledgers_aside:
+        losses.append(
+            f"{counts.ledgers_aside} ledgers without a record are set aside; 'geminga bookie unrecorded "
+            "list' on the stopped broker shows them"
+        )
+    return losses
 
 
 class HealthCheck:
@@ -113,6 +138,7 @@ class HealthCheck:
             status="unhealthy" if reasons else "ok",
             reasons=reasons,
             checked_ms=clock.now_ms(),
+            losses=losses_of(self._rooms.bookie),
             round_trip_ms=trip_ms,
         )
 

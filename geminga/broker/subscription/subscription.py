@@ -387,6 +387,8 @@ class Subscription:
         self.delayed.mark_delete_moved(self.cursor.mark_delete)
         if self.dispatcher is not None:
             self.dispatcher.mark_delete_moved(self.cursor.mark_delete)
+            self.dispatcher.retry_now()
+            self.wake()
         self.after_acks(self.clock.now_ms())
 
     async def clear_backlog(self) -> None:

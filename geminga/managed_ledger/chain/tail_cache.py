@@ -170,15 +170,19 @@ class TailCache:
         self._bytes = 0
         self._runs: dict[int, TailRun] = {}
         self._strides: deque[_Stride] = deque()
+        self._filled = trio.Event()
+        """There is a first stride."""
         self._strides_dead = 0
         """Strides of runs that were discarded; swept when they are most of all."""
 
     async def run_forever(self) -> None:
         """Let go of what is old or read by all, until cancelled."""
         while True:
+            if not self._strides:  # a broker that nobody uses need not wake up four times a second
+                self._filled = trio.Event()
+                await self._filled.wait()
             await trio.sleep(self.age_max_ms / TURNS_OF_AGE / 1000)
-            if self._strides:
-                self.turn()
+            self.turn()
 
     def turn(self) -> None:
         """Let go of strides that are `TURNS_OF_AGE` turns old, and of those of an earlier turn that no active
@@ -237,6 +241,8 @@ class TailCache:
             newest.stop = last_entry_id + 1
             newest.size_bytes += added
         else:
+            if newest is None:
+                self._filled.set()
             strides.append(_Stride(run, last_entry_id + 1, added, self._turn))
             run.strides += 1
         while self._bytes > self.bytes_max:

@@ -48,7 +48,9 @@ def test_a_little_must_be_free_whatever_the_share() -> None:
     settings = BookieSettings(disk_usage_threshold=1.0, disk_usage_lwm_threshold=1.0)
     assert refusal(127 * MIB, GIB, settings, read_only=False) == "127 MiB are free, 128 MiB are needed"
     assert not refusal(129 * MIB, GIB, settings, read_only=False)
-    assert refusal(129 * MIB, GIB, settings, read_only=True) == "129 MiB are free, 192 MiB are needed"
+    assert refusal(129 * MIB, GIB, settings, read_only=True) == (
+        "129 MiB are free, 192 MiB are needed to take entries again"
+    )
     assert not refusal(193 * MIB, GIB, settings, read_only=True)
 
 

@@ -28,6 +28,30 @@ def test_a_broker_that_is_well(tmp_path: Path) -> None:
         assert admin.get("/admin/v2/namespaces/public").json() == ["public/default"]
 
 
+def test_losses_are_told_of_a_broker_that_serves_the_rest(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "data", settings={"journalMaxBackups": "0", "journalMaxSizeMB": "1"})
+    broker.start()
+    client = pulsar.Client(
+        broker.endpoints.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    )
+    client.subscribe("t", "s")
+    producer = client.create_producer("t", batching_enabled=False)
+    for _ in range(5):
+        producer.send(bytes(1_000_000))
+    client.close()
+    assert broker.stop() == 0
+    for path in (tmp_path / "data" / "bookie" / "entry-logs").iterdir():
+        path.unlink()
+    for path in sorted((tmp_path / "data" / "bookie" / "journal").iterdir())[:-1]:
+        path.unlink()
+    with broker:
+        report = Admin(broker.endpoints.web_url).get(OWN)
+        assert report.status == 200
+        [loss] = report.json()["losses"]
+        assert "entries are in no entry log and no journal" in loss
+        assert "geminga bookie verify" in loss
+
+
 def test_a_full_disk_is_unhealthy(tmp_path: Path) -> None:
     settings = {"diskFreeBytesMin": str(2**60)}
     with BrokerProcess(tmp_path / "data", settings=settings) as broker:
