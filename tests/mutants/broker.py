@@ -54,6 +54,16 @@ MUTANTS = (
         "a client with cheap commands kept the others waiting for seconds",
     ),
     Mutant(
+        "turns-begin-anew-while-memory-is-full",
+        READER,
+        "if session.outbox.is_behind():",
+        "if not session.outbox.is_writable():",
+        (
+            f"{FAIR_TURNS}::test_a_flood_leaves_the_others_their_turns_while_peers_that_do_not_read_hold_all_memory",
+        ),
+        "one flooder had the loop for itself for minutes, beside consumers that read slowly",
+    ),
+    Mutant(
         "outboxes-without-a-bound",
         "geminga/broker/flow/outbox.py",
         "        if self._memory.take(size_bytes):\n            self._is_held = True\n",

@@ -135,7 +135,7 @@ class Connections:
         on_connected()
         while True:
             await trio.sleep(self._rooms.settings.keep_alive_s)
-            if session.ping_unanswered and not (session.is_held_back and outbox.is_writable()):
+            if session.ping_unanswered and not (session.is_held_back and not outbox.is_behind()):
                 log.warning("%s: connection closed: no answer to PING", session.address)
                 nursery.cancel_scope.cancel()
                 return

@@ -46,7 +46,7 @@ async def topics_of_namespace(session: Session, command: pb.CommandGetTopicsOfNa
     """
     namespace = NamespaceName.parse(command.namespace)
     async with session.large_answers:
-        await session.outbox.wait_writable()
+        await session.outbox.wait_taken()
         persistent = command.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT
         names = session.topics.names_in(namespace) if persistent else []
         digest = topics_hash(names)

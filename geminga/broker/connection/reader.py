@@ -91,8 +91,8 @@ class Reader:
                 self._memory.hand_on(frame)  # it is whole, and another may have begun
             if session.throttled_until_s:
                 await self._throttled()
-            if not session.outbox.is_writable():
-                await self._hold_back(session.outbox.wait_writable)
+            if session.outbox.is_behind():
+                await self._hold_back(session.outbox.wait_taken)
             if session.requests_open >= REQUESTS_OPEN_MAX:
                 await self._hold_back(self._requests_answered)
             if turn.is_over_with_chunk(count):
@@ -167,7 +167,9 @@ class Reader:
         return not waiting.cancelled_caught
 
     async def _hold_back(self, wait: Callable[[], Awaitable[None]]) -> None:
-        """Do not read until `wait()` returns. A frame keeps its turn so long as one of a slow sender."""
+        """Do not read until `wait()` returns; it has to sleep, since another turn begins then. A frame keeps
+        its turn so long as one of a slow sender.
+        """
         with self._session.held_back():
             if self._frame.has_turn:
                 with trio.move_on_after(PROGRESS_S) as waiting:

@@ -102,7 +102,7 @@ class Outbox:
 
     def is_writable(self) -> bool:
         """Whether more messages may be queued for this connection. If not, `on_writable` is called later."""
-        if self._blocked or self._is_held or self.closed:
+        if self.closed or self.is_behind():
             return False
         memory = self._memory
         if memory.pending_bytes >= memory.full_bytes:
@@ -120,11 +120,15 @@ class Outbox:
         """Memory is not full any more: for `SendMemory`, which was asked to tell."""
         self._tell_writable()
 
-    async def wait_writable(self) -> None:
-        """Return once the peer has taken what it has to before it is listened to, or closed. Cancelling
-        leaves nothing behind.
+    def is_behind(self) -> bool:
+        """Whether the peer has to take what waits for it before it is listened to. What others hold is no
+        part of it: a connection is read on while they fill all of the memory.
         """
-        while (self._blocked or self._is_held) and not self.closed:
+        return (self._blocked or self._is_held) and not self.closed
+
+    async def wait_taken(self) -> None:
+        """Return once the peer is not behind, or the outbox is closed. Cancelling leaves nothing behind."""
+        while self.is_behind():
             self._unblocked = trio.Event()
             await self._unblocked.wait()
 

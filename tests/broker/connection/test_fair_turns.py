@@ -18,6 +18,7 @@ from trio.testing import MockClock
 from geminga.broker.connection.connection import Connections
 from geminga.broker.connection.handlers import HANDLERS
 from geminga.broker.connection.reader import next_receive_bytes
+from geminga.broker.connection.session import Session
 from geminga.broker.connection.turns import SLICE_COMMANDS, TURN_COMMANDS_MAX, TURN_S, Turn, Turns
 from geminga.limits import KIB, MIB
 from geminga.wire import client_commands
@@ -57,6 +58,7 @@ class Served:
     def __init__(self, rig: TopicsRig, nursery: trio.Nursery) -> None:
         self.connections = Connections(rig.topics, rig.rooms, service_url=lambda _: "", generation=1)
         self.memory = rig.rooms.publish_memory
+        self.send_memory = rig.rooms.send_memory
         self._nursery = nursery
         self.sockets = contextlib.ExitStack()
 
@@ -158,6 +160,25 @@ async def test_what_came_before_a_broken_frame_is_served_in_turns_too(
         assert [(await flooder.answer()).request_id for _ in range(100)] == list(range(100))
         assert await flooder.answer() is None
         assert served_ids == list(range(100))
+
+
+async def test_a_flood_leaves_the_others_their_turns_while_peers_that_do_not_read_hold_all_memory(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    acks: list[int] = []
+    monkeypatch.setattr(Session, "_ack", lambda _, ack: acks.append(len(ack.positions)))
+    async with serving() as served:
+        flooder = await served.client()
+        memory = served.send_memory
+        memory.take(memory.full_bytes)
+        # Nothing is answered, so that the flooder is not behind with its answers.
+        ack = client_commands.ack(1, [(1, number) for number in range(40)])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(flooder.stream.send_all, ack * 3000)
+            by_turn = await served_by_turn(acks, 3000)
+        assert max(by_turn) <= 2 * (TURN_COMMANDS_MAX + SLICE_COMMANDS)
+        assert memory.waits == 0, "nothing is wanted that others should be disconnected for"
+        memory.give(memory.full_bytes)
 
 
 class StoppedClock:
