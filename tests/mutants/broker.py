@@ -64,6 +64,14 @@ MUTANTS = (
         "one flooder had the loop for itself for minutes, beside consumers that read slowly",
     ),
     Mutant(
+        "schemas-for-peers-that-do-not-read",
+        "geminga/broker/connection/handle_schemas.py",
+        "        await session.outbox.wait_taken()\n        try:",
+        "        try:",
+        (f"{FAIR_TURNS}::test_large_schemas_are_answered_as_their_peer_takes_them",),
+        "15 KB of requests took 250 MB of memory on each connection",
+    ),
+    Mutant(
         "outboxes-without-a-bound",
         "geminga/broker/flow/outbox.py",
         "        if self._memory.take(size_bytes):\n            self._is_held = True\n",

@@ -74,12 +74,14 @@ async def check_consumer_schema(session: Session, topic: Topic, command: pb.Comm
     )
 
 
-def get_schema(session: Session, command: pb.CommandGetSchema) -> None:
-    try:
-        answer = _found(session, command)
-    except GemingaError as error:
-        answer = encoder.schema_failed(command.request_id, error.server_error, str(error))
-    session.outbox.write(answer)
+async def get_schema(session: Session, command: pb.CommandGetSchema) -> None:
+    async with session.large_answers:
+        await session.outbox.wait_taken()
+        try:
+            answer = _found(session, command)
+        except GemingaError as error:
+            answer = encoder.schema_failed(command.request_id, error.server_error, str(error))
+        session.outbox.write(answer)
 
 
 def _found(session: Session, command: pb.CommandGetSchema) -> bytes:

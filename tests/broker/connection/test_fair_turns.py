@@ -13,18 +13,19 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from geminga.broker.connection.connection import Connections
 from geminga.broker.connection.handlers import HANDLERS
 from geminga.broker.connection.reader import next_receive_bytes
 from geminga.broker.connection.session import Session
 from geminga.broker.connection.turns import SLICE_COMMANDS, TURN_COMMANDS_MAX, TURN_S, Turn, Turns
-from geminga.limits import KIB, MIB
+from geminga.limits import KIB, MIB, OUTBOX_BYTES_HIGH
 from geminga.wire import client_commands
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.decoder import Decoder
 from tests.broker.topics_rig import TOPIC, TopicsRig, open_topics
+from tests.e2e.binary_session import frame
 
 LARGE_BYTES = 4 * MIB
 """Of the 8 MiB that the rig has only one of these is received at a time."""
@@ -292,3 +293,19 @@ async def test_parts_of_frames_that_stopped_are_bounded_and_their_connections_ar
         assert [await half.answer() for half in halves[: len(closed)]] == [None] * len(closed)
         assert 0 < len(closed) < 8, "no more than have to go, the first first"
         assert served.memory.used_bytes <= 4 * MIB
+
+
+async def test_large_schemas_are_answered_as_their_peer_takes_them(autojump_clock: MockClock) -> None:
+    async with serving() as served:
+        owner, greedy = await served.client(), await served.client()
+        producer = pb.CommandProducer(topic=str(TOPIC), producer_id=1, request_id=1)
+        producer.schema.name, producer.schema.type, producer.schema.schema_data = "s", pb.Schema.String, b""
+        producer.schema.properties.add(key="k", value="v" * 500_000)
+        await owner.stream.send_all(frame(producer))
+        assert isinstance(await owner.answer(), pb.CommandProducerSuccess)
+        asked = b"".join(frame(pb.CommandGetSchema(topic=str(TOPIC), request_id=n)) for n in range(200))
+        await greedy.stream.send_all(asked)
+        await wait_all_tasks_blocked()
+        assert MIB < served.send_memory.pending_bytes <= OUTBOX_BYTES_HIGH + MIB
+        answered = {(await greedy.answer()).request_id for _ in range(200)}
+        assert answered == set(range(200))
