@@ -77,7 +77,8 @@ def _host_name(host: str) -> str:
 
 def _port(host: str) -> int | None:
     digits = host.rpartition("]")[2].rpartition(":")[2] if ":" in host.rpartition("]")[2] else ""
-    return int(digits) if digits.isascii() and digits.isdigit() else None
+    # Six digits are more than any port has, and Python refuses to read thousands of them.
+    return int(digits[:6]) if digits.isascii() and digits.isdigit() else None
 
 
 def _normal(name: str) -> str:

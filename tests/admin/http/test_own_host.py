@@ -55,6 +55,12 @@ def refusal(own: OwnHost, method: str, headers: str) -> str:
         ("POST", "Host: localhost:8080; Origin: http://[::1", ORIGIN, ORIGIN),
         ("POST", "Host: localhost:8080; Origin: http://localhost:99999", ORIGIN, ORIGIN),
         ("POST", "Host: localhost:8080; Origin: chrome-extension://localhost", ORIGIN, ORIGIN),
+        (
+            "POST",
+            f"Host: localhost:{'9' * 5000}; Origin: http://localhost",
+            ORIGIN,
+            ORIGIN,
+        ),
         ("POST", "Origin: http://evil.com", ORIGIN, ORIGIN),
         ("POST", "Host: localhost:8080; Sec-Fetch-Site: cross-site", SITE, SITE),
         ("POST", "Host: localhost:8080; Sec-Fetch-Site: same-site", SITE, SITE),
