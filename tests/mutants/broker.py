@@ -64,6 +64,14 @@ MUTANTS = (
         "one flooder had the loop for itself for minutes, beside consumers that read slowly",
     ),
     Mutant(
+        "chunks-by-the-number-of-commands-only",
+        READER,
+        " or took_s > CHUNK_S_MAX:",
+        ":",
+        (f"{FAIR_TURNS}::test_chunks_are_large_where_commands_are_and_take_little_time",),
+        "five acknowledgements of five thousand messages each took a tenth of a second of the loop",
+    ),
+    Mutant(
         "schemas-for-peers-that-do-not-read",
         "geminga/broker/connection/handle_schemas.py",
         "        await session.outbox.wait_taken()\n        try:",

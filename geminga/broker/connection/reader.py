@@ -15,7 +15,7 @@ import trio
 
 from geminga import limits
 from geminga.broker.connection.session import Session
-from geminga.broker.connection.turns import SLICE_COMMANDS, Turn
+from geminga.broker.connection.turns import SLICE_COMMANDS, TURN_S, Turn
 from geminga.broker.flow.publish_memory import PROGRESS_S, SMALL_FRAME_BYTES_MAX, LargeFrame, PublishMemory
 from geminga.wire.commands import BadFrame, Command
 
@@ -23,17 +23,20 @@ CHUNK_COMMANDS_MAX = 256
 """A chunk with more commands was too large: all of them are cut in one go. One with..."""
 CHUNK_COMMANDS_MIN = 64
 """...no more than these may be larger."""
+CHUNK_S_MAX = 2 * TURN_S
+"""So was a chunk that kept the loop for longer, however few its commands are: an acknowledgement may name
+thousands of messages. One that took a quarter of this may be larger."""
 REQUESTS_OPEN_MAX = 1000
 """Requests of one connection that wait for an answer; at the limit its socket is not read."""
 
 
-def next_receive_bytes(receive_bytes: int, chunk_bytes: int, commands: int) -> int:
+def next_receive_bytes(receive_bytes: int, chunk_bytes: int, commands: int, took_s: float) -> int:
     """How much to receive next, after a chunk of `chunk_bytes` (of `receive_bytes` at most) with so many
-    commands.
+    commands, that kept the loop for so long at a time.
     """
-    if commands > CHUNK_COMMANDS_MAX:
+    if commands > CHUNK_COMMANDS_MAX or took_s > CHUNK_S_MAX:
         return max(limits.RECEIVE_BYTES_MIN, min(receive_bytes, chunk_bytes) // 4)
-    if chunk_bytes >= receive_bytes and commands <= CHUNK_COMMANDS_MIN:
+    if chunk_bytes >= receive_bytes and commands <= CHUNK_COMMANDS_MIN and took_s <= CHUNK_S_MAX / 4:
         return min(limits.RECEIVE_BYTES, receive_bytes * 4)
     return receive_bytes
 
@@ -65,6 +68,7 @@ class Reader:
         was not served is lost, and the caller releases the frame.
         """
         session, decoder, frame, turn = self._session, self._decoder, self._frame, self._turn
+        monotonic_s = session.rooms.clock.monotonic_s
         while True:
             frame_bytes, before_bytes = decoder.frame_bytes, decoder.partial_bytes
             if frame_bytes > SMALL_FRAME_BYTES_MAX:
@@ -74,18 +78,23 @@ class Reader:
             if not chunk:
                 return
             session.ping_unanswered = False
+            began_s = monotonic_s()
             try:
                 commands = decoder.feed(chunk)
             except BadFrame as error:
                 await self._serve_slices(error.commands)
                 raise
-            count, chunk_bytes = len(commands), len(chunk)
-            self._receive_bytes = next_receive_bytes(self._receive_bytes, chunk_bytes, count)
+            count = commands_left = len(commands)
+            chunk_bytes = len(chunk)
             del chunk  # or each connection that waits below would keep one
             if count > SLICE_COMMANDS:
-                count = await self._serve_slices(commands)
+                cut_s = monotonic_s() - began_s
+                commands_left, slice_s = await self._serve_slices(commands)
+                took_s = max(cut_s, slice_s)
             else:
                 session.serve(commands)
+                took_s = monotonic_s() - began_s
+            self._receive_bytes = next_receive_bytes(self._receive_bytes, chunk_bytes, count, took_s)
             del commands
             if frame_bytes > SMALL_FRAME_BYTES_MAX and decoder.partial_bytes != before_bytes + chunk_bytes:
                 self._memory.hand_on(frame)  # it is whole, and another may have begun
@@ -95,20 +104,24 @@ class Reader:
                 await self._hold_back(session.outbox.wait_taken)
             if session.requests_open >= REQUESTS_OPEN_MAX:
                 await self._hold_back(self._requests_answered)
-            if turn.is_over_with_chunk(count):
+            if turn.is_over_with_chunk(commands_left):
                 await turn.end()
 
-    async def _serve_slices(self, commands: list[Command]) -> int:
-        """Serve commands that may be too many for one turn; -> how many the turn has yet to count."""
-        session, turn = self._session, self._turn
-        at, count = 0, len(commands)
+    async def _serve_slices(self, commands: list[Command]) -> tuple[int, float]:
+        """Serve commands that may be too many for one turn; -> how many the turn has yet to count, how long
+        the longest slice took.
+        """
+        session, turn, monotonic_s = self._session, self._turn, self._session.rooms.clock.monotonic_s
+        at, count, longest_s = 0, len(commands), 0.0
         while count - at > SLICE_COMMANDS:
+            began_s = monotonic_s()
             session.serve(commands[at : at + SLICE_COMMANDS])
+            longest_s = max(longest_s, monotonic_s() - began_s)
             at += SLICE_COMMANDS
             if turn.is_over(SLICE_COMMANDS):
                 await turn.end()
         session.serve(commands[at:])
-        return count - at
+        return count - at, longest_s
 
     async def _receive(self) -> bytes:
         """The next chunk, outside a large frame."""

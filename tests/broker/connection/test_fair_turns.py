@@ -17,12 +17,13 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from geminga.broker.connection.connection import Connections
 from geminga.broker.connection.handlers import HANDLERS
-from geminga.broker.connection.reader import next_receive_bytes
+from geminga.broker.connection.reader import CHUNK_COMMANDS_MIN, next_receive_bytes
 from geminga.broker.connection.session import Session
 from geminga.broker.connection.turns import SLICE_COMMANDS, TURN_COMMANDS_MAX, TURN_S, Turn, Turns
 from geminga.limits import KIB, MIB, OUTBOX_BYTES_HIGH
 from geminga.wire import client_commands
 from geminga.wire import pulsar_pb2 as pb
+from geminga.wire.commands import Ack
 from geminga.wire.decoder import Decoder
 from tests.broker.topics_rig import TOPIC, TopicsRig, open_topics
 from tests.e2e.binary_session import frame
@@ -201,22 +202,45 @@ async def test_a_turn_of_expensive_commands_is_over_by_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("receive_bytes", "chunk_bytes", "commands", "expected"),
+    ("receive_bytes", "chunk_bytes", "commands", "took_s", "expected"),
     [
-        (16 * KIB, 16 * KIB, 10, 64 * KIB),
-        (64 * KIB, 64 * KIB, 64, 256 * KIB),
-        (256 * KIB, 256 * KIB, 3, 256 * KIB),
-        (256 * KIB, 30, 1, 256 * KIB),
-        (16 * KIB, 16 * KIB, 65, 16 * KIB),
-        (256 * KIB, 200 * KIB, 4000, 50 * KIB),
-        (16 * KIB, 16 * KIB, 1000, 4 * KIB),
-        (4 * KIB, 4 * KIB, 300, 4 * KIB),
+        (16 * KIB, 16 * KIB, 10, 0.001, 64 * KIB),
+        (64 * KIB, 64 * KIB, 64, 0.001, 256 * KIB),
+        (256 * KIB, 256 * KIB, 3, 0.001, 256 * KIB),
+        (256 * KIB, 30, 1, 0.001, 256 * KIB),
+        (16 * KIB, 16 * KIB, 65, 0.001, 16 * KIB),
+        (256 * KIB, 200 * KIB, 4000, 0.001, 50 * KIB),
+        (16 * KIB, 16 * KIB, 1000, 0.001, 4 * KIB),
+        (4 * KIB, 4 * KIB, 300, 0.001, 4 * KIB),
+        (256 * KIB, 256 * KIB, 5, 0.1, 64 * KIB),
+        (64 * KIB, 64 * KIB, 2, 0.005, 64 * KIB),
+        (4 * KIB, 4 * KIB, 1, 0.1, 4 * KIB),
     ],
 )
-def test_chunks_are_large_where_commands_are(
-    receive_bytes: int, chunk_bytes: int, commands: int, expected: int
+def test_chunks_are_large_where_commands_are_and_take_little_time(
+    receive_bytes: int, chunk_bytes: int, commands: int, took_s: float, expected: int
 ) -> None:
-    assert next_receive_bytes(receive_bytes, chunk_bytes, commands) == expected
+    assert next_receive_bytes(receive_bytes, chunk_bytes, commands, took_s) == expected
+
+
+async def test_commands_that_take_long_are_received_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    acks: list[int] = []
+    async with serving() as served:
+        flooder = await served.client()
+
+        def slow(_: Session, ack: Ack) -> None:
+            acks.append(len(ack.positions))
+            autojump_clock.jump(0.005)
+
+        monkeypatch.setattr(Session, "_ack", slow)
+        ack = client_commands.ack(1, [(1, number) for number in range(50)])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(flooder.stream.send_all, ack * 500)
+            by_turn = await served_by_turn(acks, 500)
+        assert SLICE_COMMANDS < 16 * KIB // len(ack) < CHUNK_COMMANDS_MIN
+        assert max(by_turn[len(by_turn) // 2 :]) <= 2 * (4 * KIB // len(ack) + 1) < SLICE_COMMANDS
 
 
 async def test_a_silent_half_frame_takes_no_turn_from_others(autojump_clock: MockClock) -> None:
