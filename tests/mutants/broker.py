@@ -72,6 +72,14 @@ MUTANTS = (
         "five acknowledgements of five thousand messages each took a tenth of a second of the loop",
     ),
     Mutant(
+        "lists-of-topics-side-by-side",
+        "geminga/broker/connection/handle_lookup.py",
+        "        async with session.topics.listing:\n",
+        "        if True:\n",
+        (f"{FAIR_TURNS}::test_lists_of_many_topics_are_gathered_in_slices_one_list_at_a_time",),
+        "clients that ask for the topics of a namespace again and again, and everybody else between them",
+    ),
+    Mutant(
         "schemas-for-peers-that-do-not-read",
         "geminga/broker/connection/handle_schemas.py",
         "        await session.outbox.wait_taken()\n        try:",

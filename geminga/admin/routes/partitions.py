@@ -25,7 +25,7 @@ from geminga.admin.routes.topics import TOPIC, BadPartitionName, properties_of
 from geminga.admin.statistics.internal_stats_json import PartitionedInternalStats, internal_stats_json
 from geminga.admin.statistics.stats_json import PartitionedMetadata, PartitionedTotal, topic_json
 from geminga.admin.view.broker import BrokerView
-from geminga.broker.operator.slices import in_slices
+from geminga.broker.flow.slices import in_slices
 from geminga.errors import Conflict, GemingaError, NamespaceNotFound, PeerError, TopicNotFound
 from geminga.names import PARTITION_SUFFIX, TopicName
 

@@ -17,7 +17,7 @@ from geminga.admin.routes.names import namespace_of, topic_of
 from geminga.admin.statistics.internal_stats_json import internal_stats_json
 from geminga.admin.statistics.stats_json import topic_json
 from geminga.admin.view.broker import BrokerView
-from geminga.broker.operator.slices import in_slices
+from geminga.broker.flow.slices import in_slices
 from geminga.errors import Conflict, NamespaceNotFound, NotAllowed, PeerError, TopicNotFound
 from geminga.names import PARTITION_SUFFIX, TopicName
 

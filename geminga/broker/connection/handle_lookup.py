@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from geminga.broker.connection.session import Handler, Session
+from geminga.broker.flow.slices import sorted_names
 from geminga.errors import GemingaError, NamespaceNotFound, TopicNotFound
 from geminga.names import NamespaceName, TopicName
 from geminga.wire import encoder
@@ -48,14 +49,15 @@ async def topics_of_namespace(session: Session, command: pb.CommandGetTopicsOfNa
     async with session.large_answers:
         await session.outbox.wait_taken()
         persistent = command.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT
-        names = session.topics.names_in(namespace) if persistent else []
-        digest = topics_hash(names)
-        changed = command.topics_hash != digest
-        session.outbox.write(
-            encoder.topics_of_namespace(
-                command.request_id, names if changed else [], topics_hash=digest, changed=changed
+        async with session.topics.listing:
+            names = await sorted_names(session.topics.each_name_in(namespace)) if persistent else []
+            digest = topics_hash(names)
+            changed = command.topics_hash != digest
+            session.outbox.write(
+                encoder.topics_of_namespace(
+                    command.request_id, names if changed else [], topics_hash=digest, changed=changed
+                )
             )
-        )
 
 
 HANDLERS: dict[type, Handler] = {

@@ -1,4 +1,4 @@
-"""What keeps a fast side from drowning a slow one: outboxes, publish memory, rates; and statistics.
+"""What keeps a fast side from drowning a slow one: outboxes, publish memory, rates, slices; and statistics.
 
 On the way in a connection asks `PublishMemory` whether there is room for what its producers send and waits
 its turn if not, and a topic's `PublishLimit` says when the next read is allowed. On the way out every frame

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from geminga.broker.dispatch.shared import SharedDispatcher
+from geminga.broker.flow.slices import in_slices
 from geminga.broker.operator.delayed_statistics import (
     AdoptedBuckets,
     BucketInfo,
@@ -23,7 +24,6 @@ from geminga.broker.operator.delayed_statistics import (
     SegmentInfo,
     WhyNotDelivered,
 )
-from geminga.broker.operator.slices import in_slices
 from geminga.chaos.bucket_damage import Damage, damage_bucket
 from geminga.errors import NotAllowed, PeerError, ProtocolError, StorageError
 from geminga.limits import MIB

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import trio
 
 from geminga.bookie.running.stored_counts import StoredCounts, stored_counts
+from geminga.broker.flow.slices import in_slices, sorted_names
 from geminga.broker.flow.statistics import (
     BackupReport,
     BrokerStatistics,
@@ -15,7 +16,6 @@ from geminga.broker.flow.statistics import (
     TopicStatistics,
 )
 from geminga.broker.operator.delayed_view import DelayedOperator
-from geminga.broker.operator.slices import in_slices, sorted_names
 from geminga.broker.subscription.statistics import statistics_in_slices
 from geminga.broker.topic.producers import AccessMode
 from geminga.broker.topic.topic import check_properties

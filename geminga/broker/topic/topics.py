@@ -66,6 +66,8 @@ class Topics:
         self.loaded: dict[str, Topic] = {}
         self._closing = False
         self.schemas = SchemaRegistry(rooms.metadata, rooms.clock)
+        self.listing = trio.Lock()
+        """Held while a client's list of names is gathered: one at a time has its slices of the loop."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the tasks of all topics. A topic that breaks for a reason of ours ends the broker, loudly."""
@@ -315,12 +317,10 @@ class Topics:
                 await self.create_partitioned(name, settings.auto_topic_creation_partitions)
         return self.partitions(name)
 
-    def names_in(self, namespace: NamespaceName) -> list[str]:
-        """Full names of the persistent topics of a namespace, each partition by its own name, sorted."""
-        return sorted(set(self.each_name_in(namespace)))
-
     def each_name_in(self, namespace: NamespaceName) -> Iterator[str]:
-        """The same, one after the other, in no order, some twice."""
+        """Full names of the persistent topics of a namespace, each partition by its own name: one after the
+        other, in no order, some twice.
+        """
         yield from self._each_child(records.MANAGED_LEDGERS, namespace)
         for partitioned in self.partitioned_names_in(namespace):
             name = TopicName.parse(partitioned)

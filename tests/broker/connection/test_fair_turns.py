@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import statistics
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -20,11 +20,15 @@ from geminga.broker.connection.handlers import HANDLERS
 from geminga.broker.connection.reader import CHUNK_COMMANDS_MIN, next_receive_bytes
 from geminga.broker.connection.session import Session
 from geminga.broker.connection.turns import SLICE_COMMANDS, TURN_COMMANDS_MAX, TURN_S, Turn, Turns
+from geminga.broker.flow.slices import NAMES_MAX
+from geminga.broker.topic.topics import Topics
 from geminga.limits import KIB, MIB, OUTBOX_BYTES_HIGH
+from geminga.names import NamespaceName
 from geminga.wire import client_commands
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import Ack
 from geminga.wire.decoder import Decoder
+from geminga.wire.topic_list import topics_hash
 from tests.broker.topics_rig import TOPIC, TopicsRig, open_topics
 from tests.e2e.binary_session import frame
 
@@ -112,7 +116,7 @@ def served_ids(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-async def served_by_turn(served_ids: list[int], total: int) -> list[int]:
+async def served_by_turn(served_ids: Sequence[object], total: int) -> list[int]:
     """How many lookups were served between two turns of a task that always has something to do, if any."""
     found, before = [], 0
     while before < total:
@@ -317,6 +321,32 @@ async def test_parts_of_frames_that_stopped_are_bounded_and_their_connections_ar
         assert [await half.answer() for half in halves[: len(closed)]] == [None] * len(closed)
         assert 0 < len(closed) < 8, "no more than have to go, the first first"
         assert served.memory.used_bytes <= 4 * MIB
+
+
+async def test_lists_of_many_topics_are_gathered_in_slices_one_list_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    names = [f"persistent://public/default/t-{number:04}" for number in range(3000)]
+    drawn: list[str] = []
+
+    def each_name_in(_: Topics, namespace: NamespaceName) -> Iterator[str]:
+        for name in reversed(names):
+            drawn.append(name)
+            yield name
+
+    monkeypatch.setattr(Topics, "each_name_in", each_name_in)
+    async with serving() as served:
+        clients = [await served.client() for _ in range(5)]
+        for client in clients:
+            await client.stream.send_all(client_commands.topics_of_namespace(1, "public/default"))
+        by_turn = await served_by_turn(drawn, 5 * len(names))
+        # Not the first, which began while the requests were sent; the order within a round of all tasks is
+        # random, so that two slices may follow each other.
+        assert max(by_turn[1:]) <= 2 * NAMES_MAX
+        for client in clients:
+            answer = await client.answer()
+            assert list(answer.topics) == names
+            assert answer.topics_hash == topics_hash(names)
 
 
 async def test_large_schemas_are_answered_as_their_peer_takes_them(autojump_clock: MockClock) -> None:
