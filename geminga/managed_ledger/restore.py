@@ -7,6 +7,10 @@ subscription goes back to the newest state that its record leads to, so it may s
 misses one: nothing in a cursor ledger says which subscription it is of, so those without a record stay aside,
 and so do the buckets of the delayed index, which is built anew from the backlog.
 
+Subscriptions may be lost with the metadata, and those that are left may stand behind what comes back. So a
+topic that gets ledgers back gets a subscription too, `HOLDER`, before its first entry: without it the next
+trimming, or the deletion of topics that nobody uses, would take what was just restored.
+
 Each topic changes in one transaction. A crash leaves some topics done; doing it again does the rest.
 """
 
@@ -36,6 +40,8 @@ if TYPE_CHECKING:
 
 
 V = TypeVar("V", int, str)
+HOLDER = "geminga-restored"
+"""The subscription that keeps what was restored until an operator deletes it."""
 
 
 class Missing(NamedTuple):
@@ -67,6 +73,8 @@ class Merged(NamedTuple):
     record: ManagedLedgerRecord
     dropped: list[int]
     missing: list[Missing]
+    holder: str = ""
+    """The subscription that was made to keep the entries."""
 
 
 def topic_of(text: str) -> TopicName | None:
@@ -148,10 +156,13 @@ class Restorer:
                 found.add(records.decode(LedgerRecord, held.value, path).topic)
         return {path for path in found if path.startswith(f"{records.MANAGED_LEDGERS}/")}
 
-    async def restore(self, path: str, added: Sequence[int], deleted: Sequence[int]) -> Merged | None:
+    async def restore(
+        self, path: str, added: Sequence[int], deleted: Sequence[int], *, is_cursor_lost: bool = False
+    ) -> Merged | None:
         """Bring data ledgers back under the topic, and take out of it what is not there; durable on return.
-        `deleted` are ledgers that its records name and the bookie has deleted. None if nothing changed, and
-        all that was confirmed is there.
+        `deleted` are ledgers that its records name and the bookie has deleted. With `is_cursor_lost` a
+        subscription of the topic may be without its record. None if nothing changed, and all that was
+        confirmed is there.
         """
         held = self._store.get(path)
         if held is None and not added:
@@ -169,9 +180,16 @@ class Restorer:
         puts = self._cursors_without(path, gone)
         if held is None or changed != record:
             puts.append(Put(path, records.encode(changed), MUST_NOT_EXIST if held is None else held.version))
+        returned = sorted({*added} - gone)
+        if changed.ledgers and (returned or is_cursor_lost):
+            result = result._replace(holder=self._free_holder(path, is_new=bool(returned)))
+            if result.holder:
+                first = CursorRecord(mark_delete=(changed.ledgers[0].ledger_id, -1), created_ms=self._now_ms)
+                cursor_path = records.cursor_path(path, result.holder)
+                puts.append(Put(cursor_path, records.encode(first), MUST_NOT_EXIST))
         if added:
             puts += self._parents(records.topic_of(path))
-        for ledger_id in sorted({*added} - gone):
+        for ledger_id in returned:
             of_ledger = LedgerRecord(topic=path, purpose="data", created_ms=self._now_ms)
             puts.append(Put(records.ledger_path(ledger_id), records.encode(of_ledger)))
         paths = map(records.ledger_path, sorted(gone))
@@ -179,6 +197,14 @@ class Restorer:
         if puts or deletes:
             await self._store.transact(puts, deletes)
         return result if puts or deletes or result.missing else None
+
+    def _free_holder(self, path: str, *, is_new: bool) -> str:
+        """A name that no cursor of the topic has. Unless `is_new` an older holder is enough: ""."""
+        taken = {records.cursor_of(component) for component in self._store.children(path)}
+        if HOLDER in taken and not is_new:
+            return ""
+        names = (HOLDER if number == 1 else f"{HOLDER}-{number}" for number in range(1, len(taken) + 2))
+        return next(name for name in names if name not in taken)
 
     def _cursors_without(self, path: str, gone: set[int]) -> list[Put]:
         puts = []

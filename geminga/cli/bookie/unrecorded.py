@@ -28,7 +28,7 @@ from geminga.clock import RealClock
 from geminga.errors import LedgerNotFound, StorageError
 from geminga.managed_ledger.cursor import cursor_state_format
 from geminga.managed_ledger.restore import Merged, Restorer, StoredLedgers, topic_of
-from geminga.managed_ledger.unrecorded import Comparison, compare, ranges_text, topic_text
+from geminga.managed_ledger.unrecorded import TOPICS_NAMED_MAX, Comparison, compare, ranges_text, topic_text
 from geminga.metadata import records
 from geminga.metadata.bookie_directories import record_directories, recorded_directories
 from geminga.metadata.instance import check_instance
@@ -199,7 +199,10 @@ async def _change(stopped: StoppedBookie, flags: argparse.Namespace, names: dict
         )
         await restorer.give_ids_behind(max(opened.last_id, *names, -1))
         placed: dict[str, list[int]] = {}
+        lost: set[str] = set()
         if flags.action == "restore":
+            cursors = (names[each] for each in opened.found.unrecorded if each in names)
+            lost = {name.topic for name in cursors if name.purpose == "cursor"}
             for ledger_id in wanted:
                 name = names.get(ledger_id, LedgerName("", flags.topic or ""))
                 topic = topic_of(name.topic)
@@ -207,7 +210,12 @@ async def _change(stopped: StoppedBookie, flags: argparse.Namespace, names: dict
                 if topic is not None and topic.is_persistent and purpose == "data":
                     placed.setdefault(records.managed_ledger_path(topic), []).append(ledger_id)
         results = {
-            path: await restorer.restore(path, placed.get(path, []), opened.found.deleted.get(path, []))
+            path: await restorer.restore(
+                path,
+                placed.get(path, []),
+                opened.found.deleted.get(path, []),
+                is_cursor_lost=path in lost,
+            )
             for path in sorted({*restorer.topics(), *placed, *opened.found.deleted})
         }
         # The index may name entries, in logs that are missing, of ledgers that no topic has any more.
@@ -224,6 +232,7 @@ async def _change(stopped: StoppedBookie, flags: argparse.Namespace, names: dict
     is_short = _tell_missing(results)
     if back or opened.found.deleted:
         print("subscriptions go back to what the metadata leads to: some messages may be delivered again")
+    _tell_holders(results)
     if aside:
         print(
             f"set aside, neither served nor deleted: ledgers {ranges_text(aside)}; see '... unrecorded list'"
@@ -231,6 +240,21 @@ async def _change(stopped: StoppedBookie, flags: argparse.Namespace, names: dict
     if not (back or aside or is_short):
         print("every ledger of the bookie has a record")
     return EXIT_FAILED if is_short else EXIT_OK
+
+
+def _tell_holders(results: dict[str, Merged | None]) -> None:
+    holders = [(topic_text(path), result.holder) for path, result in results.items() if result is not None]
+    holders = [(topic, holder) for topic, holder in holders if holder]
+    if not holders:
+        return
+    print(
+        "subscriptions may be lost; until you delete them, new ones keep all entries of these topics, from "
+        "the first on, whatever the others acknowledge:"
+    )
+    for topic, holder in holders[:TOPICS_NAMED_MAX]:
+        print(f"  {topic}: {holder}")
+    if len(holders) > TOPICS_NAMED_MAX:
+        print(f"  ... and {len(holders) - TOPICS_NAMED_MAX} more topics")
 
 
 def _tell_missing(results: dict[str, Merged | None]) -> bool:

@@ -14,13 +14,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.admin_http import Admin
 from tests.e2e.broker_process import BrokerProcess
+from tests.e2e.waiting import eventually
 
 pytestmark = pytest.mark.skipif("GEMINGA_TEST_URL" in os.environ, reason="looks into Geminga's files")
 
 SETTINGS = {"managedLedgerMaxEntriesPerLedger": "10", "managedLedgerMinLedgerRolloverTimeMinutes": "0"}
 COMMAND = [sys.executable, "-m", "geminga", "standalone"]
 TOPIC = "persistent://public/default/orders"
+NAMESPACE = "persistent/public/default"
 
 
 def client(broker: BrokerProcess, *arguments: str, text: str = "") -> str:
@@ -112,6 +115,27 @@ def test_metadata_that_is_gone_is_refused_and_topics_come_back_without_it(
     assert (restored.returncode, "45 entries" in restored.stdout) == (0, True), restored
     with BrokerProcess(data_dir) as broker:
         got = client(broker, "consume", TOPIC, "-s", "s", "--from", "earliest", "-n", "45", "--timeout", "9s")
+    assert all(f"message {number}" in got for number in range(45))
+
+
+def test_what_is_restored_stays_without_its_subscriptions(killed: Path, tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    shutil.copytree(killed, data_dir)
+    shutil.rmtree(data_dir / "metadata")
+    command = [sys.executable, "-m", "geminga", "bookie", "unrecorded", "restore"]
+    restored = subprocess.run(
+        [*command, "--data-dir", str(data_dir)], capture_output=True, text=True, timeout=30
+    )
+    assert f"{TOPIC}: geminga-restored" in restored.stdout
+    settings = SETTINGS | {"brokerDeleteInactiveTopicsMaxInactiveDurationSeconds": "1"}
+    settings["brokerDeleteInactiveTopicsFrequencySeconds"] = "1"
+    with BrokerProcess(data_dir, settings=settings) as broker:
+        # Another one, loaded by the same request, which goes: the round of deletions is over then.
+        admin = Admin(broker.endpoints.web_url)
+        for topic in (TOPIC, f"{TOPIC}-idle"):
+            client(broker, "produce", topic, "-m", "more")
+        eventually(lambda: f"{TOPIC}-idle" not in admin.request("GET", f"/admin/v2/{NAMESPACE}").json())
+        got = client(broker, "consume", TOPIC, "-s", "geminga-restored", "-n", "46", "--timeout", "9s")
     assert all(f"message {number}" in got for number in range(45))
 
 
