@@ -92,7 +92,7 @@ class Backup:
         async with self._lock:
             target = directory.rstrip("/") or "/"
             started_s = trio.current_time()
-            await self._disk.run(self._check_target, target)
+            await self._disk.run(self._check_target, target, self._lists())
             unfinished = target + UNFINISHED
             await self._disk.run(self._disk.make_directory, unfinished)
             try:
@@ -110,12 +110,14 @@ class Backup:
                 settings=copied.settings,
             )
 
-    def _check_target(self, target: str) -> None:
+    def _check_target(self, target: str, lists: DirectoryLists) -> None:
         disk = self._disk
         if not os.path.isabs(target) or os.path.normpath(target) != target:
             raise Conflict(f"{target!r}: name the copy's directory by an absolute path without '..'")
-        if f"{target}/".startswith(f"{self._data_dir}/"):
-            raise Conflict(f"{target} is inside the data directory; name one outside of {self._data_dir}")
+        real = os.path.join(os.path.realpath(target), "")
+        for own in (self._data_dir, *(absolute(self._data_dir, name) for name in lists.all())):
+            if real.startswith(os.path.join(os.path.realpath(own), "")):
+                raise Conflict(f"{target} is inside the data directory; name one outside of {own}")
         if disk.exists(target) and (not os.path.isdir(target) or disk.list(target)):
             raise Conflict(f"{target} is there and not an empty directory; name a new one")
         if disk.exists(target + UNFINISHED):

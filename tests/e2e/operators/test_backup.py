@@ -43,10 +43,14 @@ def test_where_a_copy_may_not_be(tmp_path: Path) -> None:
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "file").touch()
     (tmp_path / "left.unfinished").mkdir()
-    with BrokerProcess(tmp_path / "data") as broker:
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    settings = {"ledgerDirectories": f"{tmp_path}/ledgers"}
+    with BrokerProcess(tmp_path / "data", settings=settings) as broker:
         for directory, reason in (
             (tmp_path / "used", "is there and not an empty directory"),
             (tmp_path / "data" / "copy", "is inside the data directory"),
+            (tmp_path / "link" / "copy", "is inside the data directory"),
+            (tmp_path / "ledgers" / "copy", f"name one outside of {tmp_path}/ledgers"),
             (tmp_path / "no" / "copy", f"{tmp_path}/no is not a directory"),
             (tmp_path / "left", "is what a backup left"),
         ):
