@@ -138,12 +138,13 @@ class Backup:
                 # After the indexes: their marks are behind none of these ends then.
                 ends = self._bookie.journal_ends()
                 files = await self._disk.run(self._files, target, lists, moved, ends)
+            if moved != lists:
+                await self._record_lists(target, moved)  # before all else: it names the originals
             await self._disk.run(self._check_space, target, files)
             for cut in files:
                 await self._copy_file(cut)
         if moved == lists:
             return _Copied(files, {})
-        await self._record_lists(target, moved)
         final = target.removesuffix(UNFINISHED)
         return _Copied(
             files,
