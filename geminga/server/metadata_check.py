@@ -21,7 +21,12 @@ from geminga.bookie.index.database import NOTE
 from geminga.bookie.offline.held_ledgers import HeldLedgers, StoppedPlace, held_ledgers
 from geminga.bookie.records.file_names import entry_log_directory, journal_directory
 from geminga.bookie.records.ledger_name import LedgerName
-from geminga.bookie.running.directory_cookies import check_owners, claimed_by, index_directory
+from geminga.bookie.running.directory_cookies import (
+    check_owners,
+    claimed_by,
+    has_bookie_files,
+    index_directory,
+)
 from geminga.bookie.running.directory_lists import DEFAULT, DirectoryLists, absolute
 from geminga.errors import CorruptData, StorageError
 from geminga.managed_ledger.unrecorded import Comparison, compare, deleted_by_topic, ledgers_by_topic
@@ -59,7 +64,11 @@ def check_metadata(disk: Disk, data_dir: str, wanted: DirectoryLists, *, cluster
     ledgers that the bookie holds. `wanted` and `cluster` are of the configuration: used where the metadata
     has none. Blocking; the caller holds the data directory's lock. CorruptData if the metadata is damaged.
     """
-    if not disk.exists(os.path.join(data_dir, _METADATA)) and not claimed_by(disk, data_dir, wanted):
+    if not (
+        disk.exists(os.path.join(data_dir, _METADATA))
+        or claimed_by(disk, data_dir, wanted)
+        or has_bookie_files(disk, absolute(data_dir, DEFAULT))
+    ):
         return  # new: `server.py` refuses any other directory without it
     seen = look_at(disk, data_dir, wanted)
     if seen.comparison.is_behind or seen.lost_instance:

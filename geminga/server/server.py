@@ -19,7 +19,7 @@ from typing import NamedTuple
 import trio
 
 from geminga.bookie.running.bookie import Bookie
-from geminga.bookie.running.directory_cookies import claimed_by
+from geminga.bookie.running.directory_cookies import claimed_by, has_bookie_files
 from geminga.bookie.running.directory_lists import DEFAULT, SYSTEMS_NAMES, DirectoryLists, lists_from
 from geminga.broker.connection.connection import Connections
 from geminga.broker.flow.client_metadata import ClientMetadata
@@ -275,7 +275,7 @@ async def _end_waiting(disk: RealDisk) -> None:
 def _refuse_foreign(disk: Disk, data_dir: str) -> None:
     """A directory with something in it must be one of ours: better to stop than to mix with other files."""
     names = set(disk.list(data_dir)) - {LOCK, *SYSTEMS_NAMES}
-    if claimed_by(disk, data_dir, DirectoryLists()):
+    if claimed_by(disk, data_dir, DirectoryLists()) or has_bookie_files(disk, os.path.join(data_dir, BOOKIE)):
         return  # `check_metadata` says what is missing
     if names and METADATA not in names:
         raise ForeignDirectory(

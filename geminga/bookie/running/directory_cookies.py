@@ -63,7 +63,7 @@ def what_is_gone(disk: Disk, data_dir: str, lists: DirectoryLists) -> str:
     is damaged, or in the middle of being replaced, is another matter (`IndexDatabase`).
     """
     default = absolute(data_dir, DEFAULT)
-    if DEFAULT in lists.all() and _cookie(disk, default) is None and not _has_bookie_files(disk, default):
+    if DEFAULT in lists.all() and _cookie(disk, default) is None and not has_bookie_files(disk, default):
         return _gone(data_dir, default, "the directory with their entries")
     for path in (journal_directory(absolute(data_dir, name)) for name in lists.journals):
         if not (disk.exists(path) and disk.list(path)):  # a bookie never is without a journal
@@ -123,7 +123,8 @@ def claim_default_directory(disk: Disk, data_dir: str, lists: DirectoryLists, in
     disk.replace_file(f"{path}/{COOKIE}", encode_cookie(instance_id, role))
 
 
-def _has_bookie_files(disk: Disk, path: str) -> bool:
+def has_bookie_files(disk: Disk, path: str) -> bool:
+    """Whether the directory has journals or entry logs, with a cookie or of before there were any."""
     directories = (journal_directory(path), entry_log_directory(path))
     return any(disk.exists(directory) and disk.list(directory) for directory in directories)
 

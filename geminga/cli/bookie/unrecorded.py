@@ -237,6 +237,12 @@ async def _change(stopped: StoppedBookie, flags: argparse.Namespace, names: dict
         print(
             f"set aside, neither served nor deleted: ledgers {ranges_text(aside)}; see '... unrecorded list'"
         )
+        nameless = [each for each in aside if each not in names or not names[each].topic]
+        if nameless:
+            print(
+                f"no file names the topic of {ranges_text(nameless)}: those that hold messages go back with "
+                "'... unrecorded restore LEDGER... --topic TOPIC'"
+            )
     if not (back or aside or is_short):
         print("every ledger of the bookie has a record")
     return EXIT_FAILED if is_short else EXIT_OK

@@ -187,3 +187,14 @@ def test_metadata_of_another_instance_is_refused_and_never_mended(killed: Path, 
         assert "unrecorded restore" not in said
     assert restored.returncode == 1
     assert contents(data_dir) == before
+
+
+def test_a_bookie_of_before_there_were_cookies_is_no_foreign_directory(killed: Path, tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    shutil.copytree(killed, data_dir)
+    shutil.rmtree(data_dir / "metadata")
+    (data_dir / "bookie" / "cookie").unlink()
+    before = contents(data_dir)
+    text = refused(data_dir)
+    assert f"geminga bookie unrecorded restore --data-dir {data_dir}" in text
+    assert contents(data_dir) == before
