@@ -46,14 +46,6 @@ MUTANTS = (
         "megabytes of each message that stopped, beyond what the memory was to be",
     ),
     Mutant(
-        "slow-senders-keep-all-others-waiting",
-        PUBLISH_MEMORY,
-        "        return PROGRESS_BYTES_WAITED_FOR if self._large_queue.locked() else PROGRESS_BYTES",
-        "        return PROGRESS_BYTES",
-        (f"{FAIR_TURNS}::test_a_sender_that_makes_progress_keeps_its_turn_and_one_that_drips_does_not",),
-        "three senders of 20 KB/s each stopped all messages of more than 64 KiB for minutes",
-    ),
-    Mutant(
         "turns-end-with-chunks-only",
         READER,
         "            if turn.is_over(SLICE_COMMANDS):",

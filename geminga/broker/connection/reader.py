@@ -158,14 +158,14 @@ class Reader:
             except BlockingIOError:
                 pass
             else:
-                if not frame.is_progressing(received_bytes + len(chunk), memory.progress_bytes()):
+                if not frame.is_progressing(received_bytes + len(chunk)):
                     memory.lose_turn(frame, received_bytes + len(chunk))
                 return chunk
             if not had_turn:
                 memory.leave_turn(frame, received_bytes)  # it has nothing to use it for
                 came = await self._readable_by(trio.current_time() + PROGRESS_S)
             else:
-                came = frame.is_progressing(received_bytes, memory.progress_bytes())
+                came = frame.is_progressing(received_bytes)
                 if came:
                     await self._readable_by(frame.progress_due_s)
             if not came:

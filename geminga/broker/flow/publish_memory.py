@@ -29,8 +29,6 @@ SMALL_SHARE_DIVISOR = 8
 """This part of all the memory is never taken by large frames."""
 PROGRESS_BYTES = 16 * KIB
 """A turn goes on while so much comes..."""
-PROGRESS_BYTES_WAITED_FOR = 128 * KIB
-"""...or so much, while other large frames wait..."""
 PROGRESS_S = 1.0
 """...in this time. Otherwise it is lost."""
 
@@ -69,11 +67,11 @@ class LargeFrame:
         self._seen_bytes = received_bytes
         self.progress_due_s = trio.current_time() + PROGRESS_S
 
-    def is_progressing(self, received_bytes: int, progress_bytes: int) -> bool:
+    def is_progressing(self, received_bytes: int) -> bool:
         """Whether the turn goes on. To be asked after an attempt to receive: what has come by then counts,
         however late the loop is.
         """
-        if received_bytes - self._seen_bytes >= progress_bytes:
+        if received_bytes - self._seen_bytes >= PROGRESS_BYTES:
             self.restart_watch(received_bytes)
             return True
         return trio.current_time() < self.progress_due_s
@@ -176,12 +174,6 @@ class PublishMemory:
         finally:
             frame.is_waiting = False
             self._wake()  # small frames need not leave room for it any more
-
-    def progress_bytes(self) -> int:
-        """How much of a frame has to come in `PROGRESS_S`: a few slow senders may not keep all others waiting
-        for minutes.
-        """
-        return PROGRESS_BYTES_WAITED_FOR if self._large_queue.locked() else PROGRESS_BYTES
 
     def leave_turn(self, frame: LargeFrame, received_bytes: int) -> None:
         """Hold only what has come. The sender did nothing wrong."""

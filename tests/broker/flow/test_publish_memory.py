@@ -275,13 +275,13 @@ def test_progress_is_16_kib_in_a_second(monkeypatch: pytest.MonkeyPatch) -> None
     frame = LargeFrame(lambda: None)
     frame.begin_turn(MIB, 0)
     now_s = 100.99
-    assert frame.is_progressing(0, 16 * KIB)
+    assert frame.is_progressing(0)
     now_s = 105.0
-    assert frame.is_progressing(16 * KIB, 16 * KIB), "what has come counts, though the loop was late"
+    assert frame.is_progressing(16 * KIB), "what has come counts, though the loop was late"
     now_s = 105.99
-    assert frame.is_progressing(32 * KIB - 1, 16 * KIB)
+    assert frame.is_progressing(32 * KIB - 1)
     now_s = 106.0
-    assert not frame.is_progressing(32 * KIB - 1, 16 * KIB)
+    assert not frame.is_progressing(32 * KIB - 1)
 
 
 # -- with a topic ------------------------------------------------------------------------------------------
