@@ -59,7 +59,7 @@ def test_an_open_ledger_whose_entries_are_all_gone_goes() -> None:
 def test_restoring_again_changes_nothing() -> None:
     bookie = stored({2: 50, 3: 20})
     once = merged(ManagedLedgerRecord(ledgers=[closed(2, 60)]), [3], bookie, now_ms=9).record
-    assert merged(once, [], bookie, now_ms=11) == (once, [], [])
+    assert merged(once, [], bookie, now_ms=11) == (once, [], [], "")
 
 
 def test_a_terminated_topic_keeps_its_ledgers() -> None:
