@@ -7,9 +7,17 @@ from typing import Any
 from geminga.bookie.index.index_format import Usage
 from geminga.bookie.offline.held_ledgers import HeldLedgers
 from geminga.bookie.records.ledger_name import LedgerName
+from geminga.managed_ledger.restore import HOLDER, Restorer, StoredLedgers
 from geminga.managed_ledger.unrecorded import TOPICS_NAMED_MAX, compare, ledgers_by_topic, ranges_text
 from geminga.metadata import records
-from geminga.metadata.records import LedgerIdsRecord, LedgerInfo, LedgerRecord, ManagedLedgerRecord, encode
+from geminga.metadata.records import (
+    CursorRecord,
+    LedgerIdsRecord,
+    LedgerInfo,
+    LedgerRecord,
+    ManagedLedgerRecord,
+    encode,
+)
 
 PATH = "/managed-ledgers/public/default/persistent/orders"
 NONE: frozenset[int] = frozenset()
@@ -77,3 +85,17 @@ def test_ledgers_are_told_by_topic() -> None:
     many = {each: LedgerName("data", f"{PATH}-{each}") for each in range(50)}
     assert ledgers_by_topic(range(50), {}, many)[TOPICS_NAMED_MAX:] == ["... and 30 more topics"]
     assert ranges_text([1, 2, 3, 5, 8, 9]) == "1-3, 5, 8-9"
+
+
+async def test_a_topic_that_gets_ledgers_back_gets_a_subscription_before_them(rooms: Any) -> None:
+    stored = StoredLedgers(lambda _: 10, lambda _: 9, lambda _: 100, lambda *_: [])
+    async with rooms() as r:
+        restorer = Restorer(r.metadata, stored, cluster="standalone", now_ms=1)
+        for added, holder in (([7, 8], HOLDER), ([], ""), ([3], f"{HOLDER}-2")):
+            result = await restorer.restore(PATH, added, [])
+            assert (result.holder if result else "") == holder
+        for name, first in ((HOLDER, 7), (f"{HOLDER}-2", 3)):
+            path = records.cursor_path(PATH, name)
+            held = records.decode(CursorRecord, r.metadata.get(path).value, path)
+            assert (held.mark_delete, held.cursor_ledger_id) == ((first, -1), -1)
+        assert await restorer.restore(PATH, [], [], is_cursor_lost=True) is None

@@ -14,6 +14,14 @@ MUTANTS = (
         "metadata that is behind, beside an index that is whole",
     ),
     Mutant(
+        "nothing-keeps-what-is-restored",
+        "geminga/managed_ledger/restore.py",
+        "if changed.ledgers and (returned or is_cursor_lost):",
+        "if changed.ledgers and is_cursor_lost:",
+        ("tests/managed_ledger/test_unrecorded.py",),
+        "a restored topic without its subscriptions",
+    ),
+    Mutant(
         "a-rebuilt-index-needs-no-look",
         "geminga/bookie/index/ledger_index.py",
         '            puts.append((UNSORTED_KEY, b"1"))\n',
