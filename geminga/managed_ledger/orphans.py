@@ -108,7 +108,7 @@ class MissingEntries:
             log.error(
                 "%s: confirmed entries are not in the bookie: %s%s; consumers wait there until the files are "
                 "back, 'geminga topics skip' takes a subscription past, or, with the broker stopped, "
-                "'geminga bookie unrecorded restore' takes them out of the topic",
+                "'geminga bookie unrecorded restore' takes out those at a ledger's end",
                 records.topic_of(path),
                 ", ".join(ranges[:RANGES_NAMED_MAX]),
                 f" and {more} more ranges" if more > 0 else "",

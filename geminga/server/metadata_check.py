@@ -164,13 +164,14 @@ def refusal(disk: Disk, data_dir: str, seen: Directories, *, cluster: str) -> st
         lines += [f"  {line}" for line in deleted_by_topic(found.deleted)]
     if found.last_id >= found.next_id:
         lines.append(
-            f"The bookie knows of ledger {found.last_id}, and the metadata has given ids below "
-            f"{found.next_id} only: they would be given again."
+            f"The bookie has seen ledger {found.last_id}, and by the metadata "
+            + (f"only ids below {found.next_id} were given" if found.next_id else "no id was ever given")
+            + ": ids would be used twice."
         )
     command = "geminga bookie unrecorded"
     lines += [
-        "No crash leaves that. The metadata is an older copy, was copied while a broker ran, or has lost the "
-        "end of its write-ahead log (or the index is an older copy). Nothing was written: put the files back "
+        "A crash never leaves files like this. The metadata is an older copy, was copied while a broker "
+        "ran, or has lost the end of its write-ahead log (or the index is an older copy). Nothing was written: put the files back "
         "that belong together, and start again. If there are none:",
         f"  {command} list {place}       shows what is without a record",
         f"  {command} restore {place}    brings it back under its topics",

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from geminga.cli.arguments.parser import EXIT_OUTPUT_CLOSED
 from tests.e2e.broker_process import BrokerProcess
 from tests.e2e.child_process import running
 
@@ -131,3 +132,15 @@ def test_nohup_is_respected(tmp_path: Path) -> None:
         assert get(ports[1], "/admin/v2/brokers/health") == "ok"
         process.terminate()
         assert process.wait(SECONDS_MAX) == 0
+
+
+def test_a_command_whose_output_finds_no_space_says_so() -> None:
+    with open("/dev/full", "wb") as full:
+        run = subprocess.run(
+            [sys.executable, "-m", "geminga", "topics", "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert run.returncode == EXIT_OUTPUT_CLOSED
+    assert run.stderr == b"geminga: standard output cannot be written: No space left on device\n"

@@ -129,7 +129,7 @@ class Verification:
         if bad_runs:
             rows = rows_in(log_id, key_value) if footer is None else [LedgerRow(*row) for row in footer.rows]
             for run in bad_runs:
-                text = f"{run.length} bytes are no right record{self._entries_in(file, run, rows)}"
+                text = f"{run.length} bytes are not a valid record{self._entries_in(file, run, rows)}"
                 self._found(path, run.offset, text)
         elif footer is not None:
             self._compare_footer(path, footer, seen)

@@ -77,7 +77,7 @@ def _dump_log(file: File, *, as_json: bool) -> int:
             if as_json:
                 print(json.dumps({"offset": record.offset, "bad_bytes": record.length}))
             else:
-                print(f"{record.offset:>12} {record.length} bytes that are no right record")
+                print(f"{record.offset:>12} {record.length} bytes that are not a valid record")
             continue
         if record.is_name:
             _print_name(record.offset, record.ledger_id, name_at(file, record), as_json=as_json)

@@ -228,7 +228,8 @@ async def _change(stopped: StoppedBookie, flags: argparse.Namespace, names: dict
         usage = opened.bookie.usage()
     for path, ids in sorted((path, ids) for path, ids in placed.items() if ids):
         entries = sum(usage[each].entries for each in ids)
-        print(f"{topic_text(path)}: ledgers {ranges_text(ids)} are back, {entries} entries")
+        what = "ledger" if len(ids) == 1 else "ledgers"
+        print(f"{topic_text(path)}: {what} {ranges_text(ids)} restored, {entries} entries")
     is_short = _tell_missing(results)
     if back or opened.found.deleted:
         print("subscriptions go back to what the metadata leads to: some messages may be delivered again")

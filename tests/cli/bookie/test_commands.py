@@ -302,7 +302,7 @@ def test_what_is_damaged_is_named_by_ledger_entry_and_topic(data: Path, call: Ca
     code, out, _ = call("verify", "--data-dir", data)
     assert code == 1
     topic = "persistent://public/default/" + TOPIC_PATH.rpartition("/")[2]
-    text = f"bytes are no right record; entries 20 to 29 of ledger 3 ({topic}) should be there"
+    text = f"bytes are not a valid record; entries 20 to 29 of ledger 3 ({topic}) should be there"
     [finding] = [line for line in out.splitlines() if str(log) in line]
     assert finding.startswith(f"{log}: offset {begin}: ")
     assert finding.endswith(text)
