@@ -171,8 +171,8 @@ def refusal(disk: Disk, data_dir: str, seen: Directories, *, cluster: str) -> st
     command = "geminga bookie unrecorded"
     lines += [
         "A crash never leaves files like this. The metadata is an older copy, was copied while a broker "
-        "ran, or has lost the end of its write-ahead log (or the index is an older copy). Nothing was written: put the files back "
-        "that belong together, and start again. If there are none:",
+        "ran, or has lost the end of its write-ahead log (or the index is an older copy). Nothing "
+        "was written: put the files back that belong together, and start again. If there are none:",
         f"  {command} list {place}       shows what is without a record",
         f"  {command} restore {place}    brings it back under its topics",
         f"  {command} set-aside {place}  keeps it, unserved, so that the broker starts",
