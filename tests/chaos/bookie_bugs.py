@@ -69,11 +69,11 @@ def receipt_before_the_sync(patch: Patch) -> None:
         made(self, *args, **kwargs)
         writers.append(self)
 
-    def early(self: JournalFiles, batches: Any) -> Any:
+    def early(self: JournalFiles, batches: Any, *names: Any) -> Any:
         for ledger_id, first, bodies in batches:
             writer = [w for w in writers if w.ledger_id == ledger_id][-1]
             durable(writer, first + len(bodies) - 1)
-        return write(self, batches)
+        return write(self, batches, *names)
 
     patch.setattr(LedgerWriter, "__init__", note)
     patch.setattr(LedgerWriter, "durable", lambda self, last: None)

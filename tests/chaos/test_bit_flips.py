@@ -40,7 +40,7 @@ def test_one_flipped_bit_is_never_served(golden: list[Golden]) -> None:
     counts = sum((part for part, _ in parts), Counter())
     assert {kind for kind, _ in counts} == set(KINDS)
     told = Counter({kind: count for (kind, outcome), count in counts.items() if outcome != "harmless"})
-    assert told["entry log body"] > 3
+    assert told["entry log body"] > 0, "most are healed from a journal"
     assert told.total() > FLIPS // 4
     assert {kind for kind, outcome in counts if outcome == "refused to open"} <= set(METADATA)
 

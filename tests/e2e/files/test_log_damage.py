@@ -15,8 +15,9 @@ pytestmark = pytest.mark.skipif("GEMINGA_TEST_URL" in os.environ, reason="looks 
 def test_a_log_that_is_cut_in_half_is_served_in_full_from_the_journals(tmp_path: Path) -> None:
     places = fill(tmp_path / "data", keep_journals=True)
     damaged_log(tmp_path / "data", "cut in half")
-    found = outcome(tmp_path / "data", places)
-    assert found[:3] == (MESSAGES, 0, MESSAGES // 4)
+    served, named, healed, _ = outcome(tmp_path / "data", places)
+    assert (served, named) == (MESSAGES, 0)
+    assert healed > MESSAGES // 8, "the log holds half of them, and what a flush took along with them"
 
 
 def test_a_flipped_bit_that_no_journal_heals_is_named_by_topic(tmp_path: Path) -> None:
