@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import resource
 import shlex
 import socket
@@ -62,6 +63,9 @@ def opened(topic: str, *, consumes: bool = False) -> socket.socket:
     return sock
 
 
+FLOODER_NICE = 10
+
+
 def burst_of(kind: str) -> bytes:
     """A thousand commands."""
     if kind == "LOOKUP":
@@ -81,7 +85,10 @@ def send_of(body: bytes) -> bytes:
 
 
 def flood(kind: str, flooders: int) -> None:
-    """Until killed. What the broker answers is read and dropped."""
+    """Until killed. What the broker answers is read and dropped. At a low priority: it stands for another
+    machine, and must not take the bystander's and the broker's processors.
+    """
+    os.nice(FLOODER_NICE)
     burst = burst_of(kind)
     sockets = [opened(TOPIC.format(f"{kind}-{n}"), consumes=kind in ("ACK", "FLOW")) for n in range(flooders)]
 
