@@ -32,6 +32,7 @@ from geminga.bookie.entry_logs.entry_log_format import (
 from geminga.bookie.index.index_format import Row, Usage
 from geminga.bookie.index.ledger_index import LedgerIndex, LedgerRow
 from geminga.bookie.records.journal_position import JournalPosition
+from geminga.bookie.records.ledger_name import LedgerName
 from geminga.bookie.records.records import RECORD_PREFIX_BYTES, compact
 from geminga.bookie.records.settings import BookieSettings
 
@@ -56,7 +57,8 @@ def make_logs(directory: Path, gib: int, entry_bytes: int, *, closed: bool) -> N
             rows.append(LedgerRow(ledger_id, Row(entry % LEDGER_ENTRIES, log_id, end, ends)))
             before = usage[ledger_id].usage if ledger_id in usage else Usage(0, 0)
             usage[ledger_id] = FooterLedger(
-                Usage(before.entries + ROW_ENTRIES, before.bytes + ends[-1]), "topic"
+                Usage(before.entries + ROW_ENTRIES, before.bytes + ends[-1]),
+                LedgerName("data", "/managed-ledgers/public/default/persistent/t"),
             )
             end, entry = end + ends[-1], entry + ROW_ENTRIES
         with (logs / f"{log_id:020}.log").open("wb") as file:

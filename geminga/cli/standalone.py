@@ -38,12 +38,6 @@ if TYPE_CHECKING:
 EXIT_PORT_TAKEN = 3
 EXIT_DATA_DIRECTORY = 4
 SAME_WISH_SECONDS = 1.0
-SWITCH_INTERVAL_S = 0.0001
-"""How long the journal's thread waits for the interpreter before it asks the loop for it. A loop that is busy
-lets go of it for a moment at each system call, each of which begins the wait anew; with an interval (5 ms by
-default) above the time between two calls the thread is never heard. While one client flooded the broker with
-ACKs another's receipt took 20 ms (p99 110) with 5, 1 and 0.2 ms, and takes 3.7 (p99 7) with this.
-"""
 
 FLAG_KEYS = {
     "port": "brokerServicePort",
@@ -130,7 +124,6 @@ def _run(flags: argparse.Namespace, streams: Streams, broker_log: BrokerLog) -> 
         )
         return EXIT_DATA_DIRECTORY
     broker = _Broker(loaded.config, data_dir)
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         trio.run(broker.run, streams, broker_log)
     except BaseExceptionGroup as group:

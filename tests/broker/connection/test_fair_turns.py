@@ -19,7 +19,16 @@ from geminga.broker.connection.connection import Connections
 from geminga.broker.connection.handlers import HANDLERS
 from geminga.broker.connection.reader import CHUNK_COMMANDS_MIN, next_receive_bytes
 from geminga.broker.connection.session import Session
-from geminga.broker.connection.turns import SLICE_COMMANDS, TURN_COMMANDS_MAX, TURN_S, Turn, Turns
+from geminga.broker.connection.turns import (
+    CALM_AFTER_S,
+    SLICE_COMMANDS,
+    SWITCH_IN_FLOOD_S,
+    SWITCH_S,
+    TURN_COMMANDS_MAX,
+    TURN_S,
+    Turn,
+    Turns,
+)
 from geminga.broker.flow.slices import NAMES_MAX
 from geminga.broker.topic.topics import Topics
 from geminga.limits import KIB, MIB, OUTBOX_BYTES_HIGH
@@ -363,3 +372,24 @@ async def test_large_schemas_are_answered_as_their_peer_takes_them(autojump_cloc
         assert MIB < served.send_memory.pending_bytes <= OUTBOX_BYTES_HIGH + MIB
         answered = {(await greedy.answer()).request_id for _ in range(200)}
         assert answered == set(range(200))
+
+
+async def test_threads_are_heard_beside_a_flood_and_left_alone_without_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    intervals: list[float] = []
+    monkeypatch.setattr("sys.setswitchinterval", intervals.append)
+    turns = Turns()
+
+    turns.begun_after_sleep(1.0)
+    assert intervals == [], "nobody floods"
+    turns.waiting += 1  # another connection is in the middle of its flood
+    turns.begun_after_sleep(3.0)
+    turns.begun_after_sleep(3.1)
+    turns.waiting -= 1
+    assert intervals == [SWITCH_IN_FLOOD_S]
+    await turns.pass_on(3.1 + CALM_AFTER_S / 2)
+    assert intervals == [SWITCH_IN_FLOOD_S]
+    await turns.pass_on(3.1 + CALM_AFTER_S)
+    await turns.pass_on(9.0)
+    assert intervals == [SWITCH_IN_FLOOD_S, SWITCH_S]
