@@ -254,7 +254,7 @@ class _Broker:
     def _hints(self, error: StorageError) -> list[str]:
         """What may be done about a start that failed, where the error itself does not say."""
         from geminga.metadata.instance import ForeignDirectory
-        from geminga.server.server import METADATA
+        from geminga.server.metadata_check import METADATA
         from geminga.storage.disk import DirectoryInUse, DiskFull
 
         if isinstance(error, CorruptData):

@@ -37,12 +37,12 @@ from geminga.limits import MIB
 from geminga.metadata.bookie_directories import recorded_directories
 from geminga.metadata.records import BookieDirectoriesRecord, encode
 from geminga.metadata.store import MetadataStore
+from geminga.server.metadata_check import METADATA
 from geminga.storage.disk import File, RealDisk
 from geminga.storage.key_value import RocksKeyValue
 
 UNFINISHED = ".unfinished"
 """Behind the name of a copy that is being made."""
-METADATA = "metadata"
 SLICE_BYTES = 8 * MIB
 """Copied in one call off the loop: cancelling waits for so much."""
 PIECE_BYTES = MIB
@@ -97,7 +97,7 @@ class Backup:
             await self._disk.run(self._disk.make_directory, unfinished)
             try:
                 copied = await self._copy(unfinished)
-                await self._disk.run(self._finish, unfinished, target)
+                await self._disk.run(self._finish, unfinished, target, copied.lists)
             except BaseException:
                 with trio.CancelScope(shield=True):
                     await self._disk.run(self._disk.remove_tree, unfinished)
@@ -144,10 +144,11 @@ class Backup:
             for cut in files:
                 await self._copy_file(cut)
         if moved == lists:
-            return _Copied(files, {})
+            return _Copied(files, moved, {})
         final = target.removesuffix(UNFINISHED)
         return _Copied(
             files,
+            moved,
             {
                 "journalDirectories": ",".join(absolute(final, name) for name in moved.journals),
                 "ledgerDirectories": ",".join(absolute(final, name) for name in moved.ledgers),
@@ -255,10 +256,8 @@ class Backup:
         finally:
             await self._disk.run(values.close)
 
-    def _finish(self, unfinished: str, target: str) -> None:
+    def _finish(self, unfinished: str, target: str, moved: DirectoryLists) -> None:
         disk = self._disk
-        lists = self._lists()
-        moved = _lists_inside(lists)
         directories = [journal_directory(absolute(unfinished, name)) for name in moved.journals]
         directories += [entry_log_directory(absolute(unfinished, name)) for name in moved.ledgers]
         for path in (*directories, *(absolute(unfinished, name) for name in moved.all()), unfinished):
@@ -269,6 +268,8 @@ class Backup:
 
 class _Copied(NamedTuple):
     files: list[_Cut]
+    lists: DirectoryLists
+    """Of the copy, all inside it."""
     settings: dict[str, str]
     """What the copy has to be started with; empty: nothing."""
 

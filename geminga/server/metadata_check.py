@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from geminga.bookie.running.bookie import Bookie
 
 _CACHE_BYTES = 1 << 20
-_METADATA = "metadata"
+METADATA = "metadata"
 
 
 class MetadataBehind(StorageError):
@@ -65,7 +65,7 @@ def check_metadata(disk: Disk, data_dir: str, wanted: DirectoryLists, *, cluster
     has none. Blocking; the caller holds the data directory's lock. CorruptData if the metadata is damaged.
     """
     if not (
-        disk.exists(os.path.join(data_dir, _METADATA))
+        disk.exists(os.path.join(data_dir, METADATA))
         or claimed_by(disk, data_dir, wanted)
         or has_bookie_files(disk, absolute(data_dir, DEFAULT))
     ):
@@ -80,7 +80,7 @@ def look_at(disk: Disk, data_dir: str, wanted: DirectoryLists) -> Directories:
     damaged.
     """
     with contextlib.ExitStack() as opened:
-        metadata = _metadata(disk, os.path.join(data_dir, _METADATA), opened)
+        metadata = _metadata(disk, os.path.join(data_dir, METADATA), opened)
         lists = _lists(disk, data_dir, metadata, wanted)
         instance = metadata.get(InstanceRecord.path) if metadata is not None else None
         if instance is not None:
@@ -150,7 +150,7 @@ def refusal(disk: Disk, data_dir: str, seen: Directories, *, cluster: str) -> st
     if seen.lost_instance:
         place += _lost_flags(data_dir, seen.lists, cluster)
     found = seen.comparison
-    lines = [f"{os.path.join(data_dir, _METADATA)}: the metadata is behind the bookie's files."]
+    lines = [f"{os.path.join(data_dir, METADATA)}: the metadata is behind the bookie's files."]
     if seen.lost_instance:
         lines.append(
             f"It is gone or empty, and the bookie's directories are those of instance {seen.lost_instance}."

@@ -51,7 +51,7 @@ from geminga.server.bookie_places import open_bookie, open_database
 from geminga.server.descriptors import Division, divide, raise_files_max, warn_if_few
 from geminga.server.directory_watch import DirectoryWatch
 from geminga.server.memory_report import MemoryMeter
-from geminga.server.metadata_check import aside_text, check_metadata
+from geminga.server.metadata_check import METADATA, aside_text, check_metadata
 from geminga.server.room_settings import (
     broker_settings,
     default_policies,
@@ -69,8 +69,8 @@ from geminga.storage.key_value import BlockCache
 
 log = logging.getLogger("geminga.server")
 
-LOCK, METADATA, BOOKIE = "lock", "metadata", DEFAULT
-"""What a data directory holds."""
+LOCK, BOOKIE = "lock", DEFAULT
+"""What a data directory holds, beside `METADATA`."""
 STOP_SECONDS = 10.0
 """How long an orderly stop may take; after it the recovery at the next start does the rest."""
 FAILURE_SECONDS = 0.5

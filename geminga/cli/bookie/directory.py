@@ -32,7 +32,8 @@ from geminga.metadata import ledger_topics, records
 from geminga.metadata.bookie_directories import recorded_directories
 from geminga.metadata.records import InstanceRecord, LedgerRecord, ManagedLedgerRecord
 from geminga.metadata.store import MetadataStore
-from geminga.server.server import BOOKIE, METADATA
+from geminga.server.metadata_check import METADATA
+from geminga.server.server import BOOKIE
 from geminga.storage.disk import DirectoryInUse, RealDisk
 from geminga.storage.key_value import RocksKeyValue
 

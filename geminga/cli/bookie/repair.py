@@ -30,7 +30,7 @@ from geminga.cli.bookie.directory import (
 from geminga.cli.bookie.losses import ShortLedger, short_ledgers
 from geminga.errors import StorageError
 from geminga.managed_ledger.unrecorded import ranges_text
-from geminga.server.server import METADATA
+from geminga.server.metadata_check import METADATA
 from geminga.storage.key_value import RocksKeyValue
 
 FINDINGS_SHOWN_MAX = 1000

@@ -34,8 +34,7 @@ from geminga.metadata.bookie_directories import record_directories, recorded_dir
 from geminga.metadata.instance import check_instance
 from geminga.metadata.records import BookieDirectoriesRecord
 from geminga.metadata.store import MetadataStore
-from geminga.server.metadata_check import look_at, names_of
-from geminga.server.server import METADATA
+from geminga.server.metadata_check import METADATA, look_at, names_of
 from geminga.storage.key_value import BlockCache, RocksKeyValue
 from geminga.wire.stored_entry import STAMP_MAGIC
 

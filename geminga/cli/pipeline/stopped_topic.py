@@ -25,8 +25,8 @@ from geminga.metadata.records import InstanceRecord
 from geminga.metadata.store import MetadataStore
 from geminga.names import TopicName
 from geminga.server.bookie_places import open_bookie, open_database
+from geminga.server.metadata_check import METADATA
 from geminga.server.room_settings import ledger_settings
-from geminga.server.server import METADATA
 from geminga.storage.disk import DirectoryInUse, RealDisk
 from geminga.storage.key_value import BlockCache
 
