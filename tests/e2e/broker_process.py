@@ -212,3 +212,16 @@ class BrokerProcess(StandaloneProcess):
         endpoints = super().start()
         self._ports = (endpoints.binary_address[1], int(endpoints.web_url.rstrip("/").rpartition(":")[2]))
         return endpoints
+
+
+def run_client(broker: BrokerProcess, *arguments: str, text: str = "") -> str:
+    """What `geminga ARGUMENTS --url BROKER` prints, which is expected to succeed; `text` is its input."""
+    run = subprocess.run(
+        [sys.executable, "-m", "geminga", *arguments, "--url", broker.endpoints.service_url],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout

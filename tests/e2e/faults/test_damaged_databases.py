@@ -5,8 +5,6 @@ cannot.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 
@@ -17,21 +15,9 @@ from geminga.bookie.index.database import IndexDatabase
 from geminga.config.config import Config
 from geminga.errors import CorruptData, StorageError
 from geminga.server import bookie_places, server
-from tests.e2e.broker_process import BrokerProcess
+from tests.e2e.broker_process import BrokerProcess, run_client
 
 pytestmark = pytest.mark.skipif("GEMINGA_TEST_URL" in os.environ, reason="looks into Geminga's files")
-
-
-def client(broker: BrokerProcess, *arguments: str, text: str = "") -> str:
-    run = subprocess.run(
-        [sys.executable, "-m", "geminga", *arguments, "--url", broker.endpoints.service_url],
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
-    assert run.returncode == 0, run.stderr
-    return run.stdout
 
 
 def metric(web_url: str, name: str) -> float:
@@ -44,7 +30,7 @@ def metric(web_url: str, name: str) -> float:
 def test_a_broker_makes_its_damaged_index_anew(tmp_path: Path, kill: bool) -> None:
     with BrokerProcess(tmp_path / "data") as broker:
         sent = [f"message {number}" for number in range(30)]
-        client(broker, "produce", "orders", "--stdin", text="\n".join(sent) + "\n")
+        run_client(broker, "produce", "orders", "--stdin", text="\n".join(sent) + "\n")
         broker.kill() if kill else broker.stop()
         manifest = next((tmp_path / "data" / "index").glob("MANIFEST-*"))
         content = bytearray(manifest.read_bytes())
@@ -52,7 +38,7 @@ def test_a_broker_makes_its_damaged_index_anew(tmp_path: Path, kill: bool) -> No
         manifest.write_bytes(content)
         broker.start()
         assert metric(broker.endpoints.web_url, "geminga_bookie_recovery_index_rebuilt") == 1
-        got = client(
+        got = run_client(
             broker, "consume", "orders", "-s", "check", "--from", "earliest", "-n", "30", "--timeout", "10s"
         )
         assert [line for line in sent if line not in got] == []

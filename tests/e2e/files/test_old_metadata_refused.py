@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.admin_http import Admin
-from tests.e2e.broker_process import BrokerProcess
+from tests.e2e.broker_process import BrokerProcess, run_client
 from tests.e2e.waiting import eventually
 
 pytestmark = pytest.mark.skipif("GEMINGA_TEST_URL" in os.environ, reason="looks into Geminga's files")
@@ -24,18 +24,6 @@ SETTINGS = {"managedLedgerMaxEntriesPerLedger": "10", "managedLedgerMinLedgerRol
 COMMAND = [sys.executable, "-m", "geminga", "standalone"]
 TOPIC = "persistent://public/default/orders"
 NAMESPACE = "persistent/public/default"
-
-
-def client(broker: BrokerProcess, *arguments: str, text: str = "") -> str:
-    run = subprocess.run(
-        [sys.executable, "-m", "geminga", *arguments, "--url", broker.endpoints.service_url],
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
-    assert run.returncode == 0, run.stderr
-    return run.stdout
 
 
 def refused(data_dir: Path, *arguments: str) -> str:
@@ -64,7 +52,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The data of a broker that was killed with 45 entries in five ledgers, all of them receipted."""
     broker = BrokerProcess(tmp_path_factory.mktemp("killed") / "data", settings=SETTINGS)
     with contextlib.suppress(AssertionError), broker:
-        client(broker, "produce", TOPIC, "--stdin", text="".join(f"message {n}\n" for n in range(45)))
+        run_client(broker, "produce", TOPIC, "--stdin", text="".join(f"message {n}\n" for n in range(45)))
         broker.kill()
     return broker.data_dir
 
@@ -87,7 +75,9 @@ def test_a_cut_log_is_refused_and_the_whole_log_put_back_is_enough(
     assert contents(data) == before
     wal.write_bytes(whole)
     with BrokerProcess(data) as broker:
-        got = client(broker, "consume", TOPIC, "-s", "s", "--from", "earliest", "-n", "45", "--timeout", "9s")
+        got = run_client(
+            broker, "consume", TOPIC, "-s", "s", "--from", "earliest", "-n", "45", "--timeout", "9s"
+        )
     assert all(f"message {number}" in got for number in range(45))
 
 
@@ -114,7 +104,9 @@ def test_metadata_that_is_gone_is_refused_and_topics_come_back_without_it(
     )
     assert (restored.returncode, "45 entries" in restored.stdout) == (0, True), restored
     with BrokerProcess(data_dir) as broker:
-        got = client(broker, "consume", TOPIC, "-s", "s", "--from", "earliest", "-n", "45", "--timeout", "9s")
+        got = run_client(
+            broker, "consume", TOPIC, "-s", "s", "--from", "earliest", "-n", "45", "--timeout", "9s"
+        )
     assert all(f"message {number}" in got for number in range(45))
 
 
@@ -133,9 +125,9 @@ def test_what_is_restored_stays_without_its_subscriptions(killed: Path, tmp_path
         # Another one, loaded by the same request, which goes: the round of deletions is over then.
         admin = Admin(broker.endpoints.web_url)
         for topic in (TOPIC, f"{TOPIC}-idle"):
-            client(broker, "produce", topic, "-m", "more")
+            run_client(broker, "produce", topic, "-m", "more")
         eventually(lambda: f"{TOPIC}-idle" not in admin.request("GET", f"/admin/v2/{NAMESPACE}").json())
-        got = client(broker, "consume", TOPIC, "-s", "geminga-restored", "-n", "46", "--timeout", "9s")
+        got = run_client(broker, "consume", TOPIC, "-s", "geminga-restored", "-n", "46", "--timeout", "9s")
     assert all(f"message {number}" in got for number in range(45))
 
 
@@ -149,7 +141,7 @@ def test_the_printed_command_is_enough_with_directories_elsewhere_and_a_cluster_
     data_dir = tmp_path / "data"
     broker = BrokerProcess(data_dir, settings=settings)
     with contextlib.suppress(AssertionError), broker:
-        client(broker, "produce", TOPIC, "--stdin", text="".join(f"message {n}\n" for n in range(45)))
+        run_client(broker, "produce", TOPIC, "--stdin", text="".join(f"message {n}\n" for n in range(45)))
         broker.kill()
     shutil.rmtree(data_dir / "metadata")
     text = refused(data_dir, "--conf", str(tmp_path / "data.conf"))
@@ -162,7 +154,9 @@ def test_the_printed_command_is_enough_with_directories_elsewhere_and_a_cluster_
         assert restored.returncode == 0, restored.stderr
         assert ("45 entries" if times == 0 else "every ledger") in restored.stdout
     with BrokerProcess(data_dir, settings=settings) as broker:
-        got = client(broker, "consume", TOPIC, "-s", "s", "--from", "earliest", "-n", "45", "--timeout", "9s")
+        got = run_client(
+            broker, "consume", TOPIC, "-s", "s", "--from", "earliest", "-n", "45", "--timeout", "9s"
+        )
     assert all(f"message {number}" in got for number in range(45))
 
 
