@@ -66,7 +66,7 @@ QUIET_S = 3.0
 RECEIVER_QUEUE = 100
 TRY_MESSAGES = 20_000
 DUE_RATE_MAX = 2500
-LOST = re.compile(r"<bucket (\d+)\.\.(\d+) in ledger \d+> is lost")
+LOST = re.compile(r"<bucket ([\d:]+_[\d:]+) in ledger \d+> is lost")
 """What the broker says of a bucket that cannot be read."""
 LOG_TIME = "%Y-%m-%d %H:%M:%S,%f"
 FACTORY = "org.apache.pulsar.broker.delayed.{}DelayedDeliveryTrackerFactory"
@@ -283,7 +283,7 @@ def measure(options: argparse.Namespace, directory: Path) -> Run:
     print(*told[: options.log_lines], sep="\n", file=sys.stderr)
     for line in told:
         if found := LOST.search(line):
-            run.noticed.add(f"{found[1]}..{found[2]}")
+            run.noticed.add(found[1])
             run.noticed_ms.append(datetime.strptime(line[:23], LOG_TIME).timestamp() * 1000)
     return run
 

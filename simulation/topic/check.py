@@ -17,6 +17,7 @@ from geminga.metadata import records
 from geminga.metadata.records import CursorRecord, LedgerRecord, ManagedLedgerRecord
 from geminga.metadata.store import MetadataStore
 from geminga.tracker.format.bucket_format import decode_directory, directory_pieces
+from geminga.tracker.format.stored_bucket import range_of_key
 from simulation.bookie.sim_ledger import Broken, promise
 from simulation.topic.life import TopicLife
 from simulation.topic.truth import due_ms
@@ -184,7 +185,11 @@ async def _check_buckets(stores: Stores, properties: object) -> None:
             while len(entries) <= last:
                 entries += await stores.bookie.read(ledger_id, len(entries), last, bytes_max=1 << 20)
             directory = decode_directory(entries[last + 1 - directory_pieces(entries[last]) :])
-            promise(key.endswith(f"{directory.start_ledger}_{directory.end_ledger}"), f"{key} is another one")
+            covered = range_of_key(key)
+            promise(covered is not None, f"{key} names no bucket")
+            assert covered is not None
+            spans = covered.first_code <= directory.first_code, directory.last_code <= covered.last_code
+            promise(all(spans), f"{key} is another one")
         except (CorruptData, LedgerNotFound) as error:
             raise Broken(f"{key} names ledger {ledger_id}, which cannot be read: {error}") from error
 

@@ -16,6 +16,7 @@ from geminga.tracker.buckets.bucket_settings import BucketSettings
 from geminga.tracker.buckets.bucket_store import BucketStore
 from geminga.tracker.buckets.keeper import Keeper
 from geminga.tracker.buckets.recovery import Recovery, unacknowledged
+from geminga.tracker.format.rows import place_of
 from geminga.tracker.format.stored_bucket import StoredBucket
 from geminga.tracker.index.frozen import Frozen
 from geminga.tracker.index.index import DelayedIndex, IndexSettings
@@ -59,9 +60,7 @@ class TopicDelay:
         told = self.index.sealed
 
         def sealed(frozen: Frozen, bucket: StoredBucket) -> None:
-            self._world.truth.sealed |= {
-                Position(ledger_id, entry_id) for ledger_id, ids in frozen.members.items() for entry_id in ids
-            }
+            self._world.truth.sealed |= {Position(*place_of(code)) for code in frozen.rows.codes.tolist()}
             told(frozen, bucket)
 
         self.index.sealed = sealed  # type: ignore[method-assign]

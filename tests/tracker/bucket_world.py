@@ -31,7 +31,8 @@ from geminga.tracker.buckets.bucket_store import BucketStore, BucketWriter
 from geminga.tracker.buckets.keeper import Keeper
 from geminga.tracker.buckets.recovery import Recovery
 from geminga.tracker.format.bucket_format import Directory
-from geminga.tracker.format.stored_bucket import StoredBucket, range_of_key
+from geminga.tracker.format.rows import place_of
+from geminga.tracker.format.stored_bucket import KeyRange, StoredBucket, range_of_key
 from geminga.tracker.index.frozen import Frozen
 from geminga.tracker.index.index import DelayedIndex, IndexSettings
 from simulation.campaign.deterministic import run_deterministically
@@ -102,9 +103,9 @@ class FlakyStore(BucketStore):
         self._step("delete")
         await super().delete(ledger_id)
 
-    async def open(self, ledger_id: int) -> tuple[StoredBucket, Directory]:
+    async def open(self, ledger_id: int, covered: KeyRange | None = None) -> tuple[StoredBucket, Directory]:
         self._step("open")
-        return await super().open(ledger_id)
+        return await super().open(ledger_id, covered)
 
 
 class World:
@@ -116,7 +117,7 @@ class World:
         self.seed = seed
         self.random = random.Random(seed)
         self.settings = settings or BucketSettings(
-            indexes_min=1, segment_span_ms=40, segment_indexes_max=4, buckets_max=2
+            indexes_min=1000, segment_span_ms=40, segment_indexes_max=4, buckets_max=2
         )
         self.is_shared = is_shared
         self.disk = SimDisk(seed)
@@ -208,8 +209,8 @@ class World:
             for key, ledger_id in add.items():
                 if store.is_ours(ledger_id):
                     assert self.bookie.last_entry_id(ledger_id) >= 0, f"{key} is named before it is durable"
-                    if range_of_key(key):
-                        await store.open(ledger_id)
+                    if covered := range_of_key(key):
+                        await store.open(ledger_id, covered)
             await swap(add, remove)
 
         self.owner.swap = swapping  # type: ignore[method-assign]
@@ -225,13 +226,19 @@ class World:
         told = self.index.sealed
 
         def sealed(frozen: Frozen, bucket: StoredBucket) -> None:
-            self.durable |= {
-                (ledger_id, entry_id) for ledger_id, ids in frozen.members.items() for entry_id in ids
-            }
+            self.durable |= {place_of(code) for code in frozen.rows.codes.tolist()}
             told(frozen, bucket)
 
         self.index.sealed = sealed  # type: ignore[method-assign]
-        self.keeper = Keeper(self.index, self.store, self.owner, self.clock, self.settings, off_loop=at_once)
+        self.keeper = Keeper(
+            self.index,
+            self.store,
+            self.owner,
+            self.clock,
+            self.settings,
+            off_loop=at_once,
+            is_whole=lambda first, last: True,
+        )
         self.recovery = Recovery(
             self.keeper.buckets,
             wanted=self._wanted,

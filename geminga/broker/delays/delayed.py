@@ -390,7 +390,20 @@ class DelayedEntries:
                 return window
             del self._again[0]
             self._again_at = None
+        self.reached_end()
         return None
+
+    def leap(self) -> None:
+        """The dispatcher goes on at the end of the topic, and reads what lies before it beside that."""
+        if self.tracker is not None:
+            self.tracker.leap()
+
+    def reached_end(self) -> None:
+        """There is nothing to read now. If nothing is to be read again either, the index has all that it will
+        get of the backlog, and seals it.
+        """
+        if self.tracker is not None and self.tracker.is_behind and self.is_complete:
+            self.tracker.caught_up()
 
     def again_up_to(self, position: Position) -> None:
         """What `next_again` returned was read up to here. If more was lost since, all of it is still to be

@@ -84,6 +84,7 @@ class IndexHome:
                     buckets_max=settings.buckets_max,
                 ),
                 off_loop=self.off_loop,
+                is_whole=self._is_whole,
             )
         self.adopting = trio.Lock()
         """Held by whoever brings buckets that were made elsewhere."""
@@ -99,6 +100,12 @@ class IndexHome:
     def _poke(self) -> None:
         assert self.keeper is not None
         self.keeper.poke()
+
+    def _is_whole(self, first_code: int, last_code: int) -> bool:
+        """Whether these positions are the first of a ledger and the last of one that is closed."""
+        (_, first_entry), (last_ledger, last_entry) = place_of(first_code), place_of(last_code)
+        is_open = last_ledger >= self._ledger.ledgers[-1].ledger_id
+        return not first_entry and not is_open and last_entry == self._ledger.entries_in(last_ledger) - 1
 
     # -- life ------------------------------------------------------------------------------------------------
 
@@ -219,7 +226,7 @@ class IndexHome:
     def _loaded(self) -> int:
         feed = self.index.feed
         at_hand = sum(bucket.rows_at_hand for _, bucket in self.index.buckets.items())
-        return feed.shared.rows() + feed.mutable.rows() + at_hand
+        return feed.shared.rows() + sum(tail.rows() for tail in feed.tails) + at_hand
 
 
 async def forget_buckets(ledger: ManagedLedger, owner: BucketOwner) -> None:

@@ -75,6 +75,7 @@ class DelayingDispatcher(Dispatcher):
         if entries is None:
             return True
         if not entries:
+            self.delayed.reached_end()
             return False
         if (batch := await self._hold_back(entries)) is not None:
             self.cursor.read_position = entries[-1].position.next()
@@ -96,6 +97,7 @@ class DelayingDispatcher(Dispatcher):
         behind = self.ledger.count_between(start, last)
         if behind > LEAP_ENTRIES_MIN:
             self.delayed.read_again(start.ledger_id, last.ledger_id)
+            self.delayed.leap()
             self.cursor.read_position = self.ledger.position_after(start, behind - LEAP_SHORT_ENTRIES)
 
     async def read_new(self, count_max: int) -> list[Entry] | None:

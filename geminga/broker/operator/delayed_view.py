@@ -294,7 +294,7 @@ class DelayedOperator:
                     start_ledger=stored.start_ledger,
                     end_ledger=stored.end_ledger,
                     ledger_id=stored.ledger_id,
-                    messages=index.live_count(stored.start_ledger, stored.end_ledger),
+                    messages=index.live_count(stored.first_code, stored.last_code),
                     bytes=stored.bytes,
                     segments=[],
                 ),

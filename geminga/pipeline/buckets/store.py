@@ -11,7 +11,7 @@ from geminga.pipeline.buckets.backlog import Backlog
 from geminga.pipeline.buckets.buckets import Encoded, Range
 from geminga.tracker.buckets.bucket_owner import BucketOwner
 from geminga.tracker.buckets.bucket_store import BucketStore
-from geminga.tracker.format.stored_bucket import bucket_key, range_of_key
+from geminga.tracker.format.stored_bucket import KeyRange, bucket_key, range_of_key, whole_ledgers
 
 NAMED_AT_ONCE: Final = 100
 
@@ -20,9 +20,9 @@ def named_buckets(owner: BucketOwner) -> dict[int, Range]:
     """The ranges that have a bucket, by its ledger."""
     found = {}
     for key, ledger_id in owner.properties().items():
-        ledgers = range_of_key(key)
-        if ledgers is not None:
-            found[ledger_id] = Range(*ledgers)
+        covered = range_of_key(key)
+        if covered is not None:
+            found[ledger_id] = Range(*covered.ledgers)
     return found
 
 
@@ -67,7 +67,7 @@ async def _written(store: BucketStore, buckets: Iterable[Encoded]) -> AsyncItera
         except BaseException as error:
             await store.abandon(writer, error)
             raise
-        named[bucket_key(*bucket.range)] = writer.ledger_id
+        named[bucket_key(whole_ledgers(*bucket.range))] = writer.ledger_id
         if len(named) >= NAMED_AT_ONCE:
             yield named
             named = {}
@@ -75,16 +75,18 @@ async def _written(store: BucketStore, buckets: Iterable[Encoded]) -> AsyncItera
         yield named
 
 
-def _replaced(owner: BucketOwner, ranges: Iterable[tuple[int, int] | None]) -> dict[str, int]:
+def _replaced(owner: BucketOwner, ranges: Iterable[KeyRange | None]) -> dict[str, int]:
     """Properties of buckets that have a ledger in common with one of these ranges."""
-    new = sorted(one for one in ranges if one is not None)
+    new = sorted(one.ledgers for one in ranges if one is not None)
     return dict(_overlapping(owner.properties(), new))
 
 
 def _overlapping(properties: Mapping[str, int], new: list[tuple[int, int]]) -> Iterator[tuple[str, int]]:
     for key, ledger_id in properties.items():
-        ledgers = range_of_key(key)
-        if ledgers is not None and any(first <= ledgers[1] and ledgers[0] <= last for first, last in new):
+        covered = range_of_key(key)
+        if covered is not None and any(
+            first <= covered.ledgers[1] and covered.ledgers[0] <= last for first, last in new
+        ):
             yield key, ledger_id
 
 

@@ -54,10 +54,10 @@ class BucketIndex(Protocol):
         """Buckets that nobody wants any more; each is returned once."""
         ...
 
-    def live(self, first_ledger: int, last_ledger: int) -> Mapping[int, BitMap]:
-        """Copies of the entry ids that are tracked in these ledgers, both included."""
+    def live(self, first_code: int, last_code: int) -> Mapping[int, BitMap]:
+        """Copies of the entry ids that are tracked between these positions, both included, by ledger."""
         ...
 
-    def live_count(self, first_ledger: int, last_ledger: int) -> int:
+    def live_count(self, first_code: int, last_code: int) -> int:
         """How many that are."""
         ...

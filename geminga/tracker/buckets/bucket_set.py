@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Final, Literal
 
 import trio
 
@@ -17,6 +18,11 @@ from geminga.tracker.buckets.retrying import BackOff, Signal
 from geminga.tracker.format.stored_bucket import KEY_PREFIX, StoredBucket
 
 log = logging.getLogger("geminga.tracker")
+
+
+LostBy = Literal["start", "load", "verify", "told"]
+LOST_BY: Final[tuple[LostBy, ...]] = ("start", "load", "verify", "told")
+LOST_MAX: Final = 1000
 
 
 class Outdated(GemingaError):
@@ -41,6 +47,13 @@ class BucketSet:
         self.load_signal = Signal()
         self.merge_signal = Signal()
         self._delete_signal = Signal()
+        self.losses: dict[LostBy, int] = dict.fromkeys(LOST_BY, 0)
+        """How many buckets were lost since the process began, by how it was found."""
+        self.sealed = 0
+        self.rebuilt = 0
+        """How many were sealed, and of these how many have messages of what was lost."""
+        self._lost: deque[tuple[int, int]] = deque(maxlen=LOST_MAX)
+        """What the buckets that were lost last spanned."""
         self._owner = owner
         self._doomed: deque[tuple[str | None, int]] = deque()
         """To be deleted: the property, unless it is gone already, and the ledger that it names."""
@@ -55,8 +68,8 @@ class BucketSet:
 
     @property
     def stored(self) -> list[StoredBucket]:
-        """The buckets that serve, in the order of their ledgers."""
-        return sorted(self.serving.values(), key=lambda bucket: bucket.start_ledger)
+        """The buckets that serve, in the order of their first messages."""
+        return sorted(self.serving.values(), key=lambda bucket: bucket.first_code)
 
     def named(self) -> dict[str, int]:
         """The durable properties that name buckets."""
@@ -89,6 +102,9 @@ class BucketSet:
         async with self._naming:
             if self.generation != generation or any(old.retired for old in instead_of):
                 raise Outdated(f"{bucket!r} is not wanted any more")
+            taken = {old.key for old in self.serving.values()} - {old.key for old in instead_of}
+            while bucket.key in taken:
+                bucket.widen()
             with trio.CancelScope(shield=True):
                 writer.naming = True
                 old_properties = {old.key: old.ledger_id for old in instead_of}
@@ -165,14 +181,27 @@ class BucketSet:
         self._doomed.append((key, ledger_id))
         self._delete_signal.set()
 
-    def lose(self, bucket: StoredBucket, error: GemingaError) -> None:
-        """It cannot be read: have its ledgers read again from the backlog, and delete what is left of it."""
+    def lose(self, bucket: StoredBucket, error: GemingaError, how: LostBy) -> None:
+        """It cannot be read: have what it spans read again from the backlog, and delete what is left of it.
+
+        `how` it was found, for the counters.
+        """
         if bucket.retired:
             return
+        self.count_lost(how, bucket.first_code, bucket.last_code)
         log.error("%s: %r is lost, its messages are looked up again: %s", self.owner_text, bucket, error)
         self._retire(bucket)
         self.doom(bucket.key, bucket.ledger_id)
         self.index.bucket_lost(bucket)
+
+    def count_lost(self, how: LostBy, first_code: int, last_code: int) -> None:
+        self.losses[how] += 1
+        self._lost.append((first_code, last_code))
+
+    def count_sealed(self, bucket: StoredBucket) -> None:
+        self.sealed += 1
+        if any(first <= bucket.last_code and bucket.first_code <= last for first, last in self._lost):
+            self.rebuilt += 1
 
     @property
     def dying(self) -> int:

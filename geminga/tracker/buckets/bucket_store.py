@@ -19,7 +19,7 @@ from geminga.errors import CorruptData, GemingaError, LedgerNotFound, PeerError,
 from geminga.limits import KIB
 from geminga.managed_ledger.cursor.cursor_ledger import Storage
 from geminga.tracker.format.bucket_format import Directory, decode_directory, directory_pieces
-from geminga.tracker.format.stored_bucket import KEY_PREFIX, StoredBucket
+from geminga.tracker.format.stored_bucket import KEY_PREFIX, KeyRange, StoredBucket
 
 log = logging.getLogger("geminga.tracker")
 
@@ -165,8 +165,9 @@ class BucketStore:
         except (CorruptData, LedgerNotFound):
             return [b""]
 
-    async def open(self, ledger_id: int) -> tuple[StoredBucket, Directory]:
-        """A bucket that was written before, and its directory with the members.
+    async def open(self, ledger_id: int, covered: KeyRange | None = None) -> tuple[StoredBucket, Directory]:
+        """A bucket that was written before, and its directory with the members. `covered`: what its name
+        speaks of, which it must have no message beyond.
 
         CorruptData: damaged or not written to its end. LedgerNotFound: there is no such ledger. StorageError.
         """
@@ -187,7 +188,11 @@ class BucketStore:
                 f"ledger {ledger_id}: a directory of {directory.segments} segments at entry {first}"
             )
         size_bytes = int(directory.sizes_bytes.sum()) + sum(map(len, entries))
-        return StoredBucket(ledger_id, directory, size_bytes), directory
+        bucket = StoredBucket(ledger_id, directory, size_bytes, covered)
+        named = bucket.covered
+        if not named.first_code <= bucket.first_code <= bucket.last_code <= named.last_code:
+            raise CorruptData(f"ledger {ledger_id} is another bucket than {bucket!r}")
+        return bucket, directory
 
     async def read_segment(self, bucket: StoredBucket, number: int) -> bytes:
         """One segment's entry. LedgerNotFound, CorruptData: the bucket is damaged. StorageError."""

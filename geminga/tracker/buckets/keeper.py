@@ -22,9 +22,13 @@ from geminga.tracker.buckets.bucket_store import BucketStore
 from geminga.tracker.buckets.loading import Loader
 from geminga.tracker.buckets.merge_task import MergeTask
 from geminga.tracker.buckets.retrying import OffLoop, in_thread
-from geminga.tracker.buckets.sealing import Sealer
+from geminga.tracker.buckets.sealing import IsWhole, Sealer
 from geminga.tracker.format.stored_bucket import StoredBucket
 from geminga.tracker.index.frozen import Frozen
+
+
+def _never_whole(first_code: int, last_code: int) -> bool:
+    return False
 
 
 class Keeper:
@@ -41,10 +45,11 @@ class Keeper:
         settings: BucketSettings,
         *,
         off_loop: OffLoop = in_thread,
+        is_whole: IsWhole = _never_whole,
     ) -> None:
         self.operations = BucketOperations(clock)
         self.buckets = BucketSet(index, store, owner, self.operations)
-        self._sealer = Sealer(self.buckets, settings, off_loop)
+        self._sealer = Sealer(self.buckets, settings, off_loop, is_whole)
         self._loader = Loader(self.buckets, clock)
         self._merges = MergeTask(self.buckets, settings, off_loop)
 
@@ -80,7 +85,7 @@ class Keeper:
 
     @property
     def stored(self) -> list[StoredBucket]:
-        """The buckets on the bookie, in the order of their ledgers."""
+        """The buckets on the bookie, in the order of their first messages."""
         return self.buckets.stored
 
     @property

@@ -63,11 +63,11 @@ class Loader:
                 if not bucket.retired:
                     buckets.index.segment_loaded(bucket, number, entry)
         except (CorruptData, LedgerNotFound) as error:
-            buckets.lose(bucket, error)
+            buckets.lose(bucket, error, "load")
         except StorageError as error:
             failing = self._failing.setdefault(bucket, _Failing())
             failing.again_s = trio.current_time() + failing.back_off.next_s()
             if failing.back_off.failures >= READS_MAX:
-                buckets.lose(bucket, error)
+                buckets.lose(bucket, error, "load")
         else:
             self._failing.pop(bucket, None)

@@ -16,7 +16,7 @@ from geminga.tracker.buckets.merge_plan import choose_merge
 from geminga.tracker.buckets.merging import DamagedSource, Merger
 from geminga.tracker.buckets.retrying import BackOff, OffLoop
 from geminga.tracker.format.bucket_format import Directory, decode_directory
-from geminga.tracker.format.stored_bucket import StoredBucket
+from geminga.tracker.format.stored_bucket import KeyRange, StoredBucket
 
 log = logging.getLogger("geminga.tracker")
 
@@ -51,16 +51,17 @@ class MergeTask:
                 await trio.sleep(back_off.next_s())
 
     def _choose(self) -> list[StoredBucket]:
-        ordered = sorted(self._buckets.serving.values(), key=lambda bucket: bucket.start_ledger)
+        ordered = sorted(self._buckets.serving.values(), key=lambda bucket: bucket.first_code)
         count_live = self._buckets.index.live_count
-        sizes = [max(1, count_live(bucket.start_ledger, bucket.end_ledger)) for bucket in ordered]
+        sizes = [max(1, count_live(bucket.first_code, bucket.last_code)) for bucket in ordered]
         window = choose_merge(sizes, self._settings.merged_above)
         return ordered[slice(*window)] if window else []
 
     async def _merge(self, sources: Sequence[StoredBucket]) -> None:
         """Write the new bucket, have it named instead of the others in one write, then delete those."""
         index, generation = self._buckets.index, self._buckets.generation
-        first, last = sources[0].start_ledger, sources[-1].end_ledger
+        first = min(source.first_code for source in sources)
+        last = max(source.last_code for source in sources)
         merger = Merger(
             [source.directory for source in sources],
             index.live(first, last),
@@ -76,7 +77,7 @@ class MergeTask:
                 try:
                     segments = await self._off_loop(merger.step, read)
                 except DamagedSource as error:
-                    self._buckets.lose(sources[error.number], error)
+                    self._buckets.lose(sources[error.number], error, "load")
                     raise
                 await writer.append(segments)
             rest, directory = await self._off_loop(_finish, merger)
@@ -84,7 +85,11 @@ class MergeTask:
                 raise Outdated("nothing is left to merge")
             await writer.append(rest)
             await writer.finish()
-            bucket = StoredBucket(writer.ledger_id, directory, writer.bytes)
+            covered = KeyRange(
+                min(source.covered.first_code for source in sources),
+                max(source.covered.last_code for source in sources),
+            )
+            bucket = StoredBucket(writer.ledger_id, directory, writer.bytes, covered)
             await self._buckets.name(
                 writer, bucket, sources, generation, lambda replaced: index.swap(replaced, bucket)
             )
@@ -95,7 +100,7 @@ class MergeTask:
         try:
             return await self._buckets.store.read_segments(source, first, bytes_max)
         except (CorruptData, LedgerNotFound) as error:
-            self._buckets.lose(source, error)
+            self._buckets.lose(source, error, "load")
             raise
 
 

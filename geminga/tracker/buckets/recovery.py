@@ -5,18 +5,18 @@ read its ledgers are *unknown* (`is_unknown`). Whoever dispatches skips entries 
 `on_known` names a range reads what is unacknowledged in it and not in the index: that is everything, where
 the bucket is lost. So undelayed messages flow meanwhile, and no bucket is waited for.
 
-A bucket that is missing, torn or damaged costs a re-read of its own ledgers. Overlapping ranges are not left
-by any crash, as a merge swaps all names in one write; should there be some, the widest stays (of equal ones
-the newest), those that it overlaps go, and what only they had is found in the backlog again.
+A bucket that is missing, torn or damaged costs a re-read of its own ledgers. Buckets may span the same
+positions: what two of them have is tracked once.
 """
 
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 import trio
@@ -27,7 +27,7 @@ from geminga.managed_ledger.cursor.acknowledged import Acknowledged
 from geminga.tracker.buckets.bucket_set import BucketSet
 from geminga.tracker.buckets.retrying import BackOff
 from geminga.tracker.format.bucket_format import Directory
-from geminga.tracker.format.stored_bucket import StoredBucket, bucket_text, range_of_key
+from geminga.tracker.format.stored_bucket import KeyRange, StoredBucket, bucket_text, range_of_key
 
 log = logging.getLogger("geminga.tracker")
 
@@ -44,15 +44,10 @@ class _Named:
 
     key: str
     ledger_id: int
-    first_ledger: int
-    last_ledger: int
-    found: tuple[StoredBucket, Directory] | None = None
+    covered: KeyRange
 
     def __repr__(self) -> str:
-        return bucket_text(self.first_ledger, self.last_ledger, self.ledger_id)
-
-    def overlaps(self, other: _Named) -> bool:
-        return self.first_ledger <= other.last_ledger and other.first_ledger <= self.last_ledger
+        return bucket_text(self.covered, self.ledger_id)
 
 
 class Recovery:
@@ -72,37 +67,36 @@ class Recovery:
         self._buckets = buckets
         self._wanted = wanted
         self._on_known = on_known
-        self._groups = deque(self._overlapping(self._named()))
-        self._firsts = [group[0].first_ledger for group in self._groups]
-        self._lasts = [max(one.last_ledger for one in group) for group in self._groups]
-        """The ranges that are unknown still: ascending, and no two overlap."""
+        self._unread = deque(sorted(self._named(), key=lambda one: one.covered))
+        self._unknown = {one.key: one.covered.ledgers for one in self._unread}
+        """The ledgers of those that have not been read yet."""
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+        """The same, ascending: for each the first ledger, and the last of all up to it."""
+        self._order_unknown()
 
     def _named(self) -> list[_Named]:
         named, ledger_ids = [], set()
         owner_text = self._buckets.owner_text
         for key, ledger_id in self._buckets.named().items():
-            ledgers = range_of_key(key)
-            if ledgers is None or ledger_id in ledger_ids:
+            covered = range_of_key(key)
+            if covered is None or ledger_id in ledger_ids:
                 log.error("%s: property %s=%d names no bucket; it is removed", owner_text, key, ledger_id)
                 self._buckets.doom(key, ledger_id)
             else:
                 ledger_ids.add(ledger_id)
-                named.append(_Named(key, ledger_id, *ledgers))
+                named.append(_Named(key, ledger_id, covered))
         return named
 
-    def _overlapping(self, named: list[_Named]) -> Iterator[list[_Named]]:
-        """Groups with no ledger in common, in the order of their ledgers."""
-        group: list[_Named] = []
-        for one in sorted(named, key=lambda one: (one.first_ledger, one.last_ledger)):
-            if group and one.first_ledger > max(other.last_ledger for other in group):
-                yield group
-                group = []
-            group.append(one)
-        if group:
-            yield group
+    def _order_unknown(self) -> None:
+        ranges = sorted(self._unknown.values())
+        self._firsts = [first for first, _ in ranges]
+        self._lasts = list(accumulate((last for _, last in ranges), max))
 
     def is_unknown(self, ledger_id: int) -> bool:
         """Whether a bucket that has not been read yet may say when entries of this ledger are due."""
+        if len(self._firsts) != len(self._unknown):
+            self._order_unknown()
         place = bisect_right(self._firsts, ledger_id) - 1
         return place >= 0 and ledger_id <= self._lasts[place]
 
@@ -113,28 +107,21 @@ class Recovery:
         generation = self._buckets.generation
 
         async def take_over_some() -> None:
-            while self._groups:
-                await self._take_over(self._groups.popleft(), generation)
+            while self._unread:
+                await self._take_over(self._unread.popleft(), generation)
 
         async with trio.open_nursery() as nursery:
             for _ in range(OPENED_AT_ONCE):
                 nursery.start_soon(take_over_some)
 
-    async def _take_over(self, group: list[_Named], generation: int) -> None:
-        for one in group:
-            await self._open(one)
+    async def _take_over(self, one: _Named, generation: int) -> None:
+        found = await self._open(one)
         if self._buckets.generation == generation:
-            kept: list[_Named] = []
-            for one in sorted(group, key=_precedence):
-                if one.found is None or any(one.overlaps(other) for other in kept):
-                    if one.found is not None:
-                        self._log_lost(one, "it overlaps a wider bucket")
-                    self._buckets.doom(one.key, one.ledger_id)
-                else:
-                    kept.append(one)
-                    self._adopt(one.key, *one.found)
-        place = bisect_left(self._firsts, group[0].first_ledger)
-        self._on_known(self._firsts.pop(place), self._lasts.pop(place))
+            if found is None:
+                self._buckets.doom(one.key, one.ledger_id)
+            else:
+                self._adopt(one.key, *found)
+        self._on_known(*self._unknown.pop(one.key))
 
     def _adopt(self, key: str, bucket: StoredBucket, directory: Directory) -> None:
         members = self._wanted(directory.members)
@@ -144,32 +131,25 @@ class Recovery:
         else:
             self._buckets.doom(key, bucket.ledger_id)
 
-    async def _open(self, one: _Named) -> None:
-        """Set `found`, unless it cannot be."""
+    async def _open(self, one: _Named) -> tuple[StoredBucket, Directory] | None:
+        """None: it is lost."""
         back_off = BackOff()
-        while one.found is None:
+        while True:
             try:
-                bucket, directory = await self._buckets.store.open(one.ledger_id)
-                if bucket.key != one.key:
-                    raise CorruptData(f"it is the bucket {bucket.key}")
-                one.found = bucket, directory
+                return await self._buckets.store.open(one.ledger_id, one.covered)
             except (CorruptData, LedgerNotFound) as error:
-                self._log_lost(one, error)
-                return
+                self._lost(one, error)
+                return None
             except StorageError as error:
                 if back_off.failures >= READS_MAX - 1:
-                    self._log_lost(one, error)
-                    return
+                    self._lost(one, error)
+                    return None
                 await trio.sleep(back_off.next_s())
 
-    def _log_lost(self, one: _Named, why: object) -> None:
+    def _lost(self, one: _Named, why: object) -> None:
         owner_text = self._buckets.owner_text
         log.error("%s: %r is lost, its messages are looked up again: %s", owner_text, one, why)
-
-
-def _precedence(one: _Named) -> tuple[int, int]:
-    """Widest first, then newest."""
-    return one.first_ledger - one.last_ledger, -one.ledger_id
+        self._buckets.count_lost("start", *one.covered)
 
 
 def unacknowledged(cursors: Iterable[Acknowledged], members: Members) -> dict[int, BitMap]:

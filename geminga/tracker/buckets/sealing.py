@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 
 import trio
 
@@ -12,14 +13,21 @@ from geminga.tracker.buckets.bucket_set import BucketSet, Outdated
 from geminga.tracker.buckets.bucket_settings import BucketSettings
 from geminga.tracker.buckets.retrying import BackOff, OffLoop, Signal
 from geminga.tracker.format.bucket_format import Directory, EncodedBucket, decode_directory, encode_bucket
-from geminga.tracker.format.stored_bucket import StoredBucket
+from geminga.tracker.format.stored_bucket import KeyRange, StoredBucket, whole_ledgers
 from geminga.tracker.index.frozen import Frozen
 
 log = logging.getLogger("geminga.tracker")
 
 
+IsWhole = Callable[[int, int], bool]
+
+
 class Sealer:
-    def __init__(self, buckets: BucketSet, settings: BucketSettings, off_loop: OffLoop) -> None:
+    def __init__(
+        self, buckets: BucketSet, settings: BucketSettings, off_loop: OffLoop, is_whole: IsWhole
+    ) -> None:
+        """`is_whole` tells whether two positions, as codes, are the first and the last of closed ledgers."""
+        self._is_whole = is_whole
         self._buckets = buckets
         self._settings = settings
         self._off_loop = off_loop
@@ -45,7 +53,7 @@ class Sealer:
                 await self._signal.wait()
                 continue
             frozen = self._frozen[0]
-            if not self._buckets.index.live_count(frozen.start_ledger, frozen.end_ledger):
+            if not self._buckets.index.live_count(frozen.first_code, frozen.last_code):
                 self._none(frozen)
                 continue
             try:
@@ -67,6 +75,11 @@ class Sealer:
         self._frozen.popleft()
         self._buckets.index.sealed_none(frozen)
 
+    def _covered(self, directory: Directory) -> KeyRange:
+        if self._is_whole(directory.first_code, directory.last_code):
+            return whole_ledgers(directory.start_ledger, directory.end_ledger)
+        return KeyRange(directory.first_code, directory.last_code)
+
     async def _seal(self, frozen: Frozen) -> None:
         generation = self._buckets.generation
         sealed = await self._off_loop(_encode, frozen, self._settings)
@@ -79,11 +92,13 @@ class Sealer:
             await writer.append(encoded.segments)
             await writer.append(encoded.directory)
             await writer.finish()
-            bucket = StoredBucket(writer.ledger_id, directory, writer.bytes)
+            covered = self._covered(directory)
+            bucket = StoredBucket(writer.ledger_id, directory, writer.bytes, covered)
 
             def tell_index(_: list[StoredBucket]) -> None:
                 self._frozen.popleft()
                 self._buckets.index.sealed(frozen, bucket)
+                self._buckets.count_sealed(bucket)
 
             await self._buckets.name(writer, bucket, (), generation, tell_index)
 

@@ -83,6 +83,10 @@ class Directory(NamedTuple):
     members: dict[int, BitMap]
     """The entry ids of all segments together, by ledger."""
 
+    first_code: int
+    last_code: int
+    """The first and the last of the members, in the order of the topic."""
+
     @property
     def segments(self) -> int:
         return len(self.counts)
@@ -288,7 +292,12 @@ def _decode_directory(entries: Sequence[bytes]) -> Directory:
     first, last = min(members), max(members)
     if not start <= first <= last <= end or sum(map(len, members.values())) > int(counts.sum()):
         raise ValueError(f"members of ledgers {first} to {last} in a bucket of {start} to {end}")
-    return Directory(start, end, min_ms, min_ms + columns[1], counts, columns[3].copy(), members)
+    first_code, last_code = (
+        first << ENTRY_BITS | members[first].min(),
+        last << ENTRY_BITS | members[last].max(),
+    )
+    table = min_ms, min_ms + columns[1], counts, columns[3].copy()
+    return Directory(start, end, *table, members, first_code, last_code)
 
 
 def _decode_members(whole: bytes, at: int, ledgers: int) -> dict[int, BitMap]:

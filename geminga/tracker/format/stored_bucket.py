@@ -2,46 +2,93 @@
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from typing import Final, NamedTuple
 
 from geminga.managed_ledger.cursor.bucket_properties import DELAYED_PREFIX
 from geminga.tracker.format.bucket_format import Directory
+from geminga.tracker.format.rows import ENTRY_MASK, LEDGER_ID_END, code_of, place_of
 
 KEY_PREFIX: Final = DELAYED_PREFIX + "bucket_"
+_KEY: Final = re.compile(re.escape(KEY_PREFIX) + r"(\d{1,10})(?::(\d{1,10}))?_(\d{1,10})(?::(\d{1,10}))?")
 
 
-def bucket_key(start_ledger: int, end_ledger: int) -> str:
-    """The property's name; Pulsar's, to the letter."""
-    return f"{KEY_PREFIX}{start_ledger}_{end_ledger}"
+class KeyRange(NamedTuple):
+    """The positions that a property's name speaks of, as codes, both included."""
+
+    first_code: int
+    last_code: int
+
+    @property
+    def ledgers(self) -> tuple[int, int]:
+        return place_of(self.first_code)[0], place_of(self.last_code)[0]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it speaks of whole ledgers."""
+        return place_of(self.first_code)[1] == 0 and place_of(self.last_code)[1] == ENTRY_MASK
 
 
-def range_of_key(key: str) -> tuple[int, int] | None:
-    """The ledgers of a bucket by its property's name; None if that is not one."""
-    start, _, end = key.removeprefix(KEY_PREFIX).partition("_")
-    if not key.startswith(KEY_PREFIX) or not start.isdecimal() or not end.isdecimal():
+def whole_ledgers(start_ledger: int, end_ledger: int) -> KeyRange:
+    return KeyRange(code_of(start_ledger, 0), code_of(end_ledger, ENTRY_MASK))
+
+
+def bucket_key(covered: KeyRange) -> str:
+    """The property's name: Pulsar's, to the letter, where whole ledgers are covered; else with entry ids."""
+    start, end = covered.ledgers
+    if covered.is_whole:
+        return f"{KEY_PREFIX}{start}_{end}"
+    return f"{KEY_PREFIX}{start}:{place_of(covered.first_code)[1]}_{end}:{place_of(covered.last_code)[1]}"
+
+
+def range_of_key(key: str) -> KeyRange | None:
+    """What a bucket covers by its property's name; None if that is not one."""
+    found = _KEY.fullmatch(key)
+    if found is None or (found[2] is None) != (found[4] is None):
         return None
-    found = int(start), int(end)
-    return found if found[0] <= found[1] and key == bucket_key(*found) else None
+    start, end = int(found[1]), int(found[3])
+    first, last = (0, ENTRY_MASK) if found[2] is None else (int(found[2]), int(found[4]))
+    if not start <= end < LEDGER_ID_END or max(first, last) > ENTRY_MASK:
+        return None
+    covered = KeyRange(code_of(start, first), code_of(end, last))
+    return covered if covered.first_code <= covered.last_code and key == bucket_key(covered) else None
 
 
-def bucket_text(start_ledger: int, end_ledger: int, ledger_id: int) -> str:
+def bucket_text(covered: KeyRange, ledger_id: int) -> str:
     """A bucket in the log, whether it could be read or not."""
-    return f"<bucket {start_ledger}..{end_ledger} in ledger {ledger_id}>"
+    return f"<bucket {bucket_key(covered).removeprefix(KEY_PREFIX)} in ledger {ledger_id}>"
 
 
 class StoredBucket:
     """One bucket on the bookie. `directory` has no members here: the index has taken them over."""
 
-    __slots__ = ("bytes", "directory", "key", "ledger_id", "retired")
+    __slots__ = ("_covered", "bytes", "directory", "first_code", "last_code", "ledger_id", "retired")
 
-    def __init__(self, ledger_id: int, directory: Directory, size_bytes: int) -> None:
+    def __init__(
+        self, ledger_id: int, directory: Directory, size_bytes: int, covered: KeyRange | None = None
+    ) -> None:
+        """`covered`: what its name speaks of, which may be more than it has; None: whole ledgers."""
         self.ledger_id = ledger_id
+        self.first_code, self.last_code = directory.first_code, directory.last_code
+        """Of its first and its last message in the order of the topic."""
         self.directory = directory._replace(members={})
         self.bytes = size_bytes
         """Length of all its entries."""
-        self.key = bucket_key(directory.start_ledger, directory.end_ledger)
+        self._covered = covered or whole_ledgers(directory.start_ledger, directory.end_ledger)
         self.retired = False
         """Whether it is on its way out: released, merged away, lost or cleared."""
+
+    @property
+    def covered(self) -> KeyRange:
+        return self._covered
+
+    @property
+    def key(self) -> str:
+        return bucket_key(self._covered)
+
+    def widen(self) -> None:
+        """Take another name, as there is a bucket of this one already: one that speaks of an entry more."""
+        self._covered = KeyRange(self._covered.first_code, self._covered.last_code + 1)
 
     @property
     def start_ledger(self) -> int:
@@ -52,4 +99,4 @@ class StoredBucket:
         return self.directory.end_ledger
 
     def __repr__(self) -> str:
-        return bucket_text(self.start_ledger, self.end_ledger, self.ledger_id)
+        return bucket_text(self._covered, self.ledger_id)

@@ -14,6 +14,7 @@ from pyroaring import BitMap
 
 from geminga.tracker.format.rows import LEDGER_ID_END, place_of
 from geminga.tracker.format.stored_bucket import StoredBucket
+from geminga.tracker.index.feed import NO_CODE
 from geminga.tracker.index.index import DelayedIndex
 from geminga.tracker.index.view import View
 
@@ -44,16 +45,15 @@ def cut_off(index: DelayedIndex, ranges: Iterable[tuple[int, int]]) -> bool:
     when that is done.
     """
     new = sorted(ranges)
-    start, end = index.feed.start_ledger, index.feed.end_ledger
-    if start >= 0 and _have_one_of(new, start, end):
-        index.freeze()
-    frozen = index.buckets.frozen()
-    return not any(_have_one_of(new, one.start_ledger, one.end_ledger) for one in frozen)
+    for tail in list(index.feed.tails):
+        if tail.first_code < NO_CODE and _have_one_of(new, *tail.ledgers):
+            index.feed.freeze(tail)
+    return not any(_have_one_of(new, one.start_ledger, one.end_ledger) for one in index.buckets.frozen())
 
 
 def left_over(index: DelayedIndex, bucket: StoredBucket, kept: Members) -> dict[int, BitMap]:
-    """What is tracked of a bucket's ledgers and not among these."""
-    live = index.live(bucket.start_ledger, bucket.end_ledger)
+    """What is tracked of what a bucket spans and not among these."""
+    live = index.live(bucket.first_code, bucket.last_code)
     found = {ledger_id: ids - kept.get(ledger_id, BitMap()) for ledger_id, ids in live.items()}
     return {ledger_id: ids for ledger_id, ids in found.items() if ids}
 

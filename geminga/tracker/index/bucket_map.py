@@ -1,4 +1,4 @@
-"""The sealed buckets of an index: which ledgers they cover, what of them has to be loaded, which are done."""
+"""The sealed buckets of an index: what they span, what of them has to be loaded, which are done."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ FROZEN_ROWS_MAX: Final = 500_000
 
 
 class BucketMap:
-    """Ranges of ledgers, of buckets and of what is being sealed; no two overlap, but for the moment in which
-    a bucket that was made elsewhere takes the place of others.
+    """Ranges of positions, of buckets and of what is being sealed. They overlap where positions came out of
+    order; a range says where the rows of a bucket may be, and the membership whether they count.
     """
 
     def __init__(
@@ -59,20 +59,22 @@ class BucketMap:
         return bool(self._buckets)
 
     def items(self) -> list[tuple[StoredBucket, Bucket]]:
-        return sorted(self._buckets.items(), key=lambda pair: pair[0].start_ledger)
+        return sorted(self._buckets.items(), key=lambda pair: pair[0].first_code)
 
     def frozen(self) -> list[Frozen]:
         return list(self._frozen)
 
-    def covers(self, first_ledger: int, last_ledger: int) -> bool:
-        """Whether some range has one of these ledgers."""
-        place = bisect_right(self._starts, last_ledger) - 1
-        return place >= 0 and self._ends[place] >= first_ledger
+    def covers(self, first_code: int, last_code: int) -> bool:
+        """Whether some range has one of these positions."""
+        place = bisect_right(self._starts, last_code) - 1
+        return place >= 0 and self._ends[place] >= first_code
+
+    def is_reserved(self, ledger_id: int) -> bool:
+        return any(first <= ledger_id <= last for first, last in self._reserved)
 
     def _ranges_changed(self) -> None:
-        ranges = [(frozen.start_ledger, frozen.end_ledger) for frozen in self._frozen]
-        ranges += [(stored.start_ledger, stored.end_ledger) for stored in self._buckets]
-        ranges += self._reserved
+        ranges = [(frozen.first_code, frozen.last_code) for frozen in self._frozen]
+        ranges += [(stored.first_code, stored.last_code) for stored in self._buckets]
         ranges.sort()
         self._starts = [start for start, _ in ranges]
         self._ends = list(accumulate((end for _, end in ranges), max))
@@ -80,12 +82,10 @@ class BucketMap:
     def reserve(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Buckets of these ledgers are about to come: nothing of them is to be sealed until `unreserve`."""
         self._reserved += ranges
-        self._ranges_changed()
 
     def unreserve(self, ranges: Sequence[tuple[int, int]]) -> None:
         for one in ranges:
             self._reserved.remove(one)
-        self._ranges_changed()
 
     def progressed(self) -> None:
         if self._on_wanted is not None:
@@ -237,8 +237,8 @@ class BucketMap:
 
     def _drop_done(self) -> None:
         for stored, bucket in list(self._buckets.items()):
-            ledgers = stored.start_ledger, stored.end_ledger
-            if not bucket.has_more() or not self._members.count_between(*ledgers):
+            is_dead = not self._members.count_between(stored.first_code, stored.last_code)
+            if is_dead or not bucket.has_more():
                 self.drop(stored)
                 self._done.append(stored)
 

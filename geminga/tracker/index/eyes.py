@@ -74,7 +74,7 @@ def live_rows(view: View, more: Iterable[Rows] = ()) -> Iterator[tuple[int, Rows
     how many rows were looked at for each.
     """
     index = view.index
-    parts = [index.feed.shared, index.feed.mutable]
+    parts = [index.feed.shared, *index.feed.tails]
     rows = [part.unsorted_rows() for part in parts if len(part.column)]
     rows += [run.rest() for part in parts for run in part.runs if run.has_more() and not run.is_stale]
     rows += [
@@ -132,7 +132,7 @@ def _with_their_times(rows: Rows, overrides: dict[int, int], seen: set[int]) -> 
 
 
 def packs_of(index: DelayedIndex) -> list[Bucket]:
-    packs = [bucket for part in (index.feed.shared, index.feed.mutable) for bucket in part.packs]
+    packs = [bucket for part in (index.feed.shared, *index.feed.tails) for bucket in part.packs]
     packs += [pack for frozen in index.buckets.frozen() for pack in frozen.packs()]
     return [bucket for bucket in packs if not bucket.is_stale]
 

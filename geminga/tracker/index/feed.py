@@ -1,8 +1,11 @@
-"""The end of the index that grows: open columns, runs that were cut off them, and when a bucket is cut off.
+"""The parts of the index that grow: open columns, runs that were cut off them, and when a bucket is cut off.
 
-What is fed in the order of the topic goes to the mutable part, which covers a range of ledgers and becomes a
-bucket. What comes out of order (a ledger before that range, or one that a bucket covers already) goes to the
-shared part, which stays in memory. An index without buckets on disk has only the latter.
+Positions come in streams that each ascend: what is published, and what is read again because a bucket was
+lost, or a backlog is read while the topic goes on. Each stream fills a *tail*, the seed's LastMutableBucket,
+which becomes a bucket as soon as it has enough rows. So a bucket that is built again is built as it was the
+first time, and spans as few positions as that allows: few are read again should it be lost. Only what was
+given another time, or waits again, stays in the shared part, in memory. An index without buckets on disk has
+nothing but that.
 """
 
 from __future__ import annotations
@@ -10,9 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from pyroaring import BitMap
-
-from geminga.tracker.format.rows import ENTRY_BITS, LEDGER_ID_END, Rows, code_of, merge, split_repeated
+from geminga.tracker.format.rows import (
+    ENTRY_BITS,
+    LEDGER_ID_END,
+    Rows,
+    code_of,
+    merge,
+    place_of,
+    split_repeated,
+)
+from geminga.tracker.index.bucket_map import BucketMap
 from geminga.tracker.index.frozen import Frozen
 from geminga.tracker.index.membership import Membership
 from geminga.tracker.index.open_column import NEVER_MS, OpenColumn
@@ -20,23 +30,65 @@ from geminga.tracker.index.packing import pack
 from geminga.tracker.index.sources import Bucket, Queue, Run
 from geminga.tracker.index.time_rules import TimeRules
 
+NO_CODE: Final = 1 << 63
+"""Later than every position."""
 COLUMN_ROWS_MAX: Final = 50_000
 """A column of more rows is packed: 16 bytes a row become 3 or less."""
+TAILS_MAX: Final = 4
+"""More streams than these share the lowest tail, whose bucket then spans more."""
+FAR_ENTRIES: Final = 1000
+"""A step over so many entries may be one over a bucket, at which a tail ends."""
+REREAD_MORE: Final = 10
+"""What is read again is cut off with a tenth more rows, so that a bucket comes back as one."""
+RUNT_PARTS: Final = 50
+"""A tail with less than this part of a bucket's rows is no bucket: it joins the end of the topic."""
 
 
 class Part:
     """An open column and the sources that were made of it."""
 
-    __slots__ = ("_queue", "_rules", "column", "may_repeat", "packs", "runs")
+    __slots__ = ("_first_code", "_floor_code", "_queue", "_rules", "column", "may_repeat", "packs", "runs")
 
-    def __init__(self, queue: Queue, rules: TimeRules) -> None:
+    def __init__(self, queue: Queue, rules: TimeRules, floor_code: int = -1) -> None:
+        """`floor_code`: of a tail, after which position it begins."""
         self.may_repeat = False
         """Whether a position may have several rows: it was forgotten and has come again."""
         self._queue = queue
         self._rules = rules
+        self._first_code = NO_CODE
+        self._floor_code = floor_code
         self.column = OpenColumn()
         self.runs: list[Run] = []
         self.packs: list[Bucket] = []
+
+    @property
+    def first_code(self) -> int:
+        """Of the first position in the order of the topic; `NO_CODE` before there is one."""
+        return self._first_code
+
+    @property
+    def last_code(self) -> int:
+        """Of the last position in the order of the topic; before there is one, that after which it begins."""
+        return max(self._floor_code, self.column.last_code())
+
+    @property
+    def ledgers(self) -> tuple[int, int]:
+        """The first and the last one, of a part that has rows."""
+        return place_of(self.first_code)[0], place_of(self.last_code)[0]
+
+    def begin(self, code: int) -> None:
+        """A position that does not follow the one before comes next."""
+        self._floor_code = self.last_code
+        self._first_code = min(self._first_code, code)
+
+    def absorb(self, other: Part) -> None:
+        """Take over the rows of a part that is given up."""
+        other.flush()
+        self.runs = [*other.runs, *self.runs]
+        self.packs += other.packs
+        self.may_repeat = self.may_repeat or other.may_repeat
+        self._first_code = min(self._first_code, other.first_code)
+        self._floor_code = max(self._floor_code, other.last_code)
 
     def earliest_ms(self) -> int:
         """The kept time of the column's earliest row; later than all times if it has none."""
@@ -59,6 +111,7 @@ class Part:
         if not len(self.column):
             return
         rows = self.unsorted_rows().sorted()
+        self._floor_code = self.last_code
         self.column.clear()
         self.runs = [run for run in self.runs if run.has_more()]
         while self.runs and len(self.runs[-1]) < 2 * rows.length and self.runs[-1].prepare():
@@ -90,6 +143,7 @@ class Part:
             self._queue.retire(run)
         for bucket in self.packs:
             self._queue.retire(bucket)
+        self._floor_code, self._first_code = self.last_code, NO_CODE
         self.column.clear()
         self.runs, self.packs = [], []
         self.may_repeat = False
@@ -104,19 +158,19 @@ class Feed:
 
     __slots__ = (
         "_column",
-        "_covers",
         "_first_code",
         "_indexes_min",
         "_ledger_id",
+        "_limit_code",
         "_members",
         "_on_frozen",
+        "_part",
         "_queue",
+        "_ranges",
         "_room",
         "_rules",
-        "end_ledger",
-        "mutable",
         "shared",
-        "start_ledger",
+        "tails",
     )
 
     def __init__(
@@ -125,26 +179,27 @@ class Feed:
         queue: Queue,
         rules: TimeRules,
         indexes_min: int,
-        covers: Callable[[int, int], bool],
+        ranges: BucketMap,
         on_frozen: Callable[[Frozen], None] | None,
     ) -> None:
-        """`covers(first, last)`: whether a bucket's range has one of these ledgers."""
+        """`ranges`: of the buckets, and of what is being sealed."""
         self._members = members
         self._queue = queue
         self._rules = rules
         self._indexes_min = indexes_min
-        self._covers = covers
+        self._ranges = ranges
         self._on_frozen = on_frozen
         self.shared = Part(queue, rules)
-        self.mutable = Part(queue, rules)
-        self.start_ledger = self.end_ledger = -1
-        """The range of the mutable part; -1 while it has none."""
+        self.tails = [Part(queue, rules)]
+        """Ascending by their last positions; at least one, the last is the end of the topic."""
         self.turn_away()
 
     def turn_away(self) -> None:
         """No ledger is the present one: the next add looks up to which part it belongs."""
         self._members.stop_run()
+        self._part = self.shared
         self._ledger_id = -1
+        self._limit_code = NO_CODE
         self._room = 0
 
     # -- adding ----------------------------------------------------------------------------------------------
@@ -163,25 +218,42 @@ class Feed:
             self._fill_up()
 
     def _begin_run(self, ledger_id: int, entry_id: int) -> bool:
-        if ledger_id != self._ledger_id:
-            self._turn_to(ledger_id)
+        code = ledger_id << ENTRY_BITS | entry_id
+        if not self._goes_on(ledger_id, code):
+            if self._members.contains(ledger_id, entry_id):
+                return False
+            self._turn_to(ledger_id, code)
         if not self._members.begin_run(entry_id):
             return False
-        self._column.begin_span(self._first_code + entry_id)
+        self._part.begin(code)
+        self._column.begin_span(code)
         return True
+
+    def _goes_on(self, ledger_id: int, code: int) -> bool:
+        """Whether a position belongs to the present part, for all that can be told quickly."""
+        if ledger_id != self._ledger_id:
+            return False
+        if self._part is self.shared:
+            return True
+        ahead = code - self._part.last_code
+        return 0 < ahead <= FAR_ENTRIES and code < self._limit_code
 
     def add_many(
         self, ledger_id: int, entry_ids: Sequence[int], deliver_at_ms: list[int], earliest_ms: int
     ) -> None:
         """`add` for entries of one ledger, ids ascending; at least one. `earliest_ms`: their least time."""
-        if ledger_id != self._ledger_id:
-            self._turn_to(ledger_id)
         members = self._members
-        continued = entry_ids[0] == members.run_end
-        if not members.add_entries(entry_ids):
+        continued = entry_ids[0] == members.run_end and ledger_id == self._ledger_id
+        if not continued:
+            code = ledger_id << ENTRY_BITS | entry_ids[0]
+            if not self._goes_on(ledger_id, code):
+                self._turn_to(ledger_id, code)
+        if self._is_crossing(entry_ids[-1]) or not members.add_entries(entry_ids):
             for entry_id, at_ms in zip(entry_ids, deliver_at_ms, strict=True):
                 self.add(ledger_id, entry_id, at_ms)
             return
+        if not continued:
+            self._part.begin(code)
         count = len(deliver_at_ms)
         self._column.add_many(self._first_code, entry_ids, deliver_at_ms, earliest_ms, continued)
         if self._room > count:
@@ -189,9 +261,14 @@ class Feed:
         else:
             self._fill_up()
 
+    def _is_crossing(self, last_entry: int) -> bool:
+        """Whether entries of the present ledger up to this one run into the next tail."""
+        return self._first_code + last_entry >= self._limit_code
+
     def expect_repeats(self) -> None:
         """Members were forgotten whose rows are still there."""
-        self.shared.may_repeat = self.mutable.may_repeat = True
+        for part in (self.shared, *self.tails):
+            part.may_repeat = True
 
     def reschedule(self, ledger_id: int, entry_id: int, kept_ms: int) -> None:
         """Another row for a member. It stays in memory."""
@@ -204,54 +281,108 @@ class Feed:
         self.expect_repeats()
         self.shared.add_run(rows)
 
-    def _turn_to(self, ledger_id: int) -> None:
+    def _turn_to(self, ledger_id: int, code: int) -> None:
         assert 0 <= ledger_id < LEDGER_ID_END
-        part = self._part_for(ledger_id)
+        part = self._part_for(ledger_id, code)
         self._members.keep_open(ledger_id)
+        self._part = part
         self._column = part.column
         self._first_code = ledger_id << ENTRY_BITS
         self._ledger_id = ledger_id
-        self._room = self._rows_max(part) - len(part.column)
+        self._limit_code = self._end_of(part)
+        self._room = self._room_of(part)
+
+    def _end_of(self, part: Part) -> int:
+        """The position before which a tail's stream runs into that of the next."""
+        above = [tail.first_code for tail in self.tails if tail.last_code > part.last_code]
+        return min(above, default=NO_CODE) if part is not self.shared else NO_CODE
+
+    def _room_of(self, part: Part) -> int:
+        column_rows_max = COLUMN_ROWS_MAX
+        if part is not self.shared:
+            # It is about to be cut off when it has enough; packing it shortly before is for nothing.
+            column_rows_max = max(COLUMN_ROWS_MAX, 2 * self._indexes_min)
+            column_rows_max = min(column_rows_max, len(part.column) + self._rows_max(part) - part.rows())
+        return max(column_rows_max - len(part.column), 1)
 
     def _rows_max(self, part: Part) -> int:
-        # A mutable part is about to be cut off when it has enough; packing it shortly before is for nothing.
-        return max(COLUMN_ROWS_MAX, 2 * self._indexes_min) if part is self.mutable else COLUMN_ROWS_MAX
+        """With so many rows a tail is cut off."""
+        is_end = part is self.tails[-1]
+        return self._indexes_min if is_end else self._indexes_min + self._indexes_min // REREAD_MORE
 
     def _fill_up(self) -> None:
-        part = self.mutable if self._column is self.mutable.column else self.shared
+        part = self._part
         self._members.stop_run()
-        part.flush()
-        self._room = self._rows_max(part)
+        if part is not self.shared and part.rows() >= self._rows_max(part):
+            self.freeze(part)
+            return
+        if len(part.column) >= COLUMN_ROWS_MAX:
+            part.flush()
+        self._room = self._room_of(part)
 
-    def _part_for(self, ledger_id: int) -> Part:
-        if self._on_frozen is None or self._covers(ledger_id, ledger_id):
+    def _part_for(self, ledger_id: int, code: int) -> Part:
+        if self._on_frozen is None or self._ranges.is_reserved(ledger_id):
             return self.shared
-        if self.start_ledger < 0:
-            self.start_ledger = self.end_ledger = ledger_id
-            return self.mutable
-        if ledger_id < self.start_ledger:
-            return self.shared
-        if ledger_id > self.end_ledger:
-            parted = self._covers(self.end_ledger + 1, ledger_id)
-            if parted or self.mutable.rows() >= self._indexes_min:
-                self.freeze()
-                self.start_ledger = ledger_id
-            self.end_ledger = ledger_id
-        return self.mutable
+        for place in range(len(self.tails) - 1, -1, -1):
+            tail = self.tails[place]
+            if tail.last_code < code:
+                return self._part_from(place, code)
+        if len(self.tails) < TAILS_MAX:
+            self.tails.insert(0, Part(self._queue, self._rules))
+        else:
+            self.tails[0].may_repeat = True
+        return self.tails[0]
+
+    def _part_from(self, place: int, code: int) -> Part:
+        """The tail at this place, or where a bucket lies between what it has and the position, another."""
+        tail = self.tails[place]
+        if tail.first_code == NO_CODE or not self._ranges.covers(tail.last_code + 1, code):
+            return tail
+        if not self._is_runt(tail):
+            self.freeze(tail)
+        elif tail is self.tails[-1] and len(self.tails) < TAILS_MAX:
+            self.tails.append(Part(self._queue, self._rules, tail.last_code))
+            return self.tails[-1]
+        return self.tails[place]
+
+    def _is_runt(self, part: Part) -> bool:
+        return part.rows() * RUNT_PARTS < self._indexes_min
+
+    # -- streams ---------------------------------------------------------------------------------------------
+
+    def leap(self) -> None:
+        """What comes next does not follow what came last: that goes on elsewhere."""
+        end = self.tails[-1]
+        if end.first_code != NO_CODE and len(self.tails) < TAILS_MAX:
+            self.tails.append(Part(self._queue, self._rules, end.last_code))
+            self.turn_away()
+
+    def caught_up(self) -> None:
+        """Nothing is read but what is new: what the tails before the end have is sealed."""
+        if len(self.tails) == 1:
+            return
+        for tail in self.tails[:-1]:
+            if tail.first_code != NO_CODE:
+                if self._is_runt(tail):
+                    self.tails[-1].absorb(tail)
+                else:
+                    self.freeze(tail)
+            del self.tails[0]
+        self.turn_away()
+        end = self.tails[-1]
+        if end.rows() >= self._rows_max(end):
+            self.freeze(end)
 
     # -- cutting off -----------------------------------------------------------------------------------------
 
-    def freeze(self) -> None:
-        """Cut off the mutable part, whatever its size. Its rows are served from memory until they are
-        sealed.
-        """
+    def freeze(self, part: Part) -> None:
+        """Cut off a tail, whatever its size. Its rows are served from memory until they are sealed."""
         assert self._on_frozen is not None
-        start, end, part = self.start_ledger, self.end_ledger, self.mutable
-        self.mutable = Part(self._queue, self._rules)
-        self.start_ledger = self.end_ledger = -1
         self.turn_away()
-        bitmaps = self._members.bitmaps
-        members = {n: BitMap(bitmaps[n]) for n in self._members.ledgers_between(start, end) if bitmaps[n]}
+        first, last = part.first_code, part.last_code
+        self.tails[self.tails.index(part)] = Part(self._queue, self._rules, last)
+        count = part.rows()
+        members = self._members.between(first, last) if count else {}
         if not members:
             part.forget()
             return
@@ -265,28 +396,38 @@ class Feed:
             run = Run(rows, earliest_ms=part.earliest_ms())
             self._queue.push(run)
             sources.append(run)
-        self._on_frozen(Frozen(start, end, parts, packed, members, sources))
+        self._on_frozen(Frozen(first, last, parts, packed, count, members, sources))
+
+    def freeze_all(self) -> None:
+        for tail in list(self.tails):
+            if tail.first_code != NO_CODE:
+                self.freeze(tail)
+        del self.tails[:-1]
+        self.turn_away()
 
     def flush_due(self, limit_ms: int) -> None:
         """Turn columns with rows that are due into runs."""
-        for part in (self.shared, self.mutable):
+        for part in (self.shared, *self.tails):
             if part.earliest_ms() <= limit_ms:
                 self._members.stop_run()
                 part.flush()
-                if part.column is self._column_now():
-                    self._room = self._rows_max(part)
-
-    def _column_now(self) -> OpenColumn | None:
-        return self._column if self._ledger_id >= 0 else None
+                if part is self._part and self._ledger_id >= 0:
+                    self._room = self._room_of(part)
 
     def earliest_ms(self) -> int:
-        """The kept time of the earliest row of both columns; later than all times if there is none."""
-        earliest_ms = min(self.mutable.column.earliest_ms, self.shared.column.earliest_ms)
+        """The kept time of the earliest row of all columns; later than all times if there is none."""
+        earliest_ms = self.shared.column.earliest_ms
+        for tail in self.tails:
+            earliest_ms = min(earliest_ms, tail.column.earliest_ms)
         return earliest_ms if earliest_ms == NEVER_MS else self._rules.kept_ms(earliest_ms)
+
+    def memory_bytes(self) -> int:
+        return self.shared.memory_bytes() + sum(tail.memory_bytes() for tail in self.tails)
 
     def forget(self) -> None:
         """All of it, as nothing is tracked any more."""
         self.shared.forget()
-        self.mutable.forget()
-        self.start_ledger = self.end_ledger = -1
+        for tail in self.tails:
+            tail.forget()
+        del self.tails[:-1]
         self.turn_away()

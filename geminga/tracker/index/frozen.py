@@ -1,4 +1,4 @@
-"""What has been cut off the mutable end of the index and waits to be written as a bucket."""
+"""What has been cut off a growing part of the index and waits to be written as a bucket."""
 
 from __future__ import annotations
 
@@ -8,36 +8,49 @@ from functools import cached_property
 from pyroaring import BitMap
 
 from geminga.tracker.format.packed_rows import unpack_rows
-from geminga.tracker.format.rows import Rows, merge, split_repeated
-from geminga.tracker.index.due_rows import codes_of, keep_only
+from geminga.tracker.format.rows import Rows, merge, place_of, split_repeated
+from geminga.tracker.index.due_rows import codes_of, keep_only, members_of
 from geminga.tracker.index.sources import Bucket, Run, Source
 
 
 class Frozen:
-    """The rows of the ledgers from `start_ledger` to `end_ledger`, both included.
+    """Rows of positions from `first_code` to `last_code`, both included.
 
     Nothing in here changes any more, so another thread may sort them while the index still serves them.
     """
 
     def __init__(
         self,
-        start_ledger: int,
-        end_ledger: int,
+        first_code: int,
+        last_code: int,
         parts: Sequence[Rows],
         packed: Sequence[bytes],
+        count: int,
         members: Mapping[int, BitMap],
         sources: Sequence[Source],
     ) -> None:
-        """`packed`: more rows, as `pack_rows` makes them. `members`: copies of the bitmaps as they were when
-        this was cut off; at least one bit. `sources` serve its rows meanwhile, and are the index's business.
+        """`packed`: more rows, as `pack_rows` makes them; `count`: how many all these are. `members`: copies
+        of what the index has between the two codes as this was cut off, by ledger; at least one bit. Of these
+        some may have their rows elsewhere, and some of the rows here may be of none. `sources` serve the
+        rows meanwhile, and are the index's business.
         """
-        assert 0 <= start_ledger <= end_ledger
-        self.start_ledger = start_ledger
-        self.end_ledger = end_ledger
-        self.members = members
+        assert 0 <= first_code <= last_code
+        self.first_code = first_code
+        self.last_code = last_code
+        self.count = count
+        """At most so many."""
         self.sources = sources
+        self._members = members
         self._parts = parts
         self._packed = packed
+
+    @property
+    def start_ledger(self) -> int:
+        return place_of(self.first_code)[0]
+
+    @property
+    def end_ledger(self) -> int:
+        return place_of(self.last_code)[0]
 
     def runs(self) -> list[Run]:
         return [source for source in self.sources if isinstance(source, Run)]
@@ -45,17 +58,18 @@ class Frozen:
     def packs(self) -> list[Bucket]:
         return [source for source in self.sources if isinstance(source, Bucket)]
 
-    @property
-    def count(self) -> int:
-        return sum(map(len, self.members.values()))
-
     @cached_property
     def rows(self) -> Rows:
-        """The rows of `members`, sorted, each code once. A few milliseconds for 50,000 at the first look:
+        """The rows of members, sorted, each code once. A few milliseconds for 50,000 at the first look:
         take it in a thread.
         """
         rows = merge([*self._parts, *map(unpack_rows, self._packed)])
-        if rows.length != self.count:
-            rows, _ = split_repeated(keep_only(rows, codes_of(self.members)))
+        if rows.length != sum(map(len, self._members.values())):
+            found = members_of(rows.codes)
+            wanted = {
+                ledger_id: ids & self._members.get(ledger_id, BitMap()) for ledger_id, ids in found.items()
+            }
+            rows, _ = split_repeated(keep_only(rows, codes_of({n: ids for n, ids in wanted.items() if ids})))
         self._parts = self._packed = ()
+        self._members = {}
         return rows

@@ -79,7 +79,7 @@ class DelayedIndex:
             self.queue,
             self.rules,
             settings.indexes_min,
-            self.buckets.covers,
+            self.buckets,
             None if on_frozen is None else self._froze,
         )
         self._feed_add = self.feed.add
@@ -294,11 +294,23 @@ class DelayedIndex:
     # -- buckets ---------------------------------------------------------------------------------------------
 
     def freeze(self) -> None:
-        """Have what the mutable part holds sealed now, whatever its size, as before a shutdown or in a
+        """Have what the growing parts hold sealed now, whatever its size, as before a shutdown or in a
         test.
         """
-        if self.feed.start_ledger >= 0:
-            self.feed.freeze()
+        self.feed.freeze_all()
+
+    def leap(self) -> None:
+        """What is added next does not follow what was added last, which goes on elsewhere."""
+        self.feed.leap()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something was added behind the end of the topic that `caught_up` would have sealed."""
+        return len(self.feed.tails) > 1
+
+    def caught_up(self) -> None:
+        """Nothing is read again any more, for now."""
+        self.feed.caught_up()
 
     def _froze(self, frozen: Frozen) -> None:
         self.buckets.froze(frozen)
@@ -324,22 +336,23 @@ class DelayedIndex:
         self.wake()
 
     def bucket_lost(self, bucket: StoredBucket) -> tuple[int, int]:
-        first, last = bucket.start_ledger, bucket.end_ledger
+        first_code, last_code = bucket.first_code, bucket.last_code
         self.buckets.drop(bucket)
-        self.members.discard_ledgers(first, last)
+        self.members.discard_range(first_code, last_code)
         self.feed.expect_repeats()
         for view in self.views:
-            view.passed.discard_ledgers(first, last)
+            view.passed.discard_range(first_code, last_code)
         for view in self.views:
-            view.read_again(first, last)
-        return first, last
+            view.read_again(bucket.start_ledger, bucket.end_ledger)
+        return bucket.start_ledger, bucket.end_ledger
 
     def swap(self, old: Sequence[StoredBucket], new: StoredBucket) -> None:
         self.buckets.swap(old, new)
         self.wake()
 
     def recovered(self, bucket: StoredBucket, members: Mapping[int, BitMap]) -> None:
-        self.members.add_all(members)
+        if self.members.add_all(members) < sum(map(len, members.values())):
+            self.feed.expect_repeats()
         self.buckets.add(bucket)
         for view in self.views:
             view.recovered(members)
@@ -347,13 +360,11 @@ class DelayedIndex:
     def released(self) -> Sequence[StoredBucket]:
         return self.buckets.released()
 
-    def live(self, first_ledger: int, last_ledger: int) -> Mapping[int, BitMap]:
-        bitmaps = self.members.bitmaps
-        ledgers = self.members.ledgers_between(first_ledger, last_ledger)
-        return {ledger_id: BitMap(bitmaps[ledger_id]) for ledger_id in ledgers if bitmaps[ledger_id]}
+    def live(self, first_code: int, last_code: int) -> Mapping[int, BitMap]:
+        return self.members.between(first_code, last_code)
 
-    def live_count(self, first_ledger: int, last_ledger: int) -> int:
-        return self.members.count_between(first_ledger, last_ledger)
+    def live_count(self, first_code: int, last_code: int) -> int:
+        return self.members.count_between(first_code, last_code)
 
     def __len__(self) -> int:
         """How many positions wait; those that are due are counted by the views that have not taken them."""
@@ -361,6 +372,7 @@ class DelayedIndex:
 
     def memory_bytes(self) -> int:
         """What the columns, the loaded bytes and the bitmaps take, without the views."""
-        in_parts = self.feed.shared.memory_bytes() + self.feed.mutable.memory_bytes()
         in_batches = sum(batch.memory_bytes() for batch in self._due if batch.readers)
-        return in_parts + in_batches + self.buckets.memory_bytes() + self.members.memory_bytes()
+        return (
+            self.feed.memory_bytes() + in_batches + self.buckets.memory_bytes() + self.members.memory_bytes()
+        )

@@ -88,6 +88,21 @@ class DelayedDeliveryTracker(Protocol):
         """Change the allowed earliness, as a policy does. Cheap when nothing changes."""
         ...
 
+    def leap(self) -> None:
+        """What is added next does not follow what was added last, which goes on elsewhere: the end of the
+        topic is read first, and what lies before it beside that.
+        """
+        ...
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether `caught_up` has something to do. O(1)."""
+        ...
+
+    def caught_up(self) -> None:
+        """All that lies before the end of the topic has been read: what was added of it is complete."""
+        ...
+
     def contains(self, position: tuple[int, int]) -> bool:
         """Exactly whether it is tracked: its entry need not be read. Under a microsecond."""
         ...

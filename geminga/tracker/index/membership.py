@@ -13,6 +13,8 @@ from itertools import islice
 
 from pyroaring import BitMap
 
+from geminga.tracker.format.rows import place_of
+
 LEDGER_BYTES = 290
 """Measured: an empty bitmap with its object, its slot in the dictionary, its ledger id."""
 SAMPLED_LEDGERS_MAX = 64
@@ -185,23 +187,52 @@ class Membership:
         self._count -= removed
         return removed
 
-    def discard_ledgers(self, first_ledger: int, last_ledger: int) -> int:
-        """Remove all of these ledgers, both included; how many that were."""
+    def discard_range(self, first_code: int, last_code: int) -> int:
+        """Remove all of these positions, both included; how many that were."""
         removed = 0
-        for ledger_id in self.ledgers_between(first_ledger, last_ledger):
-            removed += len(self.bitmaps[ledger_id])
-            self._close(ledger_id)
+        for ledger_id, start, stop in self._parts_between(first_code, last_code):
+            bitmap = self.bitmaps[ledger_id]
+            if found := bitmap.range_cardinality(start, stop):
+                bitmap.remove_range(start, stop)
+                removed += found
+                if not bitmap:
+                    self._close(ledger_id)
         self._count -= removed
         return removed
+
+    def between(self, first_code: int, last_code: int) -> dict[int, BitMap]:
+        """Copies of what is in there of these positions, both included, by ledger; none is empty."""
+        found = {}
+        for ledger_id, start, stop in self._parts_between(first_code, last_code):
+            bitmap = BitMap(self.bitmaps[ledger_id])
+            bitmap.remove_range(0, start)
+            bitmap.remove_range(stop, 1 << 32)
+            if bitmap:
+                found[ledger_id] = bitmap
+        return found
+
+    def _parts_between(self, first_code: int, last_code: int) -> list[tuple[int, int, int]]:
+        """Ledgers with the entries of each, the first and one past the last."""
+        (first_ledger, first_entry), (last_ledger, last_entry) = place_of(first_code), place_of(last_code)
+        return [
+            (
+                ledger_id,
+                first_entry if ledger_id == first_ledger else 0,
+                last_entry + 1 if ledger_id == last_ledger else 1 << 32,
+            )
+            for ledger_id in self.ledgers_between(first_ledger, last_ledger)
+        ]
 
     def ledgers_between(self, first_ledger: int, last_ledger: int) -> list[int]:
         """Those from the first to the last, both included, that have members (or are open)."""
         ledgers = self.ledgers
         return ledgers[bisect_left(ledgers, first_ledger) : bisect_right(ledgers, last_ledger)]
 
-    def count_between(self, first_ledger: int, last_ledger: int) -> int:
+    def count_between(self, first_code: int, last_code: int) -> int:
+        bitmaps = self.bitmaps
         return sum(
-            len(self.bitmaps[ledger_id]) for ledger_id in self.ledgers_between(first_ledger, last_ledger)
+            bitmaps[ledger_id].range_cardinality(start, stop)
+            for ledger_id, start, stop in self._parts_between(first_code, last_code)
         )
 
     def is_empty_up_to(self, ledger_id: int, entry_id: int) -> bool:

@@ -98,6 +98,12 @@ class OpenColumn:
         lengths = np.diff(starts, append=count)
         return np.arange(count) + np.repeat(firsts - starts, lengths)
 
+    def last_code(self) -> int:
+        """Of the position that was added last; -1 without rows. O(1)."""
+        if not self.span_codes:
+            return -1
+        return self.span_codes[-1] + len(self.times_ms) - 1 - self.span_rows[-1]
+
     def rows(self) -> Rows:
         """Copies of the columns, in the order of arrival."""
         return Rows(np.array(self.times_ms, np.int64), self.codes())

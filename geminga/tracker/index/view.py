@@ -220,6 +220,16 @@ class View:
     def set_tick(self, tick_ms: int) -> None:
         self.index.set_tick(tick_ms)
 
+    def leap(self) -> None:
+        self.index.leap()
+
+    @property
+    def is_behind(self) -> bool:
+        return self.index.is_behind
+
+    def caught_up(self) -> None:
+        self.index.caught_up()
+
     # -- the index's side ------------------------------------------------------------------------------------
 
     def wake(self) -> None:

@@ -10,7 +10,14 @@ import trio
 from geminga.errors import LedgerNotFound, ServiceNotReady
 from geminga.metadata import records
 from geminga.tracker.buckets.bucket_settings import BucketSettings
-from geminga.tracker.format.stored_bucket import StoredBucket, bucket_key, range_of_key
+from geminga.tracker.format.rows import ENTRY_MASK, code_of
+from geminga.tracker.format.stored_bucket import (
+    KeyRange,
+    StoredBucket,
+    bucket_key,
+    range_of_key,
+    whole_ledgers,
+)
 from tests.tracker.bucket_world import NOW_MS, Place, World
 from tests.tracker.taking import take
 
@@ -55,7 +62,7 @@ def test_sealed_rows_are_contained_and_come_in_order() -> None:
         places = await world.seal(20)
         assert len(world.keeper.stored) == 1
         assert world.owner.properties() == {
-            bucket_key(places[0][0], places[-1][0]): world.keeper.stored[0].ledger_id
+            bucket_key(whole_ledgers(places[0][0], places[-1][0])): world.keeper.stored[0].ledger_id
         }
         assert all(world.view.contains(place) for place in places)
         first = await world.deliver(sorted(world.truth.values())[19])
@@ -68,9 +75,23 @@ def test_sealed_rows_are_contained_and_come_in_order() -> None:
     live(world, script)
 
 
-def test_the_key_is_pulsars_to_the_letter() -> None:
-    assert bucket_key(12, 345) == "#pulsar.internal.delayed.bucket_12_345"
-    assert range_of_key("#pulsar.internal.delayed.bucket_12_345") == (12, 345)
+@pytest.mark.parametrize(
+    ("covered", "key"),
+    [
+        (whole_ledgers(12, 345), "bucket_12_345"),
+        (KeyRange(code_of(12, 7), code_of(12, 99)), "bucket_12:7_12:99"),
+        (KeyRange(code_of(0, 0), code_of(345, 0)), "bucket_0:0_345:0"),
+        (KeyRange(code_of(12, 1), code_of(345, ENTRY_MASK)), "bucket_12:1_345:4294967295"),
+    ],
+)
+def test_the_key_is_pulsars_to_the_letter_where_whole_ledgers_are_covered(
+    covered: KeyRange, key: str
+) -> None:
+    assert bucket_key(covered) == f"#pulsar.internal.delayed.{key}"
+    assert range_of_key(bucket_key(covered)) == covered
+
+
+def test_what_names_no_bucket() -> None:
     for key in (
         "bucket_12",
         "bucket_9_8",
@@ -78,9 +99,18 @@ def test_the_key_is_pulsars_to_the_letter() -> None:
         "bucket_01_2",
         "bucket__2",
         "bucket_1_-2",
+        "bucket_1:5_1:4",
+        "bucket_1:5_2",
+        "bucket_1_2:5",
+        "bucket_1:0_2:4294967295",
+        "bucket_1:0_2:4294967296",
+        "bucket_1:00_2:3",
+        "bucket_1_2147483648",
+        "bucket_1_2\n",
+        "bucket_\u0661_2",
         "other",
     ):
-        assert range_of_key(f"#pulsar.internal.delayed.{key}") is None
+        assert range_of_key(f"#pulsar.internal.delayed.{key}") is None, key
     assert range_of_key("my.bucket_1_2") is None
 
 
@@ -293,7 +323,7 @@ def test_merged_buckets_are_found_whole_at_the_next_start() -> None:
         left = set(world.truth) - world.taken
         assert len(world.view) == len(left)
         assert sum(bucket.directory.rows for bucket in world.keeper.stored) >= len(left)
-        counts = [world.index.live_count(b.start_ledger, b.end_ledger) for b in world.keeper.stored]
+        counts = [world.index.live_count(b.first_code, b.last_code) for b in world.keeper.stored]
         assert sum(counts) == len(left)
         for place in left:  # read again all the same
             assert world.view.add(place, world.truth[place])
@@ -501,7 +531,7 @@ def test_the_store_by_itself() -> None:
         await world.seal(20)
         (bucket,) = world.keeper.stored
         assert bucket.bytes > 0
-        opened, directory = await world.store.open(bucket.ledger_id)
+        opened, directory = await world.store.open(bucket.ledger_id, bucket.covered)
         assert (opened.key, opened.bytes) == (bucket.key, bucket.bytes)
         assert sum(map(len, directory.members.values())) == 40
         entries: dict[int, bytes] = {}

@@ -9,13 +9,13 @@ import trio
 
 from geminga.errors import LedgerNotFound
 from geminga.tracker.buckets.recovery import OPENED_AT_ONCE, Recovery
-from geminga.tracker.format.stored_bucket import bucket_key
+from geminga.tracker.format.stored_bucket import KeyRange, bucket_key, whole_ledgers
 
 BUCKETS = 200
 
 
 class EmptyStore:
-    async def open(self, ledger_id: int) -> Any:
+    async def open(self, ledger_id: int, covered: KeyRange) -> Any:
         for _ in range(3):
             await trio.lowlevel.checkpoint()
         raise LedgerNotFound(f"{ledger_id}")
@@ -29,7 +29,10 @@ class NamedBuckets:
     owner_text = "orders"
 
     def named(self) -> dict[str, int]:
-        return {bucket_key(10 + n, 10 + n): 1000 + n for n in reversed(range(BUCKETS))}
+        return {bucket_key(whole_ledgers(10 + n, 10 + n)): 1000 + n for n in reversed(range(BUCKETS))}
+
+    def count_lost(self, how: str, first_code: int, last_code: int) -> None:
+        assert how == "start"
 
     def doom(self, key: str | None, ledger_id: int) -> None:
         pass

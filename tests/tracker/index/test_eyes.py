@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
 from geminga.position import Position
@@ -194,12 +195,13 @@ def test_a_position_is_held_until_it_is_due_and_knows_its_new_time() -> None:
 
 def test_one_message_far_in_the_future_takes_no_others_of_its_segment_along() -> None:
     frozen: list[Frozen] = []
-    index = DelayedIndex(HandClock(), EXACT, frozen.append)
+    index = DelayedIndex(HandClock(), replace(EXACT, indexes_min=100), frozen.append)
     view = index.open_view()
     far_ms = 10**14
     for entry_id in range(9):
         view.add(Position(1, entry_id), 10_000_000 + 1000 * entry_id)
     view.add(Position(1, 9), far_ms)
+    index.freeze()
     view.add(Position(2, 0), 1)
     [piece] = frozen
     encoded = encode_bucket(1, 1, piece.rows, 300_000, 5000)
