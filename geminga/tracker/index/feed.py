@@ -158,6 +158,7 @@ class Feed:
 
     __slots__ = (
         "_column",
+        "_far_entries",
         "_first_code",
         "_indexes_min",
         "_ledger_id",
@@ -187,6 +188,7 @@ class Feed:
         self._queue = queue
         self._rules = rules
         self._indexes_min = indexes_min
+        self._far_entries = min(FAR_ENTRIES, indexes_min)
         self._ranges = ranges
         self._on_frozen = on_frozen
         self.shared = Part(queue, rules)
@@ -236,7 +238,7 @@ class Feed:
         if self._part is self.shared:
             return True
         ahead = code - self._part.last_code
-        return 0 < ahead <= FAR_ENTRIES and code < self._limit_code
+        return 0 < ahead <= self._far_entries and code < self._limit_code
 
     def add_many(
         self, ledger_id: int, entry_ids: Sequence[int], deliver_at_ms: list[int], earliest_ms: int
