@@ -231,6 +231,8 @@ class DelayedEntries:
             held = self.hold_back(early)
             for ledger_id in {e.position.ledger_id for e in early if e.position not in held}:
                 self.read_again(ledger_id, ledger_id)
+            if self._again:
+                self.leap()
         self.wake()
 
     async def clear(self) -> None:

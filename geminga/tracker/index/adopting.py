@@ -14,8 +14,8 @@ from pyroaring import BitMap
 
 from geminga.tracker.format.rows import LEDGER_ID_END, place_of
 from geminga.tracker.format.stored_bucket import StoredBucket
-from geminga.tracker.index.feed import NO_CODE
 from geminga.tracker.index.index import DelayedIndex
+from geminga.tracker.index.part import NO_CODE
 from geminga.tracker.index.view import View
 
 Members = Mapping[int, BitMap]

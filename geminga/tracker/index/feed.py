@@ -18,22 +18,15 @@ from geminga.tracker.format.rows import (
     LEDGER_ID_END,
     Rows,
     code_of,
-    merge,
-    place_of,
-    split_repeated,
 )
 from geminga.tracker.index.bucket_map import BucketMap
 from geminga.tracker.index.frozen import Frozen
 from geminga.tracker.index.membership import Membership
-from geminga.tracker.index.open_column import NEVER_MS, OpenColumn
-from geminga.tracker.index.packing import pack
+from geminga.tracker.index.open_column import NEVER_MS
+from geminga.tracker.index.part import COLUMN_ROWS_MAX, NO_CODE, Part
 from geminga.tracker.index.sources import Bucket, Queue, Run
 from geminga.tracker.index.time_rules import TimeRules
 
-NO_CODE: Final = 1 << 63
-"""Later than every position."""
-COLUMN_ROWS_MAX: Final = 50_000
-"""A column of more rows is packed: 16 bytes a row become 3 or less."""
 TAILS_MAX: Final = 4
 """More streams than these share the lowest tail, whose bucket then spans more."""
 FAR_ENTRIES: Final = 1000
@@ -41,116 +34,10 @@ FAR_ENTRIES: Final = 1000
 REREAD_MORE: Final = 10
 """What is read again is cut off with a tenth more rows, so that a bucket comes back as one."""
 RUNT_PARTS: Final = 50
-"""A tail with less than this part of a bucket's rows is no bucket: it joins the end of the topic."""
-
-
-class Part:
-    """An open column and the sources that were made of it."""
-
-    __slots__ = ("_first_code", "_floor_code", "_queue", "_rules", "column", "may_repeat", "packs", "runs")
-
-    def __init__(self, queue: Queue, rules: TimeRules, floor_code: int = -1) -> None:
-        """`floor_code`: of a tail, after which position it begins."""
-        self.may_repeat = False
-        """Whether a position may have several rows: it was forgotten and has come again."""
-        self._queue = queue
-        self._rules = rules
-        self._first_code = NO_CODE
-        self._floor_code = floor_code
-        self.column = OpenColumn()
-        self.runs: list[Run] = []
-        self.packs: list[Bucket] = []
-
-    @property
-    def first_code(self) -> int:
-        """Of the first position in the order of the topic; `NO_CODE` before there is one."""
-        return self._first_code
-
-    @property
-    def last_code(self) -> int:
-        """Of the last position in the order of the topic; before there is one, that after which it begins."""
-        return max(self._floor_code, self.column.last_code())
-
-    @property
-    def ledgers(self) -> tuple[int, int]:
-        """The first and the last one, of a part that has rows."""
-        return place_of(self.first_code)[0], place_of(self.last_code)[0]
-
-    def begin(self, code: int) -> None:
-        """A position that does not follow the one before comes next."""
-        self._floor_code = self.last_code
-        self._first_code = min(self._first_code, code)
-
-    def absorb(self, other: Part) -> None:
-        """Take over the rows of a part that is given up."""
-        other.flush()
-        self.runs = [*other.runs, *self.runs]
-        self.packs += other.packs
-        self.may_repeat = self.may_repeat or other.may_repeat
-        self._first_code = min(self._first_code, other.first_code)
-        self._floor_code = max(self._floor_code, other.last_code)
-
-    def earliest_ms(self) -> int:
-        """The kept time of the column's earliest row; later than all times if it has none."""
-        earliest_ms = self.column.earliest_ms
-        return earliest_ms if earliest_ms == NEVER_MS else self._rules.kept_ms(earliest_ms)
-
-    def rows(self) -> int:
-        """At most so many; some may be dead."""
-        in_packs = sum(pack.rows_at_hand + sum(pack.counts[pack.next_segment :]) for pack in self.packs)
-        return len(self.column) + sum(map(len, self.runs)) + in_packs
-
-    def unsorted_rows(self) -> Rows:
-        rows = self.column.rows()
-        return Rows(self._rules.kept_column_ms(rows.times_ms), rows.codes)
-
-    def flush(self) -> None:
-        """Turn the column into a run. Runs are merged while the new one is not much smaller than the one
-        before it, so that each row is moved a logarithmic number of times; what has become large is packed.
-        """
-        if not len(self.column):
-            return
-        rows = self.unsorted_rows().sorted()
-        self._floor_code = self.last_code
-        self.column.clear()
-        self.runs = [run for run in self.runs if run.has_more()]
-        while self.runs and len(self.runs[-1]) < 2 * rows.length and self.runs[-1].prepare():
-            before = self.runs.pop()
-            rows = merge([before.rest(), rows])
-            self._queue.retire(before)
-        if rows.length >= COLUMN_ROWS_MAX:
-            self._pack(rows)
-        else:
-            self.add_run(rows)
-
-    def add_run(self, rows: Rows) -> None:
-        run = Run(rows)
-        self.runs.append(run)
-        self._queue.push(run)
-
-    def _pack(self, rows: Rows) -> None:
-        self.packs = [bucket for bucket in self.packs if bucket.has_more()]
-        if self.may_repeat:
-            rows, again = split_repeated(rows)
-            if again.length:
-                self.add_run(again)
-        bucket = pack(rows)
-        self.packs.append(bucket)
-        self._queue.push(bucket)
-
-    def forget(self) -> None:
-        for run in self.runs:
-            self._queue.retire(run)
-        for bucket in self.packs:
-            self._queue.retire(bucket)
-        self._floor_code, self._first_code = self.last_code, NO_CODE
-        self.column.clear()
-        self.runs, self.packs = [], []
-        self.may_repeat = False
-
-    def memory_bytes(self) -> int:
-        sources = sum(run.memory_bytes() for run in self.runs) + sum(b.memory_bytes() for b in self.packs)
-        return sources + self.column.memory_bytes()
+SMALL_PARTS: Final = 10
+"""What was read again and has less than these parts of a bucket's rows is no bucket: it joins the end of the
+topic. The second counts where no bucket lies between the two, so that the span of the next one grows little.
+"""
 
 
 class Feed:
@@ -296,7 +183,7 @@ class Feed:
 
     def _end_of(self, part: Part) -> int:
         """The position before which a tail's stream runs into that of the next."""
-        above = [tail.first_code for tail in self.tails if tail.last_code > part.last_code]
+        above = [tail.first_code for tail in self.tails if tail.first_code > part.last_code]
         return min(above, default=NO_CODE) if part is not self.shared else NO_CODE
 
     def _room_of(self, part: Part) -> int:
@@ -325,6 +212,7 @@ class Feed:
     def _part_for(self, ledger_id: int, code: int) -> Part:
         if self._on_frozen is None or self._ranges.is_reserved(ledger_id):
             return self.shared
+        self._join_neighbours()
         for place in range(len(self.tails) - 1, -1, -1):
             tail = self.tails[place]
             if tail.last_code < code:
@@ -334,6 +222,15 @@ class Feed:
         else:
             self.tails[0].may_repeat = True
         return self.tails[0]
+
+    def _join_neighbours(self) -> None:
+        """A stream has come to where the next one began: they are one, and become one bucket."""
+        for place in range(len(self.tails) - 2, -1, -1):
+            lower, upper = self.tails[place : place + 2]
+            touches = upper.first_code - lower.last_code == 1 and lower.first_code != NO_CODE
+            if touches and lower.rows() + upper.rows() < self._rows_max(upper):
+                upper.absorb(lower)
+                del self.tails[place]
 
     def _part_from(self, place: int, code: int) -> Part:
         """The tail at this place, or where a bucket lies between what it has and the position, another."""
@@ -350,6 +247,12 @@ class Feed:
     def _is_runt(self, part: Part) -> bool:
         return part.rows() * RUNT_PARTS < self._indexes_min
 
+    def _joins_end(self, tail: Part) -> bool:
+        end = self.tails[-1]
+        if end.first_code == NO_CODE or self._ranges.covers(tail.last_code + 1, end.first_code):
+            return self._is_runt(tail)
+        return tail.rows() * SMALL_PARTS < self._indexes_min
+
     # -- streams ---------------------------------------------------------------------------------------------
 
     def leap(self) -> None:
@@ -365,7 +268,7 @@ class Feed:
             return
         for tail in self.tails[:-1]:
             if tail.first_code != NO_CODE:
-                if self._is_runt(tail):
+                if self._joins_end(tail):
                     self.tails[-1].absorb(tail)
                 else:
                     self.freeze(tail)

@@ -12,9 +12,10 @@ from geminga.tracker.buckets.bucket_settings import BucketSettings
 from geminga.tracker.format.bucket_format import decode_directory, encode_bucket
 from geminga.tracker.format.rows import ENTRY_MASK, place_of
 from geminga.tracker.format.stored_bucket import StoredBucket
-from geminga.tracker.index.feed import NO_CODE, RUNT_PARTS, TAILS_MAX
+from geminga.tracker.index.feed import RUNT_PARTS, TAILS_MAX
 from geminga.tracker.index.frozen import Frozen
 from geminga.tracker.index.index import DelayedIndex, IndexSettings
+from geminga.tracker.index.part import NO_CODE
 from tests.tracker.taking import take
 
 BUCKET = 500
@@ -160,6 +161,22 @@ def test_a_runt_joins_the_end_of_the_topic() -> None:
     sealed.seal()
     assert sealed.ranges()[0] == ((7, 0), (7, 1499), runt + 500)
     assert len(sealed.view) == 500 + runt + BUCKET + 1
+
+
+def test_streams_that_meet_become_one_bucket() -> None:
+    """A backlog that is read from two places on, as while an index is opened beside the reading."""
+    sealed = Sealed()
+    sealed.add(7, 0, 99)
+    sealed.index.leap()
+    sealed.add(7, 300, 349)
+    sealed.index.leap()
+    sealed.add(7, 2000, 2019)
+    sealed.add(7, 100, 299)
+    sealed.add(7, 350, 499)
+    sealed.index.caught_up()
+    sealed.seal()
+    assert sealed.ranges() == [((7, 0), (7, 499), 500)]
+    assert sealed.in_memory() == 20
 
 
 def test_more_streams_than_there_are_tails_lose_nothing() -> None:

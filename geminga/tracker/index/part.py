@@ -1,0 +1,125 @@
+"""One growing part of the index: an open column, and the runs and packed rows that were made of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from geminga.tracker.format.rows import Rows, merge, place_of, split_repeated
+from geminga.tracker.index.open_column import NEVER_MS, OpenColumn
+from geminga.tracker.index.packing import pack
+from geminga.tracker.index.sources import Bucket, Queue, Run
+from geminga.tracker.index.time_rules import TimeRules
+
+NO_CODE: Final = 1 << 63
+"""Later than every position."""
+COLUMN_ROWS_MAX: Final = 50_000
+"""A column of more rows is packed: 16 bytes a row become 3 or less."""
+
+
+class Part:
+    """An open column and the sources that were made of it."""
+
+    __slots__ = ("_first_code", "_floor_code", "_queue", "_rules", "column", "may_repeat", "packs", "runs")
+
+    def __init__(self, queue: Queue, rules: TimeRules, floor_code: int = -1) -> None:
+        """`floor_code`: of a tail, after which position it begins."""
+        self.may_repeat = False
+        """Whether a position may have several rows: it was forgotten and has come again."""
+        self._queue = queue
+        self._rules = rules
+        self._first_code = NO_CODE
+        self._floor_code = floor_code
+        self.column = OpenColumn()
+        self.runs: list[Run] = []
+        self.packs: list[Bucket] = []
+
+    @property
+    def first_code(self) -> int:
+        """Of the first position in the order of the topic; `NO_CODE` before there is one."""
+        return self._first_code
+
+    @property
+    def last_code(self) -> int:
+        """Of the last position in the order of the topic; before there is one, that after which it begins."""
+        return max(self._floor_code, self.column.last_code())
+
+    @property
+    def ledgers(self) -> tuple[int, int]:
+        """The first and the last one, of a part that has rows."""
+        return place_of(self.first_code)[0], place_of(self.last_code)[0]
+
+    def begin(self, code: int) -> None:
+        """A position that does not follow the one before comes next."""
+        self._floor_code = self.last_code
+        self._first_code = min(self._first_code, code)
+
+    def absorb(self, other: Part) -> None:
+        """Take over the rows of a part that is given up."""
+        other.flush()
+        self.runs = [*other.runs, *self.runs]
+        self.packs += other.packs
+        self.may_repeat = self.may_repeat or other.may_repeat
+        self._first_code = min(self._first_code, other.first_code)
+        self._floor_code = max(self._floor_code, other.last_code)
+
+    def earliest_ms(self) -> int:
+        """The kept time of the column's earliest row; later than all times if it has none."""
+        earliest_ms = self.column.earliest_ms
+        return earliest_ms if earliest_ms == NEVER_MS else self._rules.kept_ms(earliest_ms)
+
+    def rows(self) -> int:
+        """At most so many; some may be dead."""
+        in_packs = sum(pack.rows_at_hand + sum(pack.counts[pack.next_segment :]) for pack in self.packs)
+        return len(self.column) + sum(map(len, self.runs)) + in_packs
+
+    def unsorted_rows(self) -> Rows:
+        rows = self.column.rows()
+        return Rows(self._rules.kept_column_ms(rows.times_ms), rows.codes)
+
+    def flush(self) -> None:
+        """Turn the column into a run. Runs are merged while the new one is not much smaller than the one
+        before it, so that each row is moved a logarithmic number of times; what has become large is packed.
+        """
+        if not len(self.column):
+            return
+        rows = self.unsorted_rows().sorted()
+        self._floor_code = self.last_code
+        self.column.clear()
+        self.runs = [run for run in self.runs if run.has_more()]
+        while self.runs and len(self.runs[-1]) < 2 * rows.length and self.runs[-1].prepare():
+            before = self.runs.pop()
+            rows = merge([before.rest(), rows])
+            self._queue.retire(before)
+        if rows.length >= COLUMN_ROWS_MAX:
+            self._pack(rows)
+        else:
+            self.add_run(rows)
+
+    def add_run(self, rows: Rows) -> None:
+        run = Run(rows)
+        self.runs.append(run)
+        self._queue.push(run)
+
+    def _pack(self, rows: Rows) -> None:
+        self.packs = [bucket for bucket in self.packs if bucket.has_more()]
+        if self.may_repeat:
+            rows, again = split_repeated(rows)
+            if again.length:
+                self.add_run(again)
+        bucket = pack(rows)
+        self.packs.append(bucket)
+        self._queue.push(bucket)
+
+    def forget(self) -> None:
+        for run in self.runs:
+            self._queue.retire(run)
+        for bucket in self.packs:
+            self._queue.retire(bucket)
+        self._floor_code, self._first_code = self.last_code, NO_CODE
+        self.column.clear()
+        self.runs, self.packs = [], []
+        self.may_repeat = False
+
+    def memory_bytes(self) -> int:
+        sources = sum(run.memory_bytes() for run in self.runs) + sum(b.memory_bytes() for b in self.packs)
+        return sources + self.column.memory_bytes()
