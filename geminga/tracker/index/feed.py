@@ -48,6 +48,7 @@ class Feed:
         "_far_entries",
         "_first_code",
         "_indexes_min",
+        "_is_shared",
         "_ledger_id",
         "_limit_code",
         "_members",
@@ -87,6 +88,7 @@ class Feed:
         """No ledger is the present one: the next add looks up to which part it belongs."""
         self._members.stop_run()
         self._part = self.shared
+        self._is_shared = True
         self._ledger_id = -1
         self._limit_code = NO_CODE
         self._room = 0
@@ -108,23 +110,24 @@ class Feed:
 
     def _begin_run(self, ledger_id: int, entry_id: int) -> bool:
         code = ledger_id << ENTRY_BITS | entry_id
-        if not self._goes_on(ledger_id, code):
+        if ledger_id != self._ledger_id or not (self._is_shared or self._goes_on(code)):
             if self._members.contains(ledger_id, entry_id):
                 return False
             self._turn_to(ledger_id, code)
         if not self._members.begin_run(entry_id):
             return False
-        self._part.begin(code)
         self._column.begin_span(code)
         return True
 
-    def _goes_on(self, ledger_id: int, code: int) -> bool:
-        """Whether a position belongs to the present part, for all that can be told quickly."""
-        if ledger_id != self._ledger_id:
+    def _goes_on(self, code: int) -> bool:
+        """Whether a position of the present ledger belongs to the present tail, for all that can be told
+        quickly.
+        """
+        column = self._column
+        spans = column.span_codes
+        if not spans:
             return False
-        if self._part is self.shared:
-            return True
-        ahead = code - self._part.last_code
+        ahead = code - spans[-1] - len(column.times_ms) + 1 + column.span_rows[-1]
         return 0 < ahead <= self._far_entries and code < self._limit_code
 
     def add_many(
@@ -135,24 +138,19 @@ class Feed:
         continued = entry_ids[0] == members.run_end and ledger_id == self._ledger_id
         if not continued:
             code = ledger_id << ENTRY_BITS | entry_ids[0]
-            if not self._goes_on(ledger_id, code):
+            if ledger_id != self._ledger_id or not (self._is_shared or self._goes_on(code)):
                 self._turn_to(ledger_id, code)
-        if self._is_crossing(entry_ids[-1]) or not members.add_entries(entry_ids):
+        runs_into_next = self._first_code + entry_ids[-1] >= self._limit_code
+        if runs_into_next or not members.add_entries(entry_ids):
             for entry_id, at_ms in zip(entry_ids, deliver_at_ms, strict=True):
                 self.add(ledger_id, entry_id, at_ms)
             return
-        if not continued:
-            self._part.begin(code)
         count = len(deliver_at_ms)
         self._column.add_many(self._first_code, entry_ids, deliver_at_ms, earliest_ms, continued)
         if self._room > count:
             self._room -= count
         else:
             self._fill_up()
-
-    def _is_crossing(self, last_entry: int) -> bool:
-        """Whether entries of the present ledger up to this one run into the next tail."""
-        return self._first_code + last_entry >= self._limit_code
 
     def expect_repeats(self) -> None:
         """Members were forgotten whose rows are still there."""
@@ -174,7 +172,9 @@ class Feed:
         assert 0 <= ledger_id < LEDGER_ID_END
         part = self._part_for(ledger_id, code)
         self._members.keep_open(ledger_id)
+        part.begin(code)
         self._part = part
+        self._is_shared = part is self.shared
         self._column = part.column
         self._first_code = ledger_id << ENTRY_BITS
         self._ledger_id = ledger_id
@@ -183,8 +183,10 @@ class Feed:
 
     def _end_of(self, part: Part) -> int:
         """The position before which a tail's stream runs into that of the next."""
-        above = [tail.first_code for tail in self.tails if tail.first_code > part.last_code]
-        return min(above, default=NO_CODE) if part is not self.shared else NO_CODE
+        if part is self.shared:
+            return NO_CODE
+        others = [tail.first_code for tail in self.tails if tail is not part]
+        return min((code for code in others if code > part.last_code), default=NO_CODE)
 
     def _room_of(self, part: Part) -> int:
         column_rows_max = COLUMN_ROWS_MAX

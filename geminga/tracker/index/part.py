@@ -49,7 +49,7 @@ class Part:
         return place_of(self.first_code)[0], place_of(self.last_code)[0]
 
     def begin(self, code: int) -> None:
-        """A position that does not follow the one before comes next."""
+        """A position comes next that may lie before those that are there."""
         self._floor_code = self.last_code
         self._first_code = min(self._first_code, code)
 
