@@ -208,8 +208,13 @@ class TopicDelays:
                 append(ledger_id, entry_id, at_ms)
 
     async def subscription_deleted(self) -> None:
-        """If nobody looks at a shared index any more, empty it."""
-        if self.shared is not None and not self.shared.index.views:
+        """A cursor is gone: let go of what of a shared index only that subscription needed; of all of it, if
+        no other looks at it.
+        """
+        if self.shared is None:
+            return
+        self.shared.index.trim_passed()
+        if not self.shared.index.views:
             self.shared.index.clear()
             await self.shared.clear()
 

@@ -199,6 +199,7 @@ class Subscription:
             if self._vanishes_at_s <= self.clock.monotonic_s():
                 self._vanish()
         if self._vanishes_at_s == -math.inf:
+            await self.delayed.close()
             # Only now may another one take the name: the cursor has it until here.
             with contextlib.suppress(SubscriptionNotFound, ServiceNotReady):  # the topic went first
                 await self._delete_cursor()

@@ -111,6 +111,7 @@ class DelayedIndex:
     def close_view(self, view: View) -> None:
         view.due.leave()
         self.views.remove(view)
+        self.trim_passed()
 
     # -- adding ----------------------------------------------------------------------------------------------
 
@@ -236,9 +237,12 @@ class DelayedIndex:
         return count
 
     def discard_up_to(self, position: tuple[int, int]) -> None:
+        closed = self.members.closed
         if not self.members.is_empty_up_to(*position) and self.members.discard_up_to(*position):
             self.feed.expect_repeats()
             self.settle()
+            if self.members.closed != closed and self.buckets:
+                self.buckets.progressed()
 
     def trim(self, position: tuple[int, int]) -> None:
         """All views have passed everything up to here."""
@@ -250,6 +254,11 @@ class DelayedIndex:
             for view in self.views:
                 view.passed.discard_up_to(*position)
             self.discard_up_to(position)
+
+    def trim_passed(self) -> None:
+        """Forget what the views have passed: the one that stood furthest back may be gone."""
+        if self.views:
+            self.trim(min(view.mark_delete for view in self.views))
 
     def clear(self) -> None:
         """Forget everything, for all views; `released` has every bucket after this."""

@@ -40,7 +40,6 @@ class View:
         "_fixed",
         "_is_acknowledged",
         "_is_shared",
-        "_mark_delete",
         "_now_ms",
         "_reread",
         "_rules",
@@ -48,6 +47,7 @@ class View:
         "due",
         "index",
         "is_plain",
+        "mark_delete",
         "passed",
     )
 
@@ -69,7 +69,7 @@ class View:
         self._rules = index.rules
         self._feed_add = index.feed.add
         self._fixed = FixedDelay(index.settings.fixed_delay_lookahead, index.rules)
-        self._mark_delete: tuple[int, int] = EARLIEST
+        self.mark_delete: tuple[int, int] = EARLIEST
         self.passed = Membership()
         """Of what waits in the index: what this view does not want any more. Only if it shares the index."""
         self.due = DueReader(index.last_batch)
@@ -279,7 +279,7 @@ class View:
         """Those of the entries that are acknowledged here."""
         found = BitMap()
         if self._acknowledged_in is not None:
-            md_ledger, md_entry = self._mark_delete
+            md_ledger, md_entry = self.mark_delete
             if ledger_id < md_ledger:
                 return BitMap(entry_ids)
             if ledger_id == md_ledger and md_entry >= 0:
@@ -315,12 +315,12 @@ class View:
         return self.due.drop(ledger_id, entry_id)
 
     def mark_delete_moved(self, position: tuple[int, int]) -> None:
-        before, self._mark_delete = self._mark_delete, position
+        before, self.mark_delete = self.mark_delete, position
         if self._is_shared:
             self._pass_between(before, position)
             index = self.index
             if len(index.views) == 1 or position[0] > before[0]:
-                index.trim(min(view._mark_delete for view in index.views))
+                index.trim_passed()
         else:
             self.index.discard_up_to(position)
         self.due.drop_up_to(position)

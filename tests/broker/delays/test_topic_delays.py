@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from geminga.broker.delays.delayed import DelayPolicy
 from geminga.broker.delays.settings import DelaySettings
 from geminga.broker.delays.topic_delays import TopicDelays
-from geminga.broker.dispatch.consumer import KEY_SHARED, SHARED
+from geminga.broker.dispatch.consumer import EXCLUSIVE, KEY_SHARED, SHARED
 from geminga.broker.subscription.subscription import Subscription
 from geminga.clock import TrioClock
 from geminga.errors import CorruptData
@@ -187,6 +187,62 @@ async def test_a_subscription_that_ends_leaves_the_others_what_they_wait_for(
         assert delays.shared is not None
         assert len(delays.shared.index) == 0
         assert not delays.feeds
+
+
+async def test_what_only_the_last_laggard_needed_goes_when_it_unsubscribes(
+    dispatch_rig: OpenRig, autojump_clock: MockClock
+) -> None:
+    async with dispatch_rig(ledger_entries_max=25, rollover_min_ms=0) as rig:
+        delays = await rig.index(**{**BUCKETS, "is_shared": True, "buckets_max": -1})
+        ahead, laggard = await rig.subscription("ahead"), await rig.subscription("laggard")
+        rig.join(ahead, SHARED)
+        rig.join(laggard, SHARED)
+        await publish(rig, [LATER_MS + n for n in range(110)])
+        await until(lambda: len(bucket_keys(rig.ledger.internal_properties)) >= 3)
+        await ahead.clear_backlog()
+        later = await publish(rig, [LATER_MS + n for n in range(110, 170)])
+        await until(lambda: len(bucket_keys(rig.ledger.internal_properties)) >= 5)
+        assert len(laggard.delayed) == 170
+        await laggard.delete()
+        delays.detach(laggard.delayed)
+        await delays.subscription_deleted()
+        assert delays.shared is not None
+        home, wanted = delays.shared, {position.ledger_id for position in later}
+
+        def only_wanted_are_named() -> bool:
+            assert home.keeper is not None
+            ends = [bucket.end_ledger for bucket in home.keeper.stored]
+            return len(bucket_keys(rig.ledger.internal_properties)) == len(ends) and min(ends) >= min(wanted)
+
+        await until(only_wanted_are_named)
+        assert len(home.index) == len(ahead.delayed) == 60
+        await ahead.delete()
+        delays.detach(ahead.delayed)
+        await delays.subscription_deleted()
+        assert not bucket_keys(rig.ledger.internal_properties)
+
+
+async def test_a_reader_leaves_nothing_in_a_shared_index(
+    dispatch_rig: OpenRig, autojump_clock: MockClock
+) -> None:
+    async with dispatch_rig() as rig:
+        delays = await rig.index(is_shared=True, strict=True, tick_ms=16)
+        subscription = await rig.subscription()
+        client = rig.join(subscription, SHARED)
+        positions = await publish(rig, [LATER_MS] * 3)
+        await rig.settle()
+        assert delays.shared is not None
+        assert len(delays.shared.index.views) == 1
+        reader = rig.join(await rig.subscription("reader", durable=False), EXCLUSIVE)
+        await rig.settle()
+        assert reader.positions == positions
+        reader.leave()
+        await rig.settle()
+        assert len(delays.shared.index.views) == 1
+        assert rig.topic.subscriptions == {"s": subscription}
+        await subscription.clear_backlog()
+        assert len(delays.shared.index) == 0, "it waits for nobody"
+        assert client.positions == []
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
