@@ -90,7 +90,7 @@ class SingleDispatcher(Dispatcher):
     def _note_delay(self, timed: list[Entry]) -> None:
         if max(entry.peek.deliver_at_ms for entry in timed) > self.around.clock.now_ms():
             self._told_delay = True
-            log.warning(
+            log.info(
                 "%s / %s: messages with a delivery time are delivered at once, as the type is %s; "
                 "only Shared and Key_Shared wait",
                 self.around.topic,

@@ -99,7 +99,8 @@ def _statistics_of(subscription: Subscription, consumers: list[ConsumerStatistic
     shared = dispatcher if isinstance(dispatcher, SharedDispatcher) else None
     keyed = dispatcher if isinstance(dispatcher, KeySharedDispatcher) else None
     active = dispatcher.active() if dispatcher is not None else None
-    delayed = len(subscription.delayed)
+    index = None if subscription.ignores_delays else subscription.delayed
+    delayed = len(index) if index is not None else 0
     backlog = cursor.backlog_entries()
     messages, throughput, redelivered, acks, chunks = subscription.rates
     return SubscriptionStatistics(
@@ -132,12 +133,12 @@ def _statistics_of(subscription: Subscription, consumers: list[ConsumerStatistic
         draining_hashes_cleared_total=sum(c.draining_hashes_cleared_total for c in consumers),
         draining_hashes_unacked_messages=sum(c.draining_hashes_unacked_messages for c in consumers),
         non_contiguous_deleted_messages_ranges=cursor.acknowledged_ranges_count(),
-        delayed_message_index_size_in_bytes=subscription.delayed.memory_bytes(),
+        delayed_message_index_size_in_bytes=index.memory_bytes() if index is not None else 0,
         subscription_properties=dict(cursor.subscription_properties),
         msg_rate_expired=subscription.expiry.rate.per_s,
         total_msg_expired=subscription.expiry.total,
         last_expire_timestamp=subscription.expiry.last_ms,
-        delayed_buckets=subscription.delayed.bucket_statistics(),
+        delayed_buckets=index.bucket_statistics() if index is not None else None,
         dispatch_throttled_msg_events_by_subscription_limit=subscription.throttle.waits.own_messages,
         dispatch_throttled_bytes_events_by_subscription_limit=subscription.throttle.waits.own_bytes,
         dispatch_throttled_msg_events_by_topic_limit=subscription.throttle.waits.topic_messages,

@@ -231,6 +231,11 @@ class Subscription:
         """The type of its consumers, or of the last one it had; "None" before the first."""
         return self.dispatcher.sub_type if self.dispatcher is not None else "None"
 
+    @property
+    def ignores_delays(self) -> bool:
+        """Exclusive and Failover deliver at once: what the index holds back does not wait there."""
+        return self.dispatcher is not None and not isinstance(self.dispatcher, SharedDispatcher)
+
     async def ready(self) -> None:
         """Return when no seek is under way, so that consumers may be added."""
         while self._fenced and not self._ended:
@@ -252,8 +257,7 @@ class Subscription:
         dispatcher.add(consumer)
         if dispatcher is not self.dispatcher:
             self.dispatcher = dispatcher
-            # Exclusive and Failover deliver at once: the index says nothing about them.
-            self._forgets_delayed = not isinstance(dispatcher, SharedDispatcher)
+            self._forgets_delayed = self.ignores_delays
         self._vanishes_at_s = math.inf
         consumer.outbox.on_writable.add(self._writable)
         self.wake()

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from geminga.broker.delays.delayed import DelayPolicy
 from geminga.broker.delays.settings import DelaySettings
 from geminga.broker.delays.topic_delays import TopicDelays
-from geminga.broker.dispatch.consumer import EXCLUSIVE, KEY_SHARED, SHARED
+from geminga.broker.dispatch.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 from geminga.broker.subscription.subscription import Subscription
 from geminga.clock import TrioClock
 from geminga.errors import CorruptData
@@ -243,6 +243,31 @@ async def test_a_reader_leaves_nothing_in_a_shared_index(
         await subscription.clear_backlog()
         assert len(delays.shared.index) == 0, "it waits for nobody"
         assert client.positions == []
+
+
+@pytest.mark.parametrize("sub_type", [EXCLUSIVE, FAILOVER])
+async def test_exclusive_and_failover_count_nothing_as_delayed(
+    dispatch_rig: OpenRig, autojump_clock: MockClock, sub_type: str
+) -> None:
+    """As the real broker says of 300 delayed messages: msgDelayed 0, msgBacklogNoDelayed 300."""
+    async with dispatch_rig() as rig:
+        await rig.index(is_shared=True, strict=True, tick_ms=16)
+        waits = await rig.subscription("waits")
+        rig.join(waits, SHARED)
+        await publish(rig, [LATER_MS] * 3)
+        await rig.settle()
+        at_once = await rig.subscription("at-once")
+        client = rig.join(at_once, sub_type)
+        await trio.sleep(5)
+        positions = await publish(rig, [LATER_MS] * 4)
+        await rig.settle()
+        assert set(positions) <= set(client.positions)
+        found = at_once.statistics()
+        assert (found.msg_delayed, found.msg_backlog_no_delayed, found.msg_backlog) == (0, 7, 7)
+        assert found.delayed_message_index_size_in_bytes == 0
+        held = waits.statistics()
+        assert (held.msg_delayed, held.msg_backlog_no_delayed, held.msg_backlog) == (7, 0, 7)
+        assert held.delayed_message_index_size_in_bytes > 0
 
 
 @pytest.mark.parametrize("is_shared", [False, True])

@@ -135,7 +135,7 @@ async def test_delivery_times_are_ignored_and_that_is_said_once(
     async with dispatch_rig() as rig:
         subscription = await rig.subscription()
         client = rig.join(subscription)
-        with caplog.at_level(logging.WARNING, "geminga.broker"):
+        with caplog.at_level(logging.INFO, "geminga.broker"):
             for n in range(3):
                 await rig.publish(message(b"%d" % n, deliver_at_ms=rig.now_ms() + 60_000))
                 await rig.settle()
