@@ -218,6 +218,16 @@ class IndexHome:
             ),
         )
 
+    def named_beyond(self, position: Position) -> dict[str, int]:
+        """The durable properties that name something of the index, without buckets that end before this
+        position's ledger.
+        """
+        if self.owner is None:
+            return {}
+        stored = self.keeper.stored if self.keeper is not None else ()
+        passed = {bucket.key for bucket in stored if bucket.end_ledger < position.ledger_id}
+        return {key: found for key, found in self.owner.properties().items() if key not in passed}
+
     @property
     def is_recovered(self) -> bool:
         """Whether all that an earlier process has sealed is taken over."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import trio
 
 from geminga.bookie.running.stored_counts import StoredCounts, stored_counts
@@ -234,7 +235,8 @@ class View:
         return await in_slices(_statistics_in_slices(await self._load(topic)))
 
     async def ledger_statistics(self, topic: TopicName) -> ManagedLedgerStatistics:
-        return (await self._load(topic)).ledger.internal_stats()
+        loaded = await self._load(topic)
+        return _with_shared_buckets(loaded.ledger.internal_stats(), loaded)
 
     def loaded_statistics(self) -> Iterator[TopicStatistics | None]:
         looked = 0
@@ -269,6 +271,26 @@ class View:
         """With a checkpoint even where it is loaded: some ask for many, one after the other."""
         await trio.lowlevel.checkpoint()
         return await self._topics.get(topic, create=False)
+
+
+def _with_shared_buckets(found: ManagedLedgerStatistics, topic: Topic) -> ManagedLedgerStatistics:
+    """The properties of an index that all subscriptions share are the topic's: show them at the cursors that
+    they serve, where those of an index of a subscription's own stand.
+    """
+    shared = topic.delays.shared
+    if shared is None:
+        return found
+    cursors = dict(found.cursors)
+    for name, cursor in found.cursors.items():
+        subscription = topic.subscriptions.get(name)
+        if (
+            subscription is not None
+            and subscription.delayed.tracker is not None
+            and not subscription.ignores_delays
+        ):
+            named = shared.named_beyond(cursor.mark_delete)
+            cursors[name] = msgspec.structs.replace(cursor, properties={**cursor.properties, **named})
+    return msgspec.structs.replace(found, cursors=cursors)
 
 
 def _statistics_in_slices(topic: Topic) -> Generator[int, None, TopicStatistics]:
