@@ -1,34 +1,81 @@
-"""The metrics of delayed indexes that keep buckets, by Pulsar's names and labels.
+"""The metrics of delayed indexes: those of buckets by Pulsar's names and labels, and Geminga's own.
 
-Pulsar gives each of them for every subscription and, under the same name without that label, summed for the
-topic. Whoever adds such a family up counts twice; so it is there, and so it is here.
+Pulsar gives each of its families for every subscription and, under the same name without that label, summed
+for the topic: a sum over such a family counts twice. So it is here where each subscription has an index of
+its own; an index that all share is the topic's alone. Geminga's own families count everything once.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from itertools import accumulate
 from typing import NamedTuple
 
 from geminga.broker.flow.statistics import (
     BUCKET_LATENCY_BOUNDS_MS,
     BucketOperationStatistics,
     BucketStatistics,
+    LatenessStatistics,
     TopicStatistics,
 )
 
 _PREFIX = "pulsar_delayed_message_index_"
 _OPERATIONS = f"{_PREFIX}bucket_op_count"
 _LATENCY = f"{_PREFIX}bucket_op_latency_ms"
-FAMILIES = {
-    f"{_PREFIX}bucket_total": "Buckets of the delayed index, with the one that is not sealed yet",
-    f"{_PREFIX}loaded": "Delayed messages whose times are in memory",
-    f"{_PREFIX}bucket_snapshot_size_bytes": "Bytes of the buckets on the bookie",
-    _OPERATIONS: "Operations on buckets",
-    _LATENCY: "Operations on buckets by how long they took, in ms: not cumulative",
-    f"{_LATENCY}_count": "Operations on buckets that succeeded",
-    f"{_LATENCY}_sum": "How long they took together, in ms",
-}
+_OWN = "geminga_delayed_"
+_LATENESS = f"{_OWN}lateness_ms"
+
+
+class DelayedFamily(NamedTuple):
+    """One metric; of a histogram `series` are the names of its samples."""
+
+    name: str
+    help: str
+    kind: str = "gauge"
+    series: tuple[str, ...] = ()
+
+
+FAMILIES = (
+    DelayedFamily(
+        f"{_PREFIX}bucket_total", "Buckets of the delayed index, with the one that is not sealed yet"
+    ),
+    DelayedFamily(f"{_PREFIX}loaded", "Delayed messages whose times are in memory"),
+    DelayedFamily(f"{_PREFIX}bucket_snapshot_size_bytes", "Bytes of the buckets on the bookie"),
+    DelayedFamily(_OPERATIONS, "Operations on buckets"),
+    DelayedFamily(_LATENCY, "Operations on buckets by how long they took, in ms: not cumulative"),
+    DelayedFamily(f"{_LATENCY}_count", "Operations on buckets that succeeded"),
+    DelayedFamily(f"{_LATENCY}_sum", "How long they took together, in ms"),
+    DelayedFamily(
+        f"{_OWN}buckets_sealed_total",
+        "Buckets that were written, without those that were merged out of others",
+        "counter",
+    ),
+    DelayedFamily(f"{_OWN}buckets_merged_total", "Buckets that were merged out of others", "counter"),
+    DelayedFamily(
+        f"{_OWN}buckets_lost_total",
+        "Buckets that could not be read any more, by how that was noticed: at a start, when part of one was "
+        "to be loaded, by a check that was asked for, or told by whoever broke it",
+        "counter",
+    ),
+    DelayedFamily(
+        f"{_OWN}messages_read_again_total",
+        "Delayed messages whose times were read from the backlog again, as their bucket was lost",
+        "counter",
+    ),
+    DelayedFamily(
+        f"{_OWN}buckets_rebuilt_total", "Buckets that were sealed out of what was read again", "counter"
+    ),
+    DelayedFamily(
+        _LATENESS,
+        "How late delayed messages were sent to consumers, in ms, without those that came early",
+        "histogram",
+        (f"{_LATENESS}_bucket", f"{_LATENESS}_sum", f"{_LATENESS}_count"),
+    ),
+    DelayedFamily(
+        f"{_OWN}early_total", "Delayed messages that were sent to consumers before their time", "counter"
+    ),
+)
 _CLASSES = [*map(str, BUCKET_LATENCY_BOUNDS_MS), "overflow"]
 
 Labels = tuple[tuple[str, str], ...]
@@ -65,26 +112,59 @@ def _of_operation(operation: BucketOperationStatistics) -> Iterator[Sample]:
 
 
 def samples_of_topic(topic: TopicStatistics) -> Iterator[Sample]:
-    """Of each subscription that has an index of its own, labelled with it, and of the topic: all together."""
+    """Pulsar's families for each subscription that has an index of its own, labelled with it, and for the
+    topic: all together. Then Geminga's own.
+    """
     total: defaultdict[tuple[str, Labels], float] = defaultdict(float)
     for name, subscription in topic.subscriptions.items():
-        buckets = getattr(subscription, "delayed_buckets", None)
-        if buckets is not None:
-            for sample in samples_of(buckets):
+        if subscription.delayed_buckets is not None:
+            for sample in samples_of(subscription.delayed_buckets):
                 total[sample.name, sample.labels] += sample.value
                 yield sample._replace(labels=(("subscription", name), *sample.labels))
     if topic.delayed_buckets is not None:
         for sample in samples_of(topic.delayed_buckets):
             total[sample.name, sample.labels] += sample.value
     yield from (Sample(name, labels, value) for (name, labels), value in total.items())
+    yield from _own_samples(topic)
 
 
-def samples_of_namespace(topics: Iterable[TopicStatistics]) -> Iterator[Sample]:
-    """Of all topics together, without subscriptions."""
+def _own_samples(topic: TopicStatistics) -> Iterator[Sample]:
+    """Labelled with the subscription whose index it is, if it is one subscription's, or whose messages."""
+    if topic.delayed_buckets is not None:
+        yield from _of_life(topic.delayed_buckets, ())
+    for name, subscription in topic.subscriptions.items():
+        labels = (("subscription", name),)
+        if subscription.delayed_buckets is not None:
+            yield from _of_life(subscription.delayed_buckets, labels)
+        if subscription.delayed_lateness is not None:
+            yield from _of_lateness(subscription.delayed_lateness, labels)
+
+
+def _of_life(buckets: BucketStatistics, labels: Labels) -> Iterator[Sample]:
+    yield Sample(f"{_OWN}buckets_sealed_total", labels, buckets.sealed)
+    yield Sample(f"{_OWN}buckets_merged_total", labels, buckets.merged)
+    for cause, count in buckets.lost.items():
+        yield Sample(f"{_OWN}buckets_lost_total", (*labels, ("cause", cause)), count)
+    yield Sample(f"{_OWN}messages_read_again_total", labels, buckets.read_again)
+    yield Sample(f"{_OWN}buckets_rebuilt_total", labels, buckets.rebuilt)
+
+
+def _of_lateness(lateness: LatenessStatistics, labels: Labels) -> Iterator[Sample]:
+    bounds = [*map(str, lateness.bounds_ms), "+Inf"]
+    for bound, count in zip(bounds, accumulate(lateness.counts), strict=True):
+        yield Sample(f"{_LATENESS}_bucket", (*labels, ("le", bound)), count)
+    yield Sample(f"{_LATENESS}_sum", labels, lateness.total_ms)
+    yield Sample(f"{_LATENESS}_count", labels, sum(lateness.counts))
+    yield Sample(f"{_OWN}early_total", labels, lateness.early)
+
+
+def samples_of_namespace(topic: TopicStatistics) -> Iterator[Sample]:
+    """Of a topic without its subscriptions, for a sum over topics."""
     total: defaultdict[tuple[str, Labels], float] = defaultdict(float)
-    for topic in topics:
-        for name, labels, value in samples_of_topic(topic):
-            if labels[:1] and labels[0][0] == "subscription":
-                continue
+    for name, labels, value in samples_of_topic(topic):
+        of_subscription = labels[:1] and labels[0][0] == "subscription"
+        if not of_subscription:
             total[name, labels] += value
+        elif name.startswith(_OWN):
+            total[name, labels[1:]] += value
     yield from (Sample(name, labels, value) for (name, labels), value in total.items())

@@ -1,7 +1,8 @@
 """Prometheus exposition under Pulsar's own names, so that the public dashboards find what they ask for.
 
-Built from statistics structs at scrape time; nothing is counted here. All families are gauges, the counters
-included, as the real broker declares them. Without topic level the same names carry only the namespace.
+Built from statistics structs at scrape time; nothing is counted here. Pulsar's families are gauges all, the
+counters included, as the real broker declares them. Without topic level the same names carry only the
+namespace.
 
 The format wants all samples of a family together, so a page is drawn in two passes: `Columns` takes the
 figures out of each topic's struct, which is let go, and then the families are written one after the other.
@@ -138,7 +139,7 @@ class Columns:
             self._rows.take(self._of_namespace(namespace), topic)
         else:
             self._rows.add(row, topic)
-        for name, labels, value in delayed_metrics.samples_of_namespace([topic]):
+        for name, labels, value in delayed_metrics.samples_of_namespace(topic):
             more = _text(dict(labels))
             rows, values = self._delayed.setdefault((name, more), (array("q"), array("d")))
             place = self._delayed_rows.setdefault((name, more, row), len(rows))
@@ -171,9 +172,11 @@ class Columns:
             for family, column in zip(SUBSCRIPTION_FAMILIES, self._subscriptions.values, strict=True):
                 samples = zip(self._subscriptions.labels, column, strict=True)
                 yield from _slices(family.name, family.help, samples)
-        for name, text in delayed_metrics.FAMILIES.items():
-            if any(key[0] == name for key in self._delayed):
-                yield from _slices(name, text, self._delayed_samples(name))
+        for name, text, kind, series in delayed_metrics.FAMILIES:
+            if any(key[0] in (name, *series) for key in self._delayed):
+                yield _head(name, text, kind)
+                for sample in series or (name,):
+                    yield from _sliced(_line(sample, *found) for found in self._delayed_samples(sample))
 
     def _delayed_samples(self, name: str) -> Iterator[tuple[str, float]]:
         for (family, labels), (rows, values) in self._delayed.items():
@@ -204,20 +207,32 @@ def _of_broker(columns: Columns, broker: BrokerStatistics) -> Iterator[str]:
 
 
 def _slices(name: str, text: str, samples: Iterable[tuple[str, float]]) -> Iterator[str]:
-    lines: list[str] = []
-    for line in _family(name, text, samples):
-        lines.append(line)
-        if len(lines) == LINES_MAX:
-            yield "".join(lines)
-            lines.clear()
-    yield "".join(lines)
+    yield from _sliced(_family(name, text, samples))
+
+
+def _sliced(lines: Iterable[str]) -> Iterator[str]:
+    taken: list[str] = []
+    for line in lines:
+        taken.append(line)
+        if len(taken) == LINES_MAX:
+            yield "".join(taken)
+            taken.clear()
+    yield "".join(taken)
 
 
 def _family(name: str, text: str, samples: Iterable[tuple[str, float]], kind: str = "gauge") -> Iterator[str]:
-    described = text.replace("\\", "\\\\").replace("\n", "\\n")
-    yield f"# HELP {name} {described}\n# TYPE {name} {kind}\n"
+    yield _head(name, text, kind)
     for labels, value in samples:
-        yield f"{name}{{{labels}}} {float(value)!r}\n" if labels else f"{name} {float(value)!r}\n"
+        yield _line(name, labels, value)
+
+
+def _head(name: str, text: str, kind: str) -> str:
+    described = text.replace("\\", "\\\\").replace("\n", "\\n")
+    return f"# HELP {name} {described}\n# TYPE {name} {kind}\n"
+
+
+def _line(name: str, labels: str, value: float) -> str:
+    return f"{name}{{{labels}}} {float(value)!r}\n" if labels else f"{name} {float(value)!r}\n"
 
 
 def _text(labels: dict[str, str]) -> str:

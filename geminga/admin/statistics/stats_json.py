@@ -190,7 +190,7 @@ def topic_json(
 ) -> Generator[int, None, Topic]:
     """One topic, returned; yields after every `ROWS_MAX` subscriptions, consumers and producers how many.
 
-    Its out-counters are the sums over its subscriptions.
+    Its out-counters are the sums over its subscriptions; an index that these share counts whole.
     """
     topic: Topic = _fill(Topic, source, publishers=[], subscriptions={})
     topic.deduplication_status = "Enabled" if source.is_deduplicated else "Disabled"
@@ -209,6 +209,8 @@ def topic_json(
             shown.consumers.append(_consumer(consumer))
             if (rows := rows + 1) % ROWS_MAX == 0:
                 yield ROWS_MAX
+    if source.delayed_index_bytes is not None:
+        topic.delayed_message_index_size_in_bytes = source.delayed_index_bytes
     return topic
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from geminga.broker.flow.statistics import BucketStatistics
     from geminga.managed_ledger.cursor.cursor import Cursor
     from geminga.managed_ledger.managed_ledger import ManagedLedger
-    from geminga.tracker.index.interface import DelayedDeliveryTracker
+    from geminga.tracker.index.interface import DelayedDeliveryTracker, LatenessCounts
 
 WINDOW_ENTRIES = 65_536
 """How far one look for entries that are not held back goes: one container of a bitmap, about 10 us."""
@@ -175,6 +175,10 @@ class DelayedEntries:
     def bucket_statistics(self) -> BucketStatistics | None:
         """Of an index of this subscription's own that keeps buckets."""
         return self.home.bucket_statistics() if self.home is not None else None
+
+    def lateness(self) -> LatenessCounts | None:
+        """None: nothing was held back yet."""
+        return self.tracker.lateness() if self.tracker is not None else None
 
     @property
     def policy(self) -> DelayPolicy:

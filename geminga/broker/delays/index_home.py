@@ -201,21 +201,28 @@ class IndexHome:
 
     # -- what it is ------------------------------------------------------------------------------------------
 
+    def memory_bytes(self) -> int:
+        """Of the index and of all views of it."""
+        return self.index.memory_bytes() + sum(view.own_bytes() for view in self.index.views)
+
     def bucket_statistics(self) -> BucketStatistics | None:
         """None: it keeps none."""
         keeper = self.keeper
         if keeper is None:
             return None
+        counts = keeper.operations.counts
         return BucketStatistics(
             buckets=len(keeper.stored) + keeper.waiting + 1,
             loaded=self._loaded(),
             stored_bytes=keeper.stored_bytes,
             operations=tuple(
                 BucketOperationStatistics(
-                    kind, counts.succeeded, counts.failed, counts.total_ms, tuple(counts.latencies)
+                    kind, done.succeeded, done.failed, done.total_ms, tuple(done.latencies)
                 )
-                for kind, counts in keeper.operations.counts.items()
+                for kind, done in counts.items()
             ),
+            sealed=counts["create"].succeeded,
+            merged=counts["merge"].succeeded,
         )
 
     def named_beyond(self, position: Position) -> dict[str, int]:

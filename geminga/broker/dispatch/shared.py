@@ -136,6 +136,8 @@ class SharedDispatcher(DelayingDispatcher):
         # All of them were to be sent before: none is asked for its time again.
         batch = self.admit(entries, scattered=True)
         self._share(batch, is_new=False)
+        if self.delayed.tracker is not None:
+            self.delayed.tracker.given_out()
         if len(batch.entries) < len(positions):
             # Some were acknowledged, are gone, or have to wait for the next read: the permits they were
             # counted for are free for others.

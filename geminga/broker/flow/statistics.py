@@ -70,6 +70,28 @@ class BucketStatistics(msgspec.Struct, frozen=True):
     """Rows in memory."""
     stored_bytes: int = 0
     operations: tuple[BucketOperationStatistics, ...] = ()
+    lost: Mapping[str, int] = {}
+    """Buckets by how their loss was found: start, load, verify or told."""
+    read_again: int = 0
+    """Messages whose times were read from the backlog once more, as a bucket that had them was lost."""
+    rebuilt: int = 0
+    """Buckets that were sealed out of those."""
+    sealed: int = 0
+    """All buckets that were sealed, without those that were merged out of others..."""
+    merged: int = 0
+    """...and these."""
+
+
+class LatenessStatistics(msgspec.Struct, frozen=True):
+    """How late a subscription's delayed messages were given out, since its index was opened."""
+
+    bounds_ms: tuple[int, ...]
+    counts: tuple[int, ...]
+    """How many were up to the i-th bound late and more than the one before; the last: later than all."""
+    early: int
+    """These are in none of the counts."""
+    total_ms: int
+    """Of those that were not early."""
 
 
 class TopicStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +117,7 @@ class TopicStatistics(msgspec.Struct, frozen=True, kw_only=True):
     subscriptions: Mapping[str, Any] = {}
     """By name: what `Subscription.statistics()` returns."""
     delayed_index_bytes: int | None = None
-    """Memory of the delayed index that the subscriptions share; None: each has its own."""
+    """Memory of the delayed index that the subscriptions share, with their views; None: each has its own."""
     delayed_buckets: BucketStatistics | None = None
     """Of the shared index; None: there is none, or it keeps no buckets."""
     entry_sizes: Classes = Classes()

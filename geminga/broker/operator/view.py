@@ -320,7 +320,7 @@ def _statistics_in_slices(topic: Topic) -> Generator[int, None, TopicStatistics]
         publishers=publishers,
         waiting_publishers=topic.producers.waiting_count,
         subscriptions=subscriptions,
-        delayed_index_bytes=None if shared is None else shared.index.memory_bytes(),
+        delayed_index_bytes=None if shared is None else shared.memory_bytes(),
         delayed_buckets=None if shared is None else shared.bucket_statistics(),
         entry_sizes=topic.entry_sizes.classes(),
         write_latencies=topic.write_latencies.classes(),

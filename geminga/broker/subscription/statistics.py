@@ -10,7 +10,7 @@ import msgspec
 from geminga.broker.dispatch.consumer import ConsumerStatistics
 from geminga.broker.dispatch.key_shared import KeySharedDispatcher
 from geminga.broker.dispatch.shared import SharedDispatcher
-from geminga.broker.flow.statistics import BucketStatistics
+from geminga.broker.flow.statistics import BucketStatistics, LatenessStatistics
 
 if TYPE_CHECKING:
     from geminga.broker.subscription.subscription import Subscription
@@ -60,6 +60,8 @@ class SubscriptionStatistics(msgspec.Struct, frozen=True, kw_only=True):
     last_expire_timestamp: int = 0
     delayed_buckets: BucketStatistics | None = None
     """Of an index of its own that keeps buckets."""
+    delayed_lateness: LatenessStatistics | None = None
+    """None: nothing was held back yet."""
     is_replicated: bool = False
     dispatch_throttled_msg_events_by_subscription_limit: int = 0
     dispatch_throttled_bytes_events_by_subscription_limit: int = 0
@@ -102,6 +104,7 @@ def _statistics_of(subscription: Subscription, consumers: list[ConsumerStatistic
     index = None if subscription.ignores_delays else subscription.delayed
     delayed = len(index) if index is not None else 0
     backlog = cursor.backlog_entries()
+    lateness = index.lateness() if index is not None else None
     messages, throughput, redelivered, acks, chunks = subscription.rates
     return SubscriptionStatistics(
         name=subscription.name,
@@ -139,6 +142,7 @@ def _statistics_of(subscription: Subscription, consumers: list[ConsumerStatistic
         total_msg_expired=subscription.expiry.total,
         last_expire_timestamp=subscription.expiry.last_ms,
         delayed_buckets=index.bucket_statistics() if index is not None else None,
+        delayed_lateness=LatenessStatistics(*lateness) if lateness is not None else None,
         dispatch_throttled_msg_events_by_subscription_limit=subscription.throttle.waits.own_messages,
         dispatch_throttled_bytes_events_by_subscription_limit=subscription.throttle.waits.own_bytes,
         dispatch_throttled_msg_events_by_topic_limit=subscription.throttle.waits.topic_messages,

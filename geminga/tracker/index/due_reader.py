@@ -15,13 +15,24 @@ from pyroaring import BitMap
 
 from geminga.tracker.format.rows import ENTRY_BITS, ENTRY_MASK, Integers, Rows, code_of
 from geminga.tracker.index.due_rows import DueBatch, are_among, codes_of, members_of
+from geminga.tracker.index.lateness import Lateness
 from geminga.tracker.index.membership import Membership
 
 
 class DueReader:
     """`unread` counts the rows from the present one on, without those that were `dropped`."""
 
-    __slots__ = ("_wanted", "batch", "behind", "dropped", "row", "unread")
+    __slots__ = (
+        "_behind_ms",
+        "_wanted",
+        "batch",
+        "behind",
+        "dropped",
+        "given_ms",
+        "lateness",
+        "row",
+        "unread",
+    )
 
     def __init__(self, last_batch: DueBatch) -> None:
         self.batch = last_batch
@@ -31,8 +42,13 @@ class DueReader:
         """Of the unread rows: what is not wanted any more."""
         self.behind = Membership()
         """Due, but its batch is gone."""
+        self._behind_ms = 0
+        """When the last of these was due, which is all that is known of their times."""
         self._wanted: NDArray[np.bool_] | None = None
         """Which rows of the present batch are not dropped; None: not known yet."""
+        self.given_ms: list[Integers] = []
+        """The times of what was read and is not counted in `lateness` yet, a column for each read."""
+        self.lateness = Lateness()
 
     @property
     def count(self) -> int:
@@ -81,9 +97,11 @@ class DueReader:
         start, end = self.row, min(self.row + count_max, len(codes))
         if times_ms.item(end - 1) > limit_ms:
             end = start + int(times_ms[start:end].searchsorted(limit_ms, "right"))
-        found = codes[start:end]
+        found, given_ms = codes[start:end], times_ms[start:end]
         if self.dropped.ledgers:
-            found = found[self._wanted_rows()[start:end]]
+            wanted = self._wanted_rows()[start:end]
+            found, given_ms = found[wanted], given_ms[wanted]
+        self.given_ms.append(given_ms)
         self.unread -= len(found)
         self.row = end
         if end == len(codes):
@@ -106,6 +124,7 @@ class DueReader:
         taken = list(islice(self.behind.positions_from(0, 0), count_max))
         if taken:
             self.behind.discard_up_to(*taken[-1])
+            self.given_ms.append(np.full(len(taken), self._behind_ms, np.int64))
         return np.array([code_of(*place) for place in taken], np.int64)
 
     def fall_behind(self, batch: DueBatch) -> None:
@@ -118,7 +137,14 @@ class DueReader:
             if dropped is not None:
                 members[ledger_id] = members[ledger_id] - dropped
         self.unread -= self.behind.add_all(members)
+        self._behind_ms = batch.rows.times_ms.item(-1)
         self.next_batch()
+
+    def count_lateness(self, now_ms: int) -> None:
+        """What was read before is given out now."""
+        for due_ms in self.given_ms:
+            self.lateness.note(due_ms, now_ms)
+        self.given_ms.clear()
 
     def place_among(self, batches: Sequence[DueBatch]) -> tuple[int, int]:
         """Which of these is read next, and its row; one past the last if all have been read."""

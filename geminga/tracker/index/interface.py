@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pyroaring import BitMap
 
@@ -20,6 +20,18 @@ NOT_DELAYED_MS = -1
 """What to pass for an entry that carries no delivery time; `add` refuses it, and learns that not all are
 delayed.
 """
+
+
+class LatenessCounts(NamedTuple):
+    """Of delayed messages that were given out. `counts[i]`: how many were up to the i-th bound late and more
+    than the one before, the last one all that were later; those that came early are in none of them.
+    """
+
+    bounds_ms: tuple[int, ...]
+    counts: tuple[int, ...]
+    early: int
+    total_ms: int
+    """Of those that were not early."""
 
 
 class DelayedDeliveryTracker(Protocol):
@@ -67,6 +79,16 @@ class DelayedDeliveryTracker(Protocol):
         read in the order of the topic (Pulsar returns a sorted set). Hot: called in every round of a
         dispatcher.
         """
+        ...
+
+    def given_out(self) -> None:
+        """What `take_due` has returned is with consumers now, or as good as: how late it was is counted. Hot
+        too, and next to nothing for a batch of any size.
+        """
+        ...
+
+    def lateness(self) -> LatenessCounts:
+        """How late what was given out was, since this tracker was opened."""
         ...
 
     def next_due_ms(self) -> int | None:

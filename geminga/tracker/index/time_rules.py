@@ -58,6 +58,11 @@ class TimeRules:
         self.due_slack_ms = 0 if self.strict else self.slack_ms - self._last_ms
         """A kept time up to now + this is due."""
 
+    @property
+    def middle_ms(self) -> int:
+        """From a kept time to the middle of those that are kept so."""
+        return (self._last_ms - 2 * self._round_up_ms) // 2
+
     def kept_ms(self, deliver_at_ms: int) -> int:
         """The time by which the index keeps it."""
         return (min(deliver_at_ms, FAR_MS) + self._round_up_ms) & self._mask

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from pyroaring import BitMap
@@ -19,11 +19,16 @@ from geminga.tracker.format.rows import Integers, Rows, code_of
 from geminga.tracker.index.due_reader import DueReader
 from geminga.tracker.index.due_rows import DueBatch, members_of
 from geminga.tracker.index.fixed_delay import FixedDelay
+from geminga.tracker.index.interface import LatenessCounts
+from geminga.tracker.index.lateness import LATENESS_BOUNDS_MS
 from geminga.tracker.index.membership import Membership
 from geminga.tracker.index.open_column import NEVER_MS
 
 if TYPE_CHECKING:
     from geminga.tracker.index.index import DelayedIndex
+
+GIVEN_COLUMNS_MAX: Final = 64
+"""Reads whose lateness is counted together at most: they keep what they were read from in memory."""
 
 
 class View:
@@ -179,6 +184,8 @@ class View:
 
     def take_due(self, count_max: int) -> array[int]:
         due = self.due
+        if len(due.given_ms) > GIVEN_COLUMNS_MAX:
+            self.given_out()
         limit_ms = self._now_ms() + self._rules.due_slack_ms
         if due.behind.ledgers:
             return self._take_on(due.read_behind(count_max), count_max, limit_ms)
@@ -202,6 +209,14 @@ class View:
                 self._fixed.reset()
                 self.is_plain = False
         return _column(np.concatenate(parts))
+
+    def given_out(self) -> None:
+        if self.due.given_ms:
+            self.due.count_lateness(self._now_ms() - self._rules.middle_ms)
+
+    def lateness(self) -> LatenessCounts:
+        lateness = self.due.lateness
+        return LatenessCounts(LATENESS_BOUNDS_MS, tuple(lateness.counts), lateness.early, lateness.total_ms)
 
     def next_due_ms(self) -> int | None:
         if not len(self):
@@ -383,8 +398,11 @@ class View:
         return self.index.members.count - self.passed.count + self.due.count
 
     def memory_bytes(self) -> int:
-        own = self.passed.memory_bytes() + self.due.memory_bytes()
-        return own + self.index.memory_bytes() // max(1, len(self.index.views))
+        return self.own_bytes() + self.index.memory_bytes() // max(1, len(self.index.views))
+
+    def own_bytes(self) -> int:
+        """Of this view, without the index."""
+        return self.passed.memory_bytes() + self.due.memory_bytes()
 
     # -- the end ---------------------------------------------------------------------------------------------
 

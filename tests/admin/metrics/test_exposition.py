@@ -37,6 +37,8 @@ def subscription(**values: object) -> SimpleNamespace:
             "msg_throughput_out": 0.0,
             "msg_backlog": 0,
             "delayed_message_index_size_in_bytes": 0,
+            "delayed_buckets": None,
+            "delayed_lateness": None,
             "is_durable": True,
             "is_replicated": False,
             **values,
