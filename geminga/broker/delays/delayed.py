@@ -51,6 +51,10 @@ def _no() -> bool:
     return False
 
 
+def _not_counted(entries: Sequence[Entry]) -> None:
+    pass
+
+
 def _nowhere(ledger_id: int, entry_id: int) -> bool:
     return False
 
@@ -111,6 +115,7 @@ class DelayedEntries:
         "is_opening",
         "is_out",
         "is_unknown",
+        "on_looked_up",
         "out_of",
         "overrides",
         "start_soon",
@@ -147,6 +152,8 @@ class DelayedEntries:
         """While an index that was found at a start is being read: whether it may yet say when entries of this
         ledger are due. `read_again` is called for each range of ledgers when that is settled.
         """
+        self.on_looked_up: Callable[[Sequence[Entry]], None] = _not_counted
+        """Hears of entries with a delivery time that were read: new ones, or perhaps once more."""
         self.home: OwnIndex | None = None
         """What keeps the tracker's index, where it is this subscription's own."""
         self.overrides: Mapping[int, int] = {}
@@ -269,6 +276,7 @@ class DelayedEntries:
 
         The tracker must be open.
         """
+        self.on_looked_up(entries)
         tracker = self.tracker
         assert tracker is not None
         held: set[Position] = set()

@@ -6,7 +6,7 @@ This module imports numpy by way of the index, so it is imported when the first 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 import trio
@@ -15,6 +15,7 @@ from geminga.broker.delays.settings import DelaySettings
 from geminga.broker.flow.statistics import BucketOperationStatistics, BucketStatistics
 from geminga.clock import Clock
 from geminga.errors import GemingaError, ServiceNotReady
+from geminga.managed_ledger.chain.entry import Entry
 from geminga.managed_ledger.cursor.cursor import Cursor
 from geminga.managed_ledger.managed_ledger import ManagedLedger
 from geminga.position import LATEST, Position
@@ -212,7 +213,7 @@ class IndexHome:
             return None
         counts = keeper.operations.counts
         return BucketStatistics(
-            buckets=len(keeper.stored) + keeper.waiting + 1,
+            buckets=len(keeper.stored) + keeper.waiting + len(self.index.feed.tails),
             loaded=self._loaded(),
             stored_bytes=keeper.stored_bytes,
             operations=tuple(
@@ -221,18 +222,26 @@ class IndexHome:
                 )
                 for kind, done in counts.items()
             ),
-            sealed=counts["create"].succeeded,
+            lost={str(how): count for how, count in keeper.buckets.losses.items()},
+            read_again=keeper.buckets.read_again,
+            rebuilt=keeper.buckets.rebuilt,
+            sealed=keeper.buckets.sealed,
             merged=counts["merge"].succeeded,
         )
 
+    def count_read_again(self, entries: Sequence[Entry]) -> None:
+        """These entries with a delivery time, ascending, were read; of most indexes nothing was ever lost."""
+        if self.keeper is not None and self.keeper.buckets.has_lost:
+            self.keeper.buckets.count_read_again([code_of(*entry.position) for entry in entries])
+
     def named_beyond(self, position: Position) -> dict[str, int]:
         """The durable properties that name something of the index, without buckets that end before this
-        position's ledger.
+        position or with it.
         """
         if self.owner is None:
             return {}
         stored = self.keeper.stored if self.keeper is not None else ()
-        passed = {bucket.key for bucket in stored if bucket.end_ledger < position.ledger_id}
+        passed = {bucket.key for bucket in stored if place_of(bucket.last_code) <= position}
         return {key: found for key, found in self.owner.properties().items() if key not in passed}
 
     @property

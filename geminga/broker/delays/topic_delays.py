@@ -135,6 +135,7 @@ class TopicDelays:
         """A subscription's tracker: an index of its own, or a view of the shared one."""
         await _import_home()
         home = await self._open_shared() if self.settings.is_shared else await self._open_own(delayed)
+        delayed.on_looked_up = home.count_read_again
         delayed.overrides = home.overrides.times_ms if home.overrides is not None else {}
         view = home.index.open_view(
             wake=delayed.wake,

@@ -65,7 +65,7 @@ class BucketStatistics(msgspec.Struct, frozen=True):
     """A delayed index that keeps buckets on the bookie."""
 
     buckets: int = 0
-    """The one that is not sealed yet counts too."""
+    """What grows and is not sealed yet counts too."""
     loaded: int = 0
     """Rows in memory."""
     stored_bytes: int = 0

@@ -52,6 +52,8 @@ class BucketSet:
         self.sealed = 0
         self.rebuilt = 0
         """How many were sealed, and of these how many have messages of what was lost."""
+        self.read_again = 0
+        """How many of their messages were looked up in the backlog."""
         self._lost: deque[tuple[int, int]] = deque(maxlen=LOST_MAX)
         """What the buckets that were lost last spanned."""
         self._owner = owner
@@ -197,6 +199,16 @@ class BucketSet:
     def count_lost(self, how: LostBy, first_code: int, last_code: int) -> None:
         self.losses[how] += 1
         self._lost.append((first_code, last_code))
+
+    @property
+    def has_lost(self) -> bool:
+        return bool(self._lost)
+
+    def count_read_again(self, codes: Sequence[int]) -> None:
+        """These delayed messages, ascending, were looked up in the backlog: count what a lost bucket had."""
+        near = [(first, last) for first, last in self._lost if first <= codes[-1] and codes[0] <= last]
+        if near:
+            self.read_again += sum(any(first <= code <= last for first, last in near) for code in codes)
 
     def count_sealed(self, bucket: StoredBucket) -> None:
         self.sealed += 1
