@@ -36,7 +36,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "metrics-page-in-one-slice",
         "geminga/admin/metrics/exposition.py",
-        "        if len(lines) == LINES_MAX:\n",
+        "        if len(taken) == LINES_MAX:\n",
         "        if False:\n",
         ("tests/admin/metrics/test_exposition.py",),
         "how many lines are written between two checkpoints",

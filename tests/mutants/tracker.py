@@ -10,6 +10,9 @@ INDEX = "geminga/tracker/index/index.py"
 BOUNDS = "tests/tracker/index/test_index_bounds.py::"
 BUCKET_FORMAT = "geminga/tracker/format/bucket_format.py"
 BUCKET_FORMAT_TESTS = "tests/tracker/format/test_bucket_format.py::"
+LATENESS = "geminga/tracker/index/lateness.py"
+LATENESS_TESTS = "tests/tracker/index/test_lateness.py::"
+TOPIC_DELAYS_TESTS = "tests/broker/delays/test_topic_delays.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -125,5 +128,45 @@ MUTANTS: tuple[Mutant, ...] = (
         "            pass",
         (BUCKET_FORMAT_TESTS + "test_a_directory_says_which_of_its_pieces_each_is",),
         "that pieces of a directory with other numbers are refused",
+    ),
+    Mutant(
+        "lateness-counted-when-taken",
+        "geminga/tracker/index/view.py",
+        "if len(due.given_ms) > GIVEN_COLUMNS_MAX:",
+        "if True:",
+        (LATENESS_TESTS + "test_it_counts_when_it_is_given_out_not_when_it_is_taken",),
+        "at which moment a delayed message counts as given out",
+    ),
+    Mutant(
+        "lateness-early-among-the-first-class",
+        LATENESS,
+        'due_ms.searchsorted(now_ms, "right")',
+        "len(due_ms)",
+        (LATENESS_TESTS + "test_as_if_each_was_counted",),
+        "that what comes early is in no class",
+    ),
+    Mutant(
+        "lateness-class-without-its-bound",
+        LATENESS,
+        "due_ms.searchsorted(now_ms - _ENDS)",
+        'due_ms.searchsorted(now_ms - _ENDS, "right")',
+        (LATENESS_TESTS + "test_as_if_each_was_counted",),
+        "that a class includes its bound",
+    ),
+    Mutant(
+        "lateness-by-the-kept-time",
+        "geminga/tracker/index/view.py",
+        "self._now_ms() - self._rules.middle_ms",
+        "self._now_ms()",
+        (LATENESS_TESTS + "test_times_that_are_kept_less_exactly_count_as_their_middle",),
+        "that rounding makes a strict delivery no earlier than it is",
+    ),
+    Mutant(
+        "index-keeps-what-a-gone-laggard-needed",
+        "geminga/broker/delays/topic_delays.py",
+        "        self.shared.index.trim_passed()\n",
+        "",
+        (TOPIC_DELAYS_TESTS + "test_what_only_the_last_laggard_needed_goes_when_it_unsubscribes",),
+        "that buckets go with the subscription that needed them last",
     ),
 )

@@ -320,8 +320,14 @@ async def test_a_bucket_that_is_lost_while_running_is_read_again(
         assert home is not None
         assert home.keeper is not None
         home.keeper.buckets.lose(home.keeper.stored[1], CorruptData("as if"), "load")
-        assert len(subscriptions[0].delayed) < 110
+        missing = 110 - len(subscriptions[0].delayed)
+        assert missing > 0
         await until(lambda: all(len(subscription.delayed) == 110 for subscription in subscriptions))
+        await until(lambda: (found := home.bucket_statistics()) is not None and found.rebuilt)
+        counts = home.bucket_statistics()
+        assert counts is not None
+        assert counts.lost == {"start": 0, "load": 1, "verify": 0, "told": 0}
+        assert (counts.read_again, counts.rebuilt) == (missing, 1)
         await trio.sleep(6)
         for client in clients:
             assert client.positions == positions
