@@ -35,8 +35,11 @@ KINDS = {
         "delayedDeliveryTickTimeMillis": "1000",
         "delayedDeliverySharedIndexEnabled": "false",
     },
+    "by-namespace": {"exposeTopicLevelMetricsInPrometheus": "false"},
 }
-"""One index for all subscriptions, and delivery in time; an index for each, and up to a second early."""
+"""One index for all subscriptions, and delivery in time; an index for each, and up to a second early; a page
+that names no topic.
+"""
 PREFIX = "pulsar_delayed_message_index_"
 BUCKET_KEY = "#pulsar.internal.delayed.bucket_"
 SHARED = pytest.mark.parametrize("process", ["shared"], indirect=True, scope="module")
@@ -65,8 +68,10 @@ def client(process: BrokerProcess, make_client: Make) -> pulsar.Client:
     return make_client(process.endpoints.service_url)
 
 
-def scrape(web: Admin, topic: str) -> tuple[Page, dict[str, str]]:
-    """A topic's samples by name and labels but for those that all have, and the type of each family."""
+def scrape(web: Admin, topic: str | None) -> tuple[Page, dict[str, str]]:
+    """A topic's samples, or those without one, by name and labels but for those that all have; and the type
+    of each family.
+    """
     answer = web.get("/metrics")
     assert answer.status == 200
     found: Page = {}
@@ -82,7 +87,7 @@ def scrape(web: Admin, topic: str) -> tuple[Page, dict[str, str]]:
     return found, kinds
 
 
-def metrics(web: Admin, topic: str) -> Page:
+def metrics(web: Admin, topic: str | None) -> Page:
     return scrape(web, topic)[0]
 
 
@@ -310,3 +315,18 @@ def test_an_index_of_its_own_is_the_subscriptions_and_summed_up_for_the_topic(
     named = named_buckets(web, topic)
     assert not set(named["a"].values()) & set(named["b"].values())
     assert [len(named[owner]) for owner in "ab"] == by_owner
+
+
+@pytest.mark.parametrize("process", ["by-namespace"], indirect=True, scope="module")
+def test_without_topics_a_page_has_the_sums_over_a_namespace(
+    client: pulsar.Client, web: Admin, topic: str
+) -> None:
+    for each in (topic, f"{topic}-b"):
+        subscribed(client, each, "s", "t")
+        publish(client, each, 110)
+    sealed = ("geminga_delayed_buckets_sealed_total", "")
+    found = eventually(lambda: (p := metrics(web, None)).get(sealed, 0) >= 10 and p)
+    assert found[f"{PREFIX}bucket_total", ""] == 12
+    assert found["geminga_delayed_lateness_ms_count", ""] == 0
+    assert found["geminga_delayed_lateness_ms_bucket", "le=20"] == 0
+    assert not any("subscription=" in labels for name, labels in found if "delayed" in name)
