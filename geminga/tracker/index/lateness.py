@@ -35,8 +35,7 @@ class Lateness:
         class ends are looked up, not each message: some 10 us, whatever their number.
         """
         if len(due_ms) <= _FEW:
-            for at_ms in due_ms.tolist():
-                self._note_one(now_ms - at_ms)
+            self._note_few(due_ms.tolist(), now_ms)
             return
         places = due_ms.searchsorted(now_ms - _ENDS).tolist()
         on_time = int(due_ms.searchsorted(now_ms, "right"))
@@ -44,6 +43,16 @@ class Lateness:
         self.total_ms += now_ms * on_time - int(due_ms[:on_time].sum())
         for number, (start, end) in enumerate(pairwise((0, *places, on_time))):
             self.counts[_LAST - number] += end - start
+
+    def _note_few(self, due_ms: list[int], now_ms: int) -> None:
+        if due_ms and due_ms[-1] <= now_ms:
+            least = bisect_left(LATENESS_BOUNDS_MS, now_ms - due_ms[-1])
+            if least == bisect_left(LATENESS_BOUNDS_MS, now_ms - due_ms[0]):
+                self.counts[least] += len(due_ms)
+                self.total_ms += now_ms * len(due_ms) - sum(due_ms)
+                return
+        for at_ms in due_ms:
+            self._note_one(now_ms - at_ms)
 
     def _note_one(self, late_ms: int) -> None:
         if late_ms < 0:
