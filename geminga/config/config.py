@@ -164,7 +164,7 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
     delayed_delivery_min_index_count_per_bucket: Annotated[int, Meta(ge=1, le=_INT64_MAX)] = 50_000
     delayed_delivery_max_time_step_per_bucket_snapshot_segment_seconds: Positive = 300
     delayed_delivery_max_indexes_per_bucket_snapshot_segment: Limit = 5_000  # -1 (or 0): no limit
-    delayed_delivery_max_num_buckets: Limit = -1  # -1 (or 0): never merged
+    delayed_delivery_max_num_buckets: Limit = -1  # -1 (or 0): merged above 2,000
     # Not Pulsar's: one index for all subscriptions of a topic (docs/delayed-delivery.md).
     delayed_delivery_shared_index_enabled: bool = True
 
