@@ -6,6 +6,8 @@ from tests.mutants.mutant import Mutant
 
 PAGE = "geminga/admin/metrics/page.py"
 PAGE_TESTS = ("tests/admin/metrics/test_page.py",)
+PARTS = "geminga/tracker/index/composition.py"
+PARTS_TESTS = ("tests/tracker/index/test_composition.py",)
 EYES_TESTS = ("tests/tracker/index/test_eyes.py",)
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -56,5 +58,21 @@ MUTANTS: tuple[Mutant, ...] = (
         "",
         EYES_TESTS,
         "that a decoded segment counts once",
+    ),
+    Mutant(
+        "parts-count-what-is-passed",
+        PARTS,
+        "left = BitMap(tracked) if passed is None else tracked - passed",
+        "left = BitMap(tracked)",
+        PARTS_TESTS,
+        "that a part counts what waits for the view that was asked for",
+    ),
+    Mutant(
+        "parts-count-a-rescheduled-message-twice",
+        PARTS,
+        "                left -= claimed\n",
+        "",
+        PARTS_TESTS,
+        "that a position is in one part",
     ),
 )

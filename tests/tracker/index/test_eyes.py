@@ -147,6 +147,29 @@ def test_spread_segments_fit_into_the_classes_whatever_width_is_asked_for() -> N
         assert all(abs(found.positions - share) < share / 2 + 40 for found in classes[1:-1])
 
 
+def test_a_histogram_of_many_buckets_over_a_year_counts_everything_once() -> None:
+    """Whatever width is asked for: the work is that of the buckets' columns, and of 1,000 classes each."""
+    frozen: list[Frozen] = []
+    year_ms, rows = 365 * 86_400_000, 200
+    settings = IndexSettings(tick_ms=1, strict=True, exact=True, indexes_min=rows)
+    index = DelayedIndex(HandClock(), settings, frozen.append)
+    view, chance = index.open_view(), random.Random(3)
+    for ledger_id in range(1, 101):
+        view.add_many(ledger_id, range(rows), [chance.randrange(1, year_ms) for _ in range(rows)])
+        index.freeze()
+        for piece in frozen:
+            encoded = encode_bucket(ledger_id, ledger_id, piece.rows, 300_000, 5000)
+            index.sealed(piece, StoredBucket(1000 + ledger_id, decode_directory(encoded.directory), 1))
+        frozen.clear()
+    looked = []
+    for width_ms in (1, 60_000, 86_400_000):
+        drawing = Histogram(view, width_ms, 1000)
+        looked.append(sum([*drawing.look(), *drawing.count({})]))
+        assert sum(found.positions for found in drawing.classes()) == 100 * rows
+        assert len(drawing.classes()) <= 1000
+    assert max(looked) <= 100 * (1000 + 2 * eyes.COLUMNS_COST + rows)
+
+
 def test_no_look_at_many_rows_is_longer_than_a_slice() -> None:
     view = DelayedIndex(HandClock(), IndexSettings(exact=True, indexes_min=200_000)).open_view()
     for ledger_id in range(1, 4):
