@@ -75,4 +75,12 @@ MUTANTS: tuple[Mutant, ...] = (
         PARTS_TESTS,
         "that a position is in one part",
     ),
+    Mutant(
+        "not-read-forgets-the-rest",
+        "geminga/broker/operator/delayed_unread.py",
+        "    elif left:\n",
+        "    elif False:\n",
+        ("tests/broker/operator/test_delayed_view.py",),
+        "that nothing is said to wait for nothing where no consumer is connected",
+    ),
 )

@@ -44,6 +44,8 @@ class DelayedRoutes:
         router.add("GET", f"{ROOT}/why/{{ledger}}/{{entry}}", self.why)
         router.add("GET", f"{ROOT}/buckets", self.buckets)
         router.add("GET", f"{ROOT}/buckets/{{ledger}}", self.bucket)
+        router.add("GET", f"{ROOT}/show/{{bucket}}", self.show)
+        router.add("GET", f"{ROOT}/show/{{bucket}}/messages", self.show_messages)
         router.add("POST", f"{ROOT}/adopt", self.adopt, large_body=True)
         router.add("POST", f"{ROOT}/cancel", self.cancel)
         router.add("POST", f"{ROOT}/expedite", self.expedite)
@@ -82,6 +84,18 @@ class DelayedRoutes:
         if found is None:
             raise NotFound("there is no such bucket")
         return Response(200, found, "application/octet-stream")
+
+    async def show(self, request: Request) -> Response:
+        """What a bucket holds, by its ledger (`45`) or its range (`10-11`)."""
+        name = request.parameters["bucket"]
+        return json_response(await self._view.bucket(topic_of(request), subscription_of(request), name))
+
+    async def show_messages(self, request: Request) -> Response:
+        name = request.parameters["bucket"]
+        start = _number(request.query.get("start", "0"), "start")
+        limit = _number(request.query.get("limit", "100"), "limit", lowest=1, highest=PAGE_MAX)
+        rows = await self._view.bucket_rows(topic_of(request), subscription_of(request), name, start, limit)
+        return json_response(rows)
 
     async def adopt(self, request: Request) -> Response:
         """Body: a bundle of buckets."""

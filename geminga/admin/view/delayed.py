@@ -1,7 +1,7 @@
 """What the admin API needs of the delayed indexes; `geminga.broker.operator.delayed_view` implements it.
 
 Every method raises `TopicNotFound` or `SubscriptionNotFound` if there is no such thing. Times are ms since
-1970.
+1970. A partitioned topic is taken whole, but for `adopt`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from typing import Protocol
 
 from geminga.broker.operator.delayed_statistics import (
     AdoptedBuckets,
+    BucketContent,
     BucketInfo,
+    BucketRows,
     CancelResult,
     DelayedPage,
     DelayedSummary,
@@ -31,7 +33,7 @@ class DelayedView(Protocol):
 
     async def histogram(self, topic: TopicName, subscription: str, width_ms: int) -> DueHistogram:
         """By due time, without empty classes. At most 1,000: `width_ms` is doubled as often as that takes,
-        and the answer says what it has become.
+        and the answer says what it has become, and what is not read yet and so not in it.
         """
         ...
 
@@ -48,7 +50,21 @@ class DelayedView(Protocol):
     async def buckets(
         self, topic: TopicName, subscription: str
     ) -> Iterator[tuple[BucketInfo, Iterator[SegmentInfo]]]:
-        """In the order of their ledgers, each without its segments, and these. As they are when taken."""
+        """The parts of the index, partition by partition and in the order of their ledgers, and the ranges
+        that it does not have yet; each without its segments, and these. As they are when taken.
+        """
+        ...
+
+    async def bucket(self, topic: TopicName, subscription: str, name: str) -> BucketContent:
+        """One that is on the bookie, by its own ledger (`45`) or its range (`10-11`), read now.
+        `NoSuchBucket`; `Unreadable`: it is damaged.
+        """
+        ...
+
+    async def bucket_rows(
+        self, topic: TopicName, subscription: str, name: str, start: int, count_max: int
+    ) -> BucketRows:
+        """Its rows by due time, from row number `start` on; errors as `bucket`."""
         ...
 
     async def bucket_entries(self, topic: TopicName, subscription: str, ledger_id: int) -> bytes | None:

@@ -312,6 +312,16 @@ class DelayedEntries:
         """
         return not (self.is_opening or self._again or self._early or self._left_out)
 
+    @property
+    def lost_ranges(self) -> Sequence[LedgerRange]:
+        """What is to be read again: in order, the first one perhaps read in part."""
+        return self._again
+
+    @property
+    def left_out_ranges(self) -> Sequence[LedgerRange]:
+        """What is to be read again when the index has room."""
+        return self._left_out
+
     def due_ms(self, entry: Entry) -> int:
         """When an entry is due, 0 if it has no time: as it was sent, or as it was changed. Its metadata must
         be at hand.

@@ -1,19 +1,37 @@
-"""What an operator may see of the delayed indexes and change in them; `admin/view/delayed.py` says it all."""
+"""What an operator may see of the delayed indexes and change in them; `admin/view/delayed.py` says it all.
+
+A partitioned topic is taken whole: what is counted is added up, and a message or a bucket is looked for in
+the partition that has its ledger, as the broker gives each ledger id once.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import trio
 
 from geminga.broker.dispatch.shared import SharedDispatcher
-from geminga.broker.flow.slices import in_slices
+from geminga.broker.operator import delayed_content
+from geminga.broker.operator.delayed_content import NoSuchBucket, find_bucket
+from geminga.broker.operator.delayed_looks import (
+    CLASSES_MAX,
+    ListedPart,
+    Looked,
+    bucket_rows_of,
+    due_ms_of,
+    due_times_of,
+    histogram_of,
+    places_of,
+    summary_of,
+    why_not_read,
+)
 from geminga.broker.operator.delayed_statistics import (
     AdoptedBuckets,
-    BucketInfo,
+    BucketContent,
+    BucketRows,
     CancelResult,
     DelayedMessage,
     DelayedPage,
@@ -21,33 +39,18 @@ from geminga.broker.operator.delayed_statistics import (
     DueCount,
     DueHistogram,
     NotCancelled,
-    SegmentInfo,
     WhyNotDelivered,
 )
+from geminga.broker.operator.delayed_unread import capacity, holds_back
 from geminga.chaos.bucket_damage import Damage, damage_bucket
-from geminga.errors import NotAllowed, PeerError, ProtocolError, StorageError
-from geminga.limits import MIB
-from geminga.managed_ledger.chain.ledger_reads import reached
+from geminga.errors import NotAllowed, PeerError, SubscriptionNotFound
 from geminga.position import Position
-from geminga.wire.message_metadata import peek
 
 if TYPE_CHECKING:
-    from geminga.broker.delays.index_home import IndexHome
     from geminga.broker.subscription.subscription import Subscription
     from geminga.broker.topic.topics import Topics
-    from geminga.managed_ledger.chain.entry import Entry
     from geminga.names import TopicName
-    from geminga.tracker.format.rows import Rows
     from geminga.tracker.format.stored_bucket import StoredBucket
-    from geminga.tracker.index.interface import DelayedDeliveryTracker
-    from geminga.tracker.index.sources import Bucket
-
-
-CLASSES_MAX = 1000
-READ_AT_ONCE = 20
-"""Entries that are read for nothing but their times, ..."""
-READ_BYTES = 4 * MIB
-"""... and what they may take."""
 
 
 class BeingRead(PeerError):
@@ -62,76 +65,6 @@ class NotDelayed(PeerError):
     http_status = 404
 
 
-def _due_ms(subscription: Subscription, entry: Entry) -> int | None:
-    """When an entry is due: as it was sent, or as it was changed. None: its metadata cannot be read."""
-    try:
-        entry.peek = entry.peek or peek(entry.body)
-    except ProtocolError:
-        return None
-    return subscription.delayed.due_ms(entry)
-
-
-def _capacity(subscription: Subscription) -> str:
-    consumers = subscription.consumers
-    if not consumers:
-        return "no consumer is connected"
-    able = sum(consumer.capacity() > 0 for consumer in consumers)
-    return f"{able} of {len(consumers)} connected consumers have permits"
-
-
-def _pending(subscription: Subscription) -> int:
-    """Entries that are with its consumers."""
-    if isinstance(dispatcher := subscription.dispatcher, SharedDispatcher):
-        return sum(len(entries) for c in dispatcher.consumers for entries in c.pending.ledgers.values())
-    if not subscription.consumers:
-        return 0
-    cursor, ledger = subscription.cursor, subscription.topic.ledger
-    ledger_id, entry_id = cursor.read_position
-    unread = ledger.count_between(Position(ledger_id, entry_id - 1), ledger.last_confirmed)
-    return max(subscription.backlog() - unread, 0)
-
-
-def _holds_back(subscription: Subscription) -> bool:
-    """Whether its consumers are, or were last, or may yet be, of a type that waits for due times."""
-    return subscription.dispatcher is None or isinstance(subscription.dispatcher, SharedDispatcher)
-
-
-async def _due(tracker: DelayedDeliveryTracker | None) -> tuple[int, int | None]:
-    """How many of those that wait are due, and when the first one is."""
-    if tracker is None or not len(tracker):
-        return 0, None
-    from geminga.tracker.index import eyes
-    from geminga.tracker.index.view import View
-
-    assert isinstance(tracker, View)
-    return await in_slices(eyes.due_now(tracker))
-
-
-def _segments(bucket: Bucket) -> Iterator[SegmentInfo]:
-    for number in range(bucket.segments):
-        yield SegmentInfo(
-            number=number,
-            first_due_ms=int(bucket.min_ms[number]),
-            last_due_ms=int(bucket.max_ms[number]),
-            messages=int(bucket.counts[number]),
-            bytes=int(bucket.sizes_bytes[number]),
-            is_loaded=number < bucket.next_segment or number in bucket.loaded,
-        )
-
-
-async def _decoded(
-    home: IndexHome, named: list[tuple[StoredBucket, int]]
-) -> dict[tuple[StoredBucket, int], Rows]:
-    """Those segments on the bookie that can be read: some hundred microseconds for each on the loop."""
-    found = {}
-    for stored, number in named:
-        with contextlib.suppress(StorageError):  # the broker finds that out by itself
-            entry = await home.store.read_segment(stored, number)
-            found[stored, number] = stored.directory.decode_segment(number, entry)
-        await trio.lowlevel.checkpoint()
-    return found
-
-
 class DelayedOperator:
     """Loads topics if need be."""
 
@@ -139,116 +72,109 @@ class DelayedOperator:
         self._topics = topics
         self._allows_damage = allows_damage
 
-    async def _find(self, topic: TopicName, name: str) -> tuple[Subscription, IndexHome | None]:
-        loaded = await self._topics.get(topic, create=False)
-        subscription = loaded.subscription(name)
-        return subscription, loaded.delays.home_of(subscription.delayed)
+    # -- which subscriptions ---------------------------------------------------------------------------------
 
-    async def _find_read(self, topic: TopicName, name: str) -> tuple[Subscription, IndexHome | None]:
-        """The same, with all that its index has. `BeingRead` soon after a start."""
-        found, _ = await self._find(topic, name)
-        if found.delayed.tracker is None and found.delayed.has_index() and _holds_back(found):
-            await found.delayed.open()
-        if found.delayed.is_unknown is not None:
-            raise BeingRead(f"the delayed index of {topic} is still being read: ask again in a moment")
-        return await self._find(topic, name)
+    async def _each(self, topic: TopicName, name: str) -> list[Looked]:
+        """The subscription of a topic, or of each of its partitions that have it. At least one."""
+        partitions = self._topics.partitions(topic)
+        if not partitions:
+            loaded = await self._topics.get(topic, create=False)
+            return [Looked(loaded, loaded.subscription(name), None)]
+        found = []
+        for number in range(partitions):
+            if self._topics.exists(topic.partition(number)):
+                loaded = await self._topics.get(topic.partition(number), create=False)
+                if name in loaded.subscriptions:
+                    found.append(Looked(loaded, loaded.subscription(name), number))
+        if not found:
+            raise SubscriptionNotFound(f"no partition of {topic} has a subscription {name}")
+        return found
 
-    async def _index_of(self, topic: TopicName, name: str) -> IndexHome | None:
-        """What the subscription looks at, or would."""
-        loaded = await self._topics.get(topic, create=False)
-        return loaded.delays.home_of(loaded.subscription(name).delayed) or loaded.delays.shared
+    async def _opened(self, topic: TopicName, name: str) -> list[Looked]:
+        """The same, each looking at an index if there is one."""
+        found = await self._each(topic, name)
+        for looked in found:
+            await looked.open()
+        return found
+
+    async def _holder(self, topic: TopicName, name: str, ledger_id: int) -> Looked:
+        """The one whose topic has that ledger; the first if none has."""
+        return _holder_among(await self._each(topic, name), ledger_id)
+
+    # -- looks -----------------------------------------------------------------------------------------------
 
     async def summary(self, topic: TopicName, subscription: str) -> DelayedSummary:
-        loaded = await self._topics.get(topic, create=False)
-        found = loaded.subscription(subscription)
-        delayed = found.delayed
-        home = loaded.delays.home_of(delayed)
-        buckets = home.bucket_statistics() if home is not None else None
-        settings = loaded.delays.settings
-        due, next_due_ms = await _due(delayed.tracker)
-        messages, backlog = len(delayed), found.backlog()
-        pending = _pending(found)
-        shared = found.dispatcher if isinstance(found.dispatcher, SharedDispatcher) else None
-        again = len(shared.redelivery) if shared is not None else 0
+        found = await self._opened(topic, subscription)
+        parts = [await summary_of(looked) for looked in found]
+        if found[0].partition is None:
+            return parts[0]
         return DelayedSummary(
-            messages=messages,
-            due=due,
-            backlog=backlog,
-            pending=pending,
-            to_be_sent_again=again,
-            unread=max(backlog - messages - pending - again, 0),
-            consumers=len(found.consumers),
-            holds_back=_holds_back(found),
-            next_due_ms=next_due_ms,
-            index_bytes=delayed.memory_bytes(),
-            keeps_buckets=settings.keeps_buckets,
-            is_shared=settings.is_shared,
-            buckets=len(home.keeper.stored) if home is not None and home.keeper is not None else 0,
-            bucket_bytes=buckets.stored_bytes if buckets is not None else 0,
-            is_being_read=delayed.is_unknown is not None
-            or (not settings.is_shared and delayed.tracker is None and delayed.has_index()),
+            messages=sum(one.messages for one in parts),
+            due=sum(one.due for one in parts),
+            backlog=sum(one.backlog for one in parts),
+            pending=sum(one.pending for one in parts),
+            to_be_sent_again=sum(one.to_be_sent_again for one in parts),
+            unread=sum(one.unread for one in parts),
+            consumers=sum(one.consumers for one in parts),
+            holds_back=any(one.holds_back for one in parts),
+            next_due_ms=min((one.next_due_ms for one in parts if one.next_due_ms is not None), default=None),
+            index_bytes=sum(one.index_bytes for one in parts),
+            keeps_buckets=parts[0].keeps_buckets,
+            is_shared=parts[0].is_shared,
+            buckets=sum(one.buckets for one in parts),
+            bucket_bytes=sum(one.bucket_bytes for one in parts),
+            is_being_read=any(one.is_being_read for one in parts),
+            not_read=[reason for one in parts for reason in one.not_read],
+            partitions=len(parts),
         )
 
     async def histogram(self, topic: TopicName, subscription: str, width_ms: int) -> DueHistogram:
-        found, home = await self._find_read(topic, subscription)
-        view = found.delayed.tracker
-        if view is None or home is None:
-            return DueHistogram(width_ms=width_ms, classes=[])
-        from geminga.tracker.index.histogram import Histogram
-        from geminga.tracker.index.view import View
-
-        assert isinstance(view, View)
-        drawing = Histogram(view, width_ms, CLASSES_MAX)
-        await in_slices(drawing.look())
-        read = await _decoded(home, drawing.to_read)
-        await in_slices(drawing.count(read))
-        return DueHistogram(
-            width_ms=drawing.width_ms,
-            classes=[
-                DueCount(
-                    from_ms=one.start_ms,
-                    to_ms=one.start_ms + drawing.width_ms,
-                    messages=one.positions,
-                    is_estimated=one.is_estimated,
-                )
-                for one in drawing.classes()
-            ],
-        )
+        found = await self._opened(topic, subscription)
+        return put_together([await histogram_of(looked, width_ms) for looked in found], width_ms)
 
     async def messages(
         self, topic: TopicName, subscription: str, start: Position, count_max: int
     ) -> DelayedPage:
-        found, home = await self._find_read(topic, subscription)
-        view = found.delayed.tracker
-        if view is None or home is None:
-            return DelayedPage(messages=[], next=None)
-        from geminga.tracker.index import eyes
-        from geminga.tracker.index.view import View
-
-        assert isinstance(view, View)
-        places = await in_slices(eyes.page(view, start, count_max + 1))
-        following = places[count_max] if len(places) > count_max else None
-        # In memory the index keeps times no more exactly than it has to; the entries have them all.
-        known = home.index.rules.exact
-        due_ms = await in_slices(eyes.due_times_ms(view, places[:count_max])) if known else {}
-        unknown = [place for place in places[:count_max] if place not in due_ms]
-        while unknown:
-            part = unknown[:READ_AT_ONCE]
-            entries = await found.topic.ledger.read_positions(part, READ_BYTES)
-            for entry in entries:
-                if (sent_ms := _due_ms(found, entry)) is not None:
-                    due_ms[entry.position] = sent_ms
-            unknown = unknown[reached(part, entries, READ_BYTES) :]
-        messages = [
-            DelayedMessage(ledger_id=ledger_id, entry_id=entry_id, due_ms=due_ms.get((ledger_id, entry_id)))
-            for ledger_id, entry_id in places[:count_max]
+        found = await self._opened(topic, subscription)
+        reasons = [reason for looked in found for reason in await why_not_read(looked)]
+        placed = [
+            (place, looked) for looked in found for place in await places_of(looked, start, count_max + 1)
         ]
-        following_text = None if following is None else f"{following[0]}:{following[1]}"
-        return DelayedPage(messages=messages, next=following_text)
+        placed.sort(key=lambda pair: pair[0])
+        following = None if len(placed) <= count_max else "{}:{}".format(*placed[count_max][0])
+        due_ms: dict[tuple[int, int], int] = {}
+        for looked in found:
+            due_ms |= await due_times_of(
+                looked, [place for place, one in placed[:count_max] if one is looked]
+            )
+        messages = [
+            DelayedMessage(ledger_id=place[0], entry_id=place[1], due_ms=due_ms.get(place))
+            for place, _ in placed[:count_max]
+        ]
+        return DelayedPage(messages=messages, next=following, not_read=reasons)
+
+    async def buckets(self, topic: TopicName, subscription: str) -> Iterator[ListedPart]:
+        found = await self._opened(topic, subscription)
+        return chain.from_iterable([await bucket_rows_of(looked) for looked in found])
+
+    async def _bucket(self, topic: TopicName, subscription: str, name: str) -> tuple[Looked, StoredBucket]:
+        for looked in await self._opened(topic, subscription):
+            if (stored := find_bucket(looked, name)) is not None:
+                return looked, stored
+        raise NoSuchBucket(f"there is no bucket {name} (geminga delayed buckets lists those that there are)")
+
+    async def bucket(self, topic: TopicName, subscription: str, name: str) -> BucketContent:
+        return await delayed_content.content_of(*await self._bucket(topic, subscription, name))
+
+    async def bucket_rows(
+        self, topic: TopicName, subscription: str, name: str, start: int, count_max: int
+    ) -> BucketRows:
+        looked, stored = await self._bucket(topic, subscription, name)
+        return await delayed_content.rows_of(looked, stored, start, count_max)
 
     async def why(self, topic: TopicName, subscription: str, position: Position) -> WhyNotDelivered:
-        found, _ = await self._find(topic, subscription)
-        return await self._why(found, position)
+        looked = await self._holder(topic, subscription, position.ledger_id)
+        return await self._why(looked.subscription, position)
 
     async def _why(self, found: Subscription, position: Position) -> WhyNotDelivered:
         ledger_id, entry_id = position
@@ -263,49 +189,32 @@ class DelayedOperator:
                     text = f"{place} was sent to the consumer {consumer.name} and is not acknowledged yet"
                     return WhyNotDelivered(reason="pending", text=text)
             if position in dispatcher.redelivery:
-                text = f"{place} goes out as soon as a consumer takes more: {_capacity(found)}"
+                text = f"{place} goes out as soon as a consumer takes more: {capacity(found)}"
                 return WhyNotDelivered(reason="to-be-sent-again", text=text)
         if found.delayed.holds(position):
             return await self._why_delayed(found, position)
-        text = f"{place} has not been read yet: {_capacity(found)}"
+        text = f"{place} has not been read yet: {capacity(found)}"
         return WhyNotDelivered(reason="not-read-yet", text=text)
 
     async def _why_delayed(self, found: Subscription, position: Position) -> WhyNotDelivered:
         place = f"{position.ledger_id}:{position.entry_id}"
         entries = await found.topic.ledger.read_positions([position])
-        due_ms = _due_ms(found, entries[0]) if entries else None
+        due_ms = due_ms_of(found, entries[0]) if entries else None
         now_ms = found.clock.now_ms()
         if due_ms is None or due_ms <= now_ms:
-            text = f"{place} is due, and goes out as soon as a consumer takes more: {_capacity(found)}"
+            text = f"{place} is due, and goes out as soon as a consumer takes more: {capacity(found)}"
             return WhyNotDelivered(reason="due", text=text, due_ms=due_ms)
         text = f"{place} waits for another {(due_ms - now_ms) / 1000:.3f} s"
         return WhyNotDelivered(reason="delayed", text=text, due_ms=due_ms)
 
-    async def buckets(
-        self, topic: TopicName, subscription: str
-    ) -> Iterator[tuple[BucketInfo, Iterator[SegmentInfo]]]:
-        home = await self._index_of(topic, subscription)
-        if home is None:
-            return iter(())
-        index = home.index
-        return (
-            (
-                BucketInfo(
-                    start_ledger=stored.start_ledger,
-                    end_ledger=stored.end_ledger,
-                    ledger_id=stored.ledger_id,
-                    messages=index.live_count(stored.first_code, stored.last_code),
-                    bytes=stored.bytes,
-                    segments=[],
-                ),
-                _segments(bucket),
-            )
-            for stored, bucket in list(index.buckets.items())
-        )
+    # -- changes ---------------------------------------------------------------------------------------------
 
     async def bucket_entries(self, topic: TopicName, subscription: str, ledger_id: int) -> bytes | None:
-        home = await self._index_of(topic, subscription)
-        if home is None or home.keeper is None or ledger_id not in home.keeper.buckets.serving:
+        for looked in await self._each(topic, subscription):
+            home = looked.index_home
+            if home is not None and home.keeper is not None and ledger_id in home.keeper.buckets.serving:
+                break
+        else:
             return None
         from geminga.tracker.format.bucket_bundle_format import encode_bundle
 
@@ -325,8 +234,22 @@ class DelayedOperator:
     async def cancel(
         self, topic: TopicName, subscription: str, positions: Sequence[Position]
     ) -> CancelResult:
-        found, _ = await self._find_read(topic, subscription)
-        places = list(dict.fromkeys(positions))
+        found = await self._each(topic, subscription)
+        cancelled, others = 0, []
+        by_partition: dict[int | None, list[Position]] = {}
+        for position in dict.fromkeys(positions):
+            partition = _holder_among(found, position.ledger_id).partition
+            by_partition.setdefault(partition, []).append(position)
+        for looked in found:
+            if not (places := by_partition.get(looked.partition)):
+                continue
+            await _read_wholly(looked)
+            some = await self._cancel(looked.subscription, places)
+            cancelled += some.cancelled
+            others += some.not_cancelled
+        return CancelResult(cancelled=cancelled, not_cancelled=others)
+
+    async def _cancel(self, found: Subscription, places: list[Position]) -> CancelResult:
         unread = {p for p in places if not found.delayed.holds(p) and await self._waits_unread(found, p)}
         # Reading took a while.
         waiting = [
@@ -349,16 +272,18 @@ class DelayedOperator:
         """Whether a message that no index knows has a time that has not come: no consumer has come yet to
         have it read, or it is about to be.
         """
-        if not _holds_back(found) or found.delayed.is_settled(position):
+        if not holds_back(found) or found.delayed.is_settled(position):
             return False
         entries = await found.topic.ledger.read_positions([position])
-        due_ms = _due_ms(found, entries[0]) if entries else None
+        due_ms = due_ms_of(found, entries[0]) if entries else None
         return due_ms is not None and due_ms > found.clock.now_ms()
 
     async def reschedule(
         self, topic: TopicName, subscription: str, position: Position, due_ms: int | None
     ) -> None:
-        found, home = await self._find_read(topic, subscription)
+        looked = await self._holder(topic, subscription, position.ledger_id)
+        await _read_wholly(looked)
+        found, home = looked.subscription, looked.home
         if home is None or not found.delayed.holds(position):
             why = await self._why(found, position)
             raise NotDelayed(f"{position} does not wait on {subscription}: {why.text}")
@@ -372,7 +297,52 @@ class DelayedOperator:
     ) -> int | None:
         if not self._allows_damage:
             raise NotAllowed("buckets are damaged only where the broker was started with --chaos")
-        _, home = await self._find(topic, subscription)
-        if home is None or home.keeper is None:
-            return None
-        return await damage_bucket(home.keeper.buckets, home.index, how, ledger_id)
+        for looked in await self._each(topic, subscription):
+            home = looked.index_home
+            if home is not None and home.keeper is not None:
+                damaged = await damage_bucket(home.keeper.buckets, home.index, how, ledger_id)
+                if damaged is not None:
+                    return damaged
+        return None
+
+
+def _holder_among(found: Sequence[Looked], ledger_id: int) -> Looked:
+    having = (looked for looked in found if looked.topic.ledger.entries_in(ledger_id))
+    return next(having, found[0])
+
+
+async def _read_wholly(looked: Looked) -> None:
+    """Have it look at its index, which has all that it will have. `BeingRead` soon after a start."""
+    await looked.open()
+    if looked.subscription.delayed.is_unknown is not None:
+        raise BeingRead(
+            f"the delayed index of {looked.topic.name} is still being read: ask again in a moment"
+        )
+
+
+def put_together(parts: Sequence[DueHistogram], width_ms: int) -> DueHistogram:
+    """Histograms for the same width into one of at most `CLASSES_MAX` classes. Each has doubled it as often
+    as it had to, so that classes nest.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    width_ms = max((one.width_ms for one in parts), default=width_ms)
+    while True:
+        counts: dict[int, int] = {}
+        estimated: set[int] = set()
+        for one in chain.from_iterable(part.classes for part in parts):
+            start = one.from_ms // width_ms
+            counts[start] = counts.get(start, 0) + one.messages
+            if one.is_estimated:
+                estimated.add(start)
+        if len(counts) <= CLASSES_MAX:
+            break
+        width_ms *= 2
+    classes = [
+        DueCount(
+            from_ms=n * width_ms, to_ms=(n + 1) * width_ms, messages=counts[n], is_estimated=n in estimated
+        )
+        for n in sorted(counts)
+    ]
+    reasons = [reason for part in parts for reason in part.not_read]
+    return DueHistogram(width_ms=width_ms, classes=classes, not_read=reasons)

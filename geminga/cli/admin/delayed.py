@@ -7,12 +7,21 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
 from geminga.cli.admin.admin_http import DEFAULT_URL, URL_VARIABLE, unreachable
+from geminga.cli.admin.delayed_text import (
+    bucket_lines,
+    content_lines,
+    content_message_lines,
+    histogram_lines,
+    list_lines,
+    summary_lines,
+    time_text,
+)
 from geminga.cli.arguments.options import duration_ms, positive
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 from geminga.clock import RealClock
@@ -21,8 +30,6 @@ from geminga.limits import DUE_MS_MAX
 from geminga.names import TopicName
 
 SECONDS_MAX = 30
-BAR_WIDTH = 50
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DAMAGES = {
     "lose-bucket": "deleted ledger {}, which held a bucket",
     "truncate-bucket": "cut a bucket short: ledger {} has what is left of it",
@@ -58,7 +65,14 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     listing.add_argument("--limit", type=positive, default=100, help="at most 1000 (default: 100)")
     why = action("why", "why a message is not delivered yet")
     why.add_argument("message", type=_place, metavar="LEDGER:ENTRY")
-    action("buckets", "buckets and segments of the index")
+    action("buckets", "the parts of the index: how many messages wait in each, and what is not read yet")
+    show = action("show", "what a bucket on disk holds")
+    show.add_argument(
+        "bucket", help="its ledger (45) or the ledgers it covers (10-11), as buckets lists them"
+    )
+    show.add_argument("--messages", action="store_true", help="its messages by due time, page by page")
+    show.add_argument("--from", dest="start", type=_count, default=0, metavar="ROW", help="of the messages")
+    show.add_argument("--limit", type=positive, default=100, help="at most 1000 (default: 100)")
     cancel = action("cancel", "acknowledge messages that wait, so that they are never delivered")
     cancel.add_argument("messages", type=_place, nargs="+", metavar="LEDGER:ENTRY")
     expedite = action("expedite", "deliver a message that waits now")
@@ -134,90 +148,44 @@ def _print(flags: argparse.Namespace, answer: Any, show: Callable[[Any], None]) 
     return EXIT_OK
 
 
-def _summary(flags: argparse.Namespace) -> int:
-    def show(answer: Any) -> None:
-        due = f", {answer['due']} of them due" if answer["due"] else ""
-        print(f"messages that wait  {answer['messages']}{due}")
-        print(f"not acknowledged    {answer['backlog']}, these included")
-        if answer["pending"] or answer["toBeSentAgain"]:
-            print(f"with consumers      {answer['pending']}, and {answer['toBeSentAgain']} to be sent again")
-        if answer["unread"]:
-            print(f"not read yet        {answer['unread']}")
-        print(f"next due            {_time_text(answer['nextDueMs'])}")
-        print(f"index in memory     {answer['indexBytes']} bytes{' (shared)' if answer['isShared'] else ''}")
-        if answer["keepsBuckets"]:
-            print(f"buckets on disk     {answer['buckets']}, {answer['bucketBytes']} bytes")
-        if not answer["holdsBack"]:
-            print("Exclusive and Failover consumers get every message at once, whatever its time.")
-        elif answer["unread"] and not answer["consumers"]:
-            print("No consumer is connected: what is to be read (again) by one does not count as waiting.")
+def _lines(lines: Callable[[Any], Iterable[str]]) -> Callable[[Any], None]:
+    return lambda answer: print(*lines(answer), sep="\n")
 
-    return _print(flags, _ask(flags, ""), show)
+
+def _summary(flags: argparse.Namespace) -> int:
+    return _print(flags, _ask(flags, ""), _lines(summary_lines))
 
 
 def _histogram(flags: argparse.Namespace) -> int:
-    def show(answer: Any) -> None:
-        classes, width_ms = answer["classes"], answer["widthMs"]
-        most = max((row["messages"] for row in classes), default=0)
-        if classes:
-            asked = (
-                "" if width_ms == flags.width else f" ({_width_text(flags.width)} would be too many lines)"
-            )
-            print(f"each line is {_width_text(width_ms)}{asked}")
-        for row in classes:
-            bar = "#" * max(1, round(BAR_WIDTH * row["messages"] / most))
-            about = "~" if row.get("isEstimated") else ""
-            print(f"{_time_text(row['fromMs']):24}  {about + str(row['messages']):>11}  {bar}")
-        if not classes:
-            print("no message waits")
-
-    return _print(flags, _ask(flags, f"/histogram?widthMs={flags.width}"), show)
+    answer = _ask(flags, f"/histogram?widthMs={flags.width}")
+    return _print(flags, answer, _lines(lambda found: histogram_lines(found, flags.width)))
 
 
 def _list(flags: argparse.Namespace) -> int:
-    def show(answer: Any) -> None:
-        for message in answer["messages"]:
-            place = f"{message['ledgerId']}:{message['entryId']}"
-            print(f"{place:20} {_time_text(message['dueMs'])}")
-        if not answer["messages"]:
-            print("no message waits" + ("" if flags.start == "0:0" else f" from {flags.start} on"))
-        if answer["next"] is not None:
-            print(f"more: --from {answer['next']}")
-
-    return _print(flags, _ask(flags, f"/messages?start={quote(flags.start)}&limit={flags.limit}"), show)
+    answer = _ask(flags, f"/messages?start={quote(flags.start)}&limit={flags.limit}")
+    return _print(flags, answer, _lines(lambda found: list_lines(found, flags.start)))
 
 
 def _why(flags: argparse.Namespace) -> int:
     ledger, _, entry = flags.message.partition(":")
     answer = _ask(flags, f"/why/{quote(ledger, safe='')}/{quote(entry, safe='')}")
-    until = f", until {_time_text(answer['dueMs'])}" if answer["reason"] == "delayed" else ""
+    until = f", until {time_text(answer['dueMs'])}" if answer["reason"] == "delayed" else ""
     return _print(flags, answer, lambda found: print(found["text"] + until))
 
 
 def _buckets(flags: argparse.Namespace) -> int:
-    def show(answer: Any) -> None:
-        if not answer:
-            keeps = _ask(flags, "")["keepsBuckets"]
-            print(
-                "no bucket yet"
-                if keeps
-                else "the index is in memory, without buckets (see docs/delayed-delivery.md)"
-            )
-            return
-        print(f"{'LEDGERS':17} {'IN LEDGER':>10} {'WAIT':>9} {'BYTES':>9} {'SEGMENTS':>9} {'LOADED':>7}  DUE")
-        for bucket in answer:
-            segments = bucket["segments"]
-            loaded = sum(segment["isLoaded"] for segment in segments)
-            own = "memory" if bucket["ledgerId"] is None else bucket["ledgerId"]
-            first = min((s["firstDueMs"] for s in segments), default=None)
-            last = max((s["lastDueMs"] for s in segments), default=None)
-            print(
-                f"{bucket['startLedger']:>8}-{bucket['endLedger']:<8} {own:>10} {bucket['messages']:>9} "
-                f"{bucket['bytes']:>9} {len(segments):>9} {loaded:>7}  "
-                f"{_time_text(first)} to {_time_text(last)}"
-            )
+    answer = _ask(flags, "/buckets")
+    has_some = flags.json or any(part["ledgerId"] is not None for part in answer)
+    keeps_buckets = has_some or _ask(flags, "")["keepsBuckets"]
+    return _print(flags, answer, _lines(lambda found: bucket_lines(found, keeps_buckets=keeps_buckets)))
 
-    return _print(flags, _ask(flags, "/buckets"), show)
+
+def _show(flags: argparse.Namespace) -> int:
+    path = f"/show/{quote(flags.bucket, safe='')}"
+    if not flags.messages:
+        return _print(flags, _ask(flags, path), _lines(content_lines))
+    answer = _ask(flags, f"{path}/messages?start={flags.start}&limit={flags.limit}")
+    return _print(flags, answer, _lines(content_message_lines))
 
 
 def _cancel(flags: argparse.Namespace) -> int:
@@ -243,9 +211,9 @@ def _postpone(flags: argparse.Namespace) -> int:
     if due_ms is None:
         due_ms = RealClock().now_ms() + flags.wait_ms
     if due_ms > DUE_MS_MAX:
-        raise Refused(f"the latest time that a message can be given is {_time_text(DUE_MS_MAX)}")
+        raise Refused(f"the latest time that a message can be given is {time_text(DUE_MS_MAX)}")
     body = {"message": flags.message, "dueMs": due_ms}
-    shown = f"{flags.message} is due {_time_text(due_ms)}"
+    shown = f"{flags.message} is due {time_text(due_ms)}"
     return _print(flags, _ask(flags, "/postpone", body), lambda _: print(shown))
 
 
@@ -261,6 +229,7 @@ _ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
     "list": _list,
     "why": _why,
     "buckets": _buckets,
+    "show": _show,
     "cancel": _cancel,
     "expedite": _expedite,
     "postpone": _postpone,
@@ -273,21 +242,17 @@ def _place(text: str) -> str:
     return text
 
 
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"expected a number, not {text!r}")
+    return int(text)
+
+
 def _width_ms(text: str) -> int:
     width_ms = duration_ms(text)
     if width_ms < 1:
         raise argparse.ArgumentTypeError(f"expected at least 1ms, not {text!r}")
     return width_ms
-
-
-def _width_text(width_ms: int) -> str:
-    """Such as `17h 4m`: exact, without the units of which there are none."""
-    parts, left = [], width_ms
-    for unit, unit_ms in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
-        count, left = divmod(left, unit_ms)
-        if count:
-            parts.append(f"{count}{unit}")
-    return " ".join(parts)
 
 
 def _time_ms(text: str) -> int:
@@ -298,14 +263,3 @@ def _time_ms(text: str) -> int:
     except ValueError:
         raise argparse.ArgumentTypeError(f"expected a time such as 2030-01-31T12:00, not {text!r}") from None
     return round(given.timestamp() * 1000)
-
-
-def _time_text(time_ms: int | None) -> str:
-    if time_ms is None:
-        return "-"
-    if time_ms > DUE_MS_MAX:
-        return "after the year 9999"
-    try:
-        return (EPOCH + timedelta(milliseconds=time_ms)).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
-    except OverflowError:
-        return f"{time_ms} ms"

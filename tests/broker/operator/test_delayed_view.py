@@ -15,9 +15,9 @@ from geminga.broker.operator.delayed_statistics import DueHistogram
 from geminga.broker.operator.delayed_view import DelayedOperator, NotDelayed
 from geminga.broker.subscription.subscription import Subscription
 from geminga.chaos.bucket_damage import NothingLeft
-from geminga.errors import NotAllowed
+from geminga.errors import CorruptData, NotAllowed
 from geminga.position import Position
-from tests.broker.delays.test_topic_delays import BUCKETS, bucket_keys, publish, until
+from tests.broker.delays.test_topic_delays import BUCKETS, LATER_MS, bucket_keys, publish, until
 from tests.broker.dispatch_rig import TOPIC, OpenRig, Rig, message
 
 
@@ -26,13 +26,20 @@ def operator(rig: Rig, *, allows_damage: bool = False) -> DelayedOperator:
         found: Subscription = rig.topic.subscriptions[name]
         return found
 
-    topic = SimpleNamespace(subscription=subscription, delays=rig.delays)
+    topic = SimpleNamespace(
+        name=TOPIC,
+        subscription=subscription,
+        subscriptions=rig.topic.subscriptions,
+        delays=rig.delays,
+        ledger=rig.ledger,
+    )
 
     async def get(name: object, *, create: bool) -> Any:
         assert name == TOPIC
         return topic
 
-    return DelayedOperator(SimpleNamespace(get=get), allows_damage=allows_damage)  # type: ignore[arg-type]
+    topics: Any = SimpleNamespace(get=get, partitions=lambda name: 0)
+    return DelayedOperator(topics, allows_damage=allows_damage)
 
 
 @pytest.mark.parametrize("settings", [{}, BUCKETS, {**BUCKETS, "is_shared": True}])
@@ -305,6 +312,56 @@ async def test_a_bucket_is_damaged_only_where_that_is_allowed(
         assert client.positions == positions
 
 
+@pytest.mark.parametrize("is_shared", [False, True])
+async def test_what_is_being_read_again_is_told_with_how_far_it_is(
+    dispatch_rig: OpenRig, autojump_clock: MockClock, is_shared: bool
+) -> None:
+    """A consumer with as many unacknowledged messages as it may have stops the reading."""
+    async with dispatch_rig(ledger_entries_max=25, rollover_min_ms=0) as rig:
+        await rig.index(**BUCKETS, is_shared=is_shared)
+        subscription = await rig.subscription(unacked_max_per_subscription=4)
+        client = rig.join(subscription, SHARED)
+        await publish(rig, [LATER_MS + n for n in range(100)])
+        view = operator(rig)
+
+        async def listed() -> dict[str, int]:
+            rows = [row for row, _ in await view.buckets(TOPIC, "s")]
+            summary = await view.summary(TOPIC, "s")
+            assert sum(row.messages for row in rows) == summary.messages
+            assert sum(row.not_read for row in rows) == summary.unread
+            found: dict[str, int] = {}
+            for row in rows:
+                found[row.state] = found.get(row.state, 0) + row.messages + row.not_read
+            return found
+
+        await until(lambda: len(subscription.delayed) == 100)
+        await trio.sleep(1)
+        assert (await listed())["sealed"] >= 80
+        await publish(rig, [0] * 4)
+        await until(lambda: len(client.positions) == 4)
+        home = rig.delays.home_of(subscription.delayed) if rig.delays is not None else None
+        assert home is not None
+        assert home.keeper is not None
+        stored = home.keeper.stored[0]
+        home.keeper.buckets.lose(stored, CorruptData("flipped"), "told")
+        lost = 100 - len(subscription.delayed)
+        assert lost >= 20
+        found = await listed()
+        assert (found["rebuilding"], sum(found.values())) == (lost, 100)
+        [reason] = (await view.histogram(TOPIC, "s", 1000)).not_read
+        assert (reason.why, reason.entries) == ("rebuilding", lost)
+        assert (reason.start_ledger, reason.end_ledger) == (stored.start_ledger, stored.end_ledger)
+        done = reason.of - lost
+        expected = f"being read again: {done} of {reason.of} entries are in it"
+        assert expected in reason.text
+        client.ack(*client.positions)
+        await until(lambda: len(subscription.delayed) == 100)
+        await trio.sleep(1)
+        found = await listed()
+        assert "rebuilding" not in found
+        assert sum(found.values()) == 100
+
+
 async def test_without_delayed_messages_there_is_nothing(dispatch_rig: OpenRig) -> None:
     async with dispatch_rig() as rig:
         await rig.index()
@@ -312,13 +369,21 @@ async def test_without_delayed_messages_there_is_nothing(dispatch_rig: OpenRig) 
         await rig.publish(message(b"plain"))
         view = operator(rig)
         assert (await view.summary(TOPIC, "s")).messages == 0
-        assert await view.histogram(TOPIC, "s", 1000) == DueHistogram(width_ms=1000, classes=[])
+        found = await view.histogram(TOPIC, "s", 1000)
+        assert (found.width_ms, found.classes) == (1000, [])
+        assert [(one.why, one.entries) for one in found.not_read] == [("no-consumer", 1)], "it may be delayed"
         assert (await view.messages(TOPIC, "s", Position(0, 0), 10)).messages == []
-        assert list(await view.buckets(TOPIC, "s")) == []
+        [(row, _)] = await view.buckets(TOPIC, "s")
+        assert (row.state, row.messages, row.not_read) == ("no-consumer", 0, 1)
         result = await view.cancel(TOPIC, "s", [Position(1, 1)])
         assert (result.cancelled, [left.why for left in result.not_cancelled]) == (
             0,
             ["there is no message 1:1"],
         )
+        client = rig.join(await rig.subscription("t"), SHARED)
+        await rig.settle()
+        client.ack(client.positions[0])
+        assert await view.histogram(TOPIC, "t", 1000) == DueHistogram(width_ms=1000, classes=[])
+        assert list(await view.buckets(TOPIC, "t")) == []
         with pytest.raises(NotDelayed):
             await view.reschedule(TOPIC, "s", Position(1, 1), None)

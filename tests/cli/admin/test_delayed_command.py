@@ -17,6 +17,7 @@ from typing import Any
 import pulsar
 import pytest
 
+from tests.e2e.admin_http import Admin
 from tests.e2e.broker_process import ROOT, BrokerProcess
 from tests.e2e.waiting import eventually
 
@@ -72,7 +73,7 @@ def test_seeing_and_changing_what_waits(process: BrokerProcess, tmp_path: Path) 
     shown = run(process, "summary")
     assert "messages that wait  30" in shown
     assert "not acknowledged    31, these included" in shown
-    assert "No consumer" not in shown
+    assert "not read yet" not in shown
     on_disk = [b for b in json.loads(run(process, "buckets", "--json")) if b["ledgerId"] is not None]
     assert summary["buckets"] == len(on_disk)
     drawn: dict[str, Any] = json.loads(run(process, "histogram", "--width", "1h", "--json"))
@@ -255,7 +256,8 @@ def test_what_no_consumer_has_read_is_not_passed_over_in_silence(
     client = pulsar.Client(memory.endpoints.service_url, logger=logger)
     client.subscribe(TOPIC, "billing", pulsar.ConsumerType.Shared)
     client.subscribe(TOPIC, "at once")
-    client.create_producer(TOPIC).send(b"later", deliver_after=timedelta(hours=1))
+    producer = client.create_producer(TOPIC)
+    producer.send(b"later", deliver_after=timedelta(hours=1))
     assert "get every message at once" in run(memory, "summary", "-s", "at once")
     assert "messages that wait  1\n" in run(memory, "summary")
     assert "in memory, without buckets" in run(memory, "buckets")
@@ -264,7 +266,24 @@ def test_what_no_consumer_has_read_is_not_passed_over_in_silence(
     memory.start()
     shown = run(memory, "summary")
     assert "messages that wait  0\nnot acknowledged    1, these included\n" in shown
-    assert "No consumer is connected" in shown
+    assert "not read yet        1\n  1: no consumer is connected; entries are read for the first" in shown
+
+
+def test_what_is_published_before_a_consumer_comes_is_not_said_to_be_nothing(memory: BrokerProcess) -> None:
+    """As a newcomer meets it: a delayed message, and then a look at the histogram."""
+    produce = [sys.executable, "-m", "geminga", "produce", TOPIC, "-m", "later", "--delay", "1h"]
+    url = memory.endpoints.service_url
+    path = "/admin/v2/persistent/public/default/orders"
+    assert Admin(memory.endpoints.web_url).put(path).status == 204
+    assert Admin(memory.endpoints.web_url).put(f"{path}/subscription/billing").status == 204
+    assert run(memory, "histogram") == run(memory, "list") == "no message waits\n"
+    subprocess.run([*produce, "--url", url], check=True, cwd=ROOT, capture_output=True)
+    why = "no consumer is connected; entries are read for the first one that connects"
+    expected = f"no message is known to wait; entries not read yet: 1\n  1: {why}\n"
+    assert run(memory, "histogram") == run(memory, "list") == expected
+    for action in ("summary", "histogram", "list"):
+        [reason] = json.loads(run(memory, action, "--json"))["notRead"]
+        assert (reason["why"], reason["entries"], reason["text"]) == ("no-consumer", 1, why)
 
 
 def test_where_nothing_listens_that_is_said(process: BrokerProcess) -> None:

@@ -1,0 +1,121 @@
+"""One bucket as it is on the bookie, decoded for people: its directory, and its rows by due time."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import trio
+
+from geminga.broker.operator.delayed_looks import Looked, segments_of
+from geminga.broker.operator.delayed_statistics import BucketContent, BucketRow, BucketRows, LedgerMembers
+from geminga.errors import GemingaError, PeerError, StorageError
+from geminga.position import Position
+
+if TYPE_CHECKING:
+    from geminga.tracker.format.stored_bucket import StoredBucket
+
+
+class NoSuchBucket(PeerError):
+    """None of the index has that ledger or covers exactly that range."""
+
+    http_status = 404
+
+
+class Unreadable(PeerError):
+    """The bucket is damaged, and the index has not met that yet."""
+
+    http_status = 409
+
+
+def _unreadable(what: str, stored: StoredBucket, error: GemingaError) -> Unreadable:
+    return Unreadable(
+        f"{what} of the bucket in ledger {stored.ledger_id} cannot be read: {error}. The broker notices when "
+        "it loads that, or when it is told to look at all buckets (geminga delayed verify)"
+    )
+
+
+def find_bucket(looked: Looked, name: str) -> StoredBucket | None:
+    """By its ledger (`45`), its range (`10-11`, as in the list of buckets) or its property."""
+    from geminga.tracker.format.stored_bucket import KEY_PREFIX
+
+    home = looked.index_home
+    if home is None or home.keeper is None:
+        return None
+    wanted = name.removeprefix(KEY_PREFIX).removeprefix("bucket_").replace("..", "_").replace("-", "_")
+    for stored in home.keeper.stored:
+        if wanted in (str(stored.ledger_id), stored.key.removeprefix(KEY_PREFIX)):
+            return stored
+    return None
+
+
+async def content_of(looked: Looked, stored: StoredBucket) -> BucketContent:
+    """The directory, read now. `Unreadable`."""
+    home, view = looked.index_home, looked.view
+    assert home is not None
+    try:
+        _, directory = await home.store.open(stored.ledger_id)
+    except StorageError as error:
+        raise _unreadable("the directory", stored, error) from None
+    from geminga.tracker.index.composition import range_text
+
+    ledgers = []
+    for ledger_id, entry_ids in directory.members.items():
+        first, last = entry_ids.min(), entry_ids.max()
+        tracked = None if view is None else view.tracked(ledger_id, first, last)
+        ledgers.append(
+            LedgerMembers(
+                ledger_id=ledger_id,
+                messages=len(entry_ids),
+                waiting=0 if tracked is None else tracked.intersection_cardinality(entry_ids),
+                first_entry=first,
+                last_entry=last,
+            )
+        )
+        await trio.lowlevel.checkpoint()
+    bucket = next((bucket for known, bucket in home.index.buckets.items() if known is stored), None)
+    return BucketContent(
+        topic=str(looked.topic.name),
+        partition=looked.partition,
+        property=stored.key,
+        ledger_id=stored.ledger_id,
+        range=range_text(*stored.covered),
+        messages=directory.rows,
+        bytes=stored.bytes,
+        segments=[] if bucket is None else list(segments_of(bucket)),
+        ledgers=ledgers,
+    )
+
+
+async def rows_of(looked: Looked, stored: StoredBucket, start: int, count_max: int) -> BucketRows:
+    """Rows from this number on, by due time, read now. `Unreadable`."""
+    home, delayed = looked.index_home, looked.subscription.delayed
+    assert home is not None
+    counts = stored.directory.counts.tolist()
+    found: list[BucketRow] = []
+    for number, end in enumerate(accumulate(counts)):
+        first = start + len(found) - (end - counts[number])
+        if first >= counts[number]:
+            continue
+        if len(found) >= count_max:
+            break
+        try:
+            entry = await home.store.read_segment(stored, number)
+            rows = stored.directory.decode_segment(number, entry)
+        except StorageError as error:
+            raise _unreadable(f"segment {number}", stored, error) from None
+        part = rows.part(first, min(first + count_max - len(found), rows.length))
+        for due_ms, code in zip(part.times_ms.tolist(), part.codes.tolist(), strict=True):
+            place = Position(code >> 32, code & 0xFFFFFFFF)
+            found.append(
+                BucketRow(
+                    ledger_id=place.ledger_id,
+                    entry_id=place.entry_id,
+                    due_ms=due_ms,
+                    segment=number,
+                    waits=delayed.holds(place),
+                )
+            )
+        await trio.lowlevel.checkpoint()
+    following = start + len(found)
+    return BucketRows(messages=found, next=following if found and following < sum(counts) else None)

@@ -1,0 +1,163 @@
+"""What a subscription's index does not have: entries that were not read yet, or are to be read again.
+
+Any of them may be delayed; that is not known before they have been read. So an answer that says what waits
+has to speak of these too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyroaring import BitMap
+
+from geminga.broker.delays.delayed import WINDOW_ENTRIES
+from geminga.broker.dispatch.shared import SharedDispatcher
+from geminga.broker.operator.delayed_statistics import NotRead
+from geminga.position import EARLIEST, LATEST, Position
+
+if TYPE_CHECKING:
+    from geminga.broker.subscription.subscription import Subscription
+
+
+def holds_back(subscription: Subscription) -> bool:
+    """Whether its consumers are, or were last, or may yet be, of a type that waits for due times."""
+    return subscription.dispatcher is None or isinstance(subscription.dispatcher, SharedDispatcher)
+
+
+def pending_of(subscription: Subscription) -> int:
+    """Entries that are with its consumers."""
+    if isinstance(dispatcher := subscription.dispatcher, SharedDispatcher):
+        return sum(len(entries) for c in dispatcher.consumers for entries in c.pending.ledgers.values())
+    if not subscription.consumers:
+        return 0
+    cursor, ledger = subscription.cursor, subscription.topic.ledger
+    ledger_id, entry_id = cursor.read_position
+    unread = ledger.count_between(Position(ledger_id, entry_id - 1), ledger.last_confirmed)
+    return max(subscription.backlog() - unread, 0)
+
+
+def again_of(subscription: Subscription) -> int:
+    """Entries that are to be sent to its consumers (again)."""
+    dispatcher = subscription.dispatcher
+    return len(dispatcher.redelivery) if isinstance(dispatcher, SharedDispatcher) else 0
+
+
+def unread_of(subscription: Subscription) -> int:
+    """Entries that are not acknowledged and in none of the other places."""
+    elsewhere = len(subscription.delayed) + pending_of(subscription) + again_of(subscription)
+    return max(subscription.backlog() - elsewhere, 0)
+
+
+def capacity(subscription: Subscription) -> str:
+    """For people."""
+    consumers = subscription.consumers
+    if not consumers:
+        return "no consumer is connected"
+    able = sum(consumer.capacity() > 0 for consumer in consumers)
+    return f"{able} of {len(consumers)} connected consumers have permits"
+
+
+def not_read(subscription: Subscription) -> Generator[int, None, list[NotRead]]:
+    """Why entries are not read yet, with how many for each reason: together `unread_of`. Yields after each
+    look at 65,536 entries.
+    """
+    if not holds_back(subscription):
+        return []
+    delayed = subscription.delayed
+    found: list[NotRead] = []
+    is_unknown = delayed.is_unknown
+    if is_unknown is not None:
+        unknown = yield from _look_between(subscription, EARLIEST, LATEST, is_unknown)
+        if unknown.missing:
+            text = "the index is being read back from the buckets on disk"
+            found.append(_because("recovering", text, unknown))
+    for first, last in list(delayed.lost_ranges):
+        lost = yield from _look_between(subscription, *_places(first, last), _known(is_unknown))
+        if lost.missing and subscription.consumers:
+            done = f"{lost.total - lost.missing} of {lost.total} entries are in it"
+            text = f"lost by the index, or passed over, and being read again: {done}"
+            found.append(_because("rebuilding", text, lost))
+        elif lost.missing:
+            text = "lost by the index; entries are read again when a consumer connects"
+            found.append(_because("lost", text, lost))
+    for first, last in list(delayed.left_out_ranges):
+        full = yield from _look_between(subscription, *_places(first, last), _known(is_unknown))
+        if full.missing:
+            text = "the index is full; entries are read again when some of it is written to disk"
+            found.append(_because("no-room", text, full))
+    return _that_add_up(found, subscription)
+
+
+def _that_add_up(found: list[NotRead], subscription: Subscription) -> list[NotRead]:
+    """As of now: what has been read since it was looked at is left out, and the rest has a reason too."""
+    left = unread_of(subscription)
+    for one in found:
+        one.entries = min(one.entries, left)
+        left -= one.entries
+    found = [one for one in found if one.entries]
+    if left and subscription.consumers:
+        text = f"not reached by the consumers yet: {capacity(subscription)}"
+        found.append(NotRead(why="unread", text=text, entries=left, of=left))
+    elif left:
+        text = "no consumer is connected; entries are read for the first one that connects"
+        found.append(NotRead(why="no-consumer", text=text, entries=left, of=left))
+    return found
+
+
+class _Looked(NamedTuple):
+    """Unacknowledged entries: how many the subscription does not know, of how many, and the first and the
+    last ledger of those that it does not know.
+    """
+
+    missing: int
+    total: int
+    ledgers: tuple[int, int]
+
+
+def _because(why: str, text: str, looked: _Looked) -> NotRead:
+    start, end = looked.ledgers
+    return NotRead(
+        why=why, text=text, entries=looked.missing, of=looked.total, start_ledger=start, end_ledger=end
+    )
+
+
+def _places(first_ledger: int, last_ledger: int) -> tuple[Position, Position]:
+    """The first place of these ledgers, and the one behind their last."""
+    return Position(first_ledger, 0), Position(last_ledger + 1, 0)
+
+
+def _known(is_unknown: Callable[[int], bool] | None) -> Callable[[int], bool]:
+    return lambda ledger_id: is_unknown is None or not is_unknown(ledger_id)
+
+
+def _look_between(
+    subscription: Subscription, first: Position, end: Position, is_wanted: Callable[[int], bool]
+) -> Generator[int, None, _Looked]:
+    """From `first` on and before `end`, in wanted ledgers."""
+    delayed, cursor, ledger = subscription.delayed, subscription.cursor, subscription.topic.ledger
+    missing = total = 0
+    ledgers: list[int] = []
+    place = cursor.next_unacknowledged(first)
+    while place < end:
+        ledger_id, entry_id = place
+        stop = min(entry_id + WINDOW_ENTRIES, ledger.entries_in(ledger_id))
+        if ledger_id == end.ledger_id:
+            stop = min(stop, end.entry_id)
+        if stop <= entry_id:
+            break
+        if is_wanted(ledger_id):
+            left = BitMap(range(entry_id, stop))
+            if (acknowledged := cursor.acknowledged_in(ledger_id, entry_id, stop)) is not None:
+                left -= acknowledged
+            total += len(left)
+            held = delayed.tracker and delayed.tracker.tracked(ledger_id, entry_id, stop - 1)
+            if held:
+                left -= held
+            left -= delayed.out_of(ledger_id)
+            missing += len(left)
+            if left:
+                ledgers = [*ledgers[:1], ledger_id]
+        yield stop - entry_id
+        place = cursor.next_unacknowledged(Position(ledger_id, stop))
+    return _Looked(missing, total, (ledgers[0], ledgers[-1]) if ledgers else (-1, -1))
