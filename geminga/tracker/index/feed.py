@@ -268,6 +268,7 @@ class Feed:
         """Nothing is read but what is new: what the tails before the end have is sealed."""
         if len(self.tails) == 1:
             return
+        self._join_neighbours()
         for tail in self.tails[:-1]:
             if tail.first_code != NO_CODE:
                 if self._joins_end(tail):
