@@ -353,8 +353,9 @@ def judge(run: Run, *, more_mib_max: float) -> bool:
     line("... the largest", f"{sizes[-1] if sizes else 0:,}", met=bool(sizes) and sizes[-1] <= 2 * minimum)
     runts = sum(size < minimum // 4 for size in sizes)
     line("... below a quarter of the usual size", str(runts), met=runts <= 1)
-    line("messages that wait and are in no bucket", f"{last.waiting - last.sealed:,}",
-         met=last.waiting - last.sealed <= 2 * minimum)  # fmt: skip
+    rest = last.waiting - last.sealed
+    line("messages in buckets, of all that wait", f"{last.sealed:,} of {last.waiting:,}", met=rest >= 0)
+    line("... in no bucket", f"{rest:,}", met=rest <= 2 * minimum)
     line("seconds from the loss until nothing moved any more", f"{run.rebuild_s:.1f}")
     line("peak memory while the buckets were built, MiB", f"{run.usual_peak_mib:.0f}")
     more = run.peak_mib - run.usual_peak_mib

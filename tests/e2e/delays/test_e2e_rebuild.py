@@ -94,6 +94,7 @@ def all_in_buckets(watch: Watch, waiting: int, indexes_min: int, lost: set[int])
 
 
 def assert_usual_sizes(look: Look, indexes_min: int) -> None:
+    assert look.sealed <= look.waiting, look.sizes
     assert look.sizes[-1] <= 2 * indexes_min, look.sizes
     assert sum(size < indexes_min // 2 for size in look.sizes) <= 1, look.sizes
 
