@@ -1,4 +1,4 @@
-"""A day of delayed messages in a minute or two: how large the topic's metadata record becomes.
+"""A day of delayed messages in some minutes: how large the topic's metadata record becomes.
 
     python bench/delayed/day.py                                5,000 a second, all due when the day is over
     python bench/delayed/day.py --delays 0.02 8                due within 8 hours, delivered and acknowledged
@@ -7,8 +7,8 @@
 Nothing but time, disk and size is simulated: a topic on a bookie gets entries of one byte, its index learns
 their positions, the keeper seals, merges and deletes buckets, the ledgers roll and are trimmed. The disk is
 `simulation/disk`, the clock is virtual. One entry stands for `--scale` messages: rate, entries in a ledger,
-messages in a bucket and in a segment are all divided by it, so there are as many ledgers and buckets as on a
-day of the full size. Only the entry ids in the names of buckets have fewer digits; "at full size" adds these.
+and messages in a bucket are divided by it, so there are as many ledgers and buckets as on a day of the full
+size. Only the entry ids in the names of buckets have fewer digits; "at full size" adds these.
 
 Prints the record's size through the day, and what it consists of. Exits with 1 if it was larger at any time
 than `--kib`.
@@ -150,7 +150,6 @@ class Day:
                 keeps_buckets=True,
                 strict=True,
                 bucket_indexes_min=max(1, 50_000 // scale),
-                segment_indexes_max=max(1, 5000 // scale),
             )
             home = IndexHome(ledger, TopicOwner(ledger), settings, self.clock, off_loop=at_once)
             self.home, self.cursor = home, cursor
@@ -229,8 +228,8 @@ def main() -> int:
     parser.add_argument("--delays", type=float, nargs=2, default=(25.0, 49.0), metavar="HOURS", help="even")
     parser.add_argument("--max-entries", type=int, default=broker.ledger_entries_max, help="in a ledger")
     parser.add_argument("--min-rollover-minutes", type=float, default=broker.rollover_min_ms / 60_000)
-    parser.add_argument("--scale", type=int, default=100, help="messages that one entry stands for")
-    parser.add_argument("--step-s", type=float, default=2.0, help="what is published at once")
+    parser.add_argument("--scale", type=int, default=500, help="messages that one entry stands for")
+    parser.add_argument("--step-s", type=float, default=5.0, help="what is published at once")
     parser.add_argument("--kib", type=float, default=256.0, help="that the record may have")
     options = parser.parse_args()
     day, began_s = Day(options), time.perf_counter()

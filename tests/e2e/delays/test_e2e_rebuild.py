@@ -102,12 +102,12 @@ def assert_usual_sizes(look: Look, indexes_min: int) -> None:
 def test_all_buckets_are_lost_while_stopped_and_a_kill_in_the_middle_resumes(
     tmp_path: Path, make_client: Make
 ) -> None:
-    messages, indexes_min = 60_000, 5_000
+    messages, indexes_min = 40_000, 4_000
     waiting = messages - messages // SOON
     with BrokerProcess(tmp_path / "data", settings=settings(indexes_min)) as broker:
         client = make_client(broker.endpoints.service_url)
         with Receiver(client, ConsumerType.Shared) as receiver:
-            publish(client, messages, soon_ms=4_000)
+            publish(client, messages, soon_ms=3_000)
             watch = Watch(broker, TOPIC, SUBSCRIPTION)
             eventually(lambda: watch.look().sealed > messages * 2 // 3)
             assert broker.stop() == 0
