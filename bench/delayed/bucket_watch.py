@@ -27,8 +27,8 @@ from tests.e2e.broker_process import BrokerProcess
 BUCKET_PREFIX = "#pulsar.internal.delayed.bucket_"
 RESET_PEAK = "5"
 """To /proc/PID/clear_refs: VmHWM begins anew (proc(5))."""
-NOT_SEALED = {"growing", "frozen", "loading", "lost", "being-rebuilt", "memory"}
-"""States of a part that is in the list of buckets and not a bucket on the bookie that serves."""
+SEALED = {"sealed", "loading"}
+"""States of a part of the index that is a bucket on the bookie and serves; older brokers list only these."""
 
 
 class CheckoutBroker(BrokerProcess):
@@ -117,7 +117,7 @@ class Watch:
         return [
             (bucket["ledgerId"], bucket["messages"])
             for bucket in listed
-            if bucket["ledgerId"] is not None and bucket.get("state") not in NOT_SEALED
+            if bucket["ledgerId"] is not None and bucket.get("state", "sealed") in SEALED
         ]
 
     def look(self) -> Look:
