@@ -253,6 +253,7 @@ class World:
 
     async def recover(self) -> None:
         await self.recovery.run()
+        await self.recovery.run_late()
 
     # -- what scripts do --------------------------------------------------------------------------
 

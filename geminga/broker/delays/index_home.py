@@ -148,9 +148,10 @@ class IndexHome:
                 async with trio.open_nursery() as nursery:
                     if self.keeper is not None:
                         nursery.start_soon(self.keeper.run)
-                    if self._recovery is not None:
-                        await self._recovery.run()
+                    if (recovery := self._recovery) is not None:
+                        await recovery.run()
                         self._recovery = None
+                        nursery.start_soon(recovery.run_late)
                         self._restore_overrides()
                     on_recovered()
         finally:

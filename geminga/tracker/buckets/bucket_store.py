@@ -24,6 +24,10 @@ from geminga.tracker.format.stored_bucket import KEY_PREFIX, KeyRange, StoredBuc
 log = logging.getLogger("geminga.tracker")
 
 READ_BYTES_MAX: Final = 256 * KIB
+LOST: Final = (CorruptData, LedgerNotFound)
+"""What a read raises that no other read will do better: the bucket is gone or damaged. Any other StorageError
+(a disk that hiccups, no descriptor or memory left) says nothing of the bucket, and costs none.
+"""
 
 
 class BucketWriter:

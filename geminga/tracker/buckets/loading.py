@@ -2,33 +2,53 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 import trio
 
 from geminga.clock import Clock
-from geminga.errors import CorruptData, LedgerNotFound, StorageError
+from geminga.errors import StorageError
 from geminga.tracker.buckets.bucket_set import BucketSet
-from geminga.tracker.buckets.retrying import RETRY_FIRST_S, BackOff
+from geminga.tracker.buckets.bucket_store import LOST
+from geminga.tracker.buckets.retrying import (
+    READ_FAILURES_QUIET,
+    READ_RETRY_LAST_S,
+    READ_WHAT_TO_DO,
+    RETRY_FIRST_S,
+    BackOff,
+)
 from geminga.tracker.format.stored_bucket import StoredBucket
+
+log = logging.getLogger("geminga.tracker")
 
 LOOK_AGAIN_S: Final = 1.0
 """The index is asked at least this often while anything is stored: message time may be moved by hand."""
-READS_MAX: Final = 5
-"""A segment that could not be read so often, for whatever reason, counts as lost."""
 
 
 class _Failing:
     """A bucket whose last read failed."""
 
-    __slots__ = ("again_s", "back_off")
+    __slots__ = ("again_s", "back_off", "since_s")
 
     def __init__(self) -> None:
-        self.back_off = BackOff()
+        self.back_off = BackOff(READ_RETRY_LAST_S)
+        self.since_s = trio.current_time()
         self.again_s = 0.0
+
+    def is_news(self) -> bool:
+        """Whether it has just failed so often that it is worth a line in the log."""
+        return self.back_off.failures == READ_FAILURES_QUIET
+
+    def was_told(self) -> bool:
+        return self.back_off.failures >= READ_FAILURES_QUIET
 
 
 class Loader:
+    """A bucket that is gone or damaged is lost with the read that finds it so; one that cannot be read for
+    any other reason stays, however long that takes: its messages are late, and no others.
+    """
+
     def __init__(self, buckets: BucketSet, clock: Clock) -> None:
         self._buckets = buckets
         self._clock = clock
@@ -62,12 +82,24 @@ class Loader:
                 entry = await buckets.store.read_segment(bucket, number)
                 if not bucket.retired:
                     buckets.index.segment_loaded(bucket, number, entry)
-        except (CorruptData, LedgerNotFound) as error:
+        except LOST as error:
             buckets.lose(bucket, error, "load")
         except StorageError as error:
-            failing = self._failing.setdefault(bucket, _Failing())
-            failing.again_s = trio.current_time() + failing.back_off.next_s()
-            if failing.back_off.failures >= READS_MAX:
-                buckets.lose(bucket, error, "load")
+            self._failed(bucket, error)
         else:
-            self._failing.pop(bucket, None)
+            self._read(bucket)
+
+    def _failed(self, bucket: StoredBucket, error: StorageError) -> None:
+        failing = self._failing.get(bucket) or self._failing.setdefault(bucket, _Failing())
+        failing.again_s = trio.current_time() + failing.back_off.next_s()
+        if failing.is_news() and not bucket.retired:
+            log.warning(
+                "%s: %r cannot be read, so its messages are late: %s; %s",
+                *(self._buckets.owner_text, bucket, error, READ_WHAT_TO_DO),
+            )
+
+    def _read(self, bucket: StoredBucket) -> None:
+        failing = self._failing.pop(bucket, None)
+        if failing is not None and failing.was_told():
+            seconds = trio.current_time() - failing.since_s
+            log.warning("%s: %r is read again after %.0f s", self._buckets.owner_text, bucket, seconds)

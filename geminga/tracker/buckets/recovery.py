@@ -7,6 +7,10 @@ the bucket is lost. So undelayed messages flow meanwhile, and no bucket is waite
 
 A bucket that is missing, torn or damaged costs a re-read of its own ledgers. Buckets may span the same
 positions: what two of them have is tracked once.
+
+A read that fails for another reason (a disk that hiccups, no descriptor left) deletes nothing. The others are
+taken over meanwhile; what cannot be read for half a minute does not hold up its messages any longer: its
+ledgers are read from the backlog, and by the time that it can be read it is superseded (`run_late`).
 """
 
 from __future__ import annotations
@@ -22,17 +26,24 @@ from typing import Final
 import trio
 from pyroaring import BitMap
 
-from geminga.errors import CorruptData, LedgerNotFound, StorageError
+from geminga.errors import StorageError
 from geminga.managed_ledger.cursor.acknowledged import Acknowledged
 from geminga.tracker.buckets.bucket_set import BucketSet
-from geminga.tracker.buckets.retrying import BackOff
+from geminga.tracker.buckets.bucket_store import LOST
+from geminga.tracker.buckets.retrying import (
+    READ_FAILURES_QUIET,
+    READ_RETRY_LAST_S,
+    READ_WHAT_TO_DO,
+    BackOff,
+)
 from geminga.tracker.format.bucket_format import Directory
 from geminga.tracker.format.stored_bucket import KeyRange, StoredBucket, bucket_text, range_of_key
 
 log = logging.getLogger("geminga.tracker")
 
 OPENED_AT_ONCE: Final = 8
-READS_MAX: Final = 5
+UNKNOWN_S_MAX: Final = 30.0
+"""So long the messages of buckets that cannot be read wait for them."""
 
 Members = Mapping[int, BitMap]
 """Entry ids by ledger."""
@@ -70,6 +81,8 @@ class Recovery:
         self._unread = deque(sorted(self._named(), key=lambda one: one.covered))
         self._unknown = {one.key: one.covered.ledgers for one in self._unread}
         """The ledgers of those that have not been read yet."""
+        self._failed: list[tuple[_Named, StorageError]] = []
+        """Those that could not be read, neither gone nor damaged as far as is known."""
         self._firsts: list[int] = []
         self._lasts: list[int] = []
         """The same, ascending: for each the first ledger, and the last of all up to it."""
@@ -102,10 +115,50 @@ class Recovery:
 
     async def run(self) -> None:
         """On return nothing is unknown. Cancelling leaves the rest unknown, and the disk as it was."""
+        generation = self._buckets.generation
+        back_off = BackOff(READ_RETRY_LAST_S)
+        until_s = trio.current_time() + UNKNOWN_S_MAX
+        await self._take_over_all(generation)
+        while self._failed and (left_s := until_s - trio.current_time()) > 0:
+            await trio.sleep(min(back_off.next_s(), left_s))
+            if back_off.failures == READ_FAILURES_QUIET:
+                self._log_failed("their messages wait for them")
+            self._unread.extend(one for one, _ in self._failed)
+            self._failed.clear()
+            await self._take_over_all(generation)
+        if self._failed:
+            self._log_failed("their messages are looked up in the backlog instead")
+        for one, _ in self._failed:
+            self._on_known(*self._unknown.pop(one.key))
+
+    async def run_late(self) -> None:
+        """After `run`: until what it could not read is gone or superseded. Cancelling leaves the rest named,
+        for the next start.
+        """
+        generation, back_off = self._buckets.generation, BackOff(READ_RETRY_LAST_S)
+        while self._failed and self._buckets.generation == generation:
+            await trio.sleep(back_off.next_s())
+            failed, self._failed = self._failed, []
+            for one, _ in failed:
+                if await self._is_readable(one):
+                    log.warning("%s: %r is superseded, and deleted", self._buckets.owner_text, one)
+                    self._buckets.doom(one.key, one.ledger_id)
+
+    async def _is_readable(self, one: _Named) -> bool:
+        """False: it failed again, or is lost."""
+        try:
+            await self._buckets.store.open(one.ledger_id, one.covered)
+        except LOST as error:
+            self._lost(one, error)
+        except StorageError as error:
+            self._failed.append((one, error))
+        else:
+            return True
+        return False
+
+    async def _take_over_all(self, generation: int) -> None:
         # In the order of the ledgers, as what was published first is most likely to be due: tasks that are
         # started together would run in this order or the other way round.
-        generation = self._buckets.generation
-
         async def take_over_some() -> None:
             while self._unread:
                 await self._take_over(self._unread.popleft(), generation)
@@ -115,11 +168,16 @@ class Recovery:
                 nursery.start_soon(take_over_some)
 
     async def _take_over(self, one: _Named, generation: int) -> None:
-        found = await self._open(one)
-        if self._buckets.generation == generation:
-            if found is None:
-                self._buckets.doom(one.key, one.ledger_id)
-            else:
+        try:
+            found = await self._buckets.store.open(one.ledger_id, one.covered)
+        except LOST as error:
+            if self._buckets.generation == generation:
+                self._lost(one, error)
+        except StorageError as error:
+            self._failed.append((one, error))
+            return
+        else:
+            if self._buckets.generation == generation:
                 self._adopt(one.key, *found)
         self._on_known(*self._unknown.pop(one.key))
 
@@ -131,25 +189,18 @@ class Recovery:
         else:
             self._buckets.doom(key, bucket.ledger_id)
 
-    async def _open(self, one: _Named) -> tuple[StoredBucket, Directory] | None:
-        """None: it is lost."""
-        back_off = BackOff()
-        while True:
-            try:
-                return await self._buckets.store.open(one.ledger_id, one.covered)
-            except (CorruptData, LedgerNotFound) as error:
-                self._lost(one, error)
-                return None
-            except StorageError as error:
-                if back_off.failures >= READS_MAX - 1:
-                    self._lost(one, error)
-                    return None
-                await trio.sleep(back_off.next_s())
-
     def _lost(self, one: _Named, why: object) -> None:
         owner_text = self._buckets.owner_text
         log.error("%s: %r is lost, its messages are looked up again: %s", owner_text, one, why)
         self._buckets.count_lost("start", *one.covered)
+        self._buckets.doom(one.key, one.ledger_id)
+
+    def _log_failed(self, meanwhile: str) -> None:
+        first, error = self._failed[0]
+        log.warning(
+            "%s: %d of its buckets cannot be read, so %s: %r: %s; %s",
+            *(self._buckets.owner_text, len(self._failed), meanwhile, first, error, READ_WHAT_TO_DO),
+        )
 
 
 def unacknowledged(cursors: Iterable[Acknowledged], members: Members) -> dict[int, BitMap]:

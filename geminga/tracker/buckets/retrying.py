@@ -12,6 +12,14 @@ T = TypeVar("T")
 
 RETRY_FIRST_S: Final = 0.05
 RETRY_LAST_S: Final = 60.0
+READ_RETRY_LAST_S: Final = 5.0
+"""Of a bucket whose messages may be late meanwhile."""
+READ_FAILURES_QUIET: Final = 5
+"""So many failed reads of a bucket in a row, three quarters of a second of them, go unnoticed."""
+READ_WHAT_TO_DO: Final = (
+    "that is tried again every few seconds, and nothing is deleted: see that the disk, the memory and the "
+    "open files of the broker suffice"
+)
 
 
 class OffLoop(Protocol):
@@ -43,16 +51,17 @@ class Signal:
 
 
 class BackOff:
-    """How long to wait after failures in a row: twice as long each time, up to a minute."""
+    """How long to wait after failures in a row: twice as long each time, up to `last_s`."""
 
-    __slots__ = ("failures",)
+    __slots__ = ("_last_s", "failures")
 
-    def __init__(self) -> None:
+    def __init__(self, last_s: float = RETRY_LAST_S) -> None:
         self.failures = 0
+        self._last_s = last_s
 
     def next_s(self) -> float:
         self.failures += 1
-        return float(min(RETRY_LAST_S, RETRY_FIRST_S * 2 ** min(self.failures - 1, 20)))
+        return float(min(self._last_s, RETRY_FIRST_S * 2 ** min(self.failures - 1, 20)))
 
     def succeeded(self) -> None:
         self.failures = 0

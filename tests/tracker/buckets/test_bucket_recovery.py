@@ -4,20 +4,28 @@ Names in the docstrings are of Pulsar's own tests of the same.
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import trio
 from pyroaring import BitMap
 
-from geminga.errors import NotAllowed
+from geminga.errors import NotAllowed, StorageError
 from geminga.managed_ledger.chain.ledger_chain import ChainLedger, LedgerChain
 from geminga.managed_ledger.cursor.acknowledgments import Acknowledgments
 from geminga.metadata import records
 from geminga.tracker.buckets.bucket_settings import BucketSettings
 from geminga.tracker.buckets.override_store import ENTRIES_MAX, KEY, OverrideStore
 from geminga.tracker.buckets.recovery import unacknowledged
-from geminga.tracker.format.bucket_format import encode_bucket
+from geminga.tracker.format.bucket_format import Directory, encode_bucket
 from geminga.tracker.format.rows import code_of, from_columns
-from geminga.tracker.format.stored_bucket import KeyRange, bucket_key, whole_ledgers
+from geminga.tracker.format.stored_bucket import (
+    KeyRange,
+    StoredBucket,
+    bucket_key,
+    range_of_key,
+    whole_ledgers,
+)
 from tests.tracker.bucket_world import NOW_MS, Place, World
 
 APART = BucketSettings(indexes_min=10**6, segment_span_ms=100, segment_indexes_max=4)
@@ -196,6 +204,94 @@ def test_reads_that_fail_for_a_while_are_tried_again() -> None:
         world.store.failures["open"] = 3
         await world.recover()
         assert len(world.view) == 10
+
+    two_lives(world, before, after, recover=False)
+
+
+def refusing_to_open(world: World, ledger_id: int) -> dict[str, bool]:
+    """One bucket cannot be read, for no fault of its own, as long as what is returned says so."""
+    switch = {"refuses": True}
+    opened = world.store.open
+
+    async def refusing(asked: int, covered: KeyRange | None = None) -> tuple[StoredBucket, Directory]:
+        if asked == ledger_id and switch["refuses"]:
+            raise StorageError("Too many open files")
+        return await opened(asked, covered)
+
+    world.store.open = refusing  # type: ignore[method-assign]
+    return switch
+
+
+@pytest.mark.parametrize("cannot_for_s", [20, 300])
+def test_a_bucket_that_cannot_be_read_at_a_start_is_not_deleted(
+    caplog: pytest.LogCaptureFixture, cannot_for_s: int
+) -> None:
+    """Its messages wait for it half a minute, and no others do; from then on the backlog is read instead."""
+    world = World(5, APART)
+    first: list[Place] = []
+
+    async def before(world: World) -> None:
+        first.extend(await world.seal(5))
+        await world.seal(5)
+
+    async def after(world: World) -> None:
+        named = dict(world.owner.properties())
+        key, ledger_id = min(named.items(), key=lambda pair: range_of_key(pair[0]))  # type: ignore[arg-type, return-value]
+        switch = refusing_to_open(world, ledger_id)
+        unknown, other = first[0][0], first[-1][0] + 1
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.recover)
+            await trio.sleep(10)
+            assert (world.recovery.is_unknown(unknown), world.recovery.is_unknown(other)) == (True, False)
+            assert (len(world.view), len(world.rereads)) == (10, 1), "the other one serves"
+            await trio.sleep(cannot_for_s - 10)
+            assert world.recovery.is_unknown(unknown) is (cannot_for_s < 30)
+            assert world.owner.properties() == named, "neither property nor ledger is deleted"
+            assert ledger_id in world.bucket_ledgers()
+            if cannot_for_s > 30:
+                assert range_of_key(key).ledgers in world.rereads  # type: ignore[union-attr]
+                for place in first:  # as the dispatcher would, from the backlog
+                    assert world.view.add(place, world.truth[place])  # type: ignore[arg-type]
+            switch["refuses"] = False
+            await trio.sleep(6)
+            await world.settled()
+        assert len(world.view) == 20
+        assert (ledger_id in world.bucket_ledgers()) is (cannot_for_s < 30), "it serves, or is superseded"
+        assert (key in world.owner.properties()) is (cannot_for_s < 30)
+        assert sum(world.keeper.buckets.losses.values()) == 0
+        assert len(await world.deliver(world.clock.ms + 10**6)) == 20
+
+    with caplog.at_level(logging.WARNING, "geminga.tracker"):
+        two_lives(world, before, after, recover=False)
+    lines = [record.getMessage() for record in caplog.records if record.name == "geminga.tracker"]
+    assert ["1 of its buckets cannot be read" in line for line in lines] == (
+        [True] if cannot_for_s < 30 else [True, True, False]
+    )
+    assert "Too many open files" in lines[0]
+    assert "their messages wait for them" in lines[0]
+    if cannot_for_s > 30:
+        assert "their messages are looked up in the backlog instead" in lines[1]
+        assert lines[2].endswith("is superseded, and deleted")
+
+
+def test_a_bucket_that_cannot_be_read_and_then_is_gone_is_lost() -> None:
+    world = World(5, APART)
+
+    async def before(world: World) -> None:
+        await world.seal(5)
+
+    async def after(world: World) -> None:
+        ((_, ledger_id),) = world.owner.properties().items()
+        switch = refusing_to_open(world, ledger_id)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.recover)
+            await trio.sleep(60)
+            await world.store.delete(ledger_id)
+            switch["refuses"] = False
+            await trio.sleep(6)
+        await world.settled()
+        assert not world.owner.properties()
+        assert world.keeper.buckets.losses["start"] == 1
 
     two_lives(world, before, after, recover=False)
 
