@@ -5,9 +5,10 @@ A request such as `geminga delayed lose-bucket orders -s billing` goes through `
 `bucket_damage.py`: it deletes a bucket's ledger, or puts one in its place that has only the first half of its
 entries, or one with a flipped bit in the segment that will be read next.
 
-The index is not told. It has to find out as it would with a disk that lies: by a missing ledger, a missing
-directory or a wrong CRC-32C, and then has the ledgers read again from the backlog. That is what the command
-shows: every message still arrives, and none early.
+The broker looks at that bucket at once, finds a missing ledger, a missing directory or a wrong CRC-32C, and
+has what the bucket spans read again from the backlog. With `--quietly` it is not told, and finds out as it
+would with a disk that lies: when a segment is due, at a start, or by `geminga delayed verify`. Every message
+still arrives, and none early.
 
 Must not be broken: nothing here is reachable without the setting `chaosEnabled`, and no message is touched,
 only buckets, whose loss costs a re-read. A room of its own so that the import table shows what depends on it.

@@ -1,5 +1,6 @@
-"""Breaking buckets on purpose, for those who want to see what happens then. Nothing of this is told to the
-index: it finds out as it would with a disk that lies.
+"""Breaking buckets on purpose, for those who want to see what happens then. The broker looks at the bucket at
+once, as it does when the bookie tells it of a ledger; or, quietly, finds out as it would with a disk that
+lies.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from geminga.errors import PeerError
 
 if TYPE_CHECKING:
     from geminga.tracker.buckets.bucket_set import BucketSet
+    from geminga.tracker.buckets.keeper import Keeper
     from geminga.tracker.format.stored_bucket import StoredBucket
     from geminga.tracker.index.index import DelayedIndex
 
@@ -23,20 +25,48 @@ class NothingLeft(PeerError):
     http_status = 409
 
 
+class IsLost(PeerError):
+    """There was such a bucket, and it is lost already."""
+
+    http_status = 409
+
+
 async def damage_bucket(
-    buckets: BucketSet, index: DelayedIndex, how: Damage, ledger_id: int | None
+    keeper: Keeper, index: DelayedIndex, how: Damage, ledger_id: int | None, *, quietly: bool
 ) -> int | None:
     """Delete a bucket's ledger, or put one in its place that has only the first half of its entries, or a
     flipped bit in the segment that will be read next. Returns the ledger (the new one); None: no such bucket.
 
-    ledger_id None: the first bucket. `NothingLeft`, StorageError.
+    ledger_id None: the first bucket. Unless `quietly`, the bucket is lost to the index on return, and being
+    read again. `NothingLeft`, `IsLost`, StorageError.
     """
+    buckets = keeper.buckets
+    if ledger_id in buckets.lost_ledgers:
+        raise IsLost(
+            f"the bucket in ledger {ledger_id} is lost already: its messages have been read again, or are"
+        )
     stored = next((bucket for bucket in buckets.stored if ledger_id in (None, bucket.ledger_id)), None)
     if stored is None:
         return None
+    await _damage(buckets, index, stored, how, quietly=quietly)
+    damaged = stored.ledger_id
+    if not quietly:
+        await keeper.inspector.look(stored, "told")
+    return damaged
+
+
+async def _damage(
+    buckets: BucketSet, index: DelayedIndex, stored: StoredBucket, how: Damage, *, quietly: bool
+) -> None:
     if how == "lose":
+        if not buckets.store.is_ours(stored.ledger_id):
+            raise IsLost(
+                f"the bucket in ledger {stored.ledger_id} is lost already: 'geminga delayed verify' finds it"
+            )
+        if quietly:
+            buckets.store.unwatch(stored.ledger_id)
         await buckets.store.delete(stored.ledger_id)
-        return stored.ledger_id
+        return
     entries = await buckets.store.read_all(stored.ledger_id)
     if not entries:
         raise NothingLeft(f"the bucket in ledger {stored.ledger_id} has nothing left to damage")
@@ -48,7 +78,6 @@ async def damage_bucket(
         damaged[len(damaged) // 2] ^= 1
         entries = [*entries[:number], bytes(damaged), *entries[number + 1 :]]
     await _put_in_place(buckets, stored, entries)
-    return stored.ledger_id
 
 
 def _next_read(index: DelayedIndex, stored: StoredBucket, entries: int) -> int:

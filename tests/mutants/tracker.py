@@ -104,6 +104,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "that due segments are loaded when the keeper is poked, and not up to a second later",
     ),
     Mutant(
+        "unreadable-bucket-is-lost",
+        "geminga/tracker/buckets/bucket_store.py",
+        "LOST: Final = (CorruptData, LedgerNotFound)",
+        "LOST: Final = (StorageError,)",
+        ("tests/tracker/buckets/test_verify.py", "tests/tracker/buckets/test_loading.py"),
+        "that a bucket which cannot be read now is not deleted",
+    ),
+    Mutant(
+        "deleted-ledger-is-told-to-no-one",
+        "geminga/bookie/running/ledger_directory.py",
+        "        self.healing.watch.lost(ledger_id)\n\n    def watch(",
+        "\n    def watch(",
+        ("tests/tracker/buckets/test_verify.py",),
+        "that a bucket whose ledger is deleted under it is noticed at once",
+    ),
+    Mutant(
         "membership-top-goes-down",
         "geminga/tracker/index/membership.py",
         "self._top = max(self._top, self._open_bitmap.max() + 1)",

@@ -128,11 +128,18 @@ class DelayedRoutes:
         return NO_CONTENT
 
     async def damage(self, how: Damage, request: Request) -> Response:
-        """Body: {"ledgerId": of the bucket's own ledger}, or nothing for the first bucket."""
-        given = _object(request).get("ledgerId")
+        """Body: {"ledgerId": of the bucket's own ledger, "quietly": whether the broker is to find out by
+        itself}, or nothing for the first bucket.
+        """
+        body = _object(request)
+        given, quietly = body.get("ledgerId"), body.get("quietly", False)
+        if not isinstance(quietly, bool):
+            raise BadRequest("quietly: expected true or false")
         if given is not None and (type(given) is not int or given < 0):
             raise BadRequest("ledgerId: expected the id of a bucket's ledger")
-        damaged = await self._view.damage(topic_of(request), subscription_of(request), how, given)
+        damaged = await self._view.damage(
+            topic_of(request), subscription_of(request), how, given, quietly=quietly
+        )
         if damaged is None:
             raise NotFound("there are no buckets on disk" if given is None else "there is no such bucket")
         return json_response({"ledgerId": damaged})

@@ -95,9 +95,16 @@ class DelayedView(Protocol):
         ...
 
     async def damage(
-        self, topic: TopicName, subscription: str, how: Damage, ledger_id: int | None
+        self,
+        topic: TopicName,
+        subscription: str,
+        how: Damage,
+        ledger_id: int | None,
+        *,
+        quietly: bool = False,
     ) -> int | None:
         """Break a bucket (None: the first) on the bookie, as a disk might; returns its ledger, None if
-        there is no such bucket. `NotAllowed` unless the broker was started for that.
+        there is no such bucket. Unless `quietly`, the index knows on return. `NotAllowed` unless the broker
+        was started for that.
         """
         ...

@@ -368,6 +368,11 @@ class Bookie:
         """
         return await self._set.of(ledger_id).reader.read(ledger_id, first, last, bytes_max)
 
+    async def peek(self, ledger_id: int, first: int, last: int, *, bytes_max: int) -> list[bytes]:
+        """As `read`, of what nobody will ask for again: no cache keeps it, and nothing is read ahead."""
+        run = Run(ledger_id, first, last)
+        return (await self.read_runs([run], bytes_max=bytes_max))[run]
+
     async def read_runs(self, runs: Sequence[Run], *, bytes_max: int) -> dict[Run, list[bytes]]:
         """Of several runs that lie anywhere, and of which nobody will ask for what follows, what `read` would
         return for each, by run: of the first at least, and of more until those of a directory are `bytes_max`
@@ -385,6 +390,15 @@ class Bookie:
                 if not brought:
                     raise
         return brought
+
+    def watch_ledger(self, ledger_id: int, tell: Callable[[int], None]) -> None:
+        """Have `tell(ledger_id)` called, once, when the ledger is deleted, or entries of it turn out to be
+        damaged for good, by a read or by the scrub; at once if that is known. One function for each ledger.
+        """
+        self._set.of(ledger_id).watch(ledger_id, tell)
+
+    def unwatch_ledger(self, ledger_id: int) -> None:
+        self._set.of(ledger_id).healing.watch.unwatch(ledger_id)
 
     # ---- flushing
 

@@ -18,6 +18,7 @@ from geminga.bookie.records.records import Run
 from geminga.bookie.records.segment_map import SegmentMap
 from geminga.bookie.recovery.journal_search import JournalSearch
 from geminga.bookie.recovery.report import RUNS_NAMED_MAX, WHAT_TO_DO, run_text
+from geminga.bookie.running.ledger_watch import LedgerWatch
 from geminga.bookie.running.lifeline import Lifeline
 from geminga.bookie.running.storage import LedgerStorage
 from geminga.errors import ReadOnly
@@ -40,6 +41,7 @@ class Healing:
         named: Sequence[Run],
     ) -> None:
         """`journal_directories` have the files; `named` is what the start has named already."""
+        self.watch = LedgerWatch()
         self.entries_found = self.entries_healed = 0
         """Damaged entries, each counted once."""
         self._storage = storage
@@ -127,6 +129,12 @@ class Healing:
             )
             for run in lost:
                 self._remember(run)
+            for ledger_id in {run.ledger_id for run in lost}:
+                self.watch.lost(ledger_id)
+
+    def is_damaged(self, ledger_id: int) -> bool:
+        """Whether some entry of the ledger is known to be damaged for good."""
+        return ledger_id in self._named
 
     def _remember(self, run: Run) -> None:
         ranges = self._named.get(run.ledger_id)

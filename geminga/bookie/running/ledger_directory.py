@@ -146,6 +146,18 @@ class LedgerDirectory:
         self.reader.forget(ledger_id)
         self.deletions += 1
         self._collect_wanted = True
+        self.healing.watch.lost(ledger_id)
+
+    def watch(self, ledger_id: int, tell: Callable[[int], None]) -> None:
+        """See `Bookie.watch_ledger`."""
+
+        def lost(_: int) -> None:
+            self.reader.forget(ledger_id)  # what was read before would hide that it cannot be read again
+            tell(ledger_id)
+
+        self.healing.watch.watch(ledger_id, lost)
+        if self.healing.is_damaged(ledger_id):
+            self.healing.watch.lost(ledger_id)
 
     async def set_aside(self, ledger_ids: Collection[int], lift: Collection[int]) -> None:
         """See `Bookie.set_aside`."""

@@ -293,14 +293,20 @@ class DelayedOperator:
             raise NotDelayed(f"{position} does not wait on {subscription}: it is due")
 
     async def damage(
-        self, topic: TopicName, subscription: str, how: Damage, ledger_id: int | None
+        self,
+        topic: TopicName,
+        subscription: str,
+        how: Damage,
+        ledger_id: int | None,
+        *,
+        quietly: bool = False,
     ) -> int | None:
         if not self._allows_damage:
             raise NotAllowed("buckets are damaged only where the broker was started with --chaos")
         for looked in await self._each(topic, subscription):
             home = looked.index_home
             if home is not None and home.keeper is not None:
-                damaged = await damage_bucket(home.keeper.buckets, home.index, how, ledger_id)
+                damaged = await damage_bucket(home.keeper, home.index, how, ledger_id, quietly=quietly)
                 if damaged is not None:
                     return damaged
         return None

@@ -54,6 +54,11 @@ class BucketSet:
         """How many were sealed, and of these how many have messages of what was lost."""
         self.read_again = 0
         """How many of their messages were looked up in the backlog."""
+        self.told: set[int] = set()
+        """Ledgers of buckets that serve, of which the bookie says that entries are gone or damaged."""
+        self.told_signal = Signal()
+        self.lost_ledgers: deque[int] = deque(maxlen=LOST_MAX)
+        """Those of the buckets that were lost last while they served."""
         self._lost: deque[tuple[int, int]] = deque(maxlen=LOST_MAX)
         """What the buckets that were lost last spanned."""
         self._owner = owner
@@ -83,8 +88,15 @@ class BucketSet:
     def adopt(self, bucket: StoredBucket) -> None:
         """A bucket that is named already and that the index knows."""
         self.serving[bucket.ledger_id] = bucket
+        self.store.watch(bucket.ledger_id, self.tell)
         self.load_signal.set()
         self.merge_signal.set()
+
+    def tell(self, ledger_id: int) -> None:
+        """The bucket in this ledger is to be looked at: something of it is said to be gone or damaged."""
+        if ledger_id in self.serving:
+            self.told.add(ledger_id)
+            self.told_signal.set()
 
     async def name(
         self,
@@ -171,12 +183,15 @@ class BucketSet:
         if self.serving.pop(old, None) is not None:
             bucket.ledger_id = ledger_id
             self.serving[ledger_id] = bucket
+            self.store.unwatch(old)
+            self.store.watch(ledger_id, self.tell)
 
     # -- out --------------------------------------------------------------------------------------------
 
     def _retire(self, bucket: StoredBucket) -> None:
         bucket.retired = True
         self.serving.pop(bucket.ledger_id, None)
+        self.store.unwatch(bucket.ledger_id)
 
     def doom(self, key: str | None, ledger_id: int) -> None:
         """Delete the property of that name if it still names this ledger, then the ledger."""
@@ -193,8 +208,14 @@ class BucketSet:
         self.count_lost(how, bucket.first_code, bucket.last_code)
         log.error("%s: %r is lost, its messages are looked up again: %s", self.owner_text, bucket, error)
         self._retire(bucket)
+        self.lost_ledgers.append(bucket.ledger_id)
         self.doom(bucket.key, bucket.ledger_id)
         self.index.bucket_lost(bucket)
+
+    def unwatch_all(self) -> None:
+        """The index is let go of, and hears of nothing any more."""
+        for ledger_id in self.serving:
+            self.store.unwatch(ledger_id)
 
     def count_lost(self, how: LostBy, first_code: int, last_code: int) -> None:
         self.losses[how] += 1

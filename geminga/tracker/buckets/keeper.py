@@ -1,6 +1,6 @@
 """Keeps the buckets of one delayed index on the bookie: seals, loads, merges and deletes them.
 
-Four tasks that wait for each other only where properties change: a merge of millions of rows holds up neither
+Tasks that wait for each other only where properties change: a merge of millions of rows holds up neither
 the next seal nor a segment that is due. The index serves all along: frozen rows from memory until they are
 sealed, merged buckets until the new one is named.
 
@@ -23,6 +23,7 @@ from geminga.tracker.buckets.loading import Loader
 from geminga.tracker.buckets.merge_task import MergeTask
 from geminga.tracker.buckets.retrying import OffLoop, in_thread
 from geminga.tracker.buckets.sealing import IsWhole, Sealer
+from geminga.tracker.buckets.verify import Inspector
 from geminga.tracker.format.stored_bucket import StoredBucket
 from geminga.tracker.index.frozen import Frozen
 
@@ -52,6 +53,7 @@ class Keeper:
         self._sealer = Sealer(self.buckets, settings, off_loop, is_whole)
         self._loader = Loader(self.buckets, clock)
         self._merges = MergeTask(self.buckets, settings, off_loop)
+        self.inspector = Inspector(self.buckets, off_loop)
 
     def freeze(self, frozen: Frozen) -> None:
         """Seal these rows; they are durable once the index hears `sealed`."""
@@ -70,6 +72,7 @@ class Keeper:
             nursery.start_soon(self._loader.run)
             nursery.start_soon(self._merges.run)
             nursery.start_soon(self.buckets.run_deletions)
+            nursery.start_soon(self.inspector.run)
             task_status.started()
 
     async def clear(self) -> None:

@@ -27,7 +27,7 @@ class NoView:
         self.asked.append(asked[-1])
         return []
 
-    async def damage(self, *asked: Any) -> None:
+    async def damage(self, *asked: Any, quietly: bool) -> None:
         self.asked.append(asked[-1])
 
 

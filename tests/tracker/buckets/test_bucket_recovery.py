@@ -175,6 +175,7 @@ def test_all_buckets_lost_is_an_index_made_anew() -> None:
         for _ in range(3):
             await world.seal(5, after_ms=10_000)
         for bucket in world.keeper.stored:
+            world.store.unwatch(bucket.ledger_id)  # or it is noticed at once
             await world.bookie.delete_ledger(bucket.ledger_id)
         world.durable.clear()
 

@@ -262,7 +262,7 @@ def test_a_bucket_that_is_lost_costs_its_own_ledgers_only(how: str) -> None:
         taken |= set(await world.deliver(world.clock.ms))
         assert taken >= set(kept_places)
         assert world.rereads == [(lost.start_ledger, lost.end_ledger)]
-        assert world.keeper.operations.counts["load"].failed == 1
+        assert world.keeper.operations.counts["load"].failed == (how != "deleted"), "that, the bookie tells"
         assert len(world.view) == 0
         for place in set(lost_places) - taken:  # as the dispatcher reads them again
             assert not world.view.contains(place)

@@ -1,0 +1,172 @@
+"""Buckets that are looked at while they serve, and what the bookie says of them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+
+from geminga.bookie.records.records import Run
+from geminga.chaos.bucket_damage import IsLost, damage_bucket
+from geminga.errors import StorageError
+from geminga.tracker.buckets.bucket_settings import BucketSettings
+from geminga.tracker.buckets.verify import Verdict
+from tests.tracker.bucket_world import World
+
+ROOMY = BucketSettings(indexes_min=10**6, segment_span_ms=10**7, segment_indexes_max=4, buckets_max=-1)
+
+
+async def two_buckets(world: World) -> None:
+    await world.seal(10, after_ms=600_000)
+    await world.seal(10, after_ms=600_000)
+
+
+async def look_at_all(world: World) -> list[Verdict]:
+    return [await world.keeper.inspector.look(bucket, "verify") for bucket in world.keeper.stored]
+
+
+def test_good_buckets_stay_and_nothing_of_them_is_kept_in_memory() -> None:
+    world = World(1, ROOMY)
+
+    async def script(world: World) -> None:
+        await two_buckets(world)
+        await world.bookie.flush()
+        cached = [directory.reader.cache_bytes for directory in world.bookie.directories]
+        verdicts = await look_at_all(world)
+        assert [(v.state, v.segments, v.rows, v.wrong) for v in verdicts] == [("ok", 5, 20, ())] * 2
+        assert [v.bytes for v in verdicts] == [b.bytes for b in world.keeper.stored]
+        assert [directory.reader.cache_bytes for directory in world.bookie.directories] == cached
+        assert (len(world.keeper.stored), world.rereads) == (2, [])
+        assert not any(bucket.loaded for _, bucket in world.index.buckets.items())
+
+    assert world.run(script)
+
+
+@pytest.mark.parametrize(
+    ("how", "state", "text"),
+    [
+        ("lose", "lost", "is deleted"),
+        ("truncate", "damaged", "the end of a bucket"),
+        ("corrupt", "damaged", "segment 0: a segment of a bucket"),
+    ],
+)
+def test_what_is_damaged_quietly_is_found_by_looking(how: Any, state: str, text: str) -> None:
+    world = World(1, ROOMY)
+
+    async def script(world: World) -> None:
+        await two_buckets(world)
+        first, second = world.keeper.stored
+        del world.owner.swap  # what it names now is no whole bucket
+        await damage_bucket(world.keeper, world.index, how, first.ledger_id, quietly=True)
+        await world.settled()
+        await trio.sleep(60)
+        assert world.keeper.stored == [first, second], "it has not found out by itself"
+        verdicts = await look_at_all(world)
+        assert [verdict.state for verdict in verdicts] == [state, "ok"]
+        assert text in verdicts[0].text
+        assert world.keeper.stored == [second]
+        assert world.rereads == [(first.start_ledger, first.end_ledger)]
+        assert world.keeper.buckets.losses == {"start": 0, "load": 0, "verify": 1, "told": 0}
+
+    assert world.run(script)
+
+
+@pytest.mark.parametrize("how", ["lose", "truncate", "corrupt"])
+def test_what_is_damaged_aloud_is_lost_at_once_and_only_once(how: Any) -> None:
+    world = World(1, ROOMY)
+
+    async def script(world: World) -> None:
+        await two_buckets(world)
+        first, second = world.keeper.stored
+        del world.owner.swap
+        ledger_id = await damage_bucket(world.keeper, world.index, how, None, quietly=False)
+        assert world.keeper.stored == [second]
+        assert world.rereads == [(first.start_ledger, first.end_ledger)]
+        with pytest.raises(IsLost, match=f"the bucket in ledger {ledger_id} is lost already"):
+            await damage_bucket(world.keeper, world.index, "lose", ledger_id, quietly=False)
+        await world.settled()
+        assert world.keeper.buckets.losses["told"] == 1
+        assert world.bucket_ledgers() == {second.ledger_id}
+
+    assert world.run(script)
+
+
+def test_a_ledger_that_is_deleted_under_a_bucket_is_noticed_at_once() -> None:
+    world = World(1, ROOMY)
+
+    async def script(world: World) -> None:
+        await two_buckets(world)
+        first, second = world.keeper.stored
+        started_s = trio.current_time()
+        await world.bookie.delete_ledger(first.ledger_id)
+        await trio.testing.wait_all_tasks_blocked()
+        assert trio.current_time() == started_s
+        assert world.keeper.stored == [second]
+        assert world.keeper.buckets.losses["told"] == 1
+
+    assert world.run(script)
+
+
+def test_a_damaged_entry_that_the_scrub_finds_is_noticed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although the entry is in the read cache still, and the bucket could be read as it is."""
+    world = World(1, ROOMY)
+
+    async def script(world: World) -> None:
+        await two_buckets(world)
+        first, second = world.keeper.stored
+        (directory,) = world.bookie.directories
+        await world.bookie.flush()
+        await world.store.read_segment(first, 1)
+        damaged = Run(first.ledger_id, 1, 1)
+
+        async def of_these(runs: Any) -> list[Run]:
+            return [run for run in runs if run == damaged]
+
+        peek = world.bookie.peek
+
+        async def peek_damaged(ledger_id: int, *asked: int, bytes_max: int) -> list[bytes]:
+            (entry, *others) = await peek(ledger_id, *asked, bytes_max=bytes_max)
+            cached = directory.reader.read_memory(ledger_id, 1, 1, 1)
+            assert not cached or ledger_id != first.ledger_id
+            return [entry[:-1] + b"?" if ledger_id == first.ledger_id else entry, *others]
+
+        monkeypatch.setattr(directory.storage, "damaged", of_these, raising=False)
+        monkeypatch.setattr(directory.healing, "_search", lambda _: _found_none())
+        monkeypatch.setattr(world.bookie, "peek", peek_damaged)
+        assert not await directory.healing.heal([damaged])
+        await trio.testing.wait_all_tasks_blocked()
+        assert world.keeper.stored == [second]
+        assert world.keeper.buckets.losses["told"] == 1
+
+    assert world.run(script)
+
+
+async def _found_none() -> Any:
+    return SimpleNamespace(entries=0, find=lambda *_: None)
+
+
+def test_a_bucket_that_cannot_be_read_now_is_unreadable_and_stays() -> None:
+    world = World(1, ROOMY)
+
+    async def script(world: World) -> None:
+        await two_buckets(world)
+        before = world.keeper.stored
+        peek = world.store.peek
+
+        async def failing(*_: Any) -> Any:
+            raise StorageError("Too many open files")
+
+        world.store.peek = failing  # type: ignore[method-assign]
+        assert [(v.state, v.text) for v in await look_at_all(world)] == [
+            ("unreadable", "Too many open files")
+        ] * 2
+        world.keeper.buckets.tell(before[0].ledger_id)
+        await trio.sleep(100)
+        assert (world.keeper.stored, world.rereads) == (before, [])
+        world.store.peek = peek  # type: ignore[method-assign]
+        await trio.sleep(6)
+        assert (world.keeper.stored, world.keeper.buckets.told) == (before, set())
+
+    assert world.run(script)
