@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 
 import msgspec
 
@@ -21,11 +22,13 @@ from geminga.admin.http.streaming import in_parts
 from geminga.admin.routes.names import subscription_of, topic_of
 from geminga.admin.view.delayed import DelayedView
 from geminga.broker.operator.delayed_statistics import BucketInfo, SegmentInfo
+from geminga.broker.operator.delayed_verify import VerifiedBucket
 from geminga.chaos.bucket_damage import Damage
 from geminga.limits import DUE_MS_MAX
 from geminga.position import Position
 
-ROOT = "/geminga/delayed/persistent/{tenant}/{namespace}/{topic}/subscription/{subscription}"
+TOPIC_ROOT = "/geminga/delayed/persistent/{tenant}/{namespace}/{topic}"
+ROOT = f"{TOPIC_ROOT}/subscription/{{subscription}}"
 PAGE_MAX = 1000
 WIDTH_MS = 60_000
 NUMBER_MAX = 2**63 - 1
@@ -38,6 +41,9 @@ class DelayedRoutes:
         self._view = view
 
     def add_to(self, router: Router) -> None:
+        router.add("POST", "/geminga/delayed/verify", self.verify)
+        router.add("POST", f"{TOPIC_ROOT}/verify", self.verify)
+        router.add("POST", f"{ROOT}/verify", self.verify)
         router.add("GET", ROOT, self.summary)
         router.add("GET", f"{ROOT}/histogram", self.histogram)
         router.add("GET", f"{ROOT}/messages", self.messages)
@@ -52,6 +58,12 @@ class DelayedRoutes:
         router.add("POST", f"{ROOT}/postpone", self.postpone)
         for how in DAMAGES:
             router.add("POST", f"{ROOT}/{how}-bucket", functools.partial(self.damage, how))
+
+    async def verify(self, request: Request) -> Response:
+        """All buckets of all topics, of one, or of what one subscription looks at; as they are looked at."""
+        topic = topic_of(request) if "topic" in request.parameters else None
+        subscription = subscription_of(request) if "subscription" in request.parameters else None
+        return streamed_json(_verified_parts(self._view.verify(topic, subscription)))
 
     async def summary(self, request: Request) -> Response:
         return json_response(await self._view.summary(topic_of(request), subscription_of(request)))
@@ -143,6 +155,16 @@ class DelayedRoutes:
         if damaged is None:
             raise NotFound("there are no buckets on disk" if given is None else "there is no such bucket")
         return json_response({"ledgerId": damaged})
+
+
+async def _verified_parts(buckets: AsyncGenerator[VerifiedBucket, None]) -> AsyncGenerator[bytes, None]:
+    """A JSON array, bucket by bucket: each may take a while."""
+    before = b"["
+    async with aclosing(buckets):
+        async for bucket in buckets:
+            yield before + msgspec.json.encode(bucket)
+            before = b","
+    yield b"]" if before == b"," else b"[]"
 
 
 def _bucket_pieces(buckets: Iterator[tuple[BucketInfo, Iterator[SegmentInfo]]]) -> Iterator[bytes]:

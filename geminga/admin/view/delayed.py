@@ -6,7 +6,7 @@ Every method raises `TopicNotFound` or `SubscriptionNotFound` if there is no suc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Protocol
 
 from geminga.broker.operator.delayed_statistics import (
@@ -21,6 +21,7 @@ from geminga.broker.operator.delayed_statistics import (
     SegmentInfo,
     WhyNotDelivered,
 )
+from geminga.broker.operator.delayed_verify import VerifiedBucket
 from geminga.chaos.bucket_damage import Damage
 from geminga.names import TopicName
 from geminga.position import Position
@@ -77,6 +78,14 @@ class DelayedView(Protocol):
         """Take in buckets that were built elsewhere (`tracker/format/bucket_bundle_format.py`) in place of
         all that the index has of their ledgers; durable on return. What is wrong with them raises, and
         nothing changes.
+        """
+        ...
+
+    def verify(
+        self, topic: TopicName | None, subscription: str | None
+    ) -> AsyncGenerator[VerifiedBucket, None]:
+        """Look at all buckets on the bookie now, of all topics or of one, partitions and all; those that are
+        gone or damaged are lost, and read again. Raises before the first.
         """
         ...
 

@@ -7,7 +7,7 @@ the partition that has its ledger, as the broker gives each ledger id once.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,7 @@ from geminga.broker.operator.delayed_statistics import (
     WhyNotDelivered,
 )
 from geminga.broker.operator.delayed_unread import capacity, holds_back
+from geminga.broker.operator.delayed_verify import DelayedVerifier, VerifiedBucket
 from geminga.chaos.bucket_damage import Damage, damage_bucket
 from geminga.errors import NotAllowed, PeerError, SubscriptionNotFound
 from geminga.position import Position
@@ -68,9 +69,12 @@ class NotDelayed(PeerError):
 class DelayedOperator:
     """Loads topics if need be."""
 
-    def __init__(self, topics: Topics, *, allows_damage: bool) -> None:
+    def __init__(
+        self, topics: Topics, *, allows_damage: bool, verifier: DelayedVerifier | None = None
+    ) -> None:
         self._topics = topics
         self._allows_damage = allows_damage
+        self._verifier = verifier
 
     # -- which subscriptions ---------------------------------------------------------------------------------
 
@@ -230,6 +234,12 @@ class DelayedOperator:
         )
         adopted: AdoptedBuckets = await module.adopt_buckets(loaded, found, bundle)
         return adopted
+
+    def verify(
+        self, topic: TopicName | None, subscription: str | None
+    ) -> AsyncGenerator[VerifiedBucket, None]:
+        assert self._verifier is not None
+        return self._verifier.verify(topic, subscription)
 
     async def cancel(
         self, topic: TopicName, subscription: str, positions: Sequence[Position]

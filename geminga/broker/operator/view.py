@@ -16,6 +16,7 @@ from geminga.broker.flow.statistics import (
     PublisherStatistics,
     TopicStatistics,
 )
+from geminga.broker.operator.delayed_verify import DelayedVerifier
 from geminga.broker.operator.delayed_view import DelayedOperator
 from geminga.broker.subscription.statistics import statistics_in_slices
 from geminga.broker.topic.producers import AccessMode
@@ -83,7 +84,9 @@ class View:
         self.memory_statistics = process.memory
         self.dropped_log_lines = process.dropped_log_lines
         self._process = process
-        self.delayed = DelayedOperator(topics, allows_damage=config.chaos_enabled)
+        self.delayed = DelayedOperator(
+            topics, allows_damage=config.chaos_enabled, verifier=DelayedVerifier(topics, rooms)
+        )
         self._rooms = rooms
         self._topics = topics
         self.schemas = topics.schemas

@@ -12,7 +12,8 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
-from geminga.cli.admin.admin_http import DEFAULT_URL, URL_VARIABLE, unreachable
+from geminga.cli.admin import delayed_verify
+from geminga.cli.admin.admin_http import DEFAULT_URL, URL_VARIABLE, RequestFailed, unreachable
 from geminga.cli.admin.delayed_text import (
     bucket_lines,
     content_lines,
@@ -32,9 +33,11 @@ from geminga.names import TopicName
 SECONDS_MAX = 30
 DAMAGES = {
     "lose-bucket": "deleted ledger {}, which held a bucket",
-    "truncate-bucket": "cut a bucket short: ledger {} has what is left of it",
-    "corrupt-bucket": "flipped a bit of a bucket, which is in ledger {} now",
+    "truncate-bucket": "cut a bucket short: what was left of it is in ledger {}",
+    "corrupt-bucket": "flipped a bit of a bucket: it is in ledger {}",
 }
+DAMAGED = "the broker knows, and reads its messages again: 'geminga delayed buckets' shows it come back"
+DAMAGED_QUIETLY = "the broker does not know yet: 'geminga delayed verify' has it look"
 
 
 class Refused(Exception):
@@ -88,17 +91,18 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
         help="such as 2030-01-31T12:00 (local time) or 2030-01-31T12:00Z, or ms since 1970",
     )
     for name, text in (
-        ("lose-bucket", "delete a bucket behind the index's back (only with --chaos)"),
-        ("truncate-bucket", "cut a bucket short behind the index's back (only with --chaos)"),
-        ("corrupt-bucket", "flip a bit of a bucket behind the index's back (only with --chaos)"),
+        ("lose-bucket", "delete a bucket (only with --chaos)"),
+        ("truncate-bucket", "cut a bucket short (only with --chaos)"),
+        ("corrupt-bucket", "flip a bit of a bucket (only with --chaos)"),
     ):
-        action(name, text).add_argument(
-            "--ledger", type=positive, help="of the bucket; the first one if not given"
-        )
+        damage = action(name, text)
+        damage.add_argument("--ledger", type=positive, help="of the bucket; the first one if not given")
+        damage.add_argument("--quietly", action="store_true", help="let the broker find out by itself")
+    delayed_verify.add_to(actions)
     flags = parser.parse_strictly(arguments)
     try:
         return _ACTIONS.get(flags.action, _damage)(flags)
-    except (Refused, InvalidName, ValueError) as error:
+    except (Refused, RequestFailed, InvalidName, ValueError) as error:
         print(f"geminga delayed {flags.action}: {error}", file=sys.stderr)
         return EXIT_FAILED
 
@@ -218,9 +222,12 @@ def _postpone(flags: argparse.Namespace) -> int:
 
 
 def _damage(flags: argparse.Namespace) -> int:
-    body = {} if flags.ledger is None else {"ledgerId": flags.ledger}
-    answer = _ask(flags, f"/{flags.action}", body)
-    return _print(flags, answer, lambda found: print(DAMAGES[flags.action].format(found["ledgerId"])))
+    body: dict[str, object] = {} if flags.ledger is None else {"ledgerId": flags.ledger}
+    answer = _ask(flags, f"/{flags.action}", body | {"quietly": flags.quietly})
+    then = DAMAGED_QUIETLY if flags.quietly else DAMAGED
+    return _print(
+        flags, answer, lambda found: print(DAMAGES[flags.action].format(found["ledgerId"]) + "; " + then)
+    )
 
 
 _ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
@@ -233,6 +240,7 @@ _ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
     "cancel": _cancel,
     "expedite": _expedite,
     "postpone": _postpone,
+    "verify": delayed_verify.verify,
 }
 
 

@@ -194,20 +194,56 @@ def test_it_is_said_how_a_bucket_was_damaged(chaos: BrokerProcess, tmp_path: Pat
     ledgers = eventually(lambda: (found := on_disk())[2:] and found)
     assert "there is no such bucket" in run(chaos, "lose-bucket", "--ledger", "123456", fails=True)
 
-    def damage(how: str, ledger_id: int) -> str:
-        return run(chaos, f"{how}-bucket", "--ledger", str(ledger_id)).strip()
+    def damage(how: str, ledger_id: int, *flags: str) -> str:
+        return run(chaos, f"{how}-bucket", "--ledger", str(ledger_id), *flags).strip()
 
-    assert damage("lose", ledgers[0]) == f"deleted ledger {ledgers[0]}, which held a bucket"
+    told = "; the broker knows, and reads its messages again: 'geminga delayed buckets' shows it come back"
+    assert damage("lose", ledgers[0]) == f"deleted ledger {ledgers[0]}, which held a bucket{told}"
+    assert f"the bucket in ledger {ledgers[0]} is lost already" in run(
+        chaos, "lose-bucket", "--ledger", str(ledgers[0]), fails=True
+    )
     cut = re.fullmatch(
-        r"cut a bucket short: ledger (\d+) has what is left of it", damage("truncate", ledgers[1])
+        r"cut a bucket short: what was left of it is in ledger (\d+)" + re.escape(told),
+        damage("truncate", ledgers[1]),
     )
     flipped = re.fullmatch(
-        r"flipped a bit of a bucket, which is in ledger (\d+) now", damage("corrupt", ledgers[2])
+        r"flipped a bit of a bucket: it is in ledger (\d+); the broker does not know yet: "
+        r"'geminga delayed verify' has it look",
+        damage("corrupt", ledgers[2], "--quietly"),
     )
     assert cut is not None
     assert flipped is not None
-    assert {int(cut[1]), int(flipped[1])} <= set(on_disk())
+    assert not {ledgers[0], int(cut[1])} & set(on_disk()), "they are noticed at once"
+    assert int(flipped[1]) in on_disk()
+
+    def verify(*arguments: str) -> tuple[int, list[str]]:
+        command = [sys.executable, "-m", "geminga", "delayed", "verify", *arguments]
+        done = subprocess.run(
+            [*command, "--url", chaos.endpoints.web_url], capture_output=True, text=True, cwd=ROOT
+        )
+        return done.returncode, (done.stdout or done.stderr).splitlines()
+
+    assert verify("nothing-there") == (
+        1,
+        ["geminga delayed verify: Topic persistent://public/default/nothing-there does not exist"],
+    )
+    assert verify(TOPIC, "-s", "nobody")[0] == 1
+    code, lines = verify(TOPIC, "-s", "billing")
+    (damaged,) = [line for line in lines if line.startswith("damaged")]
+    assert code == 1
+    assert f"in ledger {flipped[1]}: segment 0: " in damaged
+    assert damaged.endswith("; its messages are being read again from the topic")
+    assert lines[-1] == f"  geminga delayed buckets {TOPIC} -s SUBSCRIPTION"
+    assert re.fullmatch(r"\d+ ok, 1 damaged; watch the rebuilt ones come:", lines[-2])
+    assert int(flipped[1]) not in on_disk()
+    code, lines = eventually(lambda: (found := verify())[0] == 0 and len(found[1]) > 3 and found)
+    assert all(line.startswith(f"ok          {TOPIC}") for line in lines[:-1])
+    assert re.fullmatch(r"\d+ ok", lines[-1])
+
+    chaos.kill()
+    chaos.start()
     client.close()
+    assert verify()[1] == lines, "the topic need not be loaded"
 
 
 @contextmanager

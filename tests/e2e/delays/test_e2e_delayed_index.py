@@ -154,7 +154,7 @@ def test_a_restart_in_the_middle_loses_nothing(
     acked = {int(message.data()) for message, _ in early}
     eventually(lambda: web.backlog(topic, "s") == 380)
     for bucket, damage in zip(stored, damages, strict=False):
-        delayed(web, topic, f"/{damage}-bucket", {"ledgerId": bucket["ledgerId"]})
+        delayed(web, topic, f"/{damage}-bucket", {"ledgerId": bucket["ledgerId"], "quietly": True})
     if how == "killed":
         process.kill()
     else:
@@ -182,7 +182,7 @@ def test_buckets_that_break_while_running_cost_nothing(client: pulsar.Client, we
     publish(client.create_producer(topic), due)
     stored = eventually(lambda: (found := buckets(web, topic))[3:] and found)
     for bucket, damage in zip(stored, DAMAGES, strict=False):
-        delayed(web, topic, f"/{damage}-bucket", {"ledgerId": bucket["ledgerId"]})
+        delayed(web, topic, f"/{damage}-bucket", {"ledgerId": bucket["ledgerId"], "quietly": True})
     messages = receive_timed(consumer, 150)
     assert_never_early(messages, due)
     # Only when its first segment is loaded, a minute ahead of its time, the damage can be found.

@@ -1,0 +1,192 @@
+"""All buckets of the delayed index looked at now: of one topic, or of every topic that has some.
+
+What the records of topics and cursors name is read from the bookie, whether the topic is loaded or not, and
+none is loaded for it. A bucket that serves and is gone or damaged is lost at once, so that its messages are
+read again (`tracker/buckets/verify.py`); that of a topic that is not loaded stays named, and is found when it
+is.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+import trio
+
+from geminga.errors import SubscriptionNotFound, TopicNotFound
+from geminga.managed_ledger.cursor.bucket_properties import DELAYED_PREFIX
+from geminga.managed_ledger.cursor.cursor_ledger import Storage
+from geminga.metadata import records
+from geminga.metadata.records import CursorRecord, ManagedLedgerRecord
+from geminga.names import NamespaceName, TopicName
+
+if TYPE_CHECKING:
+    from geminga.broker.topic.rooms import Rooms
+    from geminga.broker.topic.topics import Topics
+    from geminga.tracker.buckets.keeper import Keeper
+    from geminga.tracker.buckets.verify import Verdict
+
+Then = Literal["", "being-read-again", "read-again-when-loaded", "tried-again"]
+
+
+class WrongPart(msgspec.Struct, rename="camel", kw_only=True):
+    segment: int | None
+    """None: the directory, or the whole bucket."""
+    text: str
+
+
+class VerifiedBucket(msgspec.Struct, rename="camel", kw_only=True):
+    topic: str
+    subscription: str | None
+    """Whose own index it is of; None: the one that all share."""
+    name: str
+    """What it spans, as the property's name says it."""
+    ledger_id: int
+    state: Literal["ok", "lost", "damaged", "unreadable"]
+    segments: int
+    messages: int
+    bytes: int
+    wrong: list[WrongPart]
+    then: Then
+    """What becomes of its messages if it is not ok."""
+
+
+class _Named(NamedTuple):
+    """A property of a topic's record (subscription None) or of a cursor's."""
+
+    topic: TopicName
+    subscription: str | None
+    key: str
+    ledger_id: int
+
+
+class DelayedVerifier:
+    def __init__(self, topics: Topics, rooms: Rooms) -> None:
+        self._topics = topics
+        self._rooms = rooms
+
+    async def verify(
+        self, topic: TopicName | None, subscription: str | None
+    ) -> AsyncGenerator[VerifiedBucket, None]:
+        """One bucket after the other, each as it was looked at; of all topics if none is named. Those that
+        come and go meanwhile may be left out. TopicNotFound, SubscriptionNotFound before the first.
+        """
+        for name in self._named_topics(topic, subscription) if topic is not None else self._all_topics():
+            await trio.lowlevel.checkpoint()
+            for one in list(self._named_by(name, subscription)):
+                if (found := await self._look(one)) is not None:
+                    yield found
+
+    def _named_topics(self, topic: TopicName, subscription: str | None) -> list[TopicName]:
+        partitions = self._topics.partitions(topic)
+        found = [topic.partition(number) for number in range(partitions)] if partitions else [topic]
+        found = [name for name in found if self._topics.exists(name)]
+        if not found and not partitions:
+            raise TopicNotFound(f"Topic {topic} does not exist")
+        if subscription is not None and not any(self._cursor(name, subscription) for name in found):
+            raise SubscriptionNotFound(f"Subscription {subscription} of {topic} does not exist")
+        return found
+
+    def _all_topics(self) -> Iterator[TopicName]:
+        for namespace in self._rooms.namespaces.all_namespaces():
+            for name in self._topics.plain_names_in(NamespaceName.parse(namespace)):
+                yield TopicName.parse(name)
+
+    def _cursor(self, topic: TopicName, subscription: str) -> CursorRecord | None:
+        path = records.cursor_path(records.managed_ledger_path(topic), subscription)
+        stored = self._rooms.metadata.get(path)
+        return None if stored is None else records.decode(CursorRecord, stored.value, path)
+
+    def _named_by(self, topic: TopicName, subscription: str | None) -> Iterator[_Named]:
+        from geminga.tracker.format.stored_bucket import range_of_key
+
+        metadata, path = self._rooms.metadata, records.managed_ledger_path(topic)
+
+        def named(owner: str | None, properties: Mapping[str, int] | Mapping[str, str]) -> Iterator[_Named]:
+            for key, value in properties.items():
+                if key.startswith(DELAYED_PREFIX) and range_of_key(key) and str(value).isdecimal():
+                    yield _Named(topic, owner, key, int(value))
+
+        if (stored := metadata.get(path)) is not None:
+            yield from named(None, records.decode(ManagedLedgerRecord, stored.value, path).properties)
+        for component in metadata.children(path):
+            owner = records.cursor_of(component)
+            if subscription in (None, owner) and (record := self._cursor(topic, owner)) is not None:
+                yield from named(owner, record.properties)
+
+    def _is_named(self, one: _Named) -> bool:
+        return one in self._named_by(one.topic, one.subscription)
+
+    def _keeper(self, one: _Named) -> Keeper | None:
+        """Of the index that it belongs to, if that is open."""
+        loaded = self._topics.loaded.get(str(one.topic))
+        if loaded is None or loaded.closing:
+            return None
+        home = loaded.delays.shared
+        if one.subscription is not None:
+            subscription = loaded.subscriptions.get(one.subscription)
+            home = None if subscription is None else loaded.delays.home_of(subscription.delayed)
+        return None if home is None else home.keeper
+
+    async def _look(self, one: _Named) -> VerifiedBucket | None:
+        """None: nothing names it any more."""
+        while True:
+            keeper = self._keeper(one)
+            if keeper is not None and (bucket := keeper.buckets.serving.get(one.ledger_id)) is not None:
+                verdict = await keeper.inspector.look(bucket, "verify")
+                then: Then = "being-read-again"
+            else:
+                verdict = await self._look_at_closed(one)
+                keeper = self._keeper(one)
+                if keeper is not None and one.ledger_id in keeper.buckets.serving:
+                    continue  # it has been taken over meanwhile
+                then = "read-again-when-loaded"
+            break
+        if verdict.state == "ok" and not verdict.segments:
+            return None
+        if then == "read-again-when-loaded" and not self._is_named(one):
+            return None
+        return _answer(one, verdict, then)
+
+    async def _look_at_closed(self, one: _Named) -> Verdict:
+        """At a bucket that does not serve, as its topic or its index is not open."""
+        # It imports numpy, which a start must not.
+        verify = await trio.to_thread.run_sync(importlib.import_module, "geminga.tracker.buckets.verify")
+        from geminga.tracker.buckets.bucket_store import BucketStore
+        from geminga.tracker.buckets.retrying import in_thread
+        from geminga.tracker.format.stored_bucket import range_of_key
+
+        rooms = self._rooms
+        storage = Storage(
+            str(one.topic),
+            records.managed_ledger_path(one.topic),
+            rooms.bookie,
+            rooms.metadata,
+            rooms.ledger_ids,
+            rooms.clock,
+            rooms.ledger_settings,
+        )
+        verifier = verify.Verifier(BucketStore(storage), in_thread)
+        verdict: Verdict = await verifier.look(one.ledger_id, range_of_key(one.key), None)
+        return verdict
+
+
+def _answer(one: _Named, verdict: Verdict, then: Then) -> VerifiedBucket:
+    from geminga.tracker.format.stored_bucket import KEY_PREFIX
+
+    if verdict.state in ("ok", "unreadable"):
+        then = "" if verdict.state == "ok" else "tried-again"
+    return VerifiedBucket(
+        topic=str(one.topic),
+        subscription=one.subscription,
+        name=one.key.removeprefix(KEY_PREFIX),
+        ledger_id=one.ledger_id,
+        state=verdict.state,
+        segments=verdict.segments,
+        messages=verdict.rows,
+        bytes=verdict.bytes,
+        wrong=[WrongPart(segment=part.segment, text=part.text) for part in verdict.wrong],
+        then=then,
+    )

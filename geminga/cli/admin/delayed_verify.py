@@ -1,0 +1,88 @@
+"""`geminga delayed verify`: whether all buckets of the delayed index are whole, and what becomes of those
+that are not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections import Counter
+from typing import Any
+from urllib.parse import quote
+
+from geminga.cli.admin.admin_http import DEFAULT_URL, URL_VARIABLE, Admin
+from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK
+from geminga.names import TopicName
+
+SECONDS_MAX = 120
+"""Without a byte of the answer, which has a line for each bucket."""
+TEXT = "read all buckets of a topic, or of all topics, and have those rebuilt that are lost or damaged"
+THEN = {
+    "being-read-again": "its messages are being read again from the topic",
+    "read-again-when-loaded": "its messages are read again from the topic, once that is used",
+    "tried-again": "it cannot be read now, and stays: look at the disk, and verify again",
+}
+
+
+def add_to(actions: Any) -> None:
+    made = actions.add_parser("verify", help=TEXT, description=f"{TEXT}. Exit code 1 if there is one.")
+    made.add_argument("topic", nargs="?", help="partitions and all; every topic if not given")
+    made.add_argument("-s", "--subscription", help="only what this one looks at")
+    made.add_argument(
+        "--url",
+        default=os.environ.get(URL_VARIABLE, DEFAULT_URL),
+        help=f"the broker's admin address (default: ${URL_VARIABLE} or {DEFAULT_URL})",
+    )
+    made.add_argument("--json", action="store_true", help="as the broker answers")
+
+
+def verify(flags: argparse.Namespace) -> int:
+    """`RequestFailed`, `InvalidName`; ValueError for a subscription without a topic."""
+    if flags.subscription is not None and flags.topic is None:
+        raise ValueError("-s needs a topic")
+    answer = Admin(flags.url, seconds_max=SECONDS_MAX).call("POST", _path(flags.topic, flags.subscription))
+    if flags.json:
+        print(json.dumps(answer))
+    else:
+        for bucket in answer:
+            print(_line(bucket))
+        print(_summary(answer))
+    return EXIT_OK if all(bucket["state"] == "ok" for bucket in answer) else EXIT_FAILED
+
+
+def _path(topic: str | None, subscription: str | None) -> str:
+    if topic is None:
+        return "/geminga/delayed/verify"
+    name = TopicName.parse(topic)
+    parts = (name.namespace.tenant, name.namespace.local, name.local)
+    path = "/geminga/delayed/persistent/" + "/".join(quote(part, safe="") for part in parts)
+    return (
+        path + ("" if subscription is None else f"/subscription/{quote(subscription, safe='')}") + "/verify"
+    )
+
+
+def _line(bucket: dict[str, Any]) -> str:
+    owner = bucket["topic"] + ("" if bucket["subscription"] is None else f" -s {bucket['subscription']}")
+    place = f"{owner}: bucket {bucket['name']} in ledger {bucket['ledgerId']}"
+    if bucket["state"] == "ok":
+        return f"ok          {place}: {bucket['messages']} messages, {bucket['segments']} segments"
+    wrong = "; ".join(
+        part["text"] if part["segment"] is None else f"segment {part['segment']}: {part['text']}"
+        for part in bucket["wrong"]
+    )
+    return f"{bucket['state']:11} {place}: {wrong}; {THEN[bucket['then']]}"
+
+
+def _summary(buckets: list[dict[str, Any]]) -> str:
+    if not buckets:
+        return "there are no buckets on disk"
+    counts = Counter(bucket["state"] for bucket in buckets)
+    text = ", ".join(
+        f"{counts[state]} {state}" for state in ("ok", "lost", "damaged", "unreadable") if counts[state]
+    )
+    again = {bucket["topic"] for bucket in buckets if bucket["then"] == "being-read-again"}
+    if not again:
+        return text
+    lines = [f"geminga delayed buckets {topic} -s SUBSCRIPTION" for topic in sorted(again)]
+    return f"{text}; watch the rebuilt ones come:\n  " + "\n  ".join(lines)
