@@ -40,8 +40,9 @@ class RealClock:
         return time.time_ns() // 1_000_000
 
     async def sleep_until_ms(self, due_ms: int) -> None:
-        while (left_ms := due_ms - self.now_ms()) > 0:  # noqa: ASYNC110 - time itself is what is waited for
-            await trio.sleep(min(left_ms / 1000, WALL_CHECK_SECONDS))
+        # By nanoseconds: a millisecond that has begun is not waited for once more.
+        while (left_ns := due_ms * 1_000_000 - time.time_ns()) > 0:  # noqa: ASYNC110 - time is what is waited for
+            await trio.sleep(min(left_ns / 1e9, WALL_CHECK_SECONDS))
 
     def monotonic_s(self) -> float:
         return time.monotonic()

@@ -15,6 +15,7 @@ from geminga.broker.dispatch.chunks import ChunkOwners, HeldChunks
 from geminga.broker.dispatch.consumer import SHARED, Consumer
 from geminga.broker.dispatch.delaying import DelayingDispatcher
 from geminga.broker.dispatch.dispatcher import Batch, Surroundings, count_chunks
+from geminga.broker.dispatch.due_pace import DuePace
 from geminga.broker.dispatch.send import send_tracked
 from geminga.broker.dispatch.settings import SubscriptionSettings
 from geminga.broker.dispatch.unacked import UnackedBooks
@@ -51,6 +52,7 @@ class SharedDispatcher(DelayingDispatcher):
         self._starts_over = False
         self._held = HeldChunks()
         self._is_turn_of_due = True
+        self._pace = DuePace()
 
     def apply(self, settings: SubscriptionSettings) -> None:
         super().apply(settings)
@@ -69,7 +71,7 @@ class SharedDispatcher(DelayingDispatcher):
                 continue
             self._held.release_if_asked()
             is_turn_of_due = self._is_turn_of_due
-            self._is_turn_of_due = not (is_turn_of_due and self.take_due(count))
+            self._is_turn_of_due = not (is_turn_of_due and self._take_due_at_pace(count))
             positions = self._to_send_again(count)
             if positions:
                 if not await self._send_again(positions):
@@ -78,9 +80,23 @@ class SharedDispatcher(DelayingDispatcher):
                 # By turns: neither holds the other up.
                 sent_new = await self._send_new(count)
                 read_more = await self._read_once_more(count)
-                if not (sent_new or read_more) and (is_turn_of_due or not self.delayed.has_due()):
+                if not (sent_new or read_more) and (is_turn_of_due or not self._may_take_due()):
                     return
             await self.let_others_run()
+
+    def _take_due_at_pace(self, count_max: int) -> bool:
+        """`take_due`, but False as well for a moment after all that was due has been taken."""
+        if self.delayed.tracker is None:
+            return False
+        now_ms = self.around.clock.now_ms()
+        if self._pace.is_pause(now_ms) or not self.take_due(count_max):
+            return False
+        if not self.delayed.has_due():
+            self._pace.drained(now_ms)
+        return True
+
+    def _may_take_due(self) -> bool:
+        return self.delayed.has_due() and not self._pace.is_pause(self.around.clock.now_ms())
 
     def _entries_wanted(self) -> int:
         """About as many entries as the permits of all consumers will do for; 0: no one can take any."""
@@ -243,11 +259,13 @@ class SharedDispatcher(DelayingDispatcher):
     def due_ms(self) -> int | None:
         """A time that has come counts as long as a round would take what is due, so it does not come back
         for ever; else the message waits for permits or the next try of a failed read, not for the time.
+        Never sooner than the pace of taking allows.
         """
         tracker = self.delayed.tracker
         if tracker is None or self._is_backing_off() or not self._takes_due():
             return None
-        return tracker.next_due_ms()
+        due_ms = tracker.next_due_ms()
+        return None if due_ms is None else self._pace.not_before(due_ms, self.around.clock.now_ms())
 
     def _takes_due(self) -> bool:
         """Whether a round would take what is due out of the tracker."""

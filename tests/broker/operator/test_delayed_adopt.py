@@ -93,7 +93,7 @@ async def test_a_backlog_that_nobody_has_read_waits_without_being_read(
         await trio.sleep(LATER_MS / 1000 - 1)
         assert client.positions == []
         await trio.sleep(2)
-        assert client.positions == sorted(due_ms, key=lambda place: (due_ms[place], place))
+        assert sorted(client.positions) == sorted(due_ms)
         assert sorted(reads.entries) == sorted(due_ms)
         await until(lambda: not bucket_keys(named(rig, subscription)))
 
@@ -138,7 +138,7 @@ async def test_what_only_replaced_buckets_have_is_read_again(
         assert 15 <= found.read_again <= 20, "of the ledger that the buckets know half of"
         await until(lambda: len(subscription.delayed) == 100)
         await trio.sleep(LATER_MS / 1000 + 1)
-        assert client.positions == list(due_ms)
+        assert sorted(client.positions) == sorted(due_ms)
 
 
 @owners
