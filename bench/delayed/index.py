@@ -230,7 +230,9 @@ def open_tracker(
     tracker: str, clock: HandClock, bits: int, sealed: SealedFile
 ) -> tuple[DelayedIndex, list[View]]:
     has_buckets = tracker in ("sealed", "merged")
-    settings = IndexSettings(1 << bits, exact=has_buckets, is_shared=tracker in ("shared", "one view"))
+    settings = IndexSettings(
+        1 << bits, strict=False, exact=has_buckets, is_shared=tracker in ("shared", "one view")
+    )
     index = DelayedIndex(clock, settings, sealed.frozen.append if has_buckets else None)
     return index, [index.open_view() for _ in range(VIEWS if tracker == "shared" else 1)]
 

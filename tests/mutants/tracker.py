@@ -90,8 +90,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "index-due-rows-counted-after-take-back",
         INDEX,
-        "        self._due.clear()\n        self._due_rows = 0",
-        "        self._due.clear()",
+        "self._due_rows = sum(batch.rows.length for batch in self._due)",
+        "self._due_rows += 0",
         (BOUNDS + "test_rows_that_were_taken_back_do_not_count_any_more",),
         "that DUE_ROWS_MAX does not count rows that wait again",
     ),
@@ -172,7 +172,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "lateness-by-the-kept-time",
         "geminga/tracker/index/view.py",
-        "self._now_ms() - self._rules.middle_ms",
+        "self._now_ms() - self.index.rules.middle_ms",
         "self._now_ms()",
         (LATENESS_TESTS + "test_times_that_are_kept_less_exactly_count_as_their_middle",),
         "that rounding makes a strict delivery no earlier than it is",
@@ -184,5 +184,35 @@ MUTANTS: tuple[Mutant, ...] = (
         "",
         (TOPIC_DELAYS_TESTS + "test_what_only_the_last_laggard_needed_goes_when_it_unsubscribes",),
         "that buckets go with the subscription that needed them last",
+    ),
+    Mutant(
+        "time-bucket-ends-with-the-next-one",
+        "geminga/tracker/index/time_rules.py",
+        "self.width_ms - 1 - self._slack.refused_ms",
+        "self.width_ms - self._slack.refused_ms",
+        (
+            "tests/tracker/index/test_precision.py::test_limits_at_the_edges_of_a_time_bucket",
+            "tests/tracker/index/test_precision.py::test_messages_of_a_time_bucket_come_together",
+        ),
+        "that a message is early by less than the precision that its subscription asked for",
+    ),
+    Mutant(
+        "due-to-one-view-is-due-to-all",
+        "geminga/tracker/index/view.py",
+        "                    index.take_back(limit_ms)",
+        "                    break",
+        ("tests/tracker/index/test_precision.py::test_what_comes_to_a_bucket_that_was_drained_is_exact",),
+        "what is due behind messages that another subscription was given early",
+    ),
+    Mutant(
+        "early-rows-without-a-bound",
+        INDEX,
+        "if rows > EARLY_ROWS_MAX or batches > EARLY_BATCHES_MAX:",
+        "if False:",
+        (
+            "tests/tracker/index/test_precision.py"
+            "::test_what_one_view_got_early_does_not_fall_behind_for_the_others",
+        ),
+        "messages that come early to all since many came early to one",
     ),
 )

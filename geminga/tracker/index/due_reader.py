@@ -151,6 +151,17 @@ class DueReader:
         numbers = [number for number, batch in enumerate(batches) if batch is self.batch]
         return (numbers[0], self.row) if numbers else (len(batches), 0)
 
+    def cut_off(self, batches: Sequence[DueBatch]) -> None:
+        """The last ones, which it has not come to: their rows wait again."""
+        for batch in batches:
+            batch.readers -= 1
+            self.unread -= batch.rows.length
+            for ledger_id, entry_ids in batch.members.items():
+                dropped = self.dropped.bitmaps.get(ledger_id)
+                if dropped is not None and (common := dropped & entry_ids):
+                    self.dropped.take(ledger_id, common)
+                    self.unread += len(common)
+
     def leave(self) -> None:
         """Read no more of what is due now."""
         self.dropped.clear()

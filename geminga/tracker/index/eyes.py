@@ -43,15 +43,16 @@ def due_now(view: View) -> Generator[int, None, Due]:
     if not len(view):
         return Due(0, None)
     now_ms = view.index.now_ms()
-    limit_ms = now_ms + view.index.rules.due_slack_ms
+    limit_ms = view.limit_ms()
     times_ms = [now_ms] if view.due.behind.count else []
     times_ms += [int(rows.times_ms.min()) for rows in view.unread_rows()]
-    exact, exact_due = view.due.count, view.due.count
+    exact = view.due.count
+    exact_due = view.due.behind.count + sum(_due_by(rows, limit_ms) for rows in view.unread_rows())
     for looked, rows in live_rows(view):
         yield looked
         if rows.length:
             exact += rows.length
-            exact_due += int(np.count_nonzero(rows.times_ms <= limit_ms))
+            exact_due += _due_by(rows, limit_ms)
             times_ms.append(int(rows.times_ms.min()))
     in_segments, due, looked = 0, 0.0, 0
     for bucket in buckets_of(view.index):
@@ -67,6 +68,10 @@ def due_now(view: View) -> Generator[int, None, Due]:
     left = max(len(view) - exact, 0)
     positions = exact_due + (round(left * due / in_segments) if in_segments else 0)
     return Due(positions, min(times_ms, default=None))
+
+
+def _due_by(rows: Rows, limit_ms: int) -> int:
+    return int(np.count_nonzero(rows.times_ms <= limit_ms))
 
 
 def live_rows(view: View, more: Iterable[Rows] = ()) -> Iterator[tuple[int, Rows]]:

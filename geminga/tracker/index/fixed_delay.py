@@ -12,7 +12,7 @@ from geminga.tracker.index.time_rules import TimeRules
 
 
 class FixedDelay:
-    """Each add so far was accepted and later than those before, within a tick. Lookahead 0 turns it off."""
+    """Each add so far was accepted and later than those before, but for some jitter. Lookahead 0: off."""
 
     __slots__ = ("_highest_ms", "_lookahead", "_rules", "is_watched")
 
@@ -33,12 +33,12 @@ class FixedDelay:
     def add(self, deliver_at_ms: int) -> None:
         if deliver_at_ms > self._highest_ms:
             self._highest_ms = deliver_at_ms
-        elif deliver_at_ms < self._highest_ms - self._rules.tick_ms:
+        elif deliver_at_ms < self._highest_ms - self._rules.jitter_ms:
             self.is_watched = False
 
     def add_many(self, earliest_ms: int, deliver_at_ms: Sequence[int]) -> None:
         latest_ms = max(deliver_at_ms)
-        if earliest_ms >= max(self._highest_ms, latest_ms) - self._rules.tick_ms:
+        if earliest_ms >= max(self._highest_ms, latest_ms) - self._rules.jitter_ms:
             self._highest_ms = max(self._highest_ms, latest_ms)
             return
         for at_ms in deliver_at_ms:

@@ -29,15 +29,18 @@ from geminga.tracker.index.view import View
 DUE_ROWS_MAX: Final = 4 * GATHERED_ROWS_MAX
 DUE_BATCHES_MAX: Final = 1024
 """What is due and not taken by some view is kept in order up to these bounds, beyond as bitmaps."""
+EARLY_ROWS_MAX: Final = 2 * GATHERED_ROWS_MAX
+EARLY_BATCHES_MAX: Final = DUE_BATCHES_MAX // 2
+"""What is due to some views and not to others: above that, the rest waits for its own time."""
 OVERRIDES_MAX: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class IndexSettings:
     tick_ms: int = 1000
-    strict: bool = False
+    strict: bool = True
     exact: bool = False
-    """Whether times are kept to the millisecond, as on disk; else to the width of the tick."""
+    """Whether times are kept to the millisecond, as on disk; else to a width."""
     fixed_delay_lookahead: int = 0
     indexes_min: int = 50_000
     is_shared: bool = False
@@ -65,6 +68,7 @@ class DelayedIndex:
         self.settings = settings
         self.now_ms = clock.now_ms
         self.rules = TimeRules(settings.tick_ms, settings.strict, settings.exact)
+        self._slack = self.rules.by_tick
         self.members = Membership()
         self.queue = Queue()
         self.overrides: dict[int, int] = {}
@@ -119,7 +123,7 @@ class DelayedIndex:
         """As an entry is appended to the topic of a shared index; it must be new. False: it is due, or the
         index is full; then whoever reads it finds that out.
         """
-        if deliver_at_ms <= self.now_ms() + self.rules.slack_ms:
+        if deliver_at_ms <= self.now_ms() + self._slack.refused_ms:
             return False
         if self.buckets.awaits_writes and self.is_full():
             return False
@@ -130,6 +134,10 @@ class DelayedIndex:
         """Whether more rows wait to be sealed than memory is meant for, so that no more should be added."""
         return self.buckets.is_full()
 
+    def _early_ms(self) -> int:
+        """How early some view is given messages, for which they have to be loaded in time."""
+        return max((view.early_ms for view in self.views), default=0)
+
     def set_tick(self, tick_ms: int) -> None:
         if tick_ms != self.rules.tick_ms:
             self.rules.set_tick(tick_ms)
@@ -138,10 +146,13 @@ class DelayedIndex:
     # -- what is due -----------------------------------------------------------------------------------------
 
     def bring(self, limit_ms: int) -> bool:
-        """Fill the last batch with what is due at `limit_ms`. False: nothing is, or it has to be loaded."""
+        """Fill the last batch with what is due at `limit_ms`. False: nothing is, it has to be loaded, or
+        enough rows were brought already that are due to some views and not to others.
+        """
+        limit_ms = self._bounded_ms(limit_ms)
         while self.earliest_ms() <= limit_ms:
             if self._is_overtaken():
-                self.take_back()
+                self.take_back(self.feed.earliest_ms())
             self.feed.flush_due(limit_ms)
             parts = self.queue.gather(limit_ms)
             if parts:
@@ -153,6 +164,22 @@ class DelayedIndex:
                     self._announce(batch)
                     return True
         return False
+
+    def _bounded_ms(self, limit_ms: int) -> int:
+        """This limit; or that of what is due to all views, if many rows beyond that were brought before:
+        no view must fall behind with rows that are not due to it.
+        """
+        for_all_ms = min((view.limit_ms() for view in self.views), default=limit_ms)
+        if limit_ms > for_all_ms:
+            rows = batches = 0
+            for batch in reversed(self._due):
+                if not batch.readers or batch.rows.times_ms.item(-1) <= for_all_ms:
+                    break
+                rows += batch.rows.length
+                batches += 1
+            if rows > EARLY_ROWS_MAX or batches > EARLY_BATCHES_MAX:
+                return for_all_ms
+        return limit_ms
 
     def _is_overtaken(self) -> bool:
         """Whether something was made due earlier than what some view has yet to read."""
@@ -180,13 +207,17 @@ class DelayedIndex:
             for view in self.views:
                 view.due.fall_behind(oldest)
 
-    def take_back(self) -> None:
-        """Let wait again what is due and unread: the clock has stepped back, or the tick became shorter, so
-        that other rows may be due before these.
+    def take_back(self, from_ms: int) -> None:
+        """Let wait again what is due and unread, from the first batch on that has a row so late: other rows
+        are due before these. A view was given them early, the clock has stepped back, or the tick became
+        shorter.
         """
         unread = [batch for batch in self._due if batch.readers]
+        late = (n for n, batch in enumerate(unread) if batch.rows.times_ms.item(-1) >= from_ms)
+        first = next(late, len(unread))
+        taken = unread[first:]
         places = [view.due.place_among(unread) for view in self.views]
-        for number, batch in enumerate(unread):
+        for number, batch in enumerate(taken, first):
             start = 0 if min(places)[0] < number else min(row for at, row in places if at == number)
             rows = batch.rows.part(start, batch.rows.length)
             self.members.add_all(members_of(rows.codes))
@@ -194,10 +225,15 @@ class DelayedIndex:
             for view, (at, row) in zip(self.views, places, strict=True):
                 end = batch.rows.length if at > number else row if at == number else 0
                 view.hand_back(batch.rows.codes[start : max(start, end)])
-        for view in self.views:
-            view.due.leave()
-        self._due.clear()
-        self._due_rows = 0
+        for view, (at, _) in zip(self.views, places, strict=True):
+            if at >= first:
+                view.due.leave()
+            else:
+                view.due.cut_off(taken)
+        self._due = deque(unread[:first])
+        self._due_rows = sum(batch.rows.length for batch in self._due)
+        if self._due:
+            self._due[-1].next = self.last_batch
 
     def _let_go(self, taken: Mapping[int, BitMap]) -> None:
         if self.overrides:
@@ -327,10 +363,11 @@ class DelayedIndex:
         self._on_frozen(frozen)
 
     def wanted(self, now_ms: int) -> Sequence[tuple[StoredBucket, int]]:
-        return self.buckets.wanted(now_ms)
+        return self.buckets.wanted(now_ms + self._early_ms())
 
     def next_wanted_ms(self) -> int | None:
-        return self.buckets.next_wanted_ms()
+        wanted_ms = self.buckets.next_wanted_ms()
+        return None if wanted_ms is None else wanted_ms - self._early_ms()
 
     def segment_loaded(self, bucket: StoredBucket, number: int, entry: bytes) -> None:
         self.buckets.segment_loaded(bucket, number, entry, self.now_ms())

@@ -40,7 +40,8 @@ class DelayedDeliveryTracker(Protocol):
     def add(self, position: Position, deliver_at_ms: int) -> bool:
         """True: the tracker keeps the position, do not dispatch it. False: dispatch it now.
 
-        Refused (False) are `NOT_DELAYED_MS` and any time up to now, or up to now + tick when not strict.
+        Refused (False) are `NOT_DELAYED_MS` and any time up to now, or up to now + tick when not strict and
+        without a precision of the subscription's own.
         Adding a position that is tracked already is harmless and counted once; refusing one that is
         tracked forgets it, as it is dispatched now. A position comes with the same time each time, as its
         entry does not change.
@@ -107,7 +108,15 @@ class DelayedDeliveryTracker(Protocol):
         ...
 
     def set_tick(self, tick_ms: int) -> None:
-        """Change the allowed earliness, as a policy does. Cheap when nothing changes."""
+        """Change the allowed earliness, as a policy does; none if delivery is strict. Cheap when nothing
+        changes.
+        """
+        ...
+
+    def set_precision(self, precision_ms: int | None) -> None:
+        """Give messages by less than this early from now on, those of a time bucket of this width together.
+        0: at their times, as precisely as the index keeps them. None: as `set_tick` and the index say.
+        """
         ...
 
     def leap(self) -> None:

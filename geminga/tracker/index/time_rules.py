@@ -1,13 +1,19 @@
 """When a delivery time is due, when it is not worth tracking, and how precisely the index keeps it. Pure.
 
-Pulsar's rules. Strict: a message is never early. Not strict: it may be early by a tick. In memory, times are
-cut to 2^floor(log2(tick)) ms so that messages of about the same time are kept together; a bucket on disk has
-them to the millisecond, and then a strict delivery is exact whatever the tick.
+Strict, the default: a message is never early, whatever the tick. In memory its time is rounded up to
+`STRICT_BITS`, so that messages of about the same time are kept together; a bucket on disk has it to the
+millisecond. Not strict: Pulsar's rules. A message may be early by a tick, and in memory its time is cut to
+2^floor(log2(tick)) ms.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from geminga.tracker.format.rows import FAR_MS, Integers
+
+STRICT_BITS: Final = 4
+"""Strict, in memory: 16 ms. By at most so much a message is late for want of precision."""
 
 
 def precision_bits(tick_ms: int) -> int:
@@ -15,19 +21,29 @@ def precision_bits(tick_ms: int) -> int:
     return max(tick_ms, 1).bit_length() - 1
 
 
+class Slack:
+    """How early a subscription may be given messages. Changes with the rules of its index."""
+
+    __slots__ = ("due_ms", "refused_ms")
+
+    def __init__(self) -> None:
+        self.refused_ms = 0
+        """A delivery time up to now + this is not worth tracking."""
+        self.due_ms = 0
+        """A kept time up to now + this is due."""
+
+
 class TimeRules:
-    """Of one index. `exact` keeps milliseconds; else the width of the tick, rounded up where strict, as it
-    was when `narrow` was called last.
-    """
+    """Of one index. `exact` keeps milliseconds; else a width as it was when `narrow` was called last."""
 
     __slots__ = (
         "_last_ms",
         "_mask",
         "_round_up_ms",
         "bits",
-        "due_slack_ms",
+        "by_tick",
+        "by_width",
         "exact",
-        "slack_ms",
         "strict",
         "tick_ms",
     )
@@ -36,27 +52,40 @@ class TimeRules:
         self.strict = strict
         self.exact = exact
         self.tick_ms = tick_ms
+        self.by_tick = Slack()
+        """Of a subscription without a precision of its own."""
+        self.by_width = Slack()
+        """As little as the precision of the index allows."""
         self.narrow()
 
     def narrow(self) -> None:
-        """Let the precision follow the tick. Only while nothing is tracked with the former one."""
+        """Let the width follow the tick; strict, it is never more than 16 ms. Only while nothing is tracked
+        with the former one.
+        """
         self.bits = 0 if self.exact else precision_bits(self.tick_ms)
+        if self.strict:
+            self.bits = min(self.bits, STRICT_BITS)
         self._last_ms = (1 << self.bits) - 1
         self._mask = ~self._last_ms
         self._round_up_ms = self._last_ms if self.strict else 0
         self.set_tick(self.tick_ms)
 
     def set_tick(self, tick_ms: int) -> None:
-        """Not strict: what is kept as one time is due once its last millisecond is within the tick. If the
-        tick has become shorter than that width, messages are early by the width instead: what is taken must
-        not be accepted again, and waiting longer would make them late.
+        """Strict: nothing is early. Not strict: what is kept as one time is due once its last millisecond is
+        within the tick. If the tick has become shorter than that width, messages are early by the width
+        instead: what is taken must not be accepted again, and waiting longer would make them late.
         """
         assert tick_ms >= 0
         self.tick_ms = tick_ms
-        self.slack_ms = 0 if self.strict else max(tick_ms, self._last_ms)
-        """A delivery time up to now + this is not worth tracking."""
-        self.due_slack_ms = 0 if self.strict else self.slack_ms - self._last_ms
-        """A kept time up to now + this is due."""
+        if not self.strict:
+            self.by_width.refused_ms = self._last_ms
+            self.by_tick.refused_ms = max(tick_ms, self._last_ms)
+            self.by_tick.due_ms = self.by_tick.refused_ms - self._last_ms
+
+    @property
+    def jitter_ms(self) -> int:
+        """By so much messages of one delay may come out of order and still count as such."""
+        return min(self.tick_ms, 1 << STRICT_BITS) if self.strict else self.tick_ms
 
     @property
     def middle_ms(self) -> int:
@@ -73,3 +102,38 @@ class TimeRules:
             kept += self._round_up_ms
             kept &= self._mask
         return kept
+
+
+class OwnPrecision:
+    """Of a subscription that may be given messages early, so that they come together: time is cut into
+    buckets of `width_ms`, and the messages of a bucket are due when it begins. A message is early by less
+    than that, and never late.
+
+    What comes to a bucket that has begun, and was drained, is due at its own time.
+    """
+
+    __slots__ = ("_drained_ms", "_slack", "width_ms")
+
+    def __init__(self, width_ms: int, slack: Slack) -> None:
+        assert width_ms > 0
+        self.width_ms = width_ms
+        self._slack = slack
+        self._drained_ms = -1
+
+    def limit_ms(self, now_ms: int) -> int:
+        """Kept times up to this are due."""
+        limit_ms = now_ms + self._slack.due_ms
+        last_ms = now_ms - now_ms % self.width_ms + self.width_ms - 1 - self._slack.refused_ms
+        return max(limit_ms, last_ms) if last_ms > self._drained_ms else limit_ms
+
+    def drained(self, limit_ms: int) -> None:
+        """Nothing up to here is left."""
+        if limit_ms > self._drained_ms:
+            self._drained_ms = limit_ms
+
+    def wake_ms(self, kept_ms: int) -> int:
+        """When a row that is not due now will be."""
+        if kept_ms <= self._drained_ms:
+            return kept_ms
+        last_ms = kept_ms + self._slack.refused_ms
+        return min(kept_ms, last_ms - last_ms % self.width_ms)

@@ -23,6 +23,7 @@ from geminga.tracker.index.interface import LatenessCounts
 from geminga.tracker.index.lateness import LATENESS_BOUNDS_MS
 from geminga.tracker.index.membership import Membership
 from geminga.tracker.index.open_column import NEVER_MS
+from geminga.tracker.index.time_rules import OwnPrecision
 
 if TYPE_CHECKING:
     from geminga.tracker.index.index import DelayedIndex
@@ -46,8 +47,9 @@ class View:
         "_is_acknowledged",
         "_is_shared",
         "_now_ms",
+        "_precision",
         "_reread",
-        "_rules",
+        "_slack",
         "_wake",
         "due",
         "index",
@@ -71,7 +73,8 @@ class View:
         self._acknowledged_in = acknowledged_in
         self._is_shared = index.settings.is_shared
         self._now_ms = index.now_ms
-        self._rules = index.rules
+        self._precision: OwnPrecision | None = None
+        self._slack = index.rules.by_tick
         self._feed_add = index.feed.add
         self._fixed = FixedDelay(index.settings.fixed_delay_lookahead, index.rules)
         self.mark_delete: tuple[int, int] = EARLIEST
@@ -86,7 +89,7 @@ class View:
     # -- adding ----------------------------------------------------------------------------------------------
 
     def add(self, position: Position, deliver_at_ms: int) -> bool:
-        if deliver_at_ms <= self._now_ms() + self._rules.slack_ms:
+        if deliver_at_ms <= self._now_ms() + self._slack.refused_ms:
             self._refuse(position, deliver_at_ms)
             return False
         ledger_id, entry_id = position
@@ -101,7 +104,7 @@ class View:
         if not deliver_at_ms:
             return ()
         earliest_ms = min(deliver_at_ms)
-        if earliest_ms <= self._now_ms() + self._rules.slack_ms or not (
+        if earliest_ms <= self._now_ms() + self._slack.refused_ms or not (
             self.is_plain or self._is_simple(ledger_id, entry_ids[0], entry_ids[-1])
         ):
             places = enumerate(zip(entry_ids, deliver_at_ms, strict=True))
@@ -118,7 +121,7 @@ class View:
         return self.index.is_full()
 
     def refused(self, deliver_at_ms: Sequence[int]) -> Sequence[int]:
-        limit_ms = self._now_ms() + self._rules.slack_ms
+        limit_ms = self._now_ms() + self._slack.refused_ms
         return [n for n, at_ms in enumerate(deliver_at_ms) if at_ms <= limit_ms]
 
     def _is_simple(self, ledger_id: int, first_entry: int, last_entry: int) -> bool:
@@ -165,7 +168,13 @@ class View:
     # -- what is due -----------------------------------------------------------------------------------------
 
     def has_due(self) -> bool:
-        return self.due.behind.count > 0 or self._has_row(self._now_ms() + self._rules.due_slack_ms)
+        return self.due.behind.count > 0 or self._has_row(self.limit_ms())
+
+    def limit_ms(self) -> int:
+        """Kept times up to this are due here now."""
+        if self._precision is not None:
+            return self._precision.limit_ms(self._now_ms())
+        return self._now_ms() + self._slack.due_ms
 
     def _has_row(self, limit_ms: int) -> bool:
         """Whether the row that is read next is due; it is brought out of the index if need be."""
@@ -173,20 +182,29 @@ class View:
         while True:
             if due.batch is index.last_batch:
                 if not index.bring(limit_ms):
-                    return False
+                    break
             elif due.unread == 0:
                 due.next_batch()
             else:
                 time_ms = due.next_ms()
-                if time_ms <= limit_ms and index.feed.earliest_ms() > time_ms:
-                    return True
-                index.take_back()
+                if time_ms <= limit_ms:
+                    if (earlier_ms := index.feed.earliest_ms()) > time_ms:
+                        return True
+                    index.take_back(earlier_ms)
+                elif index.earliest_ms() <= limit_ms:
+                    index.take_back(limit_ms)
+                else:
+                    # Another view was given it early, or the clock has stepped back.
+                    break
+        if self._precision is not None:
+            self._precision.drained(limit_ms)
+        return False
 
     def take_due(self, count_max: int) -> array[int]:
         due = self.due
         if len(due.given_ms) > GIVEN_COLUMNS_MAX:
             self.given_out()
-        limit_ms = self._now_ms() + self._rules.due_slack_ms
+        limit_ms = self.limit_ms()
         if due.behind.ledgers:
             return self._take_on(due.read_behind(count_max), count_max, limit_ms)
         if not self._has_row(limit_ms):
@@ -212,7 +230,7 @@ class View:
 
     def given_out(self) -> None:
         if self.due.given_ms:
-            self.due.count_lateness(self._now_ms() - self._rules.middle_ms)
+            self.due.count_lateness(self._now_ms() - self.index.rules.middle_ms)
 
     def lateness(self) -> LatenessCounts:
         lateness = self.due.lateness
@@ -224,10 +242,14 @@ class View:
         now_ms = self._now_ms()
         if self.due.behind.count:
             return now_ms
-        if self._has_row(now_ms + self._rules.due_slack_ms):
-            return self.due.next_ms()
+        if self._has_row(self.limit_ms()):
+            return now_ms if self._precision is not None else self.due.next_ms()
         earliest_ms = self.index.earliest_ms()
-        return None if earliest_ms >= NEVER_MS else earliest_ms
+        if self.due.unread:
+            earliest_ms = min(earliest_ms, self.due.next_ms())
+        if earliest_ms >= NEVER_MS:
+            return None
+        return earliest_ms if self._precision is None else self._precision.wake_ms(earliest_ms)
 
     def should_pause(self) -> bool:
         return self._fixed.is_full(len(self)) and not self.has_due()
@@ -244,6 +266,17 @@ class View:
 
     def caught_up(self) -> None:
         self.index.caught_up()
+
+    def set_precision(self, precision_ms: int | None) -> None:
+        rules = self.index.rules
+        self._slack = rules.by_tick if precision_ms is None else rules.by_width
+        self._precision = OwnPrecision(precision_ms, self._slack) if precision_ms else None
+        self.wake()
+
+    @property
+    def early_ms(self) -> int:
+        """How early it may be given messages for its own precision's sake."""
+        return self._precision.width_ms if self._precision is not None else 0
 
     # -- the index's side ------------------------------------------------------------------------------------
 

@@ -130,14 +130,17 @@ def test_rows_that_fell_behind_do_not_count_any_more(monkeypatch: pytest.MonkeyP
 
 
 def test_rows_that_were_taken_back_do_not_count_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock steps back, and they wait again."""
+    """The clock steps back, others become due before them, and they wait again."""
     world = TwoViews(monkeypatch)
     places = world.append([100 - n for n in range(8)])
-    for _ in range(3):
+    for n in range(3):
         world.clock.ms = 100
         assert world.quick.has_due()
-        world.clock.ms = 50
+        world.clock.ms = 50 + n
         assert not world.quick.has_due()
+        sooner = world.append([51 + n])
+        world.clock.ms = 51 + n
+        assert take(world.quick, 99) == take(world.slow, 99) == sooner
     world.clock.ms = 100
     assert take(world.quick, 99) == take(world.slow, 99) == sorted(places)
     assert world.is_kept_in_order()
