@@ -157,7 +157,7 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
     delayed_delivery_enabled: bool = True
     delayed_delivery_tracker_factory_class_name: TrackerFactory = IN_MEMORY_TRACKER
     delayed_delivery_tick_time_millis: Annotated[int, Meta(ge=1, le=_INT64_MAX)] = 1000
-    is_delayed_delivery_deliver_at_time_strict: bool = False
+    is_delayed_delivery_deliver_at_time_strict: bool = True  # Pulsar's default is false
     delayed_delivery_fixed_delay_detection_lookahead: Long = 50_000  # 0: off
     delayed_delivery_max_delay_in_millis: Long = 0  # 0: no limit
     # Buckets: of the second tracker factory, and of the shared index.

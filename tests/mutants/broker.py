@@ -229,4 +229,23 @@ MUTANTS = (
         ),
         "a dispatch rate exceeded several times over when a consumer joins others that get batches",
     ),
+    Mutant(
+        "no-pace-of-due-messages",
+        "geminga/broker/dispatch/due_pace.py",
+        "return 0 <= now_ms - self._drained_ms < DUE_PAUSE_MS",
+        "return False",
+        ("tests/broker/delays/test_exact_times.py::test_the_pace",),
+        "a turn of the dispatcher for each message of a stream that falls due",
+    ),
+    Mutant(
+        "precision-not-read-at-a-start",
+        "geminga/broker/delays/topic_delays.py",
+        "if (precision_ms := precision_ms_of(delayed)) is not None:",
+        "if (precision_ms := precision_ms_of(delayed)) is None:",
+        (
+            "tests/broker/delays/test_exact_times.py"
+            "::test_a_precision_holds_for_its_subscription_and_survives_a_start",
+        ),
+        "a subscription's precision after a restart",
+    ),
 )

@@ -33,6 +33,7 @@ PAGE_MAX = 1000
 WIDTH_MS = 60_000
 NUMBER_MAX = 2**63 - 1
 POSITIONS_MAX = 10_000
+PRECISION_MAX_MS = 86_400_000
 DAMAGES: tuple[Damage, ...] = ("lose", "truncate", "corrupt")
 
 
@@ -56,6 +57,9 @@ class DelayedRoutes:
         router.add("POST", f"{ROOT}/cancel", self.cancel)
         router.add("POST", f"{ROOT}/expedite", self.expedite)
         router.add("POST", f"{ROOT}/postpone", self.postpone)
+        router.add("GET", f"{ROOT}/precision", self.precision)
+        router.add("POST", f"{ROOT}/precision", self.set_precision)
+        router.add("DELETE", f"{ROOT}/precision", self.unset_precision)
         for how in DAMAGES:
             router.add("POST", f"{ROOT}/{how}-bucket", functools.partial(self.damage, how))
 
@@ -137,6 +141,22 @@ class DelayedRoutes:
             latest = f"{DUE_MS_MAX}, which is 9999-12-31 23:59:59.999Z"
             raise BadRequest(f"dueMs: expected a time in ms since 1970, at the latest {latest}")
         await self._view.reschedule(topic_of(request), subscription_of(request), position, due_ms)
+        return NO_CONTENT
+
+    async def precision(self, request: Request) -> Response:
+        precision_ms = await self._view.precision(topic_of(request), subscription_of(request))
+        return json_response({"precisionMs": precision_ms})
+
+    async def set_precision(self, request: Request) -> Response:
+        """Body: {"precisionMs": ms, at most a day}"""
+        precision_ms = _required(_object(request), "precisionMs")
+        if type(precision_ms) is not int or not 0 <= precision_ms <= PRECISION_MAX_MS:
+            raise BadRequest(f"precisionMs: expected a whole number of ms up to {PRECISION_MAX_MS}, a day")
+        await self._view.set_precision(topic_of(request), subscription_of(request), precision_ms)
+        return NO_CONTENT
+
+    async def unset_precision(self, request: Request) -> Response:
+        await self._view.set_precision(topic_of(request), subscription_of(request), None)
         return NO_CONTENT
 
     async def damage(self, how: Damage, request: Request) -> Response:

@@ -103,6 +103,18 @@ class DelayedView(Protocol):
         """Give a message that waits another time; None: now. `NotDelayed` if it does not wait."""
         ...
 
+    async def precision(self, topic: TopicName, subscription: str) -> int | None:
+        """How many ms early its messages may be, so that they come together; None: it did not ask. Of a
+        partitioned topic, the first partition's.
+        """
+        ...
+
+    async def set_precision(self, topic: TopicName, subscription: str, precision_ms: int | None) -> None:
+        """In effect and durable on return, for all partitions; an error may leave some of them as they were.
+        `NotAllowed` if the subscription is not durable.
+        """
+        ...
+
     async def damage(
         self,
         topic: TopicName,

@@ -37,7 +37,7 @@ class DelayPolicy(NamedTuple):
     active: bool = True
     """False: entries are dispatched when they are read. Those held back already keep their time."""
     tick_ms: int | None = None
-    """How early a message may come, unless delivery is strict; None: as the tracker was made."""
+    """How early a message may come if delivery is not strict; None: as the tracker was made."""
 
 
 class LedgerRange(NamedTuple):

@@ -9,9 +9,9 @@ class DelaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Of all topics; what a topic's policy may override is in `delayed.DelayPolicy`."""
 
     tick_ms: int = 1000
-    """[delayedDeliveryTickTimeMillis]"""
-    strict: bool = False
-    """Whether a message may not even be a tick early [isDelayedDeliveryDeliverAtTimeStrict]"""
+    """How early a message may be if delivery is not strict [delayedDeliveryTickTimeMillis]"""
+    strict: bool = True
+    """Whether no message is early [isDelayedDeliveryDeliverAtTimeStrict]"""
     fixed_delay_lookahead: int = 50_000
     """0: off [delayedDeliveryFixedDelayDetectionLookahead]"""
     keeps_buckets: bool = False

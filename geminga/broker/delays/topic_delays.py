@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from geminga.tracker.index.interface import DelayedDeliveryTracker
 
 _HOME = "geminga.broker.delays.index_home"
+PRECISION_PROPERTY: Final = "#geminga-delayed-precision-ms"
+"""Of a cursor: how precisely its subscription wants due times. It names no ledger."""
 
 
 class TopicDelays:
@@ -144,8 +146,23 @@ class TopicDelays:
             acknowledged_in=delayed.cursor.acknowledged_in,
         )
         view.mark_delete_moved(delayed.cursor.mark_delete)
+        if (precision_ms := precision_ms_of(delayed)) is not None:
+            view.set_precision(precision_ms)
         self._set_feeds()
         return view
+
+    async def set_precision(self, delayed: DelayedEntries, precision_ms: int | None) -> None:
+        """Let a subscription be given messages by less than this early from now on; None: as the broker says.
+        In effect and durable on return; cancelling leaves either. ServiceNotReady: its cursor is not durable,
+        or closed. ValueTooLarge, StorageError.
+        """
+        cursor = delayed.cursor
+        before = cursor.properties.get(PRECISION_PROPERTY)
+        add = {} if precision_ms is None else {PRECISION_PROPERTY: precision_ms}
+        await cursor.swap_properties(add, {} if before is None else {PRECISION_PROPERTY: before})
+        if delayed.tracker is not None:
+            delayed.tracker.set_precision(precision_ms)
+            delayed.wake()
 
     async def _open_own(self, delayed: DelayedEntries) -> IndexHome:
         from geminga.tracker.buckets.bucket_owner import CursorOwner
@@ -218,6 +235,11 @@ class TopicDelays:
         if not self.shared.index.views:
             self.shared.index.clear()
             await self.shared.clear()
+
+
+def precision_ms_of(delayed: DelayedEntries) -> int | None:
+    """What was asked for this subscription; None: nothing."""
+    return delayed.cursor.properties.get(PRECISION_PROPERTY)
 
 
 def _names_buckets(properties: Mapping[str, int]) -> bool:

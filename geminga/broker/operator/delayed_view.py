@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from geminga.broker.delays.topic_delays import precision_ms_of
 from geminga.broker.dispatch.shared import SharedDispatcher
 from geminga.broker.operator import delayed_content
 from geminga.broker.operator.delayed_content import NoSuchBucket, find_bucket
@@ -301,6 +302,19 @@ class DelayedOperator:
         when_ms = found.clock.now_ms() if due_ms is None else due_ms
         if not await home.reschedule(position, when_ms):
             raise NotDelayed(f"{position} does not wait on {subscription}: it is due")
+
+    async def precision(self, topic: TopicName, subscription: str) -> int | None:
+        found = await self._each(topic, subscription)
+        return precision_ms_of(found[0].subscription.delayed)
+
+    async def set_precision(self, topic: TopicName, subscription: str, precision_ms: int | None) -> None:
+        found = await self._each(topic, subscription)
+        if not all(looked.subscription.cursor.durable for looked in found):
+            raise NotAllowed(
+                f"{subscription} is not durable: a precision is kept with durable subscriptions only"
+            )
+        for looked in found:
+            await looked.topic.delays.set_precision(looked.subscription.delayed, precision_ms)
 
     async def damage(
         self,

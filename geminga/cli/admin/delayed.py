@@ -22,6 +22,7 @@ from geminga.cli.admin.delayed_text import (
     list_lines,
     summary_lines,
     time_text,
+    width_text,
 )
 from geminga.cli.arguments.options import duration_ms, positive
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
@@ -90,6 +91,10 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
         metavar="WHEN",
         help="such as 2030-01-31T12:00 (local time) or 2030-01-31T12:00Z, or ms since 1970",
     )
+    precision = action("precision", "how early messages may be, so that they come together; or change it")
+    change = precision.add_mutually_exclusive_group()
+    change.add_argument("--set", dest="precision_ms", type=duration_ms, metavar="TIME", help="such as 1s")
+    change.add_argument("--unset", action="store_true", help="as the broker is set")
     for name, text in (
         ("lose-bucket", "delete a bucket (only with --chaos)"),
         ("truncate-bucket", "cut a bucket short (only with --chaos)"),
@@ -107,8 +112,10 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
         return EXIT_FAILED
 
 
-def _ask(flags: argparse.Namespace, tail: str, body: Mapping[str, object] | None = None) -> Any:
-    """The broker's answer as JSON, None for an empty one. Without a body it is a GET."""
+def _ask(
+    flags: argparse.Namespace, tail: str, body: Mapping[str, object] | None = None, method: str | None = None
+) -> Any:
+    """The broker's answer as JSON, None for an empty one. Without a body and a method it is a GET."""
     from urllib.error import HTTPError, URLError
     from urllib.request import Request, urlopen
 
@@ -121,7 +128,7 @@ def _ask(flags: argparse.Namespace, tail: str, body: Mapping[str, object] | None
     if not url.startswith(("http://", "https://")):
         raise Refused(f"{flags.url}: an address begins with http://")
     data = None if body is None else json.dumps(body).encode()
-    request = Request(url, data=data, headers={"Content-Type": "application/json"})
+    request = Request(url, data=data, headers={"Content-Type": "application/json"}, method=method)
     try:
         with urlopen(request, timeout=SECONDS_MAX) as response:
             answer = response.read()
@@ -221,6 +228,24 @@ def _postpone(flags: argparse.Namespace) -> int:
     return _print(flags, _ask(flags, "/postpone", body), lambda _: print(shown))
 
 
+def _precision(flags: argparse.Namespace) -> int:
+    if flags.unset:
+        _ask(flags, "/precision", method="DELETE")
+    elif flags.precision_ms is not None:
+        _ask(flags, "/precision", {"precisionMs": flags.precision_ms})
+
+    def show(answer: Any) -> None:
+        precision_ms = answer["precisionMs"]
+        if precision_ms is None:
+            print("no precision of its own: messages come as the broker is set")
+        elif precision_ms <= 1:
+            print("messages come at their times")
+        else:
+            print(f"messages come together every {width_text(precision_ms)}, early by less than that")
+
+    return _print(flags, _ask(flags, "/precision"), show)
+
+
 def _damage(flags: argparse.Namespace) -> int:
     body: dict[str, object] = {} if flags.ledger is None else {"ledgerId": flags.ledger}
     answer = _ask(flags, f"/{flags.action}", body | {"quietly": flags.quietly})
@@ -241,6 +266,7 @@ _ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
     "expedite": _expedite,
     "postpone": _postpone,
     "verify": delayed_verify.verify,
+    "precision": _precision,
 }
 
 

@@ -1,7 +1,8 @@
 """Delayed delivery through the official client: what is held back, for how long, and in which order it comes.
 
-By default a message may come up to one tick (1000 ms) before its time, as with the real broker; with strict
-delivery it is never early (second half). How late messages are is measured by `bench/delayed/lateness.py`.
+The first half holds for the real broker too, where a message may come up to one tick (1000 ms) before its
+time. With strict delivery, our default, it is never early (second half, and `test_e2e_exact.py`). How late
+messages are is measured by `bench/delayed/lateness.py`.
 """
 
 from __future__ import annotations

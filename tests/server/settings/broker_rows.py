@@ -152,7 +152,7 @@ DELAY_ROWS = [
         {"policies.delayed_delivery.tick_time": 113, "delay.tick_ms": 113},
     ),
     Row("delayedDeliveryMaxDelayInMillis", "11300", {"policies.delayed_delivery.max_delay_in_millis": 11300}),
-    Row("isDelayedDeliveryDeliverAtTimeStrict", "true", {"delay.strict": True}),
+    Row("isDelayedDeliveryDeliverAtTimeStrict", "false", {"delay.strict": False}),
     Row("delayedDeliveryFixedDelayDetectionLookahead", "127", {"delay.fixed_delay_lookahead": 127}),
     Row("delayedDeliveryTrackerFactoryClassName", BUCKET_TRACKER, {"delay.keeps_buckets": True}),
     Row("delayedDeliverySharedIndexEnabled", "false", {"delay.is_shared": False}),
