@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import sys
 
 import trio
 
+from geminga.broker.flow.switching import SwitchInterval, switch_interval
 from geminga.clock import Clock
 
 TURN_S = 0.003
@@ -17,15 +17,6 @@ TURN_CHUNKS_MAX = 8
 """...and so many chunks at most. A connection that has nothing more to do ends its turn earlier."""
 SLICE_COMMANDS = 32
 """So many commands are served before it is looked whether the turn is over."""
-SWITCH_S, SWITCH_IN_FLOOD_S = 0.005, 0.0001
-"""How long a thread waits for the interpreter before it asks the loop for it: usually, and beside a flood.
-
-A busy loop lets go of the interpreter for a moment at each system call, and each of them begins the wait of
-the journal's thread anew: with an interval above the time between two calls the thread is hardly heard. While
-one client floods with ACKs, another's receipt takes 20 ms (p99 110) with intervals from 0.2 to 5 ms, and 3.7
-(p99 7) with 0.1. Where all connections are as busy, a short interval only makes groups of entries smaller,
-for a tenth more CPU.
-"""
 CALM_AFTER_S = 0.25
 """The usual interval comes back when for so long a connection with little to do has not met a flood."""
 
@@ -37,8 +28,9 @@ class Turns:
     of them together.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, interval: SwitchInterval = switch_interval) -> None:
         self.waiting = 0
+        self._interval = interval
         self._calm_from_s = math.inf
         """When the usual interval comes back; infinite while it holds."""
 
@@ -46,14 +38,14 @@ class Turns:
         """A connection that had nothing to do has something: beside a flood its entries must not wait."""
         if self.waiting:
             if self._calm_from_s == math.inf:
-                sys.setswitchinterval(SWITCH_IN_FLOOD_S)
+                self._interval.shorten()
             self._calm_from_s = now_s + CALM_AFTER_S
 
     async def pass_on(self, now_s: float) -> None:
         """Return when every other task that could run has run."""
         if now_s >= self._calm_from_s:
             self._calm_from_s = math.inf
-            sys.setswitchinterval(SWITCH_S)
+            self._interval.restore()
         self.waiting += 1
         try:
             await trio.lowlevel.checkpoint()

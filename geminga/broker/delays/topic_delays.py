@@ -12,6 +12,7 @@ import trio
 
 from geminga.broker.delays.delayed import DelayedEntries, DelayPolicy
 from geminga.broker.delays.settings import DelaySettings
+from geminga.broker.flow.switching import switch_interval
 from geminga.managed_ledger.cursor.bucket_properties import DELAYED_PREFIX
 
 if TYPE_CHECKING:
@@ -247,6 +248,12 @@ def _names_buckets(properties: Mapping[str, int]) -> bool:
 
 
 async def _import_home() -> None:
-    """Its import takes a tenth of a second the first time, which is nobody's to wait for."""
+    """In a thread: it takes a tenth of a second the first time. The loop asks for the interpreter soon
+    meanwhile, and gets it between two steps of an import.
+    """
     if _HOME not in sys.modules:
-        await trio.to_thread.run_sync(importlib.import_module, _HOME)
+        switch_interval.shorten()
+        try:
+            await trio.to_thread.run_sync(importlib.import_module, _HOME)
+        finally:
+            switch_interval.restore()

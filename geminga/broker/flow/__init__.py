@@ -10,7 +10,8 @@ read for them, `ClientMetadata` what clients say of themselves. Read `outbox.py`
 Nothing is counted for each message: the journal knows its queue, `AppendRoom` what waits for a ledger, and
 large frames are counted, which are received in turns. Rates are debts that time pays off: what was read is
 accepted, the next read waits, as Pulsar's publish rate limiter works through back-pressure rather than
-refusals. `Rate` and `Histogram` divide once for each interval, not for each entry.
+refusals. `Rate` and `Histogram` divide once for each interval, not for each entry. `SwitchInterval` says how
+soon a thread is heard beside a busy one.
 
 Must not be broken: large frames get their turns in order of arrival and never take the share of small ones;
 receipts and answers always fit into an outbox, only messages are held. `statistics.py` carries Pulsar's field

@@ -22,14 +22,13 @@ from geminga.broker.connection.session import Session
 from geminga.broker.connection.turns import (
     CALM_AFTER_S,
     SLICE_COMMANDS,
-    SWITCH_IN_FLOOD_S,
-    SWITCH_S,
     TURN_COMMANDS_MAX,
     TURN_S,
     Turn,
     Turns,
 )
 from geminga.broker.flow.slices import NAMES_MAX
+from geminga.broker.flow.switching import SHORT_S, USUAL_S, SwitchInterval
 from geminga.broker.topic.topics import Topics
 from geminga.limits import KIB, MIB, OUTBOX_BYTES_HIGH
 from geminga.names import NamespaceName
@@ -379,7 +378,7 @@ async def test_threads_are_heard_beside_a_flood_and_left_alone_without_one(
 ) -> None:
     intervals: list[float] = []
     monkeypatch.setattr("sys.setswitchinterval", intervals.append)
-    turns = Turns()
+    turns = Turns(SwitchInterval())
 
     turns.begun_after_sleep(1.0)
     assert intervals == [], "nobody floods"
@@ -387,9 +386,9 @@ async def test_threads_are_heard_beside_a_flood_and_left_alone_without_one(
     turns.begun_after_sleep(3.0)
     turns.begun_after_sleep(3.1)
     turns.waiting -= 1
-    assert intervals == [SWITCH_IN_FLOOD_S]
+    assert intervals == [SHORT_S]
     await turns.pass_on(3.1 + CALM_AFTER_S / 2)
-    assert intervals == [SWITCH_IN_FLOOD_S]
+    assert intervals == [SHORT_S]
     await turns.pass_on(3.1 + CALM_AFTER_S)
     await turns.pass_on(9.0)
-    assert intervals == [SWITCH_IN_FLOOD_S, SWITCH_S]
+    assert intervals == [SHORT_S, USUAL_S]
