@@ -155,7 +155,8 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
 
     # Delayed delivery
     delayed_delivery_enabled: bool = True
-    delayed_delivery_tracker_factory_class_name: TrackerFactory = IN_MEMORY_TRACKER
+    # Not Pulsar's default: a start need not read all that waits (docs/delayed-delivery.md).
+    delayed_delivery_tracker_factory_class_name: TrackerFactory = BUCKET_TRACKER
     delayed_delivery_tick_time_millis: Annotated[int, Meta(ge=1, le=_INT64_MAX)] = 1000
     is_delayed_delivery_deliver_at_time_strict: bool = True  # Pulsar's default is false
     delayed_delivery_fixed_delay_detection_lookahead: Long = 50_000  # 0: off

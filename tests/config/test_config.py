@@ -345,7 +345,7 @@ def test_buckets_are_set_by_pulsars_names() -> None:
     key = "delayedDeliveryTrackerFactoryClassName"
     loaded = load(
         file=conf(
-            f"{key}={config.BUCKET_TRACKER}\ndelayedDeliveryMinIndexCountPerBucket=7\n"
+            f"{key}={config.IN_MEMORY_TRACKER}\ndelayedDeliveryMinIndexCountPerBucket=7\n"
             "delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds=60\n"
             "delayedDeliveryMaxIndexesPerBucketSnapshotSegment=-1\ndelayedDeliveryMaxNumBuckets=50\n"
             "delayedDeliverySharedIndexEnabled=true"
@@ -353,6 +353,8 @@ def test_buckets_are_set_by_pulsars_names() -> None:
         environment={},
     )
     assert loaded.notices == []
+    assert Config().delayed_delivery_tracker_factory_class_name == config.BUCKET_TRACKER
+    assert loaded.config.delayed_delivery_tracker_factory_class_name == config.IN_MEMORY_TRACKER
     assert loaded.config.delayed_delivery_min_index_count_per_bucket == 7
     assert loaded.config.delayed_delivery_max_time_step_per_bucket_snapshot_segment_seconds == 60
     assert loaded.config.delayed_delivery_max_indexes_per_bucket_snapshot_segment == -1

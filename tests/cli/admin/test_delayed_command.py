@@ -17,6 +17,7 @@ from typing import Any
 import pulsar
 import pytest
 
+from geminga.config.config import IN_MEMORY_TRACKER
 from tests.e2e.admin_http import Admin
 from tests.e2e.broker_process import ROOT, BrokerProcess
 from tests.e2e.waiting import eventually
@@ -174,7 +175,8 @@ def chaos(tmp_path: Path) -> Iterator[BrokerProcess]:
 @pytest.fixture
 def memory(tmp_path: Path) -> Iterator[BrokerProcess]:
     """Its delayed messages have no buckets."""
-    with BrokerProcess(tmp_path / "data") as process:
+    settings = {"delayedDeliveryTrackerFactoryClassName": IN_MEMORY_TRACKER}
+    with BrokerProcess(tmp_path / "data", settings=settings) as process:
         yield process
 
 

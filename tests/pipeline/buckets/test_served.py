@@ -17,6 +17,7 @@ from geminga.bookie.offline.inspection import LogRecord, walk_records
 from geminga.cli.main import main
 from geminga.cli.pipeline.stopped_topic import opened_topic
 from geminga.clock import RealClock
+from geminga.config.config import IN_MEMORY_TRACKER
 from geminga.pipeline.buckets.buckets import Range
 from geminga.pipeline.buckets.store import named_buckets
 from geminga.storage.disk import RealDisk
@@ -194,11 +195,14 @@ def test_a_running_broker_takes_in_what_was_built_from_what_it_serves(
 
 
 def test_an_index_without_buckets_says_which_setting_makes_them(
-    topics: Topics, admin: Admin, topic: str, call: Call
+    topic: str, call: Call, tmp_path: Path
 ) -> None:
-    topics.write(topic, {"value": [b"x"]})
-    assert admin.put(f"/admin/v2/{topic_path(topic)}/subscription/s", {}).status == 204
-    at = topics.endpoints
-    where = ("--admin-url", at.web_url, "--url", at.service_url, "--topic", topic, "--subscription", "s")
-    code, _, error = call("rebuild", *where, "--verify", "--master", "none")
+    settings = {"delayedDeliveryTrackerFactoryClassName": IN_MEMORY_TRACKER}
+    with BrokerProcess(tmp_path / "data", settings=settings) as broker:
+        at = broker.endpoints
+        Topics(at).write(topic, {"value": [b"x"]})
+        path = f"/admin/v2/{topic_path(topic)}/subscription/s"
+        assert Admin(at.web_url).put(path, {}).status == 204
+        where = ("--admin-url", at.web_url, "--url", at.service_url, "--topic", topic, "--subscription", "s")
+        code, _, error = call("rebuild", *where, "--verify", "--master", "none")
     assert (code, "delayedDeliveryTrackerFactoryClassName=org.apache.pulsar" in error) == (1, True)

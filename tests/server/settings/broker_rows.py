@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from geminga.config.config import BUCKET_TRACKER
+from geminga.config.config import IN_MEMORY_TRACKER
 from geminga.limits import MIB
 from geminga.server.room_settings import BROKER_TIMESTAMPS
 from tests.server.settings.rows import Row
@@ -154,7 +154,7 @@ DELAY_ROWS = [
     Row("delayedDeliveryMaxDelayInMillis", "11300", {"policies.delayed_delivery.max_delay_in_millis": 11300}),
     Row("isDelayedDeliveryDeliverAtTimeStrict", "false", {"delay.strict": False}),
     Row("delayedDeliveryFixedDelayDetectionLookahead", "127", {"delay.fixed_delay_lookahead": 127}),
-    Row("delayedDeliveryTrackerFactoryClassName", BUCKET_TRACKER, {"delay.keeps_buckets": True}),
+    Row("delayedDeliveryTrackerFactoryClassName", IN_MEMORY_TRACKER, {"delay.keeps_buckets": False}),
     Row("delayedDeliverySharedIndexEnabled", "false", {"delay.is_shared": False}),
     Row("delayedDeliveryMinIndexCountPerBucket", "131", {"delay.bucket_indexes_min": 131}),
     Row(
