@@ -215,4 +215,20 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         "messages that come early to all since many came early to one",
     ),
+    Mutant(
+        "open-column-that-narrows-one-too-far",
+        "geminga/tracker/index/open_column.py",
+        "if highest - least < end:",
+        "if highest - least <= end:",
+        ("tests/tracker/index/test_open_column.py::test_numbers_are_kept_at_the_edge_of_each_width",),
+        "that a number which needs one more byte gets it",
+    ),
+    Mutant(
+        "packed-rows-decoded-before-they-are-due",
+        "geminga/tracker/index/sources.py",
+        "if self.min_ms[self.next_segment] > limit_ms:",
+        "if False:",
+        ("tests/tracker/index/test_index_memory.py",),
+        "that packed rows stay packed until their time comes",
+    ),
 )

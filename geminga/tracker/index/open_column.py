@@ -1,21 +1,75 @@
 """The end of the index that messages are added to: plain columns in the order of arrival.
 
 Delivery times one after the other; positions as spans of consecutive entries, so that a topic on which every
-message is delayed pays for its times only. It is never searched: when its earliest time is due, or it is
-full, it is sorted into a run.
+message is delayed pays for its times only. The last rows are as they came, 8 bytes for a time; the others are
+in blocks, narrowed to what their times and positions differ by: 4 bytes for times within 49 days, 2 within a
+minute. A column is never searched: when its earliest time is due, or it is full, it is sorted into a run.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from geminga.tracker.format.rows import Integers, Rows
 
 NEVER_MS = 1 << 63
 """Later than every time."""
+HOT_ROWS_MAX: Final = 8192
+"""With so many rows that are as they came, a column is to be narrowed."""
+_WIDTHS: Final = ((1 << 8, np.uint8), (1 << 16, np.uint16), (1 << 32, np.uint32))
+"""Each holds numbers below the first."""
+
+
+class Narrow(NamedTuple):
+    """Numbers by how far they are above the least of them, in the fewest bytes that hold each."""
+
+    least: int
+    above: NDArray[np.unsignedinteger | np.int64]
+
+    def numbers(self) -> Integers:
+        numbers: Integers = np.add(self.above, self.least, dtype=np.int64)
+        return numbers
+
+    def write(self, numbers: Integers) -> None:
+        np.add(self.above, self.least, out=numbers, dtype=np.int64)
+
+
+def narrow(numbers: Integers) -> Narrow:
+    """At least one number."""
+    least, highest = int(numbers.min()), int(numbers.max())
+    for end, width in _WIDTHS:
+        if highest - least < end:
+            return Narrow(least, (numbers - least).astype(width))
+    return Narrow(least, numbers - least)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows that were narrowed together."""
+
+    times_ms: Narrow
+    span_codes: Narrow
+    span_rows: Narrow | None
+    """None: each span is of one row."""
+
+    def __len__(self) -> int:
+        return len(self.times_ms.above)
+
+    def write(self, rows: Rows) -> None:
+        """Into rows of this length."""
+        self.times_ms.write(rows.times_ms)
+        starts = self.span_rows.numbers() if self.span_rows is not None else None
+        rows.codes[:] = _codes_of(self.span_codes.numbers(), starts, rows.length)
+
+    def memory_bytes(self) -> int:
+        columns = (self.times_ms, self.span_codes, self.span_rows)
+        return sum(column.above.nbytes + 200 for column in columns if column is not None)
 
 
 class OpenColumn:
@@ -24,22 +78,61 @@ class OpenColumn:
     `append_time` is for the feed, which adds single rows itself.
     """
 
-    __slots__ = ("_earliest_ms", "_looked_at", "append_time", "span_codes", "span_rows", "times_ms")
+    __slots__ = (
+        "_blocks",
+        "_earliest_ms",
+        "_last_code",
+        "_looked_at",
+        "_narrowed",
+        "append_time",
+        "span_codes",
+        "span_rows",
+        "times_ms",
+    )
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
+        self._earliest_ms = NEVER_MS
+        self._blocks: list[Block] = []
+        self._narrowed = 0
+        """How many rows the blocks have."""
+        self._last_code = -1
+        """Of the last of these."""
+        self._clear_hot()
+
+    def _clear_hot(self) -> None:
         self.times_ms = array("q")
         self.append_time = self.times_ms.append
         self.span_codes = array("q")
         self.span_rows = array("q")
-        self._earliest_ms = NEVER_MS
         self._looked_at = 0
-        """Of how many rows that is the earliest time: the rest are looked at when it is asked for."""
+        """Of how many of these times the earliest is known: the rest are looked at when it is asked for."""
 
     def __len__(self) -> int:
-        return len(self.times_ms)
+        return self._narrowed + len(self.times_ms)
+
+    @property
+    def room(self) -> int:
+        """After how many more rows `settle` is to be called."""
+        return HOT_ROWS_MAX - len(self.times_ms)
+
+    def settle(self) -> None:
+        """Narrow the last rows if they are many. Then the next row begins a span, whatever its position. Some
+        10 ns a row.
+        """
+        count = len(self.times_ms)
+        if count < HOT_ROWS_MAX:
+            return
+        times_ms = narrow(np.frombuffer(self.times_ms, np.int64))
+        spans = narrow(np.frombuffer(self.span_codes, np.int64))
+        starts = narrow(np.frombuffer(self.span_rows, np.int64)) if len(self.span_rows) < count else None
+        self._last_code = self.last_code()
+        self._earliest_ms = min(self._earliest_ms, times_ms.least)
+        self._blocks.append(Block(times_ms, spans, starts))
+        self._narrowed += count
+        self._clear_hot()
 
     @property
     def earliest_ms(self) -> int:
@@ -68,7 +161,7 @@ class OpenColumn:
         continued: bool,
     ) -> None:
         """Entries of one ledger, ascending; `ledger_code` is that of its first entry. `continued`: the first
-        one follows the last position of this column.
+        one follows the last position of this column, and nothing was narrowed since.
         """
         if entry_ids[-1] - entry_ids[0] != len(deliver_at_ms) - 1:
             codes = np.array(entry_ids, np.int64)
@@ -87,27 +180,36 @@ class OpenColumn:
                 self._earliest_ms = earliest_ms
         self.times_ms.fromlist(deliver_at_ms)
 
-    def codes(self) -> Integers:
-        firsts = np.frombuffer(self.span_codes, np.int64)
-        starts = np.frombuffer(self.span_rows, np.int64)
-        count = len(self.times_ms)
-        if len(firsts) == 1:
-            return np.arange(firsts[0], firsts[0] + count)
-        if len(firsts) == count:
-            return firsts.copy()
-        lengths = np.diff(starts, append=count)
-        return np.arange(count) + np.repeat(firsts - starts, lengths)
-
     def last_code(self) -> int:
         """Of the position that was added last; -1 without rows. O(1)."""
         if not self.span_codes:
-            return -1
+            return self._last_code
         return self.span_codes[-1] + len(self.times_ms) - 1 - self.span_rows[-1]
 
     def rows(self) -> Rows:
         """Copies of the columns, in the order of arrival."""
-        return Rows(np.array(self.times_ms, np.int64), self.codes())
+        rows = Rows(np.empty(len(self), np.int64), np.empty(len(self), np.int64))
+        at = 0
+        for block in self._blocks:
+            block.write(rows.part(at, at + len(block)))
+            at += len(block)
+        if self.times_ms:
+            firsts, starts = (np.frombuffer(column, np.int64) for column in (self.span_codes, self.span_rows))
+            rows.times_ms[at:] = self.times_ms
+            rows.codes[at:] = _codes_of(firsts, starts, len(self.times_ms))
+        return rows
 
     def memory_bytes(self) -> int:
-        columns = (self.times_ms, self.span_codes, self.span_rows)
-        return sum(column.buffer_info()[1] * column.itemsize for column in columns)
+        hot = (self.times_ms, self.span_codes, self.span_rows)
+        hot_bytes = sum(column.buffer_info()[1] * column.itemsize for column in hot)
+        return hot_bytes + sum(block.memory_bytes() for block in self._blocks)
+
+
+def _codes_of(firsts: Integers, starts: Integers | None, count: int) -> Integers:
+    """Of spans: their first codes, and in which rows they begin (None: one each)."""
+    if len(firsts) == 1:
+        return np.arange(firsts[0], firsts[0] + count)
+    if starts is None or len(firsts) == count:
+        return firsts
+    lengths = np.diff(starts, append=count)
+    return np.arange(count) + np.repeat(firsts - starts, lengths)

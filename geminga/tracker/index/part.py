@@ -19,10 +19,25 @@ COLUMN_ROWS_MAX: Final = 50_000
 class Part:
     """An open column and the sources that were made of it."""
 
-    __slots__ = ("_first_code", "_floor_code", "_queue", "_rules", "column", "may_repeat", "packs", "runs")
+    __slots__ = (
+        "_first_code",
+        "_floor_code",
+        "_queue",
+        "_rules",
+        "_run_rows_max",
+        "column",
+        "may_repeat",
+        "packs",
+        "runs",
+    )
 
-    def __init__(self, queue: Queue, rules: TimeRules, floor_code: int = -1) -> None:
-        """`floor_code`: of a tail, after which position it begins."""
+    def __init__(
+        self, queue: Queue, rules: TimeRules, run_rows_max: int = COLUMN_ROWS_MAX, floor_code: int = -1
+    ) -> None:
+        """`floor_code`: of a tail, after which position it begins. `run_rows_max`: a run of more rows is
+        packed.
+        """
+        self._run_rows_max = run_rows_max
         self.may_repeat = False
         """Whether a position may have several rows: it was forgotten and has come again."""
         self._queue = queue
@@ -90,7 +105,7 @@ class Part:
             before = self.runs.pop()
             rows = merge([before.rest(), rows])
             self._queue.retire(before)
-        if rows.length >= COLUMN_ROWS_MAX:
+        if rows.length >= self._run_rows_max:
             self._pack(rows)
         else:
             self.add_run(rows)

@@ -9,7 +9,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final, Protocol
 
 from geminga.errors import CorruptData
-from geminga.tracker.format.rows import EMPTY, Integers, Rows, concatenate, rows_up_to
+from geminga.tracker.format.rows import EMPTY, FAR_MS, Integers, Rows, concatenate, rows_up_to
 
 GATHERED_ROWS_MAX: Final = 100_000
 """About how many rows are brought out at once: a few milliseconds of work."""
@@ -42,8 +42,8 @@ class Source(Protocol):
         """Whether its first row is at hand."""
         ...
 
-    def bound(self, rows: int) -> Bound | None:
-        """The `rows`-th row from the front, if there are so many at hand or could be."""
+    def bound(self, rows: int, limit_ms: int) -> Bound | None:
+        """The `rows`-th row from the front, if there are so many at hand or could be up to that time."""
         ...
 
     def rows_up_to(self, bound: Bound) -> int:
@@ -92,7 +92,7 @@ class Run:
             self._rows, self._sorted = self._rows.sorted(), True
         return self._at < self._end
 
-    def bound(self, rows: int) -> Bound | None:
+    def bound(self, rows: int, limit_ms: int) -> Bound | None:
         at = self._at + rows - 1
         if at >= self._end:
             return None
@@ -228,7 +228,7 @@ class Bucket:
         self._run = None
 
     def prepare(self) -> bool:
-        if self._fill(1):
+        if self._fill(1, FAR_MS):
             return True
         self._progressed()
         return False
@@ -237,11 +237,16 @@ class Bucket:
         if self.on_progress is not None:
             self.on_progress()
 
-    def _fill(self, rows: int) -> bool:
-        """Whether that many rows are at hand, after the next segments have been decoded as far as needed."""
+    def _fill(self, rows: int, limit_ms: int) -> bool:
+        """Whether that many rows are at hand, after the next segments have been decoded as far as needed; but
+        none that begins later than the limit: decoded, a row takes 16 bytes.
+        """
         have = self.rows_at_hand
         parts = []
-        while have < rows and (encoded := self.loaded.pop(self.next_segment, None)) is not None:
+        while have < rows and self.next_segment in self.loaded:
+            if self.min_ms[self.next_segment] > limit_ms:
+                break
+            encoded = self.loaded.pop(self.next_segment)
             self.loaded_bytes -= len(encoded)
             try:
                 part = self._decode(self.next_segment, encoded)
@@ -259,8 +264,9 @@ class Bucket:
             self._run = Run(concatenate(before + parts))
         return have >= rows
 
-    def bound(self, rows: int) -> Bound | None:
-        return self._run.bound(rows) if self._fill(rows) and self._run is not None else None
+    def bound(self, rows: int, limit_ms: int) -> Bound | None:
+        has_rows = self._fill(rows, limit_ms)
+        return self._run.bound(rows, limit_ms) if has_rows and self._run is not None else None
 
     def rows_up_to(self, bound: Bound) -> int:
         return 0 if self._run is None else self._run.rows_up_to(bound)
@@ -368,7 +374,7 @@ class Queue:
                 continue
             active.append(source)
             share = GATHERED_ROWS_MAX // max(self._active_before, len(active))
-            own = source.bound(max(share, SHARE_ROWS_MIN))
+            own = source.bound(max(share, SHARE_ROWS_MIN), bound[0])
             if own is not None and own < bound:
                 bound = own
         return bound
@@ -377,7 +383,7 @@ class Queue:
         """A bound up to which the active sources have about as many rows together as may be brought out."""
         times = GATHERED_ROWS_MAX / sum(counts)
         for source, count in zip(active, counts, strict=True):
-            own = source.bound(max(int(times * count), SHARE_ROWS_MIN))
+            own = source.bound(max(int(times * count), SHARE_ROWS_MIN), bound[0])
             if own is not None and own < bound:
                 bound = own
         return self._activate(active, bound)

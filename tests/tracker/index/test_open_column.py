@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
-from geminga.tracker.index.open_column import NEVER_MS, OpenColumn
+from geminga.tracker.index.open_column import HOT_ROWS_MAX, NEVER_MS, OpenColumn, narrow
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -31,3 +32,51 @@ def test_the_earliest_time_is_right_however_rows_came_and_whenever_it_is_asked_f
             times_ms = [NEVER_MS]
     assert column.earliest_ms == min(times_ms)
     assert column.rows().times_ms.tolist() == times_ms[1:]
+
+
+@pytest.mark.parametrize("spread_ms", [200, 60_000, 86_400_000, 1 << 40])
+@pytest.mark.parametrize("step", [1, 2, 7])
+def test_rows_are_the_same_once_they_are_narrowed(spread_ms: int, step: int) -> None:
+    """Singly and in batches, through several blocks; spans that go on over the end of a block begin anew."""
+    chance, column = random.Random(1), OpenColumn()
+    start_ms, ledger_code = 1_700_000_000_000, 7 << 32
+    entries, times_ms = list(range(0, 3 * HOT_ROWS_MAX * step, step)), list[int]()
+    at = 0
+    while at < len(entries):
+        count = min(chance.choice([1, 1, 5, 100]), len(entries) - at)
+        part = [start_ms + chance.randrange(spread_ms) for _ in range(count)]
+        ids = entries[at : at + count]
+        if count == 1:
+            column.add(ledger_code + ids[0], part[0])
+        else:
+            column.add_many(ledger_code, ids, part, min(part), continued=False)
+        times_ms += part
+        at += count
+        if column.room <= 0:
+            column.settle()
+        assert column.last_code() == ledger_code + ids[-1]
+        if chance.random() < 0.01:
+            assert (len(column), column.earliest_ms) == (at, min(times_ms))
+    rows = column.rows()
+    assert rows.times_ms.tolist() == times_ms
+    assert (rows.codes - ledger_code).tolist() == entries
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32])
+def test_numbers_are_kept_at_the_edge_of_each_width(bits: int) -> None:
+    for highest, width in (((1 << bits) - 1, bits // 8), (1 << bits, bits // 4)):
+        found = narrow(np.array([5, 5 + highest, 6]))
+        assert found.numbers().tolist() == [5, 5 + highest, 6]
+        assert found.above.itemsize == width
+
+
+def test_a_time_within_a_day_takes_four_bytes_however_the_positions_lie() -> None:
+    for step, bytes_max in ((1, 4.1), (2, 6.1)):
+        column = OpenColumn()
+        for number in range(5 * HOT_ROWS_MAX):
+            if column.room == HOT_ROWS_MAX or step > 1:
+                column.begin_span(number * step)
+            column.append_time(1_700_000_000_000 + number * 7919 % 86_400_000)
+            if column.room <= 0:
+                column.settle()
+        assert column.memory_bytes() < bytes_max * 5 * HOT_ROWS_MAX
