@@ -12,9 +12,10 @@ delays by turns; "alt" every other message delayed; "jitter" one delay and 0..5 
 
 Each row runs in a process of its own and says which tracker it measures: "memory" is the tracker in memory,
 "sealed" the one with buckets, which are encoded as on the bookie and kept in a file (what the bookie itself
-costs is not in here), "merged" the same with at most 50 buckets, "one view" a topic's shared index with one
-subscription, the broker's default, fed as messages are stored, "shared" the same with 100 of which each has
-acknowledged every other message early; "in-memory" and "bucket" are Pulsar's. All goes through the
+costs is not in here), "merged" the same with at most 50 buckets, "one view" a topic's shared index in memory
+with one subscription, fed as messages are stored, "default" the same with buckets, the broker's default,
+"shared" one in memory with 100 subscriptions of which each has acknowledged every other message early;
+"in-memory" and "bucket" are Pulsar's. All goes through the
 view that a dispatcher holds.
 
 Rates are CPU time of the one thread, in millions of messages a second: "add"; "drain" out of the tracker, as
@@ -94,6 +95,8 @@ TABLE: dict[str, tuple[str, str, int, int, str]] = {
     "random-merged": ("merged", "random", 8, 10, "batches"),
     "fixed-one-view": ("one view", "fixed", 8, 10, "singly"),
     "random-one-view": ("one view", "random", 8, 10, "singly"),
+    "fixed-default": ("default", "fixed", 8, 0, "singly"),
+    "random-default": ("default", "random", 8, 0, "singly"),
     "fixed-shared": ("shared", "fixed", 8, 10, "singly"),
     "random-shared": ("shared", "random", 8, 10, "singly"),
 }
@@ -229,10 +232,9 @@ class SealedFile:
 def open_tracker(
     tracker: str, clock: HandClock, bits: int, sealed: SealedFile
 ) -> tuple[DelayedIndex, list[View]]:
-    has_buckets = tracker in ("sealed", "merged")
-    settings = IndexSettings(
-        1 << bits, strict=False, exact=has_buckets, is_shared=tracker in ("shared", "one view")
-    )
+    has_buckets = tracker in ("sealed", "merged", "default")
+    is_shared = tracker in ("shared", "one view", "default")
+    settings = IndexSettings(1 << bits, strict=False, exact=has_buckets, is_shared=is_shared)
     index = DelayedIndex(clock, settings, sealed.frozen.append if has_buckets else None)
     return index, [index.open_view() for _ in range(VIEWS if tracker == "shared" else 1)]
 

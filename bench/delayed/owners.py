@@ -1,5 +1,5 @@
 """An index of delayed messages for each subscription beside one that a topic's subscriptions share: what they
-cost the broker, with the official client.
+cost the broker, with the official client. "shared" with "Bucket" is the broker's default.
 
     python bench/delayed/owners.py --messages 100000 --subscriptions 1 10 100
     python bench/delayed/owners.py --restart --subscriptions 1 3
