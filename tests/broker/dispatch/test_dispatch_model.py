@@ -136,7 +136,7 @@ class Model:
         delayed = self.subscription.delayed
         home = self.rig.delays.home_of(delayed) if self.rig.delays is not None else None
         if home is not None and home.keeper is not None and (stored := home.keeper.stored):
-            home.keeper.buckets.lose(stored[number % len(stored)], CorruptData("as if"))
+            home.keeper.buckets.lose(stored[number % len(stored)], CorruptData("as if"), "load")
             return
         if home is not None:
             return
