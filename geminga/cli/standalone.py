@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from geminga import __version__
+from geminga.cli.allocation import share_one_arena
 from geminga.cli.arguments.data_directory import default_data_dir
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, EXIT_USAGE, STARTED_S, Parser
 from geminga.cli.broker_log import BrokerLog
@@ -90,6 +91,7 @@ def parser(kind: type[Parser]) -> Parser:
 
 def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     """The whole command; returns its exit code. Nothing that it says can hold it up."""
+    share_one_arena()
     with streams_on_threads() as streams:
         flags = parser(kind).parse_strictly(arguments)
         broker_log = BrokerLog(streams.err, flags.log_level)
