@@ -418,9 +418,9 @@ class DelayedEntries:
         return None
 
     def leap(self) -> None:
-        """The dispatcher goes on at the end of the topic, and reads what lies before it beside that."""
+        """The dispatcher goes on from the read position, and reads what lies before it beside that."""
         if self.tracker is not None:
-            self.tracker.leap()
+            self.tracker.leap(self.cursor.read_position)
 
     def reached_end(self) -> None:
         """There is nothing to read now. If nothing is to be read again either, the index has all that it will

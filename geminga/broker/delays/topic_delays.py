@@ -149,6 +149,9 @@ class TopicDelays:
         view.mark_delete_moved(delayed.cursor.mark_delete)
         if (precision_ms := precision_ms_of(delayed)) is not None:
             view.set_precision(precision_ms)
+        if self.settings.is_shared and not self.feeds and self._ledger.last_confirmed.ledger_id >= 0:
+            # From here on a shared index gets what is published by itself, and the backlog is read beside it.
+            view.leap(self._ledger.last_confirmed.next())
         self._set_feeds()
         return view
 

@@ -97,8 +97,8 @@ class DelayingDispatcher(Dispatcher):
         behind = self.ledger.count_between(start, last)
         if behind > LEAP_ENTRIES_MIN:
             self.delayed.read_again(start.ledger_id, last.ledger_id)
-            self.delayed.leap()
             self.cursor.read_position = self.ledger.position_after(start, behind - LEAP_SHORT_ENTRIES)
+            self.delayed.leap()
 
     async def read_new(self, count_max: int) -> list[Entry] | None:
         """As in the base, without what is held back: an entry is read once to learn when it is due, and next

@@ -267,12 +267,16 @@ class Feed:
 
     # -- streams ---------------------------------------------------------------------------------------------
 
-    def leap(self) -> None:
-        """What comes next does not follow what came last: that goes on elsewhere."""
+    def leap(self, code: int) -> None:
+        """The end of the topic goes on from this position; what lies before it comes beside that."""
         end = self.tails[-1]
-        if end.first_code != NO_CODE and len(self.tails) < TAILS_MAX:
-            self.tails.append(self._tail(end.last_code))
-            self.turn_away()
+        if end.last_code >= code:
+            return
+        if end.first_code == NO_CODE:
+            self.tails[-1] = self._tail(code - 1)
+        elif len(self.tails) < TAILS_MAX:
+            self.tails.append(self._tail(code - 1))
+        self.turn_away()
 
     def caught_up(self) -> None:
         """Nothing is read but what is new: what the tails before the end have is sealed."""

@@ -344,9 +344,9 @@ class DelayedIndex:
         """
         self.feed.freeze_all()
 
-    def leap(self) -> None:
-        """What is added next does not follow what was added last, which goes on elsewhere."""
-        self.feed.leap()
+    def leap(self, position: tuple[int, int]) -> None:
+        """The end of the topic goes on from this position; what lies before it is added beside that."""
+        self.feed.leap(code_of(position[0], max(position[1], 0)))
 
     @property
     def is_behind(self) -> bool:

@@ -119,10 +119,8 @@ class DelayedDeliveryTracker(Protocol):
         """
         ...
 
-    def leap(self) -> None:
-        """What is added next does not follow what was added last, which goes on elsewhere: the end of the
-        topic is read first, and what lies before it beside that.
-        """
+    def leap(self, position: tuple[int, int]) -> None:
+        """The end of the topic is read from this position on, and what lies before it beside that."""
         ...
 
     @property

@@ -257,8 +257,8 @@ class View:
     def set_tick(self, tick_ms: int) -> None:
         self.index.set_tick(tick_ms)
 
-    def leap(self) -> None:
-        self.index.leap()
+    def leap(self, position: tuple[int, int]) -> None:
+        self.index.leap(position)
 
     @property
     def is_behind(self) -> bool:

@@ -118,7 +118,7 @@ def test_all_buckets_lost_come_back_as_buckets_of_the_usual_size() -> None:
     """After a leap to the end of the topic, as at a start without a bucket."""
     sealed = Sealed()
     sealed.add(2, 0, 99)
-    sealed.index.leap()
+    sealed.index.leap((40, 0))
     sealed.add(40, 0, 49)
     for ledger_id in range(2, 40):
         sealed.add(ledger_id, 100 if ledger_id == 2 else 0, 199)
@@ -163,13 +163,30 @@ def test_a_runt_joins_the_end_of_the_topic() -> None:
     assert len(sealed.view) == 500 + runt + BUCKET + 1
 
 
+def test_what_is_published_while_a_backlog_is_read_lies_apart_from_it() -> None:
+    """A shared index is opened: it gets what is published at once, before the first of the backlog."""
+    sealed = Sealed()
+    sealed.index.leap((7, 700))
+    sealed.add(7, 0, 99)
+    sealed.add(7, 700, 749)
+    sealed.add(7, 100, 649)
+    sealed.add(7, 750, 799)
+    sealed.add(7, 650, 699)
+    sealed.seal()
+    assert sealed.ranges() == [((7, 0), (7, 599), 600)]
+    sealed.index.caught_up()
+    sealed.seal()
+    assert sealed.ranges() == [((7, 0), (7, 599), 600)]
+    assert [(tail.rows(), tail.first_code & ENTRY_MASK) for tail in sealed.index.feed.tails] == [(200, 600)]
+
+
 def test_streams_that_meet_become_one_bucket() -> None:
     """A backlog that is read from two places on, as while an index is opened beside the reading."""
     sealed = Sealed()
     sealed.add(7, 0, 99)
-    sealed.index.leap()
+    sealed.index.leap((7, 300))
     sealed.add(7, 300, 349)
-    sealed.index.leap()
+    sealed.index.leap((7, 2000))
     sealed.add(7, 2000, 2019)
     sealed.add(7, 100, 299)
     sealed.add(7, 350, 499)
@@ -218,7 +235,7 @@ def test_positions_one_by_one_in_any_order_come_once() -> None:
         for n, (ledger_id, entry_id) in enumerate(places):
             assert sealed.view.add(Position(ledger_id, entry_id), due_ms(ledger_id, entry_id))
             if chance.random() < 0.02:
-                sealed.index.leap()
+                sealed.index.leap((chance.randrange(3, 8), chance.randrange(60)))
             if chance.random() < 0.02:
                 sealed.index.caught_up()
             if chance.random() < 0.1:
