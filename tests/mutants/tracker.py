@@ -231,4 +231,20 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/tracker/index/test_index_memory.py",),
         "that packed rows stay packed until their time comes",
     ),
+    Mutant(
+        "feed-over-the-border-of-what-is-reserved",
+        "geminga/tracker/index/feed.py",
+        "return min(border, min((code for code in others if code > part.last_code), default=NO_CODE))",
+        "return min((code for code in others if code > part.last_code), default=NO_CODE)",
+        ("tests/tracker/index/test_reserved.py::test_what_is_reserved_of_a_ledger_stays_out_of_buckets",),
+        "that a stream stays out of buckets from the first position on for which others are about to come",
+    ),
+    Mutant(
+        "adopting-replaces-neighbours",
+        "geminga/tracker/index/adopting.py",
+        "return place >= 0 and ranges[place][1] >= first_code",
+        "return place >= 0 and ranges[place][1] >> 32 >= first_code >> 32",
+        ("tests/tracker/index/test_reserved.py::test_only_what_overlaps_is_cut_off_and_replaced",),
+        "that buckets of the same ledger stay where they do not overlap with new ones",
+    ),
 )

@@ -30,7 +30,9 @@ from geminga.tracker.index.adopting import (
     left_over,
     replace_bucket,
     replaced_by,
+    reserve,
     union,
+    unreserve,
 )
 from geminga.tracker.index.view import View
 from geminga.wire.message_metadata import peek
@@ -61,7 +63,8 @@ class _New(NamedTuple):
 
     @property
     def range(self) -> tuple[int, int]:
-        return self.directory.start_ledger, self.directory.end_ledger
+        """The first and the last of its positions, as codes."""
+        return self.directory.first_code, self.directory.last_code
 
 
 @dataclass
@@ -79,11 +82,11 @@ class _Adoption:
 
 
 async def adopt_buckets(topic: Topic, subscription: Subscription, bundle: bytes) -> AdoptedBuckets:
-    """Take the buckets of a bundle into the index that the subscription looks at, in place of all that it has
-    of their ledgers. On return they are durable, and in effect.
+    """Take the buckets of a bundle into the index that the subscription looks at, in place of all buckets
+    that overlap with them. On return they are durable, and in effect.
 
-    BadBucket: damaged, or not of this topic. Conflict: it would take away what the index has of other
-    ledgers. NotAllowed: this index keeps no buckets. ServiceNotReady, StorageError. Nothing has changed then.
+    BadBucket: damaged, or not of this topic. Conflict: it would take away much that only those have.
+    NotAllowed: this index keeps no buckets. ServiceNotReady, StorageError. Nothing has changed then.
     Cancelling leaves all of it done, or nothing.
     """
     home = await _home(topic, subscription)
@@ -98,7 +101,7 @@ async def adopt_buckets(topic: Topic, subscription: Subscription, bundle: bytes)
             await _check_times(topic, subscription, one.sampled)
         adoption = _Adoption(subscription, home, new, generation)
         ranges = [one.range for one in new]
-        home.index.buckets.reserve(ranges)
+        reserve(home.index, ranges)
         try:
             await _wait_sealed(home, ranges)
             await _check_replaced(home, ranges, new)
@@ -111,7 +114,7 @@ async def adopt_buckets(topic: Topic, subscription: Subscription, bundle: bytes)
         except Outdated as error:
             raise Conflict(f"the subscription was cleared meanwhile: {error}") from error
         finally:
-            home.index.buckets.unreserve(ranges)
+            unreserve(home.index, ranges)
     return AdoptedBuckets(
         buckets=len(new),
         messages=sum(one.directory.rows for one in new),
@@ -153,7 +156,8 @@ async def _decoded(off_loop: OffLoop, bundle: bytes) -> list[_New]:
     ranges = sorted(one.range for one in new)
     for before, after in pairwise(ranges):
         if after[0] <= before[1]:
-            raise BadBucket(f"two buckets of ledger {after[0]}")
+            ledger_id, entry_id = place_of(after[0])
+            raise BadBucket(f"two buckets span message {ledger_id}:{entry_id}")
     return new
 
 
@@ -204,8 +208,8 @@ async def _check_replaced(home: IndexHome, ranges: Sequence[tuple[int, int]], ne
         lost = sum(map(len, left_over(home.index, bucket, kept).values()))
         if lost > READ_AGAIN_MAX:
             raise Conflict(
-                f"the bucket of ledgers {bucket.start_ledger} to {bucket.end_ledger} would be replaced, and "
-                f"has {lost} messages that these do not have; bring buckets for all of its ledgers at once"
+                f"{bucket!r} would be replaced, and has {lost} messages that these do not have; bring "
+                "buckets for all of its messages at once"
             )
 
 
@@ -214,17 +218,19 @@ async def _wait_sealed(home: IndexHome, ranges: Sequence[tuple[int, int]]) -> No
         if cut_off(home.index, ranges):
             return
         await trio.sleep(LOOK_AGAIN_S)
-    raise ServiceNotReady("what the index has in memory of these ledgers could not be sealed; try again")
+    raise ServiceNotReady("what the index has in memory of these messages could not be sealed; try again")
 
 
 # -- in -----------------------------------------------------------------------------------------------------
 
 
 async def _write(adoption: _Adoption) -> None:
-    store = adoption.home.store
+    store, keeper = adoption.home.store, adoption.home.keeper
+    assert keeper is not None
     for one in adoption.new:
         writer = await store.begin()
-        stored = StoredBucket(writer.ledger_id, one.directory, sum(map(len, one.entries)))
+        size_bytes, covered = sum(map(len, one.entries)), keeper.covered(one.directory)
+        stored = StoredBucket(writer.ledger_id, one.directory, size_bytes, covered)
         adoption.written.append((writer, stored))
         await writer.append(one.entries)
     for writer, _ in adoption.written:

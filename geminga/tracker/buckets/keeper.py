@@ -24,7 +24,8 @@ from geminga.tracker.buckets.merge_task import MergeTask
 from geminga.tracker.buckets.retrying import OffLoop, in_thread
 from geminga.tracker.buckets.sealing import IsWhole, Sealer
 from geminga.tracker.buckets.verify import Inspector
-from geminga.tracker.format.stored_bucket import StoredBucket
+from geminga.tracker.format.bucket_format import Directory
+from geminga.tracker.format.stored_bucket import KeyRange, StoredBucket
 from geminga.tracker.index.frozen import Frozen
 
 
@@ -58,6 +59,10 @@ class Keeper:
     def freeze(self, frozen: Frozen) -> None:
         """Seal these rows; they are durable once the index hears `sealed`."""
         self._sealer.add(frozen)
+
+    def covered(self, directory: Directory) -> KeyRange:
+        """What the name of a bucket with this directory speaks of."""
+        return self._sealer.covered(directory)
 
     def poke(self) -> None:
         self.buckets.load_signal.set()

@@ -75,7 +75,8 @@ class Sealer:
         self._frozen.popleft()
         self._buckets.index.sealed_none(frozen)
 
-    def _covered(self, directory: Directory) -> KeyRange:
+    def covered(self, directory: Directory) -> KeyRange:
+        """What the name of a bucket with this directory speaks of: as little as it can, but whole ledgers."""
         if self._is_whole(directory.first_code, directory.last_code):
             return whole_ledgers(directory.start_ledger, directory.end_ledger)
         return KeyRange(directory.first_code, directory.last_code)
@@ -92,7 +93,7 @@ class Sealer:
             await writer.append(encoded.segments)
             await writer.append(encoded.directory)
             await writer.finish()
-            covered = self._covered(directory)
+            covered = self.covered(directory)
             bucket = StoredBucket(writer.ledger_id, directory, writer.bytes, covered)
 
             def tell_index(_: list[StoredBucket]) -> None:

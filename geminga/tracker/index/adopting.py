@@ -3,6 +3,8 @@
 What is tracked already stays so, once: of two rows for a position that which is met second is dead. What a
 subscription has acknowledged, been given, or has due, is not tracked for it anew. A bucket that is replaced
 goes after the new ones have come; what only it had is forgotten, and its ledgers are read again.
+
+A range is the first and the last position, both included, as codes. Of the ranges of one call no two overlap.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pyroaring import BitMap
 
-from geminga.tracker.format.rows import LEDGER_ID_END, place_of
+from geminga.tracker.format.rows import place_of
 from geminga.tracker.format.stored_bucket import StoredBucket
 from geminga.tracker.index.index import DelayedIndex
 from geminga.tracker.index.part import NO_CODE
@@ -24,31 +26,42 @@ GivenOut = Callable[[View, int], BitMap]
 """Which entries of a ledger are with a consumer of that view, or to be sent again."""
 
 
+def reserve(index: DelayedIndex, ranges: Sequence[tuple[int, int]]) -> None:
+    """Buckets of these ranges are about to come: what is fed of them stays in memory until `unreserve`. A run
+    of entries that crosses a border meanwhile may be sealed: that costs rows that are there twice.
+    """
+    index.buckets.reserve(ranges)
+    index.feed.turn_away()
+
+
+def unreserve(index: DelayedIndex, ranges: Sequence[tuple[int, int]]) -> None:
+    index.buckets.unreserve(ranges)
+    index.feed.turn_away()
+
+
 def replaced_by(index: DelayedIndex, ranges: Iterable[tuple[int, int]]) -> list[StoredBucket]:
-    """The buckets that have a ledger in common with one of these ranges, of which no two overlap."""
+    """The buckets that overlap with one of these ranges."""
     new = sorted(ranges)
     return [
-        stored
-        for stored, _ in index.buckets.items()
-        if _have_one_of(new, stored.start_ledger, stored.end_ledger)
+        stored for stored, _ in index.buckets.items() if _overlaps(new, stored.first_code, stored.last_code)
     ]
 
 
-def _have_one_of(ranges: Sequence[tuple[int, int]], first_ledger: int, last_ledger: int) -> bool:
-    """Whether some of the ranges, which ascend, has one of these ledgers."""
-    place = bisect_right(ranges, (last_ledger, LEDGER_ID_END)) - 1
-    return place >= 0 and ranges[place][1] >= first_ledger
+def _overlaps(ranges: Sequence[tuple[int, int]], first_code: int, last_code: int) -> bool:
+    """Whether some of the ranges, which ascend, has one of these positions."""
+    place = bisect_right(ranges, (last_code, NO_CODE)) - 1
+    return place >= 0 and ranges[place][1] >= first_code
 
 
 def cut_off(index: DelayedIndex, ranges: Iterable[tuple[int, int]]) -> bool:
-    """Have what the index is about to seal of these ledgers, which are reserved, sealed now; False: ask again
+    """Have what the index is about to seal of these ranges, which are reserved, sealed now; False: ask again
     when that is done.
     """
     new = sorted(ranges)
     for tail in list(index.feed.tails):
-        if tail.first_code < NO_CODE and _have_one_of(new, *tail.ledgers):
+        if tail.first_code < NO_CODE and _overlaps(new, tail.first_code, tail.last_code):
             index.feed.freeze(tail)
-    return not any(_have_one_of(new, one.start_ledger, one.end_ledger) for one in index.buckets.frozen())
+    return not any(_overlaps(new, one.first_code, one.last_code) for one in index.buckets.frozen())
 
 
 def left_over(index: DelayedIndex, bucket: StoredBucket, kept: Members) -> dict[int, BitMap]:

@@ -11,6 +11,7 @@ from geminga.limits import MIB
 from geminga.tracker.format.stored_bucket import StoredBucket
 from geminga.tracker.index.frozen import Frozen
 from geminga.tracker.index.membership import Membership
+from geminga.tracker.index.part import NO_CODE
 from geminga.tracker.index.sources import Bucket, Queue, Run
 
 LOAD_AHEAD_MS: Final = 60_000
@@ -69,8 +70,16 @@ class BucketMap:
         place = bisect_right(self._starts, last_code) - 1
         return place >= 0 and self._ends[place] >= first_code
 
-    def is_reserved(self, ledger_id: int) -> bool:
-        return any(first <= ledger_id <= last for first, last in self._reserved)
+    def is_reserved(self, code: int) -> bool:
+        place = bisect_right(self._reserved, (code, NO_CODE)) - 1
+        return place >= 0 and code <= self._reserved[place][1]
+
+    def border_after(self, code: int) -> int:
+        """The next position that is reserved and this one is not, or the other way round; `NO_CODE`: none."""
+        place = bisect_right(self._reserved, (code, NO_CODE))
+        if place and code <= self._reserved[place - 1][1]:
+            return self._reserved[place - 1][1] + 1
+        return self._reserved[place][0] if place < len(self._reserved) else NO_CODE
 
     def _ranges_changed(self) -> None:
         ranges = [(frozen.first_code, frozen.last_code) for frozen in self._frozen]
@@ -80,8 +89,10 @@ class BucketMap:
         self._ends = list(accumulate((end for _, end in ranges), max))
 
     def reserve(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Buckets of these ledgers are about to come: nothing of them is to be sealed until `unreserve`."""
-        self._reserved += ranges
+        """Buckets of these positions (first and last, as codes) are about to come: nothing of them is to be
+        sealed until `unreserve`. No two overlap.
+        """
+        self._reserved = sorted([*self._reserved, *ranges])
 
     def unreserve(self, ranges: Sequence[tuple[int, int]]) -> None:
         for one in ranges:

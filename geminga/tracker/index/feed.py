@@ -129,7 +129,7 @@ class Feed:
         return True
 
     def _goes_on(self, code: int) -> bool:
-        """Whether a position of the present ledger belongs to the present tail, for all that can be told
+        """Whether a position of the present ledger belongs to the present part, for all that can be told
         quickly.
         """
         column = self._column
@@ -151,6 +151,7 @@ class Feed:
                 self._turn_to(ledger_id, code)
         runs_into_next = self._first_code + entry_ids[-1] >= self._limit_code
         if runs_into_next or not members.add_entries(entry_ids):
+            members.stop_run()
             for entry_id, at_ms in zip(entry_ids, deliver_at_ms, strict=True):
                 self.add(ledger_id, entry_id, at_ms)
             return
@@ -183,19 +184,22 @@ class Feed:
         self._members.keep_open(ledger_id)
         part.begin(code)
         self._part = part
-        self._is_shared = part is self.shared
         self._column = part.column
         self._first_code = ledger_id << ENTRY_BITS
         self._ledger_id = ledger_id
-        self._limit_code = self._end_of(part)
+        self._limit_code = self._end_of(part, code)
+        self._is_shared = part is self.shared and self._limit_code == NO_CODE
         self._room = self._room_of(part)
 
-    def _end_of(self, part: Part) -> int:
-        """The position before which a tail's stream runs into that of the next."""
+    def _end_of(self, part: Part, code: int) -> int:
+        """The position before which a tail's stream, now at `code`, runs into that of the next, or into what
+        is reserved; of the shared part, before which what is reserved ends.
+        """
+        border = self._ranges.border_after(code)
         if part is self.shared:
-            return NO_CODE
+            return border
         others = [tail.first_code for tail in self.tails if tail is not part]
-        return min((code for code in others if code > part.last_code), default=NO_CODE)
+        return min(border, min((code for code in others if code > part.last_code), default=NO_CODE))
 
     def _room_of(self, part: Part) -> int:
         column_rows_max = COLUMN_ROWS_MAX
@@ -222,7 +226,7 @@ class Feed:
         self._room = self._room_of(part)
 
     def _part_for(self, ledger_id: int, code: int) -> Part:
-        if self._on_frozen is None or self._ranges.is_reserved(ledger_id):
+        if self._on_frozen is None or self._ranges.is_reserved(code):
             return self.shared
         self._join_neighbours()
         for place in range(len(self.tails) - 1, -1, -1):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from geminga.broker.operator.delayed_adopt import BadBucket, adopt_buckets
 from geminga.broker.operator.delayed_statistics import AdoptedBuckets
 from geminga.broker.subscription.subscription import Subscription
 from geminga.errors import Conflict, NotAllowed, PeerError
+from geminga.managed_ledger.cursor.bucket_properties import DELAYED_PREFIX
 from geminga.metadata.node import ValueTooLarge
 from geminga.position import Position
 from geminga.tracker.format.bucket_bundle_format import decode_bundle, encode_bundle
@@ -41,12 +42,19 @@ owners = pytest.mark.parametrize("is_shared", [False, True])
 def bundle(due_ms: dict[Position, int], *ranges: tuple[int, int]) -> bytes:
     """Buckets of these messages, each of a range of ledgers; one of all of them if none is given."""
     spans = ranges or ((min(due_ms).ledger_id, max(due_ms).ledger_id),)
+    return bundle_of(
+        {place: at_ms for place, at_ms in due_ms.items() if first <= place.ledger_id <= last}
+        for first, last in spans
+    )
+
+
+def bundle_of(parts: Iterable[dict[Position, int]]) -> bytes:
+    """A bucket of each of these."""
     buckets = []
-    for first, last in spans:
-        some = {place: at_ms for place, at_ms in due_ms.items() if first <= place.ledger_id <= last}
+    for some in parts:
         codes = [place.ledger_id << 32 | place.entry_id for place in some]
         rows = from_columns(list(some.values()), codes).sorted()
-        made = encode_bucket(first, last, rows, 1000, 7)
+        made = encode_bucket(min(some).ledger_id, max(some).ledger_id, rows, 1000, 7)
         buckets.append([*made.segments, *made.directory])
     return encode_bundle(buckets)
 
@@ -132,13 +140,54 @@ async def test_what_only_replaced_buckets_have_is_read_again(
         client = rig.join(subscription, SHARED)
         due_ms = await backlog(rig, [LATER_MS + n for n in range(100)])
         await until(lambda: len(subscription.delayed) == 100)
-        known = dict(list(due_ms.items())[:60])
+        known = dict(list(due_ms.items())[:55])
         found = await adopt(rig, subscription, bundle(known))
-        # Beside the half-known ledger's, up to a sealed bucket that ends inside a ledger.
-        assert 15 <= found.read_again <= 20, "of the ledger that the buckets know half of"
+        # An index that is fed entry by entry has buckets of 20, the other one of a ledger each.
+        assert found.read_again == (5 if is_shared else 20), "of the bucket that the new one knows some of"
         await until(lambda: len(subscription.delayed) == 100)
         await trio.sleep(LATER_MS / 1000 + 1)
         assert sorted(client.positions) == sorted(due_ms)
+
+
+@owners
+async def test_buckets_of_one_ledger_replace_what_they_overlap_with(
+    dispatch_rig: OpenRig, autojump_clock: MockClock, is_shared: bool
+) -> None:
+    """The index has buckets of 20 and of what is left, all inside one ledger or across its border."""
+    async with dispatch_rig(ledger_entries_max=90, rollover_min_ms=0) as rig:
+        await rig.index(**PLAIN, is_shared=is_shared)
+        subscription = await rig.subscription()
+        client = rig.join(subscription, SHARED)
+        due_ms: dict[Position, int] = {}
+        for sealed in range(5):
+            due_ms |= await backlog(rig, [LATER_MS + n * 7 % 101 for n in range(20)])
+            await until(lambda: len(bucket_keys(named(rig, subscription))) == sealed + 1)  # noqa: B023
+        places, ids = list(due_ms), ledgers_of(due_ms)
+        before = dict(named(rig, subscription))
+        parts = [dict(list(due_ms.items())[first : first + 15]) for first in (25, 40)]
+        found = await adopt(rig, subscription, bundle_of(parts))
+        # Messages 20 to 24, and 55 to 59.
+        assert (found.buckets, found.replaced, found.read_again, found.indexed) == (2, 2, 10, 0)
+        await until(lambda: len(subscription.delayed) == 100)
+        after = named(rig, subscription)
+        kept = {key for key in bucket_keys(before) if after.get(key) == before[key]}
+        assert kept == {key for key in bucket_keys(before) if key not in _keys(ids[0], (20, 39), (40, 59))}
+        assert _keys(ids[0], (25, 39), (40, 54)) <= set(bucket_keys(after))
+        # Across the border of the ledgers, to the end of what there is.
+        found = await adopt(rig, subscription, bundle_of([dict(list(due_ms.items())[80:])]))
+        assert (found.buckets, found.replaced, found.read_again) == (1, 1, 0)
+        assert f"{DELAYED_PREFIX}bucket_{ids[0]}:80_{ids[1]}:9" in named(rig, subscription)
+        assert len(subscription.delayed) == 100
+        await trio.sleep((min(due_ms.values()) - rig.now_ms() - 1) / 1000)
+        assert client.positions == []
+        await trio.sleep(1)
+        assert sorted(client.positions) == places
+        client.ack_all()
+        await until(lambda: not bucket_keys(named(rig, subscription)))
+
+
+def _keys(ledger_id: int, *spans: tuple[int, int]) -> set[str]:
+    return {f"{DELAYED_PREFIX}bucket_{ledger_id}:{first}_{ledger_id}:{last}" for first, last in spans}
 
 
 @owners
@@ -222,7 +271,7 @@ async def test_a_refusal_changes_nothing(
             (encode_bundle([[]]), "without an entry"),
             (encode_bundle([entries[:-1]]), "."),
             (encode_bundle([entries[1:]]), "directory of"),
-            (encode_bundle([entries, entries]), "two buckets of ledger"),
+            (encode_bundle([entries, entries]), "two buckets span message"),
             (changed(3, bytes(damaged)), "."),
             (changed(3, entries[4]), "segment 3"),
             (bundle(beyond), "there is no message"),
@@ -265,7 +314,7 @@ async def test_a_large_bucket_is_not_thrown_away_for_a_small_one(
         await adopt(rig, subscription, bundle(due_ms))
         before = dict(named(rig, subscription))
         ids = ledgers_of(due_ms)
-        with pytest.raises(Conflict, match=f"of ledgers {ids[0]} to {ids[3]}"):
+        with pytest.raises(Conflict, match=rf"bucket {ids[0]}(:0)?_{ids[3]}\D.* would be replaced"):
             await adopt(rig, subscription, bundle(due_ms, (ids[1], ids[1])))
         assert named(rig, subscription) == before
         found = await adopt(rig, subscription, bundle(due_ms, *((n, n) for n in ids)))
@@ -346,6 +395,10 @@ async def test_whatever_happens_meanwhile_each_message_comes_once_and_in_time(
                     ids = ledgers_of(due_ms)
                     cut = sorted({chance.choice(ids), chance.choice(ids)})
                     some = {p: at for p, at in due_ms.items() if cut[0] <= p.ledger_id <= cut[-1]}
+                    if chance.random() < 0.5:
+                        places = sorted(some)
+                        first, last = sorted((chance.choice(places), chance.choice(places)))
+                        some = {p: at for p, at in some.items() if first <= p <= last}
                     kept = {p: at for p, at in some.items() if chance.random() < 0.9}
 
                     async def adopting(data: bytes) -> None:
@@ -357,7 +410,7 @@ async def test_whatever_happens_meanwhile_each_message_comes_once_and_in_time(
                             pass
 
                     if kept:
-                        nursery.start_soon(adopting, bundle(kept, (cut[0], cut[-1])))
+                        nursery.start_soon(adopting, bundle(kept))
                 elif what < 0.8 and client is None:
                     client = rig.join(subscription, SHARED)
                 elif what < 0.9 and came:
