@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,11 +36,12 @@ from bench.pipeline.audit import Memory, mixed, tree_cpu_s
 from geminga.bookie.offline.inspection import LogRecord, walk_records
 from geminga.cli.pipeline.stopped_topic import StoppedTopic, opened_topic
 from geminga.pipeline.buckets.backlog import Backlog, stored_sources
-from geminga.pipeline.buckets.buckets import Encoded, Range
+from geminga.pipeline.buckets.buckets import Encoded, apart, text_of
 from geminga.pipeline.buckets.store import backlog_of, load
 from geminga.storage.disk import RealDisk
 from geminga.tracker.buckets.bucket_owner import BucketOwner, CursorOwner, TopicOwner
 from geminga.tracker.buckets.bucket_settings import BucketSettings
+from geminga.tracker.format.stored_bucket import KeyRange
 from tests.e2e.broker_process import BrokerProcess
 from tests.pipeline.buckets.stored_backlog import ENTRIES_PER_LEDGER, SUBSCRIPTION, TOPIC, write_backlog
 
@@ -90,9 +91,9 @@ async def look(directory: Path, shared: bool) -> Backlog:
         return backlog_of(found.topic, found.cursor, owner_of(found, shared), now_ms)
 
 
-async def put(directory: Path, shared: bool, buckets: Iterator[Encoded]) -> int:
+async def put(directory: Path, shared: bool, buckets: Iterator[Encoded], old: Collection[int]) -> int:
     async with opened_topic(str(directory), TOPIC, SUBSCRIPTION) as found:
-        return await load(found.topic, owner_of(found, shared), buckets)
+        return await load(found.topic, owner_of(found, shared), buckets, old)
 
 
 def damage(directory: Path, ledger_id: int) -> None:
@@ -233,7 +234,7 @@ def run(options: argparse.Namespace, directory: Path, plan: Plan) -> bool:
     timed("the index of the bookie made, Spark started")
     ranges = ranges_of(spark, sources, SETTINGS)
     timed(f"{len(ranges)} ranges, by reading an eighth of it")
-    loaded = trio.run(put, directory, shared, build(spark, sources, ranges, SETTINGS))
+    loaded = trio.run(put, directory, shared, build(spark, sources, ranges, SETTINGS), ())
     timed(f"{loaded} buckets of {plan.messages:,} messages built and loaded")
 
     def due(second: bool) -> dict[int, int]:
@@ -243,26 +244,27 @@ def run(options: argparse.Namespace, directory: Path, plan: Plan) -> bool:
     right = serve(directory, settings, due(second=False), "the first sample")
     timed("served")
 
-    def check(text: str, only: list[Range] | None = None) -> list[Range]:
+    def check(text: str, named: Mapping[int, KeyRange]) -> list[int]:
         backlog = trio.run(look, directory, shared)
-        named = only or sorted(backlog.buckets.values())
         faults = verify(spark, stored_sources([str(directory)], backlog), named)
         faults = [fault for fault in faults if not fault.is_harmless]
         timed(f"{text}: {len(named)} buckets checked, {len(faults)} faults")
         for fault in faults:
-            print(f"  {named[fault.range]}: {fault.fault}, {fault.positions:,}")
-        return [named[fault.range] for fault in faults]
+            print(f"  {text_of(named[fault.bucket])}: {fault.fault}, {fault.positions:,}")
+        return [fault.bucket for fault in faults]
 
     backlog = trio.run(look, directory, shared)
     hit = sorted(backlog.buckets)[len(backlog.buckets) // 2]
     damage(directory, hit)
     timed("a bit of a bucket flipped")
-    wrong = check("damaged")
-    right &= wrong == [backlog.buckets[hit]]
-    backlog = trio.run(look, directory, shared)
-    trio.run(put, directory, shared, build(spark, stored_sources([str(directory)], backlog), wrong, SETTINGS))
+    before = backlog.buckets
+    right &= check("damaged", before) == [hit]
+    sources = stored_sources([str(directory)], trio.run(look, directory, shared))
+    trio.run(put, directory, shared, build(spark, sources, apart([before[hit]]), SETTINGS), [hit])
     timed("repaired")
-    right &= not check("repaired", wrong)
+    after = trio.run(look, directory, shared).buckets
+    new = {ledger_id: after[ledger_id] for ledger_id in after.keys() - before.keys()}
+    right &= len(new) == 1 and not check("repaired", new)
     right &= serve(directory, settings, due(second=True), "the second sample")
     timed("served")
     print(f"{memory.end() / 2**30:.2f} GiB of memory at most; {'exact' if right else 'NOT exact'}")

@@ -44,6 +44,32 @@ MUTANTS: tuple[Mutant, ...] = (
         "that a stream with a subscription survives the unloading of its topic",
     ),
     Mutant(
+        "bucket-ranges-by-ledger",
+        "geminga/pipeline/buckets/buckets.py",
+        "if ends_ledger else ((block + 1) << BLOCK_BITS) - 1",
+        "if True else ((block + 1) << BLOCK_BITS) - 1",
+        ("tests/pipeline/buckets/test_buckets.py::test_ranges_end_inside_ledgers_and_leave_nothing_out",),
+        "that a range may end inside a ledger",
+    ),
+    Mutant(
+        "bucket-regions-of-the-widest",
+        "geminga/pipeline/buckets/buckets.py",
+        "waiting = sorted((one.first_code, one.last_code - one.first_code, n)",
+        "waiting = sorted((one.first_code, one.first_code - one.last_code, n)",
+        (
+            "tests/pipeline/buckets/test_buckets.py::test_a_position_belongs_to_the_narrowest_bucket_that_has_it",
+        ),
+        "to which of several buckets that overlap a position belongs",
+    ),
+    Mutant(
+        "bucket-faults-unexplained",
+        "geminga/pipeline/buckets/buckets.py",
+        'is_open = overlaps and fault in ("missing", "unknown")',
+        "is_open = False",
+        ("tests/pipeline/buckets/test_buckets.py::test_buckets_that_overlap_are_right_together",),
+        "that what a bucket lacks and an overlapping one has is no fault",
+    ),
+    Mutant(
         "splits-first-entry-of-the-next-ledger",
         SPLITS,
         "            if left < last - first:",

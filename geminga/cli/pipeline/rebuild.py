@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from geminga.cli.arguments.options import DEFAULT_URL, URL_VARIABLE
@@ -17,8 +17,9 @@ from geminga.clock import RealClock
 
 if TYPE_CHECKING:
     from geminga.pipeline.buckets.backlog import Backlog, Source
-    from geminga.pipeline.buckets.buckets import Encoded, Fault, Range
+    from geminga.pipeline.buckets.buckets import Encoded, Fault
     from geminga.tracker.buckets.bucket_owner import BucketOwner
+    from geminga.tracker.format.stored_bucket import KeyRange
 
 
 def run(parser: Parser, arguments: Sequence[str]) -> int:
@@ -75,6 +76,7 @@ def run(parser: Parser, arguments: Sequence[str]) -> int:
 
 def _rebuild_served(flags: argparse.Namespace) -> int:
     from geminga.pipeline.buckets.backlog import parquet_sources
+    from geminga.pipeline.buckets.buckets import apart
     from geminga.pipeline.buckets.served import (
         Adopted,
         ServedIndex,
@@ -97,21 +99,17 @@ def _rebuild_served(flags: argparse.Namespace) -> int:
 
     jobs: _Here | _OnSpark = _Here() if flags.master == PLAIN else _OnSpark(flags.master)
     try:
-        ranges: Sequence[Range] = sorted(set(buckets.values()))
         if checks:
             # What is due is on its way: its bucket may be gone by now, and nothing is wrong.
             rows = rows_due_after(RealClock().now_ms())
-            found = jobs.verify([*rows, *served_buckets(index, buckets)], ranges)
-            faults = still_faults(index, found, ranges)
-            wrong = _tell_faults(faults, ranges)
+            found = jobs.verify([*rows, *served_buckets(index, buckets)], buckets)
+            wrong = _tell_faults(still_faults(index, found), buckets)
             if flags.verify or not wrong:
                 return EXIT_FAILED if wrong else EXIT_OK
-            ranges = [ranges[number] for number in wrong]
         rows = rows_due_after(0)
-        if not checks:
-            ranges = jobs.ranges(rows, ranges)
+        ranges = apart(buckets[ledger_id] for ledger_id in wrong) if checks else jobs.ranges(rows)
         done = Adopted()
-        for adopted in index.adopt(jobs.build(rows, ranges)):
+        for adopted in index.adopt(jobs.build(rows, ranges), buckets.values()):
             done = done.plus(adopted)
             tell(f"{done.buckets} of {len(ranges)} buckets taken in")
     finally:
@@ -133,16 +131,18 @@ def _rebuild(
 ) -> int:
     import trio
 
+    from geminga.pipeline.buckets.buckets import apart
+
+    old: Collection[int] = backlog.buckets
     if flags.verify or flags.repair:
-        ranges = sorted(set(backlog.buckets.values()))
-        wrong = _tell_faults(jobs.verify(sources, ranges), ranges)
-        if flags.verify or not wrong:
-            return EXIT_FAILED if wrong else EXIT_OK
-        ranges = [ranges[number] for number in wrong]
+        old = _tell_faults(jobs.verify(sources, backlog.buckets), backlog.buckets)
+        if flags.verify or not old:
+            return EXIT_FAILED if old else EXIT_OK
+        ranges = apart(backlog.buckets[ledger_id] for ledger_id in old)
     else:
         ranges = jobs.ranges(sources)
     unread: list[int] = []
-    count, rows = trio.run(_load, flags, jobs.build(sources, ranges), ranges, unread)
+    count, rows = trio.run(_load, flags, jobs.build(sources, ranges), old, unread)
     print(f"{count} buckets made, of {rows:,} delayed messages")
     if unread:
         print(_text_of_unread(unread))
@@ -161,19 +161,21 @@ def _text_of_unread(codes: Sequence[int], shown_max: int = 20) -> str:
     return f"{len(codes):,} messages left out, as their records are damaged: {'; '.join(places)}"
 
 
-def _tell_faults(faults: Sequence[Fault], ranges: Sequence[Range]) -> list[int]:
-    """The numbers of the ranges whose buckets are wrong."""
-    for fault in faults:
-        print(_text(fault, ranges))
-    wrong = sorted({fault.range for fault in faults if not fault.is_harmless})
-    print(f"{len(ranges)} buckets, {len(wrong)} of them wrong")
+def _tell_faults(faults: Sequence[Fault], buckets: Mapping[int, KeyRange]) -> list[int]:
+    """The ledgers of the buckets that are wrong."""
+    for fault in sorted(faults, key=lambda fault: (buckets[fault.bucket], fault)):
+        print(_text(fault, buckets[fault.bucket]))
+    wrong = sorted({fault.bucket for fault in faults if not fault.is_harmless})
+    print(f"{len(buckets)} buckets, {len(wrong)} of them wrong")
     return wrong
 
 
-def _text(fault: Fault, ranges: Sequence[Range]) -> str:
-    one = ranges[fault.range]
+def _text(fault: Fault, covered: KeyRange) -> str:
+    from geminga.pipeline.buckets.buckets import text_of
+
     place = f", the first {fault.ledger_id}:{fault.entry_id}" if fault.entry_id >= 0 else ""
-    return f"ledgers {one.first} to {one.last}: {fault.fault}, {fault.positions:,} messages{place}"
+    bucket = f"bucket {text_of(covered)} in ledger {fault.bucket}"
+    return f"{bucket}: {fault.fault}, {fault.positions:,} messages{place}"
 
 
 def _owner(flags: argparse.Namespace, opened: Any) -> BucketOwner:
@@ -204,13 +206,13 @@ def _sources(flags: argparse.Namespace, backlog: Backlog, directories: list[str]
 
 
 async def _load(
-    flags: argparse.Namespace, buckets: Iterator[Encoded], ranges: Sequence[Range], unread: list[int]
+    flags: argparse.Namespace, buckets: Iterator[Encoded], old: Collection[int], unread: list[int]
 ) -> tuple[int, int]:
-    """Load them, and take away what they replace: every other bucket, or with `--repair` those of the same
-    ranges. Adds to `unread` what they could not have.
+    """Load them, and take away what they replace: the buckets in these ledgers. Adds to `unread` what they
+    could not have.
     """
     from geminga.cli.pipeline.stopped_topic import opened_topic
-    from geminga.pipeline.buckets.store import load, named_buckets, unname
+    from geminga.pipeline.buckets.store import load, unname
 
     rows = 0
 
@@ -223,28 +225,26 @@ async def _load(
 
     async with opened_topic(flags.data_dir, flags.topic, flags.subscription) as opened:
         owner = _owner(flags, opened)
-        old = named_buckets(owner)
-        loaded = await load(opened.topic, owner, counted())
-        left = {id_: one for id_, one in old.items() if not flags.repair or one in ranges}
-        await unname(opened.topic, owner, left)
+        loaded = await load(opened.topic, owner, counted(), old)
+        await unname(opened.topic, owner, old)
     return loaded, rows
 
 
 class _Here:
     """The jobs in this process."""
 
-    def verify(self, sources: list[Source], ranges: Sequence[Range]) -> list[Fault]:
+    def verify(self, sources: list[Source], buckets: Mapping[int, KeyRange]) -> list[Fault]:
         from geminga.pipeline.buckets.here import verify
 
-        return verify(sources, ranges)
+        return verify(sources, buckets)
 
-    def ranges(self, sources: list[Source], together: Sequence[Range] = ()) -> list[Range]:
+    def ranges(self, sources: list[Source]) -> list[KeyRange]:
         from geminga.pipeline.buckets.here import ranges_of
         from geminga.tracker.buckets.bucket_settings import BucketSettings
 
-        return ranges_of(sources, BucketSettings(), together)
+        return ranges_of(sources, BucketSettings())
 
-    def build(self, sources: list[Source], ranges: Sequence[Range]) -> Iterator[Encoded]:
+    def build(self, sources: list[Source], ranges: Sequence[KeyRange]) -> Iterator[Encoded]:
         from geminga.pipeline.buckets.here import build
         from geminga.tracker.buckets.bucket_settings import BucketSettings
 
@@ -260,18 +260,18 @@ class _OnSpark:
     def __init__(self, master: str) -> None:
         self._spark = session(master)
 
-    def verify(self, sources: list[Source], ranges: Sequence[Range]) -> list[Fault]:
+    def verify(self, sources: list[Source], buckets: Mapping[int, KeyRange]) -> list[Fault]:
         from geminga.pipeline.spark.buckets import verify
 
-        return verify(self._spark, sources, ranges)
+        return verify(self._spark, sources, buckets)
 
-    def ranges(self, sources: list[Source], together: Sequence[Range] = ()) -> list[Range]:
+    def ranges(self, sources: list[Source]) -> list[KeyRange]:
         from geminga.pipeline.spark.buckets import ranges_of
         from geminga.tracker.buckets.bucket_settings import BucketSettings
 
-        return ranges_of(self._spark, sources, BucketSettings(), together)
+        return ranges_of(self._spark, sources, BucketSettings())
 
-    def build(self, sources: list[Source], ranges: Sequence[Range]) -> Iterator[Encoded]:
+    def build(self, sources: list[Source], ranges: Sequence[KeyRange]) -> Iterator[Encoded]:
         from geminga.pipeline.spark.buckets import build
         from geminga.tracker.buckets.bucket_settings import BucketSettings
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
@@ -15,7 +15,7 @@ from geminga.bookie.index.index_format import Row
 from geminga.errors import CorruptData, ProtocolError
 from geminga.pipeline.audit.events import WrongLog
 from geminga.pipeline.audit.logs import Log, Piece, plan
-from geminga.pipeline.buckets.buckets import NO_CODE, Range, count_by_ledger, range_of, row_shares
+from geminga.pipeline.buckets.buckets import BLOCK_BITS, NO_CODE, Division, count_by_block, row_shares
 from geminga.pipeline.buckets.rescue_files import Found, Hole, Slice, read_slice
 from geminga.pipeline.buckets.rescue_files import plan as plan_files
 from geminga.pipeline.buckets.stored_columns import delayed_rows, records_of, runs_of
@@ -26,9 +26,11 @@ from geminga.tracker.format.rows import (
     FAR_MS,
     LEDGER_ID_END,
     Rows,
+    code_of,
     concatenate,
     from_columns,
 )
+from geminga.tracker.format.stored_bucket import KeyRange
 from geminga.wire.message_metadata import peek
 
 ROWS_PER_PIECE: Final = 4_000_000
@@ -46,10 +48,10 @@ class Source(Protocol):
         ...
 
     def counts(self) -> dict[int, int]:
-        """About how many rows each ledger has; of a ledger that has some at least one."""
+        """About how many rows each block has; of a ledger that has some at least one."""
         ...
 
-    def shares(self, ranges: Sequence[Range]) -> Iterator[Share]:
+    def shares(self, division: Division) -> Iterator[Share]:
         """Of the rows and, where the source has any, of the buckets that are there."""
         ...
 
@@ -74,10 +76,10 @@ class ParquetRows(NamedTuple):
         return Rows(np.minimum(times_ms, FAR_MS)[delayed], codes[delayed])
 
     def counts(self) -> dict[int, int]:
-        return count_by_ledger(self.rows())
+        return count_by_block(self.rows())
 
-    def shares(self, ranges: Sequence[Range]) -> Iterator[Share]:
-        yield from row_shares(self.rows(), ranges)
+    def shares(self, division: Division) -> Iterator[Share]:
+        yield from row_shares(self.rows(), division)
 
 
 def parquet_sources(paths: Iterable[str]) -> list[ParquetRows]:
@@ -93,8 +95,8 @@ class Backlog(NamedTuple):
     mark_delete: tuple[int, int]
     acknowledged: dict[int, bytes]
     """Entry ids beyond `mark_delete`, serialised bitmaps by ledger."""
-    buckets: dict[int, Range]
-    """By the ledger that holds the bucket."""
+    buckets: dict[int, KeyRange]
+    """What their names speak of, by the ledger that holds the bucket."""
     due_after_ms: int
     """What is due earlier needs no index."""
 
@@ -109,26 +111,27 @@ class StoredRows(NamedTuple):
         return _Reading(self.backlog, None).read(self.part)[0]
 
     def counts(self) -> dict[int, int]:
-        """From one run in eight of each ledger, where a footer tells what lies where."""
+        """From one run in eight, where a footer tells what lies where: the others are taken to be alike."""
         return _Reading(self.backlog, None).count(self.part)
 
-    def shares(self, ranges: Sequence[Range]) -> Iterator[Share]:
-        """Nothing is read of ledgers that are in no range, where a footer tells what lies where. Messages of
-        the backlog whose records are damaged come as shares too.
+    def shares(self, division: Division) -> Iterator[Share]:
+        """Nothing is read that belongs to nothing, where a footer tells what lies where. Messages of the
+        backlog whose records are damaged come as shares too.
         """
-        reading = _Reading(self.backlog, ranges)
+        reading = _Reading(self.backlog, division)
         rows, entries = reading.read(self.part)
-        yield from row_shares(rows, ranges)
+        yield from row_shares(rows, division)
         yield from entries
         yield from reading.unread_shares()
 
 
 class _Reading:
-    """What a slice has of the backlog and of buckets; of all ledgers, or of some ranges of them."""
+    """What a slice has of the backlog; of all of it, or of what belongs to something, and of buckets."""
 
-    def __init__(self, backlog: Backlog, ranges: Sequence[Range] | None) -> None:
+    def __init__(self, backlog: Backlog, division: Division | None) -> None:
         self._backlog = backlog
-        self._ranges = ranges
+        self._division = division
+        self._buckets = frozenset() if division is None else division.buckets & backlog.buckets.keys()
         self._acknowledged = {
             ledger_id: BitMap.deserialize(data) for ledger_id, data in backlog.acknowledged.items()
         }
@@ -137,7 +140,7 @@ class _Reading:
         self._codes: list[int] = []
         self._times_ms: list[int] = []
         self._unread: dict[int, list[int]] = defaultdict(list)
-        """Codes by range."""
+        """Codes by the number of what they belong to."""
 
     def read(self, part: Slice) -> tuple[Rows, list[Share]]:
         file = RealDisk().open(part.path)
@@ -146,7 +149,8 @@ class _Reading:
             if runs is None:
                 holes: list[Hole] = []
                 self._take_each(read_slice(RealDisk(), part, holes))
-                self._unread[0] += [NO_CODE] * len(holes)
+                if self._division is not None and self._division.regions:
+                    self._unread[self._division.regions[0].number] += [NO_CODE] * len(holes)
             else:
                 for ledger_id, run in runs:
                     self._take_run(file, ledger_id, run)
@@ -161,30 +165,37 @@ class _Reading:
         try:
             runs = runs_of(file, part)
             if runs is None:
-                return count_by_ledger(self.read(part)[0])
+                return count_by_block(self.read(part)[0])
             by_ledger: dict[int, list[Row]] = defaultdict(list)
             for ledger_id, run in runs:
-                if self._has_backlog(ledger_id) and (ledger_id, run.last) > self._backlog.mark_delete:
+                if self._has_backlog(ledger_id, run.first, run.last):
                     by_ledger[ledger_id].append(run)
-            return {
-                ledger_id: self._estimated(file, ledger_id, some) for ledger_id, some in by_ledger.items()
-            }
+            counts: dict[int, int] = {}
+            for ledger_id, some in by_ledger.items():
+                counts |= self._estimated(file, ledger_id, sorted(some, key=lambda run: run.first))
+            return counts
         finally:
             file.close()
 
-    def _estimated(self, file: File, ledger_id: int, runs: Sequence[Row]) -> int:
-        sampled = runs[::COUNTED_EVERY]
-        for run in sampled:
-            self._take_run(file, ledger_id, run)
-        rows = sum(part.length for part in self._rows) + len(self._codes)
-        self._rows, self._codes, self._times_ms = [], [], []
-        share = rows / sum(len(run.ends) for run in sampled)
-        return max(1, round(share * sum(len(run.ends) for run in runs)))
+    def _estimated(self, file: File, ledger_id: int, runs: Sequence[Row]) -> Mapping[int, int]:
+        """Rows by block."""
+        found: dict[int, float] = defaultdict(float)
+        for at in range(0, len(runs), COUNTED_EVERY):
+            self._take_run(file, ledger_id, runs[at])
+            rows = sum(part.length for part in self._rows) + len(self._codes)
+            self._rows, self._codes, self._times_ms = [], [], []
+            for run in runs[at : at + COUNTED_EVERY]:
+                for block in range(run.first >> BLOCK_BITS, (run.last >> BLOCK_BITS) + 1):
+                    first, last = block << BLOCK_BITS, ((block + 1) << BLOCK_BITS) - 1
+                    entries = min(last, run.last) - max(first, run.first) + 1
+                    found[code_of(ledger_id, first) >> BLOCK_BITS] += rows * entries / len(runs[at].ends)
+        counts = {block: round(rows) for block, rows in found.items() if round(rows)}
+        return counts or {next(iter(found)): 1}
 
     def _take_run(self, file: File, ledger_id: int, run: Row) -> None:
-        if self._number_of_bucket(ledger_id) is not None:
+        if ledger_id in self._buckets:
             self._take_each(records_of(file, run))  # a bucket's own damage shows when it is checked
-        elif self._has_backlog(ledger_id) and (ledger_id, run.last) > self._backlog.mark_delete:
+        elif self._has_backlog(ledger_id, run.first, run.last):
             rows = delayed_rows(file, ledger_id, run)
             if rows is None:
                 self._take_whole(ledger_id, run, list(records_of(file, run)))
@@ -196,12 +207,13 @@ class _Reading:
         self._take_each(records)
         left = set(range(run.first, run.last + 1))
         left.difference_update(found.entry_id for found in records if found.ledger_id == ledger_id)
-        number = None if self._ranges is None else range_of(self._ranges, ledger_id)
-        if number is not None:
-            codes = (
-                ledger_id << ENTRY_BITS | entry_id for entry_id in left if self._is_left(ledger_id, entry_id)
-            )
-            self._unread[number] += codes
+        for entry_id in left if self._division is not None else ():
+            if self._is_left(ledger_id, entry_id):
+                assert self._division is not None
+                code = code_of(ledger_id, entry_id)
+                number = self._division.number_of(code)
+                if number is not None:
+                    self._unread[number].append(code)
 
     def unread_shares(self) -> Iterator[Share]:
         """Messages that are not acknowledged and cannot be read, delayed or not."""
@@ -219,10 +231,9 @@ class _Reading:
 
     def _take_each(self, records: Iterable[Found]) -> None:
         for found in records:
-            number = self._number_of_bucket(found.ledger_id)
-            if number is not None:
-                self._entries.append((number, "entry", found.entry_id, found.body))
-            elif self._has_backlog(found.ledger_id):
+            if found.ledger_id in self._buckets:
+                self._entries.append((found.ledger_id, "entry", found.entry_id, found.body))
+            elif self._has_backlog(found.ledger_id, found.entry_id, found.entry_id):
                 self._take(found)
 
     def _take(self, found: Found) -> None:
@@ -238,15 +249,12 @@ class _Reading:
         is_done = done is not None and entry_id in done
         return (ledger_id, entry_id) > self._backlog.mark_delete and not is_done
 
-    def _number_of_bucket(self, ledger_id: int) -> int | None:
-        """The range of the bucket that this ledger is, if that is asked for."""
-        one = self._backlog.buckets.get(ledger_id)
-        return None if one is None or self._ranges is None else range_of(self._ranges, one.first)
-
-    def _has_backlog(self, ledger_id: int) -> bool:
-        if ledger_id not in self._backlog.ledgers:
+    def _has_backlog(self, ledger_id: int, first_entry: int, last_entry: int) -> bool:
+        """Whether some of these entries are wanted, for all that is known without them."""
+        if ledger_id not in self._backlog.ledgers or (ledger_id, last_entry) <= self._backlog.mark_delete:
             return False
-        return self._ranges is None or range_of(self._ranges, ledger_id) is not None
+        codes = ledger_id << ENTRY_BITS | first_entry, ledger_id << ENTRY_BITS | last_entry
+        return self._division is None or self._division.has_any(*codes)
 
 
 def stored_sources(directories: Sequence[str], backlog: Backlog) -> list[StoredRows]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -14,39 +14,44 @@ from geminga.pipeline.buckets.buckets import (
     FAULTS,
     SHARES,
     SPOOLED,
+    Division,
     Encoded,
     Fault,
-    Range,
-    check_range,
-    cut_all,
+    check_bucket,
+    cut,
     encode_range,
     faults_in,
+    overlapping,
+    rows_per_bucket,
     share_batch,
 )
 from geminga.storage.disk import RealDisk
 from geminga.tracker.buckets.bucket_settings import BucketSettings
+from geminga.tracker.format.stored_bucket import KeyRange
 
 
-def ranges_of(
-    sources: Sequence[Source],
-    settings: BucketSettings,
-    together: Sequence[Range] = (),
-) -> list[Range]:
-    """How the backlog is cut. No range ends within one of `together`."""
-    return cut_all((source.counts() for source in sources), settings, together)
+def ranges_of(sources: Sequence[Source], settings: BucketSettings) -> list[KeyRange]:
+    """How the backlog is cut."""
+    counts: Counter[int] = Counter()
+    for source in sources:
+        counts.update(source.counts())
+    return cut(counts, rows_per_bucket(counts.total(), settings))
 
 
-def build(sources: Sequence[Source], ranges: Sequence[Range], settings: BucketSettings) -> Iterator[Encoded]:
-    """The bucket of each range that has rows."""
-    for number, shares in _gathered(sources, ranges).items():
-        yield from encoded_in(encode_range(number, ranges[number], shares, settings), ranges)
+def build(
+    sources: Sequence[Source], ranges: Sequence[KeyRange], settings: BucketSettings
+) -> Iterator[Encoded]:
+    """The bucket of each range that has rows, in their order; no two ranges overlap."""
+    for number, shares in _gathered(sources, Division.into(ranges)).items():
+        yield from encoded_in(encode_range(number, ranges[number], shares, settings))
 
 
-def encoded_in(table: pa.Table, ranges: Sequence[Range]) -> Iterator[Encoded]:
+def encoded_in(table: pa.Table) -> Iterator[Encoded]:
     """The rows of an `ENCODED` table."""
     assert table.schema == ENCODED
     for row in table.to_pylist():
-        yield Encoded(ranges[row["range"]], row["rows"], row["entries"], row["unread"])
+        covered = KeyRange(row["first_code"], row["last_code"])
+        yield Encoded(covered, row["rows"], row["entries"], row["unread"])
 
 
 def spooled(number: int, table: pa.Table, directory: str) -> pa.Table:
@@ -61,23 +66,25 @@ def spooled(number: int, table: pa.Table, directory: str) -> pa.Table:
     return pa.Table.from_pydict({"range": [number], "path": [path]}, SPOOLED)
 
 
-def unspooled(path: str, ranges: Sequence[Range]) -> Iterator[Encoded]:
+def unspooled(path: str) -> Iterator[Encoded]:
     """What `spooled` wrote; the file is deleted."""
     with pa.ipc.open_stream(RealDisk().read_file(path)) as stream:
-        yield from encoded_in(stream.read_all(), ranges)
+        yield from encoded_in(stream.read_all())
     RealDisk().unlink(path)
 
 
-def verify(sources: Sequence[Source], ranges: Sequence[Range]) -> list[Fault]:
-    """What is wrong with the buckets of these ranges."""
-    tables = [check_range(n, ranges[n], shares) for n, shares in _gathered(sources, ranges).items()]
+def verify(sources: Sequence[Source], buckets: Mapping[int, KeyRange]) -> list[Fault]:
+    """What is wrong with these buckets: what their names speak of, by the ledgers that hold them."""
+    shared = overlapping(buckets)
+    gathered = _gathered(sources, Division.of_buckets(buckets))
+    tables = [check_bucket(n, buckets[n], n in shared, shares) for n, shares in gathered.items()]
     found = pa.concat_tables([FAULTS.empty_table(), *tables])
     return faults_in(found)
 
 
-def _gathered(sources: Sequence[Source], ranges: Sequence[Range]) -> dict[int, pa.Table]:
+def _gathered(sources: Sequence[Source], division: Division) -> dict[int, pa.Table]:
     shares: dict[int, list[Share]] = defaultdict(list)
     for source in sources:
-        for share in source.shares(ranges):
+        for share in source.shares(division):
             shares[share[0]].append(share)
     return {n: pa.Table.from_batches([share_batch(some)], SHARES) for n, some in sorted(shares.items())}

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
@@ -16,14 +18,20 @@ from pyroaring import BitMap
 
 from geminga.names import TopicName
 from geminga.pipeline.buckets.backlog import Share
-from geminga.pipeline.buckets.buckets import Encoded, Fault, Range, count_by_ledger, range_of, row_shares
+from geminga.pipeline.buckets.buckets import (
+    Division,
+    Encoded,
+    Fault,
+    count_by_block,
+    range_of_text,
+    row_shares,
+)
 from geminga.pipeline.client.admin_http import AdminRefused, get_bytes, get_json, post_bytes
 from geminga.pipeline.columns.places import Place
 from geminga.pipeline.errors import Access, PipelineError
 from geminga.pipeline.topics.options import Options
 from geminga.pipeline.topics.planning import plan_batch
-from geminga.pipeline.topics.reading import EntryReader
-from geminga.pipeline.topics.reading import Range as Part
+from geminga.pipeline.topics.reading import EntryReader, Range
 from geminga.tracker.format.bucket_bundle_format import (
     BUCKETS_MAX,
     BUNDLE_BYTES_MAX,
@@ -33,6 +41,7 @@ from geminga.tracker.format.bucket_bundle_format import (
     encode_bundle,
 )
 from geminga.tracker.format.rows import ENTRY_BITS, ENTRY_MASK, FAR_MS, Rows, concatenate
+from geminga.tracker.format.stored_bucket import KeyRange, whole_ledgers
 
 ADOPT_SECONDS: Final = 120.0
 TRIES: Final = 20
@@ -103,15 +112,13 @@ class ServedIndex(NamedTuple):
             threading.Event().wait(PAUSE_SECONDS)
         raise PipelineError("the broker is still reading the index; try again")
 
-    def buckets(self) -> dict[int, Range]:
-        """By the ledgers that hold them. Raises `PipelineError`: the index keeps none."""
+    def buckets(self) -> dict[int, KeyRange]:
+        """What their names speak of, by the ledgers that hold them. Raises `PipelineError`: the index keeps
+        none.
+        """
         self.is_shared()
         found = get_json(self.access, self.admin_url, self._path("/buckets"))
-        return {
-            int(one["ledgerId"]): Range(int(one["startLedger"]), int(one["endLedger"]))
-            for one in found
-            if one["ledgerId"] is not None
-        }
+        return {int(one["ledgerId"]): _covered(one) for one in found if one["ledgerId"] is not None}
 
     def acknowledged(self) -> list[Acknowledged]:
         """Of each subscription whose messages the index has to have."""
@@ -139,9 +146,11 @@ class ServedIndex(NamedTuple):
         answer = get_json(self.access, self.admin_url, self._path(f"/why/{ledger_id}/{entry_id}"))
         return answer["reason"] in _HELD
 
-    def adopt(self, buckets: Iterable[Encoded]) -> Iterator[Adopted]:
-        """Have the broker take the buckets in, many at a time. What it refuses is tried one by one."""
-        for some in _bundles(buckets):
+    def adopt(self, buckets: Iterable[Encoded], old: Collection[KeyRange] = ()) -> Iterator[Adopted]:
+        """Have the broker take the buckets, which ascend, in, many at a time; what overlaps with one of `old`
+        comes together where it can. What is refused is tried one by one.
+        """
+        for some in _bundles(buckets, old):
             try:
                 yield self._send(some)
             except AdminRefused as error:
@@ -184,18 +193,35 @@ def _adopted(found: Any) -> Adopted:
     )
 
 
-def _bundles(buckets: Iterable[Encoded]) -> Iterator[list[Encoded]]:
+def _covered(bucket: Mapping[str, Any]) -> KeyRange:
+    """Of a bucket as the admin API lists it; a broker of an older version has whole ledgers."""
+    found = range_of_text(str(bucket.get("range", "")))
+    return found or whole_ledgers(int(bucket["startLedger"]), int(bucket["endLedger"]))
+
+
+def _bundles(buckets: Iterable[Encoded], old: Collection[KeyRange]) -> Iterator[list[Encoded]]:
+    """As many as may be sent at once. If possible none of `old` has positions in two bundles: what of a
+    bucket that is replaced comes later is read again meanwhile.
+    """
+    firsts = sorted(one.first_code for one in old)
+    reaches = list(accumulate(sorted(old), lambda reach, one: max(reach, one.last_code), initial=-1))
     some: list[Encoded] = []
-    size_bytes = BUNDLE_MORE_BYTES
+    whole = 0
     for bucket in buckets:
-        more_bytes = bucket_bytes(bucket.entries)
-        if some and (size_bytes + more_bytes > BUNDLE_BYTES_MAX or len(some) >= BUCKETS_MAX):
-            yield some
-            some, size_bytes = [], BUNDLE_MORE_BYTES
+        first_code = bucket.covered.first_code
+        if reaches[bisect_left(firsts, first_code)] < first_code:
+            whole = len(some)
+        while some and not _is_bundle([*some, bucket]):
+            yield some[: whole or len(some)]
+            some, whole = some[whole or len(some) :], 0
         some.append(bucket)
-        size_bytes += more_bytes
     if some:
         yield some
+
+
+def _is_bundle(buckets: Sequence[Encoded]) -> bool:
+    size_bytes = BUNDLE_MORE_BYTES + sum(bucket_bytes(bucket.entries) for bucket in buckets)
+    return size_bytes <= BUNDLE_BYTES_MAX and len(buckets) <= BUCKETS_MAX
 
 
 def _acknowledged(cursor: Mapping[str, Any]) -> Acknowledged:
@@ -217,7 +243,7 @@ class ServedRows(NamedTuple):
     """A part of the topic, read as a reader reads it."""
 
     access: Access
-    part: Part
+    part: Range
     acknowledged: tuple[Acknowledged, ...]
     """What all of these have acknowledged is left out."""
     due_after_ms: int
@@ -233,7 +259,7 @@ class ServedRows(NamedTuple):
         return concatenate(found)
 
     def counts(self) -> dict[int, int]:
-        return count_by_ledger(self.rows())
+        return count_by_block(self.rows())
 
     def _wanted(self, rows: Rows) -> Rows:
         done = np.ones(rows.length, bool)
@@ -241,10 +267,13 @@ class ServedRows(NamedTuple):
             done &= _done(rows, one)
         return rows.where(~done)
 
-    def shares(self, ranges: Sequence[Range]) -> Iterator[Share]:
-        starts, ends = self.part.start.ledger_id, self.part.end.ledger_id
-        if any(one.first <= ends and starts <= one.last for one in ranges):
-            yield from row_shares(self.rows(), ranges)
+    def shares(self, division: Division) -> Iterator[Share]:
+        if division.has_any(_code_of(self.part.start), _code_of(self.part.end)):
+            yield from row_shares(self.rows(), division)
+
+
+def _code_of(place: Place) -> int:
+    return (place.ledger_id << ENTRY_BITS) + place.entry_id
 
 
 def _done(rows: Rows, cursor: Acknowledged) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -258,11 +287,11 @@ def _done(rows: Rows, cursor: Acknowledged) -> np.ndarray[Any, np.dtype[np.bool_
     return done
 
 
-class ServedBuckets(NamedTuple):
-    """Some buckets of a running broker."""
+class ServedBucket(NamedTuple):
+    """A bucket of a running broker."""
 
     served: ServedIndex
-    ledgers: tuple[tuple[int, Range], ...]
+    ledger_id: int
 
     def rows(self) -> Rows:
         return concatenate([])
@@ -270,12 +299,10 @@ class ServedBuckets(NamedTuple):
     def counts(self) -> dict[int, int]:
         return {}
 
-    def shares(self, ranges: Sequence[Range]) -> Iterator[Share]:
-        for ledger_id, one in self.ledgers:
-            number = range_of(ranges, one.first)
-            if number is not None:
-                for entry_id, entry in self.served.entries(ledger_id).items():
-                    yield number, "entry", entry_id, entry
+    def shares(self, division: Division) -> Iterator[Share]:
+        if self.ledger_id in division.buckets:
+            for entry_id, entry in self.served.entries(self.ledger_id).items():
+                yield self.ledger_id, "entry", entry_id, entry
 
 
 def served_rows(index: ServedIndex, options: Options, due_after_ms: int) -> list[ServedRows]:
@@ -293,16 +320,16 @@ def served_rows(index: ServedIndex, options: Options, due_after_ms: int) -> list
     ]
 
 
-def served_buckets(index: ServedIndex, buckets: Mapping[int, Range]) -> list[ServedBuckets]:
-    return [ServedBuckets(index, ((ledger_id, one),)) for ledger_id, one in buckets.items()]
+def served_buckets(index: ServedIndex, buckets: Iterable[int]) -> list[ServedBucket]:
+    return [ServedBucket(index, ledger_id) for ledger_id in buckets]
 
 
-def still_faults(index: ServedIndex, faults: Sequence[Fault], ranges: Sequence[Range]) -> list[Fault]:
+def still_faults(index: ServedIndex, faults: Sequence[Fault]) -> list[Fault]:
     """Without those of buckets that are gone by now, and without what a broker has in memory."""
-    there = set(index.buckets().values())
+    there = index.buckets()
     return [
         fault
         for fault in faults
-        if ranges[fault.range] in there
+        if fault.bucket in there
         and not (fault.fault == "missing" and index.knows(fault.ledger_id, fault.entry_id))
     ]

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable
 from typing import Final
 
 from geminga.managed_ledger.cursor.cursor import Cursor
 from geminga.managed_ledger.managed_ledger import ManagedLedger
 from geminga.pipeline.buckets.backlog import Backlog
-from geminga.pipeline.buckets.buckets import Encoded, Range
+from geminga.pipeline.buckets.buckets import Encoded
 from geminga.tracker.buckets.bucket_owner import BucketOwner
 from geminga.tracker.buckets.bucket_store import BucketStore
-from geminga.tracker.format.stored_bucket import KeyRange, bucket_key, range_of_key, whole_ledgers
+from geminga.tracker.format.stored_bucket import KeyRange, bucket_key, range_of_key
 
 NAMED_AT_ONCE: Final = 100
 
 
-def named_buckets(owner: BucketOwner) -> dict[int, Range]:
-    """The ranges that have a bucket, by its ledger."""
+def named_buckets(owner: BucketOwner) -> dict[int, KeyRange]:
+    """What the names of buckets speak of, by their ledgers."""
     found = {}
     for key, ledger_id in owner.properties().items():
         covered = range_of_key(key)
         if covered is not None:
-            found[ledger_id] = Range(*covered.ledgers)
+            found[ledger_id] = covered
     return found
 
 
@@ -38,25 +38,30 @@ def backlog_of(topic: ManagedLedger, cursor: Cursor, owner: BucketOwner, due_aft
     )
 
 
-async def load(topic: ManagedLedger, owner: BucketOwner, buckets: Iterable[Encoded]) -> int:
-    """Write buckets, and have properties name them instead of those of the same ledgers; how many there were.
+async def load(
+    topic: ManagedLedger, owner: BucketOwner, buckets: Iterable[Encoded], old: Collection[int]
+) -> int:
+    """Write buckets, and have properties name them instead of those that overlap with them and are in one of
+    the ledgers `old`; how many there were.
 
     Durable on return; each hundred is named by one write. A crash or an error leaves those that were named,
     and ledgers that no property names, which the next start deletes. StorageError, ValueTooLarge.
     """
     store, buckets_named = BucketStore(topic.storage), 0
     async for named in _written(store, buckets):
-        old = _replaced(owner, [range_of_key(key) for key in named])
-        await owner.swap(named, old)
+        replaced = _replaced(owner, [covered for _, covered in named], old)
+        await owner.swap({bucket_key(covered): ledger_id for ledger_id, covered in named}, replaced)
         buckets_named += len(named)
-        for ledger_id in old.values():
+        for ledger_id in replaced.values():
             await store.delete(ledger_id)
     return buckets_named
 
 
-async def _written(store: BucketStore, buckets: Iterable[Encoded]) -> AsyncIterator[dict[str, int]]:
-    """Properties for groups of buckets whose entries are durable."""
-    named: dict[str, int] = {}
+async def _written(
+    store: BucketStore, buckets: Iterable[Encoded]
+) -> AsyncIterator[list[tuple[int, KeyRange]]]:
+    """Groups of buckets whose entries are durable: ledgers, and what their names are to speak of."""
+    named: list[tuple[int, KeyRange]] = []
     for bucket in buckets:
         if not bucket.entries:
             continue
@@ -67,30 +72,28 @@ async def _written(store: BucketStore, buckets: Iterable[Encoded]) -> AsyncItera
         except BaseException as error:
             await store.abandon(writer, error)
             raise
-        named[bucket_key(whole_ledgers(*bucket.range))] = writer.ledger_id
+        named.append((writer.ledger_id, bucket.covered))
         if len(named) >= NAMED_AT_ONCE:
             yield named
-            named = {}
+            named = []
     if named:
         yield named
 
 
-def _replaced(owner: BucketOwner, ranges: Iterable[KeyRange | None]) -> dict[str, int]:
-    """Properties of buckets that have a ledger in common with one of these ranges."""
-    new = sorted(one.ledgers for one in ranges if one is not None)
-    return dict(_overlapping(owner.properties(), new))
+def _replaced(owner: BucketOwner, new: Collection[KeyRange], old: Collection[int]) -> dict[str, int]:
+    """Properties that name one of the ledgers `old` and speak of positions of these ranges."""
+    return {
+        key: ledger_id
+        for key, ledger_id in owner.properties().items()
+        if ledger_id in old and (covered := range_of_key(key)) is not None and _overlaps(covered, new)
+    }
 
 
-def _overlapping(properties: Mapping[str, int], new: list[tuple[int, int]]) -> Iterator[tuple[str, int]]:
-    for key, ledger_id in properties.items():
-        covered = range_of_key(key)
-        if covered is not None and any(
-            first <= covered.ledgers[1] and covered.ledgers[0] <= last for first, last in new
-        ):
-            yield key, ledger_id
+def _overlaps(covered: KeyRange, new: Collection[KeyRange]) -> bool:
+    return any(one.first_code <= covered.last_code and covered.first_code <= one.last_code for one in new)
 
 
-async def unname(topic: ManagedLedger, owner: BucketOwner, buckets: Mapping[int, Range]) -> None:
+async def unname(topic: ManagedLedger, owner: BucketOwner, buckets: Collection[int]) -> None:
     """Have no property name these buckets any more, by the ledgers that hold them, and delete them; those
     that are gone already are left out.
     """

@@ -1,51 +1,58 @@
-"""Buckets of the delayed index on Spark, ranges of ledgers side by side. docs/rebuild.md."""
+"""Buckets of the delayed index on Spark, ranges of positions side by side. docs/rebuild.md."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from geminga.pipeline.buckets.backlog import Source
 from geminga.pipeline.buckets.buckets import (
+    COUNTS,
     FAULTS,
     SHARES,
     SPOOLED,
+    Division,
     Encoded,
     Fault,
-    Range,
-    check_range,
-    cut_all,
+    check_bucket,
+    count_batch,
+    cut,
     encode_range,
     faults_in,
+    overlapping,
+    rows_per_bucket,
     share_batch,
 )
 from geminga.pipeline.buckets.here import spooled, unspooled
-from geminga.pipeline.spark.pieces import collect_each, each, raised, spark_schema
+from geminga.pipeline.spark.pieces import each, raised, spark_schema
 from geminga.tracker.buckets.bucket_settings import BucketSettings
+from geminga.tracker.format.stored_bucket import KeyRange
 
 
-def ranges_of(
-    spark: SparkSession,
-    sources: Sequence[Source],
-    settings: BucketSettings,
-    together: Sequence[Range] = (),
-) -> list[Range]:
-    """How the backlog is cut; reads it, or some of it, and counts. No range ends within one of `together`."""
-    return cut_all(collect_each(spark, sources, lambda _, source: source.counts()), settings, together)
+def ranges_of(spark: SparkSession, sources: Sequence[Source], settings: BucketSettings) -> list[KeyRange]:
+    """How the backlog is cut; reads it, or some of it, and counts."""
+
+    def count(_: int, source: Source) -> Iterator[pa.RecordBatch]:
+        yield count_batch(source.counts())
+
+    frame = each(spark, sources, count, COUNTS).groupBy("block").sum("rows")
+    found: pa.Table = raised(frame.toArrow)
+    counts = dict(zip(*(column.to_pylist() for column in found.columns), strict=True))
+    return cut(counts, rows_per_bucket(sum(counts.values()), settings))
 
 
 def build(
     spark: SparkSession,
     sources: Sequence[Source],
-    ranges: Sequence[Range],
+    ranges: Sequence[KeyRange],
     settings: BucketSettings,
     *,
     spool: str | None = None,
 ) -> Iterator[Encoded]:
-    """The bucket of each range that has rows, one after the other, in no order.
+    """The bucket of each range that has rows, in their order; no two ranges overlap.
 
     All are built before the first comes: workers leave them in files of the directory `spool` (default: a new
     one for temporary files), which has to be theirs and ours. It is deleted in the end.
@@ -57,27 +64,30 @@ def build(
             number = shares["range"][0].as_py()
             return spooled(number, encode_range(number, cut_at[number], shares, settings), directory)
 
-        shares = _shares(spark, sources, cut_at)
+        shares = _shares(spark, sources, Division.into(cut_at))
         frame = shares.groupBy("range").applyInArrow(encode, spark_schema(SPOOLED))
         for row in sorted(raised(frame.collect)):
-            yield from unspooled(row["path"], cut_at)
+            yield from unspooled(row["path"])
 
 
-def verify(spark: SparkSession, sources: Sequence[Source], ranges: Sequence[Range]) -> list[Fault]:
-    """What is wrong with the buckets of these ranges, by the backlog; the sources have their entries."""
-    cut_at = list(ranges)
+def verify(spark: SparkSession, sources: Sequence[Source], buckets: Mapping[int, KeyRange]) -> list[Fault]:
+    """What is wrong with these buckets, by the backlog: what their names speak of, by the ledgers that hold
+    them; the sources have their entries.
+    """
+    named, shared = dict(buckets), overlapping(buckets)
 
     def check(shares: pa.Table) -> pa.Table:
-        number = shares["range"][0].as_py()
-        return check_range(number, cut_at[number], shares)
+        ledger_id = shares["range"][0].as_py()
+        return check_bucket(ledger_id, named[ledger_id], ledger_id in shared, shares)
 
-    frame = _shares(spark, sources, cut_at).groupBy("range").applyInArrow(check, spark_schema(FAULTS))
+    shares = _shares(spark, sources, Division.of_buckets(named))
+    frame = shares.groupBy("range").applyInArrow(check, spark_schema(FAULTS))
     found: pa.Table = raised(frame.toArrow)
     return faults_in(found)
 
 
-def _shares(spark: SparkSession, sources: Sequence[Source], ranges: list[Range]) -> DataFrame:
+def _shares(spark: SparkSession, sources: Sequence[Source], division: Division) -> DataFrame:
     def share(_: int, source: Source) -> Iterator[pa.RecordBatch]:
-        yield share_batch(source.shares(ranges))
+        yield share_batch(source.shares(division))
 
     return each(spark, sources, share, SHARES)

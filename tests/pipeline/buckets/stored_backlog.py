@@ -59,6 +59,7 @@ class Part(NamedTuple):
     last: int
     published_ms: int
     due_ms: Times
+    ledger_entries: int
 
 
 def _varint(table: Table, at: int, values: np.ndarray, width: int) -> None:
@@ -73,9 +74,8 @@ def _big_endian(table: Table, at: int, values: np.ndarray, kind: str) -> None:
     table[:, at : at + width] = values.astype(kind).reshape(-1, 1).view(np.uint8)
 
 
-def ledger_records(number: int, published_ms: int, due_ms: Times) -> Table:
-    """The records of one ledger; the payload is the message's number."""
-    count = ENTRIES_PER_LEDGER
+def ledger_records(number: int, published_ms: int, due_ms: Times, count: int) -> Table:
+    """The records of one ledger of so many entries; the payload is the message's number."""
     numbers = np.arange(number * count, (number + 1) * count)
     stamped, name = stamp(published_ms), b"\x0a\x05bench"
     metadata_bytes = len(name) + (1 + 5) + (1 + 6) + (2 + 6)
@@ -113,7 +113,7 @@ def write_log(part: Part) -> int:
         file.write(encode_header(part.log_id))
         place = file.tell()
         for number in range(part.first, part.last):
-            table = ledger_records(number, part.published_ms, part.due_ms)
+            table = ledger_records(number, part.published_ms, part.due_ms, part.ledger_entries)
             count, width = table.shape
             for first in range(0, count, ROW_ENTRIES):
                 ends = range(width, width * ROW_ENTRIES + 1, width)
@@ -149,7 +149,7 @@ async def stores(directory: Path) -> AsyncIterator[tuple[Any, MetadataStore, tri
             nursery.cancel_scope.cancel()
 
 
-async def _make(directory: Path, ledgers: int, published_ms: int) -> None:
+async def _make(directory: Path, ledgers: int, ledger_entries: int, published_ms: int) -> None:
     """A topic with a subscription, and what metadata say of its ledgers."""
     async with stores(directory) as (bookie, metadata, nursery):
         ids, tail = LedgerIds(metadata), TailCache(1 << 20)
@@ -157,8 +157,8 @@ async def _make(directory: Path, ledgers: int, published_ms: int) -> None:
         topic.run_in(nursery)
         await topic.open_cursor(SUBSCRIPTION, initial="earliest")
         await topic.close()
-        width = ledger_records(0, published_ms, lambda numbers: numbers + published_ms).shape[1]
-        size = ENTRIES_PER_LEDGER * (width - RECORD_PREFIX_BYTES)
+        width = ledger_records(0, published_ms, lambda numbers: numbers + published_ms, 1).shape[1]
+        size = ledger_entries * (width - RECORD_PREFIX_BYTES)
         numbers = range(FIRST_LEDGER, FIRST_LEDGER + ledgers)
         record = LedgerRecord(topic=PATH, purpose="data", created_ms=published_ms, state="closed")
         for first in numbers[::500]:
@@ -168,7 +168,7 @@ async def _make(directory: Path, ledgers: int, published_ms: int) -> None:
         stored, counter = metadata.get(PATH), metadata.get(LedgerIdsRecord.path)
         assert stored is not None
         chain = [
-            LedgerInfo(ledger_id=n, entries=ENTRIES_PER_LEDGER, size_bytes=size, closed_ms=published_ms)
+            LedgerInfo(ledger_id=n, entries=ledger_entries, size_bytes=size, closed_ms=published_ms)
             for n in numbers
         ]
         whole = ManagedLedgerRecord(ledgers=chain, created_ms=published_ms)
@@ -181,17 +181,23 @@ async def _make(directory: Path, ledgers: int, published_ms: int) -> None:
         )
 
 
-def write_backlog(directory: Path, messages: int, due_ms: Times, published_ms: int) -> int:
-    """How many bytes of entry logs. `messages` is a multiple of `ENTRIES_PER_LEDGER`."""
-    ledgers = messages // ENTRIES_PER_LEDGER
-    trio.run(_make, directory, ledgers, published_ms)
+def write_backlog(
+    directory: Path,
+    messages: int,
+    due_ms: Times,
+    published_ms: int,
+    ledger_entries: int = ENTRIES_PER_LEDGER,
+) -> int:
+    """How many bytes of entry logs. `messages` is a multiple of `ledger_entries`, this of `ROW_ENTRIES`."""
+    ledgers = messages // ledger_entries
+    trio.run(_make, directory, ledgers, ledger_entries, published_ms)
     logs = directory / "bookie" / "entry-logs"
     first_log = 1 + max((int(path.stem) for path in logs.glob("*.log")), default=0)
 
     def parts() -> Iterator[Part]:
         for log, first in enumerate(range(0, ledgers, LEDGERS_PER_LOG), first_log):
             last = min(first + LEDGERS_PER_LOG, ledgers)
-            yield Part(str(logs), log, first, last, published_ms, due_ms)
+            yield Part(str(logs), log, first, last, published_ms, due_ms, ledger_entries)
 
     if ledgers <= LEDGERS_PER_LOG:
         size = sum(map(write_log, parts()))

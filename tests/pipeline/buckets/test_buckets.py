@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,16 +26,38 @@ from geminga.metadata.ledger_ids import LedgerIds
 from geminga.names import TopicName
 from geminga.pipeline.audit.events import WrongLog
 from geminga.pipeline.buckets import backlog as buckets_backlog
-from geminga.pipeline.buckets.backlog import Backlog, ParquetRows, StoredRows, parquet_sources, stored_sources
-from geminga.pipeline.buckets.buckets import Range, cut, rows_per_bucket
+from geminga.pipeline.buckets import served
+from geminga.pipeline.buckets.backlog import (
+    Backlog,
+    ParquetRows,
+    Share,
+    StoredRows,
+    parquet_sources,
+    stored_sources,
+)
+from geminga.pipeline.buckets.buckets import (
+    BLOCK_BITS,
+    Division,
+    Encoded,
+    Region,
+    apart,
+    cut,
+    overlapping,
+    range_of_text,
+    regions_of,
+    row_shares,
+    rows_per_bucket,
+    text_of,
+)
 from geminga.pipeline.buckets.here import build, ranges_of, verify
 from geminga.pipeline.buckets.store import backlog_of, load, named_buckets
 from geminga.storage.disk import RealDisk
 from geminga.tracker.buckets.bucket_owner import CursorOwner
 from geminga.tracker.buckets.bucket_settings import BucketSettings
 from geminga.tracker.buckets.bucket_store import BucketStore
-from geminga.tracker.format.bucket_format import decode_directory
-from geminga.tracker.format.rows import ENTRY_BITS, concatenate
+from geminga.tracker.format.bucket_format import decode_directory, encode_bucket
+from geminga.tracker.format.rows import ENTRY_BITS, Rows, code_of, concatenate, from_columns
+from geminga.tracker.format.stored_bucket import KeyRange, whole_ledgers
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.message_metadata import stamp
 from tests.pipeline.buckets.stored_backlog import stores
@@ -47,9 +71,50 @@ ENTRIES = 400
 # -- kernels ----------------------------------------------------------------------------------------------
 
 
+def blocks(counts: dict[tuple[int, int], int]) -> dict[int, int]:
+    """By block, of (ledger, block of it)."""
+    return {
+        code_of(ledger_id, n << BLOCK_BITS) >> BLOCK_BITS: count for (ledger_id, n), count in counts.items()
+    }
+
+
 def test_ranges_have_enough_rows_and_every_ledger_once() -> None:
-    assert cut({5: 60, 1: 50, 2: 49, 3: 1, 9: 0, 7: 5}, 100) == [(1, 3), (5, 7)]
+    small = {(5, 0): 60, (1, 0): 50, (2, 0): 49, (3, 0): 1, (9, 0): 0, (7, 0): 5}
+    assert cut(blocks(small), 100) == [whole_ledgers(1, 3), whole_ledgers(5, 7)]
     assert cut({}, 100) == []
+
+
+def test_ranges_end_inside_ledgers_and_leave_nothing_out() -> None:
+    large = {(4, n): 4096 for n in range(3, 30)} | {(6, 0): 4096, (6, 7): 100, (9, 1): 5}
+    found = cut(blocks(large), 50_000)
+    assert [text_of(one) for one in found] == ["4:0-4:65535", "4:65536-4:118783", "4:118784-9:4294967295"]
+    assert cut(blocks(large), 27 * 4096) == [whole_ledgers(4, 4), whole_ledgers(6, 9)]
+
+
+def test_a_position_belongs_to_the_narrowest_bucket_that_has_it() -> None:
+    buckets = {1: KeyRange(0, 100), 2: KeyRange(20, 30), 3: KeyRange(30, 60), 4: KeyRange(101, 110)}
+    assert regions_of(buckets) == [
+        Region(0, 19, 1),
+        Region(20, 30, 2),
+        Region(31, 60, 3),
+        Region(61, 100, 1),
+        Region(101, 110, 4),
+    ]
+    assert overlapping(buckets) == {1, 2, 3}
+    assert apart([KeyRange(5, 9), KeyRange(0, 7)]) == [KeyRange(0, 4), KeyRange(5, 9)]
+    assert regions_of({}) == []
+
+
+def test_a_range_as_text_and_back() -> None:
+    for one, text in (
+        (whole_ledgers(10, 11), "10-11"),
+        (KeyRange(code_of(10, 5), code_of(11, 7)), "10:5-11:7"),
+    ):
+        assert (text_of(one), range_of_text(text)) == (text, one)
+    assert range_of_text("") is None
+
+
+def test_rows_per_bucket() -> None:
     assert rows_per_bucket(10, SMALL) == 100
     assert rows_per_bucket(100_000_000, BucketSettings()) == 100_000
 
@@ -72,11 +137,11 @@ def backlog(tmp_path: Path) -> Path:
 def test_buckets_hold_the_rows_of_their_ranges(backlog: Path) -> None:
     sources = parquet_sources([str(backlog)])
     ranges = ranges_of(sources, BucketSettings(indexes_min=250))
-    assert ranges == [Range(3, 5), Range(6, 8), Range(9, 11), Range(12, 12)]
+    assert ranges == [whole_ledgers(*one) for one in ((3, 5), (6, 8), (9, 11), (12, 12))]
     found = {}
     for bucket in build(sources, ranges, SMALL):
         directory = decode_directory(bucket.entries[-1:])
-        assert (directory.start_ledger, directory.end_ledger) == bucket.range
+        assert (directory.start_ledger, directory.end_ledger) == bucket.covered.ledgers
         rows = concatenate(
             [directory.decode_segment(n, bucket.entries[n]) for n in range(directory.segments)]
         )
@@ -92,6 +157,85 @@ def test_a_damaged_or_poor_backlog_is_named(backlog: Path) -> None:
     path.write_bytes(b"PAR1 nothing")
     with pytest.raises(CorruptData, match=r"0\.parquet"):
         parquet_sources([str(path)])
+
+
+# -- buckets that overlap ---------------------------------------------------------------------------------
+
+LEDGER = 3
+
+
+def at(*entry_ids: int) -> dict[int, int]:
+    """Due times by code."""
+    return {code_of(LEDGER, n): FAR_MS + n * 7 % 997 for n in entry_ids}
+
+
+class Fixed(NamedTuple):
+    """Rows of a backlog, and buckets."""
+
+    due_ms: dict[int, int]
+    buckets: dict[int, dict[int, int]]
+    damaged: frozenset[int] = frozenset()
+
+    def rows(self) -> Rows:
+        return from_columns(list(self.due_ms.values()), list(self.due_ms))
+
+    def counts(self) -> dict[int, int]:
+        raise AssertionError
+
+    def shares(self, division: Division) -> Iterator[Share]:
+        yield from row_shares(self.rows(), division)
+        for ledger_id, due_ms in self.buckets.items():
+            rows = from_columns(list(due_ms.values()), list(due_ms)).sorted()
+            bucket = encode_bucket(LEDGER, LEDGER, rows, 1000, 30)
+            for number, entry in enumerate([*bucket.segments, *bucket.directory]):
+                yield ledger_id, "entry", number, entry[:-1] if ledger_id in self.damaged else entry
+
+
+def test_buckets_that_overlap_are_right_together() -> None:
+    """A wide one has what was read again of the range of another."""
+    spans = {7: (0, 99), 8: (40, 79), 9: (0, 39)}
+    named = {
+        id_: KeyRange(code_of(LEDGER, first), code_of(LEDGER, last)) for id_, (first, last) in spans.items()
+    }
+    buckets = {
+        7: at(*range(50, 55), *range(80, 100)),
+        8: at(*range(40, 50), *range(55, 80)),
+        9: at(*range(40)),
+    }
+    backlog = at(*range(100))
+    assert verify([Fixed(backlog, buckets)], named) == []
+    assert verify([Fixed(backlog, buckets, frozenset({7}))], named) == [
+        (7, "damaged", 20, LEDGER, -1),
+        (8, "missing", 5, LEDGER, 50),
+    ]
+    del buckets[8][code_of(LEDGER, 45)]
+    buckets[7][code_of(LEDGER, 52)] += 1
+    assert verify([Fixed(backlog, buckets)], named) == [
+        (8, "missing", 1, LEDGER, 45),
+        (8, "other time", 1, LEDGER, 52),
+    ]
+    buckets = {**buckets, 8: at(*range(40, 80)), 9: at(*range(41))}
+    assert verify([Fixed(backlog, buckets)], named) == [
+        (7, "unknown", 5, LEDGER, 50),
+        (9, "damaged", 40, LEDGER, -1),
+    ]
+
+
+# -- on their way to a broker -----------------------------------------------------------------------------
+
+
+def test_a_bundle_ends_where_no_bucket_that_is_there_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "BUCKETS_MAX", 3)
+    new = [Encoded(KeyRange(10 * n, 10 * n + 9), 1, [b"x"]) for n in range(7)]
+
+    def bundles(*old: tuple[int, int]) -> list[int]:
+        return [len(some) for some in served._bundles(new, [KeyRange(*one) for one in old])]
+
+    assert bundles() == [3, 3, 1]
+    assert bundles((0, 19), (20, 45), (50, 60)) == [2, 3, 2]
+    assert bundles((25, 35)) == [2, 3, 2]
+    assert bundles((0, 100)) == [3, 3, 1], "it cannot be helped"
+    assert bundles((200, 300)) == [3, 3, 1]
 
 
 # -- a data directory -------------------------------------------------------------------------------------
@@ -163,15 +307,14 @@ def built(directory: Path) -> int:
 
     async def main() -> int:
         async with opened_topic(str(directory), TOPIC, "sub") as opened:
-            return await load(opened.topic, CursorOwner(opened.cursor), buckets)
+            return await load(opened.topic, CursorOwner(opened.cursor), buckets, sources[0].backlog.buckets)
 
     return trio.run(main)
 
 
 def faults_of(directory: Path) -> list[tuple[str, int]]:
     sources = sources_of(directory)
-    ranges = sorted(sources[0].backlog.buckets.values())
-    return [(fault.fault, fault.positions) for fault in verify(sources, ranges)]
+    return [(fault.fault, fault.positions) for fault in verify(sources, sources[0].backlog.buckets)]
 
 
 def test_the_backlog_of_a_subscription_is_what_is_delayed_and_not_acknowledged(data: Path) -> None:
@@ -317,5 +460,5 @@ def test_a_wrong_time_and_a_missing_row_are_told(data: Path, tmp_path: Path) -> 
     other: list[StoredRows | ParquetRows] = [*parquet_sources([str(path)])]
     only = sources[0].backlog._replace(ledgers=frozenset())
     other += [source._replace(backlog=only) for source in sources]
-    found = verify(other, sorted(only.buckets.values()))
+    found = verify(other, only.buckets)
     assert sorted((fault.fault, fault.positions) for fault in found) == [("missing", 1), ("other time", 1)]

@@ -16,7 +16,6 @@ from geminga.bookie.records.records import pack_records
 from geminga.errors import CorruptData
 from geminga.pipeline.buckets import here as buckets_here
 from geminga.pipeline.buckets.backlog import Backlog, parquet_sources, stored_sources
-from geminga.pipeline.buckets.buckets import Range
 from geminga.pipeline.buckets.capacity import Plan, WrongPlan, rows_of
 from geminga.pipeline.buckets.rescue import rescue_batches
 from geminga.pipeline.buckets.rescue_columns import ENTRIES
@@ -81,13 +80,13 @@ def test_buckets_are_built_and_checked(spark: Any, tmp_path: Path) -> None:
     assert ranges == buckets_here.ranges_of(sources, SMALL)
     built = sorted(build(spark, sources, ranges, SMALL))
     assert built == sorted(buckets_here.build(sources, ranges, SMALL))
-    named = {100 + number: bucket.range for number, bucket in enumerate(built)}
+    named = {100 + number: bucket.covered for number, bucket in enumerate(built)}
     logs = {100 + number: bucket.entries for number, bucket in enumerate(built)}
     logs[102] = logs[102][1:]
     entry_log(tmp_path / "logs", 1, logs)
     backlog = Backlog(frozenset(), (-1, -1), {}, named, 0)
-    faults = verify(spark, [*sources, *stored_sources([str(tmp_path / "logs")], backlog)], ranges)
-    assert [(fault.fault, ranges[fault.range]) for fault in faults] == [("damaged", Range(*built[2].range))]
+    faults = verify(spark, [*sources, *stored_sources([str(tmp_path / "logs")], backlog)], named)
+    assert [(fault.bucket, fault.fault) for fault in faults] == [(102, "damaged")]
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(CorruptData, match=r"backlog\.parquet"):
         ranges_of(spark, sources, SMALL)

@@ -15,9 +15,10 @@ from geminga.bookie.records.ledger_name import NAMELESS
 from geminga.bookie.records.records import RECORD_PREFIX_BYTES, compact, pack_records
 from geminga.errors import ProtocolError
 from geminga.pipeline.buckets.backlog import Backlog, stored_sources
-from geminga.pipeline.buckets.buckets import Range
+from geminga.pipeline.buckets.buckets import BLOCK_BITS, Division, Region
 from geminga.pipeline.buckets.record_columns import due_times_ms, likeness, right_records
-from geminga.tracker.format.rows import ENTRY_BITS, ENTRY_MASK
+from geminga.tracker.format.rows import ENTRY_BITS, ENTRY_MASK, place_of
+from geminga.tracker.format.stored_bucket import whole_ledgers
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.message_metadata import peek, stamp
 
@@ -110,7 +111,9 @@ def test_a_closed_log_gives_what_is_delayed_and_wanted(tmp_path: Path) -> None:
     alike = [body(n + 1000, draw, shape=0) for n in range(500)]
     path = closed_log(tmp_path, {3: mixed, 4: alike, 5: alike, 9: [b"a bucket's entry"] * 40}, 100)
     done = BitMap([7, 8, 300])
-    backlog = Backlog(frozenset({3, 4, 5}), (3, 20), {4: done.serialize()}, {9: Range(4, 5)}, FAR_MS + 1000)
+    backlog = Backlog(
+        frozenset({3, 4, 5}), (3, 20), {4: done.serialize()}, {9: whole_ledgers(4, 5)}, FAR_MS + 1000
+    )
 
     def wanted(ledger_id: int, entries: list[bytes]) -> dict[int, int]:
         due = {ledger_id << ENTRY_BITS | n: expected_ms(entry) for n, entry in enumerate(entries)}
@@ -130,7 +133,8 @@ def test_a_closed_log_gives_what_is_delayed_and_wanted(tmp_path: Path) -> None:
 
     assert found() == expected
     (source,) = stored_sources([str(tmp_path)], backlog)
-    shares = list(source.shares([Range(4, 5)]))
+    regions = Region(*whole_ledgers(4, 5), 9)
+    shares = list(source.shares(Division((regions,), frozenset({9}))))
     assert sum(number for _, what, number, _ in shares if what == "rows") == len(
         [code for code in expected if code >> ENTRY_BITS in (4, 5)]
     )
@@ -148,9 +152,14 @@ def test_counts_are_about_right_and_leave_no_ledger_out(tmp_path: Path) -> None:
     alike = [body(n, draw, shape=0) for n in range(1000)]
     half = [body(n, draw, shape=3 * (n % 2)) for n in range(1000)]
     rare = [body(n, draw, shape=0 if n == 555 else 3) for n in range(1000)]
-    closed_log(tmp_path, {3: alike, 4: half, 5: rare, 6: alike[:30]}, 50)
-    backlog = Backlog(frozenset({3, 4, 5, 6}), (3, 499), {}, {}, 0)
+    # What is delayed begins at some place of a long ledger.
+    late = [body(n, draw, shape=0 if n >= 6000 else 3) for n in range(10_000)]
+    closed_log(tmp_path, {3: alike, 4: half, 5: rare, 6: alike[:30], 7: late}, 50)
+    backlog = Backlog(frozenset({3, 4, 5, 6, 7}), (3, 499), {}, {}, 0)
     (source,) = stored_sources([str(tmp_path)], backlog)
-    counts = source.counts()
-    assert (counts[3], counts[5], counts[6]) == (500, 1, 30)
-    assert counts[4] == pytest.approx(500, rel=0.05)
+    counts = {place_of(block << BLOCK_BITS): count for block, count in source.counts().items()}
+    assert (counts[3, 0], counts[5, 0], counts[6, 0]) == (500, 1, 30)
+    assert counts[4, 0] == pytest.approx(500, rel=0.05)
+    assert (7, 0) not in counts
+    assert counts[7, 4096] == pytest.approx(2192, abs=400)
+    assert counts[7, 8192] == pytest.approx(1808, abs=50)
