@@ -127,7 +127,7 @@ def bucket_lines(parts: Sequence[Any], *, keeps_buckets: bool) -> Iterator[str]:
     yield from (f"  {state}: {why}" for state, why in sorted(reasons))
     if not keeps_buckets:
         yield "the index is in memory, without buckets (see docs/delayed-delivery.md)"
-    elif all(part["ledgerId"] is None for part in parts):
+    elif not unread and all(part["ledgerId"] is None for part in parts):
         yield "no bucket yet"
 
 
