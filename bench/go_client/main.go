@@ -23,7 +23,7 @@ import (
 
 var (
 	url          = flag.String("url", "pulsar://localhost:6650", "broker")
-	phase        = flag.String("phase", "", "subscribe, publish, drain, live, latency or delayed")
+	phase        = flag.String("phase", "", "subscribe, publish, drain, live, latency, delayed or roundtrip")
 	topic        = flag.String("topic", "", "topic")
 	subscription = flag.String("subscription", "bench", "subscription")
 	kind         = flag.String("type", "shared", "subscription type: exclusive, shared, failover or key_shared")
@@ -63,10 +63,14 @@ func subscribe(client pulsar.Client) pulsar.Consumer {
 		"exclusive": pulsar.Exclusive, "shared": pulsar.Shared,
 		"failover": pulsar.Failover, "key_shared": pulsar.KeyShared,
 	}
-	consumer, err := client.Subscribe(pulsar.ConsumerOptions{
+	options := pulsar.ConsumerOptions{
 		Topic: *topic, SubscriptionName: *subscription, Type: types[*kind],
 		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
-	})
+	}
+	if *phase == "roundtrip" {
+		options.AckGroupingOptions = &pulsar.AckGroupingOptions{MaxSize: 1} // each goes out at once
+	}
+	consumer, err := client.Subscribe(options)
 	fail(err)
 	return consumer
 }
@@ -203,16 +207,24 @@ func delayed(client pulsar.Client) {
 	publisher := connect()
 	producer := produce(publisher)
 	report("begin", nil)
+	receipts := make([]time.Duration, *count)
+	var pending sync.WaitGroup
+	pending.Add(*count)
 	go func() {
 		started := time.Now()
 		for number := range *count {
 			time.Sleep(time.Until(started.Add(time.Duration(number) * time.Second / time.Duration(*rate))))
 			// The protocol's times are whole milliseconds.
-			due := time.UnixMilli(time.Now().Add(*delay).UnixMilli())
+			sent := time.Now()
+			due := time.UnixMilli(sent.Add(*delay).UnixMilli())
 			delayedMessage := message(number, due)
 			delayedMessage.DeliverAt = due
 			producer.SendAsync(context.Background(), delayedMessage,
-				func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { fail(err) })
+				func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
+					fail(err)
+					receipts[number] = time.Since(sent)
+					pending.Done()
+				})
 		}
 	}()
 	_, ages, duplicates := receive(consumer, true)
@@ -223,10 +235,36 @@ func delayed(client pulsar.Client) {
 	for index, age := range ages {
 		early[index], late[index], off[index] = max(-age, 0), max(age, 0), max(age, -age)
 	}
+	pending.Wait()
 	fields := map[string]any{"messages": *count, "duplicates": duplicates}
+	percentiles("publish", receipts, fields)
 	percentiles("delayed_early", early, fields)
 	percentiles("delayed_late", late, fields)
 	percentiles("delayed_off", off, fields)
+	report("end", fields)
+}
+
+// roundtrip publishes a message, receives and acknowledges it, before it publishes the next one.
+func roundtrip(client pulsar.Client) {
+	consumer := subscribe(client)
+	publisher := connect()
+	producer := produce(publisher)
+	receipts := make([]time.Duration, *count)
+	trips := make([]time.Duration, *count)
+	report("begin", nil)
+	for number := range *count {
+		sent := time.Now()
+		_, err := producer.Send(context.Background(), message(number, sent))
+		fail(err)
+		receipts[number] = time.Since(sent)
+		received := <-consumer.Chan()
+		trips[number] = time.Since(sent)
+		fail(consumer.Ack(received.Message))
+	}
+	consumer.Close()
+	fields := map[string]any{"messages": *count, "duplicates": 0}
+	percentiles("publish", receipts, fields)
+	percentiles("end_to_end", trips, fields)
 	report("end", fields)
 }
 
@@ -252,6 +290,8 @@ func main() {
 		latency(client)
 	case "delayed":
 		delayed(client)
+	case "roundtrip":
+		roundtrip(client)
 	default:
 		fail(fmt.Errorf("no phase %q", *phase))
 	}
