@@ -26,6 +26,10 @@ CHUNK_COMMANDS_MIN = 64
 CHUNK_S_MAX = 2 * TURN_S
 """So was a chunk that kept the loop for longer, however few its commands are: an acknowledgement may name
 thousands of messages. One that took a quarter of this may be larger."""
+FEW_COMMANDS = 8
+"""A chunk with no more commands was all that had come, most likely: to look again at once costs more than to
+be
+told."""
 REQUESTS_OPEN_MAX = 1000
 """Requests of one connection that wait for an answer; at the limit its socket is not read."""
 
@@ -69,12 +73,13 @@ class Reader:
         """
         session, decoder, frame, turn = self._session, self._decoder, self._frame, self._turn
         monotonic_s = session.rooms.clock.monotonic_s
+        more_expected = True
         while True:
             frame_bytes, before_bytes = decoder.frame_bytes, decoder.partial_bytes
             if frame_bytes > SMALL_FRAME_BYTES_MAX:
                 chunk = await self._receive_large(frame_bytes, before_bytes)
             else:
-                chunk = await self._receive()
+                chunk = await self._receive(expected=more_expected)
             if not chunk:
                 return
             session.ping_unanswered = False
@@ -94,6 +99,7 @@ class Reader:
             else:
                 session.serve(commands)
                 took_s = monotonic_s() - began_s
+            more_expected = count > FEW_COMMANDS or chunk_bytes >= self._receive_bytes
             self._receive_bytes = next_receive_bytes(self._receive_bytes, chunk_bytes, count, took_s)
             del commands
             if frame_bytes > SMALL_FRAME_BYTES_MAX and decoder.partial_bytes != before_bytes + chunk_bytes:
@@ -123,8 +129,8 @@ class Reader:
         session.serve(commands[at:])
         return count - at, longest_s
 
-    async def _receive(self) -> bytes:
-        """The next chunk, outside a large frame."""
+    async def _receive(self, *, expected: bool) -> bytes:
+        """The next chunk, outside a large frame. Unless one is `expected` to be there, sleeps until it is."""
         session, memory, sock = self._session, self._memory, self._sock
         while True:
             if session.producers and not memory.has_room():
@@ -133,10 +139,12 @@ class Reader:
                 self._turn.begin()
             if self._receive_bytes > limits.RECEIVE_BYTES_TIGHT and self._is_crowded() and memory.is_tight():
                 self._receive_bytes = limits.RECEIVE_BYTES_TIGHT
-            try:
-                return sock.recv(self._receive_bytes)
-            except BlockingIOError:
-                pass
+            if expected:
+                try:
+                    return sock.recv(self._receive_bytes)
+                except BlockingIOError:
+                    pass
+            expected = True
             await trio.lowlevel.wait_readable(sock)
             self._turn.begin()
 

@@ -82,6 +82,8 @@ class SharedDispatcher(DelayingDispatcher):
                 read_more = await self._read_once_more(count)
                 if not (sent_new or read_more) and (is_turn_of_due or not self._may_take_due()):
                     return
+                if self._is_at_end():
+                    return
             await self.let_others_run()
 
     def _take_due_at_pace(self, count_max: int) -> bool:
@@ -97,6 +99,16 @@ class SharedDispatcher(DelayingDispatcher):
 
     def _may_take_due(self) -> bool:
         return self.delayed.has_due() and not self._pace.is_pause(self.around.clock.now_ms())
+
+    def _is_at_end(self) -> bool:
+        """Whether another pass would find nothing: all is read, and nothing is due or to be sent again."""
+        return (
+            self.cursor.read_position > self.ledger.last_confirmed
+            and not self.redelivery
+            and not self._starts_over
+            and self.delayed.is_complete
+            and not self.delayed.has_due()
+        )
 
     def _entries_wanted(self) -> int:
         """About as many entries as the permits of all consumers will do for; 0: no one can take any."""

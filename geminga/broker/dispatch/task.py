@@ -43,8 +43,9 @@ class Sleeper:
                 self._woken = None
             else:
                 await self._sleep_until(retry_at_s, due_ms)
+        else:
+            await trio.lowlevel.checkpoint()
         self._is_woken = False
-        await trio.lowlevel.checkpoint()
 
     async def _sleep_until(self, retry_at_s: float, due_ms: int | None) -> None:
         with trio.CancelScope() as self._sleep:
