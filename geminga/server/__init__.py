@@ -5,7 +5,7 @@ both (recovery included), sweeps orphaned ledgers, builds `Rooms`, `Topics`, `Co
 router, and only then accepts. Read `serve` and `_serve` in `server.py` first; `open_bookie` in
 `bookie_places.py` checks that directories are those of the first start, `room_settings.py` maps `Config` to
 each room's settings, `listener.py` accepts, `descriptors.py` says how many connections, and `admission.py`
-which of them go for newcomers.
+which of them go for newcomers. `loop_edges.py` is what happens between two turns of the loop.
 
 Two nested nurseries: the inner one (connections, listeners) is cancelled first, then topics and cursors are
 closed, and only then do journal and metadata writer stop. Were it one nursery, a stop would cut off receipts

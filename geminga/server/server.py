@@ -23,6 +23,7 @@ from geminga.bookie.running.directory_cookies import claimed_by, has_bookie_file
 from geminga.bookie.running.directory_lists import DEFAULT, SYSTEMS_NAMES, DirectoryLists, lists_from
 from geminga.broker.connection.connection import Connections
 from geminga.broker.flow.client_metadata import ClientMetadata
+from geminga.broker.flow.outgoing import Outgoing
 from geminga.broker.flow.publish_memory import PublishMemory
 from geminga.broker.flow.publish_rate import publish_limit
 from geminga.broker.flow.read_memory import ReadMemory
@@ -50,6 +51,7 @@ from geminga.server.backup import Backup
 from geminga.server.bookie_places import open_bookie, open_database
 from geminga.server.descriptors import Division, divide, raise_files_max, warn_if_few
 from geminga.server.directory_watch import DirectoryWatch
+from geminga.server.loop_edges import LoopEdges
 from geminga.server.memory_report import MemoryMeter
 from geminga.server.metadata_check import METADATA, aside_text, check_metadata
 from geminga.server.room_settings import (
@@ -244,7 +246,7 @@ async def _serve(
             )
             backup = Backup(disk, data_dir, metadata, metadata_values, bookie, indexes)
             health = HealthCheck(rooms, watch.gone)
-            with stop:
+            with stop, LoopEdges(bookie, rooms.outgoing).followed():
                 process = Process(memory, backup, health, dropped_log_lines)
                 doors = _Doors(binary, web, division)
                 disk.descriptors.begin(doors.make_room_soon())
@@ -303,6 +305,7 @@ async def _rooms(config: Config, clock: Clock, metadata: MetadataStore, bookie: 
         tail_cache=tail_cache,
         publish_memory=PublishMemory(parts.publish, bookie, tail_cache.append_room),
         send_memory=SendMemory(parts.outboxes),
+        outgoing=Outgoing(),
         read_memory=ReadMemory(parts.reads),
         client_metadata=ClientMetadata(parts.client_metadata),
         settings=settings,

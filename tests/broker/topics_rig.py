@@ -18,6 +18,7 @@ from geminga.broker.delays.settings import DelaySettings
 from geminga.broker.dispatch.consumer import SHARED, SUBSCRIPTION_TYPES, Consumer
 from geminga.broker.dispatch.settings import SubscriptionSettings
 from geminga.broker.flow.client_metadata import ClientMetadata
+from geminga.broker.flow.outgoing import Outgoing
 from geminga.broker.flow.publish_memory import PublishMemory
 from geminga.broker.flow.read_memory import ReadMemory
 from geminga.broker.flow.send_memory import SendMemory
@@ -91,6 +92,7 @@ async def open_topics(
             tail_cache=tail_cache,
             publish_memory=PublishMemory(8 * MIB, bookie, tail_cache.append_room),
             send_memory=SendMemory(4 * MIB),
+            outgoing=Outgoing(),
             read_memory=ReadMemory(4 * MIB),
             client_metadata=ClientMetadata(MIB),
             settings=settings or BrokerSettings(),

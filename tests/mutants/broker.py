@@ -20,7 +20,25 @@ FAIR_TURNS = "tests/broker/connection/test_fair_turns.py"
 
 SEND_MEMORY = "tests/broker/flow/test_send_memory.py"
 
+LOOP_EDGES = "tests/server/test_loop_edges.py"
+
 MUTANTS = (
+    Mutant(
+        "outbox-drops-what-the-socket-did-not-take",
+        "geminga/broker/flow/outbox.py",
+        "            self._parts = [memoryview(data)[sent:]]\n",
+        "            parts.clear()\n",
+        (f"{LOOP_EDGES}::test_a_part_that_the_socket_took_is_not_sent_again_and_the_rest_follows",),
+        "a slow consumer's stream would lack bytes in the middle",
+    ),
+    Mutant(
+        "outbox-sends-past-what-waits-for-memory",
+        "geminga/broker/flow/outbox.py",
+        "        if self._memory.has_waiting():",
+        "        if False:",
+        (f"{LOOP_EDGES}::test_outboxes_that_wait_for_memory_are_told_by_a_task_when_something_has_left",),
+        "tasks would be woken where the loop goes to sleep without looking for them",
+    ),
     Mutant(
         "small-frames-queue-behind-large-ones",
         PUBLISH_MEMORY,

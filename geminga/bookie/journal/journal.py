@@ -4,6 +4,8 @@ While one group is synced the next one gathers in the queue, so a group is as la
 an entry that comes alone is written at once. With `threaded` a thread of its own takes from the queue and
 tells the loop once per group; without, a task does the same work inline, for a simulated disk.
 
+Where the loop says when its turns begin and end, the thread is woken at the end of one.
+
 The thread may be told to wait a little for a group to fill (`journal_group_wait_s`).
 """
 
@@ -17,6 +19,7 @@ from typing import Protocol
 
 import trio
 
+from geminga.bookie.journal.bell import Bell
 from geminga.bookie.journal.files import JournalFiles, WrittenGroup
 from geminga.bookie.records.ledger_name import LedgerName
 from geminga.bookie.records.settings import BookieSettings
@@ -79,20 +82,53 @@ class Journal:
         self._waiting_since_s = 0.0
         """Nothing in the queue is older than this."""
         self._stop_wanted = threading.Event()
+        self._follows_turns = False
+        self._is_wake_wanted = False
+        """The thread is to be woken at the end of this turn."""
+        self._loop_sleeps = True
+        """Or is about to: what is done has to be told. Otherwise it looks by itself before it does."""
         self._broken = False
+        self._bell: Bell | None = None
+        """While the thread runs."""
 
     def wake(self) -> None:
         self.idle = False
-        if self._threaded:
+        if self._follows_turns:
+            self._is_wake_wanted = True
+        elif self._threaded:
             self._wakes.put(None)
         else:
             self._wake_event.set()
+
+    def follow_turns(self, follows: bool) -> None:
+        """While it does, `begin_turn` and `end_turn` are called at the edges of each turn of the loop. The
+        thread is woken at the end of a turn then, when the loop lets go of the interpreter anyway, and what
+        it has done is reported at the beginning of the next one.
+        """
+        self._follows_turns = follows and self._threaded
+        self.end_turn()
+
+    def end_turn(self) -> None:
+        """The loop is about to look for events. Wakes no task."""
+        self._loop_sleeps = True
+        if self._done and self._bell is not None:
+            self._bell.ring()  # the thread may have looked before that
+        if self._is_wake_wanted:
+            self._is_wake_wanted = False
+            self._wakes.put(None)
+
+    def begin_turn(self) -> None:
+        """The loop has found what it looked for: report what is durable."""
+        self._loop_sleeps = not self._follows_turns
+        if self._done:
+            self._deliver()
 
     def stop(self) -> None:
         """Write what is queued, then let `run` return."""
         self._stopping = True
         self._stop_wanted.set()
         self.wake()
+        self.end_turn()
 
     async def run(self) -> None:
         """Until `stop`. Cancelling writes what is queued first. Raises StorageError once the disk has
@@ -111,16 +147,19 @@ class Journal:
                 self._deliver()
 
     async def _run_thread(self) -> None:
-        token = trio.lowlevel.current_trio_token()
         failure: StorageError | None = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._stop_when_cancelled)
-            try:
-                # to_thread waits for the thread even when cancelled, and keeps it to itself until it ends.
-                await trio.to_thread.run_sync(self._work, token, limiter=trio.CapacityLimiter(1))
-            except StorageError as error:
-                failure = error
-            nursery.cancel_scope.cancel()
+        with Bell() as bell:
+            self._bell = bell
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._stop_when_cancelled)
+                nursery.start_soon(bell.run, self._deliver)
+                try:
+                    # to_thread waits for the thread when cancelled, too, and keeps it to itself.
+                    await trio.to_thread.run_sync(self._work, bell, limiter=trio.CapacityLimiter(1))
+                except StorageError as error:
+                    failure = error
+                nursery.cancel_scope.cancel()
+            self._bell = None
         if failure is not None:
             raise failure
 
@@ -143,7 +182,7 @@ class Journal:
                 self._wake_event = trio.Event()
                 await self._wake_event.wait()
 
-    def _work(self, token: trio.lowlevel.TrioToken) -> None:
+    def _work(self, bell: Bell) -> None:
         """The thread."""
         self._waiting_since_s = _monotonic_s()
         while True:
@@ -153,7 +192,8 @@ class Journal:
                 try:
                     self._write_group()
                 finally:
-                    token.run_sync_soon(self._deliver, idempotent=True)
+                    if self._loop_sleeps:
+                        bell.ring()
                 continue
             # Announce the sleep, then look again: whoever appends after the announcement leaves a wake-up.
             self.idle = True

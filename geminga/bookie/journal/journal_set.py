@@ -76,6 +76,19 @@ class JournalSet:
         with contextlib.suppress(StorageError):  # `on_failed` has it already
             await journal.run()
 
+    def follow_turns(self, follows: bool) -> None:
+        """See `Journal.follow_turns`, also for the next two."""
+        for journal in self._journals:
+            journal.follow_turns(follows)
+
+    def begin_turn(self) -> None:
+        for journal in self._journals:
+            journal.begin_turn()
+
+    def end_turn(self) -> None:
+        for journal in self._journals:
+            journal.end_turn()
+
     def release(self, needed: Sequence[JournalPosition]) -> None:
         """Every file before the one of its journal's position may be written over. On any thread."""
         for journal, position in zip(self._journals, needed, strict=True):

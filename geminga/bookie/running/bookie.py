@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 
 import trio
 
@@ -192,6 +192,27 @@ class Bookie:
                 await self._close_files()
             finally:
                 self._ended.set()
+
+    @contextlib.contextmanager
+    def following_turns(self) -> Iterator[None]:
+        """Meanwhile the caller has `begin_turn` and `end_turn` called at the edges of each turn of the loop,
+        which saves wake-ups of threads and tasks.
+        """
+        self._journals.follow_turns(True)
+        try:
+            yield
+        finally:
+            self._journals.follow_turns(False)
+
+    def begin_turn(self) -> None:
+        """The loop has looked for events, and no task has run since: report what is durable."""
+        self._journals.begin_turn()
+
+    def end_turn(self) -> None:
+        """The loop is about to look for events: have the journals begin with what was appended. Wakes no
+        task.
+        """
+        self._journals.end_turn()
 
     async def _run_journals(self) -> None:
         await self._journals.run()

@@ -69,7 +69,7 @@ class Connections:
                 self.active -= 1
 
     async def _serve(self, sock: socket.socket, on_connected: Callable[[], None]) -> None:
-        outbox = Outbox(self._rooms.send_memory)
+        outbox = Outbox(self._rooms.send_memory, self._rooms.outgoing)
         try:
             host, port = sock.getpeername()[:2]
         except OSError:

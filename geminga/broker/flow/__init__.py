@@ -3,7 +3,8 @@
 On the way in a connection asks `PublishMemory` whether there is room for what its producers send and waits
 its turn if not, and a topic's `PublishLimit` says when the next read is allowed. On the way out every frame
 goes through the connection's `Outbox`, which leaves in as few writes as the socket takes and becomes
-unwritable when the peer does not read. `SendMemory` bounds what all outboxes hold, `ReadMemory` what is being
+unwritable when the peer does not read; what was written in a turn of the loop leaves at its end (`Outgoing`).
+`SendMemory` bounds what all outboxes hold, `ReadMemory` what is being
 read for them, `ClientMetadata` what clients say of themselves. Read `outbox.py` first, then
 `publish_memory.py`.
 

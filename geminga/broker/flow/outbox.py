@@ -1,5 +1,8 @@
 """One connection's way out: frames are queued by plain calls and leave in as few writes as the socket takes.
 
+What is written during a turn of the loop leaves at its end, by `Outgoing`, without a task being woken for it;
+what is large, or does not leave at once, is the part of the outbox's task.
+
 Dispatch looks at `is_writable()` before it takes more from storage, and reads no more than `room_bytes()`, so
 that a slow peer costs at most `OUTBOX_BYTES_HIGH` and one read. What all outboxes hold is bounded by
 `SendMemory`. Receipts and answers are small and are always taken.
@@ -20,11 +23,15 @@ from geminga.broker.flow.send_memory import SendMemory
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from geminga.broker.flow.outgoing import Outgoing
+
     Buffer = bytes | bytearray | memoryview
 
 log = logging.getLogger("geminga.broker")
 
 PARTS_PER_WRITE_MAX = 4096
+LEAVING_BYTES_MAX = 64 * limits.KIB
+"""More than this is the task's to send: it takes its turn among the others for each piece."""
 STALL_S = 2.0
 """So long a peer may take less than..."""
 STALL_BYTES = 64 * limits.KIB
@@ -47,15 +54,20 @@ class _Watch(NamedTuple):
 
 
 class Outbox:
-    """A queue of buffers in front of one socket; `run` is its only writer."""
+    """A queue of buffers in front of one socket; `run` is its only task, and what it finds no time for leaves
+    by `send_now` while it sleeps.
+    """
 
     __slots__ = (
         "_blocked",
         "_idle",
         "_is_held",
+        "_is_leaving",
         "_memory",
+        "_outgoing",
         "_parts",
         "_sleeping",
+        "_sock",
         "_unblocked",
         "_wake",
         "bytes_sent",
@@ -64,13 +76,18 @@ class Outbox:
         "pending_bytes",
     )
 
-    def __init__(self, memory: SendMemory) -> None:
+    def __init__(self, memory: SendMemory, outgoing: Outgoing | None = None) -> None:
+        """`outgoing` is what calls `send_now` at the end of a turn; without one the task sends all."""
         self._memory = memory
+        self._outgoing = outgoing
+        self._sock: socket.socket | None = None
         self._parts: list[Buffer] = []
         self._wake = trio.Event()
         self._idle = trio.Event()
         self._unblocked = trio.Event()
         self._sleeping = False
+        self._is_leaving = False
+        """Handed to `outgoing`, for the end of this turn."""
         self._blocked = False
         self._is_held = False
         """Memory was tight at the last write: nothing more until the socket has taken all and can take more.
@@ -97,8 +114,47 @@ class Outbox:
         if self.pending_bytes > limits.OUTBOX_BYTES_HIGH:
             self._blocked = True
         if self._sleeping:
+            outgoing = self._outgoing
+            is_large = self.pending_bytes > LEAVING_BYTES_MAX
+            if is_large or outgoing is None or not outgoing.is_sending or self.is_behind():
+                self._wake_task()
+            elif not self._is_leaving:
+                self._is_leaving = True
+                outgoing.add(self)
+
+    def send_now(self) -> None:
+        """At the end of a turn: give the socket what was written, if it takes it. Wakes no task, as nothing
+        may there: what has to wait for the peer, or to be told, is left to the outbox's own task in the next
+        turn.
+        """
+        self._is_leaving = False
+        sock = self._sock
+        if not self._sleeping or not self._parts or sock is None:
+            return
+        if self._memory.has_waiting():
+            self._wake_task_soon()
+            return
+        parts = self._parts
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        try:
+            sent = sock.send(data)
+        except OSError:
+            self._wake_task_soon()  # it meets the same
+            return
+        if sent == len(data):
+            parts.clear()
+        else:
+            self._parts = [memoryview(data)[sent:]]
+            self._wake_task_soon()
+        self._taken(sent)
+
+    def _wake_task(self) -> None:
+        if self._sleeping:
             self._sleeping = False
             self._wake.set()
+
+    def _wake_task_soon(self) -> None:
+        trio.lowlevel.current_trio_token().run_sync_soon(self._wake_task)
 
     def is_writable(self) -> bool:
         """Whether more messages may be queued for this connection. If not, `on_writable` is called later."""
@@ -147,6 +203,7 @@ class Outbox:
         """Write what is queued until cancelled or closed. Raises `OSError` when the peer is gone, or has to
         be disconnected.
         """
+        self._sock = sock
         while not self.closed:
             if not self._parts:
                 if self._is_held:
@@ -163,6 +220,7 @@ class Outbox:
     async def drained(self) -> None:
         """Return when everything queued has been handed to the socket, or the outbox is closed."""
         while self.pending_bytes and not self.closed:
+            self._wake_task()  # which says when it is idle again
             await self._idle.wait()
 
     async def _write_some(self, sock: socket.socket) -> None:
@@ -191,7 +249,8 @@ class Outbox:
         if self._blocked and self.pending_bytes < limits.OUTBOX_BYTES_LOW:
             self._blocked = False
             self._tell_writable()
-        await trio.lowlevel.checkpoint()
+        if self._parts:
+            await trio.lowlevel.checkpoint()
 
     def _taken(self, size_bytes: int) -> None:
         """The system has it, and we let it go."""

@@ -46,6 +46,10 @@ class SendMemory:
     def is_full(self) -> bool:
         return self.pending_bytes >= self.full_bytes
 
+    def has_waiting(self) -> bool:
+        """Whether `give` may have something to tell."""
+        return bool(self._waiting)
+
     def is_wanted(self) -> bool:
         """Whether an outbox waits for what others hold."""
         return bool(self._waiting) and self.is_full()

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from geminga.bookie.running.bookie import Bookie
     from geminga.broker.delays.settings import DelaySettings
     from geminga.broker.flow.client_metadata import ClientMetadata
+    from geminga.broker.flow.outgoing import Outgoing
     from geminga.broker.flow.publish_memory import PublishMemory
     from geminga.broker.flow.publish_rate import PublishLimit
     from geminga.broker.flow.read_memory import ReadMemory
@@ -40,6 +41,7 @@ class Rooms:
     send_memory: SendMemory
     read_memory: ReadMemory
     client_metadata: ClientMetadata
+    outgoing: Outgoing
     settings: BrokerSettings
     ledger_settings: ManagedLedgerSettings
     subscription_settings: SubscriptionSettings

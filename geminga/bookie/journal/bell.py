@@ -1,0 +1,55 @@
+"""How a thread wakes the event loop: with one system call, and one more to fall silent again.
+
+trio's own way (`run_sync_soon`) takes five, and as many again of Python's; it is the way where a system has
+no eventfd.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Self
+
+import trio
+
+
+class Bell:
+    """For one thread and one task. Left only when the thread has ended: its descriptor may be another file's
+    then.
+    """
+
+    def __init__(self) -> None:
+        """On the loop."""
+        self._token = trio.lowlevel.current_trio_token()
+        self._descriptor = -1
+        if hasattr(os, "eventfd"):
+            self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._answer: Callable[[], None] = _nothing
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+    async def run(self, answer: Callable[[], None]) -> None:
+        """Call `answer` on the loop after each `ring`, once for several, until cancelled."""
+        self._answer = answer
+        if self._descriptor < 0:
+            await trio.sleep_forever()
+        while True:
+            answer()
+            await trio.lowlevel.wait_readable(self._descriptor)
+            os.eventfd_read(self._descriptor)
+
+    def ring(self) -> None:
+        """On any thread."""
+        if self._descriptor >= 0:
+            os.eventfd_write(self._descriptor, 1)
+        else:
+            self._token.run_sync_soon(self._answer, idempotent=True)
+
+
+def _nothing() -> None:
+    pass
