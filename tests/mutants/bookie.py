@@ -12,7 +12,26 @@ QUEUE = "test_publishers_wait_as_soon_as_one_journal_has_its_share_of_what_may_w
 
 NAMED = "tests/bookie/offline/test_ledger_names.py::"
 
+JOURNAL = "geminga/bookie/journal/journal.py"
+TURNS = "tests/bookie/journal/test_turns.py::"
+
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "journal-holds-what-somebody-waits-for",
+        JOURNAL,
+        "return self._is_hurried or self._stopping",
+        "return self._stopping",
+        (TURNS + "test_each_entry_that_somebody_waits_for_is_a_group_at_once",),
+        "every publisher with one message in flight would wait a millisecond more",
+    ),
+    Mutant(
+        "journal-forgets-the-held",
+        JOURNAL,
+        " or len(self.queue) >= SPACED_ENTRIES_MAX",
+        "",
+        (TURNS + "test_many_entries_are_worth_a_group",),
+        "groups at full speed would be a millisecond apart",
+    ),
     Mutant(
         "recovery-journal-ids-above-the-earliest-mark",
         RECOVERY,

@@ -40,6 +40,14 @@ MUTANTS = (
         "tasks would be woken where the loop goes to sleep without looking for them",
     ),
     Mutant(
+        "publishers-that-wait-unnoticed",
+        "geminga/broker/topic/topic.py",
+        "if producer.pending == 1:",
+        "if producer.pending == 0:",
+        ("tests/broker/topic/test_receipts_waited_for.py",),
+        "every publisher with one message in flight would wait a millisecond more",
+    ),
+    Mutant(
         "small-frames-queue-behind-large-ones",
         PUBLISH_MEMORY,
         "        return self.pending_bytes - self._large_pending_bytes() < self.small_share_bytes",

@@ -4,13 +4,16 @@ While one group is synced the next one gathers in the queue, so a group is as la
 an entry that comes alone is written at once. With `threaded` a thread of its own takes from the queue and
 tells the loop once per group; without, a task does the same work inline, for a simulated disk.
 
-Where the loop says when its turns begin and end, the thread is woken at the end of one.
+Where the loop says when its turns begin and end, the thread is woken at the end of one, and few entries that
+nobody waits for keep a distance to the last group.
 
 The thread may be told to wait a little for a group to fill (`journal_group_wait_s`).
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 import queue
 import threading
 from collections import deque
@@ -28,6 +31,8 @@ from geminga.errors import StorageError
 
 FILL_CHECK_S = 0.001
 """A journal that waits for a group to fill looks this often whether it has."""
+SPACED_ENTRIES_MAX = 32
+"""So many entries are written at once, however short ago the last group was."""
 _monotonic_s = RealClock().monotonic_s
 
 
@@ -79,6 +84,13 @@ class Journal:
         self._done: deque[tuple[WrittenGroup, list[tuple[Adder, int]]] | StorageError] = deque()
         self._stopping = False
         self._group_wait_s = settings.journal_group_wait_s
+        self._spacing_s = settings.journal_spacing_s
+        self._began_s = -math.inf
+        """The last group."""
+        self._is_hurried = False
+        """Since the last group was taken a publisher came to wait."""
+        self._is_held = False
+        """The thread sleeps although there is something in the queue."""
         self._waiting_since_s = 0.0
         """Nothing in the queue is older than this."""
         self._stop_wanted = threading.Event()
@@ -100,6 +112,10 @@ class Journal:
         else:
             self._wake_event.set()
 
+    def hurry(self) -> None:
+        """A publisher waits for what it has just put in the queue: begin its group at once."""
+        self._is_hurried = True
+
     def follow_turns(self, follows: bool) -> None:
         """While it does, `begin_turn` and `end_turn` are called at the edges of each turn of the loop. The
         thread is woken at the end of a turn then, when the loop lets go of the interpreter anyway, and what
@@ -113,8 +129,8 @@ class Journal:
         self._loop_sleeps = True
         if self._done and self._bell is not None:
             self._bell.ring()  # the thread may have looked before that
-        if self._is_wake_wanted:
-            self._is_wake_wanted = False
+        if self._is_wake_wanted or (self._is_held and self._may_begin()):
+            self._is_wake_wanted = self._is_held = False
             self._wakes.put(None)
 
     def begin_turn(self) -> None:
@@ -189,6 +205,8 @@ class Journal:
             if self.queue:
                 if self._group_wait_s:
                     self._wait_for_more()
+                elif self._follows_turns:
+                    self._keep_distance()
                 try:
                     self._write_group()
                 finally:
@@ -214,7 +232,26 @@ class Journal:
             self._stop_wanted.wait(min(left_s, FILL_CHECK_S))
         self._waiting_since_s = _monotonic_s()
 
+    def _keep_distance(self) -> None:
+        """Groups of entries that nobody waits for begin `journal_spacing_s` apart: a publisher that sends on
+        without its receipts would otherwise have a sync for each entry. Many entries are worth one.
+        """
+        now_s = _monotonic_s()
+        left_s = self._began_s + self._spacing_s - now_s
+        if left_s > 0:
+            self._is_held = True  # before the look: from here on `end_turn` does it
+            if not self._may_begin():
+                with contextlib.suppress(queue.Empty):
+                    self._wakes.get(timeout=left_s)
+            self._is_held = False
+            now_s = _monotonic_s()
+        self._began_s = now_s
+
+    def _may_begin(self) -> bool:
+        return self._is_hurried or self._stopping or len(self.queue) >= SPACED_ENTRIES_MAX
+
     def _write_group(self) -> None:
+        self._is_hurried = False
         popleft = self.queue.popleft
         bytes_left = self._bytes_max
         adders: dict[Adder, tuple[int, int, list[bytes]]] = {}

@@ -76,6 +76,11 @@ class JournalSet:
         with contextlib.suppress(StorageError):  # `on_failed` has it already
             await journal.run()
 
+    def hurry(self) -> None:
+        """A publisher waits for what one of the queues has got last."""
+        for journal in self._journals:
+            journal.hurry()
+
     def follow_turns(self, follows: bool) -> None:
         """See `Journal.follow_turns`, also for the next two."""
         for journal in self._journals:

@@ -193,6 +193,12 @@ class Bookie:
             finally:
                 self._ended.set()
 
+    def hurry(self) -> None:
+        """A publisher waits for what was appended last: have it written at once. Otherwise an entry that
+        comes within a millisecond of the last group may wait until that is over.
+        """
+        self._journals.hurry()
+
     @contextlib.contextmanager
     def following_turns(self) -> Iterator[None]:
         """Meanwhile the caller has `begin_turn` and `end_turn` called at the edges of each turn of the loop,

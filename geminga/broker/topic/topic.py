@@ -326,6 +326,8 @@ class Topic:
         highest_id = send.highest_sequence_id
         context = producer, sequence_id, highest_id, self._now_s(), deliver_at_ms, recorded, noted
         self.ledger.append(stored, context)
+        if producer.pending == 1:
+            self.rooms.bookie.hurry()
         if ids is not None and recorded is not None and recorded != PART:
             ids.pushed(producer.name, recorded)
         self.entry_sizes.add(len(body))

@@ -25,6 +25,7 @@ FIXED = {
     "bookie.compaction_slice_bytes",
     "bookie.entry_log_sync_bytes",
     "bookie.journal_alignment_bytes",
+    "bookie.journal_spacing_s",
     "bookie.row_entries_max",
     "ledger.cursor_ledger_bytes_max",
     "ledger.cursor_persist_interval_ms",
