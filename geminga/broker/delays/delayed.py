@@ -423,11 +423,14 @@ class DelayedEntries:
             self.tracker.leap(self.cursor.read_position)
 
     def reached_end(self) -> None:
-        """There is nothing to read now. If nothing is to be read again either, the index has all that it will
-        get of the backlog, and seals it.
+        """If nothing is left to read, new or again, the index has all that it will get of the backlog, and
+        seals it.
         """
-        if self.tracker is not None and self.tracker.is_behind and self.is_complete:
-            self.tracker.caught_up()
+        tracker = self.tracker
+        if tracker is None or not tracker.is_behind or not self.is_complete:
+            return
+        if self.cursor.read_position > self._ledger.last_confirmed:
+            tracker.caught_up()
 
     def again_up_to(self, position: Position) -> None:
         """What `next_again` returned was read up to here. If more was lost since, all of it is still to be

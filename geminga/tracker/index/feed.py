@@ -27,7 +27,7 @@ from geminga.tracker.index.part import COLUMN_ROWS_MAX, NO_CODE, Part
 from geminga.tracker.index.sources import Bucket, Queue, Run
 from geminga.tracker.index.time_rules import TimeRules
 
-TAILS_MAX: Final = 4
+TAILS_MAX: Final = 6
 """More streams than these share the lowest tail, whose bucket then spans more."""
 TAIL_RUN_ROWS_MAX: Final = 10_000
 TAIL_RUNS: Final = 5
@@ -253,11 +253,12 @@ class Feed:
         tail = self.tails[place]
         if tail.first_code == NO_CODE or not self._ranges.covers(tail.last_code + 1, code):
             return tail
-        if not self._is_runt(tail):
+        if not self._is_small(tail):
             self.freeze(tail)
-        elif tail is self.tails[-1] and len(self.tails) < TAILS_MAX:
-            self.tails.append(self._tail(tail.last_code))
-            return self.tails[-1]
+        elif len(self.tails) < TAILS_MAX:
+            # It may go on: perhaps this position is only read before those that follow it.
+            self.tails.insert(place + 1, self._tail(tail.last_code))
+            return self.tails[place + 1]
         return self.tails[place]
 
     def _is_runt(self, part: Part) -> bool:
@@ -267,19 +268,20 @@ class Feed:
         end = self.tails[-1]
         if end.first_code == NO_CODE or self._ranges.covers(tail.last_code + 1, end.first_code):
             return self._is_runt(tail)
-        return tail.rows() * SMALL_PARTS < self._indexes_min
+        return self._is_small(tail)
+
+    def _is_small(self, part: Part) -> bool:
+        return part.rows() * SMALL_PARTS < self._indexes_min
 
     # -- streams ---------------------------------------------------------------------------------------------
 
     def leap(self, code: int) -> None:
-        """The end of the topic goes on from this position; what lies before it comes beside that."""
-        end = self.tails[-1]
-        if end.last_code >= code:
-            return
-        if end.first_code == NO_CODE:
-            self.tails[-1] = self._tail(code - 1)
+        """A stream goes on from this position; what lies before it comes beside that."""
+        below = [tail for tail in self.tails if tail.last_code < code]
+        if below and below[-1].first_code == NO_CODE:
+            self.tails[len(below) - 1] = self._tail(code - 1)
         elif len(self.tails) < TAILS_MAX:
-            self.tails.append(self._tail(code - 1))
+            self.tails.insert(len(below), self._tail(code - 1))
         self.turn_away()
 
     def caught_up(self) -> None:

@@ -345,7 +345,7 @@ class DelayedIndex:
         self.feed.freeze_all()
 
     def leap(self, position: tuple[int, int]) -> None:
-        """The end of the topic goes on from this position; what lies before it is added beside that."""
+        """What comes next is added from this position on, and what lies before it beside that."""
         self.feed.leap(code_of(position[0], max(position[1], 0)))
 
     @property

@@ -120,7 +120,7 @@ class DelayedDeliveryTracker(Protocol):
         ...
 
     def leap(self, position: tuple[int, int]) -> None:
-        """The end of the topic is read from this position on, and what lies before it beside that."""
+        """What comes next is read from this position on, and what lies before it beside that."""
         ...
 
     @property

@@ -42,7 +42,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
             writer = Writer(client, Admin(endpoints.web_url), Expectation("", settings))
             writer.put("/admin/v2/tenants/fixture", {"allowedClusters": ["standalone"]})
             writer.put("/admin/v2/namespaces/fixture/data")
-            write_delays(writer, is_shared=False)
+            write_delays(writer, is_shared=False, is_sealed=True)
             writer.publish(PLAIN, [Sending(b"%d" % number) for number in range(35)])
             writer.acknowledge(PLAIN, "shared", "Shared", lambda number: number % 3 == 1)
             eventually(
