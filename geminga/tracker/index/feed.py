@@ -266,7 +266,11 @@ class Feed:
 
     def _joins_end(self, tail: Part) -> bool:
         end = self.tails[-1]
-        if end.first_code == NO_CODE or self._ranges.covers(tail.last_code + 1, end.first_code):
+        if end.first_code == NO_CODE:
+            # With nothing behind it, it is the end of the topic.
+            is_end = not self._ranges.covers(tail.last_code + 1, end.last_code)
+            return self._is_runt(tail) or (is_end and tail.rows() < self._rows_max(end))
+        if self._ranges.covers(tail.last_code + 1, end.first_code):
             return self._is_runt(tail)
         return self._is_small(tail)
 
