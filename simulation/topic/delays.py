@@ -26,7 +26,7 @@ from simulation.topic.truth import due_ms
 if TYPE_CHECKING:
     from simulation.topic.world import TopicWorld
 
-SETTINGS = BucketSettings(indexes_min=1, segment_span_ms=40, segment_indexes_max=4, buckets_max=2)
+SETTINGS = BucketSettings(indexes_min=4, segment_span_ms=40, segment_indexes_max=4, buckets_max=2)
 PAUSE_S = 0.05
 PATIENCE_S = 100.0
 """Virtual seconds after which what cannot be written will not be."""
