@@ -206,7 +206,9 @@ class BucketSet:
         if bucket.retired:
             return
         self.count_lost(how, bucket.first_code, bucket.last_code)
-        log.error("%s: %r is lost, its messages are looked up again: %s", self.owner_text, bucket, error)
+        log.error(
+            "%s: %r is lost, its messages are read again from the topic: %s", self.owner_text, bucket, error
+        )
         self._retire(bucket)
         self.lost_ledgers.append(bucket.ledger_id)
         self.doom(bucket.key, bucket.ledger_id)
@@ -235,6 +237,7 @@ class BucketSet:
         self.sealed += 1
         if any(first <= bucket.last_code and bucket.first_code <= last for first, last in self._lost):
             self.rebuilt += 1
+            log.info("%s: %r is rebuilt out of messages that were read again", self.owner_text, bucket)
 
     @property
     def dying(self) -> int:

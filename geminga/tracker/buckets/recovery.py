@@ -191,7 +191,7 @@ class Recovery:
 
     def _lost(self, one: _Named, why: object) -> None:
         owner_text = self._buckets.owner_text
-        log.error("%s: %r is lost, its messages are looked up again: %s", owner_text, one, why)
+        log.error("%s: %r is lost, its messages are read again from the topic: %s", owner_text, one, why)
         self._buckets.count_lost("start", *one.covered)
         self._buckets.doom(one.key, one.ledger_id)
 

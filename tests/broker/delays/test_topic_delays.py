@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -306,8 +307,9 @@ async def test_what_is_sealed_is_known_at_the_next_start_and_not_read_again(
 
 @pytest.mark.parametrize("is_shared", [False, True])
 async def test_a_bucket_that_is_lost_while_running_is_read_again(
-    dispatch_rig: OpenRig, autojump_clock: MockClock, is_shared: bool
+    dispatch_rig: OpenRig, autojump_clock: MockClock, is_shared: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "geminga.tracker")
     async with dispatch_rig(ledger_entries_max=25, rollover_min_ms=0) as rig:
         delays = await rig.index(**{**BUCKETS, "is_shared": is_shared, "buckets_max": -1})
         names = ["a", "b"] if is_shared else ["a"]
@@ -328,6 +330,8 @@ async def test_a_bucket_that_is_lost_while_running_is_read_again(
         assert counts is not None
         assert counts.lost == {"start": 0, "load": 1, "verify": 0, "told": 0}
         assert (counts.read_again, counts.rebuilt) == (missing, 1)
+        told = [record for record in caplog.records if "is rebuilt out of messages" in record.getMessage()]
+        assert [record.levelname for record in told] == ["INFO"]
         await trio.sleep(6)
         for client in clients:
             assert client.positions == positions

@@ -29,7 +29,7 @@ def test_the_line_of_a_lost_bucket(
             world.store.unwatch(bucket.ledger_id)  # or it is noticed at once
         await world.store.delete(bucket.ledger_id)
         text = f"<bucket {bucket.start_ledger}_{bucket.end_ledger} in ledger {bucket.ledger_id}>"
-        expected.append(f"{owner}: {text} is lost, its messages are looked up again: ")
+        expected.append(f"{owner}: {text} is lost, its messages are read again from the topic: ")
         if not at_start:
             await world.deliver(world.clock.ms + 300_000)
             await world.settled()
