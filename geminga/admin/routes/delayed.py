@@ -34,6 +34,10 @@ WIDTH_MS = 60_000
 NUMBER_MAX = 2**63 - 1
 POSITIONS_MAX = 10_000
 PRECISION_MAX_MS = 86_400_000
+NO_BUCKETS = (
+    "there are no buckets on disk: "
+    "one is written when delayedDeliveryMinIndexCountPerBucket messages wait (default: 50000)"
+)
 DAMAGES: tuple[Damage, ...] = ("lose", "truncate", "corrupt")
 
 
@@ -173,7 +177,7 @@ class DelayedRoutes:
             topic_of(request), subscription_of(request), how, given, quietly=quietly
         )
         if damaged is None:
-            raise NotFound("there are no buckets on disk" if given is None else "there is no such bucket")
+            raise NotFound(NO_BUCKETS if given is None else "there is no such bucket")
         return json_response({"ledgerId": damaged})
 
 

@@ -75,11 +75,11 @@ def not_read(subscription: Subscription) -> Generator[int, None, list[NotRead]]:
     for first, last in list(delayed.lost_ranges):
         lost = yield from _look_between(subscription, *_places(first, last), _known(is_unknown))
         if lost.missing and subscription.consumers:
-            done = f"{lost.total - lost.missing} of {lost.total} entries are in it"
-            text = f"lost by the index, or passed over, and being read again: {done}"
+            done = f"{lost.total - lost.missing} of {lost.total} entries"
+            text = f"missing in the index, and being read again from the topic: it has {done} there"
             found.append(_because("rebuilding", text, lost))
         elif lost.missing:
-            text = "lost by the index; entries are read again when a consumer connects"
+            text = "missing in the index, not in the topic; they are read again when a consumer connects"
             found.append(_because("lost", text, lost))
     for first, last in list(delayed.left_out_ranges):
         full = yield from _look_between(subscription, *_places(first, last), _known(is_unknown))

@@ -38,6 +38,7 @@ DAMAGES = {
     "corrupt-bucket": "flipped a bit of a bucket: it is in ledger {}",
 }
 DAMAGED = "the broker knows, and reads its messages again: 'geminga delayed buckets' shows it come back"
+DAMAGED_UNWATCHED = "the broker knows, and reads its messages again when a consumer connects"
 DAMAGED_QUIETLY = "the broker does not know yet: 'geminga delayed verify' has it look"
 
 
@@ -187,8 +188,11 @@ def _why(flags: argparse.Namespace) -> int:
 def _buckets(flags: argparse.Namespace) -> int:
     answer = _ask(flags, "/buckets")
     has_some = flags.json or any(part["ledgerId"] is not None for part in answer)
-    keeps_buckets = has_some or _ask(flags, "")["keepsBuckets"]
-    return _print(flags, answer, _lines(lambda found: bucket_lines(found, keeps_buckets=keeps_buckets)))
+    summary = {"keepsBuckets": True, "holdsBack": True} if has_some else _ask(flags, "")
+    keeps, holds_back = summary["keepsBuckets"], summary["holdsBack"]
+    return _print(
+        flags, answer, _lines(lambda found: bucket_lines(found, keeps_buckets=keeps, holds_back=holds_back))
+    )
 
 
 def _show(flags: argparse.Namespace) -> int:
@@ -237,11 +241,12 @@ def _precision(flags: argparse.Namespace) -> int:
     def show(answer: Any) -> None:
         precision_ms = answer["precisionMs"]
         if precision_ms is None:
-            print("no precision of its own: messages come as the broker is set")
+            print("no precision of its own: the broker's setting holds, by default each message at its time")
         elif precision_ms <= 1:
-            print("messages come at their times")
+            print("each message is delivered at its time")
         else:
-            print(f"messages come together every {width_text(precision_ms)}, early by less than that")
+            width = width_text(precision_ms)
+            print(f"messages are delivered together every {width}, each less than {width} before its time")
 
     return _print(flags, _ask(flags, "/precision"), show)
 
@@ -249,7 +254,9 @@ def _precision(flags: argparse.Namespace) -> int:
 def _damage(flags: argparse.Namespace) -> int:
     body: dict[str, object] = {} if flags.ledger is None else {"ledgerId": flags.ledger}
     answer = _ask(flags, f"/{flags.action}", body | {"quietly": flags.quietly})
-    then = DAMAGED_QUIETLY if flags.quietly else DAMAGED
+    then = DAMAGED_QUIETLY
+    if not (flags.quietly or flags.json):
+        then = DAMAGED if _ask(flags, "")["consumers"] else DAMAGED_UNWATCHED
     return _print(
         flags, answer, lambda found: print(DAMAGES[flags.action].format(found["ledgerId"]) + "; " + then)
     )

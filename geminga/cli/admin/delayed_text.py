@@ -10,6 +10,9 @@ from geminga.limits import DUE_MS_MAX
 
 BAR_WIDTH: Final = 50
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+NO_BUCKET: Final = (
+    "no bucket yet: one is written when delayedDeliveryMinIndexCountPerBucket messages wait (default: 50000)"
+)
 AT_ONCE: Final = "Exclusive and Failover consumers get every message at once, whatever its time."
 
 
@@ -113,25 +116,39 @@ _COLUMNS: Final = (
 )
 
 
-def bucket_lines(parts: Sequence[Any], *, keeps_buckets: bool) -> Iterator[str]:
-    """`keeps_buckets`: whether any could be on disk."""
-    rows = [_bucket_row(part) for part in parts]
+def bucket_lines(parts: Sequence[Any], *, keeps_buckets: bool, holds_back: bool) -> Iterator[str]:
+    """`keeps_buckets`: whether any could be on disk; `holds_back`: as in the summary."""
+    day = _only_day(parts)
+    rows = [_bucket_row(part, day) for part in parts]
     if rows:
         hidden = set() if any(part["partition"] is not None for part in parts) else {"PARTITION"}
         if not any(part["notRead"] for part in parts):
             hidden.add("NOT READ")
-        yield from _table(_COLUMNS, rows, hidden)
+        columns = [*_COLUMNS[:-1], (f"DUE ON {day}" if day else "DUE", "<")]
+        yield from _table(columns, rows, hidden)
     waiting, unread = (sum(part[key] for part in parts) for key in ("messages", "notRead"))
     yield f"messages that wait: {waiting}" + (f"; entries not read yet: {unread}" if unread else "")
     reasons = {(part["state"], part["why"]) for part in parts if part["notRead"]}
     yield from (f"  {state}: {why}" for state, why in sorted(reasons))
-    if not keeps_buckets:
+    if not holds_back:
+        yield AT_ONCE
+    elif not keeps_buckets:
         yield "the index is in memory, without buckets (see docs/delayed-delivery.md)"
     elif not unread and all(part["ledgerId"] is None for part in parts):
-        yield "no bucket yet"
+        yield NO_BUCKET
 
 
-def _bucket_row(part: Any) -> list[str]:
+def _only_day(parts: Sequence[Any]) -> str:
+    """Of all due times, said once so that a row fits a terminal; empty: there are several, or none."""
+    times = [part[key] for part in parts for key in ("firstDueMs", "lastDueMs") if part[key] is not None]
+    if not times or max(times) > DUE_MS_MAX:
+        return ""
+    first, last = (time_text(time_ms).partition(" ")[0] for time_ms in (min(times), max(times)))
+    return first if first == last else ""
+
+
+def _bucket_row(part: Any, day: str) -> list[str]:
+    """`day` is left out of the due times."""
     segments = part["segments"]
     loaded = (
         f"{sum(segment['isLoaded'] for segment in segments)} of {len(segments)} loaded" if segments else "-"
@@ -139,6 +156,7 @@ def _bucket_row(part: Any) -> list[str]:
     about = "~" if part["isEstimated"] else ""
     is_there = not part["notRead"]
     first, last = part["firstDueMs"], part["lastDueMs"]
+    due = "-" if first is None else f"{time_text(first)} to {time_text(last)}"
     return [
         part["state"],
         "" if part["partition"] is None else str(part["partition"]),
@@ -150,7 +168,7 @@ def _bucket_row(part: Any) -> list[str]:
         str(part["rowsInMemory"]) if is_there else "-",
         str(part["bytes"]) if part["ledgerId"] is not None else "-",
         loaded,
-        "-" if first is None else f"{time_text(first)} to {time_text(last)}",
+        due.replace(f"{day} ", "") if day else due,
     ]
 
 

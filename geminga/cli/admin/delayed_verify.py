@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 from collections import Counter
 from typing import Any
 from urllib.parse import quote
@@ -19,8 +20,8 @@ SECONDS_MAX = 120
 """Without a byte of the answer, which has a line for each bucket."""
 TEXT = "read all buckets of a topic, or of all topics, and have those rebuilt that are lost or damaged"
 THEN = {
-    "being-read-again": "its messages are being read again from the topic",
-    "read-again-when-loaded": "its messages are read again from the topic, once that is used",
+    "being-read-again": "its messages are read again from the topic",
+    "read-again-when-loaded": "its messages are read again from the topic when that is next used",
     "tried-again": "it cannot be read now, and stays: look at the disk, and verify again",
 }
 
@@ -47,7 +48,7 @@ def verify(flags: argparse.Namespace) -> int:
     else:
         for bucket in answer:
             print(_line(bucket))
-        print(_summary(answer))
+        print(_summary(answer, flags.subscription))
     return EXIT_OK if all(bucket["state"] == "ok" for bucket in answer) else EXIT_FAILED
 
 
@@ -74,7 +75,7 @@ def _line(bucket: dict[str, Any]) -> str:
     return f"{bucket['state']:11} {place}: {wrong}; {THEN[bucket['then']]}"
 
 
-def _summary(buckets: list[dict[str, Any]]) -> str:
+def _summary(buckets: list[dict[str, Any]], subscription: str | None) -> str:
     if not buckets:
         return "there are no buckets on disk"
     counts = Counter(bucket["state"] for bucket in buckets)
@@ -84,5 +85,6 @@ def _summary(buckets: list[dict[str, Any]]) -> str:
     again = {bucket["topic"] for bucket in buckets if bucket["then"] == "being-read-again"}
     if not again:
         return text
-    lines = [f"geminga delayed buckets {topic} -s SUBSCRIPTION" for topic in sorted(again)]
-    return f"{text}; watch the rebuilt ones come:\n  " + "\n  ".join(lines)
+    name = "SUBSCRIPTION" if subscription is None else shlex.quote(subscription)
+    lines = [f"geminga delayed buckets {topic} -s {name}" for topic in sorted(again)]
+    return f"{text}; to see them rebuilt:\n  " + "\n  ".join(lines)

@@ -352,7 +352,7 @@ async def test_what_is_being_read_again_is_told_with_how_far_it_is(
         assert (reason.why, reason.entries) == ("rebuilding", lost)
         assert (reason.start_ledger, reason.end_ledger) == (stored.start_ledger, stored.end_ledger)
         done = reason.of - lost
-        expected = f"being read again: {done} of {reason.of} entries are in it"
+        expected = f"being read again from the topic: it has {done} of {reason.of} entries there"
         assert expected in reason.text
         client.ack(*client.positions)
         await until(lambda: len(subscription.delayed) == 100)

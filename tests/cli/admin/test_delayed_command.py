@@ -234,9 +234,9 @@ def test_it_is_said_how_a_bucket_was_damaged(chaos: BrokerProcess, tmp_path: Pat
     (damaged,) = [line for line in lines if line.startswith("damaged")]
     assert code == 1
     assert f"in ledger {flipped[1]}: segment 0: " in damaged
-    assert damaged.endswith("; its messages are being read again from the topic")
-    assert lines[-1] == f"  geminga delayed buckets {TOPIC} -s SUBSCRIPTION"
-    assert re.fullmatch(r"\d+ ok, 1 damaged; watch the rebuilt ones come:", lines[-2])
+    assert damaged.endswith("; its messages are read again from the topic")
+    assert lines[-1] == f"  geminga delayed buckets {TOPIC} -s billing"
+    assert re.fullmatch(r"\d+ ok, 1 damaged; to see them rebuilt:", lines[-2])
     assert int(flipped[1]) not in on_disk()
     code, lines = eventually(lambda: (found := verify())[0] == 0 and len(found[1]) > 3 and found)
     assert all(line.startswith(f"ok          {TOPIC}") for line in lines[:-1])
@@ -246,6 +246,9 @@ def test_it_is_said_how_a_bucket_was_damaged(chaos: BrokerProcess, tmp_path: Pat
     chaos.start()
     client.close()
     assert verify()[1] == lines, "the topic need not be loaded"
+    eventually(on_disk)
+    lost = run(chaos, "lose-bucket")
+    assert lost.endswith("; the broker knows, and reads its messages again when a consumer connects\n")
 
 
 @contextmanager

@@ -146,7 +146,7 @@ def test_a_lost_bucket_is_seen_until_it_is_read_again(
     assert sum(lost.values()) == 230
     [row] = [part for part in eyes.ask("/buckets") if part["state"] == "lost"]
     assert (row["startLedger"], row["endLedger"]) == (bucket["startLedger"], bucket["endLedger"])
-    why = "lost by the index; entries are read again when a consumer connects"
+    why = "missing in the index, not in the topic; they are read again when a consumer connects"
     assert f"{bucket['messages']} (ledgers {row['range']}): {why}" in eyes.said("summary")
     waiting, lines = 230 - bucket["messages"], eyes.said("buckets").splitlines()
     total = f"messages that wait: {waiting}; entries not read yet: {bucket['messages']}"
