@@ -205,6 +205,17 @@ MUTANTS: tuple[Mutant, ...] = (
         "what is due behind messages that another subscription was given early",
     ),
     Mutant(
+        "a-second-row-for-what-others-have-due",
+        "geminga/tracker/index/view.py",
+        "            index.take_back(0)",
+        "            pass",
+        (
+            "tests/tracker/index/test_precision.py"
+            "::test_what_is_read_again_after_it_came_early_is_not_lost_to_the_others",
+        ),
+        "that another subscription gets what is read again after the first one got it early",
+    ),
+    Mutant(
         "early-rows-without-a-bound",
         INDEX,
         "if rows > EARLY_ROWS_MAX or batches > EARLY_BATCHES_MAX:",

@@ -224,7 +224,7 @@ class DelayedIndex:
             self.feed.put_back(rows)
             for view, (at, row) in zip(self.views, places, strict=True):
                 end = batch.rows.length if at > number else row if at == number else 0
-                view.hand_back(batch.rows.codes[start : max(start, end)])
+                view.hand_back(rows.codes, max(end - start, 0))
         for view, (at, _) in zip(self.views, places, strict=True):
             if at >= first:
                 view.due.leave()

@@ -144,6 +144,10 @@ class View:
         self.is_plain = self._may_be_plain()
         if self.due.want_again(ledger_id, entry_id):
             return True
+        if self._is_shared and any(view.due.has_row(ledger_id, entry_id) for view in index.views):
+            # Another view has yet to read it, and this one was given it early or before the clock stepped
+            # back. A position has one row only, so that row waits again for both.
+            index.take_back(0)
         if self.passed.discard(ledger_id, entry_id) or index.members.contains(ledger_id, entry_id):
             return True
         kept_ms = index.overrides.get(code_of(ledger_id, entry_id)) if index.overrides else None
@@ -161,7 +165,7 @@ class View:
         """Whether a position that comes to a shared index by way of another view is due here already, or
         acknowledged.
         """
-        if self.due.behind.contains(ledger_id, entry_id) or self.due.has_row(ledger_id, entry_id):
+        if self.due.behind.contains(ledger_id, entry_id):
             return True
         return self._is_acknowledged is not None and self._is_acknowledged((ledger_id, entry_id))
 
@@ -296,9 +300,9 @@ class View:
                     self.passed.take(ledger_id, common)
                     self.due.drop_arrived({ledger_id: common})
 
-    def hand_back(self, read: Integers) -> None:
-        """Unread rows wait again. `read`: codes that this view has taken, but others have not."""
-        unwanted = members_of(read)
+    def hand_back(self, codes: Integers, read: int) -> None:
+        """Rows that some view has not read wait again. `read`: so many of them this view has taken."""
+        unwanted = members_of(codes[:read])
         for ledger_id, entry_ids in self.due.dropped.bitmaps.items():
             before = unwanted.get(ledger_id)
             unwanted[ledger_id] = BitMap(entry_ids) if before is None else before | entry_ids
@@ -310,6 +314,16 @@ class View:
                 self.passed.add_all({ledger_id: common})
             else:
                 self.index.members.take(ledger_id, common)
+        if self.passed.count:
+            self._want_unread(members_of(codes[read:]))
+
+    def _want_unread(self, unread: Mapping[int, BitMap]) -> None:
+        """These were due here, so a row that another view added meanwhile was passed: now it counts."""
+        for ledger_id, entry_ids in unread.items():
+            passed = self.passed.bitmaps.get(ledger_id)
+            dropped = self.due.dropped.bitmaps.get(ledger_id, BitMap())
+            if passed is not None and (common := passed & entry_ids - dropped):
+                self.passed.take(ledger_id, common)
 
     def recovered(self, members: Mapping[int, BitMap]) -> None:
         """The index has these now: pass those that are acknowledged here."""

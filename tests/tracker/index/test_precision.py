@@ -162,3 +162,44 @@ def test_limits_at_the_edges_of_a_time_bucket() -> None:
     precision.drained(2999)
     assert [precision.limit_ms(ms) for ms in (2500, 2999, 3000)] == [2500, 2999, 3999]
     assert [precision.wake_ms(ms) for ms in (2999, 3000)] == [2999, 3000]
+
+
+@BOTH
+def test_what_is_read_again_after_it_came_early_is_not_lost_to_the_others(exact: bool) -> None:
+    """As when the consumers of one subscription leave and others come, before the time has come."""
+    clock, index = at_start(IndexSettings(1000, exact=exact, is_shared=True))
+    early, late = index.open_view(), index.open_view()
+    early.set_precision(3000)
+    due_ms = {Position(1, n): START_MS + 4000 + n for n in range(50)}
+    for place, at_ms in due_ms.items():
+        assert index.append(*place, at_ms)
+    clock.ms = START_MS + 2500
+    assert take(early, 100) == list(due_ms)
+    late.pass_positions([Position(1, 40)])
+    for place, at_ms in list(due_ms.items())[30:]:
+        assert early.add(place, at_ms)
+    assert [len(early), len(late)] == [20, 49]
+    assert take(late, 100) == []
+    late_ms = lateness_ms(clock, [early, late], due_ms)
+    assert [len(found) for found in late_ms] == [20, 49]
+    assert -3000 < min(late_ms[0]) <= 0
+    assert 0 <= min(late_ms[1]) <= max(late_ms[1]) <= (0 if exact else 15)
+
+
+def test_what_is_read_again_after_the_clock_stepped_back_is_not_lost_to_the_others() -> None:
+    clock, index = at_start(IndexSettings(1000, exact=True, is_shared=True))
+    one = index.open_view()
+    other = index.open_view(is_acknowledged=lambda position: position[1] < 10)
+    due_ms = {Position(1, n): START_MS + 100 + n for n in range(50)}
+    for place, at_ms in due_ms.items():
+        assert index.append(*place, at_ms)
+    clock.ms = START_MS + 1000
+    assert take(one, 100) == list(due_ms)
+    assert take(other, 10) == list(due_ms)[:10]
+    clock.ms = START_MS
+    for place, at_ms in due_ms.items():
+        assert one.add(place, at_ms)
+    assert [len(one), len(other)] == [50, 40]
+    clock.ms = START_MS + 1000
+    assert take(other, 100) == list(due_ms)[10:]
+    assert take(one, 100) == list(due_ms)
