@@ -17,6 +17,7 @@ from geminga.tracker.format.rows import ENTRY_BITS, ENTRY_MASK, Integers, Rows, 
 from geminga.tracker.index.due_rows import DueBatch, are_among, codes_of, members_of
 from geminga.tracker.index.lateness import Lateness
 from geminga.tracker.index.membership import Membership
+from geminga.tracker.index.open_column import NEVER_MS
 
 
 class DueReader:
@@ -74,6 +75,13 @@ class DueReader:
             if self.row < len(codes):
                 return times_ms.item(self.row)
             self.next_batch()
+
+    def later_ms(self) -> int:
+        """The earliest time in the batches after the present one. They are in order only while all of them
+        are due: what another view was given early may have come before them.
+        """
+        later = islice(self._ahead(), 1, None)
+        return min((batch.rows.times_ms.item(0) for batch, _ in later), default=NEVER_MS)
 
     def _wanted_rows(self) -> NDArray[np.bool_]:
         if self._wanted is None:

@@ -195,7 +195,7 @@ class View:
                     if (earlier_ms := index.feed.earliest_ms()) > time_ms:
                         return True
                     index.take_back(earlier_ms)
-                elif index.earliest_ms() <= limit_ms:
+                elif min(index.earliest_ms(), due.later_ms()) <= limit_ms:
                     index.take_back(limit_ms)
                 else:
                     # Another view was given it early, or the clock has stepped back.
@@ -250,7 +250,7 @@ class View:
             return now_ms if self._precision is not None else self.due.next_ms()
         earliest_ms = self.index.earliest_ms()
         if self.due.unread:
-            earliest_ms = min(earliest_ms, self.due.next_ms())
+            earliest_ms = min(earliest_ms, self.due.next_ms(), self.due.later_ms())
         if earliest_ms >= NEVER_MS:
             return None
         return earliest_ms if self._precision is None else self._precision.wake_ms(earliest_ms)

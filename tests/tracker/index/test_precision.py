@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 from geminga.position import Position
+from geminga.tracker.format.bucket_format import decode_directory, encode_bucket
+from geminga.tracker.format.rows import Rows, code_of
+from geminga.tracker.format.stored_bucket import StoredBucket
 from geminga.tracker.index import index as index_module
 from geminga.tracker.index.bucket_map import BucketMap
 from geminga.tracker.index.index import DelayedIndex, IndexSettings
@@ -203,3 +207,28 @@ def test_what_is_read_again_after_the_clock_stepped_back_is_not_lost_to_the_othe
     clock.ms = START_MS + 1000
     assert take(other, 100) == list(due_ms)[10:]
     assert take(one, 100) == list(due_ms)
+
+
+def test_a_bucket_that_is_recovered_late_is_in_time_behind_what_came_early() -> None:
+    """One view was given later messages early; then a bucket with earlier ones is found, as at a start."""
+    clock, index = at_start(IndexSettings(1000, exact=True, is_shared=True))
+    early, strict = index.open_view(), index.open_view()
+    early.set_precision(3000)
+    due_ms = {Position(2, n): START_MS + 1500 + n for n in range(10)}
+    for place, at_ms in due_ms.items():
+        assert index.append(*place, at_ms)
+    clock.ms = START_MS + 10
+    assert early.has_due()
+    found = {Position(1, n): START_MS + 500 + n for n in range(10)}
+    codes = np.array([code_of(*place) for place in found], np.int64)
+    encoded = encode_bucket(1, 1, Rows(np.array([*found.values()], np.int64), codes), 1000, 100)
+    directory = decode_directory(encoded.directory)
+    bucket = StoredBucket(100, directory, 1)
+    index.recovered(bucket, directory.members)
+    for wanted, number in index.wanted(clock.ms):
+        index.segment_loaded(wanted, number, encoded.segments[number])
+    assert len(take(early, 100)) == 20
+    assert take(strict, 100) == []
+    assert strict.next_due_ms() == START_MS + 500
+    [late_ms] = lateness_ms(clock, [strict], due_ms | found)
+    assert late_ms == [0] * 20
