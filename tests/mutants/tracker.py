@@ -216,6 +216,39 @@ MUTANTS: tuple[Mutant, ...] = (
         "that another subscription gets what is read again after the first one got it early",
     ),
     Mutant(
+        "the-first-at-the-end-cuts-for-all",
+        INDEX,
+        "if self.is_behind and not any(view.reads_behind for view in self.views):",
+        "if self.is_behind:",
+        (
+            "tests/broker/delays/test_reading_behind.py"
+            "::test_a_subscription_at_the_end_cuts_off_nothing_that_another_reads_again",
+        ),
+        "that a rebuild is not cut into runts by a subscription that waits at the end of the topic",
+    ),
+    Mutant(
+        "reading-in-order-is-caught-up",
+        "geminga/broker/dispatch/delaying.py",
+        "            if self._is_at_end:",
+        "            if True:",
+        (
+            "tests/broker/delays/test_reading_behind.py"
+            "::test_a_backlog_with_other_messages_becomes_buckets_of_the_usual_size",
+        ),
+        "that a backlog which is read in order is not cut off with each read",
+    ),
+    Mutant(
+        "early-rows-hide-earlier-ones",
+        "geminga/tracker/index/view.py",
+        "elif min(index.earliest_ms(), due.later_ms()) <= limit_ms:",
+        "elif index.earliest_ms() <= limit_ms:",
+        (
+            "tests/tracker/index/test_precision.py"
+            "::test_a_bucket_that_is_recovered_late_is_in_time_behind_what_came_early",
+        ),
+        "that a strict view is given what came to the index behind another view's early messages",
+    ),
+    Mutant(
         "early-rows-without-a-bound",
         INDEX,
         "if rows > EARLY_ROWS_MAX or batches > EARLY_BATCHES_MAX:",

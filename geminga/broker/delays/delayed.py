@@ -414,7 +414,6 @@ class DelayedEntries:
                 return window
             del self._again[0]
             self._again_at = None
-        self.reached_end()
         return None
 
     def leap(self) -> None:
@@ -431,6 +430,11 @@ class DelayedEntries:
             return
         if self.cursor.read_position > self._ledger.last_confirmed:
             tracker.caught_up()
+
+    def stopped_reading(self) -> None:
+        """The last consumer has left: other subscriptions do not wait for the rest of the backlog."""
+        if self.tracker is not None:
+            self.tracker.stopped_reading()
 
     def again_up_to(self, position: Position) -> None:
         """What `next_again` returned was read up to here. If more was lost since, all of it is still to be

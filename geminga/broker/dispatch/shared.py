@@ -262,6 +262,7 @@ class SharedDispatcher(DelayingDispatcher):
         self.books.leave(consumer)
         if not self.consumers:
             self.turned_away += 1
+            self.delayed.stopped_reading()
         self.around.wake()
 
     def reset(self) -> None:

@@ -116,6 +116,8 @@ class DelayedIndex:
         view.due.leave()
         self.views.remove(view)
         self.trim_passed()
+        if self.views:
+            self.view_caught_up()
 
     # -- adding ----------------------------------------------------------------------------------------------
 
@@ -356,6 +358,13 @@ class DelayedIndex:
     def caught_up(self) -> None:
         """Nothing is read again any more, for now."""
         self.feed.caught_up()
+
+    def view_caught_up(self) -> None:
+        """The same, unless some view goes on: what it adds is not to be cut up by those that wait at the end
+        of the topic.
+        """
+        if self.is_behind and not any(view.reads_behind for view in self.views):
+            self.caught_up()
 
     def _froze(self, frozen: Frozen) -> None:
         self.buckets.froze(frozen)

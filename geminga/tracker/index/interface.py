@@ -129,7 +129,15 @@ class DelayedDeliveryTracker(Protocol):
         ...
 
     def caught_up(self) -> None:
-        """All that lies before the end of the topic has been read: what was added of it is complete."""
+        """All that lies before the end of the topic has been read: what was added of it is complete, unless
+        another subscription that shares the index is still adding to it.
+        """
+        ...
+
+    def stopped_reading(self) -> None:
+        """Nothing is read for this subscription now: others that share the index need not wait for it to
+        catch up.
+        """
         ...
 
     def contains(self, position: tuple[int, int]) -> bool:

@@ -56,6 +56,7 @@ class View:
         "is_plain",
         "mark_delete",
         "passed",
+        "reads_behind",
     )
 
     def __init__(
@@ -82,6 +83,8 @@ class View:
         """Of what waits in the index: what this view does not want any more. Only if it shares the index."""
         self.due = DueReader(index.last_batch)
         self.is_plain = False
+        self.reads_behind = False
+        """Whether it has added something to a shared index since it was last at the end of the topic."""
         if self._is_shared:
             self._pass_acknowledged(index.members.bitmaps)
             self.wake()
@@ -152,6 +155,7 @@ class View:
             return True
         kept_ms = index.overrides.get(code_of(ledger_id, entry_id)) if index.overrides else None
         self._feed_add(ledger_id, entry_id, deliver_at_ms if kept_ms is None else kept_ms)
+        self.reads_behind = self._is_shared
         for other in index.views:
             if other is not self and other.has_no_need_of(ledger_id, entry_id):
                 other.passed.add(ledger_id, entry_id)
@@ -266,10 +270,14 @@ class View:
 
     @property
     def is_behind(self) -> bool:
-        return self.index.is_behind
+        return self.reads_behind or self.index.is_behind
 
     def caught_up(self) -> None:
-        self.index.caught_up()
+        self.reads_behind = False
+        self.index.view_caught_up()
+
+    def stopped_reading(self) -> None:
+        self.reads_behind = False
 
     def set_precision(self, precision_ms: int | None) -> None:
         rules = self.index.rules
