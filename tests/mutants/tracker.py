@@ -216,6 +216,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "that another subscription gets what is read again after the first one got it early",
     ),
     Mutant(
+        "absorbed-without-its-end",
+        "geminga/tracker/index/part.py",
+        "        self._floor_code = max(self._floor_code, other.last_code)\n",
+        "",
+        ("tests/tracker/index/test_tails.py::test_a_stream_that_ran_past_the_end_is_sealed_whole",),
+        "that what is joined with the end of the topic is sealed whole where it reaches beyond",
+    ),
+    Mutant(
         "the-first-at-the-end-cuts-for-all",
         INDEX,
         "if self.is_behind and not any(view.reads_behind for view in self.views):",

@@ -258,3 +258,20 @@ def test_positions_one_by_one_in_any_order_come_once() -> None:
                 sealed.index.segment_loaded(stored, number, sealed.entries[stored][number])
             taken += take(sealed.view, 1)
         assert sorted(taken) == places_in_order
+
+
+def test_a_stream_that_ran_past_the_end_is_sealed_whole() -> None:
+    """What the end had was acknowledged, and is read once more with what lay before it."""
+    sealed = Sealed()
+    sealed.add(7, 0, 9)
+    sealed.index.leap()
+    sealed.add(7, 20, 24)
+    sealed.view.pass_positions([Position(7, entry_id) for entry_id in range(20, 25)])
+    for entry_id in range(10, 40):
+        assert sealed.view.add(Position(7, entry_id), due_ms(7, entry_id))
+    sealed.index.caught_up()
+    assert len(sealed.index.feed.tails) == 1
+    sealed.index.freeze()
+    sealed.seal()
+    assert sealed.ranges() == [((7, 0), (7, 39), 40)]
+    assert sealed.in_memory() == 0
