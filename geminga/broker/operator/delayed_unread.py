@@ -58,6 +58,16 @@ def capacity(subscription: Subscription) -> str:
     return f"{able} of {len(consumers)} connected consumers have permits"
 
 
+def _pace(subscription: Subscription) -> str:
+    """Whether what has to be read again is being read; for people. A consumer is connected."""
+    dispatcher = subscription.dispatcher
+    if isinstance(dispatcher, SharedDispatcher) and dispatcher.books.blocked:
+        return "read again from the topic once consumers have acknowledged more"
+    if not any(consumer.capacity() > 0 for consumer in subscription.consumers):
+        return f"read again from the topic once a consumer takes more ({capacity(subscription)})"
+    return "being read again from the topic"
+
+
 def not_read(subscription: Subscription) -> Generator[int, None, list[NotRead]]:
     """Why entries are not read yet, with how many for each reason: together `unread_of`. Yields after each
     look at 65,536 entries.
@@ -76,7 +86,7 @@ def not_read(subscription: Subscription) -> Generator[int, None, list[NotRead]]:
         lost = yield from _look_between(subscription, *_places(first, last), _known(is_unknown))
         if lost.missing and subscription.consumers:
             done = f"{lost.total - lost.missing} of {lost.total} entries"
-            text = f"missing in the index, and being read again from the topic: it has {done} there"
+            text = f"missing in the index, and {_pace(subscription)}: it has {done} there"
             found.append(_because("rebuilding", text, lost))
         elif lost.missing:
             text = "missing in the index, not in the topic; they are read again when a consumer connects"

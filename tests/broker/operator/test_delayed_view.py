@@ -316,7 +316,9 @@ async def test_a_bucket_is_damaged_only_where_that_is_allowed(
 async def test_what_is_being_read_again_is_told_with_how_far_it_is(
     dispatch_rig: OpenRig, autojump_clock: MockClock, is_shared: bool
 ) -> None:
-    """A consumer with as many unacknowledged messages as it may have stops the reading."""
+    """A consumer with as many unacknowledged messages as it may have stops the reading, and so does one
+    without permits; the text says which.
+    """
     async with dispatch_rig(ledger_entries_max=25, rollover_min_ms=0) as rig:
         await rig.index(**BUCKETS, is_shared=is_shared)
         subscription = await rig.subscription(unacked_max_per_subscription=4)
@@ -352,9 +354,17 @@ async def test_what_is_being_read_again_is_told_with_how_far_it_is(
         assert (reason.why, reason.entries) == ("rebuilding", lost)
         assert (reason.start_ledger, reason.end_ledger) == (stored.start_ledger, stored.end_ledger)
         done = reason.of - lost
-        expected = f"being read again from the topic: it has {done} of {reason.of} entries there"
-        assert expected in reason.text
+        expected = f"it has {done} of {reason.of} entries there"
+        waits = "read again from the topic once consumers have acknowledged more"
+        assert reason.text == f"missing in the index, and {waits}: {expected}"
+        client.consumer.permits, permits = 0, client.consumer.permits
         client.ack(*client.positions)
+        [reason] = (await view.summary(TOPIC, "s")).not_read
+        waits = (
+            "read again from the topic once a consumer takes more (0 of 1 connected consumers have permits)"
+        )
+        assert reason.text == f"missing in the index, and {waits}: {expected}"
+        client.flow(permits)
         await until(lambda: len(subscription.delayed) == 100)
         await trio.sleep(1)
         found = await listed()
