@@ -55,6 +55,10 @@ if TYPE_CHECKING:
     from geminga.tracker.format.stored_bucket import StoredBucket
 
 
+PLACES_PER_TURN = 100
+"""Looks at single messages in a row: about a millisecond."""
+
+
 class BeingRead(PeerError):
     """What an index has is not known yet."""
 
@@ -261,7 +265,10 @@ class DelayedOperator:
         return CancelResult(cancelled=cancelled, not_cancelled=others)
 
     async def _cancel(self, found: Subscription, places: list[Position]) -> CancelResult:
-        unread = {p for p in places if not found.delayed.holds(p) and await self._waits_unread(found, p)}
+        unread = set()
+        async for place in _by_turns(places):
+            if not found.delayed.holds(place) and await self._waits_unread(found, place):
+                unread.add(place)
         # Reading took a while.
         waiting = [
             p for p in places if (p in unread or found.delayed.holds(p)) and not found.delayed.is_settled(p)
@@ -272,11 +279,10 @@ class DelayedOperator:
             found.notes.acked(None, waiting)
         if waiting and found.cursor.durable:
             await found.cursor.persist()
-        others = [
-            NotCancelled(message=f"{p.ledger_id}:{p.entry_id}", why=(await self._why(found, p)).text)
-            for p in places
-            if p not in waiting
-        ]
+        cancelled, others = set(waiting), []
+        async for place in _by_turns([place for place in places if place not in cancelled]):
+            why = (await self._why(found, place)).text
+            others.append(NotCancelled(message=f"{place.ledger_id}:{place.entry_id}", why=why))
         return CancelResult(cancelled=len(waiting), not_cancelled=others)
 
     async def _waits_unread(self, found: Subscription, position: Position) -> bool:
@@ -334,6 +340,14 @@ class DelayedOperator:
                 if damaged is not None:
                     return damaged
         return None
+
+
+async def _by_turns(places: Sequence[Position]) -> AsyncGenerator[Position, None]:
+    """One after the other; all else has its turn after some of them. A request may name thousands."""
+    for number, place in enumerate(places, 1):
+        yield place
+        if number % PLACES_PER_TURN == 0:
+            await trio.lowlevel.checkpoint()
 
 
 def _holder_among(found: Sequence[Looked], ledger_id: int) -> Looked:

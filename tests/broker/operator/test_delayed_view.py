@@ -194,6 +194,45 @@ async def test_cancelled_messages_never_come(dispatch_rig: OpenRig, autojump_clo
         assert client.positions == [positions[0], positions[1], positions[3]]
 
 
+@pytest.mark.parametrize("is_waiting", [True, False])
+async def test_thousands_are_cancelled_by_turns(
+    dispatch_rig: OpenRig, autojump_clock: MockClock, is_waiting: bool
+) -> None:
+    """Each is compared with few others, and other work goes on between those that cannot be cancelled."""
+    compared = turns = 0
+
+    class Counted(Position):
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return tuple.__eq__(self, other)
+
+        __hash__ = Position.__hash__
+
+    async def other_work() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with dispatch_rig() as rig, trio.open_nursery() as nursery:
+        await rig.index()
+        subscription = await rig.subscription()
+        rig.join(subscription, SHARED)
+        places = await publish(rig, [LATER_MS] * 1000)
+        await until(lambda: len(subscription.delayed) == 1000)
+        if not is_waiting:
+            places = [Position(place[0], place[1] + 1000) for place in places]
+        nursery.start_soon(other_work)
+        await trio.lowlevel.checkpoint()
+        turns = 0
+        result = await operator(rig).cancel(TOPIC, "s", [Counted(*place) for place in places])
+        assert (result.cancelled, len(result.not_cancelled)) == ((1000, 0) if is_waiting else (0, 1000))
+        assert compared < 10_000
+        assert turns >= 10
+        nursery.cancel_scope.cancel()
+
+
 async def test_messages_that_nobody_has_read_are_cancelled_too(
     dispatch_rig: OpenRig, autojump_clock: MockClock
 ) -> None:
