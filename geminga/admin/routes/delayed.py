@@ -148,8 +148,7 @@ class DelayedRoutes:
         return NO_CONTENT
 
     async def precision(self, request: Request) -> Response:
-        precision_ms = await self._view.precision(topic_of(request), subscription_of(request))
-        return json_response({"precisionMs": precision_ms})
+        return json_response(await self._view.precision(topic_of(request), subscription_of(request)))
 
     async def set_precision(self, request: Request) -> Response:
         """Body: {"precisionMs": ms, at most a day}"""

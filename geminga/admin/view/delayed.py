@@ -16,6 +16,7 @@ from geminga.broker.operator.delayed_statistics import (
     BucketRows,
     CancelResult,
     DelayedPage,
+    DelayedPrecision,
     DelayedSummary,
     DueHistogram,
     SegmentInfo,
@@ -103,10 +104,8 @@ class DelayedView(Protocol):
         """Give a message that waits another time; None: now. `NotDelayed` if it does not wait."""
         ...
 
-    async def precision(self, topic: TopicName, subscription: str) -> int | None:
-        """How many ms early its messages may be, so that they come together; None: it did not ask. Of a
-        partitioned topic, the first partition's.
-        """
+    async def precision(self, topic: TopicName, subscription: str) -> DelayedPrecision:
+        """How many ms early its messages may be, so that they come together."""
         ...
 
     async def set_precision(self, topic: TopicName, subscription: str, precision_ms: int | None) -> None:

@@ -24,6 +24,14 @@ class NotRead(msgspec.Struct, rename="camel", kw_only=True):
     partition: int | None = None
 
 
+class DelayedPrecision(msgspec.Struct, rename="camel", kw_only=True, omit_defaults=True):
+    """What a subscription was given; of a partitioned topic what each partition was, if they differ."""
+
+    precision_ms: int | None
+    """None: nothing, or not the same."""
+    by_partition: dict[str, int | None] | None = None
+
+
 class DelayedSummary(msgspec.Struct, rename="camel", kw_only=True):
     """`backlog` is the sum of `messages`, `pending`, `to_be_sent_again` and `unread`."""
 

@@ -36,6 +36,7 @@ from geminga.broker.operator.delayed_statistics import (
     CancelResult,
     DelayedMessage,
     DelayedPage,
+    DelayedPrecision,
     DelayedSummary,
     DueCount,
     DueHistogram,
@@ -309,9 +310,14 @@ class DelayedOperator:
         if not await home.reschedule(position, when_ms):
             raise NotDelayed(f"{position} does not wait on {subscription}: it is due")
 
-    async def precision(self, topic: TopicName, subscription: str) -> int | None:
+    async def precision(self, topic: TopicName, subscription: str) -> DelayedPrecision:
         found = await self._each(topic, subscription)
-        return precision_ms_of(found[0].subscription.delayed)
+        each = {looked.partition: precision_ms_of(looked.subscription.delayed) for looked in found}
+        if len(set(each.values())) == 1:
+            return DelayedPrecision(precision_ms=each[found[0].partition])
+        return DelayedPrecision(
+            precision_ms=None, by_partition={str(partition): ms for partition, ms in each.items()}
+        )
 
     async def set_precision(self, topic: TopicName, subscription: str, precision_ms: int | None) -> None:
         found = await self._each(topic, subscription)

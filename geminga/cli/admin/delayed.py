@@ -20,9 +20,9 @@ from geminga.cli.admin.delayed_text import (
     content_message_lines,
     histogram_lines,
     list_lines,
+    precision_lines,
     summary_lines,
     time_text,
-    width_text,
 )
 from geminga.cli.arguments.options import duration_ms, positive
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
@@ -238,17 +238,7 @@ def _precision(flags: argparse.Namespace) -> int:
     elif flags.precision_ms is not None:
         _ask(flags, "/precision", {"precisionMs": flags.precision_ms})
 
-    def show(answer: Any) -> None:
-        precision_ms = answer["precisionMs"]
-        if precision_ms is None:
-            print("no precision of its own: the broker's setting holds, by default each message at its time")
-        elif precision_ms <= 1:
-            print("each message is delivered at its time")
-        else:
-            width = width_text(precision_ms)
-            print(f"messages are delivered together every {width}, each less than {width} before its time")
-
-    return _print(flags, _ask(flags, "/precision"), show)
+    return _print(flags, _ask(flags, "/precision"), _lines(precision_lines))
 
 
 def _damage(flags: argparse.Namespace) -> int:

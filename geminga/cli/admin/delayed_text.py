@@ -65,6 +65,24 @@ def list_lines(answer: Any, start: str) -> Iterator[str]:
         yield from more_lines(answer["notRead"])
 
 
+def precision_lines(answer: Any) -> Iterator[str]:
+    if (by_partition := answer.get("byPartition")) is None:
+        yield _precision_text(answer["precisionMs"])
+        return
+    for partition, precision_ms in by_partition.items():
+        yield f"partition {partition}: {_precision_text(precision_ms)}"
+    yield "partitions differ: --set gives all of them one precision"
+
+
+def _precision_text(precision_ms: int | None) -> str:
+    if precision_ms is None:
+        return "no precision of its own: the broker's setting holds, by default each message at its time"
+    if precision_ms <= 1:
+        return "each message is delivered at its time"
+    width = width_text(precision_ms)
+    return f"messages are delivered together every {width}, each less than {width} before its time"
+
+
 def nothing_lines(answer: Any, where: str = "") -> Iterator[str]:
     """Nothing is known to wait; that nothing does is said only if all has been read."""
     reasons = answer["notRead"]

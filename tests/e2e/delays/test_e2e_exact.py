@@ -13,6 +13,7 @@ import pulsar
 import pytest
 from pulsar import ConsumerType
 
+from geminga.cli.admin.delayed_text import precision_lines
 from tests.e2e.admin_http import Admin, topic_path
 from tests.e2e.broker_process import ROOT, BrokerProcess, Endpoints
 from tests.e2e.waiting import eventually, now_ms, receive
@@ -167,3 +168,16 @@ def test_all_partitions_get_a_precision(admin: Admin, client: pulsar.Client, top
     assert [admin.get(precision_path(name)).json() for name in names] == [{"precisionMs": 700}] * 4
     assert admin.delete(precision_path(topic)).status == 204
     assert [admin.get(precision_path(name)).json() for name in names] == [{"precisionMs": None}] * 4
+    assert admin.post(precision_path(names[2]), {"precisionMs": 5}).status == 204
+    by_partition = {"0": None, "1": 5, "2": None}
+    differing = {"precisionMs": None, "byPartition": by_partition}
+    assert admin.get(precision_path(topic)).json() == differing
+    lines = list(precision_lines(differing))
+    assert (
+        lines[1]
+        == "partition 1: messages are delivered together every 5ms, each less than 5ms before its time"
+    )
+    assert [line.partition(":")[0] for line in lines] == [
+        *(f"partition {n}" for n in range(3)),
+        "partitions differ",
+    ]
