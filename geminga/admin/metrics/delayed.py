@@ -54,8 +54,8 @@ FAMILIES = (
     DelayedFamily(f"{_OWN}buckets_merged_total", "Buckets that were merged out of others", "counter"),
     DelayedFamily(
         f"{_OWN}buckets_lost_total",
-        "Buckets that could not be read any more, by how that was noticed: at a start, when part of one was "
-        "to be loaded, by a check that was asked for, or told by whoever broke it",
+        "Buckets that were missing or damaged, by how that was noticed: at a start, when part of one was to "
+        "be loaded, by a check that was asked for (verify), or told by the bookie",
         "counter",
     ),
     DelayedFamily(
@@ -150,11 +150,13 @@ def _of_life(buckets: BucketStatistics, labels: Labels) -> Iterator[Sample]:
 
 
 def _of_lateness(lateness: LatenessStatistics, labels: Labels) -> Iterator[Sample]:
-    bounds = [*map(str, lateness.bounds_ms), "+Inf"]
-    for bound, count in zip(bounds, accumulate(lateness.counts), strict=True):
-        yield Sample(f"{_LATENESS}_bucket", (*labels, ("le", bound)), count)
-    yield Sample(f"{_LATENESS}_sum", labels, lateness.total_ms)
-    yield Sample(f"{_LATENESS}_count", labels, sum(lateness.counts))
+    if any(lateness.counts):
+        # Half of all lines about a topic, which most have whose messages are yet to fall due.
+        bounds = [*map(str, lateness.bounds_ms), "+Inf"]
+        for bound, count in zip(bounds, accumulate(lateness.counts), strict=True):
+            yield Sample(f"{_LATENESS}_bucket", (*labels, ("le", bound)), count)
+        yield Sample(f"{_LATENESS}_sum", labels, lateness.total_ms)
+        yield Sample(f"{_LATENESS}_count", labels, sum(lateness.counts))
     yield Sample(f"{_OWN}early_total", labels, lateness.early)
 
 
