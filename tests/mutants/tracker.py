@@ -237,7 +237,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "reading-in-order-is-caught-up",
         "geminga/broker/dispatch/delaying.py",
-        "            if self._is_at_end:",
+        "            if self._found_nothing_new:",
         "            if True:",
         (
             "tests/broker/delays/test_reading_behind.py"

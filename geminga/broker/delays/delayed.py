@@ -322,6 +322,11 @@ class DelayedEntries:
         """What is to be read again when the index has room."""
         return self._left_out
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether `reached_end` has something to do once nothing is left to read."""
+        return self.tracker is not None and self.tracker.is_behind
+
     def due_ms(self, entry: Entry) -> int:
         """When an entry is due, 0 if it has no time: as it was sent, or as it was changed. Its metadata must
         be at hand.

@@ -38,7 +38,7 @@ class DelayingDispatcher(Dispatcher):
         self.delayed = around.delayed
         self._taken_ahead = NOWHERE
         """Up to here the index may have given entries that are yet to be passed by reading."""
-        self._is_at_end = False
+        self._found_nothing_new = False
         """Whether the last read of what is new found nothing."""
 
     def _look_ahead_left(self) -> int:
@@ -71,14 +71,14 @@ class DelayingDispatcher(Dispatcher):
 
     async def _send_new(self, count_max: int) -> bool:
         """False: there is nothing to read now, or reading is not allowed."""
-        self._is_at_end = False
+        self._found_nothing_new = False
         if not self._may_read():
             return False
         entries = await self.read_new(count_max)
         if entries is None:
             return True
         if not entries:
-            self._is_at_end = not self._is_backing_off()
+            self._found_nothing_new = not self._is_backing_off()
             return False
         if (batch := await self._hold_back(entries)) is not None:
             self.cursor.read_position = entries[-1].position.next()
@@ -182,7 +182,7 @@ class DelayingDispatcher(Dispatcher):
             return False
         window = self.delayed.next_again(self.cursor.read_position)
         if window is None:
-            if self._is_at_end:
+            if self._found_nothing_new:
                 self.delayed.reached_end()
             return False
         if not self.throttle.limits:

@@ -107,6 +107,7 @@ class SharedDispatcher(DelayingDispatcher):
             and not self.redelivery
             and not self._starts_over
             and self.delayed.is_complete
+            and not self.delayed.is_behind
             and not self.delayed.has_due()
         )
 

@@ -264,7 +264,7 @@ def test_a_stream_that_ran_past_the_end_is_sealed_whole() -> None:
     """What the end had was acknowledged, and is read once more with what lay before it."""
     sealed = Sealed()
     sealed.add(7, 0, 9)
-    sealed.index.leap()
+    sealed.index.leap((7, 20))
     sealed.add(7, 20, 24)
     sealed.view.pass_positions([Position(7, entry_id) for entry_id in range(20, 25)])
     for entry_id in range(10, 40):
