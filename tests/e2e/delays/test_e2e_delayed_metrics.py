@@ -137,8 +137,12 @@ def test_a_shared_index_is_the_topics(client: pulsar.Client, web: Admin, topic: 
     for name, labels in found:
         is_of_one = "subscription=" in labels and "lateness" not in name and "early" not in name
         assert not (is_of_one and name.startswith((f"{PREFIX}bucket", f"{PREFIX}loaded", "geminga_"))), name
-    stats = web.stats(topic)
-    assert stats["delayedMessageIndexSizeInBytes"] == found[f"{PREFIX}size_bytes", ""] > 0
+
+    def same() -> Any:
+        stats, size = web.stats(topic), metrics(web, topic)[f"{PREFIX}size_bytes", ""]
+        return stats if stats["delayedMessageIndexSizeInBytes"] == size > 0 else None
+
+    stats = eventually(same, what="the size is the same in both once all is sealed")
     shown = [stats, *stats["subscriptions"].values()]
     assert not any("bucketDelayedIndexStats" in part for part in shown), "as the real broker's JSON"
 
