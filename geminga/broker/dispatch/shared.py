@@ -79,6 +79,8 @@ class SharedDispatcher(DelayingDispatcher):
             else:
                 # By turns: neither holds the other up.
                 sent_new = await self._send_new(count)
+                if self._starts_over:
+                    continue
                 read_more = await self._read_once_more(count)
                 if not (sent_new or read_more) and (is_turn_of_due or not self._may_take_due()):
                     return

@@ -13,6 +13,7 @@ from geminga.clock import TrioClock
 from geminga.errors import StorageError
 from geminga.managed_ledger.chain.entry import Entry
 from geminga.position import Position
+from tests.broker.dispatch.test_dispatch_model import slow_down
 from tests.broker.dispatch_rig import Client, OpenRig, Rig, message
 
 
@@ -255,3 +256,29 @@ async def test_a_due_message_that_cannot_be_read_does_not_keep_the_task_awake(
         client.flow(10)
         await trio.sleep(2)
         assert client.payloads == [b"100", b"200", b"300"]
+
+
+async def test_consumers_that_take_the_place_of_others_during_a_read_get_each_message_once(
+    dispatch_rig: OpenRig, autojump_clock: object
+) -> None:
+    """While what the index has lost is to be read again: that is part of starting over."""
+    async with dispatch_rig() as rig:
+        subscription = await rig.subscription()
+        before = rig.join(subscription, SHARED, "before")
+        due_ms = rig.now_ms() + 100
+        delayed = await rig.publish(*(message(b"%d" % n, deliver_at_ms=due_ms) for n in range(3)))
+        await rig.settle()
+        before.consumer.permits = 0
+        await trio.sleep(0.2)
+        assert before.positions == []
+        [last] = await rig.publish(message(b"3"))
+        slow_down(rig, 20)
+        assert subscription.delayed.tracker is not None
+        subscription.delayed.tracker.pass_positions(delayed)
+        subscription.delayed.read_again(delayed[0].ledger_id, delayed[0].ledger_id)
+        before.flow(1)
+        await trio.sleep(0.01)
+        before.leave()
+        after = rig.join(subscription, SHARED, "after")
+        await trio.sleep(1)
+        assert sorted(after.positions) == [*delayed, last]
