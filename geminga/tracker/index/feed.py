@@ -281,11 +281,12 @@ class Feed:
 
     def leap(self, code: int) -> None:
         """A stream goes on from this position; what lies before it comes beside that."""
-        below = [tail for tail in self.tails if tail.last_code < code]
-        if below and below[-1].first_code == NO_CODE:
-            self.tails[len(below) - 1] = self._tail(code - 1)
+        # One of those below may have come past an end that is empty yet.
+        below = [place for place, tail in enumerate(self.tails) if tail.last_code < code]
+        if below and self.tails[below[-1]].first_code == NO_CODE:
+            self.tails[below[-1]] = self._tail(code - 1)
         elif len(self.tails) < TAILS_MAX:
-            self.tails.insert(len(below), self._tail(code - 1))
+            self.tails.insert(below[-1] + 1 if below else 0, self._tail(code - 1))
         self.turn_away()
 
     def caught_up(self) -> None:

@@ -275,3 +275,17 @@ def test_a_stream_that_ran_past_the_end_is_sealed_whole() -> None:
     sealed.seal()
     assert sealed.ranges() == [((7, 0), (7, 39), 40)]
     assert sealed.in_memory() == 0
+
+
+def test_a_leap_over_an_end_that_was_overtaken_keeps_what_overtook_it() -> None:
+    """The end is empty yet, and what was read beside it has come further than where it was to begin."""
+    sealed = Sealed()
+    sealed.add(7, 0, 9)
+    sealed.index.leap((7, 20))
+    for entry_id in range(10, 30):
+        assert sealed.view.add(Position(7, entry_id), due_ms(7, entry_id))
+    sealed.index.leap((7, 25))
+    assert sealed.in_memory() == len(sealed.view) == 30
+    sealed.index.freeze()
+    sealed.seal()
+    assert sealed.ranges() == [((7, 0), (7, 29), 30)]
