@@ -274,4 +274,15 @@ MUTANTS = (
         ),
         "a subscription's precision after a restart",
     ),
+    Mutant(
+        "reading-again-before-starting-over",
+        "geminga/broker/dispatch/shared.py",
+        "                if self._starts_over:\n                    continue\n",
+        "",
+        (
+            "tests/broker/dispatch/test_delaying.py"
+            "::test_consumers_that_take_the_place_of_others_during_a_read_get_each_message_once",
+        ),
+        "that consumers who take the place of others during a read get nothing twice",
+    ),
 )

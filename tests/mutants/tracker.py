@@ -216,6 +216,17 @@ MUTANTS: tuple[Mutant, ...] = (
         "that another subscription gets what is read again after the first one got it early",
     ),
     Mutant(
+        "a-leap-counts-what-is-below",
+        "geminga/tracker/index/feed.py",
+        "            self.tails[below[-1]] = self._tail(code - 1)",
+        "            self.tails[len(below) - 1] = self._tail(code - 1)",
+        (
+            "tests/tracker/index/test_tails.py"
+            "::test_a_leap_over_an_end_that_was_overtaken_keeps_what_overtook_it",
+        ),
+        "that a leap drops no rows where a stream has come past the end of the topic",
+    ),
+    Mutant(
         "absorbed-without-its-end",
         "geminga/tracker/index/part.py",
         "        self._floor_code = max(self._floor_code, other.last_code)\n",

@@ -308,6 +308,17 @@ class AgainstDictionaries(RuleBasedStateMachine):
     def freeze(self) -> None:
         self.index.freeze()
 
+    @precondition(lambda self: self.durable)
+    @rule(ledger_id=st.integers(1, LEDGERS), entry_id=st.integers(0, ENTRIES))
+    def leap(self, ledger_id: int, entry_id: int) -> None:
+        self.index.leap(min((ledger_id, entry_id), (self.ledger_id, self.next_entry)))
+
+    @precondition(lambda self: self.durable)
+    @rule()
+    def catch_up(self) -> None:
+        self.index.caught_up()
+        assert not self.index.is_behind
+
     def store(self, start: int, end: int, rows: Rows) -> StoredBucket:
         encoded = encode_bucket(start, end, rows, 300, 7)
         directory = decode_directory(encoded.directory)
