@@ -80,7 +80,7 @@ def test_buckets_of_the_shared_index_are_on_the_page(
         producer.send_async(b"%d" % number, lambda *_: None, deliver_after=timedelta(days=1 + number))
     producer.flush()
     path = f"/geminga/delayed/{topic_path(topic)}/subscription/s"
-    eventually(lambda: len(web.get(f"{path}/buckets").json()) >= 3)
+    eventually(lambda: web.get(path).json()["buckets"] >= 3)
     found = samples(scrape(process)[0])
     summary = web.get(path).json()
     assert summary["isShared"]
@@ -89,7 +89,7 @@ def test_buckets_of_the_shared_index_are_on_the_page(
     assert (f"{PREFIX}loaded", topic) in found
     assert found[f"{PREFIX}bucket_op_count", topic] >= 3
     # All of them with their segments, though the answer is drawn piece by piece.
-    shown = web.get(f"{path}/buckets").json()
+    shown = [bucket for bucket in web.get(f"{path}/buckets").json() if bucket["ledgerId"] is not None]
     assert all(sum(s["messages"] for s in bucket["segments"]) >= bucket["messages"] > 0 for bucket in shown)
     command = [sys.executable, "-m", "geminga", "delayed", "histogram", topic, "-s", "s"]
     drawn = subprocess.run(
