@@ -36,6 +36,8 @@ class TopicLife:
         self._failed: GemingaError | None = None
         self._progress = trio.Event()
         self._letting_go: Callable[[], None] | None = None
+        self._seen_ms: dict[int, int] = {}
+        """When each ledger was there first: time passes between two steps of a script only."""
 
     @property
     def ledger(self) -> ManagedLedger:
@@ -67,6 +69,7 @@ class TopicLife:
         truth.exists = "yes"
         ledger.listener = self
         await verify(self)
+        self._note_ledgers()
         ledger.run_in(self._nursery)
         return ledger
 
@@ -120,6 +123,7 @@ class TopicLife:
             await self._progress.wait()
         if self._failed is not None:
             raise self._failed
+        self._note_ledgers()
         return list(self.truth.receipts)[before:]
 
     # -- consuming ----------------------------------------------------------------------------------------
@@ -187,6 +191,7 @@ class TopicLife:
     def _note_what_may_go(self, *, retains: bool = True) -> None:
         """By the rules of retention, of what no subscription needs: from the oldest on."""
         settings, now_ms = self.ledger.settings, self.world.clock.ms
+        self._note_ledgers()
         left_bytes = self.ledger.total_size_bytes
         for info in self.ledger.ledgers:
             left_bytes -= info.size_bytes
@@ -194,17 +199,24 @@ class TopicLife:
             time_ms, size_bytes = settings.retention_time_ms, settings.retention_size_bytes
             is_held = time_ms < 0 or age_ms <= time_ms if time_ms else False
             fits = size_bytes < 0 or left_bytes < size_bytes
-            if not info.closed_ms and self.ledger.entries_in(info.ledger_id) < settings.ledger_entries_max:
+            is_old = now_ms - self._seen_ms[info.ledger_id] >= settings.rollover_max_ms
+            is_full = self.ledger.entries_in(info.ledger_id) >= settings.ledger_entries_max
+            if not (info.closed_ms or is_full or is_old):
                 return  # still written, and not about to be left
             if not self.truth.is_consumed(info.ledger_id) or (retains and is_held and fits):
                 return
             self.truth.may_go.add(info.ledger_id)
+
+    def _note_ledgers(self) -> None:
+        for info in self.ledger.ledgers:
+            self._seen_ms.setdefault(info.ledger_id, self.world.clock.ms)
 
     async def trim(self) -> int:
         self._note_what_may_go()
         self._letting_go = self._note_what_may_go
         dropped = await self.ledger.trim()
         self._letting_go = None
+        self._note_ledgers()
         self._check_not_fenced()
         return dropped
 
@@ -217,6 +229,7 @@ class TopicLife:
             await self.persist(name)
         self._note_what_may_go(retains=False)
         await self.ledger.trim(retains=False)
+        self._note_ledgers()
         self._check_not_fenced()
 
     def _check_not_fenced(self) -> None:

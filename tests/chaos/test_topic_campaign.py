@@ -35,6 +35,12 @@ def test_no_promise_is_broken_in_this_slice() -> None:
     assert tally.faults > 40
 
 
+@pytest.mark.usefixtures("silent")
+def test_a_ledger_that_is_left_for_its_age_may_go() -> None:
+    """In this life it is as old as a ledger may be when the topic is truncated."""
+    assert run_cases(run_case, ["random:7000000838"], nested_max=2).cases == 1
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_each_script_does_what_it_is_for_and_leaves_nothing(script: str) -> None:
     """Without a fault, but for the check's own crash."""
