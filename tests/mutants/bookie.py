@@ -30,7 +30,7 @@ MUTANTS: tuple[Mutant, ...] = (
         " or len(self.queue) >= SPACED_ENTRIES_MAX",
         "",
         (TURNS + "test_many_entries_are_worth_a_group",),
-        "groups at full speed would be a millisecond apart",
+        "groups at full speed would be two milliseconds apart",
     ),
     Mutant(
         "recovery-journal-ids-above-the-earliest-mark",

@@ -85,7 +85,7 @@ class BookieSettings:
     """How long the first entry of a journal group may wait for others (`journalMaxGroupWaitMSec`). 0: what
     came during one sync is the next group, and an entry that comes alone is written at once.
     """
-    journal_spacing_s: float = 0.001
+    journal_spacing_s: float = 0.002
     """Groups of few entries begin so far apart while no publisher waits for one of them, and no
     `journal_group_wait_s` is set."""
 

@@ -100,7 +100,8 @@ class SharedDispatcher(DelayingDispatcher):
         return True
 
     def _may_take_due(self) -> bool:
-        return self.delayed.has_due() and not self._pace.is_pause(self.around.clock.now_ms())
+        """Within the pause nothing is asked of the index: each answer would take a few messages out of it."""
+        return not self._pace.is_pause(self.around.clock.now_ms()) and self.delayed.has_due()
 
     def _is_at_end(self) -> bool:
         """Whether another pass would find nothing: all is read, and nothing is due or to be sent again."""
@@ -110,7 +111,7 @@ class SharedDispatcher(DelayingDispatcher):
             and not self._starts_over
             and self.delayed.is_complete
             and not self.delayed.is_behind
-            and not self.delayed.has_due()
+            and not self._may_take_due()
         )
 
     def _entries_wanted(self) -> int:
@@ -280,8 +281,9 @@ class SharedDispatcher(DelayingDispatcher):
         tracker = self.delayed.tracker
         if tracker is None or self._is_backing_off() or not self._takes_due():
             return None
-        due_ms = tracker.next_due_ms()
-        return None if due_ms is None else self._pace.not_before(due_ms, self.around.clock.now_ms())
+        resumes_ms = self._pace.resumes_ms(self.around.clock.now_ms())
+        due_ms = tracker.next_due_ms(resumes_ms)
+        return None if due_ms is None else max(due_ms, resumes_ms)
 
     def _takes_due(self) -> bool:
         """Whether a round would take what is due out of the tracker."""

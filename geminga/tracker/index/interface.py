@@ -92,8 +92,9 @@ class DelayedDeliveryTracker(Protocol):
         """How late what was given out was, since this tracker was opened."""
         ...
 
-    def next_due_ms(self) -> int | None:
-        """When to ask again, in message time; None if nothing is tracked that time alone makes due.
+    def next_due_ms(self, not_before_ms: int = 0) -> int | None:
+        """When to ask again, in message time; None if nothing is tracked that time alone makes due. It may be
+        `not_before_ms` if a row seems to be due by then: it is not brought out to be looked at, alone.
 
         Computed from what is tracked at each call, so there is no armed timer to go stale. After now unless
         something is due: a dispatcher that cannot take that yet (no permits) must wait for permits, not for

@@ -244,20 +244,27 @@ class View:
         lateness = self.due.lateness
         return LatenessCounts(LATENESS_BOUNDS_MS, tuple(lateness.counts), lateness.early, lateness.total_ms)
 
-    def next_due_ms(self) -> int | None:
+    def next_due_ms(self, not_before_ms: int = 0) -> int | None:
         if not len(self):
             return None
         now_ms = self._now_ms()
         if self.due.behind.count:
             return now_ms
+        if now_ms < not_before_ms and self._precision is None and self._earliest_ms() <= not_before_ms:
+            return not_before_ms
         if self._has_row(self.limit_ms()):
             return now_ms if self._precision is not None else self.due.next_ms()
-        earliest_ms = self.index.earliest_ms()
-        if self.due.unread:
-            earliest_ms = min(earliest_ms, self.due.next_ms(), self.due.later_ms())
+        earliest_ms = self._earliest_ms()
         if earliest_ms >= NEVER_MS:
             return None
         return earliest_ms if self._precision is None else self._precision.wake_ms(earliest_ms)
+
+    def _earliest_ms(self) -> int:
+        """The earliest kept time of what is at hand, dead or alive; later than all times if there is none."""
+        earliest_ms = self.index.earliest_ms()
+        if self.due.unread:
+            earliest_ms = min(earliest_ms, self.due.next_ms(), self.due.later_ms())
+        return earliest_ms
 
     def should_pause(self) -> bool:
         return self._fixed.is_full(len(self)) and not self.has_due()

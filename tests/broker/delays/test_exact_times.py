@@ -161,8 +161,9 @@ async def test_a_consumer_with_one_permit_does_not_wait_for_the_pace(
 
 def test_the_pace() -> None:
     pace = DuePace()
-    assert (pace.is_pause(0), pace.not_before(7, 0)) == (False, 7)
+    assert (pace.is_pause(0), pace.resumes_ms(0)) == (False, 0)
     pace.drained(1000)
-    assert [pace.is_pause(ms) for ms in (999, 1000, 1009, 1010)] == [False, True, True, False]
-    assert [pace.not_before(due_ms, 1003) for due_ms in (1004, 1010, 1500)] == [1010, 1010, 1500]
-    assert pace.not_before(990, 980) == 990, "a wall clock may step back"
+    end_ms = 1000 + DUE_PAUSE_MS
+    assert [pace.is_pause(ms) for ms in (999, 1000, end_ms - 1, end_ms)] == [False, True, True, False]
+    assert [pace.resumes_ms(ms) for ms in (1000, 1003, end_ms, 2000)] == [end_ms, end_ms, end_ms, 2000]
+    assert pace.resumes_ms(980) == 980, "a wall clock may step back"
