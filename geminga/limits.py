@@ -51,6 +51,8 @@ NAME_BYTES_MAX = 8 * KIB
 DUE_MS_MAX = 253_402_300_799_999
 """The latest due time that a message can be given by hand: the end of the year 9999, as the calendars of
 Python and of most else end there. A producer may have sent a later one."""
+PRECISION_MAX_MS = 86_400_000
+"""The widest that a subscription may ask for: a day."""
 
 assert OUTBOX_BYTES_LOW < OUTBOX_BYTES_HIGH
 assert FRAME_BYTES_MAX < 2**31

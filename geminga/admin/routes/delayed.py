@@ -24,7 +24,7 @@ from geminga.admin.view.delayed import DelayedView
 from geminga.broker.operator.delayed_statistics import BucketInfo, SegmentInfo
 from geminga.broker.operator.delayed_verify import VerifiedBucket
 from geminga.chaos.bucket_damage import Damage
-from geminga.limits import DUE_MS_MAX
+from geminga.limits import DUE_MS_MAX, PRECISION_MAX_MS
 from geminga.position import Position
 
 TOPIC_ROOT = "/geminga/delayed/persistent/{tenant}/{namespace}/{topic}"
@@ -33,7 +33,6 @@ PAGE_MAX = 1000
 WIDTH_MS = 60_000
 NUMBER_MAX = 2**63 - 1
 POSITIONS_MAX = 10_000
-PRECISION_MAX_MS = 86_400_000
 NO_BUCKETS = (
     "there are no buckets on disk: "
     "one is written when delayedDeliveryMinIndexCountPerBucket messages wait (default: 50000)"

@@ -30,6 +30,8 @@ class DelayedPrecision(msgspec.Struct, rename="camel", kw_only=True, omit_defaul
     precision_ms: int | None
     """None: nothing, or not the same."""
     by_partition: dict[str, int | None] | None = None
+    holds_back: bool
+    """Whether its consumers' type lets it: that of Exclusive and Failover ones does not."""
 
 
 class DelayedSummary(msgspec.Struct, rename="camel", kw_only=True):

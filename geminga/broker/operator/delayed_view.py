@@ -313,10 +313,11 @@ class DelayedOperator:
     async def precision(self, topic: TopicName, subscription: str) -> DelayedPrecision:
         found = await self._each(topic, subscription)
         each = {looked.partition: precision_ms_of(looked.subscription.delayed) for looked in found}
-        if len(set(each.values())) == 1:
-            return DelayedPrecision(precision_ms=each[found[0].partition])
+        is_one = len(set(each.values())) == 1
         return DelayedPrecision(
-            precision_ms=None, by_partition={str(partition): ms for partition, ms in each.items()}
+            precision_ms=each[found[0].partition] if is_one else None,
+            by_partition=None if is_one else {str(partition): ms for partition, ms in each.items()},
+            holds_back=any(holds_back(looked.subscription) for looked in found),
         )
 
     async def set_precision(self, topic: TopicName, subscription: str, precision_ms: int | None) -> None:

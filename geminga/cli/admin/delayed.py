@@ -23,12 +23,13 @@ from geminga.cli.admin.delayed_text import (
     precision_lines,
     summary_lines,
     time_text,
+    width_text,
 )
 from geminga.cli.arguments.options import duration_ms, positive
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 from geminga.clock import RealClock
 from geminga.errors import InvalidName
-from geminga.limits import DUE_MS_MAX
+from geminga.limits import DUE_MS_MAX, PRECISION_MAX_MS
 from geminga.names import TopicName
 
 SECONDS_MAX = 30
@@ -236,6 +237,8 @@ def _precision(flags: argparse.Namespace) -> int:
     if flags.unset:
         _ask(flags, "/precision", method="DELETE")
     elif flags.precision_ms is not None:
+        if flags.precision_ms > PRECISION_MAX_MS:
+            raise Refused(f"--set: the widest precision is {width_text(PRECISION_MAX_MS)}")
         _ask(flags, "/precision", {"precisionMs": flags.precision_ms})
 
     return _print(flags, _ask(flags, "/precision"), _lines(precision_lines))

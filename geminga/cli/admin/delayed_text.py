@@ -68,10 +68,12 @@ def list_lines(answer: Any, start: str) -> Iterator[str]:
 def precision_lines(answer: Any) -> Iterator[str]:
     if (by_partition := answer.get("byPartition")) is None:
         yield _precision_text(answer["precisionMs"])
-        return
-    for partition, precision_ms in by_partition.items():
-        yield f"partition {partition}: {_precision_text(precision_ms)}"
-    yield "partitions differ: --set gives all of them one precision"
+    else:
+        for partition, precision_ms in by_partition.items():
+            yield f"partition {partition}: {_precision_text(precision_ms)}"
+        yield "partitions differ: --set gives all of them one precision"
+    if not answer["holdsBack"]:
+        yield f"without effect now: {AT_ONCE}"
 
 
 def _precision_text(precision_ms: int | None) -> str:
@@ -152,7 +154,7 @@ def bucket_lines(parts: Sequence[Any], *, keeps_buckets: bool, holds_back: bool)
         yield AT_ONCE
     elif not keeps_buckets:
         yield "the index is in memory, without buckets (see docs/delayed-delivery.md)"
-    elif not unread and all(part["ledgerId"] is None for part in parts):
+    elif not unread and {part["state"] for part in parts} <= {"growing", "memory"}:
         yield NO_BUCKET
 
 

@@ -84,7 +84,7 @@ def _summary(buckets: list[dict[str, Any]], subscription: str | None) -> str:
     )
     again = {bucket["topic"] for bucket in buckets if bucket["then"] == "being-read-again"}
     if not again:
-        return text
+        return f"{text}; messages of buckets that were lost before are counted by 'geminga delayed summary'"
     name = "SUBSCRIPTION" if subscription is None else shlex.quote(subscription)
     lines = [f"geminga delayed buckets {topic} -s {name}" for topic in sorted(again)]
     return f"{text}; to see them rebuilt:\n  " + "\n  ".join(lines)

@@ -51,5 +51,7 @@ def test_days_are_in_the_rows_where_there_are_several() -> None:
 
 
 def test_why_there_is_no_bucket() -> None:
-    assert lines_of()[-1] == NO_BUCKET
+    growing = part(NOON_MS, NOON_MS) | {"state": "growing", "ledgerId": None, "segments": []}
+    assert lines_of()[-1] == lines_of(growing)[-1] == NO_BUCKET
+    assert lines_of(growing | {"state": "due"})[-1] == "messages that wait: 50000", "they were in one"
     assert lines_of(holds_back=False)[-1] == AT_ONCE

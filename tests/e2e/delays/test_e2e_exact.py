@@ -13,7 +13,7 @@ import pulsar
 import pytest
 from pulsar import ConsumerType
 
-from geminga.cli.admin.delayed_text import precision_lines
+from geminga.cli.admin.delayed_text import AT_ONCE, precision_lines
 from tests.e2e.admin_http import Admin, topic_path
 from tests.e2e.broker_process import ROOT, BrokerProcess, Endpoints
 from tests.e2e.waiting import eventually, now_ms, receive
@@ -133,15 +133,19 @@ def test_a_precision_is_a_subscriptions_own_and_survives_a_kill(
         assert min(exact.values()) >= 0
         assert min(early.values()) > -1000
         assert max(early.values()) < min(exact.values()), "a batch before any is due"
-        assert web.get(precision_path(topic)).json() == {"precisionMs": 1000}
-        assert web.get(precision_path(topic, "exact")).json() == {"precisionMs": None}
+        assert web.get(precision_path(topic)).json() == {"precisionMs": 1000, "holdsBack": True}
+        assert web.get(precision_path(topic, "exact")).json() == {"precisionMs": None, "holdsBack": True}
         stats: dict[str, Any] = web.get(f"/admin/v2/{topic_path(topic)}/stats").json()
         assert "subscriptionProperties" in stats["subscriptions"]["early"]
         assert stats["subscriptions"]["early"]["subscriptionProperties"] == {}
         assert web.put(f"/admin/v2/{topic_path(topic)}/unload").status == 204
-        assert web.get(precision_path(topic)).json() == {"precisionMs": 1000}
+        assert web.get(precision_path(topic)).json() == {"precisionMs": 1000, "holdsBack": True}
         assert "no precision" in geminga(process, topic, "--unset")
-        assert web.get(precision_path(topic)).json() == {"precisionMs": None}
+        assert web.get(precision_path(topic)).json() == {"precisionMs": None, "holdsBack": True}
+        assert "the widest precision is 1d" in geminga(process, topic, "--set", "2d", code=1)
+        client.close()
+        make_client(process.endpoints.service_url).subscribe(topic, "early", ConsumerType.Exclusive)
+        assert geminga(process, topic, "--set", "1s").splitlines()[-1] == f"without effect now: {AT_ONCE}"
 
 
 def test_a_precision_that_cannot_be_is_refused(admin: Admin, client: pulsar.Client, topic: str) -> None:
@@ -151,7 +155,7 @@ def test_a_precision_that_cannot_be_is_refused(admin: Admin, client: pulsar.Clie
         assert (answer.status, "precisionMs" in answer.text) == (400, True)
     assert admin.post(precision_path(topic), {}).status == 400
     assert admin.get(precision_path(topic, "nobody")).status == 404
-    assert admin.get(precision_path(topic)).json() == {"precisionMs": None}
+    assert admin.get(precision_path(topic)).json() == {"precisionMs": None, "holdsBack": True}
     reader = client.create_reader(topic, pulsar.MessageId.latest)
     stats = admin.get(f"/admin/v2/{topic_path(topic)}/stats").json()
     [name] = [name for name in stats["subscriptions"] if name != "early"]
@@ -165,12 +169,16 @@ def test_all_partitions_get_a_precision(admin: Admin, client: pulsar.Client, top
     client.subscribe(topic, "early", ConsumerType.Shared)
     assert admin.post(precision_path(topic), {"precisionMs": 700}).status == 204
     names = [topic, *(f"{topic}-partition-{number}" for number in range(3))]
-    assert [admin.get(precision_path(name)).json() for name in names] == [{"precisionMs": 700}] * 4
+    assert [admin.get(precision_path(name)).json() for name in names] == [
+        {"precisionMs": 700, "holdsBack": True}
+    ] * 4
     assert admin.delete(precision_path(topic)).status == 204
-    assert [admin.get(precision_path(name)).json() for name in names] == [{"precisionMs": None}] * 4
+    assert [admin.get(precision_path(name)).json() for name in names] == [
+        {"precisionMs": None, "holdsBack": True}
+    ] * 4
     assert admin.post(precision_path(names[2]), {"precisionMs": 5}).status == 204
     by_partition = {"0": None, "1": 5, "2": None}
-    differing = {"precisionMs": None, "byPartition": by_partition}
+    differing = {"precisionMs": None, "byPartition": by_partition, "holdsBack": True}
     assert admin.get(precision_path(topic)).json() == differing
     lines = list(precision_lines(differing))
     assert (
