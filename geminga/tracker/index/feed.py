@@ -56,6 +56,7 @@ class Feed:
         "_is_shared",
         "_ledger_id",
         "_limit_code",
+        "_limit_entry",
         "_members",
         "_on_frozen",
         "_part",
@@ -99,7 +100,7 @@ class Feed:
         self._part = self.shared
         self._is_shared = True
         self._ledger_id = -1
-        self._limit_code = NO_CODE
+        self._limit_code = self._limit_entry = NO_CODE
         self._room = 0
 
     # -- adding ----------------------------------------------------------------------------------------------
@@ -149,8 +150,7 @@ class Feed:
             code = ledger_id << ENTRY_BITS | entry_ids[0]
             if ledger_id != self._ledger_id or not (self._is_shared or self._goes_on(code)):
                 self._turn_to(ledger_id, code)
-        runs_into_next = self._first_code + entry_ids[-1] >= self._limit_code
-        if runs_into_next or not members.add_entries(entry_ids):
+        if entry_ids[-1] >= self._limit_entry or not members.add_entries(entry_ids):
             members.stop_run()
             for entry_id, at_ms in zip(entry_ids, deliver_at_ms, strict=True):
                 self.add(ledger_id, entry_id, at_ms)
@@ -188,6 +188,7 @@ class Feed:
         self._first_code = ledger_id << ENTRY_BITS
         self._ledger_id = ledger_id
         self._limit_code = self._end_of(part, code)
+        self._limit_entry = self._limit_code - self._first_code
         self._is_shared = part is self.shared and self._limit_code == NO_CODE
         self._room = self._room_of(part)
 

@@ -237,8 +237,7 @@ class View:
         return _column(np.concatenate(parts))
 
     def given_out(self) -> None:
-        if self.due.given_ms:
-            self.due.count_lateness(self._now_ms() - self.index.rules.middle_ms)
+        self.due.count_lateness(self._now_ms() - self.index.rules.middle_ms)
 
     def lateness(self) -> LatenessCounts:
         lateness = self.due.lateness

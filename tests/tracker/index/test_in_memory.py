@@ -328,7 +328,7 @@ def test_memory_is_counted_in_bytes_of_the_columns() -> None:
     tracker = in_memory_tracker(HandClock(), tick_ms=1024)
     add_all(tracker, ((n, 10_000 + 7919 * n % 400_000) for n in range(49_999)))
     open_bytes = tracker.memory_bytes()
-    assert 4 * 49_999 <= open_bytes < 4.5 * 49_999, "a time for each, as the entries follow each other"
+    assert 8 * 49_999 <= open_bytes < 8.5 * 49_999, "a time for each, as the entries follow each other"
     add_all(tracker, [(49_999, 10_000)])
     assert tracker.memory_bytes() < 2.6 * 50_000, "steps of two bytes from one entry to the next"
 

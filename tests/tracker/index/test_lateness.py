@@ -87,9 +87,24 @@ def test_times_that_are_kept_less_exactly_count_as_their_middle(strict: bool, lo
 
 def test_what_nothing_is_heard_of_is_counted_before_it_grows() -> None:
     view, clock = opened(strict=True, exact=True)
-    for entry_id in range(GIVEN_COLUMNS_MAX + 2):
+    for entry_id in range(GIVEN_COLUMNS_MAX + 3):
         view.add(Position(1, entry_id), clock.ms + 1)
         clock.ms += 2
         assert len(view.take_due(1)) == 1
     assert sum(view.lateness().counts) > GIVEN_COLUMNS_MAX
     assert len(view.due.given_ms) <= GIVEN_COLUMNS_MAX
+
+
+def test_reads_of_following_rows_are_counted_together() -> None:
+    view, clock = opened(strict=True, exact=True)
+    for entry_id in range(500):
+        view.add(Position(1, entry_id), clock.ms + 1)
+    clock.ms += 8
+    for _ in range(4):
+        view.take_due(100)
+    assert not view.due.given_ms
+    view.given_out()
+    clock.ms += 10
+    assert len(view.take_due(200)) == 100
+    view.given_out()
+    assert (view.lateness().counts[3], view.lateness().counts[4]) == (400, 100)

@@ -7,7 +7,9 @@ import random
 import numpy as np
 import pytest
 
-from geminga.tracker.index.open_column import HOT_ROWS_MAX, NEVER_MS, OpenColumn, narrow
+from geminga.tracker.index.open_column import HOT_BYTES_MAX, NEVER_MS, ROOM_ROWS_MIN, OpenColumn, narrow
+
+ROWS = 150_000
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -40,7 +42,7 @@ def test_rows_are_the_same_once_they_are_narrowed(spread_ms: int, step: int) -> 
     """Singly and in batches, through several blocks; spans that go on over the end of a block begin anew."""
     chance, column = random.Random(1), OpenColumn()
     start_ms, ledger_code = 1_700_000_000_000, 7 << 32
-    entries, times_ms = list(range(0, 3 * HOT_ROWS_MAX * step, step)), list[int]()
+    entries, times_ms = list(range(0, ROWS * step, step)), list[int]()
     at = 0
     while at < len(entries):
         count = min(chance.choice([1, 1, 5, 100]), len(entries) - at)
@@ -52,8 +54,7 @@ def test_rows_are_the_same_once_they_are_narrowed(spread_ms: int, step: int) -> 
             column.add_many(ledger_code, ids, part, min(part), continued=False)
         times_ms += part
         at += count
-        if column.room <= 0:
-            column.settle()
+        column.settle()
         assert column.last_code() == ledger_code + ids[-1]
         if chance.random() < 0.01:
             assert (len(column), column.earliest_ms) == (at, min(times_ms))
@@ -73,10 +74,21 @@ def test_numbers_are_kept_at_the_edge_of_each_width(bits: int) -> None:
 def test_a_time_within_a_day_takes_four_bytes_however_the_positions_lie() -> None:
     for step, bytes_max in ((1, 4.1), (2, 6.1)):
         column = OpenColumn()
-        for number in range(5 * HOT_ROWS_MAX):
-            if column.room == HOT_ROWS_MAX or step > 1:
+        for number in range(ROWS):
+            if step > 1 or not column.times_ms:
                 column.begin_span(number * step)
             column.append_time(1_700_000_000_000 + number * 7919 % 86_400_000)
-            if column.room <= 0:
+            if number % ROOM_ROWS_MIN == 0:
                 column.settle()
-        assert column.memory_bytes() < bytes_max * 5 * HOT_ROWS_MAX
+        assert column.memory_bytes() < bytes_max * ROWS + 1.25 * HOT_BYTES_MAX
+
+
+def test_as_many_consecutive_rows_as_a_bucket_has_are_not_narrowed() -> None:
+    column, rows = OpenColumn(), 0
+    while rows < 50_000:
+        count = min(column.room, 50_000 - rows)
+        column.add_many(7 << 32, range(rows, rows + count), [5] * count, 5, continued=rows > 0)
+        rows += count
+        column.settle()
+    assert len(column.times_ms) == 50_000
+    assert column.room == ROOM_ROWS_MIN
