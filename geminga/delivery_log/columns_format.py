@@ -33,7 +33,9 @@ COLUMNS: Final = (
     "deliver_at_ms",
     "publish_time_ms",
     "sequence_id",
+    "early_ms",
 )
+COLUMNS_OF_VERSION_1: Final = COLUMNS[:13]
 TABLES: Final = ("topic", "subscription", "client")
 ABSENT: Final[Mapping[str, int]] = {
     "topic": -1,

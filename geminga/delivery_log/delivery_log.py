@@ -24,6 +24,7 @@ from geminga.delivery_log.notes import (
     MISSED,
     OPENED,
     PUBLISHED,
+    DueTimes,
     Event,
     SubscriptionNotes,
 )
@@ -109,17 +110,17 @@ class DeliveryLog:
         self.note_all(
             (
                 PUBLISHED, now_ms, topic, None, context[0].name, ledger_id, entry_id, -1,
-                context[6][0], 0, context[6][1], context[6][2], context[1],
+                context[6][0], 0, context[6][1], context[6][2], context[1], 0,
             )
             for entry_id, context in enumerate(contexts, first_entry_id)
         )  # fmt: skip
 
     def duplicate(self, topic: str, producer: str, sequence_id: int, messages: int) -> None:
         now_ms = self.now_ms()
-        self.note((DUPLICATE, now_ms, topic, None, producer, 0, 0, -1, messages, 0, 0, 0, sequence_id))
+        self.note((DUPLICATE, now_ms, topic, None, producer, 0, 0, -1, messages, 0, 0, 0, sequence_id, 0))
 
-    def subscription(self, topic: str, name: str) -> SubscriptionNotes:
-        return SubscriptionNotes(self.note_all, self.now_ms, topic, name)
+    def subscription(self, topic: str, name: str, due_times: DueTimes) -> SubscriptionNotes:
+        return SubscriptionNotes(self.note_all, self.now_ms, topic, name, due_times)
 
     # -- writing ---------------------------------------------------------------------------------------------
 
@@ -128,7 +129,7 @@ class DeliveryLog:
         directory cannot be used.
         """
         await self._disk.run(self._begin_file, self.now_ms())
-        self.note((OPENED, self.now_ms(), None, None, None, 0, 0, -1, 0, 0, 0, 0, -1))
+        self.note((OPENED, self.now_ms(), None, None, None, 0, 0, -1, 0, 0, 0, 0, -1, 0))
         task_status.started()
         while not (self._closing and not self._events):
             if not self._closing:
@@ -143,7 +144,7 @@ class DeliveryLog:
     async def close(self) -> None:
         """Write what is left; it says that nothing is missing. Returns when that is done, or in a while."""
         if not self._closing:
-            self.note((CLOSED, self.now_ms(), None, None, None, 0, 0, -1, 0, 0, 0, 0, -1))
+            self.note((CLOSED, self.now_ms(), None, None, None, 0, 0, -1, 0, 0, 0, 0, -1, 0))
             self._closing = True
             self._wake.set()
         with trio.move_on_after(CLOSE_SECONDS):
@@ -173,7 +174,7 @@ class DeliveryLog:
         missed, self._missed = self._missed, 0
         count = missed + len(events)
         if missed:
-            events.append((MISSED, events[-1][1], None, None, None, 0, 0, -1, missed, 0, 0, 0, -1))
+            events.append((MISSED, events[-1][1], None, None, None, 0, 0, -1, missed, 0, 0, 0, -1, 0))
         return events, count
 
     def _failed(self, count: int, error: StorageError) -> None:

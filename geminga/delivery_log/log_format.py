@@ -2,12 +2,13 @@
 `docs/formats/delivery-log.md` is the page for people.
 
     file    := file head (64 bytes) | segment*
-    segment := head (40 bytes) | table * 3 | column * 13
+    segment := head (40 bytes) | table * 3 | column * 14
     table   := strings u32 | (size u16 | UTF-8) * strings
     column  := form u8 | width u8 | least i64 | code (width bytes, unsigned) * events
 
 All integers are little-endian. A segment stands by itself: it has the names that its events need, so files
-can be cut between segments and read in any order. Reading and writing need numpy; nothing here does I/O.
+can be cut between segments and read in any order. Version 1 had 13 columns: it is read, and not written.
+Reading and writing need numpy; nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from fastcrc.crc32 import iscsi as crc32c
 from geminga.delivery_log.columns_format import (
     ABSENT,
     COLUMNS,
+    COLUMNS_OF_VERSION_1,
     DTYPES,
     NAME_BYTES_MAX,
     TABLES,
@@ -38,12 +40,16 @@ from geminga.limits import MIB
 
 __all__ = ["ABSENT", "COLUMNS", "DTYPES", "NAME_BYTES_MAX", "TABLES", "Column"]
 
-VERSION: Final = 1
+VERSION: Final = 2
+VERSIONS: Final = (1, 2)
+"""That are read."""
 FILE_MAGIC: Final = b"GEMDLOG\0"
 _FILE_HEAD: Final = struct.Struct("<8sIQqI")
 """magic | version | file number | opened, ms | crc of what is before it"""
 FILE_HEAD_BYTES: Final = 64
-SEGMENT_MAGIC: Final = b"GDL1"
+SEGMENT_MAGIC: Final = b"GDL2"
+SEGMENT_MAGICS: Final = {b"GDL1": COLUMNS_OF_VERSION_1, SEGMENT_MAGIC: COLUMNS}
+"""The columns of a segment, by its version."""
 _SEGMENT_HEAD: Final = struct.Struct("<4sIIIQqq")
 """magic | crc of all after it | bytes of the segment | events | number in the file | first and last ms"""
 SEGMENT_HEAD_BYTES: Final = _SEGMENT_HEAD.size
@@ -114,7 +120,7 @@ class Segment(NamedTuple):
     clients: list[str]
     columns: dict[str, Column]
     """By the names in `COLUMNS`, of the types in `DTYPES`, each with `head.events` values. `topic`,
-    `subscription` and `client` are indexes into the lists above.
+    `subscription` and `client` are indexes into the lists above. There is no `early_ms` in version 1.
     """
 
 
@@ -132,8 +138,11 @@ def decode_file_head(data: bytes) -> FileHead:
         raise CorruptData("not a delivery log: the first eight bytes are not its magic")
     if crc != crc32c(data[: _FILE_HEAD.size - _COUNT.size]):
         raise CorruptData("the head of the delivery log does not match its checksum")
-    if version != VERSION:
-        raise CorruptData(f"a delivery log of version {version}; this program reads version {VERSION}")
+    if version not in VERSIONS:
+        raise CorruptData(
+            f"a delivery log of version {version}; this program reads up to version {VERSION}: read it with the "
+            "version of Geminga that wrote it, or a later one"
+        )
     return FileHead(number, opened_ms)
 
 
@@ -178,7 +187,7 @@ def decode_segment_head(data: bytes | memoryview, offset: int = 0, *, at: int = 
     if len(data) - offset < SEGMENT_HEAD_BYTES:
         raise CorruptData(f"offset {place}: the head of a segment is cut short")
     magic, _, size, events, number, first_ms, last_ms = _SEGMENT_HEAD.unpack_from(data, offset)
-    if magic != SEGMENT_MAGIC:
+    if magic not in SEGMENT_MAGICS:
         raise CorruptData(f"offset {place}: no segment begins here")
     if not (1 <= events <= SEGMENT_EVENTS_MAX and SEGMENT_HEAD_BYTES < size <= SEGMENT_BYTES_MAX):
         raise CorruptData(f"offset {place}: a segment of {events} events in {size} bytes cannot be")
@@ -211,7 +220,7 @@ def _decode_body(head: SegmentHead, view: memoryview, columns: Collection[str]) 
         names, position = unpack_table(view, position)
         tables.append(names)
     found: dict[str, Column] = {}
-    for name in COLUMNS:
+    for name in SEGMENT_MAGICS[bytes(view[:4])]:
         wanted = name if name in columns else None
         column, position = unpack_column(view, position, head.events, wanted)
         if column is not None:
@@ -252,9 +261,9 @@ def scan(data: bytes | memoryview, *, offset: int = FILE_HEAD_BYTES) -> Scan:
                 raise CorruptData(f"offset {offset}: a segment is cut short")
         except CorruptData as error:
             whole = bytes(data) if whole is None else whole
-            offset = whole.find(SEGMENT_MAGIC, offset + 1)
+            offset = _next_magic(whole, offset + 1)
             while offset >= 0 and not _is_whole(whole, offset):
-                offset = whole.find(SEGMENT_MAGIC, offset + 1)
+                offset = _next_magic(whole, offset + 1)
             if offset < 0:
                 break
             damage.append(str(error))
@@ -262,6 +271,11 @@ def scan(data: bytes | memoryview, *, offset: int = FILE_HEAD_BYTES) -> Scan:
         heads.append(head)
         end = offset = head.end
     return Scan(heads, end, damage)
+
+
+def _next_magic(data: bytes, start: int) -> int:
+    """-1: there is none."""
+    return min((at for magic in SEGMENT_MAGICS if (at := data.find(magic, start)) >= 0), default=-1)
 
 
 def _is_whole(data: bytes, offset: int) -> bool:

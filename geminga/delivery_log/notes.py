@@ -5,7 +5,7 @@ those have places in a table. Pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from geminga.errors import ProtocolError
 from geminga.managed_ledger.cursor.batch_index import bits_of
@@ -15,17 +15,34 @@ if TYPE_CHECKING:
     from geminga.managed_ledger.chain.entry import Entry
     from geminga.wire.peek import Peek
 
-Event = tuple[int, int, str | None, str | None, str | None, int, int, int, int, int, int, int, int]
+Event = tuple[int, int, str | None, str | None, str | None, int, int, int, int, int, int, int, int, int]
 
 OPENED, PUBLISHED, DISPATCHED, ACKED, ACKED_UP_TO, SKIPPED_UP_TO = range(1, 7)
 SUBSCRIBED, UNSUBSCRIBED, SOUGHT, DUPLICATE, MISSED, CLOSED, RELEASED = range(7, 14)
 """`log_format.Kind`, which stands on numpy and is imported with the first segment."""
 
 
+AT_ANY_TIME: Final = -1
+"""How early what has a delivery time may be, where that counts for nothing."""
+
+
+class DueTimes(Protocol):
+    """When a subscription may be given what has a delivery time."""
+
+    @property
+    def overrides(self) -> Mapping[int, int]:
+        """Other delivery times than the entries say, by ledger id << 32 | entry id."""
+        ...
+
+    def early_max_ms(self) -> int:
+        """By so much an entry that is sent now may be before its time; `AT_ANY_TIME`."""
+        ...
+
+
 class SubscriptionNotes:
     """What is noted of one subscription."""
 
-    __slots__ = ("_name", "_note_all", "_now_ms", "_topic")
+    __slots__ = ("_due_times", "_name", "_note_all", "_now_ms", "_topic")
 
     def __init__(
         self,
@@ -33,8 +50,10 @@ class SubscriptionNotes:
         now_ms: Callable[[], int],
         topic: str,
         name: str,
+        due_times: DueTimes,
     ) -> None:
         """`note_all` takes events in the order in which they happen."""
+        self._due_times = due_times
         self._note_all = note_all
         self._now_ms = now_ms
         self._topic = topic
@@ -48,15 +67,24 @@ class SubscriptionNotes:
         ack_sets: Mapping[Any, tuple[int, list[int]]],
         counts: Mapping[Any, int],
     ) -> None:
-        """These entries went to a consumer; of those in `ack_sets` only the messages whose bits are set."""
+        """These entries went to a consumer; of those in `ack_sets` only the messages whose bits are set. Their
+        delivery times are those that hold, if they were changed.
+        """
         topic, name, events = self._topic, self._name, []
+        changed = self._due_times.overrides
+        early_ms: int | None = None
         for entry in entries:
             position = entry.position
             seen = entry.peek if entry.peek is not None else seen_in(entry.body)
             size, deliver_at_ms, publish_ms = noted_of(seen)
             count = counts.get(position, 0) if counts else 0
             head = (DISPATCHED, now_ms, topic, name, consumer, position[0], position[1])
-            rest = (size, count, deliver_at_ms, publish_ms, -1)
+            if deliver_at_ms:
+                if early_ms is None:
+                    early_ms = self._due_times.early_max_ms()
+                if changed:
+                    deliver_at_ms = changed.get(position[0] << 32 | position[1], deliver_at_ms)
+            rest = (size, count, deliver_at_ms, publish_ms, -1, (early_ms or 0) if deliver_at_ms else 0)
             if position in ack_sets:
                 left = bits_of(ack_sets[position][1])
                 events += [(*head, index, *rest) for index in range(size) if left >> index & 1]
@@ -68,7 +96,7 @@ class SubscriptionNotes:
         """Whole entries. None: on behalf of no consumer (expiry, quota)."""
         now_ms, topic, name = self._now_ms(), self._topic, self._name
         self._note_all(
-            (ACKED, now_ms, topic, name, consumer, ledger_id, entry_id, -1, 0, 0, 0, 0, -1)
+            (ACKED, now_ms, topic, name, consumer, ledger_id, entry_id, -1, 0, 0, 0, 0, -1, 0)
             for ledger_id, entry_id in positions
         )
 
@@ -76,7 +104,7 @@ class SubscriptionNotes:
         """Those messages of a batch whose bits are set."""
         now_ms, topic, name = self._now_ms(), self._topic, self._name
         self._note_all(
-            (ACKED, now_ms, topic, name, consumer, position[0], position[1], index, size, 0, 0, 0, -1)
+            (ACKED, now_ms, topic, name, consumer, position[0], position[1], index, size, 0, 0, 0, -1, 0)
             for index in range(size)
             if bits >> index & 1
         )
@@ -118,6 +146,7 @@ class SubscriptionNotes:
             0,
             0,
             -1,
+            0,
         )
         self._note_all((event,))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import trio
@@ -14,6 +15,15 @@ from geminga.delivery_log.delivery_log import DeliveryLog
 from geminga.delivery_log.log_format import Kind, file_name, segments
 from geminga.delivery_log.notes import ACKED, CLOSED, DUPLICATE, MISSED, OPENED, RELEASED
 from geminga.storage.disk import DiskFull, File, RealDisk, RealFile
+
+
+class Strict:
+    """Of a subscription that is given nothing early."""
+
+    overrides: ClassVar[dict[int, int]] = {}
+
+    def early_max_ms(self) -> int:
+        return 0
 
 
 class FullDisk(RealDisk):
@@ -131,7 +141,7 @@ def test_the_kinds_are_the_formats() -> None:
 async def test_what_no_column_takes_is_brought_into_its_bounds(tmp_path: Path, nursery: trio.Nursery) -> None:
     log = made(tmp_path, RealDisk())
     await nursery.start(lambda task_status: log.run(task_status=task_status))
-    notes = log.subscription("t", "s")
+    notes = log.subscription("t", "s", Strict())
     for positions in ([(2**64 - 1, 2**64 - 1)], [(0, 2**63 - 1), (0, 0)], [(3, 4)]):
         notes.acked("c", positions)
     notes.released("é" * 100_000)

@@ -30,10 +30,26 @@ PAGE_COLUMNS = {
     "deliver_at_ms": [T + 1000, 0, T + 1000, 0],
     "publish_time_ms": [T, T + 1, T, 0],
     "sequence_id": [0, 2, -1, -1],
+    "early_ms": [0, 0, 999, 0],
 }
 NAMES = {"topics": ["persistent://public/default/t"], "subscriptions": ["s"], "clients": ["p", "c"]}
 SEGMENT = log.encode_segment(0, PAGE_COLUMNS, **NAMES)
 FILE = log.encode_file_head(FileHead(3, T)) + SEGMENT + log.encode_segment(1, PAGE_COLUMNS, **NAMES)
+
+
+VERSION_1 = bytes.fromhex(
+    """
+    47454d444c4f47000100000003000000000000000068e5cf8b01000037334f6100000000000000000000000000000000
+    00000000000000000000000000000000
+    47444c3109d895c40a0100000400000000000000000000000268e5cf8b010000106ce5cf8b010000010000001d007065
+    7273697374656e743a2f2f7075626c69632f64656661756c742f74010000000100730200000001007001006300010200
+    0000000000000000010200020268e5cf8b01000000000100e6030e040000000000000000000001010000000000000000
+    000001010001000000000000000000000101000007000000000000000001000000000000000000010000010101000000
+    00000000000000010001010000000000000001000101000000000000000000000101e86be5cf8b010000010001000101
+    0068e5cf8b010000010201000101000000000000000001030000
+    """
+)
+"""A file of the first version: head and one segment, `PAGE_COLUMNS` but for the last."""
 
 
 def lists(segment: log.Segment) -> dict[str, list[int]]:
@@ -48,6 +64,19 @@ def test_the_delivery_log_page() -> None:
     assert lists(decoded) == PAGE_COLUMNS
     assert (decoded.topics, decoded.subscriptions, decoded.clients) == tuple(NAMES.values())
     assert decoded.head == log.SegmentHead(0, len(segment), 4, 0, T + 2, T + 1040)
+
+
+def test_version_1_is_read() -> None:
+    (segment,) = log.segments(VERSION_1)
+    assert lists(segment) == {name: PAGE_COLUMNS[name] for name in COLUMNS[:13]}
+    assert "early_ms" not in segment.columns
+    mixed = VERSION_1 + b"damage" + log.encode_segment(1, PAGE_COLUMNS, **NAMES)
+    assert [head.number for head in log.scan(mixed).segments] == [0, 1]
+    later = bytearray(FILE)
+    later[8:12] = (3).to_bytes(4, "little")
+    later[28:32] = crc_32c(bytes(later[:28])).to_bytes(4, "little")
+    with pytest.raises(CorruptData, match="of version 3; this program reads up to version 2: read it with"):
+        list(log.segments(bytes(later)))
 
 
 def test_a_file_is_read_in_order_and_a_torn_end_left_out() -> None:

@@ -338,6 +338,10 @@ class DelayedEntries:
     def has_due(self) -> bool:
         return self.tracker is not None and self.tracker.has_due()
 
+    def early_max_ms(self) -> int:
+        """By so much an entry that is sent now may be before its time."""
+        return self.tracker.early_max_ms() if self.tracker is not None else 0
+
     def holds(self, position: tuple[int, int]) -> bool:
         return self.tracker is not None and self.tracker.contains(position)
 

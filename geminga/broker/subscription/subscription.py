@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import trio
@@ -26,6 +26,7 @@ from geminga.broker.subscription.acks import INDIVIDUAL_TYPES, acknowledge_comma
 from geminga.broker.subscription.due_backlog import DueBacklog
 from geminga.broker.subscription.expiry import Expiry
 from geminga.broker.subscription.statistics import SubscriptionStatistics, statistics_of
+from geminga.delivery_log.notes import AT_ANY_TIME
 from geminga.errors import ConsumerBusy, NotAllowed, ServiceNotReady, SubscriptionNotFound
 from geminga.managed_ledger.cursor.batch_index import ACK_SET_WORDS_MAX, WORD_BITS
 from geminga.position import Position
@@ -235,6 +236,19 @@ class Subscription:
     def ignores_delays(self) -> bool:
         """Exclusive and Failover deliver at once: what the index holds back does not wait there."""
         return self.dispatcher is not None and not isinstance(self.dispatcher, SharedDispatcher)
+
+    @property
+    def overrides(self) -> Mapping[int, int]:
+        """Other due times than entries say, by ledger id << 32 | entry id."""
+        return self.delayed.overrides
+
+    def early_max_ms(self) -> int:
+        """By so much an entry that is sent now may be before its delivery time; `AT_ANY_TIME` where that
+        counts for nothing: the type, or a policy, has entries sent at once.
+        """
+        if self.ignores_delays or not self.delayed.policy.active:
+            return AT_ANY_TIME
+        return self.delayed.early_max_ms()
 
     async def ready(self) -> None:
         """Return when no seek is under way, so that consumers may be added."""

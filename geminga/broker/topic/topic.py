@@ -567,7 +567,7 @@ class Topic:
         )
         if self.delivery_log is not None and cursor.durable:
             # Readers go where they like and acknowledge nothing: nobody promised them anything.
-            subscription.notes = self.delivery_log.subscription(str(self.name), name)
+            subscription.notes = self.delivery_log.subscription(str(self.name), name, subscription)
         self.subscriptions[name] = subscription
         self._limit_dispatch(subscription)
         self.delays.attach(subscription.delayed)

@@ -68,7 +68,12 @@ def _add_flags(parser: Parser) -> None:
         metavar="S",
         help="tell of this one only; may be repeated",
     )
-    parser.add_argument("--early", type=duration_ms, default=0, metavar="TIME", help="how early is early (0)")
+    parser.add_argument(
+        "--early",
+        type=duration_ms,
+        metavar="TIME",
+        help="how early is early, instead of what the broker's log says that it allowed (else 0)",
+    )
     parser.add_argument(
         "--late", type=duration_ms, default=1000, metavar="TIME", help="how late is late (1s)"
     )

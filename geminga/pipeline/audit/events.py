@@ -9,7 +9,8 @@ docs/formats/delivery-log.md, by name, and one more:
 
 A producer's log has `published` events (`time_ms`: when the receipt came), a consumer's `dispatched` ones
 (`time_ms`: when the message arrived), a broker's all of them. `dispatched` events carry `deliver_at_ms` and
-`publish_time_ms` too, from which early and late are told without looking for the publication.
+`publish_time_ms` too, from which early and late are told without looking for the publication, and
+`early_ms` if the broker promised less than that no message is early (-1: it promised nothing).
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ SCHEMA: Final = pa.schema(
         ("deliver_at_ms", pa.int64()),
         ("publish_time_ms", pa.int64()),
         ("key", pa.string()),
+        ("early_ms", pa.int64()),
     ]
 )
 REQUIRED: Final = ("kind", "time_ms", "topic")
@@ -101,6 +103,7 @@ class Events(NamedTuple):
     deliver_at_ms: Integers
     publish_time_ms: Integers
     key: Integers
+    early_ms: Integers
     topics: list[str]
     subscriptions: list[str]
     clients: list[str]

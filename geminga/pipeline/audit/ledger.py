@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 from pyroaring import BitMap
 
+from geminga.pipeline.audit.acknowledged import Acknowledged
 from geminga.pipeline.audit.order import resumes_of
 from geminga.pipeline.audit.packing import packed
 from geminga.pipeline.audit.partials import NO_LEDGER, PARTS, Parts
 from geminga.pipeline.audit.sessions import RELEASED, session_ends
 from geminga.pipeline.audit.settings import Control, Facts
 
+ACKED_PARTS: Final = ("acked", "acked_messages")
 FOUND: Final = PARTS
 """What comes out has the same columns. `published` and `pending` without a subscription are for those of
 which the ledger has no delivery.
@@ -165,7 +167,8 @@ def _judge_subscription(
         count(part.what, part.minute, part.events)
     for minute, codes in _by_minute(deliveries).items():
         add("unknown", minute, codes - known)
-    for minute, again, excused in Repeats().take(parts, list(session_ends(facts, topic, subscription))):
+    repeats = Repeats()
+    for minute, again, excused in repeats.take(parts, list(session_ends(facts, topic, subscription))):
         add("duplicated", minute, again)
         add("repeated", minute, excused)
     for part in parts:
@@ -175,8 +178,7 @@ def _judge_subscription(
     for what in ("early", "late", "reordered"):
         for minute, codes in _by_minute(part for part in parts if part.what == what).items():
             add(what, minute, codes)
-    acked = BitMap.union(BitMap(), *(part.codes for part in parts if part.what == "acked"))
-    count("acked", 0, len(acked))
+    count("acked", 0, len(repeats.acked.entries))
 
 
 def _first(codes: BitMap) -> bytes:
@@ -188,8 +190,8 @@ class Repeats:
 
     def __init__(self) -> None:
         self.seen = BitMap()
+        self.acked = Acknowledged()
         self._excused = BitMap()
-        self._acked = BitMap()
         self._held: dict[str, BitMap] = {}
 
     def take(self, parts: list[Part], ends: list[Control]) -> Iterator[tuple[int, BitMap, BitMap]]:
@@ -197,12 +199,12 @@ class Repeats:
         and those that might. `ends` are the session ends after what was taken before; the parts' sessions
         count them.
         """
-        acked = [part for part in parts if part.what == "acked"]
+        acked = deque(sorted((part for part in parts if part.what in ACKED_PARTS), key=_session))
         deliveries = [part for part in parts if part.what in ("dispatched", "redelivered")]
         session = 0
         for (of_session, minute), group in _by_time(deliveries):
             for number in range(session, of_session):
-                self._end(ends[number], [a.codes for a in acked if a.session <= number])
+                self._end(number, ends[number], acked)
             session = of_session
             for part in group:
                 if part.what == "dispatched":
@@ -214,15 +216,29 @@ class Repeats:
                     self.seen |= codes
             _hold(self._held, group)
         for number in range(session, len(ends)):
-            self._end(ends[number], [a.codes for a in acked if a.session <= number])
-        self._acked = BitMap.union(self._acked, *(a.codes for a in acked))
+            self._end(number, ends[number], acked)
+        self._acknowledge(acked, len(ends))
 
-    def _end(self, end: Control, acked: list[BitMap]) -> None:
+    def _end(self, number: int, end: Control, acked: deque[Part]) -> None:
+        """Session `number` ends; `acked` are the acknowledgements that were not looked at yet."""
+        self._acknowledge(acked, number)
         if end.kind == RELEASED:
-            settled = BitMap.union(self._acked, *acked)
-            self._excused |= self._held.pop(end.client, BitMap()) - settled
+            self._excused |= self._held.pop(end.client, BitMap()) - self.acked.entries
         else:
             self._excused |= self.seen
+
+    def _acknowledge(self, acked: deque[Part], session: int) -> None:
+        """Those up to and with this session."""
+        while acked and acked[0].session <= session:
+            part = acked.popleft()
+            if part.what == "acked":
+                self.acked.add(part.codes)
+            else:
+                self.acked.add_messages(part.data)
+
+
+def _session(part: Part) -> int:
+    return part.session
 
 
 def _by_time(parts: list[Part]) -> list[tuple[tuple[int, int], list[Part]]]:

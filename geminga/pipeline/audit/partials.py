@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from geminga.pipeline.audit.acknowledged import packed_messages
 from geminga.pipeline.audit.events import (
     ACKED,
     PUBLISHED,
@@ -94,7 +95,7 @@ def parts_of(events: Events, facts: Facts, piece: int) -> pa.RecordBatch:
         sessions, clients = sessions_of(some, facts, piece)
         minutes = minutes_of(some.events)
         if what == "acked":
-            _bitmaps(parts, what, some, sessions=sessions)
+            _acked(parts, some, sessions, facts)
         else:
             _bitmaps(parts, what, some, minutes, sessions, clients)
         if what == "dispatched":
@@ -171,6 +172,39 @@ def _bitmaps(
             parts.add("doubled", *names, data=packed(group.repeated), count=group.extra, **place)
 
 
+def _acked(parts: Parts, some: Chosen, sessions: Integers, facts: Facts) -> None:
+    """Acknowledged positions; where those are entries, messages of batches apart."""
+    events = some.events
+    partly = (events.batch_index >= 0) & (events.batch_size != 1) if facts.by_entry else None
+    if partly is None or not partly.any():
+        _bitmaps(parts, "acked", some, sessions=sessions)
+        return
+    rest = ~partly
+    _bitmaps(parts, "acked", _only(some, rest), sessions=sessions[rest])
+    events, codes, sessions = chosen(events, partly), some.codes[partly], sessions[partly]
+    columns = (events.topic, events.subscription, events.ledger_id, codes >> CODE_BITS, sessions)
+    keys, packing = pack(columns)
+    order = np.argsort(keys, kind="stable")
+    begins = begins_of(keys[order])
+    of = [column.tolist() for column in packing.unpack(keys[order][begins])]
+    for number, (begin, end) in enumerate(pairwise([*begins.tolist(), len(order)])):
+        topic, subscription, ledger_id, slab, session = (column[number] for column in of)
+        rows = order[begin:end]
+        data, count = packed_messages(
+            codes[rows] & CODE_MASK, events.batch_index[rows], events.batch_size[rows]
+        )
+        parts.add(
+            "acked_messages",
+            events.topics[topic],
+            events.subscriptions[subscription],
+            ledger_id=ledger_id,
+            slab=slab,
+            session=session,
+            count=count,
+            data=data,
+        )
+
+
 def _timed(
     parts: Parts, first: Chosen, minutes: Integers, sessions: Integers, facts: Facts, piece: int
 ) -> None:
@@ -179,7 +213,7 @@ def _timed(
     delayed = is_delayed(events)
     late_ms = events.time_ms - np.where(delayed, events.deliver_at_ms, events.publish_time_ms)
     timed = delayed | (events.publish_time_ms > 0)
-    early = delayed & (late_ms < -facts.settings.early_ms)
+    early = delayed & (late_ms < 0) & _is_too_early(events, late_ms, facts)
     late = timed & (late_ms > facts.settings.late_ms)
     for what, mask in (("early", early), ("late", late)):
         if mask.any():
@@ -195,6 +229,15 @@ def _timed(
             facts,
             piece,
         )
+
+
+def _is_too_early(events: Events, late_ms: Integers, facts: Facts) -> Mask:
+    """Whether the broker did not allow itself that much."""
+    if facts.settings.early_ms is not None:
+        too_early: Mask = late_ms < -facts.settings.early_ms
+        return too_early
+    too_early = (events.early_ms >= 0) & (late_ms < -events.early_ms)
+    return too_early
 
 
 def _waits(parts: Parts, what: str, events: Events, mask: Mask, late_ms: Integers, minutes: Integers) -> None:

@@ -17,9 +17,12 @@ class AuditSettings(NamedTuple):
     """Where the audited time ends; None: with the last event."""
     settle_ms: int = 5_000
     """What was due so shortly before the end may still be under way: it is pending, not lost."""
-    early_ms: int = 0
+    early_ms: int | None = None
+    """How much before its due time a first delivery may come; None: as each event's `early_ms` says, which
+    is 0 but in the logs of brokers that have said otherwise.
+    """
     late_ms: int = 1_000
-    """How much before, and how long after its due time a first delivery may come."""
+    """How long after its due time a first delivery may come."""
     order: Literal["client", "key", "subscription", "none"] = "client"
     """Within what the messages of a subscription have to come in the order of the topic."""
     level: Literal["auto", "message", "entry"] = "auto"
@@ -54,6 +57,8 @@ class Facts(NamedTuple):
     until_ms: int
     batch_bits: int
     controls: tuple[Control, ...]
+    by_entry: bool = False
+    """Whether a position is an entry, however many messages it has."""
 
 
 class Scanned(NamedTuple):
@@ -76,8 +81,12 @@ def columns_of(kind: str, facts: Facts) -> Sequence[str] | None:
         return _ALWAYS
     if kind != "dispatched":
         return None
-    more = ("client", "redelivery_count", "deliver_at_ms", "publish_time_ms")
-    return (*_ALWAYS, *more, *(("key",) if facts.settings.order == "key" else ()))
+    more = ["client", "redelivery_count", "deliver_at_ms", "publish_time_ms"]
+    if facts.settings.order == "key":
+        more.append("key")
+    if facts.settings.early_ms is None:
+        more.append("early_ms")
+    return (*_ALWAYS, *more)
 
 
 SCANNED_COLUMNS: Final = ("kind", "time_ms", "batch_index", "batch_size")
@@ -145,4 +154,4 @@ def facts_of(settings: AuditSettings, scanned: Iterable[Scanned]) -> Facts:
     controls = sorted(
         (control for one in found for control in one.controls), key=lambda c: (c.time_ms, c.piece, c.row)
     )
-    return Facts(settings, until_ms, batch_bits, tuple(controls))
+    return Facts(settings, until_ms, batch_bits, tuple(controls), by_entry)

@@ -101,7 +101,8 @@ class TopicAudit:
         them; `now_ms` is the clock's.
         """
         found = facts_of(self._settings, [scan(events, 0)])
-        facts = found._replace(batch_bits=self._batch_bits, until_ms=1 << 62)
+        bits = self._batch_bits
+        facts = found._replace(batch_bits=bits, until_ms=1 << 62, by_entry=not bits)
         parts = parts_in(parts_of(events, facts, 0))
         deltas = list(self._take_published(events, facts))
         by_subscription: dict[str, list[Part]] = defaultdict(list)

@@ -38,6 +38,11 @@ def topic_events(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
     if "time_ms" not in stream.columns:
         stream = stream.select(functions.from_json(stream["value"].cast("string"), event_schema()).alias("e"))
         stream = stream.select("e.*")
+    return _with_all_columns(stream)
+
+
+def _with_all_columns(stream: DataFrame) -> DataFrame:
+    """Those of events, absent where the stream does not have them, and no other."""
     return stream.select(
         *(
             stream[field.name].cast(field.dataType)
@@ -71,7 +76,7 @@ def audit_stream(
         .when(functions.col("kind") == "opened", everywhere)
         .when(functions.col("kind") == "missed", functions.array(functions.lit(0)))
     )
-    keyed = events.withColumn("bucket", functions.explode(where)).groupBy("bucket")
+    keyed = _with_all_columns(events).withColumn("bucket", functions.explode(where)).groupBy("bucket")
     return keyed.transformWithStateInPandas(
         statefulProcessor=_Processor(settings or AuditSettings(), bits),
         outputStructType=spark_schema(DELTAS),

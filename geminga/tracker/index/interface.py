@@ -120,6 +120,12 @@ class DelayedDeliveryTracker(Protocol):
         """
         ...
 
+    def early_max_ms(self) -> int:
+        """By so much what is given out now may be before its time; what was taken while more was allowed
+        included.
+        """
+        ...
+
     def leap(self, position: tuple[int, int]) -> None:
         """What comes next is read from this position on, and what lies before it beside that."""
         ...

@@ -137,3 +137,23 @@ class OwnPrecision:
             return kept_ms
         last_ms = kept_ms + self._slack.refused_ms
         return min(kept_ms, last_ms - last_ms % self.width_ms)
+
+
+class Earliness:
+    """By how much entries may be early that are given out later than they were taken: less may be allowed
+    since.
+    """
+
+    __slots__ = ("_allowed_ms", "_taken_until_ms")
+
+    def __init__(self) -> None:
+        self._allowed_ms = 0
+        self._taken_until_ms = 0
+        """What was taken while more was allowed is due by then."""
+
+    def seen(self, allowed_ms: int, now_ms: int) -> int:
+        """`allowed_ms` holds for what is taken now; by how much what is given out now may be early."""
+        if allowed_ms < self._allowed_ms:
+            self._taken_until_ms = max(self._taken_until_ms, now_ms + self._allowed_ms)
+        self._allowed_ms = allowed_ms
+        return max(allowed_ms, self._taken_until_ms - now_ms)

@@ -23,7 +23,7 @@ from geminga.tracker.index.interface import LatenessCounts
 from geminga.tracker.index.lateness import LATENESS_BOUNDS_MS
 from geminga.tracker.index.membership import Membership
 from geminga.tracker.index.open_column import NEVER_MS
-from geminga.tracker.index.time_rules import OwnPrecision
+from geminga.tracker.index.time_rules import Earliness, OwnPrecision
 
 if TYPE_CHECKING:
     from geminga.tracker.index.index import DelayedIndex
@@ -42,6 +42,7 @@ class View:
 
     __slots__ = (
         "_acknowledged_in",
+        "_earliness",
         "_feed_add",
         "_fixed",
         "_is_acknowledged",
@@ -75,6 +76,7 @@ class View:
         self._is_shared = index.settings.is_shared
         self._now_ms = index.now_ms
         self._precision: OwnPrecision | None = None
+        self._earliness = Earliness()
         self._slack = index.rules.by_tick
         self._feed_add = index.feed.add
         self._fixed = FixedDelay(index.settings.fixed_delay_lookahead, index.rules)
@@ -269,6 +271,7 @@ class View:
         return self._fixed.is_full(len(self)) and not self.has_due()
 
     def set_tick(self, tick_ms: int) -> None:
+        self.early_max_ms()
         self.index.set_tick(tick_ms)
 
     def leap(self, position: tuple[int, int]) -> None:
@@ -286,10 +289,15 @@ class View:
         self.reads_behind = False
 
     def set_precision(self, precision_ms: int | None) -> None:
+        self.early_max_ms()
         rules = self.index.rules
         self._slack = rules.by_tick if precision_ms is None else rules.by_width
         self._precision = OwnPrecision(precision_ms, self._slack) if precision_ms else None
         self.wake()
+
+    def early_max_ms(self) -> int:
+        width_ms = self._precision.width_ms if self._precision is not None else 1
+        return self._earliness.seen(max(self._slack.refused_ms, width_ms - 1), self._now_ms())
 
     @property
     def early_ms(self) -> int:

@@ -13,6 +13,7 @@ from geminga.delivery_log.log_format import Kind, segments
 from geminga.pipeline.audit.audit import audit_logs
 from geminga.pipeline.audit.logs import Log
 from geminga.pipeline.audit.settings import AuditSettings
+from tests.e2e.admin_http import Admin, topic_path
 from tests.e2e.broker_process import BrokerProcess
 
 TOPIC = "persistent://public/default/audited"
@@ -70,3 +71,65 @@ def test_a_killed_brokers_log_tells_of_no_loss(tmp_path: Path) -> None:
     assert row["repeated"] + row["redelivered"] > 0
     assert any("without closing its log" in reason for reason in report.incomplete)
     assert wrong == dict.fromkeys(wrong, 0)
+
+
+LOOSE = {"isDelayedDeliveryDeliverAtTimeStrict": "false", "acknowledgmentAtBatchIndexLevelEnabled": "true"}
+
+
+def test_what_the_broker_allows_itself_is_neither_early_nor_double(tmp_path: Path) -> None:
+    """A tick, a precision of a subscription's own, a type that does not wait, a changed time; and what is left
+    of batches when their consumer leaves.
+    """
+    log = tmp_path / "log"
+    settings = LOOSE | {"gemingaDeliveryLogDirectory": str(log)}
+    with BrokerProcess(tmp_path / "data", settings=settings) as broker:
+        logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null")
+        client = pulsar.Client(broker.endpoints.service_url, logger=logger, operation_timeout_seconds=60)
+        types = {"tick": ConsumerType.Shared, "own": ConsumerType.Shared, "single": ConsumerType.Exclusive}
+        consumers = {name: client.subscribe(TOPIC, name, of_type) for name, of_type in types.items()}
+        path = f"/geminga/delayed/{topic_path(TOPIC)}/subscription/own/precision"
+        assert Admin(broker.endpoints.web_url).post(path, {"precisionMs": 3000}).status < 300
+        producer = client.create_producer(TOPIC, batching_enabled=False)
+        for number in range(40):
+            later = datetime.timedelta(milliseconds=1200 + 20 * number)
+            producer.send_async(b"%d" % number, None, deliver_after=later)
+        producer.flush()
+        for consumer in consumers.values():
+            for _ in range(40):
+                consumer.acknowledge(consumer.receive(60_000))
+        leave_batches(client)
+        client.close()
+    report = audit_logs([Log(str(log))], AuditSettings(late_ms=120_000))
+    rows = {row["subscription"]: row for row in report.totals.to_pylist()}
+    assert report.wrong == 0
+    assert {name: rows[name]["dispatched"] for name in types} == dict.fromkeys(types, 40)
+    # The consumer that took over got what was left of the four batches.
+    assert (rows["leaving"]["repeated"], rows["leaving"]["acked"]) == (4, 4)
+    exactly = audit_logs([Log(str(log))], AuditSettings(late_ms=120_000, early_ms=0))
+    early = {row["subscription"]: row["early"] for row in exactly.totals.to_pylist()}
+    assert all(early[name] > 0 for name in types)
+
+
+def leave_batches(client: pulsar.Client) -> None:
+    """A consumer acknowledges a third of each of four batches of 50 and leaves; another takes the rest."""
+    topic = f"{TOPIC}-left"
+
+    def subscribed() -> pulsar.Consumer:
+        return client.subscribe(topic, "leaving", ConsumerType.Shared, batch_index_ack_enabled=True)
+
+    first = subscribed()
+    producer = client.create_producer(
+        topic, batching_enabled=True, batching_max_messages=50, batching_max_publish_delay_ms=60_000
+    )
+    for number in range(200):
+        producer.send_async(b"%d" % number, None)
+    producer.flush()
+    for number in range(200):
+        message = first.receive(60_000)
+        if number % 3 == 0:
+            first.acknowledge(message)
+    first.close()
+    second = subscribed()
+    for _ in range(200 - 67):
+        second.acknowledge(second.receive(60_000))
+    second.close()
