@@ -99,6 +99,11 @@ def _add_flags(parser: Parser) -> None:
         default="all",
         help="what a subscription gets: all, or from its first on",
     )
+    parser.add_argument(
+        "--leave-out-malformed",
+        action="store_true",
+        help="audit the other events where some cannot be; how many were left out is told",
+    )
     parser.add_argument("--out", metavar="DIR", help="write minutes, totals and findings there as Parquet")
     parser.add_argument("--json", action="store_true", help="print one JSON object for each subscription")
     add_connection(parser)
@@ -120,7 +125,10 @@ def _audit(flags: argparse.Namespace, logs: list[tuple[str, str]]) -> Report:
     )
     options = broker_options(flags)
     named = [
-        TopicLog(options | {"topic": name}, kind) if "://" in name else Log(name, kind) for name, kind in logs
+        TopicLog(options | {"topic": name}, kind, flags.leave_out_malformed)
+        if "://" in name
+        else Log(name, kind, flags.leave_out_malformed)
+        for name, kind in logs
     ]
     if flags.master == PLAIN:
         from geminga.pipeline.audit.audit import audit_logs

@@ -50,6 +50,9 @@ PUBLISHED: Final = KINDS["published"]
 DISPATCHED: Final = KINDS["dispatched"]
 ACKED: Final = KINDS["acked"]
 ACKED_UP_TO: Final = KINDS["acked_up_to"]
+DUPLICATE: Final = KINDS["duplicate"]
+MALFORMED: Final = 0
+"""The kind of an event that is left out."""
 
 SCHEMA: Final = pa.schema(
     [
@@ -74,12 +77,22 @@ NAMES: Final = ("topic", "subscription", "client")
 """Columns that are held as places in a table of names; -1 is absent."""
 TABLES: Final = ("topics", "subscriptions", "clients", "keys")
 """Their tables, and that of `key`."""
-ABSENT: Final = {"batch_index": -1, "ledger_id": -1, "entry_id": -1}
+ABSENT: Final = {"batch_index": -1, "ledger_id": -2, "entry_id": -2}
 """What absent numbers are; 0 for all others."""
+NOWHERE: Final = -1
+"""Ledger and entry of a receipt for what the broker had already: it was not stored again."""
 
 
 class WrongLog(GemingaError):
     """A log that cannot be audited: the message names it, and says what it would have to have."""
+
+
+class LeftOut(NamedTuple):
+    """Events that are malformed, in a part of one log."""
+
+    count: int
+    first: str
+    """Where the first of them stands, and what is wrong with it."""
 
 
 class Events(NamedTuple):
@@ -109,6 +122,7 @@ class Events(NamedTuple):
     clients: list[str]
     keys: list[int]
     """64 bits of a digest of each key."""
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def length(self) -> int:
@@ -141,12 +155,18 @@ def from_arrow(
     checked: bool = True,
     constants: Mapping[str, Any] = MappingProxyType({}),
     rows: int | None = None,
+    first_row: int = 0,
+    leaves_out: bool = False,
 ) -> Events:
     """`name` is what an error calls the table; `kind` is that of every event if there is no such column.
     `checked` is False where columns were left out on purpose. `constants` are columns that the table need not
-    have: their one value, None if it is absent throughout; then `rows` says how many there are.
+    have: their one value, None if it is absent throughout; then `rows` says how many there are. `first_row`
+    is the place of the first row in the log.
 
-    Raises `WrongLog` for a column that is missing or of a wrong type, or a kind that is not known.
+    A receipt of -1:-1 is a `duplicate`: the broker had stored the message before. With `leaves_out` what is
+    malformed becomes an event of no kind and is told in `left_out`.
+
+    Raises `WrongLog` for a column that is missing or of a wrong type, and for a malformed event.
     """
     have = set(table.column_names)
     missing = [
@@ -161,13 +181,13 @@ def from_arrow(
     tables: dict[str, list[Any]] = {}
     for column in SCHEMA.names:
         if column in constants or column not in have:
-            found[column], tables[column] = _constant(column, constants.get(column), rows, name)
+            found[column], tables[column] = _constant(column, constants.get(column), rows)
             continue
         try:
             if column in NAMES:
                 found[column], tables[column] = _names(table[column])
             elif column == "kind":
-                found[column] = _kinds(*_names(table[column]), name)
+                found[column] = _kinds(*_names(table[column]))
             elif column == "key":
                 found[column], keys = _places(table[column])
                 tables[column] = [digest_of(key) for key in keys]
@@ -184,16 +204,25 @@ def from_arrow(
         clients=tables["client"],
         keys=tables["key"],
     )
-    if checked:
-        _check(events, name)
-    return events
+    wrong = _malformed(events, checked=checked)
+    if not wrong:
+        return _told_duplicates(events)
+    count = int(np.count_nonzero(np.logical_or.reduce([mask for mask, _ in wrong])))
+    row, said = min((int(np.argmax(mask)), said) for mask, said in wrong)
+    if said == _UNKNOWN_KIND and row < table.num_rows and "kind" in have:
+        said = f"{said} {table['kind'][row].as_py()!r}; known are {', '.join(KINDS)}"
+    first = f"{name}: row {first_row + row}, counted from 0: {said}"
+    if not leaves_out:
+        raise WrongLog(f"{first}; --leave-out-malformed audits the other events")
+    kinds = np.array(events.kind)
+    for mask, _ in wrong:
+        kinds[mask] = MALFORMED
+    return _told_duplicates(events._replace(kind=kinds, left_out=(LeftOut(count, first),)))
 
 
-def _constant(column: str, value: Any, rows: int, log: str) -> tuple[Integers, list[Any]]:
+def _constant(column: str, value: Any, rows: int) -> tuple[Integers, list[Any]]:
     if column == "kind":
-        if value is None:
-            return constant(0, rows), []
-        return constant(int(_kinds(np.zeros(1, np.int64), [value], log)[0]), rows), []
+        return constant(KINDS.get(value, MALFORMED), rows), []
     if column in NAMES or column == "key":
         if value is None:
             return constant(-1, rows), []
@@ -201,21 +230,46 @@ def _constant(column: str, value: Any, rows: int, log: str) -> tuple[Integers, l
     return constant(ABSENT.get(column, 0) if value is None else value, rows), []
 
 
-def _check(events: Events, name: str) -> None:
-    placed = (events.kind >= PUBLISHED) & (events.kind <= ACKED)
-    if _any_below_zero(events.topic, placed):
-        raise WrongLog(f"{name}: an event of a message without a topic")
-    if _any_below_zero(events.ledger_id, placed) or _any_below_zero(events.entry_id, placed):
-        raise WrongLog(f"{name}: an event of a message without ledger_id and entry_id")
-    if _any_below_zero(events.subscription, placed & (events.kind != PUBLISHED)):
-        raise WrongLog(f"{name}: a delivery or acknowledgement without a subscription")
+_UNKNOWN_KIND: Final = "unknown kind"
 
 
-def _any_below_zero(column: Integers, mask: Mask) -> bool:
-    if not len(column):
-        return False
-    least = column[0] if is_constant(column) else column.min()
-    return bool(least < 0) and bool(np.any(mask & (column < 0)))
+def _malformed(events: Events, *, checked: bool) -> list[tuple[Mask, str]]:
+    """Which events cannot be audited, and what is wrong with those. `checked`: all columns are there that say
+    it.
+    """
+    found = [(where_is(events.kind, MALFORMED), _UNKNOWN_KIND)]
+    if checked:
+        placed = (events.kind >= PUBLISHED) & (events.kind <= ACKED)
+        is_made = where_is(events.kind, PUBLISHED)
+        found.append((_below_zero(events.topic, placed), "an event of a message without a topic"))
+        without = _below_zero(events.ledger_id, placed) | _below_zero(events.entry_id, placed)
+        if without.any():
+            without = without & ~_is_nowhere(events)
+        found.append((without, "an event of a message without ledger_id and entry_id"))
+        found.append((where_is(events.time_ms, 0) & placed, "an event of a message without time_ms"))
+        subscribed = _below_zero(events.subscription, placed & ~is_made)
+        found.append((subscribed, "a delivery or acknowledgement without a subscription"))
+    return [(mask, said) for mask, said in found if mask.any()]
+
+
+def _is_nowhere(events: Events) -> Mask:
+    """Receipts for what was not stored again."""
+    at_none = where_is(events.ledger_id, NOWHERE) & where_is(events.entry_id, NOWHERE)
+    return at_none & where_is(events.kind, PUBLISHED)
+
+
+def _told_duplicates(events: Events) -> Events:
+    """Those receipts are `duplicate`s."""
+    if not _below_zero(events.ledger_id, where_is(events.kind, PUBLISHED)).any():
+        return events
+    nowhere = _is_nowhere(events)
+    return events._replace(kind=np.where(nowhere, DUPLICATE, events.kind)) if nowhere.any() else events
+
+
+def _below_zero(column: Integers, mask: Mask) -> Mask:
+    least = 0 if not len(column) else column[0] if is_constant(column) else column.min()
+    below: Mask = mask & (column < 0) if least < 0 else np.broadcast_to(np.False_, len(column))
+    return below
 
 
 def _numbers(column: pa.ChunkedArray, absent: int) -> Integers:
@@ -249,15 +303,12 @@ def _places(column: pa.ChunkedArray) -> tuple[Integers, list[Any]]:
     return _numbers(indices, -1), values
 
 
-def _kinds(places: Integers, names: Sequence[str], log: str) -> Integers:
-    unknown = [name for name in names if name not in KINDS]
-    if unknown:
-        raise WrongLog(f"{log}: unknown kind {unknown[0]!r}; known are {', '.join(KINDS)}")
-    if np.any(places < 0):
-        raise WrongLog(f"{log}: an event without a kind")
-    if len(names) == 1:
-        return constant(KINDS[names[0]], len(places))
-    numbers: Integers = np.array([*(KINDS[name] for name in names), 0], np.int64)[places]
+def _kinds(places: Integers, names: Sequence[str]) -> Integers:
+    """`MALFORMED` where a kind is not known, or absent."""
+    known = [KINDS.get(name, MALFORMED) for name in names]
+    if len(names) == 1 and is_constant(places) and (not len(places) or places[0] == 0):
+        return constant(known[0], len(places))
+    numbers: Integers = np.array([*known, MALFORMED], np.int64)[places]
     return numbers
 
 
@@ -280,10 +331,10 @@ def joined(parts: Sequence[Events]) -> Events:
             moved.append(np.array([*here, -1], np.int64)[getattr(part, name)])
         columns[name] = np.concatenate(moved)
         columns[table] = list(places)
-    for name in Events._fields:
+    for name in SCHEMA.names:
         if name not in columns:
             columns[name] = _concatenated([getattr(part, name) for part in parts])
-    return Events(**columns)
+    return Events(**columns, left_out=tuple(one for part in parts for one in part.left_out))
 
 
 def _concatenated(columns: Sequence[Integers]) -> Integers:

@@ -48,6 +48,8 @@ class Log(NamedTuple):
 
     path: str
     kind: str = ""
+    leaves_out: bool = False
+    """Whether malformed events are left out, and told; else they end the audit."""
 
 
 class Piece(NamedTuple):
@@ -60,6 +62,7 @@ class Piece(NamedTuple):
     first: int
     last: int
     events: int
+    leaves_out: bool = False
 
 
 def plan(
@@ -77,7 +80,8 @@ def plan(
             if file_number(os.path.basename(path)) is not None:
                 pieces += _delivery_log_pieces(path, rows_max)
             else:
-                pieces += _parquet_pieces(path, log.kind, rows_max, needed)
+                found = _parquet_pieces(path, log.kind, rows_max, needed)
+                pieces += [piece._replace(leaves_out=log.leaves_out) for piece in found]
     return pieces
 
 
@@ -170,6 +174,8 @@ def read(piece: Piece, columns: Sequence[str] | None = None) -> Events:
         checked=checked,
         constants=known,
         rows=piece.events,
+        first_row=sum(file.metadata.row_group(group).num_rows for group in range(piece.first)),
+        leaves_out=piece.leaves_out,
     )
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from geminga.pipeline.audit.acknowledged import packed_messages
 from geminga.pipeline.audit.events import (
     ACKED,
+    DUPLICATE,
     PUBLISHED,
     Events,
     Integers,
@@ -80,6 +81,9 @@ class Parts:
 def parts_of(events: Events, facts: Facts, piece: int) -> pa.RecordBatch:
     """The parts of one piece, number `piece` of all."""
     parts = Parts()
+    for left_out in events.left_out:
+        parts.add("left out", "", data=left_out.first.encode(), count=left_out.count)
+    _deduplicated(parts, events)
     published = choose(events, where_is(events.kind, PUBLISHED), facts, piece)
     if published.events.length:
         _published(parts, published, facts)
@@ -125,6 +129,20 @@ def _published(parts: Parts, some: Chosen, facts: Facts) -> None:
     pending = np.maximum(events.time_ms, events.deliver_at_ms) > facts.until_ms - facts.settings.settle_ms
     for what, mask in (("published", ~pending), ("pending", pending)):
         _bitmaps(parts, what, _only(some, mask), picked(minutes, mask, int(np.count_nonzero(mask))))
+
+
+def _deduplicated(parts: Parts, events: Events) -> None:
+    """What was sent again, and not stored again."""
+    again = where_is(events.kind, DUPLICATE)
+    if not again.any():
+        return
+    some = chosen(events, again)
+    keys, packing = pack((some.topic, minutes_of(some)))
+    found, counts = distinct(keys)
+    topics, minutes = packing.unpack(found)
+    for topic, minute, count in zip(topics.tolist(), minutes.tolist(), counts.tolist(), strict=True):
+        if topic >= 0:
+            parts.add("deduplicated", some.topics[topic], minute=minute, count=count, data=b"")
 
 
 def _only(some: Chosen, mask: Mask) -> Chosen:

@@ -32,6 +32,7 @@ COUNTS: Final = (
     "pending",
     "skipped",
     "acked",
+    "deduplicated",
 )
 WRONG: Final = ("lost", "duplicated", "reordered", "early", "late", "unknown")
 REPEATS: Final = ("duplicated", "repeated")
@@ -49,8 +50,8 @@ MINUTES: Final = pa.schema(
         *((f"wait_{name}", pa.int64()) for name in _TIMES),
     ]
 )
-"""`published`, `lost`, `pending` and `skipped` are counted in the minute of publishing, all others in that of
-the delivery; `acked` only in the totals. `late_*` is of first deliveries of delayed messages, from the due
+"""`published`, `lost`, `pending`, `skipped` and `deduplicated` are counted in the minute of publishing, all
+others in that of the delivery; `acked` only in the totals. `late_*` is of first deliveries of delayed messages, from the due
 time on; `wait_*` of all others, from the publish time on. Null: there was none.
 """
 TOTALS: Final = pa.schema([field for field in MINUTES if field.name != "minute"])
@@ -144,7 +145,7 @@ def report_of(found: pa.Table, facts: Facts) -> Report:
             counts[finding.topic, finding.subscription, finding.minute, finding.what] += len(finding.codes)
     logged = {part.topic for part in parts if part.what in ("published", "pending")}
     for part in parts:
-        if not part.data and part.what in COUNTS:
+        if not part.data and part.subscription and part.what in COUNTS:
             counts[part.topic, part.subscription, part.minute, part.what] += part.events
         elif part.what in REPEATS:
             # A position that came three times is one finding and two deliveries too many.
@@ -160,7 +161,7 @@ def report_of(found: pa.Table, facts: Facts) -> Report:
         _table(TOTALS, counts, times, by_minute=False),
         found_wrong,
         facts.batch_bits,
-        _incomplete(facts),
+        [*_incomplete(facts), *_left_out(parts)],
     )
 
 
@@ -196,6 +197,9 @@ def _expected(
         elif part.what in ("lost", "waiting"):
             what = "lost" if part.what == "lost" else "pending"
             yield from skips.cut(part._replace(what=what), codes)
+        elif part.what == "deduplicated":
+            for subscription in subscriptions[part.topic] or ("",):
+                counts[part.topic, subscription, part.minute, part.what] += part.events
         elif part.what in (*WRONG, "repeated") and codes:
             yield Finding(
                 part.topic, part.subscription, part.what, part.minute, part.ledger_id, part.slab, codes
@@ -314,6 +318,14 @@ def _table(schema: pa.Schema, counts: _Counts, times: _Times, *, by_minute: bool
             row["minute"] = minute * MINUTE_MS
         row |= times.of(topic, subscription, minute if by_minute else None)
     return pa.Table.from_pylist([rows[key] for key in sorted(rows)], schema)
+
+
+def _left_out(parts: list[Part]) -> list[str]:
+    count = sum(part.events for part in parts if part.what == "left out")
+    if not count:
+        return []
+    firsts = sorted(part.data.decode() for part in parts if part.what == "left out")
+    return [f"{count:,} malformed events were left out, such as {firsts[0]}"]
 
 
 def _incomplete(facts: Facts) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
-from geminga.pipeline.audit.events import ACKED, KINDS, PUBLISHED, Events
+from geminga.pipeline.audit.events import ACKED, DUPLICATE, KINDS, PUBLISHED, Events
 
 MINUTE_MS: Final = 60_000
 
@@ -89,7 +89,7 @@ def columns_of(kind: str, facts: Facts) -> Sequence[str] | None:
     return (*_ALWAYS, *more)
 
 
-SCANNED_COLUMNS: Final = ("kind", "time_ms", "batch_index", "batch_size")
+SCANNED_COLUMNS: Final = ("kind", "time_ms", "ledger_id", "entry_id", "batch_index", "batch_size")
 MESSAGE_KINDS: Final = ("published", "dispatched", "acked")
 _CONTROLS: Final = tuple(
     KINDS[name]
@@ -113,7 +113,7 @@ def has_controls(events: Events) -> bool:
 def scan(events: Events, piece: int) -> Scanned:
     """Of whole events, or those with `SCANNED_COLUMNS` if they have no controls."""
     messages = (events.kind >= PUBLISHED) & (events.kind <= ACKED)
-    times = events.time_ms[messages]
+    times = events.time_ms[messages | (events.kind == DUPLICATE)]
     batches = events.batch_index[messages]
     controls = []
     for row in np.flatnonzero(np.isin(events.kind, _CONTROLS)).tolist():

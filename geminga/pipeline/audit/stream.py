@@ -105,6 +105,7 @@ class TopicAudit:
         facts = found._replace(batch_bits=bits, until_ms=1 << 62, by_entry=not bits)
         parts = parts_in(parts_of(events, facts, 0))
         deltas = list(self._take_published(events, facts))
+        deltas += [Delta("", one.minute, one.what, one.events) for one in parts if one.what == "deduplicated"]
         by_subscription: dict[str, list[Part]] = defaultdict(list)
         for part in parts:
             if part.subscription:

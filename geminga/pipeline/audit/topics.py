@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from geminga.delivery_log.log_format import SEGMENT_MAGIC, decode_segment
+from geminga.delivery_log.log_format import SEGMENT_MAGICS, decode_segment
 from geminga.errors import CorruptData
 from geminga.pipeline.audit.events import (
     SCHEMA,
@@ -42,6 +42,8 @@ class TopicLog(NamedTuple):
     options: Mapping[str, str]
     """Those of the data source `pulsar`: `service.url`, `topic` and so on."""
     kind: str = ""
+    leaves_out: bool = False
+    """Whether malformed events are left out, and told; else they end the audit."""
 
 
 class TopicPiece(NamedTuple):
@@ -51,6 +53,7 @@ class TopicPiece(NamedTuple):
     values: TopicSchema
     wanted: Range
     kind: str
+    leaves_out: bool = False
 
 
 def plan_topics(log: TopicLog) -> list[TopicPiece]:
@@ -69,7 +72,9 @@ def plan_topics(log: TopicLog) -> list[TopicPiece]:
         missing = [name for name in (*NEEDED, *(() if log.kind else ("kind",))) if name not in have]
         if missing:
             raise WrongLog(f"{topic}: no field {', '.join(missing)}; it has {', '.join(have)}")
-    return [TopicPiece(narrowed(options), schemas[one.topic], one, log.kind) for one in ranges]
+    return [
+        TopicPiece(narrowed(options), schemas[one.topic], one, log.kind, log.leaves_out) for one in ranges
+    ]
 
 
 def topic_chunks(
@@ -89,9 +94,11 @@ def topic_chunks(
             whole = joined(waiting)
             whole_rows = rows - rows % rows_max
             for begin in range(0, whole_rows, rows_max):
-                yield sliced(whole, begin, begin + rows_max)
+                some = sliced(whole, begin, begin + rows_max)
+                yield some if not begin else some._replace(left_out=())
             rows -= whole_rows
-            waiting = [sliced(whole, whole_rows, whole.length)]
+            # What was left out is told once.
+            waiting = [sliced(whole, whole_rows, whole.length)._replace(left_out=())]
     if rows:
         yield joined(waiting)
 
@@ -106,36 +113,65 @@ def _decoded(piece: TopicPiece, columns: Sequence[str] | None) -> Iterator[Event
     decoder = None if piece.values.is_raw else ValueDecoder(access, topic, piece.values, wanted)
     checked = columns is None or set(columns) >= set(PLACES)
     maker = ColumnMaker(topic, wanted, decoder)
+    start = piece.wanted.start
+    name = f"{topic} from {start.ledger_id}:{start.entry_id} on" if start.ledger_id >= 0 else topic
+    rows = 0
     for batch in read_range(access, piece.wanted, maker, poll_timeout_s=piece.options.poll_timeout_s):
+        taken = _Taken(name, piece.kind or None, columns, checked, rows, piece.leaves_out)
         if piece.values.is_raw:
-            yield from _of_bytes(batch[VALUE], piece, columns, checked)
+            yield from _of_values(batch[VALUE], taken)
         else:
-            table = pa.Table.from_batches([batch])
-            yield from_arrow(table, name=topic, kind=piece.kind or None, checked=checked)
+            yield _of_table(pa.Table.from_batches([batch]), taken)
+        rows += batch.num_rows
 
 
-def _of_bytes(
-    values: pa.BinaryArray, piece: TopicPiece, columns: Sequence[str] | None, checked: bool
-) -> Iterator[Events]:
-    """Values without a schema: JSON objects, or segments of a delivery log."""
-    topic = piece.wanted.topic
+class _Taken(NamedTuple):
+    """How messages are taken for events."""
+
+    name: str
+    kind: str | None = None
+    columns: Sequence[str] | None = None
+    checked: bool = True
+    first_row: int = 0
+    leaves_out: bool = False
+
+
+def events_of_values(values: pa.BinaryArray, name: str) -> Iterator[Events]:
+    """Of messages without a schema: JSON objects, or segments of a delivery log. `name` is what an error calls
+    their topic. Raises `WrongLog`.
+    """
+    return _of_values(values, _Taken(name))
+
+
+def _of_values(values: pa.BinaryArray, taken: _Taken) -> Iterator[Events]:
     if values.null_count:
-        raise WrongLog(f"{topic}: a message without a value")
-    is_segment = np.asarray(pc.starts_with(values, SEGMENT_MAGIC))
+        raise WrongLog(f"{taken.name}: a message without a value")
+    is_segment = np.logical_or.reduce([np.asarray(pc.starts_with(values, m)) for m in SEGMENT_MAGICS])
     changes = np.flatnonzero(is_segment[1:] != is_segment[:-1]) + 1
     for begin, end in pairwise([0, *changes.tolist(), len(values)]):
         some = values.slice(begin, end - begin)
         if not is_segment[begin]:
-            table = _of_json(some, topic)
-            if columns is not None:
-                table = table.select([name for name in columns if name in table.column_names])
-            yield from_arrow(table, name=topic, kind=piece.kind or None, checked=checked)
+            table = _of_json(some, taken.name)
+            if taken.columns is not None:
+                table = table.select([name for name in taken.columns if name in table.column_names])
+            yield _of_table(table, taken._replace(first_row=taken.first_row + begin))
             continue
         for value in some:
             try:
                 yield events_of_segment(decode_segment(value.as_buffer().to_pybytes()))
             except CorruptData as error:
-                raise WrongLog(f"{topic}: a damaged segment of a delivery log: {error}") from None
+                raise WrongLog(f"{taken.name}: a damaged segment of a delivery log: {error}") from None
+
+
+def _of_table(table: pa.Table, taken: _Taken) -> Events:
+    return from_arrow(
+        table,
+        name=taken.name,
+        kind=taken.kind,
+        checked=taken.checked,
+        first_row=taken.first_row,
+        leaves_out=taken.leaves_out,
+    )
 
 
 def _of_json(values: pa.BinaryArray, topic: str) -> pa.Table:

@@ -264,11 +264,23 @@ def test_missing_columns_and_kinds_are_named(tmp_path: Path) -> None:
     pq.write_table(table([published(0)]).drop_columns(["time_ms"]), path)
     with pytest.raises(WrongLog, match=r"log\.parquet: no column time_ms"):
         audit_logs([Log(str(path))])
-    pq.write_table(table([published(0) | {"kind": "made"}]), path)
-    with pytest.raises(WrongLog, match=r"log\.parquet: unknown kind 'made'"):
+    made = [published(0), dispatched(0), published(1) | {"kind": "made"}]
+    pq.write_table(table(made), path, row_group_size=2)
+    with pytest.raises(WrongLog, match=r"log\.parquet: row 2, counted from 0: unknown kind 'made'; known are"):
         audit_logs([Log(str(path))])
-    pq.write_table(table([published(0) | {"ledger_id": None}]), path)
-    with pytest.raises(WrongLog, match=r"log\.parquet: an event of a message without ledger_id"):
+    pq.write_table(table([published(0), published(0) | {"ledger_id": None}]), path)
+    with pytest.raises(WrongLog, match=r"log\.parquet: row 1, .*without ledger_id .*--leave-out-malformed"):
         audit_logs([Log(str(path))])
     with pytest.raises(WrongLog, match="no such file"):
         audit_logs([Log(str(tmp_path / "none"))])
+
+
+def test_malformed_events_are_left_out_where_that_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "log.parquet"
+    wrong_ones = [{"entry_id": None}, {"entry_id": -7}, {"kind": "made"}, {"topic": None}, {"time_ms": None}]
+    rows = [published(0), published(1), dispatched(0), *(published(9) | one for one in wrong_ones)]
+    pq.write_table(table([*rows, dispatched(9) | {"subscription": None}]), path, row_group_size=4)
+    report = audit_logs([Log(str(path), leaves_out=True)], AuditSettings(settle_ms=0))
+    assert wrong(report) == {"lost": [(7, 1, -1)]}
+    (said,) = report.incomplete
+    assert said.startswith(f"6 malformed events were left out, such as {path}: row 3, counted from 0: an event")
