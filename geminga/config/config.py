@@ -23,7 +23,8 @@ from msgspec import Meta, Struct
 from geminga import limits
 from geminga.config.file import ConfigFile, Property
 from geminga.config.memory_budget import BUDGET_MB_MAX, BUDGET_MB_MIN, SETTINGS, beyond_budget
-from geminga.errors import GemingaError
+from geminga.errors import GemingaError, InvalidName
+from geminga.names import TopicName
 
 ENVIRONMENT_PREFIX = "PULSAR_PREFIX_"
 
@@ -260,6 +261,7 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
     geminga_delivery_log_total_size_mb: Count = msgspec.field(
         default=4096, name="gemingaDeliveryLogTotalSizeMB"
     )  # 0: no limit
+    geminga_delivery_log_topic: str = ""  # empty: it is not shipped
 
     # Metrics
     expose_topic_level_metrics_in_prometheus: bool = True
@@ -484,6 +486,7 @@ def _broken_relations(config: Config) -> list[str]:
         for name in config.geminga_web_service_host_names
         if not re.fullmatch(_HOST_NAME, name)
     ]
+    problems += _log_topic_problems(config)
     minor, major = config.minor_compaction_threshold, config.major_compaction_threshold
     if config.minor_compaction_interval and config.major_compaction_interval and minor >= major > 0:
         problems.append(
@@ -492,3 +495,21 @@ def _broken_relations(config: Config) -> list[str]:
     if not config.subscription_types_enabled:
         problems.append("subscriptionTypesEnabled names no type; leave the key out to allow all of them")
     return problems
+
+
+def _log_topic_problems(config: Config) -> list[str]:
+    """What is wrong with where the delivery log is to be shipped to."""
+    text = config.geminga_delivery_log_topic
+    if not text:
+        return []
+    if not config.geminga_delivery_log_directory:
+        return [
+            "gemingaDeliveryLogTopic ships a log that is not written; set gemingaDeliveryLogDirectory too"
+        ]
+    try:
+        name = TopicName.parse(text)
+    except InvalidName as error:
+        return [f"gemingaDeliveryLogTopic: {error}"]
+    if not name.is_persistent:
+        return [f"gemingaDeliveryLogTopic: {name} is not persistent; name a persistent:// topic"]
+    return []

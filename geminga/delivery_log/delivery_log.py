@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from geminga.delivery_log.log_reader import Written
 from geminga.delivery_log.notes import (
     CLOSED,
     DUPLICATE,
@@ -63,12 +64,14 @@ class DeliveryLog:
         interval_s: float = 0.1,
         file_bytes_max: int,
         total_bytes_max: int,
+        own_topic: str = "",
     ) -> None:
         """An event is written at most `interval_s` after it was noted; 0: at once, on the loop, so that not
         even a killed process leaves one out. `total_bytes_max` is of all files together, the oldest go first;
-        0: no limit.
+        0: no limit. `own_topic` is where the log is shipped to: it has nothing to say of that one.
         """
-        self._directory = directory
+        self.directory = directory
+        self._own_topic = own_topic
         self._disk = disk
         self._interval_s = interval_s
         self._file_bytes_max = file_bytes_max
@@ -79,7 +82,9 @@ class DeliveryLog:
         self._done = trio.Event()
         self._closing = False
         self._file: File | None = None
+        self._number = 0
         self._segments = 0
+        self._more_written = trio.Event()
         self._is_failing = False
         self.now_ms = clock.now_ms
 
@@ -119,8 +124,28 @@ class DeliveryLog:
         now_ms = self.now_ms()
         self.note((DUPLICATE, now_ms, topic, None, producer, 0, 0, -1, messages, 0, 0, 0, sequence_id, 0))
 
+    def of_topic(self, name: str) -> DeliveryLog | None:
+        """The log that takes the events of a topic; None: they are not logged."""
+        return None if name == self._own_topic else self
+
     def subscription(self, topic: str, name: str, due_times: DueTimes) -> SubscriptionNotes:
         return SubscriptionNotes(self.note_all, self.now_ms, topic, name, due_times)
+
+    # -- what is written -------------------------------------------------------------------------------------
+
+    @property
+    def written(self) -> Written:
+        """The file that is written, and how many segments of it are there to be read."""
+        return Written(self._number, self._segments)
+
+    async def wait_written(self, known: Written) -> None:
+        """Return when more is there than this."""
+        while self.written == known:
+            await self._more_written.wait()
+
+    def _tell_written(self) -> None:
+        self._more_written.set()
+        self._more_written = trio.Event()
 
     # -- writing ---------------------------------------------------------------------------------------------
 
@@ -159,6 +184,7 @@ class DeliveryLog:
             self._failed(count, error)
         else:
             self._is_failing = False
+            self._tell_written()
 
     def _write_now(self) -> None:
         events, count = self._taken()
@@ -167,6 +193,8 @@ class DeliveryLog:
         except StorageError as error:
             self._end_file()
             self._failed(count, error)
+        else:
+            self._tell_written()
 
     def _taken(self) -> tuple[list[Event], int]:
         """What is to be written, and how many events that stands for."""
@@ -195,13 +223,13 @@ class DeliveryLog:
         """The next number; old files go while all together are too large."""
         from geminga.delivery_log.log_format import FileHead, encode_file_head, file_name, file_number
 
-        disk, directory = self._disk, self._directory
+        disk, directory = self._disk, self.directory
         self._end_file()
         disk.make_directory(directory)
         numbers = [number for name in disk.list(directory) if (number := file_number(name)) is not None]
         number = max(numbers, default=0) + 1
         self._file = disk.create(os.path.join(directory, file_name(number)))
-        self._segments = 0
+        self._number, self._segments = number, 0
         self._file.append(encode_file_head(FileHead(number, now_ms)))
         if self._total_bytes_max:
             self._drop_oldest(sorted(numbers))
@@ -218,7 +246,7 @@ class DeliveryLog:
     def _drop_oldest(self, numbers: list[int]) -> None:
         from geminga.delivery_log.log_format import file_name
 
-        paths = [os.path.join(self._directory, file_name(number)) for number in numbers]
+        paths = [os.path.join(self.directory, file_name(number)) for number in numbers]
         sizes = []
         for path in paths:
             file = self._disk.open(path)

@@ -25,6 +25,7 @@ from geminga.broker.policies.values import (
 from geminga.config.config import BUCKET_TRACKER, Config
 from geminga.config.memory_budget import memory_parts
 from geminga.managed_ledger.chain.rollover import MINUTE_MS, ManagedLedgerSettings
+from geminga.names import TopicName
 
 BROKER_TIMESTAMPS = "org.apache.pulsar.common.intercept.AppendBrokerTimestampMetadataInterceptor"
 
@@ -266,15 +267,19 @@ class DeliveryLogSettings(NamedTuple):
     interval_s: float
     file_bytes_max: int
     total_bytes_max: int
+    topic: str
+    """Where it is shipped to, in full; "": nowhere."""
 
 
 def delivery_log_settings(config: Config) -> DeliveryLogSettings | None:
     """None if no delivery log is written."""
     if not config.geminga_delivery_log_directory:
         return None
+    topic = config.geminga_delivery_log_topic
     return DeliveryLogSettings(
         directory=config.geminga_delivery_log_directory,
         interval_s=config.geminga_delivery_log_interval_ms / 1000,
         file_bytes_max=config.geminga_delivery_log_file_size_mb * limits.MIB,
         total_bytes_max=config.geminga_delivery_log_total_size_mb * limits.MIB,
+        topic=str(TopicName.parse(topic)) if topic else "",
     )

@@ -32,12 +32,14 @@ from geminga.broker.operator.health import HealthCheck
 from geminga.broker.operator.view import Process, View
 from geminga.broker.policies.namespaces import Namespaces
 from geminga.broker.policies.policies import Policies
+from geminga.broker.topic.log_topic import DeliveryLogTopic
 from geminga.broker.topic.rooms import Rooms
 from geminga.broker.topic.topics import Topics
 from geminga.clock import Clock, RealClock
 from geminga.config.config import Config
 from geminga.config.memory_budget import memory_parts
 from geminga.delivery_log.delivery_log import DeliveryLog
+from geminga.delivery_log.shipping import Shipping
 from geminga.errors import StorageError
 from geminga.managed_ledger.chain.tail_cache import TailCache
 from geminga.managed_ledger.orphans import sweep_orphan_ledgers
@@ -236,6 +238,9 @@ async def _serve(
             if rooms.delivery_log is not None:
                 await storage.start(failure.watch, rooms.delivery_log.run)
             await storage.start(topics.run)
+            shipping = _shipping(config, rooms, topics, disk)
+            if shipping is not None:
+                await storage.start(failure.watch, shipping.run)
             memory = MemoryMeter(
                 memory_parts(config),
                 bookie,
@@ -252,6 +257,8 @@ async def _serve(
                 disk.descriptors.begin(doors.make_room_soon())
                 await _listen(config, rooms, topics, process, doors, memory.started, task_status)
             storage.start_soon(_end_waiting, disk)
+            if shipping is not None:
+                shipping.stop()
             if failure.error is None:
                 with trio.move_on_after(STOP_SECONDS) as deadline:
                     await health.close()
@@ -328,7 +335,15 @@ def _delivery_log(config: Config, disk: Disk, clock: Clock) -> DeliveryLog | Non
         interval_s=settings.interval_s,
         file_bytes_max=settings.file_bytes_max,
         total_bytes_max=settings.total_bytes_max,
+        own_topic=settings.topic,
     )
+
+
+def _shipping(config: Config, rooms: Rooms, topics: Topics, disk: Disk) -> Shipping | None:
+    settings = delivery_log_settings(config)
+    if settings is None or not settings.topic or rooms.delivery_log is None:
+        return None
+    return Shipping(rooms.delivery_log, DeliveryLogTopic(settings.topic, rooms, topics), disk)
 
 
 async def _listen(

@@ -141,7 +141,7 @@ class Topic:
         """When it was loaded, or seen in use since."""
         self._now_s = rooms.clock.monotonic_s
         self.delays = TopicDelays(ledger, rooms.clock, rooms.delay_settings)
-        self.delivery_log = rooms.delivery_log
+        self.delivery_log = None if rooms.delivery_log is None else rooms.delivery_log.of_topic(str(name))
         self.dedup = Deduplication(str(name), ledger, rooms.clock, rooms.settings, self._producer_names)
         self.policies = rooms.policies.attach(name, self._policies_changed)
         """What holds for this topic now."""

@@ -330,9 +330,11 @@ def _left_out(parts: list[Part]) -> list[str]:
 
 def _incomplete(facts: Facts) -> list[str]:
     reasons = []
-    missed = sum(control.batch_size for control in facts.controls if control.kind == KINDS["missed"])
-    if missed:
-        reasons.append(f"the broker could not log {missed} events")
+    missed = [control.batch_size for control in facts.controls if control.kind == KINDS["missed"]]
+    if sum(missed):
+        reasons.append(f"the broker could not log {sum(missed)} events")
+    if 0 in missed:
+        reasons.append("the broker could not log some events; how many is not known")
     is_open = False
     for control in facts.controls:
         if control.kind == KINDS["opened"]:

@@ -266,7 +266,9 @@ def test_missing_columns_and_kinds_are_named(tmp_path: Path) -> None:
         audit_logs([Log(str(path))])
     made = [published(0), dispatched(0), published(1) | {"kind": "made"}]
     pq.write_table(table(made), path, row_group_size=2)
-    with pytest.raises(WrongLog, match=r"log\.parquet: row 2, counted from 0: unknown kind 'made'; known are"):
+    with pytest.raises(
+        WrongLog, match=r"log\.parquet: row 2, counted from 0: unknown kind 'made'; known are"
+    ):
         audit_logs([Log(str(path))])
     pq.write_table(table([published(0), published(0) | {"ledger_id": None}]), path)
     with pytest.raises(WrongLog, match=r"log\.parquet: row 1, .*without ledger_id .*--leave-out-malformed"):
@@ -283,4 +285,6 @@ def test_malformed_events_are_left_out_where_that_is_asked_for(tmp_path: Path) -
     report = audit_logs([Log(str(path), leaves_out=True)], AuditSettings(settle_ms=0))
     assert wrong(report) == {"lost": [(7, 1, -1)]}
     (said,) = report.incomplete
-    assert said.startswith(f"6 malformed events were left out, such as {path}: row 3, counted from 0: an event")
+    assert said.startswith(
+        f"6 malformed events were left out, such as {path}: row 3, counted from 0: an event"
+    )

@@ -110,5 +110,5 @@ def _leaves(recorder: Recorder, rooms: Rooms, view: View) -> Leaves:
 def _delivery_log(recorder: Recorder) -> DeliveryLogSettings:
     given = recorder.only("DeliveryLog").given
     return DeliveryLogSettings(
-        given["0"], given["interval_s"], given["file_bytes_max"], given["total_bytes_max"]
+        given["0"], given["interval_s"], given["file_bytes_max"], given["total_bytes_max"], given["own_topic"]
     )

@@ -1,0 +1,155 @@
+"""The segments of a directory of delivery logs, in the order in which they were written, while more come."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from geminga.errors import CorruptData, StorageError
+
+if TYPE_CHECKING:
+    from geminga.storage.disk import Disk, File
+
+ALL_PARTS: Final = 1 << 30
+
+
+class Written(NamedTuple):
+    """How much of a directory is there to be read."""
+
+    file: int
+    segments: int
+
+
+class Place(NamedTuple):
+    """A segment of a directory, or a part of it. Later ones are greater."""
+
+    file: int
+    opened_ms: int
+    """Of the file: another directory may have one of the same number."""
+    segment: int
+    """-1: none of the file."""
+    part: int = ALL_PARTS
+    """Of a segment that was cut; the last one has no number."""
+
+    @property
+    def before(self) -> Place:
+        """Less than the segment, greater than the one before it."""
+        return self._replace(part=-1)
+
+    def encode(self) -> bytes:
+        return json.dumps(list(self)).encode()
+
+    @classmethod
+    def decode(cls, data: bytes | str) -> Place:
+        """Raises `CorruptData`."""
+        try:
+            numbers = json.loads(data)
+            if not (len(numbers) == len(cls._fields) and all(type(number) is int for number in numbers)):
+                raise ValueError("other than four numbers")
+            return cls(*numbers)
+        except (ValueError, TypeError) as error:
+            raise CorruptData(f"not a place in a delivery log: {error}") from None
+
+
+class Read(NamedTuple):
+    place: Place
+    segment: bytes
+    has_gap: bool
+    """Whether something that stood before it is gone."""
+
+
+class LogReader:
+    """Blocking; one file is open during a call only."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+        self.at = Written(0, 0)
+        """The file that is read, and how many segments of it were."""
+        self._offset = 0
+        self._opened_ms = 0
+        self._has_gap = False
+
+    def seek(self, place: Place | None) -> None:
+        """Go on behind this place, from the beginning if it is None; of a segment in parts, with the whole."""
+        self._offset, self._has_gap = 0, False
+        if place is None:
+            self.at = Written(0, 0)
+        else:
+            read = place.segment + (place.part == ALL_PARTS)
+            self.at, self._opened_ms = Written(place.file, read), place.opened_ms
+
+    def next(self, written: Written) -> Read | None:
+        """The next segment of what was written; None: there is no more. StorageError."""
+        if self.at.file > written.file:
+            # The directory was emptied since: it begins anew.
+            self.at, self._offset, self._has_gap = Written(0, 0), 0, True
+        while True:
+            path = self._path(self.at.file)
+            if self.at.file and self.at < written and self._disk.exists(path):
+                file = self._disk.open(path)
+                try:
+                    if (found := self._next_of(file, written)) is not None:
+                        self._has_gap = False
+                        return found
+                finally:
+                    file.close()
+            elif self.at.file and self.at >= written and self.at.file == written.file:
+                return None
+            elif self.at.file:
+                self._has_gap = True
+            if not self._next_file(written):
+                return None
+
+    def _next_file(self, written: Written) -> bool:
+        """False: there is none yet."""
+        from geminga.delivery_log.log_format import file_number
+
+        numbers = [file_number(name) for name in self._disk.list(self._directory)]
+        later = [number for number in numbers if number and self.at.file < number <= written.file]
+        if not later:
+            return False
+        if self.at.file and min(later) > self.at.file + 1:
+            self._has_gap = True
+        self.at, self._offset = Written(min(later), 0), 0
+        return True
+
+    def _next_of(self, file: File, written: Written) -> Read | None:
+        """None: the file has no more. What is cut short at its end is the end of a crash."""
+        from geminga.delivery_log.log_format import (
+            FILE_HEAD_BYTES,
+            SEGMENT_HEAD_BYTES,
+            decode_file_head,
+            decode_segment_head,
+        )
+
+        try:
+            if not self._offset:
+                opened_ms = decode_file_head(file.pread(0, FILE_HEAD_BYTES)).opened_ms
+                if self.at.segments and opened_ms != self._opened_ms:
+                    # Another directory's file of this number.
+                    self._has_gap, self.at = True, Written(self.at.file, 0)
+                self._opened_ms, self._offset = opened_ms, FILE_HEAD_BYTES
+                for _ in range(self.at.segments):
+                    self._offset = decode_segment_head(
+                        file.pread(self._offset, SEGMENT_HEAD_BYTES), at=self._offset
+                    ).end
+            size = file.size()
+            if size - self._offset < SEGMENT_HEAD_BYTES:
+                return None
+            head = decode_segment_head(file.pread(self._offset, SEGMENT_HEAD_BYTES), at=self._offset)
+        except (CorruptData, StorageError):
+            self._has_gap = True
+            return None
+        if head.end > size:
+            return None
+        segment = file.pread(self._offset, head.size_bytes)
+        place = Place(self.at.file, self._opened_ms, self.at.segments)
+        self.at, self._offset = Written(self.at.file, self.at.segments + 1), head.end
+        return Read(place, segment, self._has_gap)
+
+    def _path(self, number: int) -> str:
+        from geminga.delivery_log.log_format import file_name
+
+        return os.path.join(self._directory, file_name(number))
