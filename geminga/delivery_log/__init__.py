@@ -3,7 +3,8 @@
 Publishing, dispatch and acknowledgement call `DeliveryLog.note` with a tuple (`notes.py` makes those of a
 subscription); a thread makes a segment of columns of them ten times a second and appends it to a file.
 `log_format.py` has segments and file heads, `columns_format.py` tables and columns. Read `DeliveryLog` in
-`delivery_log.py` first, then docs/formats/delivery-log.md.
+`delivery_log.py` first, then docs/formats/delivery-log.md. `Shipping` (`shipping.py`) publishes the segments
+to a topic, read back from the files by `LogReader` (`log_reader.py`).
 
 It exists so that an audit (`pipeline/audit`) can prove what was lost, doubled, early or late in a run of any
 size, from the broker's own record beside those of producers and consumers. Columns with differences to the

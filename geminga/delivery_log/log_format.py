@@ -140,8 +140,8 @@ def decode_file_head(data: bytes) -> FileHead:
         raise CorruptData("the head of the delivery log does not match its checksum")
     if version not in VERSIONS:
         raise CorruptData(
-            f"a delivery log of version {version}; this program reads up to version {VERSION}: read it with the "
-            "version of Geminga that wrote it, or a later one"
+            f"a delivery log of version {version}; this program reads up to version {VERSION}: read it with "
+            "the version of Geminga that wrote it, or a later one"
         )
     return FileHead(number, opened_ms)
 

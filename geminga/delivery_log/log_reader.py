@@ -72,7 +72,7 @@ class LogReader:
         self._has_gap = False
 
     def seek(self, place: Place | None) -> None:
-        """Go on behind this place, from the beginning if it is None; of a segment in parts, with the whole."""
+        """Go on behind this place, None: from the beginning; of a segment in parts, with all of it."""
         self._offset, self._has_gap = 0, False
         if place is None:
             self.at = Written(0, 0)

@@ -67,8 +67,8 @@ class SubscriptionNotes:
         ack_sets: Mapping[Any, tuple[int, list[int]]],
         counts: Mapping[Any, int],
     ) -> None:
-        """These entries went to a consumer; of those in `ack_sets` only the messages whose bits are set. Their
-        delivery times are those that hold, if they were changed.
+        """These entries went to a consumer; of those in `ack_sets` only the messages whose bits are set.
+        Their delivery times are those that hold, if they were changed.
         """
         topic, name, events = self._topic, self._name, []
         changed = self._due_times.overrides

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import trio
 
@@ -95,7 +95,7 @@ class Shipping:
                     await trio.sleep(retry_s)
                     retry_s = min(2 * retry_s, RETRY_S_MAX)
         finally:
-            with trio.CancelScope(shield=True), contextlib.suppress(StorageError):
+            with trio.CancelScope(shield=True):
                 await self._keep_state()
 
     async def _resume(self) -> None:
@@ -137,8 +137,10 @@ class Shipping:
     # -- where it is -----------------------------------------------------------------------------------------
 
     async def _keep_state(self) -> None:
+        """The topic says it too: without this it goes on."""
         if self._shipped is not None:
-            await self._disk.run(self._disk.replace_file, self._state_path, self._shipped.encode())
+            with contextlib.suppress(StorageError):
+                await self._disk.run(self._disk.replace_file, self._state_path, self._shipped.encode())
 
     def _read_state(self) -> Place | None:
         if not self._disk.exists(self._state_path):
@@ -170,7 +172,8 @@ def _fitting(segment: bytes, bytes_max: int) -> Iterator[bytes]:
         yield segment
         return
     for rows in (slice(0, middle), slice(middle, None)):
-        columns, names = {}, {}
+        columns: dict[str, Any] = {}
+        names: dict[str, list[str]] = {}
         for name, column in whole.columns.items():
             columns[name] = column[rows].astype("<i8")
         for name, table in (

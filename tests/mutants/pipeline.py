@@ -9,6 +9,8 @@ TESTS = "tests/pipeline/topics/test_acknowledged.py::"
 READ = (TESTS + "test_what_the_subscription_has_acknowledged_counts_as_read",)
 SPLITS = "geminga/pipeline/topics/splits.py"
 SPLITS_TESTS = ("tests/pipeline/topics/test_splits.py",)
+STORIES = ("tests/pipeline/audit/test_stories.py::test_a_story_is_told_right",)
+SHIPPING = ("tests/delivery_log/test_shipping.py",)
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -100,5 +102,109 @@ MUTANTS: tuple[Mutant, ...] = (
         "end.entry_id",
         SPLITS_TESTS,
         "that an entry of which the range wants the first messages counts like any other",
+    ),
+    Mutant(
+        "audit-settled-by-one-message-of-a-batch",
+        "geminga/pipeline/audit/acknowledged.py",
+        "whole = (sizes > 0) & (counts >= sizes)",
+        "whole = counts > 0",
+        STORIES,
+        "that one acknowledged message of a batch does not settle the batch",
+    ),
+    Mutant(
+        "audit-never-settled-by-messages",
+        "geminga/pipeline/audit/acknowledged.py",
+        "whole = (sizes > 0) & (counts >= sizes)",
+        "whole = counts > sizes",
+        STORIES,
+        "that a batch is settled with the last of its messages",
+    ),
+    Mutant(
+        "audit-without-what-the-broker-allows",
+        "geminga/pipeline/audit/partials.py",
+        "(late_ms < -events.early_ms)",
+        "(late_ms < 0)",
+        STORIES,
+        "that a delivery within the broker's tick or precision is not early",
+    ),
+    Mutant(
+        "audit-at-any-time-is-early",
+        "geminga/pipeline/audit/partials.py",
+        "(events.early_ms >= 0) & ",
+        "",
+        STORIES,
+        "that nothing is early where delivery times count for nothing",
+    ),
+    Mutant(
+        "audit-allows-a-tick-too-much",
+        "geminga/pipeline/audit/partials.py",
+        "too_early: Mask = late_ms < -facts.settings.early_ms",
+        "too_early: Mask = late_ms < -facts.settings.early_ms - 1_000",
+        STORIES,
+        "that --early overrides what the log says",
+    ),
+    Mutant(
+        "audit-receipt-of-nowhere-published",
+        "geminga/pipeline/audit/events.py",
+        "events._replace(kind=np.where(nowhere, DUPLICATE, events.kind)) if nowhere.any() else events",
+        "events",
+        STORIES,
+        "that a receipt of -1:-1 is a deduplicated send",
+    ),
+    Mutant(
+        "audit-released-by-anyone",
+        "geminga/pipeline/audit/ledger.py",
+        "self._excused |= self._held.pop(end.client, BitMap()) - self.acked.entries",
+        "self._excused |= self.seen - self.acked.entries",
+        STORIES,
+        "that only what the consumer had that left may come again",
+    ),
+    Mutant(
+        "audit-repeats-without-end",
+        "geminga/pipeline/audit/ledger.py",
+        "                    self._excused -= codes\n",
+        "",
+        STORIES,
+        "that a reason is good for one repetition",
+    ),
+    Mutant(
+        "audit-acknowledged-later",
+        "geminga/pipeline/audit/ledger.py",
+        "while acked and acked[0].session <= session:",
+        "while acked and acked[0].session < session:",
+        STORIES,
+        "that what a consumer acknowledged before it left may not come again",
+    ),
+    Mutant(
+        "audit-of-deleted-subscriptions",
+        "geminga/pipeline/audit/report.py",
+        "            self._deleted.add(key)\n",
+        "            pass\n",
+        STORIES,
+        "that what a deleted subscription did not get is not lost",
+    ),
+    Mutant(
+        "shipping-again-what-is-in-the-topic",
+        "geminga/delivery_log/shipping.py",
+        "known = [self._shipped, await self._topic.last_place(), await",
+        "known = [self._shipped, await",
+        SHIPPING,
+        "that what was shipped in the moment of an error is not shipped again",
+    ),
+    Mutant(
+        "shipping-silent-about-gaps",
+        "geminga/delivery_log/shipping.py",
+        "        if read.has_gap:\n",
+        "        if False:\n",
+        SHIPPING,
+        "that what was dropped before it was shipped is said",
+    ),
+    Mutant(
+        "shipping-parts-from-the-first",
+        "geminga/delivery_log/shipping.py",
+        "if self._shipped is None or part.place > self._shipped:",
+        "if True:",
+        SHIPPING,
+        "that of a segment in parts those that are in the topic are not shipped again",
     ),
 )

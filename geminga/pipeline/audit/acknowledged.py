@@ -1,5 +1,5 @@
-"""What a subscription has acknowledged of one ledger, where positions are entries: a batch is settled when all
-of its messages are.
+"""What a subscription has acknowledged of one ledger, where positions are entries: a batch is settled when
+all of its messages are.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class WrongLog(GemingaError):
 class LeftOut(NamedTuple):
     """Events that are malformed, in a part of one log."""
 
-    count: int
+    events: int
     first: str
     """Where the first of them stands, and what is wrong with it."""
 
@@ -316,6 +316,22 @@ def digest_of(key: str | bytes) -> int:
     """64 bits of a key, the same on every machine; never 0."""
     data = key.encode() if isinstance(key, str) else key
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little", signed=True) or 1
+
+
+def to_arrow(events: Events) -> pa.RecordBatch:
+    """As rows of `SCHEMA`. Keys are left out: there are digests of them only."""
+    kinds = pa.array([None, *KINDS])
+    columns: dict[str, pa.Array] = {"kind": kinds.take(pa.array(events.kind))}
+    for name, table in zip(NAMES, TABLES, strict=False):
+        names = pa.array([*getattr(events, table), None], pa.string())
+        places = getattr(events, name)
+        columns[name] = names.take(pa.array(np.where(places < 0, len(names) - 1, places)))
+    columns["key"] = pa.nulls(events.length, pa.string())
+    for field in SCHEMA:
+        if field.name not in columns:
+            numbers = np.asarray(getattr(events, field.name))
+            columns[field.name] = pa.array(numbers, mask=numbers == ABSENT.get(field.name)).cast(field.type)
+    return pa.RecordBatch.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
 
 
 def joined(parts: Sequence[Events]) -> Events:

@@ -257,7 +257,7 @@ def _read_delivery_log(piece: Piece, columns: Sequence[str]) -> Events:
 def events_of_segment(segment: Segment) -> Events:
     """One segment of a broker's delivery log; columns that were not decoded are absent."""
     count = segment.head.events
-    columns = {
+    columns: dict[str, Any] = {
         name: segment.columns[name].astype(np.int64, copy=False)
         if name in segment.columns
         else constant(-1 if name in NAMES else ABSENT.get(name, 0), count)

@@ -82,7 +82,7 @@ def parts_of(events: Events, facts: Facts, piece: int) -> pa.RecordBatch:
     """The parts of one piece, number `piece` of all."""
     parts = Parts()
     for left_out in events.left_out:
-        parts.add("left out", "", data=left_out.first.encode(), count=left_out.count)
+        parts.add("left out", "", data=left_out.first.encode(), count=left_out.events)
     _deduplicated(parts, events)
     published = choose(events, where_is(events.kind, PUBLISHED), facts, piece)
     if published.events.length:

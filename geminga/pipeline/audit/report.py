@@ -51,8 +51,8 @@ MINUTES: Final = pa.schema(
     ]
 )
 """`published`, `lost`, `pending`, `skipped` and `deduplicated` are counted in the minute of publishing, all
-others in that of the delivery; `acked` only in the totals. `late_*` is of first deliveries of delayed messages, from the due
-time on; `wait_*` of all others, from the publish time on. Null: there was none.
+others in that of the delivery; `acked` only in the totals. `late_*` is of first deliveries of delayed
+messages, from the due time on; `wait_*` of all others, from the publish time on. Null: there was none.
 """
 TOTALS: Final = pa.schema([field for field in MINUTES if field.name != "minute"])
 FINDINGS: Final = pa.schema(

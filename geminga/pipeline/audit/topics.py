@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from geminga.delivery_log.log_format import SEGMENT_MAGICS, decode_segment
 from geminga.errors import CorruptData
@@ -21,6 +22,7 @@ from geminga.pipeline.audit.events import (
     from_arrow,
     joined,
     sliced,
+    to_arrow,
 )
 from geminga.pipeline.audit.logs import PLACES, ROWS_PER_PIECE, events_of_segment
 from geminga.pipeline.client.connection import Connection
@@ -136,21 +138,29 @@ class _Taken(NamedTuple):
     leaves_out: bool = False
 
 
-def events_of_values(values: pa.BinaryArray, name: str) -> Iterator[Events]:
-    """Of messages without a schema: JSON objects, or segments of a delivery log. `name` is what an error calls
-    their topic. Raises `WrongLog`.
-    """
-    return _of_values(values, _Taken(name))
+def is_segment(values: pa.BinaryArray) -> NDArray[np.bool_]:
+    """Which messages hold a segment of a delivery log."""
+    found = [np.asarray(pc.starts_with(values, magic).fill_null(False)) for magic in SEGMENT_MAGICS]
+    either: NDArray[np.bool_] = np.logical_or.reduce(found)
+    return either
+
+
+def segment_events(value: bytes, name: str) -> pa.RecordBatch:
+    """The events of a segment as rows of `SCHEMA`; `name` is what an error calls their topic. `WrongLog`."""
+    try:
+        return to_arrow(events_of_segment(decode_segment(value)))
+    except CorruptData as error:
+        raise WrongLog(f"{name}: a damaged segment of a delivery log: {error}") from None
 
 
 def _of_values(values: pa.BinaryArray, taken: _Taken) -> Iterator[Events]:
     if values.null_count:
         raise WrongLog(f"{taken.name}: a message without a value")
-    is_segment = np.logical_or.reduce([np.asarray(pc.starts_with(values, m)) for m in SEGMENT_MAGICS])
-    changes = np.flatnonzero(is_segment[1:] != is_segment[:-1]) + 1
+    segments = is_segment(values)
+    changes = np.flatnonzero(segments[1:] != segments[:-1]) + 1
     for begin, end in pairwise([0, *changes.tolist(), len(values)]):
         some = values.slice(begin, end - begin)
-        if not is_segment[begin]:
+        if not segments[begin]:
             table = _of_json(some, taken.name)
             if taken.columns is not None:
                 table = table.select([name for name in taken.columns if name in table.column_names])

@@ -16,6 +16,7 @@ from geminga.pipeline.audit.events import SCHEMA, from_arrow, taken
 from geminga.pipeline.audit.settings import AuditSettings
 from geminga.pipeline.audit.stream import DELTAS, Delta, delta_table
 from geminga.pipeline.audit.stream_topics import Shared, TopicsAudit
+from geminga.pipeline.audit.topics import is_segment, segment_events
 from geminga.pipeline.spark.pieces import spark_schema
 
 IDLE_MS = 5_000
@@ -30,15 +31,41 @@ def event_schema() -> StructType:
 
 
 def topic_events(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
-    """A stream of the events in topics whose schema says so, or in JSON without a schema.
+    """A stream of the events in topics whose schema says so, or without a schema: in JSON, or the delivery
+    log that a broker ships.
 
-    `options` are those of the data source `pulsar`. Raises what it raises.
+    `options` are those of the data source `pulsar`. Raises what it raises, and `WrongLog`.
     """
     stream = spark.readStream.format("pulsar").options(**options).load()
     if "time_ms" not in stream.columns:
-        stream = stream.select(functions.from_json(stream["value"].cast("string"), event_schema()).alias("e"))
-        stream = stream.select("e.*")
+        stream = _of_values(stream, options.get("topic", "the topics"))
     return _with_all_columns(stream)
+
+
+def _of_values(stream: DataFrame, name: str) -> DataFrame:
+    """Segments of a delivery log as their events, all else as JSON; what is neither has no kind and falls
+    out.
+    """
+
+    def events(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            values = batch["value"]
+            for value, whole in zip(values, is_segment(values).tolist(), strict=True):
+                if whole:
+                    found = segment_events(value.as_py(), name)
+                    yield found.append_column("json", pa.nulls(found.num_rows, pa.binary()))
+                else:
+                    nothing = [pa.nulls(1, field.type) for field in SCHEMA]
+                    columns = [*nothing, pa.array([value.as_py()], pa.binary())]
+                    yield pa.RecordBatch.from_arrays(columns, names=[*SCHEMA.names, "json"])
+
+    both = stream.select("value").mapInArrow(
+        events, spark_schema(SCHEMA.append(pa.field("json", pa.binary())))
+    )
+    parsed = both.withColumn("e", functions.from_json(both["json"].cast("string"), event_schema()))
+    return parsed.select(
+        *(functions.coalesce(parsed[name], parsed[f"e.{name}"]).alias(name) for name in SCHEMA.names)
+    )
 
 
 def _with_all_columns(stream: DataFrame) -> DataFrame:

@@ -1,4 +1,4 @@
-"""Stories of what brokers, producers and consumers do, as short lists of events, and what an audit has to say.
+"""Stories of what brokers, producers and consumers do, as short lists of events; what an audit has to say.
 
 Each line of a story is one event: `published 0`, `dispatched 0 to c`, ... with what is special about it by
 name. A line is a millisecond later than the one before it, `after` says more. Events of one story are about a
@@ -7,12 +7,14 @@ topic of its own and an hour of its own, so that all stories can be audited toge
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from geminga.pipeline.audit.settings import AuditSettings
 
-START_MS = 1_700_000_000_000 - 1_700_000_000_000 % 3_600_000
 HOUR_MS = 3_600_000
+START_MS = 472_222 * HOUR_MS
 SETTINGS = AuditSettings(settle_ms=0)
 BY_MESSAGE = SETTINGS._replace(level="message")
 Event = dict[str, Any]
@@ -58,9 +60,9 @@ class Story(NamedTuple):
     """Kind and what happens."""
     events: list[Event] | list[list[Event]]
     """Lists: files."""
-    wrong: dict[str, list[str]] = {}
+    wrong: Mapping[str, list[str]] = MappingProxyType({})
     """What is wrong, and with which entries (or entry:index)."""
-    counts: dict[str, int] = {}
+    counts: Mapping[str, int] = MappingProxyType({})
     """Of the topic's totals, summed over subscriptions."""
     settings: AuditSettings = SETTINGS
 
@@ -200,7 +202,10 @@ STORIES = (
         [[made(0), made(1)], [given(0, "a")], [given(0, "b", after=50), given(1, "b")]],
         {"duplicated": ["0"]},
     ),
-    Story("files: one consumer goes on in a second file", [[made(0), made(1), given(0)], [given(1, after=9)]]),
+    Story(
+        "files: one consumer goes on in a second file",
+        [[made(0), made(1), given(0)], [given(1, after=9)]],
+    ),
     Story(
         "files: what a consumer had comes to another one, of another file",
         [[made(0), made(1)], [given(0, "a"), given(1, "a"), left("a")], [given(1, "b", after=50)]],
@@ -231,7 +236,8 @@ STORIES = (
     Story(
         "batch index acks: all of it was acknowledged, and comes again",
         [
-            batch(0, 3), batch(0, 3, given), *(acked(0, batch_index=i, **BATCH) for i in (2, 0, 1, 0)), left(),
+            batch(0, 3), batch(0, 3, given), *(acked(0, batch_index=i, **BATCH) for i in (2, 0, 1, 0)),
+            left(),
             given(0, "d", **BATCH),
         ],
         {"duplicated": ["0"]},
@@ -343,7 +349,10 @@ STORIES = (
     ),
     Story(
         "delayed: late by its due time, not by its publication",
-        [made(0, **LATER), made(1, **LATER), given(0, at=DUE + 900, **LATER), given(1, at=DUE + 1_100, **LATER)],
+        [
+            made(0, **LATER), made(1, **LATER),
+            given(0, at=DUE + 900, **LATER), given(1, at=DUE + 1_100, **LATER),
+        ],
         {"late": ["1"]},
     ),
     Story(

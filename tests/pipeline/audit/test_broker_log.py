@@ -77,8 +77,8 @@ LOOSE = {"isDelayedDeliveryDeliverAtTimeStrict": "false", "acknowledgmentAtBatch
 
 
 def test_what_the_broker_allows_itself_is_neither_early_nor_double(tmp_path: Path) -> None:
-    """A tick, a precision of a subscription's own, a type that does not wait, a changed time; and what is left
-    of batches when their consumer leaves.
+    """A tick, a precision of a subscription's own, a type that does not wait; and what is left of batches
+    when their consumer leaves.
     """
     log = tmp_path / "log"
     settings = LOOSE | {"gemingaDeliveryLogDirectory": str(log)}

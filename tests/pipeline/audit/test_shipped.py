@@ -4,11 +4,13 @@ audit what the files tell.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pulsar
+import pyarrow.parquet as pq
 import pytest
 from pulsar import ConsumerType
 
@@ -93,6 +95,40 @@ def log_of(broker: BrokerProcess) -> TopicLog:
     return TopicLog({"service.url": broker.endpoints.service_url, "topic": LOG})
 
 
+def streamed(spark: Any, broker: BrokerProcess, directory: Path, events: int) -> Counter[str]:
+    """What the audit as a stream tells of the topic, once it has had so many events."""
+    from geminga.pipeline.spark.audit_stream import audit_stream, topic_events
+
+    spark.conf.set("spark.sql.shuffle.partitions", "1")
+    spark.conf.set(
+        "spark.sql.streaming.stateStore.providerClass",
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    )
+    options = {"service.url": broker.endpoints.service_url, "topic": LOG, "startingOffsets": "earliest"}
+    deltas = audit_stream(topic_events(spark, options), SETTINGS, batch_index_max=0, buckets=2)
+    query = (
+        deltas.writeStream.format("parquet")
+        .option("checkpointLocation", str(directory / "checkpoint"))
+        .start(str(directory / "deltas"))
+    )
+    found: Counter[str] = Counter()
+
+    def all_are_told() -> bool:
+        assert query.isActive, query.exception()
+        found.clear()
+        for path in (directory / "deltas").glob("*.parquet"):
+            for row in pq.read_table(path).to_pylist():
+                found[row["what"]] += row["count"]
+        return found["published"] + found["dispatched"] >= events
+
+    try:
+        eventually(all_are_told, timeout_s=120)
+    finally:
+        query.stop()
+        spark.conf.set("spark.sql.shuffle.partitions", "2")
+    return found
+
+
 def test_what_is_shipped_tells_what_the_files_tell(
     shipping: BrokerProcess, spark: Any, tmp_path: Path
 ) -> None:
@@ -121,6 +157,10 @@ def test_what_is_shipped_tells_what_the_files_tell(
     # The topic of the log is not in the log.
     assert set(of_files.totals["topic"].to_pylist()) == {AUDITED}
     assert of_files.wrong == 0
+    (row,) = of_files.totals.to_pylist()
+    told = streamed(spark, shipping, tmp_path, row["published"] + row["dispatched"])
+    same = ("published", "dispatched", "redelivered", "repeated", "duplicated", "early", "reordered", "acked")
+    assert {what: told[what] for what in same} == {what: row[what] for what in same}
 
 
 def test_shipping_goes_on_when_its_topic_is_there_again(shipping: BrokerProcess, tmp_path: Path) -> None:
