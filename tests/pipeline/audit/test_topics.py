@@ -137,7 +137,7 @@ def test_what_is_no_event_is_named(broker: Endpoints, topics: Topics, topic: str
     with pytest.raises(WrongLog, match=rf"{topic}-2: no column time_ms"):
         audit_logs([log(broker, f"{topic}-2")])
     topics.write(f"{topic}-3", as_json([rows()[0] | {"kind": "made"}]))
-    with pytest.raises(WrongLog, match=rf"{topic}-3: unknown kind 'made'"):
+    with pytest.raises(WrongLog, match=rf"{topic}-3: row 0, counted from 0: unknown kind 'made'"):
         audit_logs([log(broker, f"{topic}-3")])
 
 

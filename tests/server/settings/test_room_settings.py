@@ -68,7 +68,7 @@ def test_a_key_changes_its_own_setting_and_no_other(row: Row) -> None:
 
 def test_every_setting_of_a_room_has_a_key_or_is_fixed() -> None:
     wired = {leaf for row in ROOM_ROWS for leaf in row.expected}
-    leaves = {leaf for row in ROOM_ROWS for leaf in room_leaves(config_of({row.key: row.value}))}
+    leaves = {leaf for row in ROOM_ROWS for leaf in room_leaves(config_of({**row.given, row.key: row.value}))}
     assert leaves - wired == FIXED
 
 
