@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from geminga.cli.arguments.options import duration_ms
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 from geminga.cli.pipeline.export import add_connection, broker_options
+from geminga.cli.pipeline.pictures import check_picture
 from geminga.cli.pipeline.spark import PLAIN, WholeDirectory, add_master, session, tell
 
 if TYPE_CHECKING:
@@ -29,7 +31,14 @@ def run(parser: Parser, arguments: Sequence[str]) -> int:
         logs += [(path, kind) for path in getattr(flags, flag)]
     if not logs:
         parser.error("name at least one log")
+    if flags.png:
+        check_picture(flags.png)
     report = _chosen(_audit(flags, logs), flags)
+    if flags.png:
+        from geminga.pipeline.audit.plot import png_of
+        from geminga.storage.disk import RealDisk
+
+        RealDisk(for_owner=False).replace_file(os.path.abspath(flags.png), png_of(report))
     if flags.out:
         with WholeDirectory(flags.out) as directory:
             directory.write("minutes", report.minutes)
@@ -105,6 +114,9 @@ def _add_flags(parser: Parser) -> None:
         help="audit the other events where some cannot be; how many were left out is told",
     )
     parser.add_argument("--out", metavar="DIR", help="write minutes, totals and findings there as Parquet")
+    parser.add_argument(
+        "--png", metavar="FILE", help="draw deliveries, findings and lateness by minute there"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object for each subscription")
     add_connection(parser)
     add_master(parser)

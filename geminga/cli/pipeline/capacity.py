@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from geminga.cli.arguments.options import positive
 from geminga.cli.arguments.parser import EXIT_OK, Parser
+from geminga.cli.pipeline.pictures import check_picture
 from geminga.cli.pipeline.spark import PLAIN, add_master, session, tell
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def run(parser: Parser, arguments: Sequence[str]) -> int:
     add_master(parser)
     flags = parser.parse_strictly(arguments)
     if flags.png:
-        _check_picture(flags.png)
+        check_picture(flags.png)
     rows = _rows(flags, list(_plans(flags)), lambda row: tell(_done(row)))
     if flags.json:
         for row in rows:
@@ -53,19 +54,6 @@ def run(parser: Parser, arguments: Sequence[str]) -> int:
 
         RealDisk(for_owner=False).replace_file(os.path.abspath(flags.png), png_of(rows))
     return EXIT_OK
-
-
-def _check_picture(path: str) -> None:
-    """Before the work, which may take minutes. Raises `StorageError`."""
-    import matplotlib  # noqa: F401
-
-    from geminga.errors import StorageError
-
-    directory = os.path.dirname(os.path.abspath(path))
-    if not os.path.isdir(directory):
-        raise StorageError(f"--png {path}: there is no directory {directory}")
-    if os.path.isdir(path) or not os.access(directory, os.W_OK):
-        raise StorageError(f"--png {path}: a file of that name cannot be written")
 
 
 def _done(row: Row) -> str:

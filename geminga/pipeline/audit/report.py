@@ -325,7 +325,7 @@ def _left_out(parts: list[Part]) -> list[str]:
     if not count:
         return []
     firsts = sorted(part.data.decode() for part in parts if part.what == "left out")
-    return [f"{count:,} malformed events were left out, such as {firsts[0]}"]
+    return [f"malformed events were left out ({count:,}), such as {firsts[0]}"]
 
 
 def _incomplete(facts: Facts) -> list[str]:

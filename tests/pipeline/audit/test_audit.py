@@ -286,5 +286,5 @@ def test_malformed_events_are_left_out_where_that_is_asked_for(tmp_path: Path) -
     assert wrong(report) == {"lost": [(7, 1, -1)]}
     (said,) = report.incomplete
     assert said.startswith(
-        f"6 malformed events were left out, such as {path}: row 3, counted from 0: an event"
+        f"malformed events were left out (6), such as {path}: row 3, counted from 0: an event"
     )

@@ -16,6 +16,7 @@ from geminga.pipeline.audit.logs import Log
 from geminga.pipeline.audit.report import WRONG, Report
 from geminga.pipeline.audit.settings import AuditSettings
 from tests.pipeline.audit.stories import STORIES, Story, files_of, topic_of
+from tests.pipeline.conftest import Call
 
 Told = tuple[dict[str, list[str]], dict[str, int]]
 
@@ -51,6 +52,21 @@ def test_a_story_is_told_right(number: int, tmp_path: Path) -> None:
     story = STORIES[number]
     report = audit_logs([Log(path) for path in written(tmp_path, number, story)], story.settings)
     assert told(report, number, story) == (story.wrong, story.counts)
+
+
+def test_the_command_leaves_out_what_is_malformed_and_draws_the_rest(tmp_path: Path, call: Call) -> None:
+    rows = [*files_of(0, STORIES[1])[0], {"kind": "published", "time_ms": 1, "topic": "t"}]
+    path, picture = tmp_path / "log.parquet", tmp_path / "audit.png"
+    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), path)
+    code, _, err = call("audit", path, "--master", "none", "--settle", "0")
+    assert code != 0
+    assert "row 3, counted from 0" in err
+    more = ("--leave-out-malformed", "--png", picture)
+    code, out, err = call("audit", path, "--master", "none", "--settle", "0", *more)
+    assert code == 1
+    assert "lost: 7:0" in out
+    assert "malformed events were left out (1)" in err
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_spark_tells_all_of_them_right(spark: Any, tmp_path: Path) -> None:

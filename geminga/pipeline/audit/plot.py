@@ -1,0 +1,74 @@
+"""An audit as a picture. Needs matplotlib (`geminga[plot]`)."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from datetime import datetime
+from typing import Any, Final
+
+import pyarrow as pa
+
+from geminga.pipeline.audit.report import WRONG, Report
+
+COLORS: Final = {
+    "lost": "#b2182b",
+    "duplicated": "#ef8a62",
+    "reordered": "#c9a227",
+    "early": "#67a9cf",
+    "late": "#2166ac",
+    "unknown": "#8c8c8c",
+}
+SUBSCRIPTIONS_MAX: Final = 10
+"""With a line of their own: those that were delivered most."""
+
+
+def png_of(report: Report) -> bytes:
+    """By minute, one below the other: deliveries, findings of all subscriptions, and how late 99 % came at
+    most.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows = report.minutes.to_pylist()
+    figure, (above, middle, below) = pyplot.subplots(3, 1, figsize=(11, 9), sharex=True)
+    for name in _largest(report.totals):
+        own = [row for row in rows if (row["topic"], row["subscription"]) == name]
+        minutes = [row["minute"] for row in own]
+        label = f"{name[0].removeprefix('persistent://')}, {name[1] or 'no subscription'}"
+        above.plot(minutes, [row["dispatched"] for row in own], label=label, marker=".")
+        below.plot(minutes, [_late_ms(row) for row in own], label=label, marker=".")
+    wrong = {what: Counter[datetime]() for what in WRONG}
+    for row in rows:
+        for what in WRONG:
+            wrong[what][row["minute"]] += row[what]
+    minutes = sorted({row["minute"] for row in rows})
+    bottom = [0] * len(minutes)
+    for what, counts in wrong.items():
+        heights = [counts[minute] for minute in minutes]
+        middle.bar(minutes, heights, 50 / 86_400, bottom, color=COLORS[what], label=what)
+        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+    above.set_ylabel("first deliveries")
+    middle.set_ylabel("wrong")
+    below.set_ylabel("99 % are at most so late, ms")
+    middle.legend(ncol=len(WRONG), fontsize=8, loc="upper right")
+    above.legend(fontsize=8)
+    above.set_title(f"{report.wrong:,} positions are wrong" if report.wrong else "Nothing is wrong")
+    figure.autofmt_xdate()
+    figure.tight_layout()
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=120)
+    pyplot.close(figure)
+    return picture.getvalue()
+
+
+def _largest(totals: pa.Table) -> list[tuple[str, str]]:
+    rows = sorted(totals.to_pylist(), key=lambda row: -row["dispatched"])
+    return [(row["topic"], row["subscription"]) for row in rows[:SUBSCRIPTIONS_MAX]]
+
+
+def _late_ms(row: dict[str, Any]) -> float:
+    known = [row[name] for name in ("late_p99_ms", "wait_p99_ms") if row[name] is not None]
+    return max(known, default=float("nan"))
