@@ -14,6 +14,41 @@ SHIPPING = ("tests/delivery_log/test_shipping.py",)
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "export-keeps-what-attempts-left",
+        "geminga/pipeline/export/output.py",
+        "            elif one.name not in wanted:\n",
+        "            elif False:\n",
+        (
+            "tests/pipeline/export/test_object_store.py::"
+            "test_of_an_attempt_that_failed_nothing_stays_in_the_run",
+        ),
+        "that files of a failed attempt do not get into the directory of a run",
+    ),
+    Mutant(
+        "export-beside-another",
+        "geminga/pipeline/export/output.py",
+        "            return self._files.read(self._url) == self._own\n",
+        "            return bool(self._files.read(self._url))\n",
+        ("tests/pipeline/export/test_object_store.py::test_of_two_exports_at_once_the_later_one_goes_on",),
+        "that of two exports into one directory of an object store only one writes the manifest",
+    ),
+    Mutant(
+        "replay-in-the-order-of-hours",
+        "geminga/pipeline/export/stored_rows.py",
+        "        if later and later[0][0] <= bound:\n",
+        "        if False:\n",
+        ("tests/pipeline/export/test_stored_rows.py",),
+        "that a file which was not opened yet may have rows before those at hand",
+    ),
+    Mutant(
+        "tasks-with-all-items",
+        "geminga/pipeline/spark/pieces.py",
+        '"spark.sql.execution.arrow.localRelationThreshold": "0",',
+        "",
+        ("tests/pipeline/spark/test_pieces.py",),
+        "that each task of a job gets its own items",
+    ),
+    Mutant(
         "stream-acknowledged-unknown",
         STREAMING,
         "        return mark_delete\n",

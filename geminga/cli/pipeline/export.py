@@ -5,17 +5,26 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from geminga.cli.arguments.options import add_url, pair
 from geminga.cli.arguments.parser import EXIT_OK, Parser
-from geminga.cli.pipeline.spark import tell
+from geminga.cli.pipeline.spark import PLAIN, add_master, tell
+
+if TYPE_CHECKING:
+    from geminga.pipeline.export.exporting import Exported
 
 
 def run(parser: Parser, arguments: Sequence[str]) -> int:
     """0 once everything that is stored now is in the directory, 1 if it is not; then nothing was added."""
     parser.add_argument("topics", nargs="*", metavar="TOPIC", help="partitioned ones with all partitions")
     parser.add_argument("--topics-pattern", metavar="REGEX", help="all topics whose names match instead")
-    parser.add_argument("--out", required=True, metavar="DIR", help="a directory that is not there yet")
+    parser.add_argument(
+        "--out",
+        required=True,
+        metavar="DIR",
+        help="a directory that is not there yet, or a URL such as s3a://BUCKET/PATH",
+    )
     parser.add_argument(
         "--continue", dest="resume", action="store_true", help="add to DIR what has been stored since"
     )
@@ -34,15 +43,12 @@ def run(parser: Parser, arguments: Sequence[str]) -> int:
         options["topics"] = ",".join(flags.topics)
     if flags.topics_pattern:
         options["topicsPattern"] = flags.topics_pattern
-    from geminga.pipeline.spark.export import export_topics
-    from geminga.pipeline.spark.jobs import session
     from geminga.pipeline.topics.reading import DataLost
 
-    with session(flags.master) as spark:
-        try:
-            done = export_topics(spark, flags.out, options, resume=flags.resume, progress=tell)
-        except DataLost as error:
-            raise DataLost(str(error).replace("failOnDataLoss=false", "--allow-loss")) from None
+    try:
+        done = _export(flags, options)
+    except DataLost as error:
+        raise DataLost(str(error).replace("failOnDataLoss=false", "--allow-loss")) from None
     if flags.json:
         print(json.dumps({"messages": done.rows, "files": done.files, "by_topic": done.by_topic}))
     else:
@@ -52,17 +58,29 @@ def run(parser: Parser, arguments: Sequence[str]) -> int:
     return EXIT_OK
 
 
+def _export(flags: argparse.Namespace, options: dict[str, str]) -> Exported:
+    if flags.master == PLAIN:
+        from geminga.pipeline.export.exporting import export
+
+        return export(flags.out, options, resume=flags.resume, progress=tell)
+    from geminga.pipeline.spark.export import export_topics
+    from geminga.pipeline.spark.jobs import session
+
+    with session(flags.master) as spark:
+        return export_topics(spark, flags.out, options, resume=flags.resume, progress=tell)
+
+
 def add_broker(parser: Parser) -> None:
     """Flags that name a broker, and Spark's master."""
     add_connection(parser)
-    parser.add_argument("--master", default="local[*]", help="Spark's master (default: local[*])")
+    add_master(parser)
 
 
 def add_connection(parser: Parser) -> None:
     """Flags that name a broker."""
     add_url(parser)
     parser.add_argument("--admin-url", metavar="URL", help="its admin API, such as http://127.0.0.1:8080")
-    add_options(parser, "of the data source")
+    add_options(parser, "of the data source or, as fs.s3a.endpoint=URL, of a file system")
 
 
 def add_options(parser: Parser, whose: str) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from geminga.cli.arguments.options import count, duration_ms, pair, rate
 from geminga.cli.arguments.parser import EXIT_OK, Parser
 from geminga.cli.pipeline.export import add_broker, broker_options
-from geminga.cli.pipeline.spark import tell
+from geminga.cli.pipeline.spark import PLAIN, tell
 
 if TYPE_CHECKING:
-    from geminga.pipeline.spark.replay import Replayed
+    from geminga.pipeline.export.replay import Replayed
 
 DELIVERIES = ("auto", "exactly-once", "at-least-once")
 
@@ -23,35 +23,40 @@ def run(parser: Parser, arguments: Sequence[str]) -> int:
     _add_flags(parser)
     flags = parser.parse_strictly(arguments)
     options = broker_options(flags) | {"compression": flags.compression}
+    choices = {
+        "rename": dict(flags.rename),
+        "only": flags.topic,
+        "namespace": flags.namespace,
+        "subscriptions": flags.subscription,
+        "delivery": flags.delivery,
+        "shift_ms": flags.shift,
+        "batch_rows": flags.batch_rows,
+        "rate": flags.rate,
+        "by_key": flags.by_key,
+        "append": flags.append,
+        "schemas": not flags.no_schemas,
+        "name": flags.name,
+        "progress": tell,
+    }
+    _show(_replay(flags, options, choices), flags)
+    return EXIT_OK
+
+
+def _replay(flags: argparse.Namespace, options: dict[str, str], choices: dict[str, Any]) -> Replayed:
+    if flags.master == PLAIN:
+        from geminga.pipeline.export.replay import replay as replay_here
+
+        return replay_here(flags.directory, options, **choices)
     from geminga.pipeline.spark.jobs import session
     from geminga.pipeline.spark.replay import replay
 
     with session(flags.master) as spark:
-        done = replay(
-            spark,
-            flags.directory,
-            options,
-            rename=dict(flags.rename),
-            only=flags.topic,
-            namespace=flags.namespace,
-            subscriptions=flags.subscription,
-            delivery=flags.delivery,
-            shift_ms=flags.shift,
-            batch_rows=flags.batch_rows,
-            rate=flags.rate,
-            by_key=flags.by_key,
-            append=flags.append,
-            schemas=not flags.no_schemas,
-            name=flags.name,
-            progress=tell,
-        )
-    _show(done, flags)
-    return EXIT_OK
+        return replay(spark, flags.directory, options, **choices)
 
 
 def _add_flags(parser: Parser) -> None:
     add = parser.add_argument
-    add("directory", metavar="DIR", help="that an export was written to")
+    add("directory", metavar="DIR", help="or URL that an export was written to")
     add_broker(parser)
     add("--topic", action="append", default=[], help="only this one of the export; may be repeated")
     add(

@@ -39,7 +39,14 @@ def take_inventory(disk: Disk, part: Slice) -> Inventory:
     topics: dict[int, str] = {}
     for entry in read_slice(disk, part, holes, topics):
         ledgers[entry.ledger_id].add(entry.entry_id)
-    return Inventory({ledger_id: ids.serialize() for ledger_id, ids in ledgers.items()}, holes, topics)
+    return Inventory({ledger_id: _packed(ids) for ledger_id, ids in ledgers.items()}, holes, topics)
+
+
+def _packed(ids: BitMap64) -> bytes:
+    """A few bytes for each run of ids, however many entries there are."""
+    ids.run_optimize()
+    data: bytes = ids.serialize()
+    return data
 
 
 def all_topics(known: Plan, inventories: Iterable[Inventory]) -> dict[int, str]:
@@ -62,7 +69,7 @@ def owned(inventories: Sequence[Inventory]) -> list[dict[int, bytes]]:
             ids = BitMap64.deserialize(data)
             new = ids - seen[ledger_id]
             if new:
-                own[ledger_id] = new.serialize()
+                own[ledger_id] = _packed(new)
             seen[ledger_id] |= ids
         found.append(own)
     return found

@@ -1,119 +1,186 @@
-"""The directory of an export: what is not whole has another name, and the manifest comes last."""
+"""The directory of an export: what is not whole has another name or none, and the manifest comes last."""
 
 from __future__ import annotations
 
 import os
-import re
-import shutil
 import uuid
 from dataclasses import replace
 from types import TracebackType
 
 from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.export.manifest import MANIFEST, Manifest, NoExport, Run, decode, encode
+from geminga.pipeline.files.files import Files, NotThere
+from geminga.pipeline.files.locations import FILE, join, parse
 from geminga.storage.disk import DirectoryLock, RealDisk
 
 _LOCK = "_lock"
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/+")
-_PATTERN = re.compile(r"[*?\[\]{}]")
+_PART = ".part"
+_LEFT = ("run=", "_part-")
+"""How names begin of what a run that was killed may leave."""
 
 
-def local_path(given: str) -> str:
-    """An absolute path; file: URLs are allowed. Raises `PipelineError` for other file systems, and for names
-    in which Spark would see a pattern.
-    """
-    url = _URL.match(given)
-    if url is not None and url[1].lower() != "file":
-        raise PipelineError(
-            f"{given}: exports are on file systems that are mounted on every machine, not on {url[1]}:; name "
-            "a directory, and copy it elsewhere afterwards"
-        )
-    path = os.path.abspath(given if url is None else "/" + given[url.end() :])
-    if _PATTERN.search(path):
-        raise PipelineError(f"{path}: Spark takes names with any of * ? [ ] {{ }} for patterns; name another")
-    return path
-
-
-def load(directory: str) -> Manifest:
-    """Of an export that is there. Raises `NoExport`."""
-    disk, path = RealDisk(), os.path.join(directory, MANIFEST)
-    if not disk.exists(directory):
-        raise NoExport(f"{directory} is not there")
-    if not disk.exists(path):
+def load(files: Files, directory: str) -> Manifest:
+    """Of an export that is there. Raises `NoExport`, `StorageError`."""
+    url = join(directory, MANIFEST)
+    try:
+        return decode(files.read(url), url)
+    except NotThere:
+        if not files.exists(directory):
+            raise NoExport(f"{directory} is not there") from None
         raise NoExport(
             f"{directory} holds no export: there is no {MANIFEST}, which an export writes last. If an export "
-            "was stopped there, take the directory away and export again"
-        )
-    return decode(disk.read_file(path), path)
+            "was stopped there, take the directory away and export again, or continue it (--continue, "
+            "resume=True)"
+        ) from None
+
+
+def exported_files(directory: str, settings: dict[str, str] | None = None) -> list[str]:
+    """The URLs of all files that belong to an export, for whatever reads Parquet; in an object store there
+    may be others below it, of runs that were killed. Raises `NoExport`, `StorageError`.
+    """
+    manifest = load(Files(settings or {}), directory)
+    return [join(directory, file.path) for file in manifest.files]
 
 
 class Output:
-    """One run's output, as a context: kept by `commit`, else nothing of it stays."""
+    """One run's output, as a context: kept by `commit`, else nothing of it counts.
 
-    def __init__(self, directory: str, *, resume: bool) -> None:
-        """`resume`: add a run to what is there, if it is there. Raises `PipelineError`, `StorageError`."""
-        self._disk = RealDisk(for_owner=False)
-        self._final = directory
-        self._lock: DirectoryLock | None = None
-        self._is_new = not (resume and self._disk.exists(directory))
-        if self._is_new:
-            self._root = directory + ".part"
-            self.manifest = Manifest(uuid.uuid4().hex[:12])
-            for path in (self._final, self._root):
-                if self._disk.exists(path):
-                    raise PipelineError(
-                        f"{path} exists already; name a new directory, take it away if an export was killed "
-                        "there, or continue an export that is whole (--continue, resume=True)"
-                    )
+    Where directories can be renamed, a new export has another name until it is whole, and so has each run.
+    In an object store files have their last names at once, and only the manifest tells which of them belong
+    to it.
+    """
+
+    def __init__(self, files: Files, directory: str, *, resume: bool) -> None:
+        """`resume`: add a run to what is there, if it is there; what a run that was killed left is made anew.
+        Raises `PipelineError`, `StorageError`.
+        """
+        self._files = files
+        self._final = str(parse(directory)).rstrip("/")
+        self._renames = files.can_rename(self._final)
+        self._mark: _Mark | None = None
+        self._is_new = not (resume and files.exists(join(self._final, MANIFEST)))
+        self._root = self._final + _PART if self._is_new and self._renames else self._final
+        if not self._is_new:
+            self.manifest = load(files, self._final)
         else:
-            self._root = directory
-            self.manifest = load(directory)
+            self.manifest = Manifest(uuid.uuid4().hex[:12])
+            self._check_free(resume)
         number = max((run.number for run in self.manifest.runs), default=0) + 1
         self.run = Run(number, 0, ())
-        self.staged = os.path.join(self._root, f"_part-{number:06d}")
+        name = f"_part-{number:06d}" if self._renames else self.run.directory
+        self.staged = join(self._root, name)
         """Where to write."""
 
+    def _check_free(self, resume: bool) -> None:
+        for url in dict.fromkeys((self._final, self._root)):
+            found = [one.name for one in self._files.list(url)]
+            is_left = all(name in (_LOCK, MANIFEST) or name.startswith(_LEFT) for name in found)
+            if not self._files.exists(url) or (not self._renames and not found):
+                continue
+            if not (resume and url == self._root and is_left):
+                raise PipelineError(
+                    f"{url} exists already; name a new directory, take it away if an export was killed "
+                    "there, or continue the export (--continue, resume=True)"
+                )
+
     def __enter__(self) -> Output:
-        lock = os.path.join(self._root, _LOCK)
-        self._disk.make_directory(lock)
-        self._lock = self._disk.lock(lock)
-        known = {run.directory for run in self.manifest.runs} | {_LOCK, MANIFEST}
-        for name in self._disk.list(self._root):
-            if name not in known and name.startswith(("run=", "_part-")):
-                shutil.rmtree(os.path.join(self._root, name))  # left by one that was killed
+        self._mark = _Mark(self._files, self._root)
+        known = {run.directory for run in self.manifest.runs}
+        for one in self._files.list(self._root):
+            if one.name not in known and one.name.startswith(_LEFT):
+                self._files.delete_tree(join(self._root, one.name))  # left by one that was killed
+            elif self._is_new and one.name == MANIFEST:
+                self._files.delete(join(self._root, one.name))  # killed before the directory got its name
         return self
 
-    def paths(self) -> list[str]:
-        """The Parquet files that were written, below `staged`."""
-        found = []
-        for directory, _, names in os.walk(self.staged):
-            below = os.path.relpath(directory, self.staged)
-            found += [os.path.normpath(os.path.join(below, name)) for name in names]
-        return sorted(path.replace(os.sep, "/") for path in found if path.endswith(".parquet"))
-
     def commit(self, manifest: Manifest) -> None:
-        """Files, then their directory's name, then the manifest that names them; all of it synced. The files
-        themselves were synced before. Raises `StorageError`.
+        """Only the files of the manifest's last run stay; then their directory gets its name, then the
+        manifest names them. All of it is durable on return. Raises `PipelineError` if another export has
+        begun in this directory, `StorageError`.
         """
+        assert self._mark is not None
+        self._mark.check()
         run = manifest.runs[-1]
         if run.files:
-            for directory, _, _ in os.walk(self.staged):
-                self._disk.sync_directory(directory)
-            self._disk.rename(self.staged, os.path.join(self._root, run.directory))
-            self._disk.sync_directory(self._root)
+            self._keep_only(run)
+            if self._renames:
+                self._files.rename(self.staged, join(self._root, run.directory))
+                self._files.sync_directory(self._root)
         else:
-            shutil.rmtree(self.staged, ignore_errors=True)
+            self._files.delete_tree(self.staged)
             manifest = replace(manifest, runs=manifest.runs[:-1])
-        self._disk.replace_file(os.path.join(self._root, MANIFEST), encode(manifest))
+        self._mark.check()
+        self._files.write(join(self._root, MANIFEST), encode(manifest))
         self.manifest = manifest
-        if self._is_new:
-            self._disk.rename(self._root, self._final)
-            self._disk.sync_directory(os.path.dirname(self._final))
+        if self._is_new and self._renames:
+            self._files.rename(self._root, self._final)
+            self._files.sync_directory(os.path.dirname(self._final))
+
+    def _keep_only(self, run: Run) -> None:
+        """What an attempt left that failed or was not needed goes, and what is to stay is looked for."""
+        wanted = {file.path.removeprefix(f"{run.directory}/"): file.size_bytes for file in run.files}
+        directories = [self.staged]
+        for one in self._files.list(self.staged, recursive=True):
+            if one.is_directory:
+                directories.append(join(self.staged, one.name))
+            elif wanted.get(one.name) == one.size_bytes:
+                del wanted[one.name]
+            elif one.name not in wanted:
+                self._files.delete(join(self.staged, one.name))
+        if wanted:
+            raise PipelineError(
+                f"{join(self.staged, next(iter(wanted)))} is not as it was written ({len(wanted)} files): "
+                "another export may run in this directory; let one run alone, and continue (--continue, "
+                "resume=True)"
+            )
+        for directory in directories:
+            self._files.sync_directory(directory)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        assert self._mark is not None
+        if kind is not None and self._mark.is_ours():
+            self._files.delete_tree(self._root if self._is_new else self.staged)
+        self._mark.release()
+
+
+class _Mark:
+    """That an export runs in a directory. On this machine it is a lock; elsewhere a file, of which the last
+    one to write it is the one that may go on.
+    """
+
+    def __init__(self, files: Files, root: str) -> None:
+        """Raises `StorageError` where the lock is held."""
+        self._files = files
+        self._url = join(root, _LOCK)
+        self._own = uuid.uuid4().hex.encode()
+        self._lock: DirectoryLock | None = None
+        if parse(root).scheme == FILE:
+            disk = RealDisk(for_owner=False)
+            disk.make_directory(self._url)
+            self._lock = disk.lock(self._url)
+        else:
+            files.write(self._url, self._own)
+
+    def is_ours(self) -> bool:
+        if self._lock is not None:
+            return True
+        try:
+            return self._files.read(self._url) == self._own
+        except NotThere:
+            return False
+
+    def check(self) -> None:
+        """Raises `PipelineError` if another has begun."""
+        if not self.is_ours():
+            raise PipelineError(
+                f"{self._url} is another's: a second export has begun in this directory and goes on; let it "
+                "end, then continue (--continue, resume=True)"
+            )
+
+    def release(self) -> None:
         if self._lock is not None:
             self._lock.release()
-        if kind is not None:
-            shutil.rmtree(self._root if self._is_new else self.staged, ignore_errors=True)
+        elif self.is_ours():
+            self._files.delete(self._url)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -21,7 +20,6 @@ from geminga.pipeline.client.topics import Last, full_name, last_of
 from geminga.pipeline.columns.columns import (
     METADATA_COLUMNS,
     MORE_COLUMNS,
-    PUBLISH_TIME,
     REDELIVERY_COUNT,
     TOPIC,
     VALUE,
@@ -30,16 +28,15 @@ from geminga.pipeline.columns.columns import (
 from geminga.pipeline.columns.places import EARLIEST, Place
 from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.export.manifest import ExportedFile, ExportedTopic
+from geminga.pipeline.files.files import Files, NotThere
+from geminga.pipeline.files.locations import join
 from geminga.pipeline.topics.options import Options, TopicChoice
 from geminga.pipeline.topics.planning import cut_range, partitions, topics_of
 from geminga.pipeline.topics.reading import DataLost, Range
 from geminga.pipeline.topics.rows import EncryptedEntry, read_range
 from geminga.pipeline.values.row_columns import PARTITION
 from geminga.pipeline.values.schemas import TopicSchema, fetch_versions
-from geminga.storage.disk import RealDisk
 
-PUBLISH_DATE, PUBLISH_HOUR = "publish_date", "publish_hour"
-"""What the directories are named after; UTC."""
 _READ: Final = pa.schema(
     [
         (VALUE, pa.binary()),
@@ -49,10 +46,6 @@ _READ: Final = pa.schema(
 )
 FILE_COLUMNS: Final = _READ.append(pa.field(PARTITION, pa.int32()))
 """What is in the files."""
-EXPORTED: Final = FILE_COLUMNS.append(pa.field(PUBLISH_DATE, pa.string())).append(
-    pa.field(PUBLISH_HOUR, pa.int32())
-)
-_HOUR_US = 3_600_000_000
 _CHECK_BYTES = 8 * MIB
 
 
@@ -104,7 +97,9 @@ def _schemas(options: Options, topic: str) -> tuple[tuple[bytes, TopicSchema], .
 
 
 def exported_batches(options: Options, wanted: Range) -> Iterator[pa.RecordBatch]:
-    """The messages of a range with the columns of `EXPORTED`. Raises what `read_range` does."""
+    """The messages of a range with the columns of `FILE_COLUMNS`, in the order of the topic. Raises
+    what `read_range` does.
+    """
     try:
         yield from _exported_batches(options, wanted)
     except EncryptedEntry as error:
@@ -119,16 +114,8 @@ def _exported_batches(options: Options, wanted: Range) -> Iterator[pa.RecordBatc
     maker = ColumnMaker(wanted.topic, _READ)
     timeout_s = options.poll_timeout_s
     for batch in read_range(options.access, wanted, maker, poll_timeout_s=timeout_s, may_decrypt=False):
-        count = batch.num_rows
-        hours = np.asarray(batch.column(PUBLISH_TIME).cast(pa.int64())) // _HOUR_US
-        date = pc.strftime(batch.column(PUBLISH_TIME), format="%Y-%m-%d")
-        columns = [
-            *batch.columns,
-            pa.array(np.full(count, index, np.int32)),
-            date,
-            pa.array((hours % 24).astype(np.int32)),
-        ]
-        yield pa.RecordBatch.from_arrays(columns, schema=EXPORTED)
+        columns = [*batch.columns, pa.array(np.full(batch.num_rows, index, np.int32))]
+        yield pa.RecordBatch.from_arrays(columns, schema=FILE_COLUMNS)
 
 
 def whole_topic(part: str) -> str:
@@ -136,18 +123,13 @@ def whole_topic(part: str) -> str:
     return str(TopicName.parse(part).partitioned_name)
 
 
-def inspect(directory: str, path: str) -> ExportedFile:
-    """A file that was just written: synced, read again, counted. Raises `StorageError`."""
-    whole = os.path.join(directory, path)
-    file = RealDisk().open(whole)
-    try:
-        file.sync()
-    finally:
-        file.close()
-    size_bytes, checksum = _checksum(whole)
+def inspect(files: Files, directory: str, path: str) -> ExportedFile:
+    """A file that was just written: read again, counted. Raises `StorageError`."""
+    whole = join(directory, path)
+    size_bytes, checksum = _checksum(files, whole)
     topics: dict[str, int] = {}
     rows = 0
-    with pq.ParquetFile(whole) as parquet:
+    with files.open(whole) as source, pq.ParquetFile(source) as parquet:
         for batch in parquet.iter_batches(columns=[TOPIC]):
             rows += batch.num_rows
             for one in pc.value_counts(batch.column(0)).to_pylist():
@@ -155,12 +137,13 @@ def inspect(directory: str, path: str) -> ExportedFile:
     return ExportedFile(path, size_bytes, checksum, rows, topics)
 
 
-def verify(directory: str, file: ExportedFile) -> None:
+def verify(files: Files, directory: str, file: ExportedFile) -> None:
     """That a file is what the manifest says. Raises `CorruptData`, `StorageError`."""
-    whole = os.path.join(directory, file.path)
-    if not RealDisk().exists(whole):
-        raise CorruptData(f"{whole} is missing though the manifest names it; take it from a copy")
-    size_bytes, checksum = _checksum(whole)
+    whole = join(directory, file.path)
+    try:
+        size_bytes, checksum = _checksum(files, whole)
+    except NotThere:
+        raise CorruptData(f"{whole} is missing though the manifest names it; take it from a copy") from None
     if (size_bytes, checksum) != (file.size_bytes, file.crc32c):
         raise CorruptData(
             f"{whole} is damaged: {size_bytes} bytes with CRC-32C {checksum:08x}, the manifest says "
@@ -168,12 +151,9 @@ def verify(directory: str, file: ExportedFile) -> None:
         )
 
 
-def _checksum(path: str) -> tuple[int, int]:
-    file = RealDisk().open(path)
-    try:
+def _checksum(files: Files, url: str) -> tuple[int, int]:
+    with files.open(url) as file:
         size_bytes, checksum = file.size(), 0
         for at in range(0, size_bytes, _CHECK_BYTES):
-            checksum = crc_32c(file.pread(at, min(_CHECK_BYTES, size_bytes - at)), checksum)
+            checksum = crc_32c(file.read_at(min(_CHECK_BYTES, size_bytes - at), at), checksum)
         return size_bytes, checksum
-    finally:
-        file.close()

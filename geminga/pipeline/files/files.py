@@ -35,6 +35,11 @@ _S3_CREDENTIALS: Final = (
     "give credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of every machine, or "
     "fs.s3a.access.key and fs.s3a.secret.key"
 )
+_S3_ENVIRONMENT: Final = {
+    "fs.s3a.endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "fs.s3a.endpoint.region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+}
+"""What stands for a setting that is not there; pyarrow itself asks for credentials, but not for these."""
 _ADVICE: Final = (
     ("NO_SUCH_BUCKET", "there is no such bucket: correct the name, or create it"),
     ("ACCESS_DENIED", _S3_CREDENTIALS),
@@ -238,10 +243,13 @@ def _system(
     return _by_fsspec(written)
 
 
-def _s3(settings: Mapping[str, str], bucket: str) -> fs.FileSystem:
-    arguments = s3_arguments(settings, bucket)
-    in_environment = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
-    if "region" not in arguments and not any(os.environ.get(name) for name in in_environment):
+def _s3(settings: dict[str, str], bucket: str) -> fs.FileSystem:
+    in_environment = {
+        setting: next((os.environ[name] for name in names if os.environ.get(name)), "")
+        for setting, names in _S3_ENVIRONMENT.items()
+    }
+    arguments = s3_arguments(in_environment | settings, bucket)
+    if "region" not in arguments:
         # Which region a bucket is in Amazon tells everybody.
         with contextlib.suppress(OSError):
             arguments["region"] = fs.resolve_s3_region(bucket)

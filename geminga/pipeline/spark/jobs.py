@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, TypeAlias, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias, TypeVar
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from geminga.limits import MIB
+from geminga.pipeline.export.workers import PROGRESS_SECONDS, Progress
+from geminga.pipeline.files.locations import FILE, parse
 from geminga.pipeline.spark.failures import failure_of
 from geminga.pipeline.spark.pieces import collect_each, started
 from geminga.pipeline.spark.session import find_java
 
 S = TypeVar("S")
 T = TypeVar("T")
-Progress = Callable[[str], None]
 Session: TypeAlias = SparkSession | Callable[[], SparkSession]
 """A session, or what starts one."""
 
-PROGRESS_SECONDS: Final = 2.0
 HERE_BYTES_MAX: Final = 64 * MIB
 HERE_ITEMS_MAX: Final = 1000
+_SETTINGS: Final = ("fs.s3a.", "fs.azure.account.key.")
+"""What names of settings begin with that `pipeline.files` knows."""
 
 
 @contextlib.contextmanager
@@ -78,18 +80,46 @@ def watched(spark: SparkSession, what: str, progress: Progress) -> Iterator[None
         thread.join()
 
 
-def for_each(spark: Session, items: Sequence[S], sizes: Iterable[int], work: Callable[[S], T]) -> list[T]:
-    """What `work` makes of each, in no order: on workers if it is much, else here, where no job has to start.
+class OnSpark:
+    """The workers of a Spark session, which is started once there is work for it."""
 
-    Raises what `work` raises, or a `PipelineError` with its words.
+    def __init__(self, spark: Session, progress: Progress) -> None:
+        self._spark = spark
+        self._progress = progress
+
+    def side_by_side(self) -> int:
+        cores: int = session_of(self._spark).sparkContext.defaultParallelism
+        return cores
+
+    def run(
+        self, what: str, items: Sequence[S], work: Callable[[S], T], *, sizes: Sequence[int] | None = None
+    ) -> list[T]:
+        """Where it is little it is done here, as no job has to start for that."""
+        is_little = sizes is not None and sum(sizes) <= HERE_BYTES_MAX and len(items) <= HERE_ITEMS_MAX
+        if is_little or not items:
+            return [work(item) for item in items]
+        session = session_of(self._spark)
+        with watched(session, what, self._progress):
+            return in_words(lambda: collect_each(session, items, lambda _, item: work(item)))
+
+
+def with_settings(spark: Session, url: str, options: Mapping[str, str]) -> dict[str, str]:
+    """The options, and before them the session's settings of file systems, where the URL is of one that has
+    any: then a session that is not there yet is started.
     """
-    if sum(sizes) <= HERE_BYTES_MAX and len(items) <= HERE_ITEMS_MAX:
-        return [work(item) for item in items]
-
-    def one(_: int, item: S) -> T:
-        return work(item)
-
-    return in_words(lambda: collect_each(session_of(spark), items, one))
+    if parse(url).scheme == FILE:
+        return dict(options)
+    context = session_of(spark).sparkContext
+    java: Any = context._jsc
+    found = java.hadoopConfiguration()
+    settings = {
+        f"{prefix}{name}": value
+        for prefix in _SETTINGS
+        for name, value in dict(found.getPropsWithPrefix(prefix)).items()
+    }
+    # Hadoop's own default is of servers at Amazon, and pyarrow knows by itself when to name buckets in paths.
+    settings.pop("fs.s3a.path.style.access", None)
+    return {name: value for name, value in settings.items() if value} | dict(options)
 
 
 def in_words(action: Callable[[], T]) -> T:
@@ -100,19 +130,3 @@ def in_words(action: Callable[[], T]) -> T:
         return action()
     except (PySparkException, Py4JJavaError) as error:
         raise failure_of(error) from None
-
-
-@contextlib.contextmanager
-def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """The session with these settings, and as it was before afterwards."""
-    before = {name: spark.conf.get(name, None) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, old in before.items():
-            if old is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, old)

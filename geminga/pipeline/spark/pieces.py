@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +21,8 @@ from geminga.pipeline.spark.session import make_session
 T = TypeVar("T")
 
 PICKLED: Final = pa.schema([("pickled", pa.binary())])
+TASKS_PER_CORE: Final = 64
+"""At most: each costs Spark some 50 ms of a core by itself."""
 
 
 def started(master: str, settings: Mapping[str, str] | None = None) -> SparkSession:
@@ -47,15 +50,49 @@ def each(
     work: Callable[[int, T], Iterator[pa.RecordBatch]],
     schema: pa.Schema,
 ) -> DataFrame:
-    """What `work` makes of each item and its number, one task each. Item and work have to be picklable."""
-    every = list(items)
+    """What `work` makes of each item and its number. Item and work have to be picklable.
 
-    def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for number in batch["id"].to_pylist():
-                yield from work(number, every[number])
+    A task gets its own items and no others: one, or a few that follow each other where there are more than
+    `TASKS_PER_CORE` for each core. `work` goes to all of them: it has to be small whatever the data.
+    """
 
-    return spark.range(0, len(every), 1, max(len(every), 1)).mapInArrow(run, spark_schema(schema))
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for pickled in batch["pickled"].to_pylist():
+                number, item = pickle.loads(pickled)
+                yield from work(number, item)
+
+    return _shared_out(spark, items).mapInArrow(run, spark_schema(schema))
+
+
+def _shared_out(spark: SparkSession, items: Sequence[Any]) -> DataFrame:
+    """The items with their numbers, pickled, a partition for each task."""
+    pickled = [pickle.dumps(one) for one in enumerate(items)]
+    table = pa.Table.from_pydict({"pickled": pickled}, PICKLED)
+    tasks = min(len(pickled), TASKS_PER_CORE * spark.sparkContext.defaultParallelism) or 1
+    # Spark makes a partition of each Arrow batch that is no local relation; that one would be cut anew.
+    settings = {
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(-(-len(pickled) // tasks) or 1),
+        "spark.sql.execution.arrow.localRelationThreshold": "0",
+    }
+    with configured(spark, settings):
+        return spark.createDataFrame(table)
+
+
+@contextlib.contextmanager
+def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """The session with these settings, and as it was before afterwards."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
 
 
 def collect_each(spark: SparkSession, items: Sequence[T], work: Callable[[int, T], Any]) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -48,10 +48,14 @@ def rescue(
 
     topics = all_topics(known, inventories)
 
-    def read(_: int, item: tuple[Slice, dict[int, bytes]]) -> Iterator[pa.RecordBatch]:
-        part, own = item
-        yield from rescued_batches(RealDisk(), part, own, {id_: topics[id_] for id_ in own if id_ in topics})
-
-    items: Sequence[tuple[Slice, dict[int, bytes]]] = list(zip(known.slices, owned(inventories), strict=True))
+    items = [
+        (part, own, {id_: topics[id_] for id_ in own if id_ in topics})
+        for part, own in zip(known.slices, owned(inventories), strict=True)
+    ]
     holes = known.holes + [hole for inventory in inventories for hole in inventory.holes]
-    return Rescued(each(spark, items, read, ENTRIES), ledgers_in(inventories, topics), holes)
+    return Rescued(each(spark, items, _read, ENTRIES), ledgers_in(inventories, topics), holes)
+
+
+def _read(_: int, item: tuple[Slice, dict[int, bytes], dict[int, str]]) -> Iterator[pa.RecordBatch]:
+    part, own, topics = item
+    yield from rescued_batches(RealDisk(), part, own, topics)

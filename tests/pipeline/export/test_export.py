@@ -29,11 +29,12 @@ from geminga.pipeline.export.manifest import (
     decode,
     encode,
 )
-from geminga.pipeline.export.output import Output, load, local_path
+from geminga.pipeline.export.output import Output, load
 from geminga.pipeline.export.plan import FILE_COLUMNS, exported_batches, plan_export, verify
 from geminga.pipeline.export.replay_lane import Delivery, LaneSettings, Pace
 from geminga.pipeline.export.replay_targets import Wanted, prepare
 from geminga.pipeline.export.replaying import ORDER, Job, replay_rows
+from geminga.pipeline.files.files import Files
 from geminga.pipeline.topics.reading import DataLost
 from geminga.pipeline.values.schemas import TopicSchema, fetch_versions
 from geminga.wire import pulsar_pb2 as pb
@@ -240,43 +241,25 @@ def test_a_run_that_fails_leaves_nothing(tmp_path: Path) -> None:
     out = tmp_path / "out"
 
     def fail() -> None:
-        with Output(str(out), resume=False) as output:
+        with Output(Files(), str(out), resume=False) as output:
             Path(output.staged).mkdir()
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
     assert list(tmp_path.iterdir()) == []
-    with Output(str(out), resume=False) as output:
+    with Output(Files(), str(out), resume=False) as output:
         Path(output.staged).mkdir()
         output.commit(Manifest("id", {}, (output.run,)))
     with pytest.raises(PipelineError, match="exists already; name a new directory"):
-        Output(str(out), resume=False)
+        Output(Files(), str(out), resume=False)
     (out / "run=000001").mkdir()  # one that was killed between its last two steps
-    with Output(str(out), resume=True):
+    with Output(Files(), str(out), resume=True):
         assert not (out / "run=000001").exists()
     with pytest.raises(NoExport, match="is not there"):
-        load(str(tmp_path / "none"))
+        load(Files(), str(tmp_path / "none"))
     with pytest.raises(NoExport, match="holds no export"):
-        load(str(tmp_path))
-
-
-@pytest.mark.parametrize(
-    "given", ["s3a://bucket/x", "hdfs:/x", "hdfs:///x", "S3://bucket/x", "abfss://a@b.c/x"]
-)
-def test_other_file_systems_are_refused(given: str) -> None:
-    with pytest.raises(PipelineError, match="mounted on every machine, not on .*copy it elsewhere"):
-        local_path(given)
-
-
-def test_directories_are_paths_and_no_patterns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert local_path("/a/b c%20#,é") == "/a/b c%20#,é"
-    assert {local_path(f"file:{slashes}/a/b") for slashes in ("", "//")} == {"/a/b"}
-    assert local_path("here") == str(tmp_path / "here")
-    for name in ("/a[1]", "/a*", "/{a,b}", "x?"):
-        with pytest.raises(PipelineError, match="patterns; name another"):
-            local_path(name)
+        load(Files(), str(tmp_path))
 
 
 def raw_producer(topics: Topics, topic: str) -> Producer:
@@ -397,11 +380,11 @@ def test_a_file_is_what_the_manifest_says_or_named(tmp_path: Path) -> None:
     from geminga.pipeline.export.manifest import ExportedFile
 
     (tmp_path / "a").write_bytes(b"123456789")
-    verify(str(tmp_path), ExportedFile("a", 9, 0xE3069283, 0, {}))
+    verify(Files(), str(tmp_path), ExportedFile("a", 9, 0xE3069283, 0, {}))
     for file in (
         ExportedFile("a", 8, 0xE3069283, 0, {}),
         ExportedFile("a", 9, 1, 0, {}),
         ExportedFile("b", 0, 0, 0, {}),
     ):
         with pytest.raises(CorruptData, match=str(tmp_path)):
-            verify(str(tmp_path), file)
+            verify(Files(), str(tmp_path), file)

@@ -11,6 +11,7 @@ from geminga.errors import StorageError
 from geminga.pipeline.errors import BadOption, PipelineError
 from geminga.pipeline.files.files import Files, Listed, NotThere
 from geminga.pipeline.files.locations import Location, join, parse, s3_arguments, without_settings
+from tests.pipeline.files.s3_server import BUCKET, s3_server
 
 
 @pytest.mark.parametrize(
@@ -69,6 +70,15 @@ def test_settings_of_s3_are_those_of_hadoop() -> None:
     assert s3_arguments(anonymous, "b") == {"anonymous": True}
     with pytest.raises(BadOption, match="belong together"):
         s3_arguments({"fs.s3a.access.key": "k"}, "b")
+
+
+def test_an_endpoint_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    with s3_server() as store:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", store.settings["fs.s3a.endpoint"])
+        Files().write(f"s3a://{BUCKET}/a", b"1")
+        assert store.objects["a"] == b"1"
 
 
 def test_settings_of_file_systems_are_told_from_options() -> None:

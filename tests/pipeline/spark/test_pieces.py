@@ -1,0 +1,44 @@
+"""Work on descriptions: each task is sent its own items, and what is sent to all tasks stays small."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+ITEM_BYTES = 20_000
+NUMBERS = pa.schema([("number", pa.int64()), ("item_bytes", pa.int64())])
+
+
+def test_items_go_to_their_tasks_and_not_to_all(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark.serializers import CloudPickleSerializer
+
+    from geminga.pipeline.spark.pieces import TASKS_PER_CORE, collect_each, each
+
+    closures: list[int] = []
+    dumps = CloudPickleSerializer.dumps
+
+    def counted(self: Any, given: Any) -> bytes:
+        data: bytes = dumps(self, given)
+        closures.append(len(data))
+        return data
+
+    monkeypatch.setattr(CloudPickleSerializer, "dumps", counted)
+    items = [os.urandom(ITEM_BYTES) for _ in range(50)]
+    found = collect_each(spark, items, lambda number, item: (number, item[:4]))
+    assert sorted(found) == [(number, item[:4]) for number, item in enumerate(items)]
+    assert 0 < max(closures) < ITEM_BYTES
+    assert collect_each(spark, [], lambda number, item: None) == []
+
+    def numbers(number: int, item: bytes) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"number": [number], "item_bytes": [len(item)]}, NUMBERS)
+
+    many = TASKS_PER_CORE * spark.sparkContext.defaultParallelism + 1
+    frame = each(spark, [b"x"] * many, numbers, NUMBERS)
+    assert many // 2 <= frame.rdd.getNumPartitions() < many
+    frame = each(spark, [b"x"] * 3, numbers, NUMBERS)
+    assert frame.rdd.getNumPartitions() == 3
+    assert spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == "10000"
