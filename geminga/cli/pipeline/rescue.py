@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
+from geminga.cli.pipeline.export import add_options
 from geminga.cli.pipeline.spark import PLAIN, WholeDirectory, add_master, session, tell
 
 if TYPE_CHECKING:
@@ -26,9 +27,10 @@ def run(parser: Parser, arguments: Sequence[str]) -> int:
         action="append",
         required=True,
         metavar="DIR",
-        help="a data directory, or any directory with journals or entry logs below it; may be repeated",
+        help="a data directory, or what has journals or entry logs below it, also a URL; may be repeated",
     )
     parser.add_argument("--out", metavar="DIR", help="write the entries there as Parquet")
+    add_options(parser, "of a file system, as fs.s3a.endpoint=URL")
     add_master(parser)
     flags = parser.parse_strictly(arguments)
     with _held(flags.data_dir):
@@ -59,36 +61,51 @@ def _held(directories: Sequence[str]) -> Iterator[None]:
 
 
 def _plain(flags: argparse.Namespace) -> tuple[list[Held], list[Hole]]:
-    import pyarrow as pa
-
-    from geminga.pipeline.buckets.rescue import all_topics, ledgers_in, owned, rescued_batches, take_inventory
-    from geminga.pipeline.buckets.rescue_columns import ENTRIES
+    from geminga.pipeline.buckets.rescue import all_topics, ledgers_in, owned, take_inventory, write_rescued
     from geminga.pipeline.buckets.rescue_files import plan
-    from geminga.storage.disk import RealDisk
+    from geminga.pipeline.files.files import Files
+    from geminga.pipeline.files.stored_disk import disk_by_url
 
-    known = plan(RealDisk(), flags.data_dir)
+    files = Files(_settings(flags))
+    disk = disk_by_url(files)
+    known = plan(disk, flags.data_dir, files)
     tell(f"{len(known.slices)} slices of files")
-    inventories = [take_inventory(RealDisk(), part) for part in known.slices]
+    inventories = [take_inventory(disk, part) for part in known.slices]
     topics = all_topics(known, inventories)
     if flags.out:
-        with WholeDirectory(flags.out) as directory:
+        with WholeDirectory(flags.out, files.settings) as directory:
             for number, (part, own) in enumerate(zip(known.slices, owned(inventories), strict=True)):
-                batches = list(rescued_batches(RealDisk(), part, own, topics))
-                if batches:
-                    directory.write(f"part-{number:05d}", pa.Table.from_batches(batches, ENTRIES))
+                write_rescued(files, directory.path, (number, part, own, topics))
     holes = known.holes + [hole for inventory in inventories for hole in inventory.holes]
     return ledgers_in(inventories, topics), holes
 
 
+def _settings(flags: argparse.Namespace) -> dict[str, str]:
+    """Of file systems. Raises `BadOption` for an option that is none of them."""
+    from geminga.pipeline.errors import BadOption
+    from geminga.pipeline.files.locations import without_settings
+
+    left, settings = without_settings(dict(flags.option))
+    if left:
+        raise BadOption(
+            f"option {next(iter(left))!r} is unknown; give one of a file system, such as fs.s3a.endpoint"
+        )
+    return settings
+
+
 def _spark(flags: argparse.Namespace) -> tuple[list[Held], list[Hole]]:
+    from geminga.pipeline.spark.jobs import session_settings
     from geminga.pipeline.spark.rescue import rescue
 
     spark = session(flags.master)
     try:
-        found = rescue(spark, *flags.data_dir, progress=tell)
+        settings = _settings(flags)
+        if any("://" in name for name in (*flags.data_dir, flags.out or "")):
+            settings = session_settings(spark) | settings
+        found = rescue(spark, *flags.data_dir, settings=settings, progress=tell)
         if flags.out:
-            with WholeDirectory(flags.out) as directory:
-                found.entries.write.mode("append").parquet(f"file://{directory.path}")
+            with WholeDirectory(flags.out, settings) as directory:
+                directory.keep_only(found.write(directory.path))
         return found.ledgers, found.holes
     finally:
         spark.stop()

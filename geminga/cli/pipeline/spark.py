@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from geminga.cli.arguments.parser import Parser
@@ -36,25 +35,30 @@ def tell(text: str) -> None:
 
 
 class WholeDirectory:
-    """A directory that appears under its name when all is in it: on leaving the block, unless an exception
-    ends it.
+    """A directory that is whole once the block was left: it appears under its name then. In an object store,
+    which renames nothing, an empty `_SUCCESS` in it says so, as it does after Spark's own jobs.
     """
 
-    def __init__(self, directory: str) -> None:
-        """Raises `StorageError` if it exists already."""
+    def __init__(self, directory: str, settings: Mapping[str, str] | None = None) -> None:
+        """`directory` may be a URL; `settings`: of its file system. Raises `StorageError` if it is
+        there already.
+        """
         from geminga.errors import StorageError
-        from geminga.storage.disk import RealDisk
+        from geminga.pipeline.files.files import Files
+        from geminga.pipeline.files.locations import parse
 
-        self._disk = RealDisk(for_owner=False)
-        self._final = os.path.abspath(directory)
-        self.path = self._final + ".part"
+        self._files = Files(settings or {})
+        self._final = str(parse(directory)).rstrip("/")
+        self._renames = self._files.can_rename(self._final)
+        self.path = self._final + ".part" if self._renames else self._final
         """Where to write meanwhile."""
-        for path in (self._final, self.path):
-            if self._disk.exists(path):
+        for path in dict.fromkeys((self._final, self.path)):
+            if self._files.exists(path) if self._renames else self._files.list(path):
                 raise StorageError(f"{path} exists already; name a new directory, or take it away")
 
     def __enter__(self) -> WholeDirectory:
-        self._disk.make_directory(self.path)
+        if self._renames:
+            self._files.make_directory(self.path)
         return self
 
     def write(self, name: str, table: pa.Table) -> None:
@@ -62,12 +66,28 @@ class WholeDirectory:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
+        from geminga.pipeline.files.locations import join
+
         data = pa.BufferOutputStream()
         pq.write_table(table, data, compression="zstd", write_page_checksum=True)
-        self._disk.replace_file(os.path.join(self.path, f"{name}.parquet"), data.getvalue().to_pybytes())
+        self._files.write(join(self.path, f"{name}.parquet"), data.getvalue().to_pybytes())
+
+    def keep_only(self, names: Iterable[str]) -> None:
+        """Of the files that workers wrote: others are of attempts that failed."""
+        from geminga.pipeline.files.locations import join
+
+        kept = set(names)
+        for one in self._files.list(self.path):
+            if one.name not in kept:
+                self._files.delete(join(self.path, one.name))
+        self._files.sync_directory(self.path)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self._disk.rename(self.path, self._final)
+        from geminga.pipeline.files.locations import join
+
+        if kind is not None:
+            self._files.delete_tree(self.path)
+        elif self._renames:
+            self._files.rename(self.path, self._final)
         else:
-            shutil.rmtree(self.path, ignore_errors=True)
+            self._files.write(join(self.path, "_SUCCESS"), b"")

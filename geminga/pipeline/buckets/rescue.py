@@ -6,16 +6,22 @@ know which those are, and once more for the entries.
 
 from __future__ import annotations
 
+import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
-from geminga.pipeline.buckets.rescue_columns import EntryColumns
+from geminga.pipeline.buckets.rescue_columns import ENTRIES, EntryColumns
 from geminga.pipeline.buckets.rescue_files import Hole, Plan, Slice, plan, read_slice
+from geminga.pipeline.files.files import Files
+from geminga.pipeline.files.locations import join
+from geminga.pipeline.files.stored_disk import disk_by_url
 from geminga.storage.disk import Disk
 
 BATCH_BYTES_MAX: Final = 32 << 20
@@ -91,6 +97,28 @@ def rescued_batches(
             yield columns.take()
     if columns.rows:
         yield columns.take()
+
+
+def write_rescued(
+    files: Files, directory: str, item: tuple[int, Slice, dict[int, bytes], dict[int, str]]
+) -> str | None:
+    """The own entries of a slice as a Parquet file below `directory`; its name, None if there are none.
+
+    Names are not used twice, so a slice may be written again. Raises `StorageError`.
+    """
+    number, part, own, topics = item
+    batches = rescued_batches(disk_by_url(files), part, own, topics)
+    first = next(batches, None)
+    if first is None:
+        return None
+    name = f"part-{number:05d}-{uuid.uuid4().hex}.parquet"
+    with (
+        files.create(join(directory, name)) as sink,
+        pq.ParquetWriter(sink, ENTRIES, compression="zstd", write_page_checksum=True) as writer,
+    ):
+        for batch in chain([first], batches):
+            writer.write_batch(batch)
+    return name
 
 
 def rescue_batches(disk: Disk, directories: Sequence[str], holes: list[Hole]) -> Iterator[pa.RecordBatch]:

@@ -29,6 +29,8 @@ from geminga.bookie.records.records import RECORD_PREFIX_BYTES
 from geminga.errors import GemingaError
 from geminga.metadata.records import topic_of
 from geminga.pipeline.buckets.rescue_search import find_record
+from geminga.pipeline.files.files import Files
+from geminga.pipeline.files.locations import FILE, join, parse
 from geminga.storage.disk import Disk, File
 
 SLICE_BYTES: Final = 64 << 20
@@ -81,12 +83,14 @@ class Plan(NamedTuple):
 # -- what there is ----------------------------------------------------------------------------------------
 
 
-def plan(disk: Disk, directories: Sequence[str]) -> Plan:
+def plan(disk: Disk, directories: Sequence[str], files: Files | None = None) -> Plan:
     """All entry logs and journals below these directories: logs first, the oldest first. Reads footers only.
 
-    Raises `NothingThere`, and `StorageError` for what cannot be listed.
+    `files`: what finds them where a directory is a URL; then `disk` has to read there (`disk_by_url`). Raises
+    `NothingThere`, and `StorageError` for what cannot be listed.
     """
-    paths = sorted({path for directory in directories for path in _walk(directory)}, key=_age)
+    known = files or Files()
+    paths = sorted({path for directory in directories for path in _below(known, directory)}, key=_age)
     if not paths:
         raise NothingThere(f"no entry log and no journal below {', '.join(directories)}")
     slices: list[Slice] = []
@@ -117,6 +121,14 @@ def _journal_ends(disk: Disk, paths: Iterable[str]) -> dict[str, int]:
     folders = {os.path.dirname(path) for path in paths if path.endswith(JOURNAL_SUFFIX)}
     journals = [journal for folder in folders for journal in journal_files(disk, folder)]
     return {journal.path: journal.synced_end for journal in journals if journal.synced_end is not None}
+
+
+def _below(files: Files, directory: str) -> Iterator[str]:
+    if parse(directory).scheme == FILE:
+        yield from _walk(str(parse(directory)))
+        return
+    found = [one.name for one in files.list(directory, recursive=True) if not one.is_directory]
+    yield from (join(directory, name) for name in found if _DIGITS.fullmatch(os.path.basename(name)))
 
 
 def _walk(directory: str) -> Iterator[str]:

@@ -182,6 +182,13 @@ class Files:
         with _in_words(where, f"renamed to {new}"):
             system.move(path, self._at(new)[2])
 
+    def make_directory(self, url: str) -> None:
+        """With its parents; nothing happens where it is there, and in an object store, which has none."""
+        where, system, path = self._at(url)
+        if self.can_rename(url):
+            with _in_words(where, "made"):
+                system.create_dir(path, recursive=True)
+
     def sync_directory(self, url: str) -> None:
         """Names in it are durable on return. Only this machine's file systems need to be asked."""
         where = parse(url)

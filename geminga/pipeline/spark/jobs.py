@@ -109,8 +109,12 @@ def with_settings(spark: Session, url: str, options: Mapping[str, str]) -> dict[
     """
     if parse(url).scheme == FILE:
         return dict(options)
-    context = session_of(spark).sparkContext
-    java: Any = context._jsc
+    return session_settings(session_of(spark)) | dict(options)
+
+
+def session_settings(spark: SparkSession) -> dict[str, str]:
+    """Of file systems, as the session's Hadoop has them (spark.hadoop.fs.s3a.*, core-site.xml)."""
+    java: Any = spark.sparkContext._jsc
     found = java.hadoopConfiguration()
     settings = {
         f"{prefix}{name}": value
@@ -119,7 +123,7 @@ def with_settings(spark: Session, url: str, options: Mapping[str, str]) -> dict[
     }
     # Hadoop's own default is of servers at Amazon, and pyarrow knows by itself when to name buckets in paths.
     settings.pop("fs.s3a.path.style.access", None)
-    return {name: value for name, value in settings.items() if value} | dict(options)
+    return {name: value for name, value in settings.items() if value}
 
 
 def in_words(action: Callable[[], T]) -> T:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -15,11 +16,16 @@ from geminga.pipeline.buckets.rescue import (
     owned,
     rescued_batches,
     take_inventory,
+    write_rescued,
 )
 from geminga.pipeline.buckets.rescue_columns import ENTRIES
 from geminga.pipeline.buckets.rescue_files import Hole, Slice, plan
+from geminga.pipeline.files.files import Files
+from geminga.pipeline.files.stored_disk import disk_by_url
 from geminga.pipeline.spark.pieces import collect_each, each
-from geminga.storage.disk import RealDisk
+
+_Item: TypeAlias = tuple[int, Slice, dict[int, bytes], dict[int, str]]
+"""A slice with its number, its own entries, and the topics of their ledgers."""
 
 
 class Rescued(NamedTuple):
@@ -29,33 +35,45 @@ class Rescued(NamedTuple):
     """
     ledgers: list[Held]
     holes: list[Hole]
+    write: Callable[[str], list[str]]
+    """Writes the entries as Parquet below a directory or URL, each where it is read; the names of the files
+    that count.
+    """
 
 
 def rescue(
-    spark: SparkSession, *directories: str, progress: Callable[[str], None] = lambda text: None
+    spark: SparkSession,
+    *directories: str,
+    settings: Mapping[str, str] | None = None,
+    progress: Callable[[str], None] = lambda text: None,
 ) -> Rescued:
     """All entries in entry logs and journals below the directories, which workers have to see too.
 
-    No broker may run on them. Raises `NothingThere`. Reads and checks everything once; using the entries
-    reads it again.
+    A directory may be a URL; `settings` are those of its file system (fs.s3a.endpoint). No broker may run
+    there. Raises `NothingThere`. Reads and checks everything once; using the entries reads it again.
     """
-    known = plan(RealDisk(), directories)
+    files = Files(settings or {})
+    known = plan(disk_by_url(files), directories, files)
     progress(f"{len(known.slices)} slices of files, {sum(s.end - s.begin for s in known.slices):,} bytes")
     found = dict(
-        collect_each(spark, known.slices, lambda number, part: (number, take_inventory(RealDisk(), part)))
+        collect_each(
+            spark, known.slices, lambda number, part: (number, take_inventory(disk_by_url(files), part))
+        )
     )
     inventories = [found[number] for number in range(len(known.slices))]
-
     topics = all_topics(known, inventories)
-
-    items = [
-        (part, own, {id_: topics[id_] for id_ in own if id_ in topics})
-        for part, own in zip(known.slices, owned(inventories), strict=True)
+    items: list[_Item] = [
+        (number, part, own, {id_: topics[id_] for id_ in own if id_ in topics})
+        for number, (part, own) in enumerate(zip(known.slices, owned(inventories), strict=True))
     ]
+
+    def read(_: int, item: _Item) -> Iterator[pa.RecordBatch]:
+        _, part, own, topics = item
+        return rescued_batches(disk_by_url(files), part, own, topics)
+
+    def write(directory: str) -> list[str]:
+        work = partial(write_rescued, files, directory)
+        return [name for name in collect_each(spark, items, lambda _, item: work(item)) if name]
+
     holes = known.holes + [hole for inventory in inventories for hole in inventory.holes]
-    return Rescued(each(spark, items, _read, ENTRIES), ledgers_in(inventories, topics), holes)
-
-
-def _read(_: int, item: tuple[Slice, dict[int, bytes], dict[int, str]]) -> Iterator[pa.RecordBatch]:
-    part, own, topics = item
-    yield from rescued_batches(RealDisk(), part, own, topics)
+    return Rescued(each(spark, items, read, ENTRIES), ledgers_in(inventories, topics), holes, write)

@@ -35,6 +35,12 @@ def entry_log(directory: Path, log_id: int, bodies: dict[int, list[bytes]]) -> N
     Path(entry_log_path(str(directory), log_id)).write_bytes(b"".join(parts))
 
 
+def on_disk(directory: Path) -> list[dict[str, Any]]:
+    table = pq.read_table(directory).sort_by([("ledger_id", "ascending"), ("entry_id", "ascending")])
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
+
+
 def test_a_capacity_row(spark: Any) -> None:
     from geminga.pipeline.spark.capacity import capacity
 
@@ -58,6 +64,9 @@ def test_a_rescued_directory_is_a_frame(spark: Any, tmp_path: Path) -> None:
         rows.to_pylist() == plain.sort_by([("ledger_id", "ascending"), ("entry_id", "ascending")]).to_pylist()
     )
     assert found.entries.where("ledger_id = 3").count() == 3
+    names = found.write(str(tmp_path / "out"))
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(names)
+    assert on_disk(tmp_path / "out") == rows.to_pylist()
     assert [(held.ledger_id, held.entries) for held in found.ledgers] == [(3, 3), (2**33, 1)]
     assert found.holes == []
     with pytest.raises(NothingThere):

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import trio
 from pyroaring import BitMap64
@@ -16,18 +17,24 @@ from geminga.bookie.records.settings import BookieSettings
 from geminga.bookie.running.bookie import Bookie
 from geminga.pipeline.buckets.rescue import (
     Inventory,
+    all_topics,
     ledgers_in,
     owned,
     rescue_batches,
     rescued_batches,
     take_inventory,
+    write_rescued,
 )
 from geminga.pipeline.buckets.rescue_columns import ENTRIES, EntryColumns
 from geminga.pipeline.buckets.rescue_files import Hole, NothingThere, plan
+from geminga.pipeline.files import stored_disk
+from geminga.pipeline.files.files import Files
+from geminga.pipeline.files.stored_disk import disk_by_url
 from geminga.storage.disk import RealDisk
 from geminga.storage.key_value import RocksKeyValue
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.message_metadata import stamp
+from tests.pipeline.files.s3_server import BUCKET, s3_server
 
 SMALL = BookieSettings(
     journal_file_bytes=65_536,
@@ -168,6 +175,48 @@ def test_topics_are_those_of_footers_records_and_journals(data: Path) -> None:
         {},
         {3: TOPIC, 4: TOPIC},
     )
+
+
+def test_journals_alone_name_topics(crashed_original: Path, tmp_path: Path) -> None:
+    data = Path(shutil.copytree(crashed_original, tmp_path / "data"))
+    for path in logs(data):
+        path.unlink()
+    left = rescued(data)
+    assert left.keys() == written().keys()
+    assert {id_: row["topic"] for (id_, _), row in left.items()} == {3: TOPIC, 4: TOPIC, 5: None}
+
+
+def test_a_data_directory_in_an_object_store(crashed_original: Path) -> None:
+    with s3_server() as store:
+        for path in crashed_original.rglob("*"):
+            if path.is_file():
+                store.objects[f"copies/data/{path.relative_to(crashed_original)}"] = path.read_bytes()
+        files = Files(store.settings)
+        disk, place = disk_by_url(files), f"s3a://{BUCKET}/copies"
+        known = plan(disk, [place], files)
+        inventories = [take_inventory(disk, part) for part in known.slices]
+        topics = all_topics(known, inventories)
+        names = [
+            write_rescued(files, f"s3a://{BUCKET}/out", (number, part, own, topics))
+            for number, (part, own) in enumerate(zip(known.slices, owned(inventories), strict=True))
+        ]
+        tables = [pq.read_table(files.open(f"s3a://{BUCKET}/out/{name}")) for name in names if name]
+        with pytest.raises(NothingThere, match=f"no entry log and no journal below s3a://{BUCKET}/none"):
+            plan(disk, [f"s3a://{BUCKET}/none"], files)
+    rows = pa.concat_tables(tables).to_pylist()
+    assert len(rows) == len(written())
+    assert {(row["ledger_id"], row["entry_id"]): row["body"] for row in rows} == written()
+    assert {row["topic"] for row in rows} == {TOPIC, None}
+
+
+def test_pieces_of_a_file_come_from_few_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_disk, "BLOCK_BYTES", 10)
+    data = bytes(range(200))
+    (tmp_path / "a").write_bytes(data)
+    file = stored_disk.StoredFile(Files().open(str(tmp_path / "a")), "a")
+    places = [(0, 5), (5, 5), (3, 30), (190, 20), (199, 1), (200, 5), (0, 200)]
+    assert [file.pread(*place) for place in places] == [data[at : at + size] for at, size in places]
+    assert file.size() == 200
 
 
 def test_a_message_says_what_it_is(data: Path) -> None:

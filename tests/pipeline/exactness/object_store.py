@@ -5,7 +5,7 @@
     python -m tests.pipeline.exactness.object_store --endpoint http://127.0.0.1:9000 --master "local[2]"
 
 A Geminga and, unless an endpoint is named, moto's S3 server are started here. `export --continue` and
-`replay` run as processes of their own, which are killed (SIGKILL) while they work; messages are published between.
+`replay` run as processes of their own, killed (SIGKILL) while they work; messages are published between.
 Compared: values, keys, properties, event times and batch indexes of each partition, in order.
 """
 
