@@ -57,8 +57,6 @@ ENCODED: Final = pa.schema(
         ("unread", pa.list_(pa.int64())),
     ]
 )
-SPOOLED: Final = pa.schema([("range", pa.int64()), ("path", pa.string())])
-"""A file with rows of `ENCODED` (Arrow's stream format)."""
 FAULTS: Final = pa.schema(
     [
         ("bucket", pa.int64()),

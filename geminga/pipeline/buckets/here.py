@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -13,7 +12,6 @@ from geminga.pipeline.buckets.buckets import (
     ENCODED,
     FAULTS,
     SHARES,
-    SPOOLED,
     Division,
     Encoded,
     Fault,
@@ -25,7 +23,6 @@ from geminga.pipeline.buckets.buckets import (
     rows_per_bucket,
     share_batch,
 )
-from geminga.storage.disk import RealDisk
 from geminga.tracker.buckets.bucket_settings import BucketSettings
 from geminga.tracker.format.stored_bucket import KeyRange
 
@@ -52,25 +49,6 @@ def encoded_in(table: pa.Table) -> Iterator[Encoded]:
     for row in table.to_pylist():
         covered = KeyRange(row["first_code"], row["last_code"])
         yield Encoded(covered, row["rows"], row["entries"], row["unread"])
-
-
-def spooled(number: int, table: pa.Table, directory: str) -> pa.Table:
-    """Write rows of `ENCODED` into a file of the directory; where, as rows of `SPOOLED`."""
-    if not table.num_rows:
-        return SPOOLED.empty_table()
-    path = os.path.join(directory, f"{number:08d}.arrow")
-    data = pa.BufferOutputStream()
-    with pa.ipc.new_stream(data, ENCODED) as stream:
-        stream.write_table(table)
-    RealDisk().replace_file(path, data.getvalue().to_pybytes())
-    return pa.Table.from_pydict({"range": [number], "path": [path]}, SPOOLED)
-
-
-def unspooled(path: str) -> Iterator[Encoded]:
-    """What `spooled` wrote; the file is deleted."""
-    with pa.ipc.open_stream(RealDisk().read_file(path)) as stream:
-        yield from encoded_in(stream.read_all())
-    RealDisk().unlink(path)
 
 
 def verify(sources: Sequence[Source], buckets: Mapping[int, KeyRange]) -> list[Fault]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from geminga.pipeline.buckets.backlog import Source
 from geminga.pipeline.buckets.buckets import (
     COUNTS,
+    ENCODED,
     FAULTS,
     SHARES,
-    SPOOLED,
     Division,
     Encoded,
     Fault,
@@ -26,7 +26,6 @@ from geminga.pipeline.buckets.buckets import (
     rows_per_bucket,
     share_batch,
 )
-from geminga.pipeline.buckets.here import spooled, unspooled
 from geminga.pipeline.spark.pieces import each, raised, spark_schema
 from geminga.tracker.buckets.bucket_settings import BucketSettings
 from geminga.tracker.format.stored_bucket import KeyRange
@@ -49,25 +48,30 @@ def build(
     sources: Sequence[Source],
     ranges: Sequence[KeyRange],
     settings: BucketSettings,
-    *,
-    spool: str | None = None,
 ) -> Iterator[Encoded]:
     """The bucket of each range that has rows, in their order; no two ranges overlap.
 
-    All are built before the first comes: workers leave them in files of the directory `spool` (default: a new
-    one for temporary files), which has to be theirs and ours. It is deleted in the end.
+    All are built before the first comes; executors keep them on their disks, and they come from there a
+    partition of Spark's at a time.
     """
     cut_at = list(ranges)
-    with tempfile.TemporaryDirectory(dir=spool, prefix="geminga-buckets-") as directory:
 
-        def encode(shares: pa.Table) -> pa.Table:
-            number = shares["range"][0].as_py()
-            return spooled(number, encode_range(number, cut_at[number], shares, settings), directory)
+    def encode(shares: pa.Table) -> pa.Table:
+        number = shares["range"][0].as_py()
+        return encode_range(number, cut_at[number], shares, settings)
 
-        shares = _shares(spark, sources, Division.into(cut_at))
-        frame = shares.groupBy("range").applyInArrow(encode, spark_schema(SPOOLED))
-        for row in sorted(raised(frame.collect)):
-            yield from unspooled(row["path"])
+    shares = _shares(spark, sources, Division.into(cut_at))
+    built = (
+        shares.groupBy("range").applyInArrow(encode, spark_schema(ENCODED)).persist(StorageLevel.DISK_ONLY)
+    )
+    try:
+        raised(built.count)
+        rows = built.sort("range").toLocalIterator()
+        while (row := raised(lambda: next(rows, None))) is not None:
+            covered = KeyRange(row.first_code, row.last_code)
+            yield Encoded(covered, row.rows, [bytes(entry) for entry in row.entries], row.unread)
+    finally:
+        built.unpersist()
 
 
 def verify(spark: SparkSession, sources: Sequence[Source], buckets: Mapping[int, KeyRange]) -> list[Fault]:
