@@ -103,7 +103,12 @@ class _HourFile:
         sink = self._created.enter_context(files.create(url))
         # Without Arrow's own schema, so that whatever reads the file sees what Parquet says.
         writer = pq.ParquetWriter(
-            sink, FILE_COLUMNS, compression="zstd", store_schema=False, write_page_checksum=True
+            sink,
+            FILE_COLUMNS,
+            compression="zstd",
+            compression_level=3,
+            store_schema=False,
+            write_page_checksum=True,
         )
         self._writer = self._created.enter_context(writer)
         self._waiting: list[pa.RecordBatch] = []
