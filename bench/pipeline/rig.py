@@ -17,7 +17,7 @@ import pyarrow as pa
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from geminga.pipeline.topics.options import parse_options
-from geminga.pipeline.topics.writing import Task, TaskWriter
+from geminga.pipeline.writing.task_writer import Task, TaskWriter
 from tests.e2e.broker_process import BrokerProcess, Endpoints
 
 TICKS = os.sysconf("SC_CLK_TCK")

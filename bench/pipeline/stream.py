@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from bench.pipeline.rig import ROW_BYTES, broker, jvm_pid, measured
 from geminga.pipeline.spark import make_session
 from geminga.pipeline.topics.options import parse_options
-from geminga.pipeline.topics.writing import Task, TaskWriter
+from geminga.pipeline.writing.task_writer import Task, TaskWriter
 from tests.e2e.admin_http import Admin
 
 TOPIC = "persistent://public/default/pipeline-stream"

@@ -19,7 +19,7 @@ from geminga.pipeline.topics.planning import plan_batch
 from geminga.pipeline.topics.reading import Range
 from geminga.pipeline.topics.rows import read_range
 from geminga.pipeline.topics.streaming import Offsets, StreamPlan
-from geminga.pipeline.topics.writing import Task, TaskWriter, Written
+from geminga.pipeline.writing.task_writer import Task, TaskWriter, Written
 from tests.e2e.broker_process import BrokerProcess, Endpoints
 from tests.e2e.conftest import (
     SERVICE_URL_KEY,

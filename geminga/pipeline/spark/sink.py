@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.topics.options import Options
-from geminga.pipeline.topics.writing import Task, TaskWriter
+from geminga.pipeline.writing.task_writer import Task, TaskWriter
 
 _BATCH_ID, _QUERY_ID = "streaming.sql.batchId", "sql.streaming.queryId"
 

@@ -41,7 +41,7 @@ from geminga.pipeline.audit.report import WRONG, Report
 from geminga.pipeline.audit.settings import AuditSettings
 from geminga.pipeline.audit.topics import TopicLog
 from geminga.pipeline.topics.options import parse_options
-from geminga.pipeline.topics.writing import Task, TaskWriter
+from geminga.pipeline.writing.task_writer import Task, TaskWriter
 from tests.e2e.admin_http import Admin
 from tests.e2e.broker_process import BrokerProcess, Endpoints
 

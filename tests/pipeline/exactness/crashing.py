@@ -20,8 +20,8 @@ from pyspark.sql.types import StructType
 from geminga.pipeline.client.producing import Producer
 from geminga.pipeline.spark.sink import StreamWriter
 from geminga.pipeline.spark.source import PulsarSource
-from geminga.pipeline.topics import writing
 from geminga.pipeline.topics.options import parse_options
+from geminga.pipeline.writing import task_writer
 
 CRASHES = "GEMINGA_TEST_CRASHES"
 SENT_BEFORE = 3
@@ -85,14 +85,14 @@ class CrashingWriter(StreamWriter):
         assert context is not None
         _Producer.batch_id = int(context.getLocalProperty("streaming.sql.batchId") or 0)
         _Producer.sends = 0
-        writing.Producer = _Producer  # type: ignore[attr-defined]
+        task_writer.Producer = _Producer  # type: ignore[attr-defined]
         attempt = f"attempt-{_Producer.batch_id}-{context.partitionId()}-{context.attemptNumber()}"
         Path(os.environ[CRASHES], attempt).touch()
         reached("begun", _Producer.batch_id)
         try:
             done = super().write(iterator)
         finally:
-            writing.Producer = Producer  # type: ignore[attr-defined]
+            task_writer.Producer = Producer  # type: ignore[attr-defined]
         reached("closed", _Producer.batch_id)
         return done
 

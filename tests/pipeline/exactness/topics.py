@@ -11,7 +11,7 @@ import pyarrow as pa
 from geminga.pipeline.client.producing import Producer
 from geminga.pipeline.columns.encoding import send_frame
 from geminga.pipeline.topics.options import parse_options
-from geminga.pipeline.topics.writing import Task, TaskWriter
+from geminga.pipeline.writing.task_writer import Task, TaskWriter
 from geminga.wire import pulsar_pb2 as pb
 from tests.e2e.admin_http import Admin
 

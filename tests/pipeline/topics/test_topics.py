@@ -21,13 +21,13 @@ from geminga.pipeline.topics.options import parse_options
 from geminga.pipeline.topics.planning import plan_batch
 from geminga.pipeline.topics.reading import DataLost, EntryReader, Range
 from geminga.pipeline.topics.rows import read_range
-from geminga.pipeline.topics.sequences import bounds
 from geminga.pipeline.topics.streaming import StreamPlan
-from geminga.pipeline.topics.writing import Task, TaskWriter
 from geminga.pipeline.values.avro_shapes import SchemaMismatch
 from geminga.pipeline.values.avro_writing import BadColumns
 from geminga.pipeline.values.decoding import ValueDecoder
 from geminga.pipeline.values.schemas import schema_of, value_fields
+from geminga.pipeline.writing.sequences import bounds
+from geminga.pipeline.writing.task_writer import Task, TaskWriter
 from tests.e2e.admin_http import Admin, topic_path
 from tests.pipeline.conftest import POLL_TIMEOUT_S, Topics, triggers
 

@@ -21,12 +21,12 @@ from geminga.pipeline.columns.encoding import send_frame
 from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.topics.planning import plan_batch
 from geminga.pipeline.topics.rows import read_range
-from geminga.pipeline.topics.writing import Task, TaskWriter
 from geminga.pipeline.values.avro_shapes import TIME, shape_of
 from geminga.pipeline.values.avro_writing import BadColumns, avro_rows, json_rows, record_definition
 from geminga.pipeline.values.decoding import ValueDecoder, json_values
 from geminga.pipeline.values.schemas import schema_of, value_fields
 from geminga.pipeline.values.value_encoding import value_encoder
+from geminga.pipeline.writing.task_writer import Task, TaskWriter
 from geminga.wire import pulsar_pb2 as pb
 from tests.e2e.admin_http import Admin
 from tests.pipeline.conftest import POLL_TIMEOUT_S, Topics

@@ -29,12 +29,12 @@ from geminga.pipeline.columns.encoding import (
 from geminga.pipeline.columns.protobuf_columns import Ints
 from geminga.pipeline.columns.routing import by_key, in_turn
 from geminga.pipeline.errors import PipelineError
-from geminga.pipeline.topics.deduplication import check_first_receipt, deduplicates
 from geminga.pipeline.topics.options import Options
-from geminga.pipeline.topics.sequences import bounds, partitions_then, sequence_ids
 from geminga.pipeline.values.avro_writing import BadColumns
 from geminga.pipeline.values.row_columns import PARTITION, check_columns, rows_of
 from geminga.pipeline.values.value_encoding import ValueEncoder, value_encoder
+from geminga.pipeline.writing.deduplication import check_first_receipt, deduplicates
+from geminga.pipeline.writing.sequences import bounds, partitions_then, sequence_ids
 
 _HEADERS_BYTES = 1024
 _PRODUCERS_MAX = 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from geminga.pipeline.errors import PipelineError
-from geminga.pipeline.topics.sequences import BATCHES_MAX, ROWS_MAX, bounds, partitions_then, sequence_ids
+from geminga.pipeline.writing.sequences import BATCHES_MAX, ROWS_MAX, bounds, partitions_then, sequence_ids
 
 
 def test_they_grow_with_row_and_micro_batch_whatever_the_number_of_partitions() -> None:
