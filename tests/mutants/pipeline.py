@@ -7,6 +7,8 @@ from tests.mutants.mutant import Mutant
 STREAMING = "geminga/pipeline/topics/streaming.py"
 TESTS = "tests/pipeline/topics/test_acknowledged.py::"
 READ = (TESTS + "test_what_the_subscription_has_acknowledged_counts_as_read",)
+REPETITIONS, LANE = "geminga/pipeline/writing/repetitions.py", "geminga/pipeline/writing/lane.py"
+EXACT_TESTS = "tests/pipeline/writing/test_repetitions.py::"
 SPLITS = "geminga/pipeline/topics/splits.py"
 SPLITS_TESTS = ("tests/pipeline/topics/test_splits.py",)
 STORIES = ("tests/pipeline/audit/test_stories.py::test_a_story_is_told_right",)
@@ -47,6 +49,36 @@ MUTANTS: tuple[Mutant, ...] = (
         "",
         ("tests/pipeline/spark/test_pieces.py",),
         "that each task of a job gets its own items",
+        "repetition-of-other-rows",
+        LANE,
+        "self._digest != earlier.digest:",
+        "False:",
+        (EXACT_TESTS + "test_another_job_under_the_same_prefix_is_refused_and_not_dropped",),
+        "that rows are compared before they are left out as a repetition",
+    ),
+    Mutant(
+        "repetition-of-a-complete-task-with-more-rows",
+        LANE,
+        "            self._is_complete = earlier.is_all\n",
+        "",
+        (EXACT_TESTS + "test_more_rows_behind_those_of_a_job_that_was_complete_are_others",),
+        "that an attempt which wrote all its rows cannot be continued with others",
+    ),
+    Mutant(
+        "deduplicated-entry-is-not-compared",
+        LANE,
+        "self._options.check_repetition and self.producer.deduplicated:",
+        "False:",
+        (EXACT_TESTS + "test_a_writer_whose_name_another_had_meanwhile_does_not_lose_rows_in_silence",),
+        "that what the broker drops as a repetition is what another writer has stored",
+    ),
+    Mutant(
+        "forgotten-producer-of-another-run",
+        REPETITIONS,
+        "            self._is_suspicious = True\n",
+        "            pass\n",
+        (EXACT_TESTS + "test_how_far_is_looked",),
+        "that entries of an earlier run have the search for a forgotten producer go on",
     ),
     Mutant(
         "stream-acknowledged-unknown",

@@ -14,6 +14,7 @@ from geminga.pipeline.client.lookup import owner_of
 from geminga.pipeline.errors import Access, BrokerUnreachable, PipelineError, Refused
 from geminga.wire import client_commands
 from geminga.wire import pulsar_pb2 as pb
+from geminga.wire.commands import signed
 
 _CLOCK = RealClock()
 _PAUSE_SECONDS = 0.2
@@ -53,6 +54,8 @@ class Producer:
         self.name = name
         self.last_sequence_id = -1
         """The last that the broker knows of this producer, when it was opened; -1: none."""
+        self.deduplicated = 0
+        """Entries that the broker confirmed without storing them: it takes them for repetitions."""
         self._schema = schema
         self._schema_version = b""
         self._access = access
@@ -122,6 +125,7 @@ class Producer:
             if isinstance(command, pb.CommandSendReceipt):
                 if self._pending and self._pending[0][0] == command.sequence_id:
                     self._pending.popleft()
+                    self.deduplicated += signed(command.message_id.ledgerId) < 0
             elif isinstance(command, pb.CommandSendError):
                 raise Refused(command.error, f"{self.topic}: {command.message}")
             elif isinstance(command, pb.CommandCloseProducer):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -12,11 +12,15 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from geminga.clock import RealClock
 from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.topics.options import Options
 from geminga.pipeline.writing.task_writer import Task, TaskWriter
 
 _BATCH_ID, _QUERY_ID = "streaming.sql.batchId", "sql.streaming.queryId"
+_RUN_ID = "spark.jobGroup.id"
+"""A query runs its jobs in a group of the name of its run."""
+_CLOCK = RealClock()
 
 
 @dataclass
@@ -32,15 +36,28 @@ class BatchWriter(DataSourceArrowWriter):
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._columns = _checked(options, schema)
-        prefix = options.producer_name_prefix or f"spark-{uuid.uuid4().hex[:12]}"
-        self._options = replace(options, producer_name_prefix=prefix)
+        self._options = options
+        self._run = uuid.uuid4().hex[:12]
+        self._began_ms = _CLOCK.now_ms()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:
         context = TaskContext.get()
         assert context is not None
         prefix = self._options.producer_name_prefix
-        assert prefix is not None
-        return _write(self._options, Task(prefix, context.partitionId(), 0), self._columns, iterator)
+        if prefix is None:  # the job's alone: nothing under it is older than the job
+            task = Task(
+                f"spark-{self._run}",
+                context.partitionId(),
+                0,
+                run=self._run,
+                in_order=False,
+                attempt=context.attemptNumber(),
+                first_run_ms=self._began_ms,
+            )
+        else:  # in foreachBatch each micro batch is a job
+            batch_id = int(context.getLocalProperty(_BATCH_ID) or 0)
+            task = Task(prefix, context.partitionId(), batch_id, run=self._run, in_order=False)
+        return _write(self._options, task, self._columns, iterator)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -62,7 +79,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
             raise PipelineError(
                 "exactlyOnce: Spark does not tell which micro batch this is; set producerNamePrefix"
             )
-        task = Task(prefix or "spark", context.partitionId(), int(batch_id or 0))
+        run = context.getLocalProperty(_RUN_ID) or ""
+        task = Task(prefix or "spark", context.partitionId(), int(batch_id or 0), run=run)
         return _write(self._options, task, self._columns, iterator)
 
 

@@ -24,6 +24,7 @@ from geminga.pipeline.topics.prefixed_options import (
 DEFAULT_POLL_TIMEOUT_MS = 20_000
 COMPRESSIONS = ("none", "lz4", "zlib", "zstd", "snappy")
 PARTITIONINGS = ("key", "roundrobin", "single", "partition")
+TASK_ORDERS = ("given", "content")
 VALUE_SCHEMAS = ("auto", "avro", "json", "none")
 _BATCH_ROWS = 1000
 
@@ -54,6 +55,8 @@ _WRITE = [
     "sendTimeoutMs",
     "partitioning",
     "valueSchema",
+    "checkRepetition",
+    "taskOrder",
 ]
 _CONNECTION = {"service.url", "admin.url"}
 _IGNORED = {"path", "checkpointlocation"}
@@ -116,6 +119,9 @@ class Options:
     partitioning: str = "key"
     hashing: str = "java"
     value_schema: str = "auto"
+    check_repetition: bool = True
+    """An exact writer compares what an earlier attempt has stored with its own rows."""
+    task_order: str = "given"
     admin_access: Access | None = None
     """For the admin API, where it is another."""
 
@@ -219,6 +225,8 @@ def _with_writing(found: Options, values: _Values, producer: Settings) -> Option
         partitioning=values.one_of("partitioning", PARTITIONINGS, modes[routing.lower()]),
         hashing=schemes[hashing],
         value_schema=values.one_of("valueschema", VALUE_SCHEMAS, "auto"),
+        check_repetition=values.flag("checkrepetition", True),
+        task_order=values.one_of("taskorder", TASK_ORDERS, "given"),
     )
 
 

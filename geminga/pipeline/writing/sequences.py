@@ -42,6 +42,11 @@ def bounds(batch_id: int) -> tuple[int, int]:
     return batch_id << _BATCH_BITS, (batch_id + 1) << _BATCH_BITS
 
 
+def batch_of(sequence_id: int) -> int:
+    """The micro batch of a row."""
+    return sequence_id >> _BATCH_BITS
+
+
 def partitions_then(batch_id: int, last_sequence_ids: Iterable[int], partitions: int) -> int:
     """Among how many partitions an earlier attempt at this micro batch has chosen, of a topic that has
     `partitions` now; that many if there was none. `last_sequence_ids`: of the task's producers.

@@ -1,31 +1,21 @@
-"""One task's rows into a topic or its partitions, in batches that are cut by count alone.
+"""One task's rows into a topic or its partitions.
 
-A task that runs again with the same rows in the same order makes the same batches with the same sequence ids:
-that is what makes deduplication by the broker exact.
+A task that runs again with the same rows in the same order gives them the same sequence ids, and its lanes
+leave out what is stored: that, and the broker's deduplication, makes writing exact.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from geminga.clock import RealClock
 from geminga.pipeline.client.connection import Connection
 from geminga.pipeline.client.producing import Producer
-from geminga.pipeline.client.topics import partitions_of
+from geminga.pipeline.client.topics import full_name, partitions_of
 from geminga.pipeline.columns.columns import TOPIC
-from geminga.pipeline.columns.encoding import (
-    COMPRESSIONS,
-    Rows,
-    batch_metadata,
-    batch_payload,
-    concatenate,
-    send_frame,
-    single_metadata,
-)
+from geminga.pipeline.columns.encoding import Rows
 from geminga.pipeline.columns.protobuf_columns import Ints
 from geminga.pipeline.columns.routing import by_key, in_turn
 from geminga.pipeline.errors import PipelineError
@@ -33,133 +23,16 @@ from geminga.pipeline.topics.options import Options
 from geminga.pipeline.values.avro_writing import BadColumns
 from geminga.pipeline.values.row_columns import PARTITION, check_columns, rows_of
 from geminga.pipeline.values.value_encoding import ValueEncoder, value_encoder
-from geminga.pipeline.writing.deduplication import check_first_receipt, deduplicates
+from geminga.pipeline.writing.deduplication import deduplicates
+from geminga.pipeline.writing.earlier_attempts import earlier_attempts
+from geminga.pipeline.writing.lane import Lane, Written
+from geminga.pipeline.writing.repetitions import Task
+from geminga.pipeline.writing.row_order import by_content
 from geminga.pipeline.writing.sequences import bounds, partitions_then, sequence_ids
 
-_HEADERS_BYTES = 1024
+__all__ = ["Task", "TaskWriter", "Written"]
+
 _PRODUCERS_MAX = 1000
-_CLOCK = RealClock()
-
-
-@dataclass(frozen=True)
-class Task:
-    """Which part of which job these rows are."""
-
-    producer_prefix: str
-    """The same whenever the job runs again."""
-    partition: int
-    batch_id: int
-
-
-@dataclass
-class Written:
-    rows: int = 0
-    batches: int = 0
-
-
-class _Lane:
-    """One topic partition: rows that wait for a full batch, and the producer."""
-
-    def __init__(self, producer: Producer, options: Options, *, is_known: bool) -> None:
-        """`is_known`: to deduplicate; else an exact writer asks with the first receipt."""
-        self.producer = producer
-        self._options = options
-        self._compression = COMPRESSIONS[options.compression]
-        self._waiting: list[tuple[Rows, Ints]] = []
-        self._waiting_rows = 0
-        self._asks = options.exactly_once and not is_known
-        self.last_sequence_id = -1
-        self.written = Written()
-
-    def add(self, rows: Rows, sequence_ids: Ints) -> None:
-        """Sends every batch that is full."""
-        size = self._options.batch_rows
-        at = 0
-        while at < len(rows):
-            count = min(size - self._waiting_rows, len(rows) - at)
-            self._waiting.append((rows.slice(at, count), sequence_ids[at : at + count]))
-            self._waiting_rows += count
-            at += count
-            if self._waiting_rows == size:
-                self.cut()
-
-    def cut(self) -> None:
-        """Send what waits as one batch, and what has a delivery time alone."""
-        if not self._waiting:
-            return
-        rows = concatenate([part for part, _ in self._waiting])
-        sequence_ids = np.concatenate([ids for _, ids in self._waiting])
-        self._waiting, self._waiting_rows = [], 0
-        if rows.deliver_at_ms is None or rows.deliver_at_ms.null_count == len(rows):
-            self._send_batch(rows, sequence_ids)
-            return
-        delayed = ~np.asarray(rows.deliver_at_ms.is_null())
-        begin = 0
-        for row in [*np.flatnonzero(delayed).tolist(), len(rows)]:
-            if row > begin:
-                self._send_batch(rows.slice(begin, row - begin), sequence_ids[begin:row])
-            if row < len(rows):
-                self._send_single(rows.slice(row, 1), int(sequence_ids[row]))
-            begin = row + 1
-
-    def _send_batch(self, rows: Rows, sequence_ids: Ints) -> None:
-        first, last = int(sequence_ids[0]), int(sequence_ids[-1])
-        if self._options.exactly_once and first <= self.producer.last_sequence_id:
-            if last > self.producer.last_sequence_id:
-                raise self._other_rows()
-            self._count(len(rows), last)
-            return  # stored already, by an earlier attempt
-        payload = batch_payload(rows)
-        if len(payload) + _HEADERS_BYTES > self.producer.message_bytes_max:
-            if len(rows) == 1:
-                raise PipelineError(
-                    f"{self.producer.topic}: a row of {len(payload)} bytes; the broker takes at most "
-                    f"{self.producer.message_bytes_max} in one message"
-                )
-            half = len(rows) // 2
-            self._send_batch(rows.slice(0, half), sequence_ids[:half])
-            self._send_batch(rows.slice(half, len(rows) - half), sequence_ids[half:])
-            return
-        assert self.producer.name is not None
-        metadata = batch_metadata(self.producer.name, first, last, _CLOCK.now_ms(), rows)
-        self.producer.name_schema(metadata)
-        self.producer.send(first, send_frame(1, metadata, payload, self._compression))
-        self._sent(len(rows), last)
-
-    def _send_single(self, row: Rows, sequence_id: int) -> None:
-        if self._options.exactly_once and sequence_id <= self.producer.last_sequence_id:
-            self._count(1, sequence_id)
-            return
-        assert self.producer.name is not None
-        metadata = single_metadata(self.producer.name, sequence_id, _CLOCK.now_ms(), row)
-        self.producer.name_schema(metadata)
-        payload = row.value[0].as_py() or b""
-        self.producer.send(sequence_id, send_frame(1, metadata, payload, self._compression))
-        self._sent(1, sequence_id)
-
-    def check_earlier_attempt(self, batch_id: int) -> None:
-        """Raises `PipelineError` if an earlier attempt has stored more than there is now."""
-        begin, end = bounds(batch_id)
-        if max(begin, self.last_sequence_id + 1) <= self.producer.last_sequence_id < end:
-            raise self._other_rows()
-
-    def _other_rows(self) -> PipelineError:
-        return PipelineError(
-            f"{self.producer.topic}: an earlier attempt of this task wrote other rows. exactlyOnce needs the "
-            "same rows in the same order in the same tasks when a micro batch runs again: keep the number of "
-            "partitions, and sort within partitions where a shuffle changes the order"
-        )
-
-    def _sent(self, rows: int, last_sequence_id: int) -> None:
-        self._count(rows, last_sequence_id)
-        if self._asks:
-            check_first_receipt(self.producer, last_sequence_id)
-            self._asks = False
-
-    def _count(self, rows: int, last_sequence_id: int) -> None:
-        self.written.rows += rows
-        self.written.batches += 1
-        self.last_sequence_id = last_sequence_id
 
 
 class TaskWriter:
@@ -172,7 +45,7 @@ class TaskWriter:
         self._options = options
         self._task = task
         self._encoder = None if columns is None else self._prepare(columns)
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[str, Lane] = {}
         self._partitions: dict[str, list[str]] = {}
         self._rows: dict[str, int] = {}
 
@@ -184,11 +57,12 @@ class TaskWriter:
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Written:
         """Returns once every row is durable. Raises `PipelineError`."""
+        if self._options.task_order == "content":
+            batches = by_content(batches, self._encoder_of)
         for batch in batches:
             if batch.num_rows == 0:
                 continue
-            if self._encoder is None:
-                self._encoder = self._prepare(batch.schema)
+            self._encoder_of(batch.schema)
             if self._chooses_topics(batch.schema):
                 self._by_topic(batch)
             else:
@@ -196,10 +70,7 @@ class TaskWriter:
         for lane in self._lanes.values():
             lane.cut()
         for lane in self._lanes.values():
-            lane.producer.flush()
-        if self._options.exactly_once:
-            for lane in self._lanes.values():
-                lane.check_earlier_attempt(self._task.batch_id)
+            lane.finish()
         return Written(
             sum(lane.written.rows for lane in self._lanes.values()),
             sum(lane.written.batches for lane in self._lanes.values()),
@@ -208,6 +79,11 @@ class TaskWriter:
     def close(self) -> None:
         for lane in self._lanes.values():
             lane.producer.close()
+
+    def _encoder_of(self, columns: pa.Schema) -> ValueEncoder:
+        if self._encoder is None:
+            self._encoder = self._prepare(columns)
+        return self._encoder
 
     def _chooses_topics(self, columns: pa.Schema) -> bool:
         """Whether each row says where it goes."""
@@ -228,8 +104,11 @@ class TaskWriter:
         indices = np.asarray(topics.indices.fill_null(-1))
         if (indices < 0).any():
             raise BadColumns("a row without a topic: __topic is null and the option topic is not given")
-        for index, topic in enumerate(topics.dictionary.to_pylist()):
-            self._add(topic, batch.take(pa.array(np.flatnonzero(indices == index))))
+        names = [str(full_name(topic)) for topic in topics.dictionary.to_pylist()]
+        known = list(dict.fromkeys(names))  # one topic may be spelled in several ways
+        numbers = np.array([known.index(name) for name in names])[indices]
+        for number, name in enumerate(known):
+            self._add(name, batch.take(pa.array(np.flatnonzero(numbers == number))))
 
     def _add(self, topic: str, batch: pa.RecordBatch) -> None:
         assert self._encoder is not None
@@ -272,33 +151,51 @@ class TaskWriter:
             with Connection.open(self._options.access) as connection:
                 found = partitions_of(connection, topic, create=True)
             if self._options.exactly_once:  # those that there were when this micro batch was written first
-                known = [self._lane(part).producer.last_sequence_id for part in found]
+                known = self._open_exactly(found)
                 found = found[: partitions_then(self._task.batch_id, known, len(found))]
             self._partitions[topic] = found
         return found
 
-    def _lane(self, part: str) -> _Lane:
+    def _open_exactly(self, parts: list[str]) -> list[int]:
+        """The last sequence id of the task in each partition; -1: there is none in this micro batch."""
+        self._check_room(len(parts))
+        if twice := next((part for part in parts if part in self._lanes), None):
+            raise BadColumns(f"__topic names both {twice} and its partitioned topic: give one of them alone")
+        producers: list[Producer] = []
+        try:
+            for part in parts:
+                producers.append(self._producer(part, self._task.producer))  # noqa: PERF401 (closed below)
+            are_known = [deduplicates(producer, self._options) for producer in producers]
+            earlier = earlier_attempts(self._options, self._task, producers)
+        except BaseException:
+            for producer in producers:
+                producer.close()
+            raise
+        for part, producer, note, is_known in zip(parts, producers, earlier, are_known, strict=True):
+            self._lanes[part] = Lane(producer, self._options, self._task, earlier=note, is_known=is_known)
+        return [-1 if note is None else note.last_sequence_id for note in earlier]
+
+    def _lane(self, part: str) -> Lane:
         lane = self._lanes.get(part)
         if lane is None:
-            if len(self._lanes) >= _PRODUCERS_MAX:
-                raise PipelineError(
-                    f"more than {_PRODUCERS_MAX} topics in one task; repartition by __topic first"
-                )
-            name = (
-                f"{self._task.producer_prefix}-{self._task.partition}" if self._options.exactly_once else None
-            )
-            producer = Producer(
-                self._options.access,
-                part,
-                name,
-                pending_max=self._options.pending_max,
-                send_timeout_s=self._options.send_timeout_s,
-                schema=None if self._encoder is None else self._encoder.schema,
-            )
-            try:
-                is_known = self._options.exactly_once and deduplicates(producer, self._options)
-            except BaseException:
-                producer.close()
-                raise
-            lane = self._lanes[part] = _Lane(producer, self._options, is_known=is_known)
+            self._check_room(1)
+            producer = self._producer(part, None)
+            lane = Lane(producer, self._options, self._task, earlier=None, is_known=False)
+            self._lanes[part] = lane
         return lane
+
+    def _check_room(self, lanes: int) -> None:
+        if len(self._lanes) + lanes > _PRODUCERS_MAX:
+            raise PipelineError(
+                f"more than {_PRODUCERS_MAX} topics in one task; repartition by __topic first"
+            )
+
+    def _producer(self, part: str, name: str | None) -> Producer:
+        return Producer(
+            self._options.access,
+            part,
+            name,
+            pending_max=self._options.pending_max,
+            send_timeout_s=self._options.send_timeout_s,
+            schema=None if self._encoder is None else self._encoder.schema,
+        )

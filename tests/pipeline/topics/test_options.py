@@ -178,7 +178,7 @@ def test_a_stream_begins_at_a_publish_time(
     topics: Topics, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = [(1_700_000_000_000 + index * 7, index) for index in range(20)]
-    monkeypatch.setattr("geminga.pipeline.writing.task_writer._CLOCK", Times([at_ms for at_ms, _ in times]))
+    monkeypatch.setattr("geminga.pipeline.writing.lane._CLOCK", Times([at_ms for at_ms, _ in times]))
     topics.write(topic, {"value": [b"%d" % number for _, number in times]}, batchRows="1")
     access = topics.options(topic).access
     begin_ms = times[12][0]
