@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from geminga.errors import ProtocolError
+from geminga.names import TopicName
 from geminga.pipeline.columns.batches import Messages
 from geminga.pipeline.columns.entries import NO_BATCH, Flags
 from geminga.pipeline.columns.message_ids import message_ids
@@ -25,7 +26,7 @@ PUBLISH_TIME, EVENT_TIME, PROPERTIES = "__publishTime", "__eventTime", "__messag
 DELIVER_AT_TIME, BROKER_TIME, REDELIVERY_COUNT = "__deliverAtTime", "__brokerTime", "__redeliveryCount"
 LEDGER_ID, ENTRY_ID, BATCH_INDEX = "__ledgerId", "__entryId", "__batchIndex"
 SEQUENCE_ID, PRODUCER_NAME, ORDERING_KEY = "__sequenceId", "__producerName", "__orderingKey"
-SCHEMA_VERSION, KEY_BASE64 = "__schemaVersion", "__keyBase64"
+SCHEMA_VERSION, KEY_BASE64, PARTITION = "__schemaVersion", "__keyBase64", "__partition"
 
 _TIME = pa.timestamp("us", tz="UTC")
 
@@ -50,6 +51,7 @@ MORE_COLUMNS = {
     ORDERING_KEY: pa.binary(),
     SCHEMA_VERSION: pa.binary(),
     KEY_BASE64: pa.bool_(),
+    PARTITION: pa.int32(),
 }
 """What it lacks; asked for one by one."""
 
@@ -117,6 +119,8 @@ class ColumnMaker:
         self._schema = schema
         self._value = value if value is not None else raw_value
         self._topics: pa.Array = pa.array([], pa.string())
+        index = TopicName.parse(topic).partition_index
+        self._partition = pa.scalar(index if index >= 0 else None, pa.int32())
         self._makers: dict[str, Callable[[Messages], pa.Array]] = {
             KEY: decoded_keys,
             TOPIC: self._topic_column,
@@ -135,6 +139,7 @@ class ColumnMaker:
             ORDERING_KEY: lambda m: gather(m.data, m.ordering_key),
             SCHEMA_VERSION: lambda m: gather(m.entries.data, _of_entries(m, m.entries.schema_version)),
             KEY_BASE64: lambda m: pa.array(m.key_base64 & m.key.present),
+            PARTITION: lambda m: pa.repeat(self._partition, len(m)),
         }
 
     def batch(self, messages: Messages) -> pa.RecordBatch:

@@ -20,6 +20,7 @@ from geminga.pipeline.client.topics import Last, full_name, last_of
 from geminga.pipeline.columns.columns import (
     METADATA_COLUMNS,
     MORE_COLUMNS,
+    PARTITION,
     REDELIVERY_COUNT,
     TOPIC,
     VALUE,
@@ -34,14 +35,13 @@ from geminga.pipeline.topics.options import Options, TopicChoice
 from geminga.pipeline.topics.planning import cut_range, partitions, topics_of
 from geminga.pipeline.topics.reading import DataLost, Range
 from geminga.pipeline.topics.rows import EncryptedEntry, read_range
-from geminga.pipeline.values.row_columns import PARTITION
 from geminga.pipeline.values.schemas import TopicSchema, fetch_versions
 
 _READ: Final = pa.schema(
     [
         (VALUE, pa.binary()),
         *METADATA_COLUMNS.items(),
-        *((name, kind) for name, kind in MORE_COLUMNS.items() if name != REDELIVERY_COUNT),
+        *((name, kind) for name, kind in MORE_COLUMNS.items() if name not in (REDELIVERY_COUNT, PARTITION)),
     ]
 )
 FILE_COLUMNS: Final = _READ.append(pa.field(PARTITION, pa.int32()))

@@ -18,6 +18,7 @@ from geminga.pipeline.columns.columns import (
     LEDGER_ID,
     MESSAGE_ID,
     ORDERING_KEY,
+    PARTITION,
     PRODUCER_NAME,
     PROPERTIES,
     PUBLISH_TIME,
@@ -30,8 +31,6 @@ from geminga.pipeline.columns.columns import (
 from geminga.pipeline.columns.encoding import Rows
 from geminga.pipeline.values.avro_writing import BadColumns
 
-PARTITION = "__partition"
-"""Which partition of the topic a row goes to; only for partitioning=partition."""
 WRITTEN_COLUMNS = (VALUE, KEY, TOPIC, EVENT_TIME, PROPERTIES, DELIVER_AT_TIME, ORDERING_KEY, PARTITION)
 READ_ONLY_COLUMNS = frozenset(
     (

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from geminga.pipeline.columns.columns import DELIVER_AT_TIME, TOPIC
+from geminga.pipeline.columns.columns import DELIVER_AT_TIME, PARTITION, TOPIC
 from geminga.pipeline.columns.encoding import Rows, batch_payload
 from geminga.pipeline.columns.protobuf_columns import Ints
-from geminga.pipeline.values.row_columns import PARTITION, rows_of
+from geminga.pipeline.values.row_columns import rows_of
 from geminga.pipeline.values.value_encoding import ValueEncoder
 
 _SIZE = struct.Struct(">I")

@@ -14,14 +14,14 @@ import pyarrow as pa
 from geminga.pipeline.client.connection import Connection
 from geminga.pipeline.client.producing import Producer
 from geminga.pipeline.client.topics import full_name, partitions_of
-from geminga.pipeline.columns.columns import TOPIC
+from geminga.pipeline.columns.columns import PARTITION, TOPIC
 from geminga.pipeline.columns.encoding import Rows
 from geminga.pipeline.columns.protobuf_columns import Ints
 from geminga.pipeline.columns.routing import by_key, in_turn
 from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.topics.options import Options
 from geminga.pipeline.values.avro_writing import BadColumns
-from geminga.pipeline.values.row_columns import PARTITION, check_columns, rows_of
+from geminga.pipeline.values.row_columns import check_columns, rows_of
 from geminga.pipeline.values.value_encoding import ValueEncoder, value_encoder
 from geminga.pipeline.writing.deduplication import deduplicates
 from geminga.pipeline.writing.earlier_attempts import earlier_attempts
