@@ -14,6 +14,9 @@ SPLITS_TESTS = ("tests/pipeline/topics/test_splits.py",)
 STORIES = ("tests/pipeline/audit/test_stories.py::test_a_story_is_told_right",)
 SHIPPING = ("tests/delivery_log/test_shipping.py",)
 
+PRUNING = "geminga/pipeline/topics/pruning.py"
+PRUNING_TESTS = "tests/pipeline/topics/test_pruning.py::"
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "export-keeps-what-attempts-left",
@@ -79,6 +82,28 @@ MUTANTS: tuple[Mutant, ...] = (
         "            pass\n",
         (EXACT_TESTS + "test_how_far_is_looked",),
         "that entries of an earlier run have the search for a forgotten producer go on",
+        "pruning-times-in-order",
+        "geminga/pipeline/topics/publish_times.py",
+        "seek_from_ms=max(from_ms - apart_ms, found.seek_from_ms or 0)",
+        "seek_from_ms=max(from_ms, found.seek_from_ms or 0)",
+        (PRUNING_TESTS + "test_random_conditions_give_what_a_look_at_every_row_gives",),
+        "that publish times may be out of order by publishTimesApartMs",
+    ),
+    Mutant(
+        "pruning-null-is-unequal",
+        PRUNING,
+        "    if value is None:\n        return False\n",
+        "    if value is None:\n        return condition.negated\n",
+        (PRUNING_TESTS + "test_topics_and_partitions_are_left_out",),
+        "that with null neither a comparison nor its contrary holds",
+    ),
+    Mutant(
+        "pruning-part-of-a-microsecond",
+        PRUNING,
+        "-(-low_us // _US_PER_MS), low_us",
+        "low_us // _US_PER_MS, low_us",
+        (PRUNING_TESTS + "test_of_a_time_whole_milliseconds_are_wanted",),
+        "that a time between two milliseconds is after the first of them",
     ),
     Mutant(
         "stream-acknowledged-unknown",

@@ -26,6 +26,7 @@ COMPRESSIONS = ("none", "lz4", "zlib", "zstd", "snappy")
 PARTITIONINGS = ("key", "roundrobin", "single", "partition")
 TASK_ORDERS = ("given", "content")
 VALUE_SCHEMAS = ("auto", "avro", "json", "none")
+STRATEGIES = ("latest", "error")
 _BATCH_ROWS = 1000
 
 _TOPICS = ("topic", "topics", "topicspattern")
@@ -34,6 +35,8 @@ _READ = [
     "endingOffsets",
     "startingTime",
     "endingTime",
+    "startingOffsetsByTimestampStrategy",
+    "publishTimesApartMs",
     "predefinedSubscription",
     "subscriptionPrefix",
     "maxBytesPerTrigger",
@@ -59,7 +62,9 @@ _WRITE = [
     "taskOrder",
 ]
 _CONNECTION = {"service.url", "admin.url"}
-_IGNORED = {"path", "checkpointlocation"}
+_IGNORED = {"path", "checkpointlocation", "provider", "pushesfilters"}
+"""Spark's own, and that of our class for its planner."""
+_TABLE_OPTION = "option."
 _RETRIES = "it steers calls of the admin API, and the broker is not asked that way here: leave it out"
 _REFUSED = {
     "maxentriespertrigger": "entries are not counted here: limit messages with maxRowsPerTrigger, or "
@@ -97,6 +102,10 @@ class Options:
     """`LATEST_TEXT`, or for each topic the place behind the last message."""
     starting_time_ms: int | Times | None = None
     ending_time_ms: int | Times | None = None
+    no_later_message_fails: bool = False
+    """Of a topic without a message at `starting_time_ms` or later; else it is read from its end."""
+    publish_times_apart_ms: int | None = None
+    """By how much publish times may be out of order; None: the default of what they are used for."""
     predefined_subscription: str | None = None
     subscription_prefix: str | None = None
     """Of the names of a stream's subscriptions, one for each partition."""
@@ -143,6 +152,7 @@ class Options:
 
 def parse_options(given: Mapping[str, str]) -> Options:
     """Raises `BadOption` that names the option and says what is allowed. Names are compared in lower case."""
+    given = _of_table(given)
     options = {name.lower(): value for name, value in given.items()}
     for name in options:
         if name in _REFUSED:
@@ -155,7 +165,8 @@ def parse_options(given: Mapping[str, str]) -> Options:
     service_url = options.get("service.url")
     if not service_url:
         raise BadOption(
-            'option "service.url" is missing; for example .option("service.url", "pulsar://localhost:6650")'
+            'option "service.url" is missing; for example .option("service.url", "pulsar://localhost:6650"), '
+            "or in SQL OPTIONS ('service.url' 'pulsar://localhost:6650')"
         )
     addresses(service_url)
     values = _Values(options)
@@ -179,6 +190,9 @@ def parse_options(given: Mapping[str, str]) -> Options:
         ending=ending("endingOffsets", options.get("endingoffsets")) or LATEST_TEXT,
         starting_time_ms=times("startingTime", options.get("startingtime")),
         ending_time_ms=times("endingTime", options.get("endingtime")),
+        no_later_message_fails=values.one_of("startingoffsetsbytimestampstrategy", STRATEGIES, "latest")
+        == "error",
+        publish_times_apart_ms=values.number("publishtimesapartms", None, 0),
         predefined_subscription=options.get("predefinedsubscription") or None,
         subscription_prefix=prefix,
         bytes_per_trigger_max=values.number("maxbytespertrigger", None, 1),
@@ -192,6 +206,18 @@ def parse_options(given: Mapping[str, str]) -> Options:
         raw_value=values.flag("rawvalue", False),
     )
     return _with_writing(found, values, producer)
+
+
+def _of_table(given: Mapping[str, str]) -> Mapping[str, str]:
+    """Those that a table of Spark's catalog was made with: Spark gives them twice, the second time with a
+    prefix and beside properties such as the owner.
+    """
+    found = {
+        name[len(_TABLE_OPTION) :]: value
+        for name, value in given.items()
+        if name.lower().startswith(_TABLE_OPTION)
+    }
+    return found or given
 
 
 def _with_writing(found: Options, values: _Values, producer: Settings) -> Options:

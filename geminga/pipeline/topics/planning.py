@@ -15,6 +15,7 @@ from geminga.pipeline.columns.places import EARLIEST, LATEST, Place
 from geminga.pipeline.errors import Access, BadOption, PipelineError
 from geminga.pipeline.topics.offset_options import LATEST_TEXT, check_named, of_topic
 from geminga.pipeline.topics.options import Options
+from geminga.pipeline.topics.pruning import EVERYTHING, Pruning
 from geminga.pipeline.topics.publish_times import Published
 from geminga.pipeline.topics.reading import Range
 from geminga.pipeline.topics.splits import cut
@@ -59,22 +60,29 @@ def check_topics(options: Options, topics: list[str]) -> None:
     check_named("endingTime", options.ending_time_ms, topics)
 
 
-def plan_batch(options: Options) -> list[Range]:
-    """The splits of a batch query; empty ranges are left out. Raises `PipelineError`."""
+def plan_batch(options: Options, pruning: Pruning = EVERYTHING) -> list[Range]:
+    """The splits of a batch query; empty ranges are left out, and what cannot fulfil its conditions.
+
+    Raises `PipelineError`.
+    """
     if options.starting == LATEST_TEXT:
         raise BadOption("startingOffsets=latest reads nothing in a batch query; use earliest or JSON")
     topics = partitions(options)
     check_topics(options, topics)
     found: list[Range] = []
-    for topic in topics:
+    for topic in pruning.topics(topics):
         last = last_of(options.access, topic)
-        wanted = _batch_range(options, topic, last)
-        if wanted is not None:
+        wanted = _batch_range(options, topic, last, pruning)
+        if wanted is None:
+            continue
+        if pruning.names_messages:
+            found += pruning.parts(wanted)
+        else:
             found += cut_range(options, wanted, last)
     return found
 
 
-def _batch_range(options: Options, topic: str, last: Last) -> Range | None:
+def _batch_range(options: Options, topic: str, last: Last, pruning: Pruning) -> Range | None:
     """Topics of which nothing is said are read from the begin, and to the end."""
     if last.place is None:
         return None
@@ -85,7 +93,9 @@ def _batch_range(options: Options, topic: str, last: Last) -> Range | None:
             f"{topic} ends at {last.place}, before startingOffsets {start}: the topic was deleted and "
             "created again, or the offset is of another topic"
         )
-    published = Published.of(options, topic)
+    published = pruning.published(Published.of(options, topic))
+    if published.is_empty:
+        return None
     start = max(start, published.begin(options.access, topic))
     end = min(end, published.end(options.access, topic, last.end))
     if start >= end:
