@@ -70,7 +70,11 @@ def spark(spark_stderr: Path) -> Iterator[Any]:
     """The one session of all Spark tests, started as commands start theirs: most of the tests' time."""
     from geminga.pipeline.spark.pieces import started
 
-    settings = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"} | SHORT_LIVED
+    settings = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.memory": "1g",
+        "spark.sql.warehouse.dir": str(spark_stderr.with_name("warehouse")),
+    } | SHORT_LIVED
     with warnings.catch_warnings(), stderr_of_children(spark_stderr):
         warnings.simplefilter("ignore")  # pyspark's own, while it starts
         session = started("local[2]", settings)

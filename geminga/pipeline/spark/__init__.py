@@ -1,10 +1,11 @@
 """Spark around the kernels: data source, jobs, session. Only these modules import pyspark.
 
 `make_session` finds a Java and registers the data source `pulsar`; `PulsarSource` (`source.py`) gives Spark
-the batch reader, `StreamReader` (`stream.py`) and the writers (`sink.py`), which call `pipeline/topics`. Jobs
-(`audit.py`, `export.py`, `replay.py`, `buckets.py`, `rescue.py`, `capacity.py`) send descriptions to workers
-by `each` (`pieces.py`), and each worker reads what its description names. Read `session.py` and `source.py`
-first, then `pieces.py`.
+the batch reader, `StreamReader` (`stream.py`) and the writers (`sink.py`), which call `pipeline/topics`.
+`provider.py` keeps the scans of a table apart, `pushdown.py` tells them the filters, `catalog.py` makes
+tables of a namespace. Jobs (`audit.py`, `export.py`, `replay.py`, `buckets.py`, `rescue.py`, `capacity.py`)
+send descriptions to workers by `each` (`pieces.py`), and each worker reads what its description names. Read
+`session.py` and `source.py` first, then `pieces.py`.
 
 Spark is given descriptions rather than data wherever a shuffle can be avoided: a position bitmap of a ledger
 is small, its events are not. Arithmetic stays in the kernels, so that a job gives the same with Spark and
@@ -16,6 +17,7 @@ below is for users (`from geminga.pipeline.spark import make_session`); it pulls
 outside of this folder import from here inside functions only.
 """
 
+from geminga.pipeline.spark.catalog import register_namespace
 from geminga.pipeline.spark.session import make_session, register
 
-__all__ = ["make_session", "register"]
+__all__ = ["make_session", "register", "register_namespace"]

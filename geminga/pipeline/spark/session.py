@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 import geminga
 from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.spark.failures import words_of
+from geminga.pipeline.spark.provider import install
 from geminga.pipeline.spark.source import PulsarSource
 
 JAVA_MIN: Final = 17
@@ -30,6 +31,7 @@ _VERSION_SECONDS: Final = 20
 def register(spark: SparkSession) -> SparkSession:
     """Make `format("pulsar")` known to a session; returns it."""
     spark.dataSource.register(PulsarSource)
+    install(spark)
     return spark
 
 

@@ -12,6 +12,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
+    Filter,
     InputPartition,
 )
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -19,11 +20,14 @@ from pyspark.sql.types import StructType
 
 from geminga.pipeline.columns.columns import METADATA_COLUMNS, MORE_COLUMNS, VALUE, column_names
 from geminga.pipeline.errors import BadOption, PipelineError
+from geminga.pipeline.spark.provider import PUSHES_FILTERS
+from geminga.pipeline.spark.pushdown import condition_of
 from geminga.pipeline.spark.sink import BatchWriter, StreamWriter
 from geminga.pipeline.spark.splits import Split, read_split
 from geminga.pipeline.spark.stream import StreamReader
 from geminga.pipeline.topics.options import Options, parse_options
 from geminga.pipeline.topics.planning import narrowed, partitions, plan_batch, topics_of
+from geminga.pipeline.topics.pruning import EVERYTHING, Pruning
 from geminga.pipeline.values.avro_shapes import SchemaMismatch
 from geminga.pipeline.values.schemas import TopicSchema, schema_of, value_fields
 
@@ -53,7 +57,8 @@ class PulsarSource(DataSource):
         options = parse_options(self.options)
         values = values_of(options)
         check_wanted(schema.fieldNames(), values)
-        return BatchReader(options, values, schema)
+        pushes = self.options.get(PUSHES_FILTERS) == "true"
+        return (FilteringReader if pushes else BatchReader)(options, values, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = parse_options(self.options)
@@ -95,10 +100,26 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._values = values
         self._schema = schema
+        self._pruning = EVERYTHING
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [Split(wanted) for wanted in plan_batch(self._options)] or [Split(None)]
+        return [Split(wanted) for wanted in plan_batch(self._options, self._pruning)] or [Split(None)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, Split)
         return read_split(narrowed(self._options), self._values, self._schema, partition.wanted)
+
+
+class FilteringReader(BatchReader):
+    """Leaves out what the filters of the query exclude. Only where no other scan reads by the same plan:
+    Spark refuses it otherwise unless told not to, and would then give wrong results.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
+        """Those that Spark has to evaluate."""
+        found = [(each, condition_of(each)) for each in filters]
+        self._pruning = Pruning.of(
+            [condition for _, condition in found if condition is not None],
+            self._options.publish_times_apart_ms,
+        )
+        return iter([each for each, condition in found if condition is None or not condition.is_exact])
