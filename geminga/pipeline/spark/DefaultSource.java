@@ -45,8 +45,20 @@ public class DefaultSource implements TableProvider {
     return python.getTable(schema, new Transform[0], new HashMap());
   }
 
-  public StructType inferSchema(CaseInsensitiveStringMap options) {
-    return python().inferSchema(options);
+  /** The one that told the columns serves the first scan: to make another takes a Python process's time. */
+  private PythonDataSourceV2 asked;
+  private CaseInsensitiveStringMap askedWith;
+
+  public synchronized StructType inferSchema(CaseInsensitiveStringMap options) {
+    this.asked = python();
+    this.askedWith = options;
+    return this.asked.inferSchema(options);
+  }
+
+  synchronized PythonDataSourceV2 forScan(CaseInsensitiveStringMap options) {
+    PythonDataSourceV2 found = this.asked;
+    this.asked = null;
+    return found != null && options.equals(this.askedWith) ? found : python();
   }
 
   public boolean supportsExternalMetadata() {
@@ -54,15 +66,17 @@ public class DefaultSource implements TableProvider {
   }
 
   public Table getTable(StructType schema, Transform[] partitioning, Map properties) {
-    return new TopicTable(schema, properties);
+    return new TopicTable(this, schema, properties);
   }
 }
 
 class TopicTable implements SupportsRead, SupportsWrite {
+  private final DefaultSource source;
   private final StructType schema;
   private final Map given;
 
-  TopicTable(StructType schema, Map given) {
+  TopicTable(DefaultSource source, StructType schema, Map given) {
+    this.source = source;
     this.schema = schema;
     this.given = given;
   }
@@ -92,7 +106,7 @@ class TopicTable implements SupportsRead, SupportsWrite {
   }
 
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-    return new TopicScanBuilder(this.schema, this.with(options));
+    return new TopicScanBuilder(this.source, this.schema, this.with(options));
   }
 
   public WriteBuilder newWriteBuilder(final LogicalWriteInfo info) {
@@ -123,12 +137,14 @@ class TopicTable implements SupportsRead, SupportsWrite {
 
 /** Filters only leave out what need not be read: Spark evaluates all of them again. */
 class TopicScanBuilder implements SupportsPushDownFilters, SupportsPushDownRequiredColumns {
+  private final DefaultSource source;
   private final StructType schema;
   private final CaseInsensitiveStringMap options;
   private StructType wanted;
   private Filter[] filters = new Filter[0];
 
-  TopicScanBuilder(StructType schema, CaseInsensitiveStringMap options) {
+  TopicScanBuilder(DefaultSource source, StructType schema, CaseInsensitiveStringMap options) {
+    this.source = source;
     this.schema = schema;
     this.options = options;
     this.wanted = schema;
@@ -166,10 +182,11 @@ class TopicScanBuilder implements SupportsPushDownFilters, SupportsPushDownRequi
   }
 
   public Scan build() {
-    final PythonDataSourceV2 python = DefaultSource.python();
     if (this.filters.length == 0) {
-      return ((SupportsRead) DefaultSource.table(python, this.wanted)).newScanBuilder(this.options).build();
+      PythonDataSourceV2 own = this.source.forScan(this.options);
+      return ((SupportsRead) DefaultSource.table(own, this.wanted)).newScanBuilder(this.options).build();
     }
+    final PythonDataSourceV2 python = DefaultSource.python();
     SQLConf conf = SQLConf.get().clone();
     conf.setConfString("spark.sql.python.filterPushdown.enabled", "true");
     final StructType columns = this.wanted;
