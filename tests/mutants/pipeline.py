@@ -52,6 +52,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "",
         ("tests/pipeline/spark/test_pieces.py",),
         "that each task of a job gets its own items",
+    ),
+    Mutant(
         "repetition-of-other-rows",
         LANE,
         "self._digest != earlier.digest:",
@@ -82,6 +84,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "            pass\n",
         (EXACT_TESTS + "test_how_far_is_looked",),
         "that entries of an earlier run have the search for a forgotten producer go on",
+    ),
+    Mutant(
         "pruning-times-in-order",
         "geminga/pipeline/topics/publish_times.py",
         "seek_from_ms=max(from_ms - apart_ms, found.seek_from_ms or 0)",

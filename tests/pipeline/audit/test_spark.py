@@ -63,5 +63,5 @@ def test_a_damaged_file_is_named(spark: Any, logs: Path, tmp_path: Path) -> None
     with pytest.raises(CorruptData, match=r"log\.parquet"):
         audit(spark, [str(path)])
     pq.write_table(rows.set_column(0, "kind", pa.array(["made"] * len(rows))), path)
-    with pytest.raises(WrongLog, match=r"log\.parquet: unknown kind 'made'"):
+    with pytest.raises(WrongLog, match=r"log\.parquet: row 0.*unknown kind"):
         audit(spark, [str(path)])

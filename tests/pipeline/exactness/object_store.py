@@ -32,7 +32,7 @@ from geminga.pipeline.files.files import Files
 from geminga.pipeline.topics.options import parse_options
 from geminga.pipeline.topics.planning import plan_batch
 from geminga.pipeline.topics.rows import read_range
-from geminga.pipeline.topics.writing import Task, TaskWriter
+from geminga.pipeline.writing.task_writer import Task, TaskWriter
 from tests.e2e.admin_http import Admin
 from tests.e2e.broker_process import BrokerProcess
 

@@ -68,7 +68,7 @@ def rows(options: Any, plan: list[Range]) -> list[dict[str, Any]]:
 
 def written(topics: Topics, monkeypatch: pytest.MonkeyPatch, topic: str, times_ms: list[int]) -> None:
     """One message, and one entry, for each time."""
-    monkeypatch.setattr("geminga.pipeline.topics.writing._CLOCK", Clock(list(times_ms)))
+    monkeypatch.setattr("geminga.pipeline.writing.lane._CLOCK", Clock(list(times_ms)))
     topics.write(topic, {"value": [b"%d" % at for at in range(len(times_ms))]}, batchRows="1")
 
 
