@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from geminga.limits import MIB
-from geminga.pipeline.columns.columns import PUBLISH_TIME
+from geminga.pipeline.columns.columns import PUBLISH_TIME, TOPIC
 from geminga.pipeline.export.manifest import ExportedFile
 from geminga.pipeline.export.plan import FILE_COLUMNS, inspect
 from geminga.pipeline.files.files import Files
@@ -107,6 +107,7 @@ class _HourFile:
             FILE_COLUMNS,
             compression="zstd",
             compression_level=3,
+            use_dictionary=[TOPIC],  # of values that are all different one costs twice the space
             store_schema=False,
             write_page_checksum=True,
         )
