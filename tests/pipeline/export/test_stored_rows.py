@@ -59,6 +59,13 @@ def test_hours_of_a_range_are_put_together_again(tmp_path: Path, monkeypatch: py
     assert first.schema == FILE_COLUMNS
 
 
+def test_a_file_may_begin_inside_a_batch_of_another(tmp_path: Path) -> None:
+    hours = [1 if 120 <= n < 180 else 0 for n in range(300)]
+    urls = written(tmp_path, 0, rows_of(range(300), hours))
+    assert len(urls) == 2
+    assert numbers_of(urls) == list(range(300))
+
+
 def test_files_are_open_only_while_they_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_rows, "BATCH_ROWS_MAX", 50)
     urls = [written(tmp_path, n, rows_of(range(n * 100, n * 100 + 100)))[0] for n in range(20)]
