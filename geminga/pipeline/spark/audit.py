@@ -25,7 +25,8 @@ from geminga.pipeline.audit.report import Report, report_of
 from geminga.pipeline.audit.settings import AuditSettings, Facts, Scanned, facts_of
 from geminga.pipeline.audit.topics import TopicPiece
 from geminga.pipeline.columns.allocation import keep_freed_memory
-from geminga.pipeline.spark.pieces import collect_each, each, raised, spark_schema
+from geminga.pipeline.spark.api import spark_schema
+from geminga.pipeline.spark.pieces import collect_each, each, raised
 
 Progress = Callable[[str], None]
 BUCKETS: Final = 64

@@ -17,7 +17,7 @@ from geminga.pipeline.audit.settings import AuditSettings
 from geminga.pipeline.audit.stream import DELTAS, Delta, delta_table
 from geminga.pipeline.audit.stream_topics import Shared, TopicsAudit
 from geminga.pipeline.audit.topics import is_segment, segment_events
-from geminga.pipeline.spark.pieces import spark_schema
+from geminga.pipeline.spark.api import spark_schema
 
 IDLE_MS = 5_000
 """How often topics without events are looked at whether something is overdue."""

@@ -26,7 +26,8 @@ from geminga.pipeline.buckets.buckets import (
     rows_per_bucket,
     share_batch,
 )
-from geminga.pipeline.spark.pieces import each, raised, spark_schema
+from geminga.pipeline.spark.api import spark_schema
+from geminga.pipeline.spark.pieces import each, raised
 from geminga.tracker.buckets.bucket_settings import BucketSettings
 from geminga.tracker.format.stored_bucket import KeyRange
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from geminga.clock import RealClock
 from geminga.pipeline.errors import PipelineError
+from geminga.pipeline.spark.api import DataSourceStreamArrowWriter, arrow_schema, batches_of
 from geminga.pipeline.topics.options import Options
 from geminga.pipeline.writing.task_writer import Task, TaskWriter
 
@@ -67,6 +67,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._columns = _checked(options, schema)
+        self._schema = schema
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:
@@ -81,12 +82,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
             )
         run = context.getLocalProperty(_RUN_ID) or ""
         task = Task(prefix or "spark", context.partitionId(), int(batch_id or 0), run=run)
-        return _write(self._options, task, self._columns, iterator)
+        return _write(self._options, task, self._columns, batches_of(iterator, self._schema))
 
 
 def _checked(options: Options, schema: StructType) -> pa.Schema:
     """Raises `BadColumns` in the driver, before anything is written."""
-    columns = to_arrow_schema(schema, timezone="UTC")
+    columns = arrow_schema(schema)
     TaskWriter(options, Task("", 0, 0), columns)
     return columns
 

@@ -15,11 +15,11 @@ from pyspark.sql.datasource import (
     Filter,
     InputPartition,
 )
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from geminga.pipeline.columns.columns import METADATA_COLUMNS, MORE_COLUMNS, VALUE, column_names
 from geminga.pipeline.errors import BadOption, PipelineError
+from geminga.pipeline.spark.api import spark_schema
 from geminga.pipeline.spark.provider import PUSHES_FILTERS
 from geminga.pipeline.spark.pushdown import condition_of
 from geminga.pipeline.spark.sink import BatchWriter, StreamWriter
@@ -51,7 +51,7 @@ class PulsarSource(DataSource):
                 "columns beside them have too; set rawValue=true to get bytes"
             )
         fields = values | beside
-        return from_arrow_schema(pa.schema(list(fields.items())))
+        return spark_schema(pa.schema(list(fields.items())))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_options(self.options)

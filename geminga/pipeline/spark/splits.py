@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from geminga.pipeline.columns.columns import ColumnMaker
+from geminga.pipeline.spark.api import arrow_schema
 from geminga.pipeline.topics.options import Options
 from geminga.pipeline.topics.reading import Range
 from geminga.pipeline.topics.rows import read_range
@@ -31,7 +31,7 @@ def read_split(
     """Its messages as Arrow batches of exactly this schema; `values` is that of the topic's values."""
     if wanted is None:
         return
-    columns = to_arrow_schema(schema, timezone="UTC")
+    columns = arrow_schema(schema)
     decoder = None if values.is_raw else ValueDecoder(options.access, wanted.topic, values, columns)
     maker = ColumnMaker(wanted.topic, columns, decoder)
     yield from read_range(options.access, wanted, maker, poll_timeout_s=options.poll_timeout_s)

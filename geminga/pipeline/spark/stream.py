@@ -6,15 +6,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
+from pyspark.sql.types import StructType
+
+from geminga.pipeline.errors import BadOption
+from geminga.pipeline.spark.api import (
+    HAS_LIMITS,
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import StructType
-
 from geminga.pipeline.spark.splits import Split, read_split
 from geminga.pipeline.topics.options import Options
 from geminga.pipeline.topics.planning import narrowed
@@ -26,6 +28,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The driver's instance plans; those of the workers only read."""
 
     def __init__(self, options: Options, values: TopicSchema, schema: StructType) -> None:
+        if not HAS_LIMITS and (options.rows_per_trigger_max or options.bytes_per_trigger_max) is not None:
+            raise BadOption(
+                "maxRowsPerTrigger and maxBytesPerTrigger need Spark 4.2 or newer; leave them out"
+            )
         self._options = options
         self._values = values
         self._schema = schema
