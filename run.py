@@ -13,6 +13,7 @@ remembers the locks that were installed. A `.venv` that is a link is used as it 
 import hashlib
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,13 @@ WINDOWS = os.name == "nt"
 VENV_PYTHON = os.path.join(VENV, "Scripts", "python.exe") if WINDOWS else os.path.join(VENV, "bin", "python")
 OLDEST = (3, 11)
 LOCKS = ("run", "spark", "test")
+SIZES = {
+    "run": "about 100 MB",
+    "spark": "about 1.1 GB on disk, half of it downloaded",
+    "test": "about 1.3 GB",
+}
+LARGE = re.compile(r"^(?:Downloading|Using cached) .* \(([\d.]+) MB\)")
+LARGE_MB = 20
 WORKERS_MAX = 8
 """Each takes up to half a gigabyte."""
 CHECKS = (
@@ -76,16 +84,41 @@ def set_up(which):
     if not works(VENV_PYTHON):
         say(f"Creating .venv with Python {sys.version.split()[0]} ...")
         create_venv()
-    say(f"Installing what locks/{which}.txt names ...")
-    install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes"]
-    code = subprocess.call([VENV_PYTHON, *install, "-r", os.path.join(ROOT, "locks", which + ".txt")])
-    if code:
+    say(f"Installing what locks/{which}.txt names, {SIZES[which]} ...")
+    if install(os.path.join(ROOT, "locks", which + ".txt")):
         say("pip could not install the packages (its message is above). Nothing else was changed; try again.")
         sys.exit(1)
     link_package()
     with open(stamp_path(which), "w") as file:
         file.write(wanted)
     say("Ready in %.1f s; from now on this step is skipped." % (time.monotonic() - started))
+
+
+def install(lock):
+    """What the lock names. Tells what takes long: large downloads, what is built and what is unpacked."""
+    with open(lock, encoding="utf-8") as file:
+        total = len({line.split("==")[0] for line in file if "==" in line})
+    flags = ["--progress-bar", "off", "--disable-pip-version-check", "--require-hashes"]
+    command = [VENV_PYTHON, "-m", "pip", "install", *flags, "-r", lock]
+    found = 0
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as pip:
+        for line in pip.stdout:
+            found += line.startswith("Collecting ")
+            if is_worth_telling(line.strip()):
+                say(f"  {found} of {total}: {shortened(line.strip())}")
+    return pip.returncode
+
+
+def is_worth_telling(line):
+    """Of pip's lines: those before a wait."""
+    if line.startswith(("Building wheels", "Installing collected")):
+        return True
+    size = LARGE.search(line)
+    return size is not None and float(size[1]) >= LARGE_MB
+
+
+def shortened(line):
+    return line if len(line) < 100 else line[:96] + " ..."
 
 
 def create_venv():

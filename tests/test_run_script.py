@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,23 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_an_installation_tells_what_takes_long() -> None:
+    spec = importlib.util.spec_from_file_location("run_script", ROOT / "run.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    lines = [
+        "Downloading pyspark-4.3.0.tar.gz (456.1 MB)",
+        "Using cached pyarrow-26.0.1-cp311-cp311-manylinux_2_28_x86_64.whl (48.7 MB)",
+        "Building wheels for collected packages: pyspark",
+        "Installing collected packages: pytz, trio",
+    ]
+    others = ["Collecting trio==0.35.0", "Downloading trio-0.35.0-py3-none-any.whl (510 kB)", ""]
+    assert [line for line in [*lines, *others] if script.is_worth_telling(line)] == lines
+    assert set(script.SIZES) == set(script.LOCKS)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
