@@ -1,4 +1,5 @@
-"""`geminga pipeline`: audit, export, replay, rescue, rebuild and capacity, on Spark or in this process.
+"""`geminga pipeline`: audit, export, replay, rescue, rebuild and capacity, on Spark or in this process; and
+`package`, an archive for a cluster's workers.
 
 `run` in `pipeline.py` finds the command and turns the errors of `pipeline` into one line in which options are
 named as flags. Each command parses, asks for a session if it needs one (`spark.py`; `--master none` works

@@ -23,6 +23,7 @@ COMMANDS = {
     "rebuild": ("rebuild", "make, check or repair the buckets of a delayed index"),
     "export": ("export", "write topics to Parquet with everything that is known of each message"),
     "replay": ("replay", "send an export again, in order, to this broker or any other"),
+    "package": ("package", "write what the workers of a cluster need into one archive"),
     "rescue": (
         "rescue",
         "read every entry that a stopped broker's files still hold, however broken",
@@ -73,7 +74,8 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
             raise
         extra = "plot" if error.name == "matplotlib" else "spark"
         print(
-            f"geminga pipeline {name}: {error.name} is not installed; pip install 'geminga[{extra}]'",
+            f"geminga pipeline {name}: {error.name} is not installed; install the extra {extra} of this "
+            f"package (in a checkout: pip install '.[{extra}]')",
             file=sys.stderr,
         )
         return EXIT_FAILED

@@ -12,12 +12,15 @@ is small, its events are not. Arithmetic stays in the kernels, so that a job giv
 without.
 
 Must not be broken: errors of ours come out of a worker as they were raised (`failures.py`), without pages of
-Java; what can be refused is refused before a job starts; workers get this Python and this package. The import
+Java; what can be refused is refused before a job starts; workers get this package and what it imports: those
+of this machine by the environment, those of a cluster by an archive (`archive.py`). Releases of Spark differ
+in `api.py` alone, which is imported first and refuses those that are too old. The import
 below is for users (`from geminga.pipeline.spark import make_session`); it pulls in pyspark, so modules
 outside of this folder import from here inside functions only.
 """
 
+from geminga.pipeline.spark.api import VERSION  # before the others: refuses a Spark that is too old
 from geminga.pipeline.spark.catalog import register_namespace
-from geminga.pipeline.spark.session import make_session, register
+from geminga.pipeline.spark.session import INSTALLED, make_session, register, ship
 
-__all__ = ["make_session", "register", "register_namespace"]
+__all__ = ["INSTALLED", "VERSION", "make_session", "register", "register_namespace", "ship"]

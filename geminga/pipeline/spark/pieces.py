@@ -6,15 +6,14 @@ import contextlib
 import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
+from geminga.pipeline.spark.api import spark_schema
 from geminga.pipeline.spark.failures import failure_of, is_ours
 from geminga.pipeline.spark.session import make_session
 
@@ -26,22 +25,13 @@ TASKS_PER_CORE: Final = 64
 
 
 def started(master: str, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """A session whose workers have this Python and this package, and which logs nothing while it starts."""
-    _log_only_errors()
-    session = make_session(master=master, settings=settings)
+    """A session for a command, which tells itself how far it is and what went wrong."""
+    session = make_session(
+        master=master, settings={"spark.ui.showConsoleProgress": "false"} | dict(settings or {})
+    )
     # What fails in a worker is told in a line by whoever waits for it; Spark would log its pages beside it.
     session.sparkContext.setLogLevel("FATAL")
     return session
-
-
-def _log_only_errors() -> None:
-    """From the driver's first line on. What the user says of logging comes later on the command line of its
-    JVM, and counts.
-    """
-    quiet = f'"-Dlog4j2.configurationFile={Path(__file__).with_name("log4j2.properties").as_uri()}"'
-    given = os.environ.get("SPARK_SUBMIT_OPTS", "")
-    if quiet not in given:
-        os.environ["SPARK_SUBMIT_OPTS"] = f"{quiet} {given}".strip()
 
 
 def each(
@@ -103,13 +93,6 @@ def collect_each(spark: SparkSession, items: Sequence[T], work: Callable[[int, T
 
     rows = raised(lambda: each(spark, items, run, PICKLED).collect())
     return [pickle.loads(row.pickled) for row in rows]
-
-
-def spark_schema(schema: pa.Schema) -> StructType:
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    found: StructType = from_arrow_schema(schema)
-    return found
 
 
 def raised(action: Callable[[], T]) -> T:

@@ -31,7 +31,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from geminga.pipeline.spark import make_session
+from geminga.pipeline.spark import INSTALLED, make_session
 from tests.e2e.admin_http import Admin
 from tests.e2e.broker_process import BrokerProcess
 from tests.pipeline.exactness import write as exactness_write
@@ -109,7 +109,7 @@ def restart(spark: Any, process: BrokerProcess, topics: list[str], messages: int
 
 
 @contextmanager
-def session(master: str, **settings: str) -> Iterator[Any]:
+def session(master: str, archive: str | None = None, **settings: str) -> Iterator[Any]:
     """A session whose workers import what they need only once."""
     more = {
         "spark.python.daemon.module": "tests.pipeline.spark.warm_daemon",
@@ -118,7 +118,7 @@ def session(master: str, **settings: str) -> Iterator[Any]:
         "spark.task.maxFailures": str(FAILURES_MAX),
         "spark.deploy.maxExecutorRetries": "-1",
     }
-    spark = make_session("exactness", master=master, settings=more | settings)
+    spark = make_session("exactness", master=master, settings=more | settings, archive=archive)
     spark.sparkContext.setLogLevel("OFF")
     try:
         yield spark
@@ -189,7 +189,7 @@ def run_steps(
                 print(f"  with {len(killed)} executors killed", flush=True)
             write("killed", spark)
     if "speculation" in steps:
-        with two_hosts(directory) as (master, settings), session(master, **settings) as spark:
+        with two_hosts(directory) as (master, settings), session(master, INSTALLED, **settings) as spark:
             write("speculation", spark)
 
 

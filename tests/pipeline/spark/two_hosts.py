@@ -1,4 +1,4 @@
-"""A Spark cluster of two hosts on one machine."""
+"""Spark clusters of two hosts on one machine."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,10 +20,32 @@ from tests.pipeline.exactness.killing import below
 @contextmanager
 def two_hosts(directory: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """A standalone cluster of two workers at different addresses, because no second attempt of a task runs on
-    the host of the first: its URL, and settings of a session that speculates.
+    the host of the first: its URL, and settings of a session that speculates. Workers run this Python.
+    """
+    settings = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.executor.memory": "512m",
+        "spark.pyspark.python": sys.executable,
+        "spark.speculation": "true",
+        "spark.speculation.interval": "200ms",
+        "spark.speculation.multiplier": "1.1",
+        "spark.speculation.quantile": "0.3",
+        "spark.speculation.minTaskRuntime": "500ms",
+    }
+    with standalone_cluster(directory, dict(os.environ)) as (master, _):
+        yield master, settings
+
+
+@contextmanager
+def standalone_cluster(
+    directory: Path, environment: dict[str, str], user: str | None = None
+) -> Iterator[tuple[str, list[int]]]:
+    """A master and two workers of one core, in this environment, of this user (who needs `directory`): the
+    master's URL, and the processes of the workers.
     """
     port = free_port()
-    run = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+    home = Path(pyspark.__file__).parent
+    run = str(home / "bin" / "spark-class")
     master = f"spark://127.0.0.1:{port}"
     place = "org.apache.spark.deploy."
     commands = [[place + "master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]]
@@ -33,23 +56,17 @@ def two_hosts(directory: Path) -> Iterator[tuple[str, dict[str, str]]]:
     running = [
         subprocess.Popen(
             [run, *command],
-            env=os.environ | {"SPARK_DAEMON_MEMORY": "256m"},
+            env=environment | {"SPARK_DAEMON_MEMORY": "256m", "SPARK_HOME": str(home)},
+            cwd=directory,
+            user=user,
+            umask=0,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
         for command in commands
     ]
-    settings = {
-        "spark.driver.host": "127.0.0.1",
-        "spark.executor.memory": "512m",
-        "spark.speculation": "true",
-        "spark.speculation.interval": "200ms",
-        "spark.speculation.multiplier": "1.1",
-        "spark.speculation.quantile": "0.3",
-        "spark.speculation.minTaskRuntime": "500ms",
-    }
     try:
-        yield master, settings
+        yield master, [process.pid for process in running[1:]]
     finally:
         for process in reversed(running):
             for pid in [*below(process.pid), process.pid]:
