@@ -9,6 +9,7 @@ TESTS = "tests/pipeline/topics/test_acknowledged.py::"
 READ = (TESTS + "test_what_the_subscription_has_acknowledged_counts_as_read",)
 REPETITIONS, LANE = "geminga/pipeline/writing/repetitions.py", "geminga/pipeline/writing/lane.py"
 EXACT_TESTS = "tests/pipeline/writing/test_repetitions.py::"
+ARCHIVE_TESTS = "tests/pipeline/spark/test_archive.py::"
 SPLITS = "geminga/pipeline/topics/splits.py"
 SPLITS_TESTS = ("tests/pipeline/topics/test_splits.py",)
 STORIES = ("tests/pipeline/audit/test_stories.py::test_a_story_is_told_right",)
@@ -302,5 +303,19 @@ MUTANTS: tuple[Mutant, ...] = (
         "if True:",
         SHIPPING,
         "that of a segment in parts those that are in the topic are not shipped again",
+        "archive-without-what-its-packages-need",
+        "geminga/pipeline/spark/archive.py",
+        "        waiting += _requirements(found[name].requires or ())\n",
+        "",
+        (ARCHIVE_TESTS + "test_a_python_without_packages_imports_all_of_it",),
+        "that a cluster's workers are sent what the packages import in turn",
+    ),
+    Mutant(
+        "workers-python-by-its-path-here",
+        "geminga/pipeline/spark/session.py",
+        "default = python_name() if is_remote else sys.executable",
+        "default = sys.executable",
+        (ARCHIVE_TESTS + "test_workers_call_their_python_by_a_name_that_both_sides_find",),
+        "that workers elsewhere are not told a path of the driver's machine",
     ),
 )
