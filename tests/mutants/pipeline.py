@@ -244,6 +244,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "audit-receipt-of-nowhere-published",
         "geminga/pipeline/audit/events.py",
         "events._replace(kind=np.where(nowhere, DUPLICATE, events.kind)) if nowhere.any() else events",
+    ),
+    Mutant(
         "events",
         STORIES,
         "that a receipt of -1:-1 is a deduplicated send",
@@ -303,6 +305,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "if True:",
         SHIPPING,
         "that of a segment in parts those that are in the topic are not shipped again",
+    ),
+    Mutant(
         "archive-without-what-its-packages-need",
         "geminga/pipeline/spark/archive.py",
         "        waiting += _requirements(found[name].requires or ())\n",

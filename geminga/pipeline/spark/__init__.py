@@ -2,7 +2,7 @@
 
 `make_session` finds a Java and registers the data source `pulsar`; `PulsarSource` (`source.py`) gives Spark
 the batch reader, `StreamReader` (`stream.py`) and the writers (`sink.py`), which call `pipeline/topics`.
-`provider.py` keeps the scans of a table apart, `pushdown.py` tells them the filters, `catalog.py` makes
+`scans/` keeps the scans of a table apart and tells them the filters, `catalog.py` makes
 tables of a namespace. Jobs (`audit.py`, `export.py`, `replay.py`, `buckets.py`, `rescue.py`, `capacity.py`)
 send descriptions to workers by `each` (`pieces.py`), and each worker reads what its description names. Read
 `session.py` and `source.py` first, then `pieces.py`.

@@ -30,7 +30,7 @@ from geminga.pipeline.spark.api import JAVA_MAX, JAVA_MIN, JAVA_RANGE
 from geminga.pipeline.spark.archive import FOLDER, archive_name, python_name, write_archive
 from geminga.pipeline.spark.failures import words_of
 from geminga.pipeline.spark.progress import show_progress_in_a_notebook
-from geminga.pipeline.spark.provider import install
+from geminga.pipeline.spark.scans.provider import install
 from geminga.pipeline.spark.source import PulsarSource
 
 INSTALLED: Final = "installed"

@@ -20,8 +20,8 @@ from pyspark.sql.types import StructType
 from geminga.pipeline.columns.columns import METADATA_COLUMNS, MORE_COLUMNS, VALUE, column_names
 from geminga.pipeline.errors import BadOption, PipelineError
 from geminga.pipeline.spark.api import spark_schema
-from geminga.pipeline.spark.provider import PUSHES_FILTERS
-from geminga.pipeline.spark.pushdown import condition_of
+from geminga.pipeline.spark.scans.provider import PUSHES_FILTERS
+from geminga.pipeline.spark.scans.pushdown import condition_of
 from geminga.pipeline.spark.sink import BatchWriter, StreamWriter
 from geminga.pipeline.spark.splits import Split, read_split
 from geminga.pipeline.spark.stream import StreamReader

@@ -15,7 +15,7 @@ from geminga.errors import GemingaError
 from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.spark import register_namespace
 from geminga.pipeline.spark.failures import words_of
-from geminga.pipeline.spark.provider import install
+from geminga.pipeline.spark.scans.provider import install
 from geminga.pipeline.topics.options import parse_options
 from tests.e2e.admin_http import Admin
 from tests.e2e.broker_process import Endpoints

@@ -30,7 +30,7 @@ import scala.runtime.AbstractFunction0;
  * Spark shares one among all scans of a relation, and with it the plan: a view is frozen at its first query,
  * filters that were pushed for one scan also hold for the others (wrong results), and the options of a table
  * in the catalog are lost. Janino, which Spark brings along, compiles this when the source is registered; it
- * has no lambdas, and generic types are left out for it. geminga/pipeline/spark/provider.py tells more.
+ * has no lambdas, and generic types are left out for it. geminga/pipeline/spark/scans/provider.py tells more.
  */
 public class DefaultSource implements TableProvider {
   static final String NAME = "pulsar";
