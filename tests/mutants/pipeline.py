@@ -244,8 +244,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "audit-receipt-of-nowhere-published",
         "geminga/pipeline/audit/events.py",
         "events._replace(kind=np.where(nowhere, DUPLICATE, events.kind)) if nowhere.any() else events",
-    ),
-    Mutant(
         "events",
         STORIES,
         "that a receipt of -1:-1 is a deduplicated send",
