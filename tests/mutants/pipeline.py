@@ -17,6 +17,8 @@ SHIPPING = ("tests/delivery_log/test_shipping.py",)
 
 PRUNING = "geminga/pipeline/topics/pruning.py"
 PRUNING_TESTS = "tests/pipeline/topics/test_pruning.py::"
+ENCODING = "geminga/pipeline/columns/encoding.py"
+KEYS_TESTS = "tests/pipeline/writing/test_keys.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -109,6 +111,28 @@ MUTANTS: tuple[Mutant, ...] = (
         "low_us // _US_PER_MS, low_us",
         (PRUNING_TESTS + "test_of_a_time_whole_milliseconds_are_wanted",),
         "that a time between two milliseconds is after the first of them",
+        "keys-lost-behind-rows-without-one",
+        ENCODING,
+        "            if not known:\n",
+        "            if columns[0] is None:\n",
+        (KEYS_TESTS + "test_columns_that_begin_with_nulls_lose_nothing",),
+        "that a batch of messages may begin with rows that lack what later ones have",
+    ),
+    Mutant(
+        "keys-in-base64-all-or-none",
+        "geminga/pipeline/values/row_columns.py",
+        "encoded: Flags = are_no_text[np.asarray(known.indices.fill_null(0))]",
+        "encoded: Flags = np.full(len(keys), are_no_text.any())",
+        (KEYS_TESTS + "test_only_keys_that_are_no_text_are_written_in_base64",),
+        "that a key which is no UTF-8 leaves those of other rows as they are",
+    ),
+    Mutant(
+        "keys-without-the-flag-of-their-producer",
+        "geminga/pipeline/values/row_columns.py",
+        "        encoded |= said\n",
+        "        encoded &= said\n",
+        (KEYS_TESTS + "test_what_was_read_is_written_back_the_same",),
+        "that a key which its producer sent as bytes is written as bytes even if it is text",
     ),
     Mutant(
         "stream-acknowledged-unknown",

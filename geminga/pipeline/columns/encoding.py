@@ -53,8 +53,8 @@ class Rows:
     properties: pa.MapArray | None = None
     ordering_key: pa.BinaryArray | None = None
     deliver_at_ms: pa.Int64Array | None = None
-    key_base64: bool = False
-    """The keys are bytes that are no text, written in base64."""
+    key_base64: pa.BooleanArray | None = None
+    """Of each row, whether `key` is bytes in base64; None: of no row."""
 
     def __len__(self) -> int:
         return len(self.value)
@@ -77,17 +77,25 @@ class Rows:
             each(self.properties),
             each(self.ordering_key),
             each(self.deliver_at_ms),
-            self.key_base64,
+            each(self.key_base64),
         )
 
 
 def concatenate(parts: list[Rows]) -> Rows:
-    """All have the same columns."""
+    """A column that only some of them have is null in the rows of the others."""
     if len(parts) == 1:
         return parts[0]
 
     def joined(columns: list[pa.Array | None]) -> pa.Array | None:
-        return None if columns[0] is None else pa.concat_arrays(columns)
+        known = [column for column in columns if column is not None]
+        if len(known) < len(columns):
+            if not known:
+                return None
+            known = [
+                pa.nulls(len(part), known[0].type) if column is None else column
+                for part, column in zip(parts, columns, strict=True)
+            ]
+        return pa.concat_arrays(known)
 
     return Rows(
         pa.concat_arrays([part.value for part in parts]),
@@ -96,7 +104,7 @@ def concatenate(parts: list[Rows]) -> Rows:
         joined([part.properties for part in parts]),
         joined([part.ordering_key for part in parts]),
         joined([part.deliver_at_ms for part in parts]),
-        parts[0].key_base64,
+        joined([part.key_base64 for part in parts]),
     )
 
 
@@ -120,8 +128,9 @@ def batch_payload(rows: Rows) -> bytes:
         if rows.key.null_count:
             head = pc.if_else(rows.key.is_null(), pa.scalar(b""), head)
         before += [head, key]
-        if rows.key_base64:
-            after.append(pc.if_else(rows.key.is_null(), pa.scalar(b""), pa.scalar(_KEY_BASE64)))
+        if rows.key_base64 is not None:
+            flags = rows.key_base64.fill_null(False)
+            after.append(pc.if_else(flags, pa.scalar(_KEY_BASE64), pa.scalar(b"")))
     if rows.ordering_key is not None and rows.ordering_key.null_count < count:
         key = rows.ordering_key.fill_null(b"")
         head = pc.if_else(rows.ordering_key.is_null(), pa.scalar(b""), varints(b"\x3a", _lengths(key)))
@@ -200,7 +209,7 @@ def _first_keys(metadata: pb.MessageMetadata, rows: Rows) -> None:
     """The key of an entry is that of its first message."""
     if rows.key is not None and rows.key[0].is_valid:
         metadata.partition_key = rows.key[0].as_py().decode()
-        if rows.key_base64:
+        if rows.key_base64 is not None and rows.key_base64[0].as_py():
             metadata.partition_key_b64_encoded = True
     if rows.ordering_key is not None and rows.ordering_key[0].is_valid:
         metadata.ordering_key = rows.ordering_key[0].as_py()

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from geminga.pipeline.columns.columns import EVENT_TIME, KEY, KEY_BASE64, ORDERING_KEY, PROPERTIES, VALUE
 from geminga.pipeline.columns.encoding import Rows, deflate, send_frame
-from geminga.pipeline.columns.entries import Flags
 from geminga.pipeline.columns.protobuf_columns import Ints
 from geminga.pipeline.values.row_columns import rows_of
 from geminga.wire import pulsar_pb2 as pb
 
-_SENT = (VALUE, ORDERING_KEY, EVENT_TIME, PROPERTIES)
+_SENT = (VALUE, KEY, KEY_BASE64, ORDERING_KEY, EVENT_TIME, PROPERTIES)
 
 
 @dataclass
@@ -50,41 +46,6 @@ def chunk_frames(metadata: pb.MessageMetadata, payload: bytes, compression: int,
     return frames
 
 
-def rows_to_send(batch: pa.RecordBatch, flags: Flags) -> Rows:
-    """What is sent of the rows: their keys as text again where they are written in base64."""
-    keys = batch.column(KEY)
-    if flags.any():
-        encoded = [
-            base64.b64encode(key) if key is not None and is_bytes else key
-            for key, is_bytes in zip(keys.to_pylist(), flags.tolist(), strict=True)
-        ]
-        keys = pa.array(encoded, pa.binary())
-    wanted: dict[str, Any] = {name: batch.column(name) for name in batch.schema.names if name in _SENT}
-    rows = rows_of(pa.RecordBatch.from_pydict(wanted))
-    rows.key = keys if keys.null_count < len(keys) else None
-    return rows
-
-
-def key_flags(batch: pa.RecordBatch) -> Flags:
-    """Whether the key of each row is bytes; a row without a key is as the one before. What is no text counts
-    as bytes, whatever its producer said.
-    """
-    keys = batch.column(KEY)
-    flags = np.asarray(batch.column(KEY_BASE64).fill_null(False), bool)
-    try:
-        keys.cast(pa.string())
-    except pa.ArrowInvalid:
-        flags = flags | [key is not None and not _is_text(key) for key in keys.to_pylist()]
-    if not flags.any():
-        return flags
-    keyed = ~np.asarray(keys.is_null())
-    last = np.maximum.accumulate(np.where(keyed, np.arange(len(flags)), -1))
-    return np.where(last >= 0, flags[np.maximum(last, 0)], False)
-
-
-def _is_text(key: bytes) -> bool:
-    try:
-        key.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+def rows_to_send(batch: pa.RecordBatch) -> Rows:
+    """What is sent of the rows, keys in the form that their producer gave them."""
+    return rows_of(batch.select([name for name in batch.schema.names if name in _SENT]))

@@ -33,7 +33,7 @@ from geminga.pipeline.columns.encoding import (
 from geminga.pipeline.columns.entries import NO_BATCH, Flags
 from geminga.pipeline.columns.protobuf_columns import Ints
 from geminga.pipeline.errors import PipelineError
-from geminga.pipeline.export.replay_entries import Entry, chunk_frames, key_flags, rows_to_send
+from geminga.pipeline.export.replay_entries import Entry, chunk_frames, rows_to_send
 
 _HEADERS_BYTES: Final = 1024
 _CLOCK: Final = RealClock()
@@ -128,7 +128,7 @@ class Lane:
 
     def _cuts(self, batch: pa.RecordBatch, sequence_ids: Ints) -> list[int]:
         """The rows that entries begin with."""
-        changes = _changes(key_flags(batch)) | _changes(_codes(batch.column(SCHEMA_VERSION)))
+        changes = _changes(_codes(batch.column(SCHEMA_VERSION)))
         delayed = _ms(batch.column(DELIVER_AT_TIME))
         if self._settings.batch_rows == 0:
             changes |= _changes(_ints(batch, LEDGER_ID)) | _changes(_ints(batch, ENTRY_ID))
@@ -141,8 +141,7 @@ class Lane:
         count = batch.num_rows
         if count == 0:
             return
-        flags = key_flags(batch)
-        rows = rows_to_send(batch, flags)
+        rows = rows_to_send(batch)
         delayed = _ms(batch.column(DELIVER_AT_TIME))
         single = _ints(batch, BATCH_INDEX) == NO_BATCH
         versions = batch.column(SCHEMA_VERSION)
@@ -155,7 +154,6 @@ class Lane:
             if begin == last:
                 continue
             own = rows.slice(begin, last - begin)
-            own.key_base64 = bool(flags[begin])
             deliver_at_ms = int(delayed[begin])
             entry = Entry(
                 own,

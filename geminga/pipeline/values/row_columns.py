@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,9 +30,20 @@ from geminga.pipeline.columns.columns import (
     VALUE,
 )
 from geminga.pipeline.columns.encoding import Rows
+from geminga.pipeline.columns.entries import Flags
 from geminga.pipeline.values.avro_writing import BadColumns
 
-WRITTEN_COLUMNS = (VALUE, KEY, TOPIC, EVENT_TIME, PROPERTIES, DELIVER_AT_TIME, ORDERING_KEY, PARTITION)
+WRITTEN_COLUMNS = (
+    VALUE,
+    KEY,
+    TOPIC,
+    EVENT_TIME,
+    PROPERTIES,
+    DELIVER_AT_TIME,
+    ORDERING_KEY,
+    KEY_BASE64,
+    PARTITION,
+)
 READ_ONLY_COLUMNS = frozenset(
     (
         MESSAGE_ID,
@@ -44,7 +56,6 @@ READ_ONLY_COLUMNS = frozenset(
         SEQUENCE_ID,
         PRODUCER_NAME,
         SCHEMA_VERSION,
-        KEY_BASE64,
     )
 )
 """What a DataFrame that was read has beside; it is left out."""
@@ -66,6 +77,8 @@ def check_columns(schema: pa.Schema) -> None:
             )
     if TOPIC in names and not pa.types.is_string(schema.field(TOPIC).type):
         raise BadColumns(f"column {TOPIC!r} is {schema.field(TOPIC).type}; expected string")
+    if KEY_BASE64 in names and not pa.types.is_boolean(schema.field(KEY_BASE64).type):
+        raise BadColumns(f"column {KEY_BASE64!r} is {schema.field(KEY_BASE64).type}; expected boolean")
     if PROPERTIES in names and not pa.types.is_map(schema.field(PROPERTIES).type):
         raise BadColumns(
             f"column {PROPERTIES!r} is {schema.field(PROPERTIES).type}; expected map<string,string>"
@@ -84,7 +97,7 @@ def rows_of(batch: pa.RecordBatch, value: pa.BinaryArray | None = None) -> Rows:
     def column(name: str) -> pa.Array | None:
         return batch.column(name) if name in names else None
 
-    key, key_base64 = _keys(column(KEY))
+    key, key_base64 = _keys(column(KEY), column(KEY_BASE64))
     return Rows(
         value=_binary(batch.column(VALUE)) if value is None else value,
         key=key,
@@ -100,18 +113,51 @@ def _binary(column: pa.Array | None) -> pa.BinaryArray | None:
     return column if column is None or column.type == pa.binary() else column.cast(pa.binary())
 
 
-def _keys(column: pa.Array | None) -> tuple[pa.BinaryArray | None, bool]:
-    """Keys are text; those that are not are written in base64, and then all of the column are."""
+def _keys(
+    column: pa.Array | None, are_bytes: pa.BooleanArray | None
+) -> tuple[pa.BinaryArray | None, pa.BooleanArray | None]:
+    """What is sent as the key of each row, and which are in base64: a key is text in the protocol, so one of
+    bytes goes in base64, under a flag. Those are the ones that `are_bytes`, and all that are no UTF-8.
+    """
     if column is None or column.null_count == len(column):
-        return None, False
-    if not pa.types.is_binary(column.type):
-        return column.cast(pa.binary()), False
+        return None, None
+    keys: pa.BinaryArray = _binary(column)
+    said: Flags | None = None
+    if are_bytes is not None:
+        said = np.asarray(are_bytes.fill_null(False)) & np.asarray(keys.is_valid())
+    if (said is None or not said.any()) and (_is_string(column.type) or _are_text(keys)):
+        return keys, None
+    known = keys.dictionary_encode()
+    values = known.dictionary.to_pylist()
+    are_no_text: Flags = np.array([not _is_text(value) for value in values], np.bool_)
+    encoded: Flags = are_no_text[np.asarray(known.indices.fill_null(0))] & np.asarray(keys.is_valid())
+    if said is not None:
+        encoded |= said
+    if not encoded.any():
+        return keys, None
+    flags = pa.array(encoded)
+    in_base64 = pa.array([base64.b64encode(value) for value in values], pa.binary())
+    return pc.if_else(flags, in_base64.take(known.indices), keys), flags
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _are_text(keys: pa.BinaryArray) -> bool:
     try:
-        column.cast(pa.string())
+        keys.cast(pa.string())
     except pa.ArrowInvalid:
-        encoded = [None if key is None else base64.b64encode(key) for key in column.to_pylist()]
-        return pa.array(encoded, pa.binary()), True
-    return column, False
+        return False
+    return True
+
+
+def _is_text(key: bytes) -> bool:
+    try:
+        key.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _ms(column: pa.Array | None) -> pa.Int64Array | None:

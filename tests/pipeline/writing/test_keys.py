@@ -1,0 +1,210 @@
+"""Keys that are written: each row keeps its own, in the form that its producer chose, in its partition."""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pulsar
+import pyarrow as pa
+import pytest
+
+from geminga.pipeline.client.producing import Producer
+from geminga.pipeline.columns.columns import column_names
+from geminga.pipeline.columns.encoding import send_frame
+from geminga.pipeline.columns.routing import java_string_hash
+from geminga.pipeline.errors import Access
+from geminga.pipeline.values.avro_writing import BadColumns
+from geminga.pipeline.values.row_columns import rows_of
+from geminga.pipeline.writing.task_writer import Task, TaskWriter
+from geminga.wire import pulsar_pb2 as pb
+from geminga.wire.sticky_hash import sticky_hash
+from tests.e2e.admin_http import Admin
+from tests.pipeline.conftest import Topics
+
+BINARY = b"\xff\xfe no text \x00"
+KEYS: tuple[tuple[bytes | None, bool], ...] = (
+    (b"user-1", False),
+    (b"user-1", True),  # as `keyBytes` of the Java client sends it
+    (base64.b64encode(b"user-1"), False),  # a text that happens to be base64
+    (BINARY, True),
+    ("Zoë 鍵 🔑".encode(), False),
+    (b"", False),
+    (b"", True),
+    (None, False),
+)
+"""(key as a program sees it, whether its producer said that it is bytes)."""
+SAME = ("value", "__key", "__keyBase64", "__orderingKey", "__messageProperties", "__eventTime")
+
+
+def write(topics: Topics, topic: str, batches: Sequence[pa.RecordBatch], **options: str) -> None:
+    writer = TaskWriter(topics.options(topic, **options), Task("test", 0, 0))
+    try:
+        writer.write(batches)
+    finally:
+        writer.close()
+
+
+def wire_key(key: bytes, is_bytes: bool) -> str:
+    return base64.b64encode(key).decode() if is_bytes else key.decode()
+
+
+def send_as_java(topics: Topics, parts: Sequence[str], rows: int) -> None:
+    """Batches of ten that mix all kinds of keys, in the partitions that the Java client chooses."""
+    access = Access(topics.endpoints.service_url)
+    by_part: dict[str, list[tuple[int, bytes | None, bool]]] = {part: [] for part in parts}
+    for row in range(rows):
+        key, is_bytes = KEYS[row % len(KEYS)]
+        index = row if key is None else java_string_hash(wire_key(key, is_bytes))
+        by_part[parts[index % len(parts)]].append((row, key, is_bytes))
+    for part, messages in by_part.items():
+        producer = Producer(access, part, None, pending_max=100, send_timeout_s=10)
+        assert producer.name is not None
+        for at in range(0, len(messages), 10):
+            ten = messages[at : at + 10]
+            payload = b"".join(_single(*message) for message in ten)
+            head = pb.MessageMetadata(
+                producer_name=producer.name, sequence_id=at, publish_time=1, num_messages_in_batch=len(ten)
+            )
+            producer.send(at, send_frame(1, head, payload, pb.NONE))
+        producer.flush()
+        producer.close()
+
+
+def _single(row: int, key: bytes | None, is_bytes: bool) -> bytes:
+    value = b"%d" % row
+    single = pb.SingleMessageMetadata(payload_size=len(value), event_time=row + 1)
+    if key is not None:
+        single.partition_key = wire_key(key, is_bytes)
+        if is_bytes:
+            single.partition_key_b64_encoded = True
+    if row % 3 == 0:
+        single.ordering_key = BINARY if row % 2 else b""
+    single.properties.add(key="row", value=str(row))
+    head = single.SerializeToString()
+    return len(head).to_bytes(4, "big") + head + value
+
+
+def table_of(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    """As a program hands on what it has read."""
+    more = ("__keyBase64", "__orderingKey")
+    fields = {"value": pa.binary()} | column_names(more)
+    return pa.RecordBatch.from_pylist(rows, pa.schema(list(fields.items())))
+
+
+def by_partition(rows: list[dict[str, Any]]) -> dict[str, list[tuple[Any, ...]]]:
+    found: dict[str, list[tuple[Any, ...]]] = {}
+    for row in rows:
+        index = row["__topic"].rpartition("-partition-")[2]
+        found.setdefault(index, []).append(tuple(row[name] for name in SAME))
+    return found
+
+
+def test_one_binary_key_changes_no_other(
+    client: pulsar.Client, topics: Topics, admin: Admin, topic: str
+) -> None:
+    rows, special = 30_000, 15_000
+    admin.create_partitions(topic, 3)
+    keys = [b"user-%d" % (row % 50) for row in range(rows)]
+    keys[special] = BINARY
+    values = [b"%d" % row for row in range(rows)]
+    written = pa.RecordBatch.from_pydict({"value": values, "__key": pa.array(keys, pa.binary())})
+    write(topics, topic, [written.slice(at, 10_000) for at in range(0, rows, 10_000)])
+
+    read = topics.read(topic, "__keyBase64")
+    wrong = [row for row in read if row["__key"] != keys[int(row["value"])]]
+    assert (len(read), wrong) == (rows, [])
+    assert [row["value"] for row in read if row["__keyBase64"]] == [b"%d" % special]
+    homes = {(row["__key"], row["__topic"]) for row in read}
+    assert len(homes) == 51, "a key in more than one partition"
+
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    seen = Counter(reader.read_next(10_000).partition_key() for _ in range(rows))
+    expected = Counter(key.decode() for key in keys if key != BINARY)
+    assert seen == expected + Counter([base64.b64encode(BINARY).decode()])
+
+
+def test_what_was_read_is_written_back_the_same(topics: Topics, admin: Admin, topic: str) -> None:
+    """Each kind of key, in mixed batches, and by two Arrow batches that end anywhere."""
+    copy, rows = f"{topic}-copy", 2400
+    for name in (topic, copy):
+        admin.create_partitions(name, 3)
+    send_as_java(topics, [f"{topic}-partition-{index}" for index in range(3)], rows)
+    source = topics.read(topic, "__keyBase64", "__orderingKey")
+    assert len(source) == rows
+    for row in source:
+        key, is_bytes = KEYS[int(row["value"]) % len(KEYS)]
+        assert (row["__key"], row["__keyBase64"]) == (key, is_bytes)
+    table = table_of(source)
+    numbers = pa.array([int(row["__topic"].rpartition("-")[2]) for row in source])
+    table = table.append_column("__partition", numbers)
+    pieces = [table.slice(0, 777), table.slice(777)]
+
+    write(topics, copy, pieces, partitioning="partition", batchRows="50")
+    assert by_partition(topics.read(copy, "__keyBase64", "__orderingKey")) == by_partition(source)
+
+    keyed = f"{topic}-keyed"
+    admin.create_partitions(keyed, 3)
+    write(topics, keyed, pieces, batchRows="50")
+    found = topics.read(keyed, "__keyBase64", "__orderingKey")
+    assert len(found) == rows
+
+    def homes(read: list[dict[str, Any]]) -> dict[bytes, str]:
+        return {row["value"]: row["__topic"].rpartition("-")[2] for row in read if row["__key"] is not None}
+
+    assert homes(found) == homes(source), "keys choose the partition that the Java client chose"
+
+
+@pytest.mark.parametrize("hashing", ["JavaStringHash", "Murmur3_32Hash"])
+def test_the_partition_is_that_of_the_key_as_clients_see_it(
+    topics: Topics, admin: Admin, topic: str, hashing: str
+) -> None:
+    """The Java client hashes `Message.getKey`: of a key that is bytes, its base64."""
+    admin.create_partitions(topic, 5)
+    keys = [key for key, _ in KEYS if key is not None] + [b"k%d" % number for number in range(50)]
+    flags = [flag for key, flag in KEYS if key is not None] + [number % 2 == 0 for number in range(50)]
+    values = [b"%d" % row for row in range(len(keys))]
+    batch = pa.RecordBatch.from_pydict({"value": values, "__key": keys, "__keyBase64": flags})
+    write(topics, topic, [batch], **{"pulsar.producer.hashingScheme": hashing})
+    for row in topics.read(topic):
+        number = int(row["value"])
+        text = wire_key(keys[number], flags[number])
+        hashed = java_string_hash(text) if hashing.startswith("Java") else sticky_hash(text.encode())
+        assert row["__topic"] == f"{topic}-partition-{hashed % 5}"
+
+
+def test_columns_that_begin_with_nulls_lose_nothing(topics: Topics, topic: str) -> None:
+    """A batch of messages that spans two Arrow batches, the first without a key, time or property."""
+    nulls = pa.nulls(3, pa.binary())
+    times = pa.array([None] * 3, pa.timestamp("us", "UTC"))
+    first = {"value": [b"0", b"1", b"2"], "__key": nulls, "__orderingKey": nulls, "__eventTime": times,
+             "__deliverAtTime": times}  # fmt: skip
+    stamps = pa.array([1_700_000_000_000_000 + row for row in range(0, 3000, 1000)], times.type)
+    second = {"value": [b"3", b"4", b"5"], "__key": [b"a", BINARY, None], "__orderingKey": [b"o", b"", None],
+              "__eventTime": stamps, "__deliverAtTime": stamps}  # fmt: skip
+    write(topics, topic, [pa.RecordBatch.from_pydict(each) for each in (first, second, first)])
+    read = topics.read(topic, "__keyBase64", "__orderingKey", "__deliverAtTime")
+    assert [row["__key"] for row in read] == [None, None, None, b"a", BINARY, None, None, None, None]
+    assert [row["__keyBase64"] for row in read] == [False] * 4 + [True] + [False] * 4
+    assert [row["__orderingKey"] for row in read] == [None] * 3 + [b"o", b"", None] + [None] * 3
+    expected = [None] * 3 + stamps.to_pylist() + [None] * 3
+    assert [row["__eventTime"] for row in read] == expected
+    assert [row["__deliverAtTime"] for row in read] == expected
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
+def test_only_keys_that_are_no_text_are_written_in_base64(kind: pa.DataType) -> None:
+    keys = pa.array([b"text", BINARY, None, b""], kind)
+    rows = rows_of(pa.RecordBatch.from_pydict({"value": [b""] * 4, "__key": keys}))
+    assert rows.key is not None
+    assert rows.key_base64 is not None
+    assert rows.key.to_pylist() == [b"text", base64.b64encode(BINARY), None, b""]
+    assert rows.key_base64.to_pylist() == [False, True, False, False]
+
+
+def test_a_flag_that_is_no_boolean_is_refused(topics: Topics, topic: str) -> None:
+    batch = pa.RecordBatch.from_pydict({"value": [b""], "__key": [b"k"], "__keyBase64": ["true"]})
+    with pytest.raises(BadColumns, match="__keyBase64.*boolean"):
+        write(topics, topic, [batch])
