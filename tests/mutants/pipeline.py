@@ -18,6 +18,7 @@ SHIPPING = ("tests/delivery_log/test_shipping.py",)
 PRUNING = "geminga/pipeline/topics/pruning.py"
 PRUNING_TESTS = "tests/pipeline/topics/test_pruning.py::"
 ENCODING = "geminga/pipeline/columns/encoding.py"
+MEMORY_TESTS = "tests/pipeline/writing/test_memory.py::"
 KEYS_TESTS = "tests/pipeline/writing/test_keys.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -111,6 +112,30 @@ MUTANTS: tuple[Mutant, ...] = (
         "low_us // _US_PER_MS, low_us",
         (PRUNING_TESTS + "test_of_a_time_whole_milliseconds_are_wanted",),
         "that a time between two milliseconds is after the first of them",
+        "pending-bytes-without-a-bound",
+        "geminga/pipeline/client/producing.py",
+        "while self._bytes and self._bytes + size_bytes > self._max_bytes:",
+        "while False:",
+        (MEMORY_TESTS + "test_producers_share_their_bound_and_the_one_with_the_most_waits",),
+        "that what several producers have sent without a receipt is bounded together",
+    ),
+    Mutant(
+        "waiting-rows-without-a-bound",
+        "geminga/pipeline/writing/task_writer.py",
+        "            self._make_room(waiting_bytes + size_bytes - self._waiting_bytes_max)\n",
+        "",
+        (MEMORY_TESTS + "test_entries_depend_on_the_rows_alone_where_the_limit_cuts_them",),
+        "that lanes are sent before their batches are full where rows are large",
+    ),
+    Mutant(
+        "waiting-rows-cut-by-arrow-batch",
+        "geminga/pipeline/writing/task_writer.py",
+        "            if len(rows) > 1:\n                half",
+        "            if len(rows) > 40:\n                half",
+        (MEMORY_TESTS + "test_entries_depend_on_the_rows_alone_where_the_limit_cuts_them",),
+        "that the memory limit cuts at a row, however rows come in Arrow batches",
+    ),
+    Mutant(
         "keys-lost-behind-rows-without-one",
         ENCODING,
         "            if not known:\n",

@@ -9,6 +9,7 @@ from functools import partial
 
 from geminga.clock import RealClock
 from geminga.errors import ServerError
+from geminga.limits import MIB
 from geminga.pipeline.client.connection import Connection
 from geminga.pipeline.client.lookup import owner_of
 from geminga.pipeline.errors import Access, BrokerUnreachable, PipelineError, Refused
@@ -28,10 +29,43 @@ _SAME_NAME = (
 )
 _TRY_AGAIN = (ServerError.PRODUCER_BUSY, ServerError.SERVICE_NOT_READY, ServerError.PRODUCER_FENCED)
 _PRODUCER_ID = 1
+PENDING_BYTES_MAX = 32 * MIB
+"""Of a producer that shares no bound with others."""
 
 
 class NotSent(PipelineError):
     """Rows that the broker did not confirm in time."""
+
+
+class PendingBytes:
+    """What several producers have sent and the broker has not confirmed, bounded together: they keep it to
+    send it again after a lost connection.
+    """
+
+    def __init__(self, max_bytes: int = PENDING_BYTES_MAX) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._of: dict[Producer, int] = {}
+
+    def make_room(self, size_bytes: int) -> None:
+        """Wait for receipts until so much fits; what is larger than all goes alone. Raises `NotSent`,
+        `Refused`.
+        """
+        while self._bytes and self._bytes + size_bytes > self._max_bytes:
+            most = max(self._of, key=self._of.__getitem__)
+            most.await_receipts(self._of[most] // 2)
+
+    def add(self, producer: Producer, size_bytes: int) -> None:
+        """Negative when it is confirmed."""
+        self._bytes += size_bytes
+        self._of[producer] = self._of.get(producer, 0) + size_bytes
+
+    def of(self, producer: Producer) -> int:
+        return self._of.get(producer, 0)
+
+    def leave_out(self, producer: Producer) -> None:
+        """It is closed: what it has pending is given up."""
+        self._bytes -= self._of.pop(producer, 0)
 
 
 class Producer:
@@ -48,8 +82,11 @@ class Producer:
         pending_max: int,
         send_timeout_s: float,
         schema: pb.Schema | None = None,
+        pending_bytes: PendingBytes | None = None,
     ) -> None:
-        """`name` None: the broker chooses one. `schema` is registered. Raises `PipelineError`."""
+        """`name` None: the broker chooses one. `schema` is registered. `pending_max` entries may be without a
+        receipt, and `pending_bytes`, of which other producers may have a part. Raises `PipelineError`.
+        """
         self.topic = topic
         self.name = name
         self.last_sequence_id = -1
@@ -62,6 +99,7 @@ class Producer:
         self._pending_max = pending_max
         self._send_timeout_s = send_timeout_s
         self._pending: deque[tuple[int, bytes]] = deque()
+        self._pending_bytes = PendingBytes() if pending_bytes is None else pending_bytes
         self._connection = self._open()
 
     @property
@@ -74,15 +112,21 @@ class Producer:
             metadata.schema_version = self._schema_version
 
     def send(self, sequence_id: int, frame: bytes) -> None:
-        """Returns when there is room for more; confirmed is what `flush` has seen. Raises `NotSent`."""
+        """Waits for room; confirmed is what `flush` has seen. Raises `NotSent`, `Refused`."""
+        self._pending_bytes.make_room(len(frame))
         self._pending.append((sequence_id, frame))
+        self._pending_bytes.add(self, len(frame))
         self._with_retries(lambda: self._connection.write(frame))
         if len(self._pending) >= self._pending_max:
-            self._wait(self._pending_max // 2)
+            self._wait(lambda: len(self._pending) <= self._pending_max // 2)
+
+    def await_receipts(self, bytes_max: int) -> None:
+        """Return once no more than so much is without a receipt. Raises `NotSent`, `Refused`."""
+        self._wait(lambda: self._pending_bytes.of(self) <= bytes_max)
 
     def flush(self) -> None:
         """Return once everything is durable. Raises `NotSent`, `Refused`."""
-        self._wait(0)
+        self._wait(lambda: not self._pending)
 
     def idle(self, seconds: float) -> None:
         """Send nothing for so long, but answer the broker and take receipts. Raises `NotSent`, `Refused`."""
@@ -102,11 +146,12 @@ class Producer:
         except PipelineError:
             pass  # it ends with its connection anyway
         finally:
+            self._pending_bytes.leave_out(self)
             self._connection.close()
 
-    def _wait(self, pending_max: int) -> None:
+    def _wait(self, is_enough: Callable[[], bool]) -> None:
         until = _CLOCK.monotonic_s() + self._send_timeout_s
-        while len(self._pending) > pending_max:
+        while not is_enough():
             before = len(self._pending)
             self._with_retries(self._take_receipts)
             if len(self._pending) < before:
@@ -124,7 +169,8 @@ class Producer:
         for command in commands:
             if isinstance(command, pb.CommandSendReceipt):
                 if self._pending and self._pending[0][0] == command.sequence_id:
-                    self._pending.popleft()
+                    _, frame = self._pending.popleft()
+                    self._pending_bytes.add(self, -len(frame))
                     self.deduplicated += signed(command.message_id.ledgerId) < 0
             elif isinstance(command, pb.CommandSendError):
                 raise Refused(command.error, f"{self.topic}: {command.message}")

@@ -59,6 +59,16 @@ class Rows:
     def __len__(self) -> int:
         return len(self.value)
 
+    @property
+    def content_bytes(self) -> int:
+        """Of values, keys and properties: less than they take in an entry, and about what they take here."""
+        found = _content_bytes(self.value) + _content_bytes(self.key) + _content_bytes(self.ordering_key)
+        if self.properties is not None and len(self):
+            begin, end = self.properties.offsets[0].as_py(), self.properties.offsets[len(self)].as_py()
+            for texts in (self.properties.keys, self.properties.items):
+                found += _content_bytes(texts.slice(begin, end - begin))
+        return found
+
     def slice(self, at: int, count: int) -> Rows:
         return self._each(lambda column: column.slice(at, count))
 
@@ -79,6 +89,14 @@ class Rows:
             each(self.deliver_at_ms),
             each(self.key_base64),
         )
+
+
+def _content_bytes(column: pa.Array | None) -> int:
+    """Of a column of bytes or text."""
+    if column is None or len(column) == 0:
+        return 0
+    ends = np.frombuffer(column.buffers()[1], np.int32)
+    return int(ends[column.offset + len(column)] - ends[column.offset])
 
 
 def concatenate(parts: list[Rows]) -> Rows:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
+from geminga.limits import MIB
 from geminga.pipeline.client.connection import addresses
 from geminga.pipeline.client.topics import full_name
 from geminga.pipeline.columns.columns import MORE_COLUMNS
@@ -28,6 +29,7 @@ TASK_ORDERS = ("given", "content")
 VALUE_SCHEMAS = ("auto", "avro", "json", "none")
 STRATEGIES = ("latest", "error")
 _BATCH_ROWS = 1000
+_MEMORY_LIMIT_BYTES, _MEMORY_LIMIT_BYTES_MIN = 64 * MIB, MIB
 
 _TOPICS = ("topic", "topics", "topicspattern")
 _READ = [
@@ -55,6 +57,7 @@ _WRITE = [
     "batchRows",
     "compression",
     "pendingMax",
+    "memoryLimitBytes",
     "sendTimeoutMs",
     "partitioning",
     "valueSchema",
@@ -124,6 +127,8 @@ class Options:
     batch_rows: int = 1000
     compression: str = "none"
     pending_max: int = 1000
+    memory_limit_bytes: int = _MEMORY_LIMIT_BYTES
+    """Of the rows and batches that a task which writes keeps."""
     send_timeout_s: float = 20.0
     partitioning: str = "key"
     hashing: str = "java"
@@ -205,6 +210,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         splits_per_partition=values.number("splitsperpartition", 0, 0) or 0,
         raw_value=values.flag("rawvalue", False),
     )
+    found = replace(found, memory_limit_bytes=_memory_limit(values, client))
     return _with_writing(found, values, producer)
 
 
@@ -218,6 +224,13 @@ def _of_table(given: Mapping[str, str]) -> Mapping[str, str]:
         if name.lower().startswith(_TABLE_OPTION)
     }
     return found or given
+
+
+def _memory_limit(values: _Values, client: Settings) -> int:
+    """Our own option, or that of the Java client, whose 0 means none: that is the default here."""
+    of_client = client.number("memoryLimitBytes") or _MEMORY_LIMIT_BYTES
+    default = max(of_client, _MEMORY_LIMIT_BYTES_MIN)
+    return values.number("memorylimitbytes", default, _MEMORY_LIMIT_BYTES_MIN) or default
 
 
 def _with_writing(found: Options, values: _Values, producer: Settings) -> Options:

@@ -43,7 +43,7 @@ _PRODUCER_TUNING = (
     "lazyStartPartitionedProducers properties"
 )
 _USED = {
-    CLIENT: _CONNECTION_USED,
+    CLIENT: f"{_CONNECTION_USED} memoryLimitBytes",
     ADMIN: _CONNECTION_USED,
     READER: "privateKeyPath publicKeyPath subscriptionName subscriptionRolePrefix cryptoFailureAction "
     "readCompacted",

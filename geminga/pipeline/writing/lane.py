@@ -50,6 +50,8 @@ class Lane:
         self._compression = COMPRESSIONS[options.compression]
         self._waiting: list[tuple[Rows, Ints]] = []
         self._waiting_rows = 0
+        self.waiting_bytes = 0
+        """Of the rows that wait for a full batch."""
         self._asks = options.exactly_once and not is_known
         self._earlier = earlier
         self._earlier_run = "" if earlier is None else earlier.run
@@ -77,11 +79,25 @@ class Lane:
         at = 0
         while at < len(rows):
             if self._waiting_rows == size:
-                self._send_waiting(is_all=False)
+                self.send_waiting()
             count = min(size - self._waiting_rows, len(rows) - at)
             self._waiting.append((rows.slice(at, count), sequence_ids[at : at + count]))
             self._waiting_rows += count
             at += count
+        if self._waiting:
+            last = self._waiting[-1][0]
+            self.waiting_bytes += rows.content_bytes if len(self._waiting) > 1 else last.content_bytes
+
+    def own(self) -> None:
+        """Copy the rows that wait: else they keep the whole Arrow batch that they are a slice of."""
+        if self._waiting:
+            rows, sequence_ids = self._joined()
+            self._waiting = [(rows.take(np.arange(len(rows))), sequence_ids)]
+
+    def send_waiting(self) -> None:
+        """Send what waits, as one batch, though more rows may follow."""
+        if self._waiting:
+            self._send_waiting(is_all=False)
 
     def cut(self) -> None:
         """Send what waits: there are no more rows."""
@@ -90,9 +106,8 @@ class Lane:
 
     def _send_waiting(self, *, is_all: bool) -> None:
         """As one batch; what has a delivery time alone."""
-        rows = concatenate([part for part, _ in self._waiting])
-        sequence_ids = np.concatenate([ids for _, ids in self._waiting])
-        self._waiting, self._waiting_rows = [], 0
+        rows, sequence_ids = self._joined()
+        self._waiting, self._waiting_rows, self.waiting_bytes = [], 0, 0
         if is_all:
             self._end = int(sequence_ids[-1])
         if rows.deliver_at_ms is None or rows.deliver_at_ms.null_count == len(rows):
@@ -106,6 +121,10 @@ class Lane:
             if row < len(rows):
                 self._send_single(rows.slice(row, 1), int(sequence_ids[row]))
             begin = row + 1
+
+    def _joined(self) -> tuple[Rows, Ints]:
+        rows = concatenate([part for part, _ in self._waiting])
+        return rows, np.concatenate([ids for _, ids in self._waiting])
 
     def finish(self) -> None:
         """Returns once everything is durable, and stored by this attempt or one with the same rows. Raises

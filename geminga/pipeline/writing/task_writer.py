@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from geminga.pipeline.client.connection import Connection
-from geminga.pipeline.client.producing import Producer
+from geminga.pipeline.client.producing import PendingBytes, Producer
 from geminga.pipeline.client.topics import full_name, partitions_of
 from geminga.pipeline.columns.columns import PARTITION, TOPIC
 from geminga.pipeline.columns.encoding import Rows
@@ -48,6 +48,9 @@ class TaskWriter:
         self._lanes: dict[str, Lane] = {}
         self._partitions: dict[str, list[str]] = {}
         self._rows: dict[str, int] = {}
+        # a quarter waits, a quarter is for the copy of a lane's rows that becomes a batch
+        self._waiting_bytes_max = options.memory_limit_bytes // 4
+        self._pending_bytes = PendingBytes(options.memory_limit_bytes // 2)
 
     def _prepare(self, columns: pa.Schema) -> ValueEncoder:
         check_columns(columns)
@@ -119,13 +122,41 @@ class TaskWriter:
         numbers = bounds(self._task.batch_id)[0] + np.arange(first, first + len(rows))
         if self._options.exactly_once:
             numbers = sequence_ids(self._task.batch_id, first, len(rows), len(parts))
-        if len(parts) == 1:
+        targets = None if len(parts) == 1 else self._targets(batch, rows, first, len(parts))
+        self._spread(parts, rows, numbers, targets)
+        if batch.nbytes > self._waiting_bytes_max // 4:
+            for lane in self._lanes.values():
+                lane.own()
+
+    def _spread(self, parts: list[str], rows: Rows, numbers: Ints, targets: Ints | None) -> None:
+        """To their lanes; `targets` None: there is one. Rows that do not fit beside those that wait go by
+        halves, and before one row that does not fit the lane with the most waiting is sent. So which rows
+        travel together depends on the rows alone, and not on the Arrow batches that they come in.
+        """
+        size_bytes = rows.content_bytes
+        waiting_bytes = sum(lane.waiting_bytes for lane in self._lanes.values())
+        if waiting_bytes + size_bytes > self._waiting_bytes_max:
+            if len(rows) > 1:
+                half = len(rows) // 2
+                for at, end in ((0, half), (half, len(rows))):
+                    own = None if targets is None else targets[at:end]
+                    self._spread(parts, rows.slice(at, end - at), numbers[at:end], own)
+                return
+            self._make_room(waiting_bytes + size_bytes - self._waiting_bytes_max)
+        if targets is None:
             self._lane(parts[0]).add(rows, numbers)
             return
-        targets = self._targets(batch, rows, first, len(parts))
         for index in np.unique(targets).tolist():
             mine = np.flatnonzero(targets == index)
             self._lane(parts[index]).add(rows.take(mine), numbers[mine])
+
+    def _make_room(self, missing_bytes: int) -> None:
+        while missing_bytes > 0 and self._lanes:
+            most = max(self._lanes.values(), key=lambda lane: lane.waiting_bytes)
+            if most.waiting_bytes == 0:
+                return
+            missing_bytes -= most.waiting_bytes
+            most.send_waiting()
 
     def _targets(self, batch: pa.RecordBatch, rows: Rows, first: int, partitions: int) -> Ints:
         if self._options.partitioning == "partition":
@@ -198,4 +229,5 @@ class TaskWriter:
             pending_max=self._options.pending_max,
             send_timeout_s=self._options.send_timeout_s,
             schema=None if self._encoder is None else self._encoder.schema,
+            pending_bytes=self._pending_bytes,
         )
