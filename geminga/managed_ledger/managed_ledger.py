@@ -130,10 +130,14 @@ class ManagedLedger:
 
     def open_non_durable_cursor(self, name: str, start: Position) -> Cursor:
         """A cursor that is forgotten with the process (`delete_cursor` forgets it sooner), `start` its first
-        entry to be read. Conflict if the name is taken; ServiceNotReady.
+        entry to be read. Its mark-delete position is the last entry before that, of whichever ledger: readers
+        learn from it how long a ledger is. Conflict if the name is taken; ServiceNotReady.
         """
         self._life.check_open()
-        cursor = self._life.cursors.open_non_durable(name, min(self._chain.before(start), self._chain.tail))
+        before = self._chain.before(start)
+        if before.entry_id < 0:
+            before = self._chain.previous(start)
+        cursor = self._life.cursors.open_non_durable(name, min(before, self._chain.tail))
         self._life.cache_if_read()
         return cursor
 

@@ -53,4 +53,15 @@ MUTANTS = (
         ("tests/managed_ledger/cursor/test_next_unacknowledged.py",),
         "the next unacknowledged entry behind entries acknowledged beyond mark-delete",
     ),
+    Mutant(
+        "readers-before-their-ledger",
+        "geminga/managed_ledger/managed_ledger.py",
+        "        if before.entry_id < 0:\n",
+        "        if False:\n",
+        (
+            "tests/pipeline/triggers/test_planning_at_size.py::"
+            "test_the_last_entry_before_a_ledger_tells_how_long_the_one_before_is",
+        ),
+        "that a reader's mark-delete position is in the ledger before, as in Pulsar",
+    ),
 )
