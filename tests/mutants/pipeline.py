@@ -11,6 +11,8 @@ REPETITIONS, LANE = "geminga/pipeline/writing/repetitions.py", "geminga/pipeline
 EXACT_TESTS = "tests/pipeline/writing/test_repetitions.py::"
 ARCHIVE_TESTS = "tests/pipeline/spark/test_archive.py::"
 SPLITS = "geminga/pipeline/topics/splits.py"
+WINDOWS = "geminga/pipeline/triggers/windows.py"
+SAMPLES = "tests/pipeline/triggers/test_samples.py::"
 SPLITS_TESTS = ("tests/pipeline/topics/test_splits.py",)
 STORIES = ("tests/pipeline/audit/test_stories.py::test_a_story_is_told_right",)
 SHIPPING = ("tests/delivery_log/test_shipping.py",)
@@ -219,17 +221,17 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "splits-first-entry-of-the-next-ledger",
-        SPLITS,
-        "            if left < last - first:",
-        "            if left <= last - first:",
+        WINDOWS,
+        "            if ordinal < part.last - part.first:",
+        "            if ordinal <= part.last - part.first:",
         SPLITS_TESTS,
         "where a part begins whose border is that of two ledgers",
     ),
     Mutant(
         "splits-bytes-of-whole-ledgers",
-        SPLITS,
-        "sum((last - first) * each for _, first, last, each in parts)",
-        "sum(last * each for _, first, last, each in parts)",
+        WINDOWS,
+        "sum((part.last - part.first) * part.entry_bytes",
+        "sum(part.last * part.entry_bytes",
         SPLITS_TESTS,
         "that only the bytes within the range decide how many parts there are",
     ),
@@ -243,7 +245,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "splits-without-the-entry-that-is-read-in-part",
-        SPLITS,
+        WINDOWS,
         "end.entry_id + (1 if end.batch_index else 0)",
         "end.entry_id",
         SPLITS_TESTS,
@@ -368,5 +370,30 @@ MUTANTS: tuple[Mutant, ...] = (
         "default = sys.executable",
         (ARCHIVE_TESTS + "test_workers_call_their_python_by_a_name_that_both_sides_find",),
         "that workers elsewhere are not told a path of the driver's machine",
+        "admission-by-the-first-entry-alone",
+        "geminga/pipeline/triggers/sampling.py",
+        "            self._look_between(unread, share)\n",
+        "",
+        (SAMPLES + "test_batches_that_grow_are_noticed_before_they_are_admitted",),
+        "that entries all over what is admitted are looked at",
+    ),
+    Mutant(
+        "admission-at-every-trigger",
+        "geminga/pipeline/triggers/sampling.py",
+        "if self._since.get(topic, 0) >= ENTRIES_PER_LOOK",
+        "if True",
+        (SAMPLES + "test_many_partitions_share_a_limit_and_what_was_seen_of_a_few",),
+        "that no more than one entry in a hundred is looked at",
+    ),
+    Mutant(
+        "stream-backlog-whole",
+        STREAMING,
+        "for ledger in ledgers[wanted.topic] or []]",
+        "for ledger in ()]",
+        (
+            "tests/pipeline/triggers/test_planning_at_size.py::"
+            "test_a_backlog_of_several_ledgers_is_cut_as_a_batch_is",
+        ),
+        "that the backlog of a stream is read by several tasks",
     ),
 )

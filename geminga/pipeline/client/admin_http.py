@@ -8,7 +8,8 @@ import http.client
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -18,6 +19,7 @@ from geminga.pipeline.client.topics import Ledger
 from geminga.pipeline.errors import Access, PipelineError
 
 HTTP_SECONDS = 10.0
+CONNECTIONS_MAX = 8
 _REDIRECTS_MAX = 5
 
 
@@ -147,3 +149,12 @@ def ledgers_of(access: Access, admin_url: str, topic: str) -> list[Ledger]:
             found[-1].ledger_id, int(stats["currentLedgerEntries"]), int(stats["currentLedgerSize"])
         )
     return found
+
+
+def ledgers_of_all(access: Access, admin_url: str, topics: Sequence[str]) -> dict[str, list[Ledger]]:
+    """The ledgers of each topic, several asked for at once. Raises `PipelineError`."""
+    if not topics:
+        return {}
+    with ThreadPoolExecutor(min(CONNECTIONS_MAX, len(topics))) as threads:
+        found = threads.map(lambda topic: ledgers_of(access, admin_url, topic), topics)
+        return dict(zip(topics, found, strict=True))

@@ -5,6 +5,7 @@ loop.
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import socket
 import ssl
@@ -93,6 +94,11 @@ class Connection:
         try:
             sock = socket.create_connection((host, port), timeout=seconds)
         except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise PipelineError(
+                    f"too many open files, so {url} cannot be connected to: raise the limit of this "
+                    "process (ulimit -n), or see what else in it holds files open"
+                ) from None
             raise BrokerUnreachable(
                 f"no broker answers at {url} ({error}); is it running, and is service.url right?"
             ) from None
@@ -145,7 +151,7 @@ class Connection:
             answer = self._wait(lambda command: _request_id(command) == request_id)
             if isinstance(answer, pb.CommandProducerSuccess) and not answer.producer_ready:
                 continue  # it waits for exclusive access; another success follows
-            _raise_refusal(answer)
+            raise_refusal(answer)
             return answer
 
     def _wait(self, wanted: Callable[[Any], bool]) -> Any:
@@ -263,7 +269,8 @@ def _request_id(command: Any) -> int | None:
     return request_id_of(command) if not isinstance(command, pb.CommandConnected) else None
 
 
-def _raise_refusal(answer: Any) -> None:
+def raise_refusal(answer: Any) -> None:
+    """Raises `Refused` if that is what a broker answered."""
     if isinstance(answer, pb.CommandError):
         raise Refused(answer.error, answer.message)
     if isinstance(answer, pb.CommandPartitionedTopicMetadataResponse | pb.CommandLookupTopicResponse):

@@ -26,13 +26,20 @@ class ConsumerClosed(BrokerUnreachable):
     """The broker closed our consumer: the topic moves or is unloaded. Look it up again."""
 
 
-def subscribe_reader(topic: str, start: Place, request_id: int, *, subscription: str | None = None) -> bytes:
+def subscribe_reader(
+    topic: str,
+    start: Place,
+    request_id: int,
+    *,
+    subscription: str | None = None,
+    consumer_id: int = _CONSUMER_ID,
+) -> bytes:
     """A non-durable subscription that begins with the very entry `start` is in. The topic is not created."""
     command = pb.CommandSubscribe(
         topic=topic,
         subscription=subscription or f"geminga-reader-{uuid.uuid4().hex[:16]}",
         subType=pb.CommandSubscribe.Exclusive,
-        consumer_id=_CONSUMER_ID,
+        consumer_id=consumer_id,
         request_id=request_id,
         durable=False,
         start_message_id=pb.MessageIdData(

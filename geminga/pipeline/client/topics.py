@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from geminga.errors import InvalidName, ServerError
 from geminga.names import TopicName
@@ -17,6 +18,12 @@ from geminga.pipeline.errors import Access, PipelineError, Refused
 from geminga.wire import client_commands
 
 _CONSUMER_ID = 1
+
+
+class Asks(Protocol):
+    """What a broker can be asked over."""
+
+    def request(self, build: Callable[[int], bytes]) -> Any: ...
 
 
 class TopicMissing(PipelineError):
@@ -74,7 +81,7 @@ def full_name(topic: str) -> TopicName:
         raise PipelineError(str(error)) from None
 
 
-def matching(connection: Connection, pattern: str) -> list[str]:
+def matching(connection: Asks, pattern: str) -> list[str]:
     """Topics whose full name matches the regular expression, partitioned ones once, without partitions.
 
     The pattern is `[persistent://]tenant/namespace/expression` or an expression for public/default.

@@ -15,6 +15,7 @@ from geminga.pipeline.spark.api import (
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 from geminga.pipeline.spark.splits import Split, read_split
@@ -54,6 +55,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(self._options.rows_per_trigger_max)
         if self._options.bytes_per_trigger_max is not None:
             return ReadMaxBytes(self._options.bytes_per_trigger_max)
+        if self._options.rows_per_trigger_min is not None:
+            return ReadMinRows(self._options.rows_per_trigger_min)
         return ReadAllAvailable()
 
     def latestOffset(self, start: Offsets | None = None, limit: ReadLimit | None = None) -> Offsets:
@@ -64,7 +67,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         self.plan.fix_target()
 
-    def reportLatestOffset(self) -> Offsets | None:
+    def reportLatestOffset(self) -> dict[str, Any] | None:
         return self.plan.report()
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:

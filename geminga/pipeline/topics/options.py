@@ -21,6 +21,7 @@ from geminga.pipeline.topics.prefixed_options import (
     Settings,
     access_of,
 )
+from geminga.pipeline.triggers.waiting import DEFAULT_DELAY_S, delay_s
 
 DEFAULT_POLL_TIMEOUT_MS = 20_000
 COMPRESSIONS = ("none", "lz4", "zlib", "zstd", "snappy")
@@ -43,6 +44,9 @@ _READ = [
     "subscriptionPrefix",
     "maxBytesPerTrigger",
     "maxRowsPerTrigger",
+    "exactRowsPerTrigger",
+    "minRowsPerTrigger",
+    "maxTriggerDelay",
     "pollTimeoutMs",
     "failOnDataLoss",
     "allowDifferentTopicSchemas",
@@ -114,6 +118,10 @@ class Options:
     """Of the names of a stream's subscriptions, one for each partition."""
     bytes_per_trigger_max: int | None = None
     rows_per_trigger_max: int | None = None
+    exact_rows: bool = False
+    """Limits of a trigger are counted by reading."""
+    rows_per_trigger_min: int | None = None
+    trigger_delay_max_s: float = DEFAULT_DELAY_S
     poll_timeout_s: float = DEFAULT_POLL_TIMEOUT_MS / 1000
     fail_on_data_loss: bool = True
     allow_different_schemas: bool = False
@@ -202,6 +210,9 @@ def parse_options(given: Mapping[str, str]) -> Options:
         subscription_prefix=prefix,
         bytes_per_trigger_max=values.number("maxbytespertrigger", None, 1),
         rows_per_trigger_max=values.number("maxrowspertrigger", None, 1),
+        exact_rows=values.flag("exactrowspertrigger", False),
+        rows_per_trigger_min=values.number("minrowspertrigger", None, 1),
+        trigger_delay_max_s=_trigger_delay_s(options),
         poll_timeout_s=(values.number("polltimeoutms", DEFAULT_POLL_TIMEOUT_MS, 1) or 0) / 1000,
         fail_on_data_loss=values.flag("failondataloss", True),
         allow_different_schemas=values.flag("allowdifferenttopicschemas", False),
@@ -211,6 +222,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         raw_value=values.flag("rawvalue", False),
     )
     found = replace(found, memory_limit_bytes=_memory_limit(values, client))
+    _check_limits(found)
     return _with_writing(found, values, producer)
 
 
@@ -231,6 +243,23 @@ def _memory_limit(values: _Values, client: Settings) -> int:
     of_client = client.number("memoryLimitBytes") or _MEMORY_LIMIT_BYTES
     default = max(of_client, _MEMORY_LIMIT_BYTES_MIN)
     return values.number("memorylimitbytes", default, _MEMORY_LIMIT_BYTES_MIN) or default
+
+
+def _trigger_delay_s(options: Mapping[str, str]) -> float:
+    given = options.get("maxtriggerdelay")
+    if given is None:
+        return DEFAULT_DELAY_S
+    if "minrowspertrigger" not in options:
+        raise BadOption("option maxTriggerDelay says how long minRowsPerTrigger waits at most: give both")
+    return delay_s(given)
+
+
+def _check_limits(options: Options) -> None:
+    least, most = options.rows_per_trigger_min, options.rows_per_trigger_max
+    if least is not None and most is not None and least > most:
+        raise BadOption(
+            f"option minRowsPerTrigger is {least}, more than maxRowsPerTrigger ({most}): lower it"
+        )
 
 
 def _with_writing(found: Options, values: _Values, producer: Settings) -> Options:

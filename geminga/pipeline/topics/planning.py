@@ -2,50 +2,54 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from geminga.clock import RealClock
-from geminga.pipeline.client.admin_http import ledgers_of
-from geminga.pipeline.client.connection import Connection
-from geminga.pipeline.client.entry_stream import EntryStream
-from geminga.pipeline.client.topics import Last, Ledger, TopicMissing, last_of, matching, partitions_of
+from geminga.limits import MESSAGE_BYTES_MAX
+from geminga.pipeline.client.admin_http import ledgers_of_all
+from geminga.pipeline.client.topic_questions import TopicQuestions
+from geminga.pipeline.client.topics import Last, TopicMissing, matching
 from geminga.pipeline.columns.places import EARLIEST, LATEST, Place
-from geminga.pipeline.errors import Access, BadOption, PipelineError
+from geminga.pipeline.errors import BadOption, PipelineError
 from geminga.pipeline.topics.offset_options import LATEST_TEXT, check_named, of_topic
 from geminga.pipeline.topics.options import Options
 from geminga.pipeline.topics.pruning import EVERYTHING, Pruning
 from geminga.pipeline.topics.publish_times import Published
 from geminga.pipeline.topics.reading import Range
-from geminga.pipeline.topics.splits import cut
+from geminga.pipeline.topics.splits import SPLIT_BYTES, cut
+from geminga.pipeline.triggers.ledgers import Ledgers, Sizes
 
 _PAUSE_SECONDS = 0.5
 
 
-def topics_of(options: Options) -> list[str]:
+def topics_of(options: Options, questions: TopicQuestions | None = None) -> list[str]:
     """The topics named or matched, as full names, partitioned ones as one. Raises `BadOption`."""
     if options.topics is None:
         raise BadOption("no topic is named; give one of the options topic, topics and topicsPattern")
     if options.topics.pattern is None:
         return list(options.topics.names)
-    with Connection.open(options.access) as connection:
-        found = matching(connection, options.topics.pattern)
+    with contextlib.nullcontext(questions) if questions else TopicQuestions(options.access) as asking:
+        found = matching(asking, options.topics.pattern)
     if not found and not options.wait_for_topic:
         raise TopicMissing(f"no topic matches topicsPattern {options.topics.pattern!r}")
     return found
 
 
-def partitions(options: Options) -> list[str]:
+def partitions(options: Options, questions: TopicQuestions | None = None) -> list[str]:
     """Everything to read, each partition by its own name. Waits for topics if told so, for the poll
     timeout.
     """
+    if questions is None:
+        with TopicQuestions(options.access) as questions:
+            return partitions(options, questions)
     clock = RealClock()
     until = clock.monotonic_s() + (options.poll_timeout_s if options.wait_for_topic else 0)
     while True:
         try:
-            with Connection.open(options.access) as connection:
-                return [part for topic in topics_of(options) for part in partitions_of(connection, topic)]
+            return questions.partitions(topics_of(options, questions))
         except TopicMissing:
             if clock.monotonic_s() >= until:
                 raise
@@ -67,19 +71,19 @@ def plan_batch(options: Options, pruning: Pruning = EVERYTHING) -> list[Range]:
     """
     if options.starting == LATEST_TEXT:
         raise BadOption("startingOffsets=latest reads nothing in a batch query; use earliest or JSON")
-    topics = partitions(options)
-    check_topics(options, topics)
-    found: list[Range] = []
-    for topic in pruning.topics(topics):
-        last = last_of(options.access, topic)
-        wanted = _batch_range(options, topic, last, pruning)
-        if wanted is None:
-            continue
+    with TopicQuestions(options.access) as questions:
+        topics = partitions(options, questions)
+        check_topics(options, topics)
+        found = []
+        for topic, last in questions.lasts(pruning.topics(topics)).items():
+            if isinstance(last, TopicMissing):
+                raise last
+            wanted = _batch_range(options, topic, last, pruning)
+            if wanted is not None:
+                found.append((wanted, last))
         if pruning.names_messages:
-            found += pruning.parts(wanted)
-        else:
-            found += cut_range(options, wanted, last)
-    return found
+            return [part for wanted, _ in found for part in pruning.parts(wanted)]
+        return cut_ranges(options, found, questions)
 
 
 def _batch_range(options: Options, topic: str, last: Last, pruning: Pruning) -> Range | None:
@@ -135,32 +139,44 @@ def _end_place(options: Options, topic: str, last: Last) -> Place:
 
 
 def cut_range(options: Options, wanted: Range, last: Last) -> list[Range]:
-    """By the ledgers that the admin API tells, else by what first and last message tell."""
-    if options.splits_per_partition == 1:
-        return [wanted]
-    if options.admin_url is not None:
-        ledgers = ledgers_of(options.admin_access or options.access, options.admin_url, wanted.topic)
-    else:
-        ledgers = _guess_ledgers(options.access, wanted, last, options.poll_timeout_s)
-    return cut(wanted, ledgers, splits=options.splits_per_partition)
+    """The splits of one range; see `cut_ranges`."""
+    with TopicQuestions(options.access) as questions:
+        return cut_ranges(options, [(wanted, last)], questions)
 
 
-def _guess_ledgers(access: Access, wanted: Range, last: Last, timeout_s: float) -> list[Ledger]:
-    """Without the admin API only a ledger that holds both ends of the range is known well enough."""
-    if last.place is None:
-        return []
-    first = wanted.start
-    if first.ledger_id != last.place.ledger_id:
-        stream = EntryStream(access, wanted.topic, first, permits=1)
-        try:
-            if not stream.receive(timeout_s) or stream.buffer.last_position is None:
-                return []
-            first = Place(*stream.buffer.last_position, 0)
-        finally:
-            stream.close()
-    if first.ledger_id != last.place.ledger_id:
-        return []
-    return [Ledger(first.ledger_id, last.place.entry_id + 1)]
+def cut_ranges(
+    options: Options, found: Sequence[tuple[Range, Last]], questions: TopicQuestions
+) -> list[Range]:
+    """Each range cut by its ledgers and, where the admin API tells them, by their bytes."""
+    splits = options.splits_per_partition
+    sought = {
+        wanted.topic: (wanted.start, min(wanted.end, last.end))
+        for wanted, last in found
+        if splits != 1 and not (splits == 0 and _is_small(wanted))
+    }
+    ledgers = Ledgers(questions, sizes_by(options)).between(sought)
+    return [
+        part
+        for wanted, _ in found
+        for part in (
+            cut(wanted, ledgers[wanted.topic] or [], splits=splits) if wanted.topic in sought else [wanted]
+        )
+    ]
+
+
+def _is_small(wanted: Range) -> bool:
+    """One split, however large its entries are."""
+    start, end = wanted.start, wanted.end
+    entries = end.entry_id + 1 - start.entry_id
+    return start.ledger_id == end.ledger_id and entries * MESSAGE_BYTES_MAX <= SPLIT_BYTES
+
+
+def sizes_by(options: Options) -> Sizes | None:
+    """How the admin API is asked for the ledgers of many topics; None without one."""
+    if options.admin_url is None:
+        return None
+    access, admin_url = options.admin_access or options.access, options.admin_url
+    return lambda topics: ledgers_of_all(access, admin_url, topics)
 
 
 def narrowed(options: Options) -> Options:

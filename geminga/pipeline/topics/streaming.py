@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from geminga.pipeline.client.connection import Connection
-from geminga.pipeline.client.lookup import owner_of
-from geminga.pipeline.client.topics import Last, Ledger, TopicMissing, ask_last, subscribe_for_questions
+from geminga.clock import RealClock
+from geminga.pipeline.client.topic_questions import TopicQuestions
+from geminga.pipeline.client.topics import Last, TopicMissing
 from geminga.pipeline.columns.places import EARLIEST, LATEST, Place, parse
-from geminga.pipeline.errors import BrokerUnreachable, PipelineError
+from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.topics.acknowledging import Acknowledger
-from geminga.pipeline.topics.admission import Budget, advance
+from geminga.pipeline.topics.admission import advance
 from geminga.pipeline.topics.offset_options import EARLIEST_TEXT, of_topic
 from geminga.pipeline.topics.options import Options
-from geminga.pipeline.topics.planning import check_topics, partitions
+from geminga.pipeline.topics.planning import check_topics, partitions, sizes_by
 from geminga.pipeline.topics.publish_times import Published
 from geminga.pipeline.topics.reading import DataLost, Range
 from geminga.pipeline.topics.splits import cut
+from geminga.pipeline.triggers.lag import BEHIND, Lag, totals
+from geminga.pipeline.triggers.ledgers import Ledgers
+from geminga.pipeline.triggers.samples import Limit
+from geminga.pipeline.triggers.sampling import Sampling, Unread
+from geminga.pipeline.triggers.waiting import Waiting
+from geminga.pipeline.triggers.windows import Window
 
+_OLDEST_LOOKS = 2
+"""Topics, those furthest behind, whose oldest message that is not read yet is looked at for the lag."""
+_CLOCK = RealClock()
 Offsets = dict[str, str]
 """Partition -> the first place that is not read yet, as text. `SPLITS` is beside them if it was chosen."""
 SPLITS = "splitsPerPartition"
@@ -31,11 +41,20 @@ def _places(offsets: Offsets | None) -> dict[str, Place]:
 
 
 class StreamPlan:
-    """Lives in the driver. Keeps a connection to each partition's broker; `close` ends them."""
+    """Lives in the driver. Keeps a connection to each broker; `close` ends them."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._asking: dict[str, Connection] = {}
+        self._questions = TopicQuestions(options.access)
+        self._ledgers = Ledgers(self._questions, sizes_by(options))
+        self._sampling = Sampling(self._questions)
+        self._waiting: Waiting | None = None
+        if options.rows_per_trigger_min is not None:
+            self._waiting = Waiting(
+                options.rows_per_trigger_min, options.trigger_delay_max_s, _CLOCK.monotonic_s()
+            )
+        self._ends: dict[str, Place] = {}
+        """Up to where the last micro-batch reads."""
         self._acknowledgers: dict[str, Acknowledger] = {}
         self._target: dict[str, Last] | None = None
         """What there was when a run over what is available now began."""
@@ -46,8 +65,9 @@ class StreamPlan:
 
     def initial(self) -> Offsets:
         """Where a new query begins. Creates the subscription, if one is used. Raises `PipelineError`."""
-        topics = partitions(self._options)
+        topics = partitions(self._options, self._questions)
         check_topics(self._options, topics)
+        self._questions.lasts(topics)  # at once, where they are asked for one by one below
         found = {}
         for topic in topics:
             place = self._first_place(topic)
@@ -72,7 +92,7 @@ class StreamPlan:
 
     def fix_target(self) -> None:
         """From now on behave as if nothing more came."""
-        self._target = {topic: self._last(topic) for topic in partitions(self._options)}
+        self._target = self._all_lasts({})
 
     def latest(self, start: Offsets | None, *, limited: bool) -> Offsets:
         """How far to read from `start`; `limited`: no more than maxRowsPerTrigger and maxBytesPerTrigger
@@ -91,35 +111,103 @@ class StreamPlan:
         for topic, place in known.items():
             if topic not in lasts:
                 self._lost(f"topic {topic} was read up to {place} and is no longer there")
-        budget = Budget(options.rows_per_trigger_max, options.bytes_per_trigger_max) if limited else Budget()
-        ends: Offsets = {}
+        ends: Offsets = {
+            wanted.topic: str(known.get(wanted.topic, wanted.start)) for wanted in ranges.values()
+        }
         waiting = [wanted for wanted in ranges.values() if wanted.start < wanted.end]
-        for wanted in ranges.values():
-            ends[wanted.topic] = str(known.get(wanted.topic, wanted.start))
-        first = self._turn % max(len(waiting), 1)
-        self._turn += limited
-        for index, wanted in enumerate(waiting[first:] + waiting[:first]):
-            share = budget.share(len(waiting) - index)
-            before = (share.rows, share.size_bytes)
-            place = advance(options.access, wanted, share, poll_timeout_s=options.poll_timeout_s)
-            budget.spend((before[0] or 0) - (share.rows or 0), (before[1] or 0) - (share.size_bytes or 0))
-            if place > wanted.start:
-                ends[wanted.topic] = str(place)
-            if budget.is_spent:
-                break
-        if start is not None and _places(start) == _places(ends):
+        for topic, place in self._admit(waiting, limited=limited).items():
+            ends[topic] = str(place)
+        self._ends = _places(ends)
+        if start is not None and _places(start) == self._ends:
             return start  # nothing new: other options are no news
         if options.splits_per_partition:
             ends[SPLITS] = str(options.splits_per_partition)
         return ends
 
-    def report(self) -> Offsets | None:
-        """Where the topics end, for whoever watches the query; None if that cannot be told now."""
+    def _admit(self, waiting: list[Range], *, limited: bool) -> dict[str, Place]:
+        """Where each range is to stop; those of which nothing is read now are left out."""
+        options = self._options
+        limit = Limit(options.rows_per_trigger_max, options.bytes_per_trigger_max) if limited else Limit()
+        holds_back = limited and self._waiting is not None and self._target is None
+        if not waiting or (limit.is_none and not holds_back):
+            return {wanted.topic: wanted.end for wanted in waiting}
+        first = self._turn % len(waiting)
+        self._turn += 1
+        waiting = waiting[first:] + waiting[:first]
+        unread, unknown = self._unread({wanted.topic: wanted for wanted in waiting})
+        if holds_back and not self._is_enough(unread, some=bool(unknown)):
+            return {}
+        if limit.is_none:
+            return {wanted.topic: wanted.end for wanted in waiting}
+        if options.exact_rows:
+            return self._counted(waiting, limit)
+        found = self._sampling.admit(unread, limit)
+        return found | self._counted(unknown, limit)
+
+    def _unread(self, waiting: dict[str, Range]) -> tuple[dict[str, Unread], list[Range]]:
+        """What is there to read, and the ranges of which that cannot be told."""
+        ledgers = self._ledgers.between({topic: (each.start, each.end) for topic, each in waiting.items()})
+        found: dict[str, Unread] = {}
+        unknown: list[Range] = []
+        for topic, each in waiting.items():
+            window = Window.between(each.start, each.end, ledgers[topic] or [])
+            if window.entries:
+                found[topic] = Unread(each.start, window)
+            else:
+                unknown.append(each)
+        return found, unknown
+
+    def _is_enough(self, unread: dict[str, Unread], *, some: bool) -> bool:
+        """Whether so much waits that a micro-batch may begin."""
+        assert self._waiting is not None
+        self._sampling.look_first(unread, Limit().share(1))
+        rows = sum(self._sampling.size(topic, each.window).rows for topic, each in unread.items())
+        return (bool(unread) or some) and self._waiting.is_over(rows, _CLOCK.monotonic_s())
+
+    def _counted(self, waiting: list[Range], limit: Limit) -> dict[str, Place]:
+        """Exact to the message, by reading. Spends the limit."""
+        options = self._options
+        found: dict[str, Place] = {}
+        for index, wanted in enumerate(waiting):
+            if limit.is_spent:
+                break
+            share = limit.share(len(waiting) - index)
+            before = (share.rows, share.size_bytes)
+            place = advance(options.access, wanted, share, poll_timeout_s=options.poll_timeout_s)
+            limit.spend((before[0] or 0) - (share.rows or 0), (before[1] or 0) - (share.size_bytes or 0))
+            if place > wanted.start:
+                found[wanted.topic] = place
+        return found
+
+    def report(self) -> dict[str, Any] | None:
+        """Where the topics end and how far behind the last micro-batch is, for the query's progress. None if
+        that cannot be told now.
+        """
         try:
             lasts = self._all_lasts({})
+            found: dict[str, Any] = {topic: str(last.end) for topic, last in lasts.items()}
+            return found | {BEHIND: totals(self._lags(lasts))}
         except PipelineError:
             return None
-        return {topic: str(last.end) for topic, last in lasts.items()}
+
+    def _lags(self, lasts: Mapping[str, Last]) -> dict[str, Lag]:
+        ranges = {
+            topic: Range(topic, self._ends[topic], last.end)
+            for topic, last in lasts.items()
+            if topic in self._ends and self._ends[topic] < last.end
+        }
+        unread, _ = self._unread(ranges)
+        now_ms = _CLOCK.now_ms()
+        found = {}
+        for topic, each in unread.items():
+            size = self._sampling.size(topic, each.window)
+            found[topic] = Lag(size.entries, round(size.rows), round(size.size_bytes))
+        furthest = sorted(found, key=lambda topic: -found[topic].entries)[:_OLDEST_LOOKS]
+        asked = [(topic, Place(*unread[topic].window.entry(0), 0)) for topic in furthest]
+        for topic, facts in zip(furthest, self._questions.first_entries(asked), strict=True):
+            if facts is not None:
+                found[topic] = found[topic]._replace(oldest_ms=max(now_ms - facts.publish_time_ms, 0))
+        return found
 
     def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
         """The splits between two offsets; none for a partition without news."""
@@ -142,8 +230,19 @@ class StreamPlan:
                 published_from_ms=Published.of(self._options, topic).from_ms,
                 acknowledged=self._acknowledged(topic, first) if guard else None,
             )
-            found += _cut(wanted, splits)
-        return found
+            found.append(wanted)
+        # Of ledgers that are closed the length stays, and their bytes are left aside: a micro-batch that runs
+        # again is cut as it was.
+        ledgers = self._ledgers.between({wanted.topic: (wanted.start, wanted.end) for wanted in found})
+        return [
+            part
+            for wanted in found
+            for part in cut(
+                wanted,
+                [ledger._replace(size_bytes=0) for ledger in ledgers[wanted.topic] or []],
+                splits=splits,
+            )
+        ]
 
     # -- what was finished ----------------------------------------------------------------------------------
 
@@ -193,50 +292,21 @@ class StreamPlan:
 
     def _all_lasts(self, known: Mapping[str, Place]) -> dict[str, Last]:
         found = {}
-        for topic in partitions(self._options):
-            try:
-                found[topic] = self._last(topic)
-            except TopicMissing:
-                if topic not in known:
-                    raise
+        for topic, last in self._questions.lasts(partitions(self._options, self._questions)).items():
+            if not isinstance(last, TopicMissing):
+                found[topic] = last
+            elif topic not in known:
+                raise last
         return found
 
     def _last(self, topic: str) -> Last:
-        connection = self._asking.get(topic)
-        if connection is not None:
-            try:
-                return ask_last(connection)
-            except PipelineError:
-                connection.close()
-                del self._asking[topic]
-        for attempt in (0, 1):
-            connection = owner_of(self._options.access, topic)
-            try:
-                subscribe_for_questions(connection, topic, self._options.access.reader_name)
-                last = ask_last(connection)
-            except BrokerUnreachable:
-                connection.close()
-                if attempt:
-                    raise
-            except BaseException:
-                connection.close()
-                raise
-            else:
-                self._asking[topic] = connection
-                return last
-        raise AssertionError("not reached")
+        last = self._questions.lasts([topic])[topic]
+        if isinstance(last, TopicMissing):
+            raise last
+        return last
 
     def close(self) -> None:
-        for connection in self._asking.values():
-            connection.close()
+        self._questions.close()
         for acknowledger in self._acknowledgers.values():
             acknowledger.close()
-        self._asking.clear()
         self._acknowledgers.clear()
-
-
-def _cut(wanted: Range, splits: int) -> list[Range]:
-    if wanted.start.ledger_id != wanted.end.ledger_id:
-        return [wanted]
-    ledger = Ledger(wanted.end.ledger_id, wanted.end.entry_id + 1)
-    return cut(wanted, [ledger], splits=splits)

@@ -101,7 +101,9 @@ def test_ranges_and_triggers_cut_anywhere_add_up(
         assert (
             read(topics, topic, keys, plan_batch(topics.options(topic, splitsPerPartition=splits))) == values
         )
-    plan = StreamPlan(topics.options(topic, startingOffsets="earliest", maxRowsPerTrigger="33"))
+    plan = StreamPlan(
+        topics.options(topic, startingOffsets="earliest", maxRowsPerTrigger="33", exactRowsPerTrigger="true")
+    )
     try:
         found = [read(topics, topic, keys, ranges) for ranges in triggers(plan, plan.initial())]
     finally:

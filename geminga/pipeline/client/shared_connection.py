@@ -1,0 +1,192 @@
+"""One connection to a broker that many consumers share, their requests pipelined."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from geminga.clock import RealClock
+from geminga.errors import ProtocolError
+from geminga.limits import FRAME_PADDING_BYTES, MESSAGE_BYTES_MAX, MIB
+from geminga.pipeline.client.connection import REQUEST_SECONDS, Connection, raise_refusal
+from geminga.pipeline.client.frames import CorruptEntry, FrameBuffer
+from geminga.pipeline.columns.entries import read_entries
+from geminga.pipeline.errors import BrokerUnreachable, PipelineError, Refused
+from geminga.wire import encoder
+from geminga.wire import pulsar_pb2 as pb
+from geminga.wire.commands import request_id_of
+from geminga.wire.parse import parse_command
+
+PIPELINED_MAX = 256
+"""Requests on their way on one connection."""
+_BUFFER_BYTES = MIB // 4
+_LOOK_SECONDS = 0.001
+_CLOCK = RealClock()
+
+Build = Callable[[int], bytes]
+"""Makes the command of a request id."""
+Answer = Any | PipelineError
+
+
+class EntryFacts(NamedTuple):
+    """What is told by the metadata of one entry."""
+
+    ledger_id: int
+    entry_id: int
+    rows: float
+    """Messages that it gives; of a chunk its part of one. A marker counts as one."""
+    size_bytes: int
+    """Of its payload."""
+    publish_time_ms: int
+
+
+class SharedConnection:
+    """Its consumers have ids of their own. Entries that they receive are reduced to their facts. Not for
+    several threads; the buffer is bounded by the broker's largest message.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        """Takes the connection over. Raises `BrokerUnreachable`."""
+        connection.finish_frame()
+        self.url = connection.url
+        self.closed_consumers: set[int] = set()
+        """Those that the broker has closed since somebody looked."""
+        self.facts: dict[int, EntryFacts] = {}
+        """By consumer, the first entry that it received."""
+        self._connection = connection
+        largest = max(MESSAGE_BYTES_MAX, connection.message_bytes_max) + FRAME_PADDING_BYTES
+        self._buffer = FrameBuffer(_BUFFER_BYTES, frame_bytes_max=largest)
+        self._waited: dict[int, Answer | None] = {}
+        self._last_consumer_id = 0
+
+    def new_consumer_id(self) -> int:
+        self._last_consumer_id += 1
+        return self._last_consumer_id
+
+    def tell(self, data: bytes) -> None:
+        """Commands without an answer, or whose answer is of no interest. Raises `BrokerUnreachable`."""
+        self._connection.write(data)
+
+    def send(self, builds: Sequence[Build]) -> list[int]:
+        """The ids of the requests. Raises `BrokerUnreachable`."""
+        ids = [self._connection.new_id() for _ in builds]
+        self._waited.update(dict.fromkeys(ids))
+        self._connection.write(
+            b"".join(build(request_id) for build, request_id in zip(builds, ids, strict=True))
+        )
+        return ids
+
+    def new_request_id(self) -> int:
+        """Of a command whose answer is of no interest."""
+        return self._connection.new_id()
+
+    def collect(self, ids: Sequence[int]) -> list[Answer]:
+        """The answers to what was sent; a refusal is one too. Raises `BrokerUnreachable`."""
+        self._until(lambda: all(self._waited[request_id] is not None for request_id in ids))
+        return [self._waited.pop(request_id) for request_id in ids]
+
+    def wait_for_entries(self, consumers: Sequence[int], timeout_s: float) -> None:
+        """Until each has received one, or was closed, or the time is over. Raises `BrokerUnreachable`."""
+        wanted = set(consumers)
+        self._until(lambda: wanted <= self.facts.keys() | self.closed_consumers, timeout_s)
+
+    def catch_up(self) -> None:
+        """See what has come without a question. Raises `BrokerUnreachable`."""
+        self._receive(_LOOK_SECONDS)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _until(self, is_done: Callable[[], bool], timeout_s: float | None = None) -> None:
+        """Raises `BrokerUnreachable` if nothing comes for `REQUEST_SECONDS`, without a time of its own."""
+        until_s = None if timeout_s is None else _CLOCK.monotonic_s() + timeout_s
+        while not is_done():
+            left = REQUEST_SECONDS if until_s is None else until_s - _CLOCK.monotonic_s()
+            if left <= 0:
+                return
+            if not self._receive(left) and until_s is None:
+                raise BrokerUnreachable(f"{self.url} does not answer within {REQUEST_SECONDS:.0f} s")
+
+    def _receive(self, timeout_s: float) -> bool:
+        """False when nothing came in time."""
+        try:
+            self._connection.socket.settimeout(timeout_s)
+            size = self._connection.socket.recv_into(self._buffer.room())
+        except TimeoutError:
+            return False
+        except OSError as error:
+            raise BrokerUnreachable(f"the connection to {self.url} is lost: {error}") from None
+        if size == 0:
+            raise BrokerUnreachable(f"{self.url} closed the connection")
+        try:
+            self._buffer.received(size)
+            self._keep_facts()
+            self._hear_others()
+        except (ProtocolError, CorruptEntry) as error:
+            raise BrokerUnreachable(f"{self.url} does not follow the protocol: {error}") from None
+        return True
+
+    def _keep_facts(self) -> None:
+        if self._buffer.frames:
+            taken = self._buffer.take()
+            entries = read_entries(*taken)
+            for row, (at, end) in enumerate(taken.places[:, :2].tolist()):
+                consumer = pb.CommandMessage.FromString(taken.data[at:end].tobytes()).consumer_id
+                chunks = int(entries.chunks[row]) if entries.chunk_id[row] >= 0 else 1
+                found = EntryFacts(
+                    int(entries.ledger_id[row]),
+                    int(entries.entry_id[row]),
+                    int(entries.messages[row]) / chunks,
+                    int(entries.payload_end[row] - entries.payload_at[row]),
+                    int(entries.publish_time_ms[row]),
+                )
+                self.facts.setdefault(consumer, found)
+        self._buffer.settle()
+
+    def _hear_others(self) -> None:
+        others, self._buffer.others = self._buffer.others, []
+        for body in others:
+            command = parse_command(body, memoryview(body), 4, 4 + int.from_bytes(body[:4], "big"), len(body))
+            if isinstance(command, pb.CommandPing):
+                self._connection.write(encoder.pong())
+            elif isinstance(command, pb.CommandCloseConsumer):
+                self.closed_consumers.add(command.consumer_id)
+            elif (request_id := request_id_of(command)) in self._waited:
+                self._waited[request_id] = _answer(command)
+
+
+def _answer(command: Any) -> Answer:
+    try:
+        raise_refusal(command)
+    except Refused as error:
+        return error
+    return command
+
+
+def ask_all(asked: Mapping[SharedConnection, Sequence[Build]]) -> dict[SharedConnection, list[Answer]]:
+    """Of each connection the answers to its requests, in order. All brokers work at once, on as many
+    requests as may be on their way. A connection that is lost answers the rest with `BrokerUnreachable`.
+    """
+    found: dict[SharedConnection, list[Answer]] = {connection: [] for connection in asked}
+    lost: set[SharedConnection] = set()
+    waiting = {connection: deque(builds) for connection, builds in asked.items() if builds}
+    while waiting:
+        sent = []
+        for connection, builds in waiting.items():
+            some = [builds.popleft() for _ in range(min(PIPELINED_MAX, len(builds)))]
+            try:
+                if connection in lost:
+                    raise BrokerUnreachable(f"the connection to {connection.url} is lost")
+                sent.append((connection, some, connection.send(some)))
+            except BrokerUnreachable as error:
+                lost.add(connection)
+                found[connection] += [error] * len(some)
+        for connection, some, ids in sent:
+            try:
+                found[connection] += connection.collect(ids)
+            except BrokerUnreachable as error:
+                lost.add(connection)
+                found[connection] += [error] * len(some)
+        waiting = {connection: builds for connection, builds in waiting.items() if builds}
+    return found

@@ -1,0 +1,240 @@
+"""What a driver takes to plan: connections, bytes, ledgers, and how it goes on when a broker is away."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from geminga.pipeline.client.topic_questions import TopicQuestions
+from geminga.pipeline.columns.places import EARLIEST
+from geminga.pipeline.errors import Access, PipelineError
+from geminga.pipeline.topics.planning import plan_batch
+from geminga.pipeline.topics.streaming import Offsets, StreamPlan
+from tests.e2e.admin_http import Admin, topic_path
+from tests.pipeline.conftest import Topics, triggers
+from tests.pipeline.topics.test_topics import read_values
+
+PARTITIONS = 40
+
+
+class Sockets:
+    """Those that this process opens, and the bytes that come over them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened = 0
+        self.received_bytes = 0
+        sockets = self
+
+        class Counting(socket.socket):
+            def __init__(self, *arguments: Any, **named: Any) -> None:
+                super().__init__(*arguments, **named)
+                sockets.opened += 1
+
+            def recv(self, *arguments: Any) -> bytes:
+                data = super().recv(*arguments)
+                sockets.received_bytes += len(data)
+                return data
+
+            def recv_into(self, *arguments: Any) -> int:  # type: ignore[override]
+                size = super().recv_into(*arguments)
+                sockets.received_bytes += size
+                return size
+
+        monkeypatch.setattr(socket, "socket", Counting)
+
+
+@pytest.fixture
+def sockets(monkeypatch: pytest.MonkeyPatch) -> Sockets:
+    return Sockets(monkeypatch)
+
+
+def unload(admin: Admin, topic: str) -> None:
+    """What comes next goes to a new ledger."""
+    assert admin.put(f"/admin/v2/{topic_path(topic)}/unload").status == 204
+
+
+@pytest.fixture
+def in_ledgers(topics: Topics, admin: Admin, topic: str) -> Iterator[list[bytes]]:
+    """A topic with 400 messages in entries of 2, in four ledgers."""
+    values = [b"%d" % number for number in range(400)]
+    for at in range(0, 400, 100):
+        if at:
+            unload(admin, topic)
+        topics.write(topic, {"value": values[at : at + 100]}, batchRows="2")
+    return values
+
+
+def test_partitions_are_planned_over_one_connection(
+    topics: Topics, admin: Admin, topic: str, sockets: Sockets
+) -> None:
+    admin.create_partitions(topic, PARTITIONS)
+    rows = {
+        "value": [b"x"] * PARTITIONS * 5,
+        "__partition": [number % PARTITIONS for number in range(PARTITIONS * 5)],
+    }
+    topics.write(topic, rows, partitioning="partition")
+    before = sockets.opened
+    assert len(plan_batch(topics.options(topic))) == PARTITIONS
+    assert sockets.opened == before + 1
+    plan = StreamPlan(topics.options(topic, startingOffsets="earliest", maxRowsPerTrigger="80"))
+    try:
+        sizes = [
+            sum(len(read_values(topics, each)) for each in ranges)
+            for ranges in triggers(plan, plan.initial())
+        ]
+        assert sum(sizes) == PARTITIONS * 5
+        assert max(sizes) <= 80
+        before = sockets.opened
+        end = plan.latest(dict.fromkeys(plan.initial(), "-1:-1:0"), limited=True)
+        assert plan.report() is not None
+        assert plan.latest(end, limited=True) != end
+        assert sockets.opened == before
+    finally:
+        plan.close()
+
+
+@pytest.mark.parametrize("limit", [{"maxRowsPerTrigger": "60000"}, {"maxBytesPerTrigger": "6000000"}])
+@pytest.mark.parametrize("asks_admin", [False, True], ids=["binary", "admin"])
+def test_a_limited_trigger_reads_little_of_what_it_admits(
+    topics: Topics, topic: str, sockets: Sockets, limit: dict[str, str], asks_admin: bool
+) -> None:
+    topics.write(
+        topic, {"value": [bytes([number % 256]) * 100 for number in range(100_000)]}, batchRows="100"
+    )
+    if asks_admin:
+        limit = limit | {"admin.url": topics.endpoints.web_url}
+    plan = StreamPlan(topics.options(topic, startingOffsets="earliest", **limit))
+    try:
+        offsets = plan.initial()
+        before = sockets.received_bytes
+        end = plan.latest(offsets, limited=True)
+        ranges = plan.ranges(offsets, end)
+        received = sockets.received_bytes - before
+    finally:
+        plan.close()
+    rows = sum(len(read_values(topics, wanted)) for wanted in ranges)
+    assert 54_000 <= rows <= 60_000
+    assert received < 0.02 * rows * 100
+
+
+@pytest.mark.parametrize("splits", ["8", "0"])
+def test_a_backlog_of_several_ledgers_is_cut_as_a_batch_is(
+    topics: Topics, topic: str, in_ledgers: list[bytes], splits: str
+) -> None:
+    options = topics.options(topic, startingOffsets="earliest", splitsPerPartition=splits)
+    plan, again = StreamPlan(options), StreamPlan(options)
+    try:
+        start = plan.initial()
+        end = plan.latest(start, limited=False)
+        ranges = plan.ranges(start, end)
+        assert [(part.start, part.end) for part in ranges] == [
+            (part.start, part.end) for part in plan_batch(options)
+        ]
+        assert again.ranges(start, end) == ranges  # after a crash
+        assert len(ranges) == (8 if splits == "8" else 3)
+        assert [value for part in ranges for value in read_values(topics, part)] == in_ledgers
+        middle: Offsets = {topic: str(ranges[len(ranges) // 2].start)}
+        rest = [value for part in plan.ranges(middle, end) for value in read_values(topics, part)]
+        assert rest == in_ledgers[-len(rest) :]
+    finally:
+        plan.close()
+        again.close()
+
+
+def test_the_last_entry_before_a_ledger_tells_how_long_the_one_before_is(
+    topics: Topics, admin: Admin, topic: str, in_ledgers: list[bytes]
+) -> None:
+    with TopicQuestions(Access(topics.endpoints.service_url)) as questions:
+        last = questions.lasts([topic])[topic]
+        assert not isinstance(last, PipelineError)
+        at, found = last.end.ledger_id, []
+        while at >= 0:
+            ((at, entry_id),) = questions.last_before([(topic, at)])
+            if entry_id < 0:
+                break
+            found.append((at, entry_id + 1))
+    ledgers = admin.get(f"/admin/v2/{topic_path(topic)}/internalStats").json()["ledgers"]
+    assert (
+        found[::-1]
+        == [(each["ledgerId"], each["entries"]) for each in ledgers if each["entries"]][: len(found)]
+    )
+    assert len(found) == 3
+
+
+def test_questions_survive_a_lost_connection_and_an_unloaded_topic(
+    topics: Topics, admin: Admin, topic: str
+) -> None:
+    topics.write(topic, {"value": [b"a"]})
+    with TopicQuestions(Access(topics.endpoints.service_url)) as questions:
+        first = questions.lasts([topic])[topic]
+        for connection in questions._connections.values():
+            connection._connection.socket.shutdown(socket.SHUT_RDWR)
+        assert questions.lasts([topic]) == {topic: first}
+        unload(admin, topic)
+        assert questions.lasts([topic]) == {topic: first}
+        (facts,) = questions.first_entries([(topic, EARLIEST)])
+        assert facts is not None
+        assert facts.rows == 1
+
+
+def test_files_that_run_out_are_told_as_such(
+    topics: Topics, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any, **named: Any) -> socket.socket:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    with pytest.raises(PipelineError, match=r"too many open files.*ulimit -n"):
+        plan_batch(topics.options(topic))
+
+
+def test_a_stream_waits_for_the_rows_of_a_micro_batch(topics: Topics, topic: str) -> None:
+    options = topics.options(topic, startingOffsets="earliest", minRowsPerTrigger="50")
+    topics.write(topic, {"value": [b"x"] * 40}, batchRows="10")
+    plan = StreamPlan(options)
+    impatient = StreamPlan(
+        topics.options(topic, startingOffsets="earliest", minRowsPerTrigger="50", maxTriggerDelay="0ms")
+    )
+    try:
+        start = plan.initial()
+        assert plan.latest(start, limited=True) == start
+        assert impatient.latest(start, limited=True) != start
+        assert plan.latest(start, limited=False) != start
+        topics.write(topic, {"value": [b"x"] * 10}, batchRows="10")
+        end = plan.latest(start, limited=True)
+        assert sum(len(read_values(topics, part)) for part in plan.ranges(start, end)) == 50
+        topics.write(topic, {"value": [b"x"]})
+        assert plan.latest(end, limited=True) == end
+        plan.fix_target()
+        assert plan.latest(end, limited=True) != end  # what is available now waits for nothing
+    finally:
+        plan.close()
+        impatient.close()
+
+
+def test_the_report_tells_how_far_a_stream_is_behind(
+    topics: Topics, topic: str, in_ledgers: list[bytes]
+) -> None:
+    plan = StreamPlan(topics.options(topic, startingOffsets="earliest", maxRowsPerTrigger="100"))
+    try:
+        start = plan.initial()
+        end = plan.latest(start, limited=True)
+        report = plan.report()
+        assert report is not None
+        behind = report["behind"]
+        assert (behind["rows"], behind["entries"], behind["rowsOfWorstPartition"]) == (300, 150, 300)
+        assert behind["bytes"] > 0
+        assert 0 <= behind["ms"] < 600_000
+        while (following := plan.latest(end, limited=True)) != end:
+            end = following
+        report = plan.report()
+        assert report == {
+            topic: end[topic],
+            "behind": {"rows": 0, "bytes": 0, "entries": 0, "rowsOfWorstPartition": 0},
+        }
+    finally:
+        plan.close()
