@@ -12,6 +12,7 @@ EXACT_TESTS = "tests/pipeline/writing/test_repetitions.py::"
 ARCHIVE_TESTS = "tests/pipeline/spark/test_archive.py::"
 SPLITS = "geminga/pipeline/topics/splits.py"
 WINDOWS = "geminga/pipeline/triggers/windows.py"
+KEPT = "tests/pipeline/triggers/test_kept_connections.py::"
 SAMPLES = "tests/pipeline/triggers/test_samples.py::"
 SPLITS_TESTS = ("tests/pipeline/topics/test_splits.py",)
 STORIES = ("tests/pipeline/audit/test_stories.py::test_a_story_is_told_right",)
@@ -395,5 +396,21 @@ MUTANTS: tuple[Mutant, ...] = (
             "test_a_backlog_of_several_ledgers_is_cut_as_a_batch_is",
         ),
         "that the backlog of a stream is read by several tasks",
+    ),
+    Mutant(
+        "entries-of-another-consumer",
+        "geminga/pipeline/client/frames.py",
+        "return self._consumer_id is None or command.consumer_id == self._consumer_id",
+        "return True",
+        (KEPT + "test_a_buffer_takes_the_entries_of_its_own_consumer",),
+        "that what is late for a reader that is closed reaches no other on its connection",
+    ),
+    Mutant(
+        "kept-connections-without-bound",
+        "geminga/pipeline/client/kept_connections.py",
+        "max(len(self._idle) - self._connections_max, 0)",
+        "0",
+        (KEPT + "test_connections_are_bounded_and_closed_when_idle",),
+        "how many connections a process keeps",
     ),
 )

@@ -69,6 +69,7 @@ class Connection:
         self.message_bytes_max = MESSAGE_BYTES_MAX
         self._decoder = Decoder()
         self._last_id = 0
+        self._last_consumer_id = 0
 
     @classmethod
     def open(cls, access: Access, url: str | None = None, *, until_s: float = math.inf) -> Connection:
@@ -135,6 +136,11 @@ class Connection:
     def new_id(self) -> int:
         self._last_id += 1
         return self._last_id
+
+    def new_consumer_id(self) -> int:
+        """One that no consumer of this connection had before."""
+        self._last_consumer_id += 1
+        return self._last_consumer_id
 
     def write(self, data: bytes) -> None:
         try:

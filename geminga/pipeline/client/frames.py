@@ -18,7 +18,7 @@ from geminga.limits import FRAME_BYTES_MAX, MIB
 from geminga.pipeline.columns.protobuf_columns import PADDING_BYTES, Bytes, Ints
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.stored_entry import STAMP_MAGIC
-from geminga.wire.varint import scan_varint
+from geminga.wire.varint import scan_varint, varint
 
 BUFFER_BYTES = 8 * MIB
 PLACES = 7
@@ -49,7 +49,16 @@ class Taken(NamedTuple):
 class FrameBuffer:
     """Holds at most what it was made for, or one frame if that is larger."""
 
-    def __init__(self, buffer_bytes: int = BUFFER_BYTES, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        buffer_bytes: int = BUFFER_BYTES,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        *,
+        consumer_id: int | None = None,
+    ) -> None:
+        """`consumer_id`: MESSAGE frames of others are dropped, as those of one that was closed before."""
+        self._consumer_id = consumer_id
+        self._consumer_head = b"" if consumer_id is None else b"\x08" + varint(consumer_id)
         self._frame_bytes_max = frame_bytes_max
         self._data = bytearray(buffer_bytes + PADDING_BYTES)
         self._view = memoryview(self._data)
@@ -69,6 +78,11 @@ class FrameBuffer:
     def frame_bytes(self) -> int:
         """How much the whole frames take."""
         return self._scanned
+
+    @property
+    def is_whole(self) -> bool:
+        """Nothing is kept of a frame that has not come whole."""
+        return self._filled == self._scanned
 
     def room(self) -> memoryview:
         """Where to receive to; empty when whole frames have to be taken first."""
@@ -116,13 +130,21 @@ class FrameBuffer:
             command_at = _message_at(data, at + 8, command_end)
             if command_at < 0:
                 self.others.append(bytes(self._view[at + 4 : end]))
-            else:
+            elif data.startswith(self._consumer_head, command_at) or self._is_ours(command_at, command_end):
                 self._add(command_at, command_end, end)
                 last = command_at
             at = end
         self._scanned = at
         if last >= 0:
             self.last_position = position_of(self._view, *self._places[-PLACES : 2 - PLACES])
+
+    def _is_ours(self, command_at: int, command_end: int) -> bool:
+        """Of a command that does not begin with our consumer id."""
+        try:
+            command = pb.CommandMessage.FromString(bytes(self._view[command_at:command_end]))
+        except DecodeError as error:
+            raise ProtocolError(f"not a MESSAGE: {error}") from None
+        return self._consumer_id is None or command.consumer_id == self._consumer_id
 
     def _add(self, command_at: int, command_end: int, end: int) -> None:
         data, at = self._data, command_end

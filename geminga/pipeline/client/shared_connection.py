@@ -58,11 +58,9 @@ class SharedConnection:
         largest = max(MESSAGE_BYTES_MAX, connection.message_bytes_max) + FRAME_PADDING_BYTES
         self._buffer = FrameBuffer(_BUFFER_BYTES, frame_bytes_max=largest)
         self._waited: dict[int, Answer | None] = {}
-        self._last_consumer_id = 0
 
     def new_consumer_id(self) -> int:
-        self._last_consumer_id += 1
-        return self._last_consumer_id
+        return self._connection.new_consumer_id()
 
     def tell(self, data: bytes) -> None:
         """Commands without an answer, or whose answer is of no interest. Raises `BrokerUnreachable`."""

@@ -4,9 +4,9 @@ Batch: `plan_batch` (`planning.py`) turns options into a `Range` for each partit
 cuts ranges by ledgers; a task calls `read_range` (`rows.py`), which reads entries (`EntryReader` in
 `reading.py`) into Arrow batches.
 
-Stream: `StreamPlan` (`streaming.py`) keeps offsets, `triggers/` says how far limits reach (`admission.py` where
-that has to be exact), `Acknowledger` moves a durable subscription behind. The package `writing` writes. Read
-`options.py` for the names, then `rows.py`.
+Stream: `StreamPlan` (`streaming.py`) keeps offsets, `triggers/` says how far limits reach (`admission.py`
+where that has to be exact), `Acknowledger` moves a durable subscription behind. The package `writing` writes.
+Read `options.py` for the names, then `rows.py`.
 
 The driver plans and workers read, so what travels is a range and options. Options have the names of the JVM
 connector; each has an effect, is refused, or is warned about, and none is ignored in silence.

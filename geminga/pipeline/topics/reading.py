@@ -133,6 +133,7 @@ class EntryReader:
             if wanted.loss_allowed:
                 return
             raise DataLost(f"{wanted.topic} {_DELETED}") from None
+        is_left = False
         try:
             if not self._check_end(stream.last):
                 return
@@ -159,17 +160,22 @@ class EntryReader:
                 entries = entries_of(wanted.topic, buffer.take())
                 permits = int(entries.messages.sum())
                 self._entry_messages = permits / max(len(entries), 1)
-                entries = self._ours(entries)
+                if len(entries):
+                    entries = self._ours(entries)
                 self._away_since_s = math.inf
                 if len(entries):
                     yield entries
                 if is_end:
+                    is_left = True
                     return
                 waited_since = self._hear()
                 buffer.settle()
                 stream.flow(permits)
         finally:
-            stream.close()
+            if is_left:
+                stream.leave()
+            else:
+                stream.close()
 
     def _is_enough(self, buffer: FrameBuffer) -> bool:
         """Whether to decode what is there now. Messages that compress well use the permits up before they

@@ -15,7 +15,8 @@ from fastcrc.crc32 import iscsi as crc_32c
 
 from geminga.clock import RealClock
 from geminga.errors import ServerError
-from geminga.pipeline.client import admin_http
+from geminga.pipeline.client import admin_http, entry_stream
+from geminga.pipeline.client.kept_connections import KeptConnections
 from geminga.pipeline.client.topics import last_of
 from geminga.pipeline.columns.columns import ColumnMaker
 from geminga.pipeline.columns.places import EARLIEST, Place
@@ -43,6 +44,12 @@ CONNECTED = frame(
 
 Talk = Callable[[socket.socket], None]
 Serve = Callable[[Talk], Access]
+
+
+@pytest.fixture(autouse=True)
+def _keeps_no_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers here serve one connection after the other."""
+    monkeypatch.setattr(entry_stream, "KEPT", KeptConnections(connections_max=0))
 
 
 @pytest.fixture
@@ -142,7 +149,7 @@ def answer_to(command: object) -> bytes:
             request_id=command.request_id, response=pb.CommandLookupTopicResponse.Connect
         )
         return frame(pb.BaseCommand(type=TYPE.LOOKUP_RESPONSE, lookupTopicResponse=found))
-    if isinstance(command, pb.CommandSubscribe):
+    if isinstance(command, pb.CommandSubscribe | pb.CommandCloseConsumer):
         done = pb.CommandSuccess(request_id=command.request_id)
         return frame(pb.BaseCommand(type=TYPE.SUCCESS, success=done))
     if isinstance(command, pb.CommandGetLastMessageId):
