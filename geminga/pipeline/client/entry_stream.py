@@ -22,7 +22,7 @@ from geminga.wire.parse import parse_command
 
 PERMITS = 100_000
 """How many messages may be on their way to us."""
-LEFT_BYTES_MAX = MIB
+LEFT_BYTES_MAX = MIB // 8
 """What is on its way to a reader that is done is received up to here, to keep its connection."""
 LEAVE_SECONDS_MAX = 1.0
 _CONSUMER_ID = 1

@@ -46,7 +46,8 @@ class StreamPlan:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._questions = TopicQuestions(options.access)
-        self._ledgers = Ledgers(self._questions, sizes_by(options))
+        counts_bytes = options.bytes_per_trigger_max is not None
+        self._ledgers = Ledgers(self._questions, sizes_by(options) if counts_bytes else None)
         self._sampling = Sampling(self._questions)
         self._waiting: Waiting | None = None
         if options.rows_per_trigger_min is not None:
