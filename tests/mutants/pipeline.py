@@ -115,6 +115,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "low_us // _US_PER_MS, low_us",
         (PRUNING_TESTS + "test_of_a_time_whole_milliseconds_are_wanted",),
         "that a time between two milliseconds is after the first of them",
+    ),
+    Mutant(
         "pending-bytes-without-a-bound",
         "geminga/pipeline/client/producing.py",
         "while self._bytes and self._bytes + size_bytes > self._max_bytes:",
@@ -371,6 +373,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "default = sys.executable",
         (ARCHIVE_TESTS + "test_workers_call_their_python_by_a_name_that_both_sides_find",),
         "that workers elsewhere are not told a path of the driver's machine",
+    ),
+    Mutant(
         "admission-by-the-first-entry-alone",
         "geminga/pipeline/triggers/sampling.py",
         "            self._look_between(unread, share)\n",

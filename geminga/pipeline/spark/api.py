@@ -60,6 +60,7 @@ if HAS_LIMITS:
         ReadLimit,
         ReadMaxBytes,
         ReadMaxRows,
+        ReadMinRows,
         SupportsTriggerAvailableNow,
     )
 else:
@@ -75,6 +76,9 @@ else:
             raise AssertionError("refused when the stream was made")
 
     class ReadMaxBytes(ReadMaxRows):  # type: ignore[no-redef]
+        pass
+
+    class ReadMinRows(ReadMaxRows):  # type: ignore[no-redef]
         pass
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
@@ -110,6 +114,7 @@ __all__ = [
     "ReadLimit",
     "ReadMaxBytes",
     "ReadMaxRows",
+    "ReadMinRows",
     "SupportsTriggerAvailableNow",
     "arrow_schema",
     "batches_of",

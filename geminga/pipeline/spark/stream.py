@@ -29,9 +29,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The driver's instance plans; those of the workers only read."""
 
     def __init__(self, options: Options, values: TopicSchema, schema: StructType) -> None:
-        if not HAS_LIMITS and (options.rows_per_trigger_max or options.bytes_per_trigger_max) is not None:
+        limits = options.rows_per_trigger_max, options.bytes_per_trigger_max, options.rows_per_trigger_min
+        if not HAS_LIMITS and any(limit is not None for limit in limits):
             raise BadOption(
-                "maxRowsPerTrigger and maxBytesPerTrigger need Spark 4.2 or newer; leave them out"
+                "maxRowsPerTrigger, maxBytesPerTrigger and minRowsPerTrigger need Spark 4.2 or newer; "
+                "leave them out"
             )
         self._options = options
         self._values = values
