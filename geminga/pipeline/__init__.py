@@ -12,6 +12,23 @@ JVM connector (streamnative/pulsar-spark), so that a job can change sides.
 
 Needs the extra `geminga[spark]`. Works against Geminga and any other Pulsar broker alike; what reads files
 needs no broker at all. Must not be broken: the broker never imports this package; descriptions of work travel
-to workers, not data. `errors.py` is all that lies here: exceptions without sockets, for pure modules to
-raise. docs/pipeline.md is the page for users.
+to workers, not data. docs/pipeline.md is the page for users. `read_topic` is the door for programs without
+Spark; it is imported when it is asked for, as most modules here need no broker.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from geminga.pipeline.arrow.reading import read_topic
+
+__all__ = ["read_topic"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "read_topic":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from geminga.pipeline.arrow.reading import read_topic
+
+    return read_topic

@@ -12,7 +12,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLES = ("admin", "bookie", "broker", "cli", "managed_ledger", "pipeline", "server", "tracker", "wire")
+TABLES = (
+    "admin",
+    "bookie",
+    "broker",
+    "cli",
+    "managed_ledger",
+    "pipeline",
+    "pipeline_arrow",
+    "server",
+    "tracker",
+    "wire",
+)
 """Modules of this package; one that does not exist is left out."""
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -17,7 +16,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from geminga.pipeline.columns.columns import METADATA_COLUMNS, MORE_COLUMNS, VALUE, column_names
+from geminga.pipeline.arrow.table import check_wanted, table_schema, values_of
 from geminga.pipeline.errors import BadOption, PipelineError
 from geminga.pipeline.spark.api import spark_schema
 from geminga.pipeline.spark.scans.provider import PUSHES_FILTERS
@@ -26,10 +25,9 @@ from geminga.pipeline.spark.sink import BatchWriter, StreamWriter
 from geminga.pipeline.spark.splits import Split, read_split
 from geminga.pipeline.spark.stream import StreamReader
 from geminga.pipeline.topics.options import Options, parse_options
-from geminga.pipeline.topics.planning import narrowed, partitions, plan_batch, topics_of
+from geminga.pipeline.topics.planning import narrowed, plan_batch
 from geminga.pipeline.topics.pruning import EVERYTHING, Pruning
-from geminga.pipeline.values.avro_shapes import SchemaMismatch
-from geminga.pipeline.values.schemas import TopicSchema, schema_of, value_fields
+from geminga.pipeline.values.schemas import TopicSchema
 
 NAME = "pulsar"
 
@@ -43,15 +41,7 @@ class PulsarSource(DataSource):
 
     def schema(self) -> StructType:
         options = parse_options(self.options)
-        values = value_fields(values_of(options))
-        beside = column_names(options.more_columns)
-        if values.keys() & beside.keys():
-            raise SchemaMismatch(
-                f"fields of the values have the names {', '.join(values.keys() & beside.keys())}, which "
-                "columns beside them have too; set rawValue=true to get bytes"
-            )
-        fields = values | beside
-        return spark_schema(pa.schema(list(fields.items())))
+        return spark_schema(table_schema(options, values_of(options)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_options(self.options)
@@ -76,23 +66,6 @@ class PulsarSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         return StreamWriter(parse_options(self.options), schema)
-
-
-def values_of(options: Options) -> TopicSchema:
-    """What the registry says of the values; waits for topics if told so. Raises `PipelineError`."""
-    if options.raw_value or options.allow_different_schemas:
-        return TopicSchema()
-    if options.wait_for_topic:
-        partitions(options)  # a topic that is not there yet has no schema yet
-    return schema_of(options.access, topics_of(options))
-
-
-def check_wanted(names: Sequence[str], values: TopicSchema) -> None:
-    """Raises `BadOption` if the user's own schema has columns that there are not."""
-    known = [*value_fields(values), *METADATA_COLUMNS, *MORE_COLUMNS]
-    others = [name for name in names if name not in known and name != VALUE]
-    if others:
-        raise BadOption(f"schema(...) has the column {others[0]!r}; a topic here has {', '.join(known)}")
 
 
 class BatchReader(DataSourceReader):

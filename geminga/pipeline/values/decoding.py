@@ -143,14 +143,15 @@ class ValueDecoder:
     ) -> pa.Array:
         import fastavro
 
-        reader = _readable(schema)
-        change = from_avro(shape_of(definition_of(schema)))
+        latest = _readable(schema)
+        reader, shape = _narrowed(schema, latest, kind)
+        change = from_avro(shape)
         found: list[Any] = []
         for row, payload in enumerate(raw.to_pylist()):
             if payload is None:
                 found.append(None)
                 continue
-            writer = self._writer(version(row), reader, part)
+            writer = self._writer(version(row), latest, part)
             try:
                 value = fastavro.schemaless_reader(
                     io.BytesIO(payload), writer, reader, return_named_type=change is not None
@@ -199,6 +200,23 @@ def _readable(schema: TopicSchema) -> Any:
         raise SchemaMismatch(
             f"a schema that is not AVRO's ({type(error).__name__}: {error}); set rawValue=true to get bytes"
         ) from None
+
+
+def _narrowed(schema: TopicSchema, latest: Any, kind: pa.DataType) -> tuple[Any, Shape]:
+    """What to read of values: the fields that `kind` has, if they are records; others are skipped."""
+    definition = definition_of(schema)
+    shape = shape_of(definition)
+    if shape.kind != "record" or not pa.types.is_struct(kind):
+        return latest, shape
+    wanted = {each.name for each in kind}
+    if wanted.issuperset(shape.fields):
+        return latest, shape
+    fields = [each for each in definition["fields"] if each["name"] in wanted]
+    narrow = TopicSchema(schema.kind, json.dumps({**definition, "fields": fields}).encode())
+    try:
+        return _readable(narrow), shape_of(definition_of(narrow))
+    except SchemaMismatch:
+        return latest, shape  # a type is defined in a field that is left out, and used in one that is not
 
 
 def _array(values: list[Any], kind: pa.DataType, topic: str) -> pa.Array:

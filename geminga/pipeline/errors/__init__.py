@@ -1,4 +1,13 @@
-"""What the pipeline could not do, and the broker it asked. No socket here: pure modules raise these too."""
+"""What the pipeline could not do, and the broker it asked.
+
+Every exception that the pipeline raises on purpose is a `PipelineError`, and its text says what to do next:
+which option to set, and to what. Those that only one package raises (`DataLost`, `SchemaMismatch`...) are
+defined there; these are the ones that several share. `Access` is beside them because a client of a broker
+and a plan that travels to a worker both carry it.
+
+Must not be broken: no socket, thread or file here, as pure modules raise these too; `Access` never prints
+its credentials.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,104 @@
+"""`read_topic`: topics as a `pyarrow.RecordBatchReader`."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from geminga.pipeline.arrow.table import chosen_schema, range_batches, table_schema, values_of
+from geminga.pipeline.errors import BadOption
+from geminga.pipeline.topics.options import Options, parse_options
+from geminga.pipeline.topics.planning import plan_batch
+from geminga.pipeline.topics.reading import Range
+from geminga.pipeline.values.schemas import TopicSchema
+
+Start = str | Mapping[str, str]
+Time = int | dt.datetime | Mapping[str, int | dt.datetime]
+
+
+def read_topic(
+    service_url: str,
+    topic: str | Sequence[str] | None = None,
+    *,
+    pattern: str | None = None,
+    columns: Sequence[str] | None = None,
+    start: Start | None = None,
+    end: Start | None = None,
+    start_time: Time | None = None,
+    end_time: Time | None = None,
+    raw_value: bool = False,
+    options: Mapping[str, str] | None = None,
+) -> pa.RecordBatchReader:
+    """The messages that there are now in a topic, in several, or in those that match a pattern: partition
+    after partition, each in its order.
+
+    `columns`: only these, in this order; nothing is decoded for others. None: the value's columns and the
+    seven that the Spark source has. `start`, `end`: `earliest`, `latest`, or for topics and partitions the
+    first and the last message, `{"orders-partition-0": "12:345:6"}` (ledger, entry, index in the batch).
+    `start_time` (inclusive), `end_time` (exclusive): publish times, with a time zone or in ms since 1970, for
+    all topics or for each. `raw_value`: bytes, whatever schema the topic has. `options`: others of the data
+    source, such as `pulsar.client.authParams`.
+
+    What is to be read is settled when this returns; it is read when batches are asked for, a few MiB at a
+    time. Nothing is acknowledged. Close the reader (or use `with`) to end its connection before the last
+    batch. Raises `PipelineError`; while batches are read pyarrow turns it into `pyarrow.ArrowInvalid` with
+    the same text.
+    """
+    given = dict(options or {})
+    given["service.url"] = service_url
+    given |= _topics(topic, pattern)
+    given |= {"rawValue": "true"} if raw_value else {}
+    for name, place in (("startingOffsets", start), ("endingOffsets", end)):
+        if place is not None:
+            given[name] = place if isinstance(place, str) else json.dumps(dict(place))
+    for name, time in (("startingTime", start_time), ("endingTime", end_time)):
+        if time is not None:
+            given[name] = json.dumps(_times(name, time))
+    parsed = parse_options(given)
+    if parsed.acknowledges:
+        raise BadOption(
+            "read_topic acknowledges nothing: leave out predefinedSubscription and subscriptionPrefix, or "
+            "read a stream with Spark"
+        )
+    values = values_of(parsed)
+    schema = table_schema(parsed, values) if columns is None else chosen_schema(columns, values)
+    ranges = plan_batch(replace(parsed, splits_per_partition=1))
+    # by way of Arrow's C interface: else `close` would leave the generator open until it is collected
+    return pa.RecordBatchReader.from_stream(
+        pa.RecordBatchReader.from_batches(schema, _batches(parsed, values, schema, ranges))
+    )
+
+
+def _batches(
+    options: Options, values: TopicSchema, schema: pa.Schema, ranges: Sequence[Range]
+) -> Iterator[pa.RecordBatch]:
+    for wanted in ranges:
+        yield from range_batches(options, values, schema, wanted)
+
+
+def _topics(topic: str | Sequence[str] | None, pattern: str | None) -> dict[str, str]:
+    if (topic is None) == (pattern is None):
+        raise BadOption("read_topic needs either a topic (or several) or a pattern")
+    if pattern is not None:
+        return {"topicsPattern": pattern}
+    assert topic is not None
+    return {"topic": topic} if isinstance(topic, str) else {"topics": ",".join(topic)}
+
+
+def _times(name: str, time: Time) -> int | dict[str, int]:
+    if isinstance(time, Mapping):
+        return {topic: _ms(name, each) for topic, each in time.items()}
+    return _ms(name, time)
+
+
+def _ms(name: str, time: int | dt.datetime) -> int:
+    """Rounded up: what was published before the time is not after it."""
+    if not isinstance(time, dt.datetime):
+        return time
+    if time.tzinfo is None:
+        raise BadOption(f"{name}: {time} has no time zone; give one, as in datetime.now(timezone.utc)")
+    return -((dt.datetime(1970, 1, 1, tzinfo=dt.UTC) - time) // dt.timedelta(milliseconds=1))
