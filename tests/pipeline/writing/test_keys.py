@@ -11,31 +11,16 @@ import pulsar
 import pyarrow as pa
 import pytest
 
-from geminga.pipeline.client.producing import Producer
 from geminga.pipeline.columns.columns import column_names
-from geminga.pipeline.columns.encoding import send_frame
 from geminga.pipeline.columns.routing import java_string_hash
-from geminga.pipeline.errors import Access
 from geminga.pipeline.values.avro_writing import BadColumns
 from geminga.pipeline.values.row_columns import rows_of
 from geminga.pipeline.writing.task_writer import Task, TaskWriter
-from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.sticky_hash import sticky_hash
 from tests.e2e.admin_http import Admin
 from tests.pipeline.conftest import Topics
+from tests.pipeline.writing.keyed_rows import BINARY, KEYS, send_as_java, wire_key
 
-BINARY = b"\xff\xfe no text \x00"
-KEYS: tuple[tuple[bytes | None, bool], ...] = (
-    (b"user-1", False),
-    (b"user-1", True),  # as `keyBytes` of the Java client sends it
-    (base64.b64encode(b"user-1"), False),  # a text that happens to be base64
-    (BINARY, True),
-    ("Zoë 鍵 🔑".encode(), False),
-    (b"", False),
-    (b"", True),
-    (None, False),
-)
-"""(key as a program sees it, whether its producer said that it is bytes)."""
 SAME = ("value", "__key", "__keyBase64", "__orderingKey", "__messageProperties", "__eventTime")
 
 
@@ -45,46 +30,6 @@ def write(topics: Topics, topic: str, batches: Sequence[pa.RecordBatch], **optio
         writer.write(batches)
     finally:
         writer.close()
-
-
-def wire_key(key: bytes, is_bytes: bool) -> str:
-    return base64.b64encode(key).decode() if is_bytes else key.decode()
-
-
-def send_as_java(topics: Topics, parts: Sequence[str], rows: int) -> None:
-    """Batches of ten that mix all kinds of keys, in the partitions that the Java client chooses."""
-    access = Access(topics.endpoints.service_url)
-    by_part: dict[str, list[tuple[int, bytes | None, bool]]] = {part: [] for part in parts}
-    for row in range(rows):
-        key, is_bytes = KEYS[row % len(KEYS)]
-        index = row if key is None else java_string_hash(wire_key(key, is_bytes))
-        by_part[parts[index % len(parts)]].append((row, key, is_bytes))
-    for part, messages in by_part.items():
-        producer = Producer(access, part, None, pending_max=100, send_timeout_s=10)
-        assert producer.name is not None
-        for at in range(0, len(messages), 10):
-            ten = messages[at : at + 10]
-            payload = b"".join(_single(*message) for message in ten)
-            head = pb.MessageMetadata(
-                producer_name=producer.name, sequence_id=at, publish_time=1, num_messages_in_batch=len(ten)
-            )
-            producer.send(at, send_frame(1, head, payload, pb.NONE))
-        producer.flush()
-        producer.close()
-
-
-def _single(row: int, key: bytes | None, is_bytes: bool) -> bytes:
-    value = b"%d" % row
-    single = pb.SingleMessageMetadata(payload_size=len(value), event_time=row + 1)
-    if key is not None:
-        single.partition_key = wire_key(key, is_bytes)
-        if is_bytes:
-            single.partition_key_b64_encoded = True
-    if row % 3 == 0:
-        single.ordering_key = BINARY if row % 2 else b""
-    single.properties.add(key="row", value=str(row))
-    head = single.SerializeToString()
-    return len(head).to_bytes(4, "big") + head + value
 
 
 def table_of(rows: list[dict[str, Any]]) -> pa.RecordBatch:
@@ -131,7 +76,7 @@ def test_what_was_read_is_written_back_the_same(topics: Topics, admin: Admin, to
     copy, rows = f"{topic}-copy", 2400
     for name in (topic, copy):
         admin.create_partitions(name, 3)
-    send_as_java(topics, [f"{topic}-partition-{index}" for index in range(3)], rows)
+    send_as_java(topics.endpoints.service_url, [f"{topic}-partition-{index}" for index in range(3)], rows)
     source = topics.read(topic, "__keyBase64", "__orderingKey")
     assert len(source) == rows
     for row in source:

@@ -19,7 +19,7 @@ from geminga.pipeline.writing.task_writer import Task, TaskWriter
 from tests.e2e.admin_http import Admin
 from tests.pipeline.conftest import Topics
 
-ROWS, ROW_BYTES, ARROW_ROWS = 160, MIB, 2
+ROWS, ROW_BYTES, ARROW_ROWS = 96, MIB, 2
 LIMIT = 16 * MIB
 PEAK_BYTES_MAX = 2 * LIMIT
 """By which the process may grow: the limit, the batch in hand, and what the C library keeps."""
@@ -56,7 +56,7 @@ def written_peak(service_url: str, topic: str) -> int:
 def test_large_values_stay_within_the_memory_limit(
     topics: Topics, admin: Admin, topic: str, partitions: int
 ) -> None:
-    """160 MiB: in one lane, whose batches are not full for a long time, and in forty."""
+    """96 MiB: in one lane, whose batches are not full for a long time, and in forty."""
     if partitions > 1:
         admin.create_partitions(topic, partitions)
     code = f"from {__name__} import *; print(written_peak({topics.endpoints.service_url!r}, {topic!r}))"
