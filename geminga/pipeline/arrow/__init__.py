@@ -6,5 +6,5 @@ topic has and makes the batches of one range; Spark's data source calls the same
 same columns.
 
 Must not be broken: nothing here imports pyspark; batches are made when they are asked for, so memory does not
-grow with the topic; a reader that is closed leaves no connection and no subscription behind.
+grow with the topic; a reader that is closed or at its end leaves no subscription behind.
 """
