@@ -155,7 +155,7 @@ class Session:
 
     def _ack(self, ack: Ack) -> None:
         attached = self.consumers.get(ack.consumer_id)
-        if attached is None:
+        if attached is None or attached.consumer.closed:
             if self.state is State.NEW:
                 raise ProtocolError("ACK while the connection is new")
             if ack.request_id is not None:

@@ -12,7 +12,7 @@ import pytest
 from google.protobuf.message import Message
 
 from geminga.wire import pulsar_pb2 as pb
-from tests.e2e.admin_http import Admin
+from tests.e2e.admin_http import Admin, topic_path
 from tests.e2e.binary_session import (
     BinarySession,
     ConnectionEnded,
@@ -404,6 +404,24 @@ def test_acknowledging_unknown_positions_is_harmless(
         pb.CommandAckResponse,
     )
     assert answer.request_id == 11
+
+
+@pytest.mark.parametrize("kind", [pb.CommandAck.Individual, pb.CommandAck.Cumulative])
+def test_an_acknowledgement_of_a_consumer_that_an_unload_has_closed_is_refused(
+    open_session: Open, admin: Admin, topic: str, kind: pb.CommandAck.AckType
+) -> None:
+    """Answering with success would lose it: the client believes that it counts."""
+    producer, consumer = open_session(), open_session()
+    producer.create_producer(topic)
+    consumer.subscribe(topic, kind=pb.CommandSubscribe.Failover)
+    message_id = producer.publish(b"x").message_id
+    assert admin.put(f"/admin/v2/{topic_path(topic)}/unload").status == 204
+    consumer.expect(pb.CommandCloseConsumer)
+    consumer.send(pb.CommandAck(consumer_id=1, ack_type=kind, message_id=[message_id], request_id=12))
+    answer = consumer.expect(pb.CommandAckResponse)
+    assert answer.request_id == 12
+    assert "onsumer" in answer.message
+    assert admin.backlog(topic, "s") == 1
 
 
 def test_partly_acknowledged_batches_say_what_is_left(open_session: Open, topic: str) -> None:
