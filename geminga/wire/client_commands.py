@@ -130,8 +130,12 @@ def subscribe(
     durable: bool = True,
     start: tuple[int, int] | None = None,
     properties: Mapping[str, str] | None = None,
+    priority_level: int = 0,
+    create_topic: bool = True,
 ) -> bytes:
-    """`start` (ledger id, entry id), with `durable` False: a reader's place."""
+    """`start` (ledger id, entry id), with `durable` False: a reader's place. Consumers of the lowest
+    `priority_level` come first.
+    """
     command = pb.CommandSubscribe(
         request_id=request_id,
         consumer_id=consumer_id,
@@ -143,6 +147,8 @@ def subscribe(
         durable=durable,
         start_message_id=None if start is None else _message_id(start),
         subscription_properties=[pb.KeyValue(key=k, value=v) for k, v in (properties or {}).items()],
+        priority_level=priority_level,
+        force_topic_creation=create_topic,
     )
     return frame(pb.BaseCommand(type=_TYPE.SUBSCRIBE, subscribe=command))
 

@@ -167,16 +167,16 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "stream-acknowledged-unknown",
         STREAMING,
-        "        return mark_delete\n",
-        "        return None\n",
+        "                found[topic] = mark_delete\n",
+        "                pass\n",
         READ,
         "that what the subscription has acknowledged counts as read when its ledger was trimmed",
     ),
     Mutant(
         "stream-acknowledged-at-the-begin-of-a-ledger",
         STREAMING,
-        "            mark_delete[1] >= 0 and mark_delete > (start.ledger_id, start.entry_id - 1)",
-        "            mark_delete > (start.ledger_id, start.entry_id - 1)",
+        "                mark_delete[1] < 0 or mark_delete <= (start.ledger_id, start.entry_id - 1)",
+        "                mark_delete <= (start.ledger_id, start.entry_id - 1)",
         READ,
         "the same where trimming has moved the mark-delete position before a new ledger's first entry",
     ),
@@ -191,10 +191,21 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "acknowledger-without-its-consumer",
         "geminga/pipeline/topics/acknowledging.py",
-        "if error.code != ServerError.METADATA:",
+        "if not isinstance(answer, Refused) or answer.code not in LOST_CONSUMER:",
         "if True:",
         (TESTS + "test_a_stream_goes_on_after_its_topic_was_unloaded",),
         "that a stream with a subscription survives the unloading of its topic",
+    ),
+    Mutant(
+        "acknowledger-before-the-application",
+        "geminga/pipeline/topics/acknowledging.py",
+        "            priority_level=_PRIORITY_LEVEL,\n",
+        "",
+        (
+            "tests/pipeline/topics/test_subscriptions.py::"
+            "test_an_applications_failover_consumers_get_everything_beside_a_stream",
+        ),
+        "that the consumer of a stream never takes the place of an application's Failover consumer",
     ),
     Mutant(
         "bucket-ranges-by-ledger",

@@ -21,7 +21,6 @@ from geminga.wire.parse import parse_command
 PIPELINED_MAX = 256
 """Requests on their way on one connection."""
 _BUFFER_BYTES = MIB // 4
-_LOOK_SECONDS = 0.001
 _CLOCK = RealClock()
 
 Build = Callable[[int], bytes]
@@ -58,9 +57,20 @@ class SharedConnection:
         largest = max(MESSAGE_BYTES_MAX, connection.message_bytes_max) + FRAME_PADDING_BYTES
         self._buffer = FrameBuffer(_BUFFER_BYTES, frame_bytes_max=largest)
         self._waited: dict[int, Answer | None] = {}
+        self._free_consumers: list[int] = []
 
     def new_consumer_id(self) -> int:
-        return self._connection.new_consumer_id()
+        return self._free_consumers.pop() if self._free_consumers else self._connection.new_consumer_id()
+
+    def was_closed(self, consumer_id: int) -> bool:
+        """Whether the broker has closed the consumer. If so, another one has its id from now on: brokers
+        bound the ids of a connection, and forget an id only when it is used again.
+        """
+        if consumer_id not in self.closed_consumers:
+            return False
+        self.closed_consumers.discard(consumer_id)
+        self._free_consumers.append(consumer_id)
+        return True
 
     def tell(self, data: bytes) -> None:
         """Commands without an answer, or whose answer is of no interest. Raises `BrokerUnreachable`."""
@@ -88,10 +98,6 @@ class SharedConnection:
         """Until each has received one, or was closed, or the time is over. Raises `BrokerUnreachable`."""
         wanted = set(consumers)
         self._until(lambda: wanted <= self.facts.keys() | self.closed_consumers, timeout_s)
-
-    def catch_up(self) -> None:
-        """See what has come without a question. Raises `BrokerUnreachable`."""
-        self._receive(_LOOK_SECONDS)
 
     def close(self) -> None:
         self._connection.close()

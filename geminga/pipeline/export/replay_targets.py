@@ -10,11 +10,12 @@ from fastcrc.crc32 import iscsi as crc_32c
 from geminga.names import NamespaceName, TopicName
 from geminga.pipeline.client.admin_http import create_partitions
 from geminga.pipeline.client.connection import Connection
+from geminga.pipeline.client.owning_brokers import OwningBrokers
 from geminga.pipeline.client.producing import Producer
 from geminga.pipeline.client.topics import TopicMissing, full_name, last_of, partitions_of
 from geminga.pipeline.errors import Access, PipelineError, Refused
 from geminga.pipeline.export.manifest import ExportedTopic, Manifest
-from geminga.pipeline.topics.acknowledging import Acknowledger
+from geminga.pipeline.topics.acknowledging import Subscriptions
 from geminga.pipeline.values.schemas import TopicSchema
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.encoder import frame
@@ -156,12 +157,12 @@ def _producer(access: Access, part: str, name: str | None) -> Producer:
 def _make_ready(wanted: Wanted, target: Target) -> None:
     for part in target.parts:
         _producer(wanted.access, part, None).close()  # makes the topic, and shows that it may be written to
+    brokers = OwningBrokers(wanted.access)
+    try:
         for subscription in wanted.subscriptions:
-            acknowledger = Acknowledger(wanted.access, part, subscription)
-            try:
-                acknowledger.open()
-            finally:
-                acknowledger.close()
+            Subscriptions(brokers, dict.fromkeys(target.parts, subscription).__getitem__).open(target.parts)
+    finally:
+        brokers.close()
 
 
 def _put_schemas(wanted: Wanted, target: Target, exported: ExportedTopic) -> dict[bytes, bytes]:

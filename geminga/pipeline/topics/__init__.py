@@ -5,7 +5,7 @@ cuts ranges by ledgers; a task calls `read_range` (`rows.py`), which reads entri
 `reading.py`) into Arrow batches.
 
 Stream: `StreamPlan` (`streaming.py`) keeps offsets, `triggers/` says how far limits reach (`admission.py`
-where that has to be exact), `Acknowledger` moves a durable subscription behind. The package `writing` writes.
+where that has to be exact), `Subscriptions` moves durable subscriptions behind. The package `writing` writes.
 Read `options.py` for the names, then `rows.py`.
 
 The driver plans and workers read, so what travels is a range and options. Options have the names of the JVM

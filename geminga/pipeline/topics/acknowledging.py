@@ -1,105 +1,166 @@
-"""A durable subscription that follows what a stream has finished, so that its backlog shrinks."""
+"""Durable subscriptions that follow what a stream has finished, so that their backlog shrinks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
 
 from geminga.errors import ServerError
-from geminga.pipeline.client.connection import Connection
-from geminga.pipeline.client.lookup import owner_of
-from geminga.pipeline.client.topics import missing
+from geminga.pipeline.client.owning_brokers import (
+    LOST_CONSUMER,
+    Consumer,
+    OwningBrokers,
+    Subscribing,
+    last_message_id,
+    of_consumer,
+    persistently,
+)
+from geminga.pipeline.client.shared_connection import Answer
+from geminga.pipeline.client.topics import TopicMissing
 from geminga.pipeline.columns.places import Place, of_message_id
-from geminga.pipeline.errors import Access, BrokerUnreachable, PipelineError, Refused
+from geminga.pipeline.errors import BrokerUnreachable, PipelineError, Refused
 from geminga.wire import client_commands
 from geminga.wire import pulsar_pb2 as pb
 
-_CONSUMER_ID = 1
-_GONE = (ServerError.TOPIC_NOT_FOUND, ServerError.METADATA)
+_PRIORITY_LEVEL = 2**31 - 1
+"""The last level: brokers make one of the first level the active consumer of a Failover subscription. With
+the usual level 0 ours was it for half of the partitions, took nothing, and the application's consumers of the
+subscription got nothing either.
+"""
+_AGAIN_MAX = 1
+"""How often an acknowledgement is sent once more that a broker refused although it has the consumer."""
 
 
-class Acknowledger:
-    """One topic's consumer on the subscription. It takes no messages; another consumer of it may."""
+class Subscriptions:
+    """One subscription for each topic (a single partition), with a consumer that takes no messages; other
+    Failover consumers of it do. Connections are those of `brokers`.
+    """
 
-    def __init__(self, access: Access, topic: str, subscription: str) -> None:
-        """Connects when first needed. A new subscription begins with the topic: `acknowledge` says from where
-        on it counts.
+    def __init__(self, brokers: OwningBrokers, subscription_of: Callable[[str], str]) -> None:
+        """`subscription_of` names the subscription of a topic."""
+        self._brokers = brokers
+        self._subscription_of = subscription_of
+        self._consumers: dict[str, Consumer] = {}
+        self._done: dict[str, Place] = {}
+
+    def open(self, topics: Iterable[str]) -> None:
+        """Makes subscriptions that are new; they begin with the topic: `acknowledge` says from where on they
+        count. Raises `TopicMissing`, `PipelineError`.
+
+        A subscription that the other calls have to make begins with the end. It was there before, so it went
+        with its topic, or on its own; one at the begin would look like one that has acknowledged all that was
+        there before, and nobody would be told that messages are lost.
         """
-        self._access = access
-        self._topic = topic
-        self._subscription = subscription
-        self._connection: Connection | None = None
-        self._done: Place | None = None
+        for answer in self._ask_each(dict.fromkeys(topics, last_message_id), earliest=True).values():
+            if isinstance(answer, PipelineError):
+                raise answer
 
-    def open(self) -> Connection:
-        """Raises `PipelineError`; creates the subscription if it is new."""
-        if self._connection is not None:
-            return self._connection
-        connection = owner_of(self._access, self._topic)
-        try:
-            connection.request(
-                lambda number: client_commands.subscribe(
-                    number,
-                    _CONSUMER_ID,
-                    self._topic,
-                    self._subscription,
-                    sub_type=pb.CommandSubscribe.Failover,
-                    earliest=True,
-                )
-            )
-        except Refused as error:
-            connection.close()
-            if error.code in _GONE:
-                raise missing(self._topic) from None
-            raise PipelineError(
-                f"{self._topic}: cannot use subscription {self._subscription!r} (predefinedSubscription): "
-                f"{error}; consumers of another type may be connected to it"
-            ) from None
-        except BaseException:
-            connection.close()
-            raise
-        self._connection = connection
-        return connection
-
-    def mark_delete(self) -> tuple[int, int] | None:
-        """Up to where everything is acknowledged; None if the broker does not tell."""
-        answer = self._ask(lambda number: client_commands.last_message_id(number, _CONSUMER_ID))
-        if not answer.HasField("consumer_mark_delete_position"):
-            return None
-        return of_message_id(answer.consumer_mark_delete_position).entry
-
-    def acknowledge(self, end: Place) -> None:
-        """Everything in entries before the one that `end` is in. Durable as far as the broker persists it.
-
-        Of an entry that was read in part nothing is acknowledged yet. While the broker is away nothing
-        happens: the next call makes up for it.
+    def mark_deletes(self, topics: Iterable[str]) -> dict[str, tuple[int, int] | None]:
+        """Up to where everything is acknowledged; None if the broker does not tell. Raises `TopicMissing`,
+        `PipelineError`.
         """
-        if end.entry_id <= 0 or (self._done is not None and end <= self._done):
-            return
-        position = (end.ledger_id, end.entry_id - 1)
-        try:
-            self._ask(
-                lambda number: client_commands.ack(
-                    _CONSUMER_ID, [position], cumulative=True, request_id=number
-                )
+        found: dict[str, tuple[int, int] | None] = {}
+        for topic, answer in self._ask_each(dict.fromkeys(topics, last_message_id)).items():
+            if isinstance(answer, PipelineError):
+                raise answer
+            found[topic] = None
+            if answer.HasField("consumer_mark_delete_position"):
+                found[topic] = of_message_id(answer.consumer_mark_delete_position).entry
+        return found
+
+    def acknowledge(self, ends: Mapping[str, Place]) -> None:
+        """Everything in entries before the one that the end is in. Durable as far as the broker persists it.
+
+        Of an entry that was read in part nothing is acknowledged yet. Where a broker is away, or a topic is
+        gone, nothing happens: the next call makes up for it. Raises `PipelineError`.
+        """
+        waiting = {
+            topic: end for topic, end in ends.items() if end.entry_id > 0 and self._done.get(topic) != end
+        }
+
+        def build(topic: str) -> Callable[[int, int], bytes]:
+            position = (waiting[topic].ledger_id, waiting[topic].entry_id - 1)
+            return lambda number, consumer_id: client_commands.ack(
+                consumer_id, [position], cumulative=True, request_id=number
             )
-        except BrokerUnreachable:
-            return
-        self._done = end
 
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        answers = self._ask_each({topic: build(topic) for topic in waiting})
+        for topic, answer in answers.items():
+            if isinstance(answer, BrokerUnreachable | TopicMissing):
+                continue
+            if isinstance(answer, PipelineError):
+                raise answer
+            self._done[topic] = waiting[topic]
 
-    def _ask(self, build: Callable[[int], bytes]) -> Any:
-        try:
-            return self.open().request(build)
-        except BrokerUnreachable:
-            pass
-        except Refused as error:
-            # A broker that has unloaded the topic closed our consumer and left the connection open.
-            if error.code != ServerError.METADATA:
-                raise
-        self.close()
-        return self.open().request(build)
+    # -- consumers ------------------------------------------------------------------------------------------
+
+    def _ask_each(
+        self, builds: Mapping[str, Callable[[int, int], bytes]], *, earliest: bool = False
+    ) -> dict[str, Answer]:
+        """The answers, of consumers that are made anew if a broker has closed them.
+
+        A broker that unloads a topic closes its consumers and leaves the connection open; what is asked
+        meanwhile is refused as of an unknown consumer.
+        """
+        refusals: dict[str, int] = dict.fromkeys(builds, 0)
+
+        def attempt(waiting: list[str]) -> dict[str, Answer]:
+            found = self._subscribe([topic for topic in waiting if not self._has_consumer(topic)], earliest)
+            asked = {
+                topic: (
+                    self._consumers[topic].connection,
+                    of_consumer(builds[topic], self._consumers[topic].consumer_id),
+                )
+                for topic in waiting
+                if topic not in found
+            }
+            for topic, answer in self._brokers.ask(asked).items():
+                found[topic] = answer
+                if not isinstance(answer, Refused) or answer.code not in LOST_CONSUMER:
+                    continue
+                was_closed = not self._brokers.has(self._consumers.pop(topic))
+                refusals[topic] += not was_closed
+                if refusals[topic] <= _AGAIN_MAX:
+                    found[topic] = BrokerUnreachable(f"{topic}: the broker closed the consumer")
+            return found
+
+        return persistently(list(builds), attempt)
+
+    def _subscribe(self, topics: list[str], earliest: bool) -> dict[str, Answer]:
+        """Those that could not be made."""
+        made, lost = self._brokers.subscribe(
+            {topic: Subscribing(topic, self._subscribing(topic, earliest)) for topic in topics}
+        )
+        self._consumers |= made
+        return {topic: self._reworded(topic, answer) for topic, answer in lost.items()}
+
+    def _subscribing(self, topic: str, earliest: bool) -> Callable[[int, int], bytes]:
+        return lambda number, consumer_id: client_commands.subscribe(
+            number,
+            consumer_id,
+            topic,
+            self._subscription_of(topic),
+            sub_type=pb.CommandSubscribe.Failover,
+            earliest=earliest,
+            priority_level=_PRIORITY_LEVEL,
+            create_topic=False,
+        )
+
+    def _reworded(self, topic: str, answer: Answer) -> Answer:
+        if not isinstance(answer, Refused) or answer.code in (
+            ServerError.SERVICE_NOT_READY,
+            ServerError.TOO_MANY_REQUESTS,
+        ):
+            return answer
+        return PipelineError(
+            f"{topic}: cannot use subscription {self._subscription_of(topic)!r} (predefinedSubscription): "
+            f"{answer}; consumers of another type may be connected to it"
+        )
+
+    def _has_consumer(self, topic: str) -> bool:
+        consumer = self._consumers.get(topic)
+        if consumer is None:
+            return False
+        if self._brokers.has(consumer):
+            return True
+        del self._consumers[topic]
+        return False

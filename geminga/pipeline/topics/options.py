@@ -147,9 +147,9 @@ class Options:
     admin_access: Access | None = None
     """For the admin API, where it is another."""
 
-    def subscription_of(self, topic: str) -> str | None:
-        """The durable subscription that a stream acknowledges on."""
-        if self.predefined_subscription is not None or self.subscription_prefix is None:
+    def subscription_of(self, topic: str) -> str:
+        """The durable subscription that a stream acknowledges on; only if it `acknowledges`."""
+        if self.predefined_subscription is not None:
             return self.predefined_subscription
         return f"{self.subscription_prefix}-{topic}"
 

@@ -10,7 +10,7 @@ from geminga.pipeline.client.topic_questions import TopicQuestions
 from geminga.pipeline.client.topics import Last, TopicMissing
 from geminga.pipeline.columns.places import EARLIEST, LATEST, Place, parse
 from geminga.pipeline.errors import PipelineError
-from geminga.pipeline.topics.acknowledging import Acknowledger
+from geminga.pipeline.topics.acknowledging import Subscriptions
 from geminga.pipeline.topics.admission import advance
 from geminga.pipeline.topics.offset_options import EARLIEST_TEXT, of_topic
 from geminga.pipeline.topics.options import Options
@@ -56,7 +56,9 @@ class StreamPlan:
             )
         self._ends: dict[str, Place] = {}
         """Up to where the last micro-batch reads."""
-        self._acknowledgers: dict[str, Acknowledger] = {}
+        self._subscriptions = (
+            Subscriptions(self._questions.brokers, options.subscription_of) if options.acknowledges else None
+        )
         self._target: dict[str, Last] | None = None
         """What there was when a run over what is available now began."""
         self._turn = 0
@@ -69,14 +71,11 @@ class StreamPlan:
         topics = partitions(self._options, self._questions)
         check_topics(self._options, topics)
         self._questions.lasts(topics)  # at once, where they are asked for one by one below
-        found = {}
-        for topic in topics:
-            place = self._first_place(topic)
-            found[topic] = str(place)
-            if self._options.acknowledges:
-                self._acknowledger(topic).open()
-                self._acknowledger(topic).acknowledge(place)
-        return found
+        places = {topic: self._first_place(topic) for topic in topics}
+        if self._subscriptions is not None:
+            self._subscriptions.open(topics)
+            self._subscriptions.acknowledge(places)
+        return {topic: str(place) for topic, place in places.items()}
 
     def _first_place(self, topic: str) -> Place:
         """Of topics of which nothing is said the end."""
@@ -212,26 +211,30 @@ class StreamPlan:
 
     def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
         """The splits between two offsets; none for a partition without news."""
-        found: list[Range] = []
-        known, splits = _places(start), int(end.get(SPLITS, 0))
-        for topic, last in _places(end).items():
+        known, lasts, splits = _places(start), _places(end), int(end.get(SPLITS, 0))
+        firsts = {}
+        for topic, last in lasts.items():
             first = known.get(topic, EARLIEST)
             if first > last:
-                first = EARLIEST  # the topic was created anew, and failOnDataLoss is off
-            if first == last:
-                continue
-            guard = self._options.fail_on_data_loss and first > EARLIEST
-            wanted = Range(
+                first = EARLIEST  # the topic was created again, and failOnDataLoss is off
+            if first != last:
+                firsts[topic] = first
+        fails = self._options.fail_on_data_loss
+        guarded = {topic: first for topic, first in firsts.items() if fails and first > EARLIEST}
+        acknowledged = self._acknowledged(guarded)
+        found = [
+            Range(
                 topic,
                 first,
-                last,
-                check_previous=guard,
-                ends_with_message=self._options.fail_on_data_loss,
-                loss_allowed=not self._options.fail_on_data_loss,
+                lasts[topic],
+                check_previous=topic in guarded,
+                ends_with_message=fails,
+                loss_allowed=not fails,
                 published_from_ms=Published.of(self._options, topic).from_ms,
-                acknowledged=self._acknowledged(topic, first) if guard else None,
+                acknowledged=acknowledged.get(topic),
             )
-            found.append(wanted)
+            for topic, first in firsts.items()
+        ]
         # Of ledgers that are closed the length stays, and their bytes are left aside: a micro-batch that runs
         # again is cut as it was.
         ledgers = self._ledgers.between({wanted.topic: (wanted.start, wanted.end) for wanted in found})
@@ -249,27 +252,22 @@ class StreamPlan:
 
     def acknowledge(self, end: Offsets) -> None:
         """On the subscription, if one is used."""
-        if self._options.acknowledges:
-            for topic, place in _places(end).items():
-                self._acknowledger(topic).acknowledge(place)
+        if self._subscriptions is not None:
+            self._subscriptions.acknowledge(_places(end))
 
-    def _acknowledged(self, topic: str, start: Place) -> tuple[int, int] | None:
-        if not self._options.acknowledges:
-            return None
-        mark_delete = self._acknowledger(topic).mark_delete()
-        if mark_delete is None or (
-            mark_delete[1] >= 0 and mark_delete > (start.ledger_id, start.entry_id - 1)
-        ):
-            return None  # somebody else has moved it past what was read
-        return mark_delete
-
-    def _acknowledger(self, topic: str) -> Acknowledger:
-        found = self._acknowledgers.get(topic)
-        if found is None:
-            subscription = self._options.subscription_of(topic)
-            assert subscription is not None
-            found = Acknowledger(self._options.access, topic, subscription)
-            self._acknowledgers[topic] = found
+    def _acknowledged(self, starts: Mapping[str, Place]) -> dict[str, tuple[int, int]]:
+        """Up to where the subscriptions are acknowledged, but for those that another consumer has moved past
+        what was read.
+        """
+        if self._subscriptions is None:
+            return {}
+        found = {}
+        for topic, mark_delete in self._subscriptions.mark_deletes(starts).items():
+            start = starts[topic]
+            if mark_delete is not None and (
+                mark_delete[1] < 0 or mark_delete <= (start.ledger_id, start.entry_id - 1)
+            ):
+                found[topic] = mark_delete
         return found
 
     # -- what there is --------------------------------------------------------------------------------------
@@ -308,6 +306,3 @@ class StreamPlan:
 
     def close(self) -> None:
         self._questions.close()
-        for acknowledger in self._acknowledgers.values():
-            acknowledger.close()
-        self._acknowledgers.clear()

@@ -171,7 +171,7 @@ def test_questions_survive_a_lost_connection_and_an_unloaded_topic(
     topics.write(topic, {"value": [b"a"]})
     with TopicQuestions(Access(topics.endpoints.service_url)) as questions:
         first = questions.lasts([topic])[topic]
-        for connection in questions._connections.values():
+        for connection in questions.brokers._connections.values():
             connection._connection.socket.shutdown(socket.SHUT_RDWR)
         assert questions.lasts([topic]) == {topic: first}
         unload(admin, topic)

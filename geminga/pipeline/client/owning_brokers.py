@@ -1,0 +1,213 @@
+"""Connections to the brokers that own topics, one to each, and requests about many topics over them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from geminga.errors import ServerError
+from geminga.pipeline.client.connection import Connection
+from geminga.pipeline.client.lookup import REDIRECTS_MAX, refused_lookup, target_of
+from geminga.pipeline.client.shared_connection import Answer, Build, SharedConnection, ask_all
+from geminga.pipeline.client.topics import missing
+from geminga.pipeline.errors import Access, BrokerUnreachable, PipelineError, Refused
+from geminga.wire import client_commands
+
+_PAUSES_SECONDS = (0.0, 0.2, 1.0, 3.0)
+"""Before each further attempt at a topic that moves, or whose broker is away."""
+_GONE = (ServerError.TOPIC_NOT_FOUND, ServerError.METADATA)
+LOST_CONSUMER = (ServerError.METADATA, ServerError.CONSUMER_NOT_FOUND)
+"""How brokers refuse a request of a consumer that they have closed."""
+_MOVING = (ServerError.SERVICE_NOT_READY, ServerError.TOO_MANY_REQUESTS)
+
+Key = TypeVar("Key")
+
+
+class Consumer(NamedTuple):
+    """One consumer among those of a connection."""
+
+    connection: SharedConnection
+    consumer_id: int
+
+
+class Subscribing(NamedTuple):
+    """A consumer that is wanted on a topic (a single partition)."""
+
+    topic: str
+    build: Callable[[int, int], bytes]
+    """Makes SUBSCRIBE of a request id and a consumer id."""
+
+
+class OwningBrokers:
+    """Keeps one connection for each broker and knows which broker serves a topic. Not for several threads.
+    Close it.
+    """
+
+    def __init__(self, access: Access) -> None:
+        """Connects when first needed."""
+        self.access = access
+        self._connections: dict[str, SharedConnection] = {}
+        self._owners: dict[str, str] = {}
+        self._service_url: str | None = None
+        """Of the broker that answered first."""
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        self._owners.clear()
+
+    # -- requests -------------------------------------------------------------------------------------------
+
+    def ask(self, asked: Mapping[Key, tuple[SharedConnection, Build]]) -> dict[Key, Answer]:
+        """The answers, refusals and lost connections among them."""
+        by_connection: dict[SharedConnection, list[Build]] = {}
+        keys: dict[SharedConnection, list[Key]] = {}
+        for key, (connection, build) in asked.items():
+            by_connection.setdefault(connection, []).append(build)
+            keys.setdefault(connection, []).append(key)
+        found: dict[Key, Answer] = {}
+        for connection, answers in ask_all(by_connection).items():
+            found |= dict(zip(keys[connection], answers, strict=True))
+            if any(isinstance(answer, BrokerUnreachable) for answer in answers):
+                self.drop(connection)
+        return found
+
+    def ask_any(self, builds: Sequence[Build]) -> list[Answer]:
+        """What every broker can answer."""
+
+        def attempt(waiting: list[int]) -> dict[int, Answer]:
+            try:
+                connection = self._connected(None)
+            except BrokerUnreachable as error:
+                if self._service_url is None:
+                    raise  # it never answered: service.url may be wrong
+                return dict.fromkeys(waiting, error)
+            return self.ask({index: (connection, builds[index]) for index in waiting})
+
+        answers = persistently(list(range(len(builds))), attempt)
+        return [answers[index] for index in range(len(builds))]
+
+    # -- consumers ------------------------------------------------------------------------------------------
+
+    def subscribe(self, wanted: Mapping[Key, Subscribing]) -> tuple[dict[Key, Consumer], dict[Key, Answer]]:
+        """Consumers, and why others could not be made."""
+        owners = self._owners_of({each.topic for each in wanted.values()})
+        lost: dict[Key, Answer] = {}
+        consumers: dict[Key, Consumer] = {}
+        builds: dict[Key, Build] = {}
+        for key, each in wanted.items():
+            owner = owners[each.topic]
+            if isinstance(owner, PipelineError):
+                lost[key] = owner
+                continue
+            consumers[key] = Consumer(owner, owner.new_consumer_id())
+            builds[key] = of_consumer(each.build, consumers[key].consumer_id)
+        answers = self.ask({key: (consumers[key].connection, build) for key, build in builds.items()})
+        for key, answer in answers.items():
+            if isinstance(answer, PipelineError):
+                topic = wanted[key].topic
+                del consumers[key]
+                self._owners.pop(topic, None)
+                gone = isinstance(answer, Refused) and answer.code in _GONE
+                lost[key] = missing(topic) if gone else answer
+        return consumers, lost
+
+    def has(self, consumer: Consumer) -> bool:
+        """Whether its connection is there, and the broker has not closed it. Not to be asked again of one
+        that is gone.
+        """
+        connection = consumer.connection
+        return self._connections.get(connection.url) is connection and not connection.was_closed(
+            consumer.consumer_id
+        )
+
+    # -- connections ----------------------------------------------------------------------------------------
+
+    def _owners_of(self, topics: set[str]) -> dict[str, SharedConnection | PipelineError]:
+        """By LOOKUP, which is sent again to the broker that another refers to."""
+        found: dict[str, SharedConnection | PipelineError] = {}
+        for topic in topics:
+            if (connection := self._connections.get(self._owners.get(topic, ""))) is not None:
+                found[topic] = connection
+        waiting: dict[str, tuple[str | None, bool]] = dict.fromkeys(topics - found.keys(), (None, False))
+        for _ in range(REDIRECTS_MAX):
+            if not waiting:
+                return found
+            asked: dict[str, tuple[SharedConnection, Build]] = {}
+            for topic, (url, authoritative) in waiting.items():
+                try:
+                    asked[topic] = (self._connected(url), _looking_up(topic, authoritative))
+                except BrokerUnreachable as error:
+                    found[topic] = error
+            waiting = {}
+            for topic, answer in self.ask(asked).items():
+                if isinstance(answer, Refused):
+                    found[topic] = refused_lookup(topic, answer)
+                    continue
+                if isinstance(answer, PipelineError):
+                    found[topic] = answer
+                    continue
+                connection = asked[topic][0]
+                url, serves = target_of(answer, connection.url)
+                if not serves:
+                    waiting[topic] = (url, answer.authoritative)
+                    continue
+                try:
+                    found[topic] = self._connected(url)
+                    self._owners[topic] = url
+                except BrokerUnreachable as error:
+                    found[topic] = error
+        for topic in waiting:
+            found[topic] = PipelineError(
+                f"{topic}: brokers refer to each other {REDIRECTS_MAX} times; none of them serves it"
+            )
+        return found
+
+    def _connected(self, url: str | None) -> SharedConnection:
+        """Raises `BrokerUnreachable`."""
+        kept = self._connections.get(url or self._service_url or "")
+        if kept is not None:
+            return kept
+        made = SharedConnection(Connection.open(self.access, url))
+        if url is None:
+            self._service_url = made.url
+        self._connections[url or made.url] = made
+        return made
+
+    def drop(self, connection: SharedConnection) -> None:
+        """Close it; what was on its way over it is lost."""
+        connection.close()
+        self._connections = {url: kept for url, kept in self._connections.items() if kept is not connection}
+
+
+def persistently(keys: Sequence[Key], attempt: Callable[[list[Key]], dict[Key, Answer]]) -> dict[Key, Answer]:
+    """Again, after a while, what met a broker that is away or a topic that moves."""
+    found: dict[Key, Answer] = {}
+    for pause in (*_PAUSES_SECONDS, None):
+        waiting = [key for key in keys if key not in found or _passes(found[key])]
+        if not waiting or (found and pause is None):
+            break
+        if found:
+            threading.Event().wait(pause)
+        found |= attempt(waiting)
+    return found
+
+
+def of_consumer(build: Callable[[int, int], bytes], consumer_id: int) -> Build:
+    return lambda number: build(number, consumer_id)
+
+
+def last_message_id(number: int, consumer_id: int) -> bytes:
+    """The command; its answer has the mark-delete position too."""
+    return client_commands.last_message_id(number, consumer_id)
+
+
+def _looking_up(topic: str, authoritative: bool) -> Build:
+    return lambda number: client_commands.lookup(number, topic, authoritative=authoritative)
+
+
+def _passes(answer: Answer) -> bool:
+    """Whether another attempt may help."""
+    return isinstance(answer, BrokerUnreachable) or (isinstance(answer, Refused) and answer.code in _MOVING)
