@@ -5,7 +5,8 @@ and takes frames from a `FrameBuffer`, which checks each MESSAGE's CRC-32C and l
 were received. A writer uses `Producer` (`producing.py`): many entries under way, each confirmed by its
 receipt. `topics.py` and `admin_http.py` ask what topics, partitions and ledgers there are and where they end;
 `TopicQuestions` (`topic_questions.py`) asks that of thousands of partitions over one `SharedConnection` for
-each broker, which `OwningBrokers` (`owning_brokers.py`) keeps. `KEPT` (`kept_connections.py`) has a reader's connections for the next range.
+each broker, which `OwningBrokers` (`owning_brokers.py`) keeps. `KEPT` (`kept_connections.py`) has a reader's
+connections for the next range.
 Read `connection.py` first.
 
 A second client beside `cli/client`, because that one needs trio and one task for each receiver, while a

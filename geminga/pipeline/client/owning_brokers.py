@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 from geminga.errors import ServerError
 from geminga.pipeline.client.connection import Connection
 from geminga.pipeline.client.lookup import REDIRECTS_MAX, refused_lookup, target_of
-from geminga.pipeline.client.shared_connection import Answer, Build, SharedConnection, ask_all
+from geminga.pipeline.client.shared_connection import Answer, Build, OfConsumer, SharedConnection, ask_all
 from geminga.pipeline.client.topics import missing
 from geminga.pipeline.errors import Access, BrokerUnreachable, PipelineError, Refused
 from geminga.wire import client_commands
@@ -103,7 +103,7 @@ class OwningBrokers:
                 lost[key] = owner
                 continue
             consumers[key] = Consumer(owner, owner.new_consumer_id())
-            builds[key] = of_consumer(each.build, consumers[key].consumer_id)
+            builds[key] = OfConsumer(each.build, consumers[key].consumer_id)
         answers = self.ask({key: (consumers[key].connection, build) for key, build in builds.items()})
         for key, answer in answers.items():
             if isinstance(answer, PipelineError):
@@ -193,10 +193,6 @@ def persistently(keys: Sequence[Key], attempt: Callable[[list[Key]], dict[Key, A
             threading.Event().wait(pause)
         found |= attempt(waiting)
     return found
-
-
-def of_consumer(build: Callable[[int, int], bytes], consumer_id: int) -> Build:
-    return lambda number: build(number, consumer_id)
 
 
 def last_message_id(number: int, consumer_id: int) -> bytes:

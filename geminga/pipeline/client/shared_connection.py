@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from geminga.clock import RealClock
-from geminga.errors import ProtocolError
+from geminga.errors import ProtocolError, ServerError
 from geminga.limits import FRAME_PADDING_BYTES, MESSAGE_BYTES_MAX, MIB
 from geminga.pipeline.client.connection import REQUEST_SECONDS, Connection, raise_refusal
 from geminga.pipeline.client.frames import CorruptEntry, FrameBuffer
@@ -25,6 +26,20 @@ _CLOCK = RealClock()
 
 Build = Callable[[int], bytes]
 """Makes the command of a request id."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfConsumer:
+    """A `Build` of a request that a consumer makes."""
+
+    build: Callable[[int, int], bytes]
+    """Makes the command of a request id and the consumer's id."""
+    consumer_id: int
+
+    def __call__(self, request_id: int) -> bytes:
+        return self.build(request_id, self.consumer_id)
+
+
 Answer = Any | PipelineError
 
 
@@ -57,6 +72,8 @@ class SharedConnection:
         largest = max(MESSAGE_BYTES_MAX, connection.message_bytes_max) + FRAME_PADDING_BYTES
         self._buffer = FrameBuffer(_BUFFER_BYTES, frame_bytes_max=largest)
         self._waited: dict[int, Answer | None] = {}
+        self._consumers: dict[int, int] = {}
+        """Of each request that a consumer made, and that is not answered, the consumer."""
         self._free_consumers: list[int] = []
 
     def new_consumer_id(self) -> int:
@@ -80,6 +97,9 @@ class SharedConnection:
         """The ids of the requests. Raises `BrokerUnreachable`."""
         ids = [self._connection.new_id() for _ in builds]
         self._waited.update(dict.fromkeys(ids))
+        for request_id, build in zip(ids, builds, strict=True):
+            if isinstance(build, OfConsumer):
+                self._consumers[request_id] = build.consumer_id
         self._connection.write(
             b"".join(build(request_id) for build, request_id in zip(builds, ids, strict=True))
         )
@@ -156,8 +176,20 @@ class SharedConnection:
                 self._connection.write(encoder.pong())
             elif isinstance(command, pb.CommandCloseConsumer):
                 self.closed_consumers.add(command.consumer_id)
+                self._refuse(command.consumer_id)
             elif (request_id := request_id_of(command)) in self._waited:
                 self._waited[request_id] = _answer(command)
+                self._consumers.pop(request_id, None)
+
+    def _refuse(self, consumer_id: int) -> None:
+        """What a consumer has asked when the broker closes it: Pulsar never answers an ACK of a consumer that
+        it does not have.
+        """
+        for request_id in [asked for asked, consumer in self._consumers.items() if consumer == consumer_id]:
+            del self._consumers[request_id]
+            self._waited[request_id] = Refused(
+                ServerError.CONSUMER_NOT_FOUND, f"consumer {consumer_id} was closed by the broker"
+            )
 
 
 def _answer(command: Any) -> Answer:

@@ -16,10 +16,9 @@ from geminga.pipeline.client.owning_brokers import (
     OwningBrokers,
     Subscribing,
     last_message_id,
-    of_consumer,
     persistently,
 )
-from geminga.pipeline.client.shared_connection import PIPELINED_MAX, Answer, Build, EntryFacts
+from geminga.pipeline.client.shared_connection import PIPELINED_MAX, Answer, Build, EntryFacts, OfConsumer
 from geminga.pipeline.client.topics import Last, TopicMissing, full_name, missing
 from geminga.pipeline.columns.places import LATEST, Place, of_message_id
 from geminga.pipeline.errors import Access, BrokerUnreachable, PipelineError, Refused
@@ -193,7 +192,7 @@ class TopicQuestions:
     def _ask_consumers(self, consumers: list[Consumer], build: Callable[[int, int], bytes]) -> list[Answer]:
         answers = self.brokers.ask(
             {
-                index: (consumer.connection, of_consumer(build, consumer.consumer_id))
+                index: (consumer.connection, OfConsumer(build, consumer.consumer_id))
                 for index, consumer in enumerate(consumers)
             }
         )

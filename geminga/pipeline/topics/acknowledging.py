@@ -11,10 +11,9 @@ from geminga.pipeline.client.owning_brokers import (
     OwningBrokers,
     Subscribing,
     last_message_id,
-    of_consumer,
     persistently,
 )
-from geminga.pipeline.client.shared_connection import Answer
+from geminga.pipeline.client.shared_connection import Answer, OfConsumer
 from geminga.pipeline.client.topics import TopicMissing
 from geminga.pipeline.columns.places import Place, of_message_id
 from geminga.pipeline.errors import BrokerUnreachable, PipelineError, Refused
@@ -108,7 +107,7 @@ class Subscriptions:
             asked = {
                 topic: (
                     self._consumers[topic].connection,
-                    of_consumer(builds[topic], self._consumers[topic].consumer_id),
+                    OfConsumer(builds[topic], self._consumers[topic].consumer_id),
                 )
                 for topic in waiting
                 if topic not in found

@@ -60,7 +60,7 @@ class Range:
     loss_allowed: bool = False
     """What is no longer there is left out without a word."""
     acknowledged: tuple[int, int] | None = None
-    """Where the mark-delete position of our own subscription is: what is up to there may be gone."""
+    """Entries up to there may be gone without a loss: our own subscription has acknowledged them."""
 
     @property
     def past(self) -> tuple[int, int]:

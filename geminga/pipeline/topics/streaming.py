@@ -221,7 +221,7 @@ class StreamPlan:
                 firsts[topic] = first
         fails = self._options.fail_on_data_loss
         guarded = {topic: first for topic, first in firsts.items() if fails and first > EARLIEST}
-        acknowledged = self._acknowledged(guarded)
+        acknowledged = self._acknowledged(guarded, lasts)
         found = [
             Range(
                 topic,
@@ -255,18 +255,35 @@ class StreamPlan:
         if self._subscriptions is not None:
             self._subscriptions.acknowledge(_places(end))
 
-    def _acknowledged(self, starts: Mapping[str, Place]) -> dict[str, tuple[int, int]]:
-        """Up to where the subscriptions are acknowledged, but for those that another consumer has moved past
-        what was read.
+    def _acknowledged(
+        self, starts: Mapping[str, Place], lasts: Mapping[str, Place]
+    ) -> dict[str, tuple[int, int]]:
+        """For each topic a position up to where entries may be gone without a loss. Topics whose subscription
+        another consumer, or the broker, has moved past what was read are left out.
+
+        Up to its mark-delete position the subscription has acknowledged everything. What is behind that it
+        holds: if the first entry left is in a later ledger, the one before it ended with what was read.
+        Pulsar deletes such a ledger after an unload and leaves the mark-delete position in it.
         """
         if self._subscriptions is None:
             return {}
+        crossing = [
+            (topic, start) for topic, start in starts.items() if start.ledger_id < lasts[topic].ledger_id
+        ]
+        # Before the mark-delete positions: what is trimmed in between has moved them.
+        firsts = {
+            topic: facts
+            for (topic, _), facts in zip(crossing, self._questions.first_entries(crossing), strict=True)
+        }
         found = {}
         for topic, mark_delete in self._subscriptions.mark_deletes(starts).items():
             start = starts[topic]
-            if mark_delete is not None and (
-                mark_delete[1] < 0 or mark_delete <= (start.ledger_id, start.entry_id - 1)
-            ):
+            if mark_delete is None:
+                continue
+            if mark_delete <= (start.ledger_id, start.entry_id - 1):
+                first = firsts.get(topic)
+                found[topic] = mark_delete if first is None else (first.ledger_id, first.entry_id - 1)
+            elif mark_delete[1] < 0:
                 found[topic] = mark_delete
         return found
 
