@@ -123,6 +123,20 @@ class OwningBrokers:
             consumer.consumer_id
         )
 
+    def is_inactive(self, consumer: Consumer) -> bool:
+        """Whether another client's consumer of the Failover subscription is the active one, as far as the
+        broker has told.
+        """
+        return consumer.consumer_id in consumer.connection.inactive_consumers
+
+    def catch_up(self) -> None:
+        """See what brokers have told meanwhile, and answer their PINGs."""
+        for connection in list(self._connections.values()):
+            try:
+                connection.catch_up()
+            except BrokerUnreachable:
+                self.drop(connection)
+
     # -- connections ----------------------------------------------------------------------------------------
 
     def _owners_of(self, topics: set[str]) -> dict[str, SharedConnection | PipelineError]:

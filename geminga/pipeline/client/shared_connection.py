@@ -22,6 +22,7 @@ from geminga.wire.parse import parse_command
 PIPELINED_MAX = 256
 """Requests on their way on one connection."""
 _BUFFER_BYTES = MIB // 4
+_LOOK_SECONDS = 0.001
 _CLOCK = RealClock()
 
 Build = Callable[[int], bytes]
@@ -66,6 +67,8 @@ class SharedConnection:
         self.url = connection.url
         self.closed_consumers: set[int] = set()
         """Those that the broker has closed since somebody looked."""
+        self.inactive_consumers: set[int] = set()
+        """Consumers of Failover subscriptions beside the active one of another client."""
         self.facts: dict[int, EntryFacts] = {}
         """By consumer, the first entry that it received."""
         self._connection = connection
@@ -86,6 +89,7 @@ class SharedConnection:
         if consumer_id not in self.closed_consumers:
             return False
         self.closed_consumers.discard(consumer_id)
+        self.inactive_consumers.discard(consumer_id)
         self._free_consumers.append(consumer_id)
         return True
 
@@ -118,6 +122,10 @@ class SharedConnection:
         """Until each has received one, or was closed, or the time is over. Raises `BrokerUnreachable`."""
         wanted = set(consumers)
         self._until(lambda: wanted <= self.facts.keys() | self.closed_consumers, timeout_s)
+
+    def catch_up(self) -> None:
+        """See what has come without a question. Raises `BrokerUnreachable`."""
+        self._receive(_LOOK_SECONDS)
 
     def close(self) -> None:
         self._connection.close()
@@ -177,6 +185,9 @@ class SharedConnection:
             elif isinstance(command, pb.CommandCloseConsumer):
                 self.closed_consumers.add(command.consumer_id)
                 self._refuse(command.consumer_id)
+            elif isinstance(command, pb.CommandActiveConsumerChange):
+                change = self.inactive_consumers.discard if command.is_active else self.inactive_consumers.add
+                change(command.consumer_id)
             elif (request_id := request_id_of(command)) in self._waited:
                 self._waited[request_id] = _answer(command)
                 self._consumers.pop(request_id, None)

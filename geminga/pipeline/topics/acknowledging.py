@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 
+from geminga.clock import RealClock
 from geminga.errors import ServerError
 from geminga.pipeline.client.owning_brokers import (
     LOST_CONSUMER,
@@ -25,13 +27,21 @@ _PRIORITY_LEVEL = 2**31 - 1
 the usual level 0 ours was it for half of the partitions, took nothing, and the application's consumers of the
 subscription got nothing either.
 """
+RETURN_SECONDS = 5.0
+"""How long the consumers of an application may take to come back after an unload. Until then ours may be the
+active one, but what it would acknowledge is not with the application yet.
+"""
+_CLOCK = RealClock()
 _AGAIN_MAX = 1
 """How often an acknowledgement is sent once more that a broker refused although it has the consumer."""
 
 
 class Subscriptions:
-    """One subscription for each topic (a single partition), with a consumer that takes no messages; other
-    Failover consumers of it do. Connections are those of `brokers`.
+    """One subscription for each topic (a single partition), with a consumer that takes no messages.
+
+    Failover consumers of an application on the same subscription get all of them. While one of those is the
+    active consumer, acknowledging is left to it: what the stream has finished may not be with it yet, and an
+    unload would take it from it. Connections are those of `brokers`.
     """
 
     def __init__(self, brokers: OwningBrokers, subscription_of: Callable[[str], str]) -> None:
@@ -40,6 +50,8 @@ class Subscriptions:
         self._subscription_of = subscription_of
         self._consumers: dict[str, Consumer] = {}
         self._done: dict[str, Place] = {}
+        self._held_until_s: dict[str, float] = {}
+        """Of topics whose active consumer was an application's when the broker closed all of them."""
 
     def open(self, topics: Iterable[str]) -> None:
         """Makes subscriptions that are new; they begin with the topic: `acknowledge` says from where on they
@@ -69,8 +81,9 @@ class Subscriptions:
     def acknowledge(self, ends: Mapping[str, Place]) -> None:
         """Everything in entries before the one that the end is in. Durable as far as the broker persists it.
 
-        Of an entry that was read in part nothing is acknowledged yet. Where a broker is away, or a topic is
-        gone, nothing happens: the next call makes up for it. Raises `PipelineError`.
+        Of an entry that was read in part nothing is acknowledged yet. Where a broker is away, a topic is
+        gone, or an application acknowledges, nothing happens: the next call makes up for it. Raises
+        `PipelineError`.
         """
         waiting = {
             topic: end for topic, end in ends.items() if end.entry_id > 0 and self._done.get(topic) != end
@@ -82,9 +95,11 @@ class Subscriptions:
                 consumer_id, [position], cumulative=True, request_id=number
             )
 
-        answers = self._ask_each({topic: build(topic) for topic in waiting})
+        if waiting:
+            self._brokers.catch_up()
+        answers = self._ask_each({topic: build(topic) for topic in waiting}, only_active=True)
         for topic, answer in answers.items():
-            if isinstance(answer, BrokerUnreachable | TopicMissing):
+            if answer is None or isinstance(answer, BrokerUnreachable | TopicMissing):
                 continue
             if isinstance(answer, PipelineError):
                 raise answer
@@ -93,9 +108,14 @@ class Subscriptions:
     # -- consumers ------------------------------------------------------------------------------------------
 
     def _ask_each(
-        self, builds: Mapping[str, Callable[[int, int], bytes]], *, earliest: bool = False
+        self,
+        builds: Mapping[str, Callable[[int, int], bytes]],
+        *,
+        earliest: bool = False,
+        only_active: bool = False,
     ) -> dict[str, Answer]:
-        """The answers, of consumers that are made anew if a broker has closed them.
+        """The answers, of consumers that subscribe again if a broker has closed them; None where an
+        application's consumer is the active one, if `only_active`.
 
         A broker that unloads a topic closes its consumers and leaves the connection open; what is asked
         meanwhile is refused as of an unknown consumer.
@@ -103,26 +123,44 @@ class Subscriptions:
         refusals: dict[str, int] = dict.fromkeys(builds, 0)
 
         def attempt(waiting: list[str]) -> dict[str, Answer]:
-            found = self._subscribe([topic for topic in waiting if not self._has_consumer(topic)], earliest)
-            asked = {
-                topic: (
-                    self._consumers[topic].connection,
-                    OfConsumer(builds[topic], self._consumers[topic].consumer_id),
-                )
-                for topic in waiting
-                if topic not in found
-            }
-            for topic, answer in self._brokers.ask(asked).items():
+            new = [topic for topic in waiting if not self._has_consumer(topic)]
+            found = self._subscribe(new, earliest)
+            if only_active:
+                # Brokers tell a consumer whether it is the active one before they answer its next request.
+                self._ask({topic: last_message_id for topic in new if topic not in found})
+                found |= {topic: None for topic in waiting if topic not in found and self._is_anothers(topic)}
+            answers = self._ask({topic: builds[topic] for topic in waiting if topic not in found})
+            for topic, answer in answers.items():
                 found[topic] = answer
                 if not isinstance(answer, Refused) or answer.code not in LOST_CONSUMER:
                     continue
-                was_closed = not self._brokers.has(self._consumers.pop(topic))
+                was_closed = not self._has_consumer(topic)
+                self._consumers.pop(topic, None)
                 refusals[topic] += not was_closed
                 if refusals[topic] <= _AGAIN_MAX:
                     found[topic] = BrokerUnreachable(f"{topic}: the broker closed the consumer")
             return found
 
         return persistently(list(builds), attempt)
+
+    def _ask(self, builds: Mapping[str, Callable[[int, int], bytes]]) -> dict[str, Answer]:
+        """Of topics that have a consumer."""
+        return self._brokers.ask(
+            {
+                topic: (
+                    self._consumers[topic].connection,
+                    OfConsumer(build, self._consumers[topic].consumer_id),
+                )
+                for topic, build in builds.items()
+            }
+        )
+
+    def _is_anothers(self, topic: str) -> bool:
+        """Whether an application acknowledges, or is about to come back."""
+        return (
+            self._brokers.is_inactive(self._consumers[topic])
+            or self._held_until_s.get(topic, -math.inf) > _CLOCK.monotonic_s()
+        )
 
     def _subscribe(self, topics: list[str], earliest: bool) -> dict[str, Answer]:
         """Those that could not be made."""
@@ -159,7 +197,10 @@ class Subscriptions:
         consumer = self._consumers.get(topic)
         if consumer is None:
             return False
+        was_inactive = self._brokers.is_inactive(consumer)
         if self._brokers.has(consumer):
             return True
+        if was_inactive:
+            self._held_until_s[topic] = _CLOCK.monotonic_s() + RETURN_SECONDS
         del self._consumers[topic]
         return False

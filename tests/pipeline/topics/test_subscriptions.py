@@ -142,6 +142,50 @@ def test_an_applications_failover_consumers_get_everything_beside_a_stream(
     assert sorted(reading.values, key=int) == sent
 
 
+def test_an_unload_takes_nothing_from_an_application_that_is_slower_than_the_stream(
+    topics: Topics, admin: Admin, client: pulsar.Client, topic: str, plans: Plans
+) -> None:
+    admin.create_partitions(topic, PARTITIONS)
+    consumer = client.subscribe(
+        topic,
+        SUBSCRIPTION,
+        pulsar.ConsumerType.Failover,
+        receiver_queue_size=1,
+        initial_position=pulsar.InitialPosition.Earliest,
+    )
+    reading = Reading(topics, plans())
+    sent = [b"%d" % number for number in range(400)]
+    topics.write(topic, {"value": sent}, batchRows="1")
+    for _ in range(3):
+        reading.trigger()
+        for part in parts(topic):
+            unload(admin, part)
+    got = set()
+    while len(got) < len(sent):
+        message = receive(consumer)
+        consumer.acknowledge(message)
+        got.add(message.data())
+    assert sorted(reading.values, key=int) == sent
+
+
+def test_when_an_application_has_left_the_stream_acknowledges(
+    topics: Topics, admin: Admin, client: pulsar.Client, topic: str, plans: Plans
+) -> None:
+    topics.write(topic, {"value": [b"a"] * 10}, batchRows="1")
+    consumer = client.subscribe(topic, SUBSCRIPTION, pulsar.ConsumerType.Failover)
+    reading = Reading(topics, plans())
+    reading.trigger()
+    reading.trigger()
+    consumer.close()
+
+    def is_acknowledged() -> bool:
+        reading.trigger()
+        return bool(admin.backlog(topic, SUBSCRIPTION) == 0)
+
+    eventually(is_acknowledged, what="an empty backlog")
+    assert reading.values == [b"a"] * 10
+
+
 def test_a_topic_that_is_deleted_is_not_made_again(
     topics: Topics, admin: Admin, topic: str, plans: Plans
 ) -> None:
