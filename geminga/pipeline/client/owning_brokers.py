@@ -123,6 +123,16 @@ class OwningBrokers:
             consumer.consumer_id
         )
 
+    def close_consumer(self, consumer: Consumer) -> None:
+        """Its connection may be lost."""
+        connection, consumer_id = consumer
+        try:
+            connection.tell(client_commands.close_consumer(connection.new_request_id(), consumer_id))
+        except BrokerUnreachable:
+            return
+        connection.closed_consumers.discard(consumer_id)
+        connection.facts.pop(consumer_id, None)
+
     def is_inactive(self, consumer: Consumer) -> bool:
         """Whether another client's consumer of the Failover subscription is the active one, as far as the
         broker has told.

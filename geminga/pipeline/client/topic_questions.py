@@ -145,7 +145,7 @@ class TopicQuestions:
             answers = ask(list(readers.values()))
             found |= dict(zip(readers, answers, strict=True))
             for reader in readers.values():
-                _give_up(reader)
+                self.brokers.close_consumer(reader)
             for key, answer in found.items():
                 if isinstance(answer, Refused) and answer.code in LOST_CONSUMER:
                     found[key] = BrokerUnreachable(f"{asked[key][0]}: the broker closed the reader")
@@ -205,14 +205,3 @@ def _parts(name: TopicName, partitions: int) -> list[str]:
 
 def _asking_partitions(topic: str) -> Build:
     return lambda number: client_commands.partitioned_metadata(number, topic, create=False)
-
-
-def _give_up(reader: Consumer) -> None:
-    """Close it; its connection may be lost."""
-    connection, consumer_id = reader
-    try:
-        connection.tell(client_commands.close_consumer(connection.new_request_id(), consumer_id))
-    except BrokerUnreachable:
-        return
-    connection.closed_consumers.discard(consumer_id)
-    connection.facts.pop(consumer_id, None)

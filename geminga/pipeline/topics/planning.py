@@ -17,7 +17,7 @@ from geminga.pipeline.errors import BadOption, PipelineError
 from geminga.pipeline.topics.offset_options import LATEST_TEXT, check_named, of_topic
 from geminga.pipeline.topics.options import Options
 from geminga.pipeline.topics.pruning import EVERYTHING, Pruning
-from geminga.pipeline.topics.publish_times import Published
+from geminga.pipeline.topics.publish_times import PlacesByTime, Published
 from geminga.pipeline.topics.reading import Range
 from geminga.pipeline.topics.splits import SPLIT_BYTES, cut
 from geminga.pipeline.triggers.ledgers import Ledgers, Sizes
@@ -75,10 +75,17 @@ def plan_batch(options: Options, pruning: Pruning = EVERYTHING) -> list[Range]:
         topics = partitions(options, questions)
         check_topics(options, topics)
         found = []
-        for topic, last in questions.lasts(pruning.topics(topics)).items():
+        lasts = questions.lasts(pruning.topics(topics))
+        places = PlacesByTime(questions.brokers)
+        places.ask(
+            (topic, time)
+            for topic in lasts
+            for time in pruning.published(Published.of(options, topic)).times()
+        )
+        for topic, last in lasts.items():
             if isinstance(last, TopicMissing):
                 raise last
-            wanted = _batch_range(options, topic, last, pruning)
+            wanted = _batch_range(options, topic, last, pruning, places)
             if wanted is not None:
                 found.append((wanted, last))
         if pruning.names_messages:
@@ -86,7 +93,9 @@ def plan_batch(options: Options, pruning: Pruning = EVERYTHING) -> list[Range]:
         return cut_ranges(options, found, questions)
 
 
-def _batch_range(options: Options, topic: str, last: Last, pruning: Pruning) -> Range | None:
+def _batch_range(
+    options: Options, topic: str, last: Last, pruning: Pruning, places: PlacesByTime
+) -> Range | None:
     """Topics of which nothing is said are read from the begin, and to the end."""
     if last.place is None:
         return None
@@ -100,8 +109,8 @@ def _batch_range(options: Options, topic: str, last: Last, pruning: Pruning) -> 
     published = pruning.published(Published.of(options, topic))
     if published.is_empty:
         return None
-    start = max(start, published.begin(options.access, topic))
-    end = min(end, published.end(options.access, topic, last.end))
+    start = max(start, published.begin(places, topic, last))
+    end = min(end, published.end(places, topic, last.end))
     if start >= end:
         return None
     named = isinstance(options.starting, Mapping) and start > EARLIEST

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from geminga.pipeline.client.connection import Connection
 from geminga.pipeline.client.entry_stream import subscribe_reader
-from geminga.pipeline.client.lookup import owner_of
-from geminga.pipeline.client.topics import last_of
+from geminga.pipeline.client.owning_brokers import OwningBrokers, Subscribing, last_message_id, persistently
+from geminga.pipeline.client.shared_connection import Answer, Build, OfConsumer
+from geminga.pipeline.client.topics import Last
 from geminga.pipeline.columns.places import EARLIEST, LATEST, Place, of_message_id
-from geminga.pipeline.errors import Access, BadOption
+from geminga.pipeline.errors import BadOption, PipelineError
 from geminga.pipeline.topics.offset_options import LATEST_TIME, Times, of_topic
 from geminga.pipeline.topics.options import Options
 from geminga.wire import client_commands
@@ -19,7 +20,6 @@ CLOCKS_APART_MS = 60_000
 """Producers set publish times by their own clocks. As long as they differ by less, a range holds every
 message that was published in its time and, once filtered, no other.
 """
-_CONSUMER_ID = 1
 _BEFORE_ALL_MS = 1
 
 
@@ -77,30 +77,30 @@ class Published:
         """No time is between the bounds."""
         return self.before_ms is not None and self.before_ms <= (self.from_ms or 0)
 
-    def begin(self, access: Access, topic: str) -> Place:
+    def times(self) -> set[int]:
+        """For which `begin` and `end` will want to know the place."""
+        found = {time for time in (self.seek_from_ms, self.seek_before_ms) if time}
+        if self.must_have_message:
+            found.add(self.from_ms or 0)
+        return set() if self.at_latest else found
+
+    def begin(self, places: PlacesByTime, topic: str, last: Last) -> Place:
         """No message that was published in the time is before it. Raises `PipelineError`."""
         if self.at_latest:
             return LATEST
-        if self.must_have_message:
-            self._check_message(access, topic)
-        if not self.seek_from_ms:
-            return EARLIEST
-        return place_at(access, topic, self.seek_from_ms)
-
-    def _check_message(self, access: Access, topic: str) -> None:
-        last = last_of(access, topic)
-        if last.place is None or place_at(access, topic, self.from_ms or 0) >= last.end:
+        if self.must_have_message and (last.place is None or places.at(topic, self.from_ms or 0) >= last.end):
             raise BadOption(
                 f"startingTime: {topic} has no message that was published at {self.from_ms} ms or later; "
                 "give an earlier time, or set startingOffsetsByTimestampStrategy=latest to begin at the end"
             )
+        return places.at(topic, self.seek_from_ms) if self.seek_from_ms else EARLIEST
 
-    def end(self, access: Access, topic: str, end: Place) -> Place:
+    def end(self, places: PlacesByTime, topic: str, end: Place) -> Place:
         """No message that was published in the time is at it or after it. Raises `PipelineError`."""
         if self.seek_before_ms is None:
             return end
-        place = place_at(access, topic, max(self.seek_before_ms, 0))
-        if place.entry_id == 0 and place <= place_at(access, topic, _BEFORE_ALL_MS):
+        place = places.at(topic, max(self.seek_before_ms, 0))
+        if place.entry_id == 0 and place <= places.at(topic, _BEFORE_ALL_MS):
             return EARLIEST  # the first entry that there is: nothing has to be read to know it
         return place
 
@@ -109,25 +109,64 @@ def _of(times: int | Times | None, topic: str) -> int | None:
     return times if times is None or isinstance(times, int) else of_topic(times, topic)
 
 
-def place_at(access: Access, topic: str, publish_time_ms: int) -> Place:
-    """Where messages published at that time or later begin, as the broker finds it (by halving: publish times
-    that are not in order may mislead it). Raises `PipelineError`.
+class PlacesByTime:
+    """Where messages that were published at a time or later begin, as brokers find it: by halving, so publish
+    times that are not in order may mislead them. Each topic and time is asked once.
     """
-    name = f"{access.reader_name}-{uuid.uuid4().hex[:16]}"
-    with owner_of(access, topic) as connection:
-        _subscribe(connection, topic, name)
-        connection.request(
-            lambda number: client_commands.seek(number, _CONSUMER_ID, publish_time_ms=publish_time_ms)
+
+    def __init__(self, brokers: OwningBrokers) -> None:
+        self._brokers = brokers
+        self._found: dict[tuple[str, int], Place] = {}
+
+    def ask(self, asked: Iterable[tuple[str, int]]) -> None:
+        """About many at once. Raises `PipelineError`."""
+        new = [each for each in asked if each not in self._found]
+        for key, answer in persistently(new, self._attempt).items():
+            if isinstance(answer, PipelineError):
+                raise answer
+            place = EARLIEST
+            if answer.HasField("consumer_mark_delete_position"):
+                found = of_message_id(answer.consumer_mark_delete_position)
+                place = EARLIEST if found.ledger_id < 0 else Place(found.ledger_id, found.entry_id + 1, 0)
+            self._found[key] = place
+
+    def at(self, topic: str, publish_time_ms: int) -> Place:
+        """Raises `PipelineError`."""
+        self.ask([(topic, publish_time_ms)])
+        return self._found[topic, publish_time_ms]
+
+    def _attempt(self, waiting: list[tuple[str, int]]) -> dict[tuple[str, int], Answer]:
+        prefix = self._brokers.access.reader_name
+        readers = {
+            key: Subscribing(key[0], _reading(key[0], f"{prefix}-{uuid.uuid4().hex[:16]}")) for key in waiting
+        }
+        consumers, found = self._brokers.subscribe(readers)
+        sought = self._brokers.ask(
+            {key: (each.connection, _seeking(each.consumer_id, key[1])) for key, each in consumers.items()}
         )
-    # the broker has closed the consumer, and keeps the reader's cursor for it to come back
-    with owner_of(access, topic) as connection:
-        _subscribe(connection, topic, name)
-        answer = connection.request(lambda number: client_commands.last_message_id(number, _CONSUMER_ID))
-    if not answer.HasField("consumer_mark_delete_position"):
-        return EARLIEST
-    found = of_message_id(answer.consumer_mark_delete_position)
-    return EARLIEST if found.ledger_id < 0 else Place(found.ledger_id, found.entry_id + 1, 0)
+        found |= {key: answer for key, answer in sought.items() if isinstance(answer, PipelineError)}
+        for consumer in consumers.values():
+            self._brokers.has(consumer)  # no longer: a broker closes the consumer that seeks
+        # It keeps the reader's cursor for a while, for the reader to come back.
+        again, lost = self._brokers.subscribe({key: readers[key] for key in consumers if key not in found})
+        found |= lost
+        found |= self._brokers.ask(
+            {
+                key: (each.connection, OfConsumer(last_message_id, each.consumer_id))
+                for key, each in again.items()
+            }
+        )
+        for consumer in again.values():
+            self._brokers.close_consumer(consumer)
+        return found
 
 
-def _subscribe(connection: Connection, topic: str, name: str) -> None:
-    connection.request(lambda number: subscribe_reader(topic, EARLIEST, number, subscription=name))
+def _reading(topic: str, name: str) -> Callable[[int, int], bytes]:
+    return lambda number, consumer_id: subscribe_reader(
+        topic, EARLIEST, number, subscription=name, consumer_id=consumer_id
+    )
+
+
+def _seeking(consumer_id: int, publish_time_ms: int) -> Build:
+    """Not as a request of the consumer: that is closed before the answer comes."""
+    return lambda number: client_commands.seek(number, consumer_id, publish_time_ms=publish_time_ms)

@@ -15,7 +15,7 @@ from geminga.pipeline.topics.admission import advance
 from geminga.pipeline.topics.offset_options import EARLIEST_TEXT, of_topic
 from geminga.pipeline.topics.options import Options
 from geminga.pipeline.topics.planning import check_topics, partitions, sizes_by
-from geminga.pipeline.topics.publish_times import Published
+from geminga.pipeline.topics.publish_times import PlacesByTime, Published
 from geminga.pipeline.topics.reading import DataLost, Range
 from geminga.pipeline.topics.splits import cut
 from geminga.pipeline.triggers.lag import BEHIND, Lag, totals
@@ -70,25 +70,30 @@ class StreamPlan:
         """Where a new query begins. Creates the subscription, if one is used. Raises `PipelineError`."""
         topics = partitions(self._options, self._questions)
         check_topics(self._options, topics)
-        self._questions.lasts(topics)  # at once, where they are asked for one by one below
-        places = {topic: self._first_place(topic) for topic in topics}
+        by_time = PlacesByTime(self._questions.brokers)
+        by_time.ask((topic, time) for topic in topics for time in Published.of(self._options, topic).times())
+        places = {}
+        for topic, last in self._questions.lasts(topics).items():
+            if isinstance(last, TopicMissing):
+                raise last
+            places[topic] = self._first_place(topic, last, by_time)
         if self._subscriptions is not None:
             self._subscriptions.open(topics)
             self._subscriptions.acknowledge(places)
         return {topic: str(place) for topic, place in places.items()}
 
-    def _first_place(self, topic: str) -> Place:
+    def _first_place(self, topic: str, last: Last, places: PlacesByTime) -> Place:
         """Of topics of which nothing is said the end."""
         options = self._options
         published = Published.of(options, topic)
         place = LATEST
         if not published.says_nothing:
-            place = published.begin(options.access, topic)
+            place = published.begin(places, topic, last)
         elif options.starting == EARLIEST_TEXT:
             place = EARLIEST
         elif isinstance(options.starting, Mapping):
             place = of_topic(options.starting, topic) or LATEST
-        return self._last(topic).end if place == LATEST else place
+        return last.end if place == LATEST else place
 
     def fix_target(self) -> None:
         """From now on behave as if nothing more came."""
@@ -314,12 +319,6 @@ class StreamPlan:
             elif topic not in known:
                 raise last
         return found
-
-    def _last(self, topic: str) -> Last:
-        last = self._questions.lasts([topic])[topic]
-        if isinstance(last, TopicMissing):
-            raise last
-        return last
 
     def close(self) -> None:
         self._questions.close()

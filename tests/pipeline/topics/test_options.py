@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from geminga.pipeline.client.connection import tls_context
+from geminga.pipeline.client.owning_brokers import OwningBrokers
 from geminga.pipeline.client.topics import last_of
 from geminga.pipeline.errors import BadOption, PipelineError
 from geminga.pipeline.topics.options import Options, parse_options
 from geminga.pipeline.topics.planning import plan_batch
 from geminga.pipeline.topics.prefixed_options import OptionWithoutEffect
-from geminga.pipeline.topics.publish_times import CLOCKS_APART_MS, place_at
+from geminga.pipeline.topics.publish_times import CLOCKS_APART_MS, PlacesByTime
 from geminga.pipeline.topics.reading import DataLost
 from geminga.pipeline.topics.streaming import StreamPlan
 from geminga.wire import pulsar_pb2 as pb
@@ -183,9 +184,14 @@ def test_a_stream_begins_at_a_publish_time(
     access = topics.options(topic).access
     begin_ms = times[12][0]
     expected = [number for at_ms, number in times if at_ms >= begin_ms]
-    place = place_at(access, topic, begin_ms)
-    assert place.entry_id == expected[0]
-    assert place_at(access, topic, times[-1][0] + 1000) == last_of(access, topic).end
+    brokers = OwningBrokers(access)
+    try:
+        places = PlacesByTime(brokers)
+        place = places.at(topic, begin_ms)
+        assert place.entry_id == expected[0]
+        assert places.at(topic, times[-1][0] + 1000) == last_of(access, topic).end
+    finally:
+        brokers.close()
     for apart_ms in (CLOCKS_APART_MS, 0):
         monkeypatch.setattr("geminga.pipeline.topics.publish_times.CLOCKS_APART_MS", apart_ms)
         for value in (str(begin_ms), json.dumps({topic: begin_ms})):

@@ -97,6 +97,22 @@ def test_partitions_are_planned_over_one_connection(
         plan.close()
 
 
+def test_times_of_many_partitions_are_sought_over_one_connection(
+    topics: Topics, admin: Admin, topic: str, sockets: Sockets
+) -> None:
+    admin.create_partitions(topic, PARTITIONS)
+    rows = {"value": [b"x"] * PARTITIONS, "__partition": list(range(PARTITIONS))}
+    topics.write(topic, rows, partitioning="partition")
+    before = sockets.opened
+    assert (
+        len(plan_batch(topics.options(topic, startingTime="1", endingTime=str(2**41 + 2**40)))) == PARTITIONS
+    )
+    assert sockets.opened == before + 1
+    later = topics.options(topic, startingTime=str(2**41 + 2**40), publishTimesApartMs="0")
+    assert plan_batch(later) == []
+    assert sockets.opened == before + 2
+
+
 @pytest.mark.parametrize("limit", [{"maxRowsPerTrigger": "60000"}, {"maxBytesPerTrigger": "6000000"}])
 @pytest.mark.parametrize("asks_admin", [False, True], ids=["binary", "admin"])
 def test_a_limited_trigger_reads_little_of_what_it_admits(
