@@ -219,6 +219,13 @@ def persistently(keys: Sequence[Key], attempt: Callable[[list[Key]], dict[Key, A
     return found
 
 
+def retryable(topic: str, answer: Answer) -> Answer:
+    """An answer that says that the broker has closed the consumer, as one that `persistently` asks again."""
+    if isinstance(answer, Refused) and answer.code in LOST_CONSUMER:
+        return BrokerUnreachable(f"{topic}: the broker closed the consumer")
+    return answer
+
+
 def last_message_id(number: int, consumer_id: int) -> bytes:
     """The command; its answer has the mark-delete position too."""
     return client_commands.last_message_id(number, consumer_id)

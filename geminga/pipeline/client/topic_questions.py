@@ -17,6 +17,7 @@ from geminga.pipeline.client.owning_brokers import (
     Subscribing,
     last_message_id,
     persistently,
+    retryable,
 )
 from geminga.pipeline.client.shared_connection import PIPELINED_MAX, Answer, Build, EntryFacts, OfConsumer
 from geminga.pipeline.client.topics import Last, TopicMissing, full_name, missing
@@ -146,10 +147,7 @@ class TopicQuestions:
             found |= dict(zip(readers, answers, strict=True))
             for reader in readers.values():
                 self.brokers.close_consumer(reader)
-            for key, answer in found.items():
-                if isinstance(answer, Refused) and answer.code in LOST_CONSUMER:
-                    found[key] = BrokerUnreachable(f"{asked[key][0]}: the broker closed the reader")
-            return found
+            return {key: retryable(asked[key][0], answer) for key, answer in found.items()}
 
         found = persistently(list(range(len(asked))), attempt)
         for answer in found.values():

@@ -7,7 +7,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from geminga.pipeline.client.entry_stream import subscribe_reader
-from geminga.pipeline.client.owning_brokers import OwningBrokers, Subscribing, last_message_id, persistently
+from geminga.pipeline.client.owning_brokers import (
+    OwningBrokers,
+    Subscribing,
+    last_message_id,
+    persistently,
+    retryable,
+)
 from geminga.pipeline.client.shared_connection import Answer, Build, OfConsumer
 from geminga.pipeline.client.topics import Last
 from geminga.pipeline.columns.places import EARLIEST, LATEST, Place, of_message_id
@@ -144,18 +150,23 @@ class PlacesByTime:
         sought = self._brokers.ask(
             {key: (each.connection, _seeking(each.consumer_id, key[1])) for key, each in consumers.items()}
         )
-        found |= {key: answer for key, answer in sought.items() if isinstance(answer, PipelineError)}
+        found |= {
+            key: retryable(key[0], answer)
+            for key, answer in sought.items()
+            if isinstance(answer, PipelineError)
+        }
         for consumer in consumers.values():
             self._brokers.has(consumer)  # no longer: a broker closes the consumer that seeks
         # It keeps the reader's cursor for a while, for the reader to come back.
         again, lost = self._brokers.subscribe({key: readers[key] for key in consumers if key not in found})
         found |= lost
-        found |= self._brokers.ask(
+        answers = self._brokers.ask(
             {
                 key: (each.connection, OfConsumer(last_message_id, each.consumer_id))
                 for key, each in again.items()
             }
         )
+        found |= {key: retryable(key[0], answer) for key, answer in answers.items()}
         for consumer in again.values():
             self._brokers.close_consumer(consumer)
         return found
