@@ -1,8 +1,8 @@
 """The README for a package index: pyproject.toml has everything else.
 
-A package index shows README.md without the files beside it, and the project has no public URL that a link could
-lead to. So links to files become the files' names, which lead somewhere in the source distribution, and pictures
-are left out. With a public URL, links can become absolute here.
+A package index shows README.md without the files beside it, and the project has no public URL for links to
+lead to. So links to files become the names of the files, which the source distribution has, and pictures are
+left out. Once there is a public URL, links can become absolute here.
 """
 
 import re
