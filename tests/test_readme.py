@@ -36,6 +36,7 @@ BROKER = re.compile(r"^python3 run\.py standalone\b[^|&>]*$")
 """A block of this one line runs until it is told to stop."""
 DEFAULT_URL = "pulsar://127.0.0.1:6650"
 SECONDS_MAX = 60
+CELL_CHARACTERS_MAX = 120
 STAND_IN = """#!{python} -P
 import os, sys
 arguments = sys.argv[1:]
@@ -170,6 +171,14 @@ def test_the_ready_line_has_the_fields_that_are_shown(terminal: Terminal) -> Non
     assert {key: type(value) for key, value in terminal.ready.items()} == {
         key: type(value) for key, value in shown.items()
     }
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/settings.md", "docs/compatibility.md", "SECURITY.md"])
+def test_cells_of_tables_fit_a_screen(page: str) -> None:
+    rows = [line for line in (ROOT / page).read_text().splitlines() if line.startswith("|")]
+    assert rows
+    cells = [cell.strip() for row in rows for cell in row.strip("|").split("|")]
+    assert not [cell for cell in cells if len(cell) > CELL_CHARACTERS_MAX]
 
 
 # ---------------------------------------------------------------------------------- on a package index
