@@ -48,7 +48,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoints]:
     if is_external():
         yield Endpoints(os.environ[SERVICE_URL_KEY], os.environ[WEB_URL_KEY], is_geminga())
         return
-    settings = SETTINGS | {"brokerDeleteInactiveTopicsEnabled": "false"}
+    settings = SETTINGS | {
+        "brokerDeleteInactiveTopicsEnabled": "false",
+        "activeConsumerFailoverDelayTimeMillis": "50",
+    }
     with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", settings=settings) as process:
         yield process.endpoints
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from geminga.errors import ServerError
@@ -114,14 +114,20 @@ class OwningBrokers:
                 lost[key] = missing(topic) if gone else answer
         return consumers, lost
 
-    def has(self, consumer: Consumer) -> bool:
-        """Whether its connection is there, and the broker has not closed it. Not to be asked again of one
-        that is gone.
-        """
+    def is_open(self, consumer: Consumer) -> bool:
+        """Whether its connection is there, and the broker has not closed it."""
         connection = consumer.connection
-        return self._connections.get(connection.url) is connection and not connection.was_closed(
-            consumer.consumer_id
+        return (
+            self._connections.get(connection.url) is connection
+            and consumer.consumer_id not in connection.closed_consumers
         )
+
+    def has(self, consumer: Consumer) -> bool:
+        """Whether it `is_open`; if not, another consumer gets its id."""
+        if self.is_open(consumer):
+            return True
+        consumer.connection.was_closed(consumer.consumer_id)
+        return False
 
     def close_consumer(self, consumer: Consumer) -> None:
         """Its connection may be lost."""
@@ -133,17 +139,15 @@ class OwningBrokers:
         connection.closed_consumers.discard(consumer_id)
         connection.facts.pop(consumer_id, None)
 
-    def is_inactive(self, consumer: Consumer) -> bool:
-        """Whether another client's consumer of the Failover subscription is the active one, as far as the
-        broker has told.
-        """
-        return consumer.consumer_id in consumer.connection.inactive_consumers
+    def is_active(self, consumer: Consumer) -> bool | None:
+        """Whether it is the active one of its Failover subscription. None: the broker has not told yet."""
+        return consumer.connection.is_active.get(consumer.consumer_id)
 
-    def catch_up(self) -> None:
-        """See what brokers have told meanwhile, and answer their PINGs."""
-        for connection in list(self._connections.values()):
+    def catch_up(self, consumers: Iterable[Consumer], timeout_s: float = 0.001) -> None:
+        """See what the brokers of these have told meanwhile, or tell within that time, and answer PINGs."""
+        for connection in {consumer.connection for consumer in consumers}:
             try:
-                connection.catch_up()
+                connection.catch_up(timeout_s)
             except BrokerUnreachable:
                 self.drop(connection)
 

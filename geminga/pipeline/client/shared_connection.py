@@ -67,8 +67,8 @@ class SharedConnection:
         self.url = connection.url
         self.closed_consumers: set[int] = set()
         """Those that the broker has closed since somebody looked."""
-        self.inactive_consumers: set[int] = set()
-        """Consumers of Failover subscriptions beside the active one of another client."""
+        self.is_active: dict[int, bool] = {}
+        """Of consumers of Failover subscriptions, as far as the broker has told."""
         self.facts: dict[int, EntryFacts] = {}
         """By consumer, the first entry that it received."""
         self._connection = connection
@@ -89,7 +89,7 @@ class SharedConnection:
         if consumer_id not in self.closed_consumers:
             return False
         self.closed_consumers.discard(consumer_id)
-        self.inactive_consumers.discard(consumer_id)
+        self.is_active.pop(consumer_id, None)
         self._free_consumers.append(consumer_id)
         return True
 
@@ -123,9 +123,9 @@ class SharedConnection:
         wanted = set(consumers)
         self._until(lambda: wanted <= self.facts.keys() | self.closed_consumers, timeout_s)
 
-    def catch_up(self) -> None:
-        """See what has come without a question. Raises `BrokerUnreachable`."""
-        self._receive(_LOOK_SECONDS)
+    def catch_up(self, timeout_s: float = _LOOK_SECONDS) -> None:
+        """See what has come, or comes within that time, without a question. Raises `BrokerUnreachable`."""
+        self._receive(timeout_s)
 
     def close(self) -> None:
         self._connection.close()
@@ -186,8 +186,7 @@ class SharedConnection:
                 self.closed_consumers.add(command.consumer_id)
                 self._refuse(command.consumer_id)
             elif isinstance(command, pb.CommandActiveConsumerChange):
-                change = self.inactive_consumers.discard if command.is_active else self.inactive_consumers.add
-                change(command.consumer_id)
+                self.is_active[command.consumer_id] = command.is_active
             elif (request_id := request_id_of(command)) in self._waited:
                 self._waited[request_id] = _answer(command)
                 self._consumers.pop(request_id, None)

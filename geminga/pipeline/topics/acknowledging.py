@@ -27,10 +27,15 @@ _PRIORITY_LEVEL = 2**31 - 1
 the usual level 0 ours was it for half of the partitions, took nothing, and the application's consumers of the
 subscription got nothing either.
 """
-RETURN_SECONDS = 5.0
+RETURN_SECONDS = 10.0
 """How long the consumers of an application may take to come back after an unload. Until then ours may be the
 active one, but what it would acknowledge is not with the application yet.
 """
+TOLD_SECONDS = 2.0
+"""How long a broker may take to tell a new consumer whether it is the active one: it waits for
+`activeConsumerFailoverDelayTimeMillis`, 1 s by default. One that tells nothing by then never does.
+"""
+_LOOK_SECONDS = 0.05
 _CLOCK = RealClock()
 _AGAIN_MAX = 1
 """How often an acknowledgement is sent once more that a broker refused although it has the consumer."""
@@ -52,6 +57,8 @@ class Subscriptions:
         self._done: dict[str, Place] = {}
         self._held_until_s: dict[str, float] = {}
         """Of topics whose active consumer was an application's when the broker closed all of them."""
+        self._told_by_s: dict[str, float] = {}
+        """Until when the broker may tell whether our consumer is the active one."""
 
     def open(self, topics: Iterable[str]) -> None:
         """Makes subscriptions that are new; they begin with the topic: `acknowledge` says from where on they
@@ -95,8 +102,6 @@ class Subscriptions:
                 consumer_id, [position], cumulative=True, request_id=number
             )
 
-        if waiting:
-            self._brokers.catch_up()
         answers = self._ask_each({topic: build(topic) for topic in waiting}, only_active=True)
         for topic, answer in answers.items():
             if answer is None or isinstance(answer, BrokerUnreachable | TopicMissing):
@@ -155,10 +160,27 @@ class Subscriptions:
             }
         )
 
+    def _wait_until_told(self, topics: list[str]) -> None:
+        """Which of the consumers are the active ones. A run over what is available now ends with what it
+        acknowledges: that must not be left to the next call.
+        """
+        self._brokers.catch_up([self._consumers[topic] for topic in topics])
+        while untold := [self._consumers[topic] for topic in topics if self._may_be_told(topic)]:
+            self._brokers.catch_up(untold, _LOOK_SECONDS)
+
+    def _may_be_told(self, topic: str) -> bool:
+        consumer = self._consumers[topic]
+        return (
+            self._brokers.is_active(consumer) is None
+            and self._brokers.is_open(consumer)
+            and not self._is_anothers(topic)
+            and self._told_by_s[topic] > _CLOCK.monotonic_s()
+        )
+
     def _is_anothers(self, topic: str) -> bool:
         """Whether an application acknowledges, or is about to come back."""
         return (
-            self._brokers.is_inactive(self._consumers[topic])
+            self._brokers.is_active(self._consumers[topic]) is False
             or self._held_until_s.get(topic, -math.inf) > _CLOCK.monotonic_s()
         )
 
@@ -168,6 +190,7 @@ class Subscriptions:
             {topic: Subscribing(topic, self._subscribing(topic, earliest)) for topic in topics}
         )
         self._consumers |= made
+        self._told_by_s |= dict.fromkeys(made, _CLOCK.monotonic_s() + TOLD_SECONDS)
         return {topic: self._reworded(topic, answer) for topic, answer in lost.items()}
 
     def _subscribing(self, topic: str, earliest: bool) -> Callable[[int, int], bytes]:
@@ -197,10 +220,11 @@ class Subscriptions:
         consumer = self._consumers.get(topic)
         if consumer is None:
             return False
-        was_inactive = self._brokers.is_inactive(consumer)
+        # Ours may be the active one of a topic that is unloaded again before the application is back.
+        was_anothers = self._is_anothers(topic)
         if self._brokers.has(consumer):
             return True
-        if was_inactive:
+        if was_anothers:
             self._held_until_s[topic] = _CLOCK.monotonic_s() + RETURN_SECONDS
         del self._consumers[topic]
         return False
