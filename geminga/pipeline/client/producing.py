@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 from geminga.clock import RealClock
 from geminga.errors import ServerError
@@ -68,6 +69,16 @@ class PendingBytes:
         self._bytes -= self._of.pop(producer, 0)
 
 
+class _Sent(NamedTuple):
+    """An entry without a receipt."""
+
+    sequence_id: int
+    last_sequence_id: int
+    digest: int | None
+    """What `stored_digest` tells of it once it is stored."""
+    frame: bytes
+
+
 class Producer:
     """Sends entries to one topic (a single partition), in order. After a lost connection it goes on with what
     was not confirmed: an entry may then be stored twice, unless the broker deduplicates.
@@ -83,9 +94,13 @@ class Producer:
         send_timeout_s: float,
         schema: pb.Schema | None = None,
         pending_bytes: PendingBytes | None = None,
+        stored_digest: Callable[[int], int | None] | None = None,
     ) -> None:
         """`name` None: the broker chooses one. `schema` is registered. `pending_max` entries may be without a
-        receipt, and `pending_bytes`, of which other producers may have a part. Raises `PipelineError`.
+        receipt, and `pending_bytes`, of which other producers may have a part. `stored_digest` is given where
+        the broker deduplicates and nothing may be stored under the name meanwhile but what this producer has
+        sent: of the entry whose last sequence id the broker knows, None if that is not to be compared.
+        Raises `PipelineError`.
         """
         self.topic = topic
         self.name = name
@@ -98,9 +113,13 @@ class Producer:
         self._access = access
         self._pending_max = pending_max
         self._send_timeout_s = send_timeout_s
-        self._pending: deque[tuple[int, bytes]] = deque()
+        self._pending: deque[_Sent] = deque()
+        self._stored_digest = stored_digest
+        self._confirmed_id: int | None = None
+        """The last sequence id of what the broker has stored for certain; None: it was never asked."""
         self._pending_bytes = PendingBytes() if pending_bytes is None else pending_bytes
         self._connection = self._open()
+        self._confirmed_id = self.last_sequence_id
 
     @property
     def message_bytes_max(self) -> int:
@@ -111,10 +130,15 @@ class Producer:
         if self._schema_version:
             metadata.schema_version = self._schema_version
 
-    def send(self, sequence_id: int, frame: bytes) -> None:
-        """Waits for room; confirmed is what `flush` has seen. Raises `NotSent`, `Refused`."""
+    def send(
+        self, sequence_id: int, frame: bytes, last_sequence_id: int | None = None, digest: int | None = None
+    ) -> None:
+        """An entry with the sequence id of its first row, and that of its last, if it has several. Waits for
+        room; confirmed is what `flush` has seen. Raises `NotSent`, `Refused`, `PipelineError`.
+        """
         self._pending_bytes.make_room(len(frame))
-        self._pending.append((sequence_id, frame))
+        last = sequence_id if last_sequence_id is None else last_sequence_id
+        self._pending.append(_Sent(sequence_id, last, digest, frame))
         self._pending_bytes.add(self, len(frame))
         self._with_retries(lambda: self._connection.write(frame))
         if len(self._pending) >= self._pending_max:
@@ -168,9 +192,10 @@ class Producer:
         connection.arrived.clear()
         for command in commands:
             if isinstance(command, pb.CommandSendReceipt):
-                if self._pending and self._pending[0][0] == command.sequence_id:
-                    _, frame = self._pending.popleft()
-                    self._pending_bytes.add(self, -len(frame))
+                if self._pending and self._pending[0].sequence_id == command.sequence_id:
+                    confirmed = self._pending.popleft()
+                    self._confirmed_id = confirmed.last_sequence_id
+                    self._pending_bytes.add(self, -len(confirmed.frame))
                     self.deduplicated += signed(command.message_id.ledgerId) < 0
             elif isinstance(command, pb.CommandSendError):
                 raise Refused(command.error, f"{self.topic}: {command.message}")
@@ -187,8 +212,8 @@ class Producer:
             while True:
                 try:
                     self._connection = self._open()
-                    for _, frame in self._pending:
-                        self._connection.write(frame)
+                    for sent in self._pending:
+                        self._connection.write(sent.frame)
                     return
                 except BrokerUnreachable as error:
                     if _CLOCK.monotonic_s() > until:
@@ -222,10 +247,32 @@ class Producer:
             except BaseException:
                 connection.close()
                 raise
+            try:
+                self._check_alone(answer.last_sequence_id)
+            except BaseException:
+                connection.close()
+                raise
             self.name = answer.producer_name
             self.last_sequence_id = answer.last_sequence_id
             self._schema_version = answer.schema_version if self._schema is not None else b""
             return connection
+
+    def _check_alone(self, known_id: int) -> None:
+        """Brokers take a batch for a repetition by its first row alone, and what follows on rows of another
+        writer would hide that ours were dropped. Raises `PipelineError`.
+        """
+        if self._stored_digest is None or self._confirmed_id in (None, known_id):
+            return
+        for sent in self._pending:
+            if sent.last_sequence_id == known_id and self._stored_digest(known_id) in (None, sent.digest):
+                return
+        raise PipelineError(
+            f"{self.topic}: when its connection was lost {self.name} had receipts up to sequence id "
+            f"{self._confirmed_id}, and now the broker knows of {known_id}: another writer had the name "
+            "meanwhile, or the broker has forgotten it. Nothing more was written. If that was another "
+            "attempt at the same task, the next one compares what is stored; if it was another job or query, "
+            "give each a producerNamePrefix of its own"
+        )
 
     def _register(self, connection: Connection) -> pb.CommandProducerSuccess:
         answer = connection.request(

@@ -44,6 +44,16 @@ def last_note(options: Options, task: Task, topic: str, *, is_known: bool) -> No
     return search.found
 
 
+def stored_digest(options: Options, task: Task, topic: str, known: int) -> int | None:
+    """Of the row that the broker knows of a task's producer; None: its word is to be taken. Raises
+    `PipelineError`.
+    """
+    if not options.check_repetition:
+        return None
+    found = _stored(options, task, topic, known)
+    return found.digest if found.last_sequence_id == known else -1
+
+
 def _believed_attempt(_: Options, task: Task, producer: Producer) -> Note | None:
     known = producer.last_sequence_id
     return Note(known, NO_ROWS, False, "") if known >= bounds(task.batch_id)[0] else None

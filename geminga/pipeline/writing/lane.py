@@ -178,7 +178,8 @@ class Lane:
         if self._options.exactly_once:
             self._note(metadata, payload, last)
         self.producer.name_schema(metadata)
-        self.producer.send(first, send_frame(1, metadata, payload, self._compression))
+        frame = send_frame(1, metadata, payload, self._compression)
+        self.producer.send(first, frame, last, self._digest)
         self._sent(len(rows), last)
 
     def _send_single(self, row: Rows, sequence_id: int) -> None:
@@ -188,7 +189,8 @@ class Lane:
             self._note(metadata, batch_payload(row), sequence_id)
         self.producer.name_schema(metadata)
         payload = row.value[0].as_py() or b""
-        self.producer.send(sequence_id, send_frame(1, metadata, payload, self._compression))
+        frame = send_frame(1, metadata, payload, self._compression)
+        self.producer.send(sequence_id, frame, digest=self._digest)
         self._sent(1, sequence_id)
 
     def _note(self, metadata: pb.MessageMetadata, encoded_rows: bytes, last_sequence_id: int) -> None:

@@ -7,6 +7,7 @@ leave out what is stored: that, and the broker's deduplication, makes writing ex
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +25,7 @@ from geminga.pipeline.values.avro_writing import BadColumns
 from geminga.pipeline.values.row_columns import check_columns, rows_of
 from geminga.pipeline.values.value_encoding import ValueEncoder, value_encoder
 from geminga.pipeline.writing.deduplication import deduplicates
-from geminga.pipeline.writing.earlier_attempts import earlier_attempts
+from geminga.pipeline.writing.earlier_attempts import earlier_attempts, stored_digest
 from geminga.pipeline.writing.lane import Lane, Written
 from geminga.pipeline.writing.repetitions import Task
 from geminga.pipeline.writing.row_order import by_content
@@ -230,4 +231,9 @@ class TaskWriter:
             send_timeout_s=self._options.send_timeout_s,
             schema=None if self._encoder is None else self._encoder.schema,
             pending_bytes=self._pending_bytes,
+            stored_digest=(
+                partial(stored_digest, self._options, self._task, part)
+                if self._options.exactly_once
+                else None
+            ),
         )

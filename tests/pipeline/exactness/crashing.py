@@ -62,8 +62,8 @@ class _Producer(Producer):
         super().__init__(*arguments, **named)
         reached("registered", self.batch_id)
 
-    def send(self, sequence_id: int, frame: bytes) -> None:
-        super().send(sequence_id, frame)
+    def send(self, sequence_id: int, frame: bytes, *more: Any, **named: Any) -> None:
+        super().send(sequence_id, frame, *more, **named)
         _Producer.sends += 1
         if self.sends == SENT_BEFORE:
             reached("sending", self.batch_id)
