@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, repeat
 from typing import NamedTuple, TypeVar
 
+from geminga.clock import RealClock
 from geminga.errors import ServerError
 from geminga.pipeline.client.connection import Connection
 from geminga.pipeline.client.lookup import REDIRECTS_MAX, refused_lookup, target_of
@@ -15,11 +17,14 @@ from geminga.pipeline.errors import Access, BrokerUnreachable, PipelineError, Re
 from geminga.wire import client_commands
 
 _PAUSES_SECONDS = (0.0, 0.2, 1.0, 3.0)
-"""Before each further attempt at a topic that moves, or whose broker is away."""
+"""Before each further attempt at a topic that moves, or whose broker is away; then the last one again."""
+PATIENCE_SECONDS = 20.0
+"""After that there is no further attempt: as long as readers wait for a broker that is started again."""
 _GONE = (ServerError.TOPIC_NOT_FOUND, ServerError.METADATA)
 LOST_CONSUMER = (ServerError.METADATA, ServerError.CONSUMER_NOT_FOUND)
 """How brokers refuse a request of a consumer that they have closed."""
 _MOVING = (ServerError.SERVICE_NOT_READY, ServerError.TOO_MANY_REQUESTS)
+_CLOCK = RealClock()
 
 Key = TypeVar("Key")
 
@@ -211,14 +216,15 @@ class OwningBrokers:
 
 
 def persistently(keys: Sequence[Key], attempt: Callable[[list[Key]], dict[Key, Answer]]) -> dict[Key, Answer]:
-    """Again, after a while, what met a broker that is away or a topic that moves."""
-    found: dict[Key, Answer] = {}
-    for pause in (*_PAUSES_SECONDS, None):
-        waiting = [key for key in keys if key not in found or _passes(found[key])]
-        if not waiting or (found and pause is None):
+    """Again, after a while, what met a broker that is away or a topic that moves; for `PATIENCE_SECONDS`."""
+    until_s = _CLOCK.monotonic_s() + PATIENCE_SECONDS
+    pauses = chain(_PAUSES_SECONDS, repeat(_PAUSES_SECONDS[-1]))
+    found = attempt(list(keys)) if keys else {}
+    while waiting := [key for key in keys if _passes(found[key])]:
+        left_s = until_s - _CLOCK.monotonic_s()
+        if left_s <= 0:
             break
-        if found:
-            threading.Event().wait(pause)
+        threading.Event().wait(min(next(pauses), left_s))
         found |= attempt(waiting)
     return found
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pulsar
 import pytest
@@ -12,6 +14,8 @@ from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.topics.reading import DataLost
 from geminga.pipeline.topics.streaming import Offsets, StreamPlan
 from tests.e2e.admin_http import Admin, topic_path
+from tests.e2e.broker_process import BrokerProcess
+from tests.e2e.conftest import SETTINGS
 from tests.e2e.waiting import eventually, receive
 from tests.pipeline.conftest import Topics
 from tests.pipeline.topics.test_topics import read_values
@@ -252,3 +256,23 @@ def test_the_subscription_is_free_when_the_stream_has_ended(
     eventually(lambda: not admin.subscription(topic, SUBSCRIPTION)["consumers"])
     consumer = client.subscribe(topic, SUBSCRIPTION, pulsar.ConsumerType.Shared)
     assert receive(consumer).data() == b"a"
+
+
+def test_a_killed_broker_that_is_started_again_is_waited_for(tmp_path: Path) -> None:
+    """As long as the readers wait; a large broker is not there within a few seconds."""
+    with BrokerProcess(tmp_path / "data", settings=SETTINGS) as process:
+        topics = Topics(process.endpoints)
+        name = "persistent://public/default/kept"
+        options = {"startingOffsets": "earliest", "predefinedSubscription": SUBSCRIPTION}
+        plan = StreamPlan(topics.options(name, **options))
+        topics.write(name, {"value": [b"a", b"b"]})
+        reading = Reading(topics, plan)
+        reading.trigger()
+        topics.write(name, {"value": [b"c"]})
+        process.kill()
+        later = threading.Timer(5, process.start)
+        later.start()
+        reading.trigger()
+        later.join()
+        plan.close()
+        assert reading.values == [b"a", b"b", b"c"]
