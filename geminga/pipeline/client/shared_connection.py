@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -115,13 +115,12 @@ class SharedConnection:
 
     def collect(self, ids: Sequence[int]) -> list[Answer]:
         """The answers to what was sent; a refusal is one too. Raises `BrokerUnreachable`."""
-        self._until(lambda: all(self._waited[request_id] is not None for request_id in ids))
+        self._until(lambda: [request_id for request_id in ids if self._waited[request_id] is None])
         return [self._waited.pop(request_id) for request_id in ids]
 
     def wait_for_entries(self, consumers: Sequence[int], timeout_s: float) -> None:
         """Until each has received one, or was closed, or the time is over. Raises `BrokerUnreachable`."""
-        wanted = set(consumers)
-        self._until(lambda: wanted <= self.facts.keys() | self.closed_consumers, timeout_s)
+        self._until(lambda: set(consumers) - self.facts.keys() - self.closed_consumers, timeout_s)
 
     def catch_up(self, timeout_s: float = _LOOK_SECONDS) -> None:
         """See what has come, or comes within that time, without a question. Raises `BrokerUnreachable`."""
@@ -130,15 +129,22 @@ class SharedConnection:
     def close(self) -> None:
         self._connection.close()
 
-    def _until(self, is_done: Callable[[], bool], timeout_s: float | None = None) -> None:
-        """Raises `BrokerUnreachable` if nothing comes for `REQUEST_SECONDS`, without a time of its own."""
-        until_s = None if timeout_s is None else _CLOCK.monotonic_s() + timeout_s
-        while not is_done():
-            left = REQUEST_SECONDS if until_s is None else until_s - _CLOCK.monotonic_s()
-            if left <= 0:
+    def _until(self, missing: Callable[[], Collection[int]], timeout_s: float | None = None) -> None:
+        """Until nothing is missing any more. Without a time of its own it raises `BrokerUnreachable` if
+        nothing of it comes for `REQUEST_SECONDS`, whatever else does.
+        """
+        seconds = REQUEST_SECONDS if timeout_s is None else timeout_s
+        until_s = _CLOCK.monotonic_s() + seconds
+        count = len(missing())
+        while count:
+            left_s = until_s - _CLOCK.monotonic_s()
+            if left_s <= 0 or not self._receive(left_s):
+                if timeout_s is None:
+                    raise BrokerUnreachable(f"{self.url} does not answer within {seconds:.0f} s")
                 return
-            if not self._receive(left) and until_s is None:
-                raise BrokerUnreachable(f"{self.url} does not answer within {REQUEST_SECONDS:.0f} s")
+            before, count = count, len(missing())
+            if timeout_s is None and count < before:
+                until_s = _CLOCK.monotonic_s() + seconds
 
     def _receive(self, timeout_s: float) -> bool:
         """False when nothing came in time."""

@@ -15,8 +15,9 @@ from fastcrc.crc32 import iscsi as crc_32c
 
 from geminga.clock import RealClock
 from geminga.errors import ServerError
-from geminga.pipeline.client import admin_http, entry_stream
+from geminga.pipeline.client import admin_http, entry_stream, owning_brokers, shared_connection
 from geminga.pipeline.client.kept_connections import KeptConnections
+from geminga.pipeline.client.topic_questions import TopicQuestions
 from geminga.pipeline.client.topics import last_of
 from geminga.pipeline.columns.columns import ColumnMaker
 from geminga.pipeline.columns.places import EARLIEST, Place
@@ -282,3 +283,24 @@ def test_an_admin_api_that_dribbles_is_not_waited_for(
     with pytest.raises(PipelineError, match=r"no whole answer within 0 s.*is admin\.url right"):
         admin_http.get_json(Access("pulsar://localhost"), url, "/admin/v2/x")
     assert 3 < len(dribbled) < 100
+
+
+def only_pings(connection: socket.socket) -> None:
+    connection.recv(1000)
+    connection.sendall(CONNECTED)
+    with contextlib.suppress(OSError):
+        while True:
+            connection.sendall(encoder.ping())
+            threading.Event().wait(0.05)
+
+
+def test_a_broker_that_says_something_but_does_not_answer_is_given_up(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_connection, "REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr(owning_brokers, "PATIENCE_SECONDS", 0.0)
+    with (
+        TopicQuestions(serve(only_pings)) as questions,
+        pytest.raises(PipelineError, match="does not answer"),
+    ):
+        questions.partitions([TOPIC])
