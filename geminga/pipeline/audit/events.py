@@ -83,6 +83,9 @@ NOWHERE: Final = -1
 """Ledger and entry of a receipt for what the broker had already: it was not stored again."""
 
 
+LEAVES_OUT_ADVICE: Final = "--leave-out-malformed audits the other events"
+
+
 class WrongLog(GemingaError):
     """A log that cannot be audited: the message names it, and says what it would have to have."""
 
@@ -213,11 +216,17 @@ def from_arrow(
         said = f"{said} {table['kind'][row].as_py()!r}; known are {', '.join(KINDS)}"
     first = f"{name}: row {first_row + row}, counted from 0: {said}"
     if not leaves_out:
-        raise WrongLog(f"{first}; --leave-out-malformed audits the other events")
+        raise WrongLog(f"{first}; {LEAVES_OUT_ADVICE}")
     kinds = np.array(events.kind)
     for mask, _ in wrong:
         kinds[mask] = MALFORMED
     return _told_duplicates(events._replace(kind=kinds, left_out=(LeftOut(count, first),)))
+
+
+def no_event(said: str) -> Events:
+    """What stands for something in a log that is no event at all, and is left out."""
+    columns: dict[str, Any] = {name: _constant(name, None, 1)[0] for name in SCHEMA.names}
+    return Events(**columns, topics=[], subscriptions=[], clients=[], keys=[], left_out=(LeftOut(1, said),))
 
 
 def _constant(column: str, value: Any, rows: int) -> tuple[Integers, list[Any]]:

@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 from geminga.delivery_log.log_format import SEGMENT_MAGICS, decode_segment
 from geminga.errors import CorruptData
 from geminga.pipeline.audit.events import (
+    LEAVES_OUT_ADVICE,
     SCHEMA,
     Events,
     WrongLog,
     from_arrow,
     joined,
+    no_event,
     sliced,
     to_arrow,
 )
@@ -154,23 +156,52 @@ def segment_events(value: bytes, name: str) -> pa.RecordBatch:
 
 
 def _of_values(values: pa.BinaryArray, taken: _Taken) -> Iterator[Events]:
-    if values.null_count:
-        raise WrongLog(f"{taken.name}: a message without a value")
     segments = is_segment(values)
     changes = np.flatnonzero(segments[1:] != segments[:-1]) + 1
     for begin, end in pairwise([0, *changes.tolist(), len(values)]):
-        some = values.slice(begin, end - begin)
-        if not segments[begin]:
-            table = _of_json(some, taken.name)
-            if taken.columns is not None:
-                table = table.select([name for name in taken.columns if name in table.column_names])
-            yield _of_table(table, taken._replace(first_row=taken.first_row + begin))
-            continue
-        for value in some:
-            try:
-                yield events_of_segment(decode_segment(value.as_buffer().to_pybytes()))
-            except CorruptData as error:
-                raise WrongLog(f"{taken.name}: a damaged segment of a delivery log: {error}") from None
+        some, here = values.slice(begin, end - begin), taken._replace(first_row=taken.first_row + begin)
+        yield from (_of_segments if segments[begin] else _of_json)(some, here)
+
+
+def _of_segments(values: pa.BinaryArray, taken: _Taken) -> Iterator[Events]:
+    for row, value in enumerate(values):
+        try:
+            yield events_of_segment(decode_segment(value.as_buffer().to_pybytes()))
+        except CorruptData as error:
+            yield _no_event(taken, row, f"a damaged segment of a delivery log: {error}")
+
+
+def _of_json(values: pa.BinaryArray, taken: _Taken) -> Iterator[Events]:
+    """By halves where one is no event: the others are."""
+    try:
+        table = _json_table(values, taken.name)
+    except SchemaMismatch as error:
+        if len(values) == 1:
+            said = str(error).removeprefix(f"{taken.name}: ").partition("; ")[0]
+            yield _no_event(taken, 0, f"a message that is no event in JSON: {said}")
+            return
+        middle = len(values) // 2
+        yield from _of_json(values.slice(0, middle), taken)
+        yield from _of_json(values.slice(middle), taken._replace(first_row=taken.first_row + middle))
+        return
+    if taken.columns is not None:
+        table = table.select([name for name in taken.columns if name in table.column_names])
+    yield _of_table(table, taken)
+
+
+def _json_table(values: pa.BinaryArray, name: str) -> pa.Table:
+    """Raises `SchemaMismatch`."""
+    if values.null_count:
+        raise SchemaMismatch("it has no value")
+    table = pa.Table.from_struct_array(json_values(values, pa.struct(list(SCHEMA)), name))
+    return table.drop_columns([name for name in SCHEMA.names if table[name].null_count == table.num_rows])
+
+
+def _no_event(taken: _Taken, row: int, said: str) -> Events:
+    first = f"{taken.name}: row {taken.first_row + row}, counted from 0: {said}"
+    if not taken.leaves_out:
+        raise WrongLog(f"{first}; {LEAVES_OUT_ADVICE}")
+    return no_event(first)
 
 
 def _of_table(table: pa.Table, taken: _Taken) -> Events:
@@ -182,12 +213,3 @@ def _of_table(table: pa.Table, taken: _Taken) -> Events:
         first_row=taken.first_row,
         leaves_out=taken.leaves_out,
     )
-
-
-def _of_json(values: pa.BinaryArray, topic: str) -> pa.Table:
-    try:
-        table = pa.Table.from_struct_array(json_values(values, pa.struct(list(SCHEMA)), topic))
-    except SchemaMismatch as error:
-        said = str(error).removeprefix(f"{topic}: ").partition(", though")[0]
-        raise WrongLog(f"{topic}: a message that is no event in JSON: {said}") from None
-    return table.drop_columns([name for name in SCHEMA.names if table[name].null_count == table.num_rows])

@@ -115,8 +115,10 @@ def test_segments_of_a_brokers_log(broker: Endpoints, topics: Topics, topic: str
     damaged = bytearray(segments[0])
     damaged[100] ^= 1
     topics.write(topic, {"value": [bytes(damaged)]})
-    with pytest.raises(WrongLog, match=rf"{topic}: a damaged segment"):
+    with pytest.raises(WrongLog, match=rf"{topic}: row 2, counted from 0: a damaged segment.*--leave-out"):
         audit_logs([log(broker, topic)], SETTINGS)
+    report = audit_logs([log(broker, topic)._replace(leaves_out=True)], SETTINGS)
+    assert wrong(report) == EXPECTED
 
 
 def test_chunks_are_the_same_whenever_they_are_read(broker: Endpoints, topics: Topics, topic: str) -> None:
@@ -131,7 +133,9 @@ def test_chunks_are_the_same_whenever_they_are_read(broker: Endpoints, topics: T
 
 def test_what_is_no_event_is_named(broker: Endpoints, topics: Topics, topic: str) -> None:
     topics.write(topic, {"value": [b"[1, 2"]})
-    with pytest.raises(WrongLog, match=rf"{topic}: a message that is no event in JSON"):
+    with pytest.raises(
+        WrongLog, match=rf"{topic}: row 0, counted from 0: a message that is no event in JSON"
+    ):
         audit_logs([log(broker, topic)])
     topics.write(f"{topic}-2", as_json([{"kind": "published", "topic": AUDITED, "ledger_id": 1}]))
     with pytest.raises(WrongLog, match=rf"{topic}-2: no column time_ms"):
@@ -139,6 +143,30 @@ def test_what_is_no_event_is_named(broker: Endpoints, topics: Topics, topic: str
     topics.write(f"{topic}-3", as_json([rows()[0] | {"kind": "made"}]))
     with pytest.raises(WrongLog, match=rf"{topic}-3: row 0, counted from 0: unknown kind 'made'"):
         audit_logs([log(broker, f"{topic}-3")])
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (b"hello", "no event in JSON: a value is not JSON"),
+        (b"[1, 2]", "no event in JSON"),
+        (b'{"kind": "published", "time_ms": "now"}', "no event in JSON: values do not fit"),
+        (None, "no event in JSON: it has no value"),
+        (b"null", "unknown kind None"),
+    ],
+)
+def test_messages_that_are_no_events_are_left_out_if_told_so(
+    broker: Endpoints, topics: Topics, topic: str, value: bytes | None, said: str
+) -> None:
+    events = as_json(rows())["value"]
+    topics.write(topic, {"value": [*events[:50], value, *events[50:], value]}, batchRows="30")
+    with pytest.raises(WrongLog, match=rf"{topic}: row 50, counted from 0.*{said}.*--leave-out-malformed"):
+        audit_logs([log(broker, topic)], SETTINGS)
+    report = audit_logs([log(broker, topic)._replace(leaves_out=True)], SETTINGS)
+    assert wrong(report) == EXPECTED
+    (told,) = [line for line in report.incomplete if "malformed" in line]
+    assert "left out (2), such as" in told
+    assert said in told
 
 
 def test_the_command_reads_topics(
