@@ -7,7 +7,17 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from geminga.pipeline.audit.events import KINDS, SCHEMA, Events, chosen, constant, joined, taken, where_is
+from geminga.pipeline.audit.events import (
+    KINDS,
+    MALFORMED,
+    SCHEMA,
+    Events,
+    chosen,
+    constant,
+    joined,
+    taken,
+    where_is,
+)
 from geminga.pipeline.audit.settings import MINUTE_MS, AuditSettings
 from geminga.pipeline.audit.stream import Delta, TopicAudit
 
@@ -51,6 +61,11 @@ class TopicsAudit:
         """
         starts = events.time_ms[where_is(events.kind, OPENED)].tolist()
         self.shared = self.shared._replace(starts_ms=(*self.shared.starts_ms, *starts))
+        malformed = where_is(events.kind, MALFORMED)
+        if malformed.any():
+            count = int(np.count_nonzero(malformed))
+            yield "", [Delta("", now_ms // MINUTE_MS, "malformed", count)]
+            events = chosen(events, ~malformed)
         missed = chosen(events, where_is(events.kind, MISSED))
         if missed.length:
             sizes = zip(missed.time_ms.tolist(), missed.batch_size.tolist(), strict=True)

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from geminga.pipeline.audit.events import SCHEMA, from_arrow, taken
+from geminga.pipeline.audit.events import SCHEMA, WrongLog, from_arrow, taken
 from geminga.pipeline.audit.settings import AuditSettings
 from geminga.pipeline.audit.stream import DELTAS, Delta, delta_table
 from geminga.pipeline.audit.stream_topics import Shared, TopicsAudit
@@ -43,16 +43,20 @@ def topic_events(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
 
 
 def _of_values(stream: DataFrame, name: str) -> DataFrame:
-    """Segments of a delivery log as their events, all else as JSON; what is neither has no kind and falls
-    out.
-    """
+    """Segments of a delivery log as their events, all else as JSON; what is neither has no kind."""
+
+    def of_segment(value: bytes) -> pa.RecordBatch:
+        try:
+            return segment_events(value, name)
+        except WrongLog:
+            return pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in SCHEMA], schema=SCHEMA)
 
     def events(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             values = batch["value"]
             for value, whole in zip(values, is_segment(values).tolist(), strict=True):
                 if whole:
-                    found = segment_events(value.as_py(), name)
+                    found = of_segment(value.as_py())
                     yield found.append_column("json", pa.nulls(found.num_rows, pa.binary()))
                 else:
                     nothing = [pa.nulls(1, field.type) for field in SCHEMA]
@@ -92,7 +96,8 @@ def audit_stream(
     `events` is a stream with the columns of `event_schema`, in which the events of a topic come in the order
     in which they happened, each micro-batch in that of `time_ms`. Topics are audited side by side, in
     `buckets` shares, each of which is told of every start of the broker (`opened`); the number stays the
-    same as long as the checkpoint does. The state of a topic is its bitmaps. Timers by the clock keep the
+    same as long as the checkpoint does. The state of a topic is its bitmaps. What is no event, or a malformed
+    one, is left out and counted as `malformed`, in the minute of the clock. Timers by the clock keep the
     query going: it ends by being stopped, also with the trigger availableNow.
     """
     bits = batch_index_max.bit_length()
@@ -101,7 +106,8 @@ def audit_stream(
     where = (
         functions.when(functions.col("topic").isNotNull(), own)
         .when(functions.col("kind") == "opened", everywhere)
-        .when(functions.col("kind") == "missed", functions.array(functions.lit(0)))
+        .when(functions.col("kind") == "closed", None)
+        .otherwise(functions.array(functions.lit(0)))
     )
     keyed = _with_all_columns(events).withColumn("bucket", functions.explode(where)).groupBy("bucket")
     return keyed.transformWithStateInPandas(
@@ -151,7 +157,7 @@ class _Processor(StatefulProcessor):
     ) -> Iterator[pd.DataFrame]:
         now_ms = timerValues.getCurrentProcessingTimeInMs()
         table = pa.Table.from_pandas(pd.concat(list(rows)), schema=SCHEMA, preserve_index=False)
-        events = from_arrow(table, name="the stream")
+        events = from_arrow(table, name="the stream", leaves_out=True)
         audit = self._audit()
         in_order = taken(events, events.time_ms.argsort(kind="stable"))
         yield self._rows(audit.take(in_order, now_ms))

@@ -166,6 +166,15 @@ def test_events_that_the_broker_could_not_log_are_told() -> None:
     assert found == [("", Delta("", START_MS // 60_000, "missed", 7))]
 
 
+def test_what_is_malformed_is_counted_and_ends_nothing() -> None:
+    rows = [published(0, 0), published(1, 0) | {"ledger_id": None}, {"time_ms": START_MS}, dispatched(0, 1)]
+    events = from_arrow(pa.Table.from_pylist(rows, SCHEMA), name="test", leaves_out=True)
+    audit = TopicsAudit(SETTINGS, 0, Shared(), States())
+    found = [(topic, delta) for topic, deltas in audit.take(events, START_MS) for delta in deltas]
+    assert found[0] == ("", Delta("", START_MS // 60_000, "malformed", 2))
+    assert totals([delta for topic, delta in found if topic]) == {"published": 1, "dispatched": 1}
+
+
 @pytest.mark.parametrize("batch", [1_000_000, 37])
 def test_starts_are_told_of_as_in_the_audit_of_the_whole(batch: int) -> None:
     draw = random.Random(batch)
@@ -212,6 +221,12 @@ def test_a_stream_of_files_is_audited(spark: Any, tmp_path: Path) -> None:
     rows = [published(i, i) for i in range(10)]
     rows += [dispatched(i, 20 + i) for i in (*range(4), 3, *range(5, 10))]
     rows += [opened(50), dispatched(1, 60), published(99, 60_000), dispatched(99, 60_000)]
+    wrong = [
+        {"kind": "published", "time_ms": START_MS},
+        {},
+        published(3, 9) | {"kind": "x", "entry_id": None},
+    ]
+    rows += [*wrong, published(4, 9) | {"entry_id": None}]
     parts = rows[:14], rows[14:21], rows[21:]
     for number, part in enumerate(parts):
         pq.write_table(pa.Table.from_pylist(part, SCHEMA), logs / f"{number}.parquet")
@@ -242,3 +257,4 @@ def test_a_stream_of_files_is_audited(spark: Any, tmp_path: Path) -> None:
     assert found["duplicated"] == 1
     assert found["repeated"] == 1
     assert (found["published"], found["dispatched"]) == (11, 12)
+    assert found["malformed"] == 4
