@@ -30,7 +30,7 @@ from geminga.pipeline.spark.api import JAVA_MAX, JAVA_MIN, JAVA_RANGE
 from geminga.pipeline.spark.archive import FOLDER, archive_name, python_name, write_archive
 from geminga.pipeline.spark.failures import words_of
 from geminga.pipeline.spark.progress import show_progress_in_a_notebook
-from geminga.pipeline.spark.scans.provider import install
+from geminga.pipeline.spark.scans.provider import install, register_source
 from geminga.pipeline.spark.source import PulsarSource
 
 INSTALLED: Final = "installed"
@@ -47,8 +47,10 @@ _VERSION_SECONDS: Final = 20
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make `format("pulsar")` known to a session; returns it."""
-    spark.dataSource.register(PulsarSource)
+    """Make `format("pulsar")` known to a session; returns it. Sources in Python are known to the session that
+    registers them alone: `register(spark.newSession())`, and again after `spark.stop()`.
+    """
+    register_source(spark, PulsarSource)
     install(spark)
     return spark
 

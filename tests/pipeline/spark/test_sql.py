@@ -13,7 +13,7 @@ import pytest
 
 from geminga.errors import GemingaError
 from geminga.pipeline.errors import PipelineError
-from geminga.pipeline.spark import register_namespace
+from geminga.pipeline.spark import register, register_namespace
 from geminga.pipeline.spark.failures import words_of
 from geminga.pipeline.spark.scans.provider import install
 from geminga.pipeline.topics.options import parse_options
@@ -86,6 +86,15 @@ def test_a_table_is_read_written_and_seen_as_it_is_now(
     with pytest.raises(Exception, match="a topic cannot be overwritten"):
         spark.sql(f"INSERT OVERWRITE {table} SELECT * FROM {table}")
     spark.catalog.dropTempView(view)
+
+
+def test_a_second_session_of_the_jvm_knows_the_source(
+    spark: Any, broker: Endpoints, topics: Topics, topic: str
+) -> None:
+    topics.write(topic, {"value": [b"a", b"b", b"b"]})
+    other = register(register(spark.newSession()))
+    frame = other.read.format("pulsar").options(**{"service.url": broker.service_url, "topic": topic}).load()
+    assert frame.where("value = X'62'").count() == 2
 
 
 def test_filters_of_one_scan_do_not_hold_for_another(

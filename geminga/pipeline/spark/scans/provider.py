@@ -18,11 +18,26 @@ from typing import Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.udf import _wrap_function
 
 PUSHES_FILTERS: Final = "pushesFilters"
 """An option that only the class sets, with filters: the scan has a Python data source of its own."""
 _CLASS: Final = "pulsar.DefaultSource"
 _SOURCE: Final = Path(__file__).with_name("DefaultSource.java")
+
+
+def register_source(spark: SparkSession, source: type[DataSource]) -> None:
+    """As `spark.dataSource.register`, in each session of the JVM: that method refuses a name that a class
+    has, and so each session (`newSession`, or after `stop`) but the first, because of `install`.
+    """
+    jvm: Any = getattr(spark, "_jvm", None)
+    if jvm is None or not _has(_loader(jvm)):
+        spark.dataSource.register(source)
+        return
+    python = jvm.org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource
+    wrapped = python(_wrap_function(spark.sparkContext, source))
+    spark._jsparkSession.sessionState().dataSourceManager().registerDataSource(source.name(), wrapped)
 
 
 def install(spark: SparkSession) -> bool:
@@ -33,7 +48,7 @@ def install(spark: SparkSession) -> bool:
         jvm: Any = getattr(spark, "_jvm", None)
         if jvm is None:
             raise _NoJvm("there is no JVM in this process")
-        loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
+        loader = _loader(jvm)
         if not _has(loader):
             _add(jvm, loader, _compiled(jvm, loader))
     except (Py4JError, _NoJvm) as error:
@@ -50,6 +65,10 @@ def install(spark: SparkSession) -> bool:
 
 class _NoJvm(Exception):
     """Nothing to compile for."""
+
+
+def _loader(jvm: Any) -> Any:
+    return jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
 
 
 def _has(loader: Any) -> bool:
