@@ -25,39 +25,42 @@ def read_topic(
     topic: str | Sequence[str] | None = None,
     *,
     pattern: str | None = None,
-    columns: Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
     start: Start | None = None,
     end: Start | None = None,
     start_time: Time | None = None,
     end_time: Time | None = None,
     raw_value: bool = False,
-    options: Mapping[str, str] | None = None,
+    options: Mapping[str, str | int | bool] | None = None,
 ) -> pa.RecordBatchReader:
     """The messages that there are now in a topic, in several, or in those that match a pattern: partition
     after partition, each in its order.
 
-    `columns`: only these, in this order; nothing is decoded for others. None: the value's columns and the
-    seven that the Spark source has. `start`, `end`: `earliest`, `latest`, or for topics and partitions the
-    first and the last message, `{"orders-partition-0": "12:345:6"}` (ledger, entry, index in the batch).
-    `start_time` (inclusive), `end_time` (exclusive): publish times, with a time zone or in ms since 1970, for
-    all topics or for each. `raw_value`: bytes, whatever schema the topic has. `options`: others of the data
-    source, such as `pulsar.client.authParams`.
+    `columns`: only these (or this one), in this order; nothing is decoded for others. None: the value's
+    columns and the seven that the Spark source has. `start`, `end`: `earliest`, `latest`, or for topics and
+    partitions the first and the last message, `{"orders-partition-0": "12:345:6"}` (ledger, entry, index in
+    the batch). `start_time` (inclusive), `end_time` (exclusive): publish times, with a time zone or in ms
+    since 1970, for all topics or for each. `raw_value`: bytes, whatever schema the topic has. `options`:
+    others of the data source, such as `pulsar.client.authParams`.
 
     What is to be read is settled when this returns; it is read when batches are asked for, a few MiB at a
     time. Nothing is acknowledged. Close the reader (or use `with`) to end its connection before the last
     batch. Raises `PipelineError`; while batches are read pyarrow turns it into `pyarrow.ArrowInvalid` with
     the same text.
     """
-    given = dict(options or {})
+    given = {name: _text(value) for name, value in (options or {}).items()}
     given["service.url"] = service_url
     given |= _topics(topic, pattern)
     given |= {"rawValue": "true"} if raw_value else {}
     for name, place in (("startingOffsets", start), ("endingOffsets", end)):
         if place is not None:
             given[name] = place if isinstance(place, str) else json.dumps(dict(place))
-    for name, time in (("startingTime", start_time), ("endingTime", end_time)):
+    for name, argument, time in (
+        ("startingTime", "start_time", start_time),
+        ("endingTime", "end_time", end_time),
+    ):
         if time is not None:
-            given[name] = json.dumps(_times(name, time))
+            given[name] = json.dumps(_times(argument, time))
     parsed = parse_options(given)
     if parsed.acknowledges:
         raise BadOption(
@@ -65,7 +68,8 @@ def read_topic(
             "read a stream with Spark"
         )
     values = values_of(parsed)
-    schema = table_schema(parsed, values) if columns is None else chosen_schema(columns, values)
+    chosen = [columns] if isinstance(columns, str) else columns
+    schema = table_schema(parsed, values) if chosen is None else chosen_schema(chosen, values)
     ranges = plan_batch(replace(parsed, splits_per_partition=1))
     # by way of Arrow's C interface: else `close` would leave the generator open until it is collected
     return pa.RecordBatchReader.from_stream(
@@ -78,6 +82,11 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     for wanted in ranges:
         yield from range_batches(options, values, schema, wanted)
+
+
+def _text(value: str | int | bool) -> str:
+    """As Spark hands options over: `True` is true."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _topics(topic: str | Sequence[str] | None, pattern: str | None) -> dict[str, str]:
@@ -97,8 +106,10 @@ def _times(name: str, time: Time) -> int | dict[str, int]:
 
 def _ms(name: str, time: int | dt.datetime) -> int:
     """Rounded up: what was published before the time is not after it."""
-    if not isinstance(time, dt.datetime):
+    if isinstance(time, int):
         return time
+    if not isinstance(time, dt.datetime):
+        raise BadOption(f"{name}: {time!r} is no time; give a datetime with a time zone, or ms since 1970")
     if time.tzinfo is None:
         raise BadOption(f"{name}: {time} has no time zone; give one, as in datetime.now(timezone.utc)")
     return -((dt.datetime(1970, 1, 1, tzinfo=dt.UTC) - time) // dt.timedelta(milliseconds=1))

@@ -43,6 +43,8 @@ def table_schema(options: Options, values: TopicSchema) -> pa.Schema:
 def chosen_schema(names: Sequence[str], values: TopicSchema) -> pa.Schema:
     """These columns alone, in this order. Raises `BadOption`."""
     known = value_fields(values) | METADATA_COLUMNS | MORE_COLUMNS
+    if not names:  # Arrow loses the number of rows of a batch without columns
+        raise BadOption("columns names none; leave it out for all, or name one of " + ", ".join(known))
     for name in names:
         if name not in known:
             raise BadOption(f"columns: {name!r} is unknown; the topic has {', '.join(known)}")

@@ -166,12 +166,24 @@ def test_unknown_columns_and_topics_are_refused_at_once(topics: Topics, topic: s
     numbered(topics, topic, 1)
     with pytest.raises(BadOption, match="'nope' is unknown; the topic has value, __key"):
         read_topic(url, topic, columns=["nope"])
-    with pytest.raises(TopicMissing):
+    with pytest.raises(TopicMissing, match="neither a subscription nor a client for a minute"):
         read_topic(url, f"{topic}-that-is-not-there")
+    with pytest.raises(BadOption, match="columns names none; leave it out"):
+        read_topic(url, topic, columns=[])
+    with pytest.raises(BadOption, match="start_time: '2026-11-23' is no time; give a datetime"):
+        read_topic(url, topic, start_time="2026-11-23")
     with pytest.raises(BadOption, match="either a topic"):
         read_topic(url)
     with pytest.raises(BadOption, match="acknowledges nothing"):
         read_topic(url, topic, options={"predefinedSubscription": "s"})
+
+
+def test_one_column_and_options_as_python_writes_them(topics: Topics, topic: str, url: str) -> None:
+    numbered(topics, topic, 3)
+    more: dict[str, str | int | bool] = {"failOnDataLoss": False, "pollTimeoutMs": 5000}
+    with read_topic(url, topic, columns="__key", options=more) as reader:
+        table = reader.read_all()
+    assert (table.column_names, table.num_rows) == (["__key"], 3)
 
 
 def test_it_reads_as_it_is_asked_and_leaves_nothing_when_closed(
