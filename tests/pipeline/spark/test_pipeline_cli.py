@@ -148,8 +148,8 @@ def test_messages_name_flags_and_not_options_of_the_data_source(call: Call, tmp_
 @pytest.mark.parametrize(
     ("text", "in_words_of_the_command"),
     [
-        (str(missing("t")), "topic t is not there; check the name, create it, or give --option "
-                            "waitingForNonExistedTopic=true"),
+        (str(missing("t")).partition(" (")[0], "topic t is not there; check the name, create it, or give "
+                                               "--option waitingForNonExistedTopic=true"),
         ("no JSON; set rawValue=true to get bytes", "no JSON; give --option rawValue=true to get bytes"),
         ("gone. Set failOnDataLoss=false to go on", "gone. Give --option failOnDataLoss=false to go on"),
         ("it (--admin-url, admin.url) or (--by-key, by_key=True)", "it (--admin-url) or (--by-key)"),
