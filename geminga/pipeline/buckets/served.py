@@ -124,7 +124,15 @@ class ServedIndex(NamedTuple):
         """Of each subscription whose messages the index has to have."""
         name = TopicName.parse(self.topic)
         path = f"/admin/v2/{name.domain.value}/{name.namespace}/{quote(name.local, safe='')}/internalStats"
-        cursors = get_json(self.access, self.admin_url, path)["cursors"]
+        try:
+            cursors = get_json(self.access, self.admin_url, path)["cursors"]
+        except AdminRefused as error:
+            if error.status != 404:
+                raise
+            raise PipelineError(
+                f"{self.topic} is not there, or is partitioned: each partition has an index of its own, so "
+                f"name one, such as {self.topic}-partition-0"
+            ) from None
         if self.subscription not in cursors:
             raise PipelineError(f"{self.topic} has no subscription {self.subscription!r}")
         shared = self.is_shared()

@@ -27,9 +27,18 @@ class AdminRefused(PipelineError):
     """The admin API answered, with another status than 200 or 204."""
 
     def __init__(self, status: int, url: str, text: str) -> None:
-        super().__init__(f"{url} answers {status}: {text}")
+        access = "; see the options pulsar.admin.authPluginClassName and pulsar.admin.authParams"
+        super().__init__(f"{url} answers {status}: {_reason(text)}{access if status in (401, 403) else ''}")
         self.status = status
         self.text = text
+
+
+def _reason(text: str) -> str:
+    """What a person reads of an answer such as {"reason": "Namespace not found"}."""
+    try:
+        return str(json.loads(text)["reason"])
+    except (ValueError, TypeError, KeyError):
+        return text
 
 
 def get_json(access: Access, admin_url: str, path: str) -> Any:
@@ -42,10 +51,18 @@ def get_json(access: Access, admin_url: str, path: str) -> Any:
 
 
 def create_partitions(access: Access, admin_url: str, topic: str, partitions: int) -> None:
-    """Make a partitioned topic that is not there. Raises `PipelineError`."""
+    """Make a partitioned topic that is not there, in a namespace that is. Raises `PipelineError`."""
     name = TopicName.parse(topic)
     path = f"{name.domain.value}/{name.namespace}/{quote(name.local, safe='')}"
-    _ask(access, admin_url, "PUT", f"/admin/v2/{path}/partitions", json.dumps(partitions).encode())
+    try:
+        _ask(access, admin_url, "PUT", f"/admin/v2/{path}/partitions", json.dumps(partitions).encode())
+    except AdminRefused as error:
+        if error.status != 404:
+            raise
+        raise PipelineError(
+            f"{topic} cannot be made: namespace {name.namespace} is not there; create it "
+            f"(geminga or pulsar-admin namespaces create {name.namespace})"
+        ) from None
 
 
 def get_bytes(access: Access, admin_url: str, path: str) -> bytes:

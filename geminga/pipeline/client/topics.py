@@ -71,8 +71,8 @@ def partitions_of(connection: Connection, topic: str, *, create: bool = False) -
 def missing(topic: str) -> TopicMissing:
     return TopicMissing(
         f"topic {topic} is not there; check the name, create it, or set waitingForNonExistedTopic=true "
-        "(brokers delete a topic that has had neither a subscription nor a client for a minute; a subscription "
-        "keeps it, or the broker's setting brokerDeleteInactiveTopicsEnabled=false)"
+        "(brokers delete a topic that has had neither a subscription nor a client for a minute; a "
+        "subscription keeps it, or the broker's setting brokerDeleteInactiveTopicsEnabled=false)"
     )
 
 

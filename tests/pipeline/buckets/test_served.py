@@ -281,6 +281,17 @@ def served(stored: Stored) -> dict[int, str]:
     return {one["ledgerId"]: one["range"] for one in found if one["ledgerId"] is not None}
 
 
+def test_a_partitioned_topic_is_told_from_its_partitions(topic: str, call: Call, tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", settings=SETTINGS) as broker:
+        at = broker.endpoints
+        Admin(at.web_url).create_partitions(topic, 2)
+        path = f"/admin/v2/{topic_path(topic)}/subscription/s"
+        assert Admin(at.web_url).put(path, {}).status == 204
+        where = ("--admin-url", at.web_url, "--url", at.service_url, "--topic", topic, "--subscription", "s")
+        code, _, error = call("rebuild", *where, "--verify", "--master", "none")
+    assert (code, f"so name one, such as {topic}-partition-0" in error) == (1, True)
+
+
 def test_an_index_without_buckets_says_which_setting_makes_them(
     topic: str, call: Call, tmp_path: Path
 ) -> None:

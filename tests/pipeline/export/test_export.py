@@ -175,6 +175,14 @@ def test_partitions_are_kept_or_chosen_by_key(topics: Topics, admin: Admin, topi
     assert by_key == {b"k%d" % key: list(range(key, 90, 7)) for key in range(7)}
 
 
+def test_a_namespace_that_is_not_there_is_named(topics: Topics, admin: Admin, topic: str) -> None:
+    admin.create_partitions(topic, 2)
+    topics.write(topic, {"value": [b"v"]})
+    there, wanted = topic.replace("public/default", "public/none"), {"admin_url": topics.endpoints.web_url}
+    with pytest.raises(PipelineError, match="create it .* namespaces create public/none"):
+        send(topics, exported(topics, topic), topic, there, partitions=2, wanted=wanted)
+
+
 def test_delays_move_batches_change_and_rows_go_at_a_pace(topics: Topics, topic: str) -> None:
     due = [FAR_MS if number % 20 == 5 else None for number in range(40)]
     topics.write(topic, {"value": [b"%d" % n for n in range(40)], "__deliverAtTime": due})
