@@ -123,6 +123,8 @@ def main() -> int:
             sys.stdout.writelines(
                 difflib.unified_diff(before.splitlines(True), page.splitlines(True), "page", "run")
             )
+            if page == before:
+                print(f"{len(list(cells_of(page)))} cells print what stands in {PAGE.name}")
             return 0 if page == before else 1
         PAGE.write_text(page)
         for found in PICTURE.finditer(page):
