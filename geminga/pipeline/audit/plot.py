@@ -50,11 +50,16 @@ def png_of(report: Report) -> bytes:
         heights = [counts[minute] for minute in minutes]
         middle.bar(minutes, heights, 50 / 86_400, bottom, color=COLORS[what], label=what)
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+    for panel in (above, middle, below):
+        panel.set_ylim(bottom=0)
+        if not panel.has_data() or panel.get_ylim()[1] < 1:
+            panel.set_ylim(0, 1)
     above.set_ylabel("first deliveries")
     middle.set_ylabel("wrong")
     below.set_ylabel("99 % are at most so late, ms")
     middle.legend(ncol=len(WRONG), fontsize=8, loc="upper right")
-    above.legend(fontsize=8)
+    if above.lines:
+        above.legend(fontsize=8)
     above.set_title(f"{report.wrong:,} positions are wrong" if report.wrong else "Nothing is wrong")
     figure.autofmt_xdate()
     figure.tight_layout()
@@ -65,7 +70,9 @@ def png_of(report: Report) -> bytes:
 
 
 def _largest(totals: pa.Table) -> list[tuple[str, str]]:
+    """None without a delivery: a line along the axis says nothing."""
     rows = sorted(totals.to_pylist(), key=lambda row: -row["dispatched"])
+    rows = [row for row in rows if row["dispatched"]]
     return [(row["topic"], row["subscription"]) for row in rows[:SUBSCRIPTIONS_MAX]]
 
 
