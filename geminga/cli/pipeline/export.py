@@ -80,7 +80,11 @@ def add_connection(parser: Parser) -> None:
     """Flags that name a broker."""
     add_url(parser)
     parser.add_argument("--admin-url", metavar="URL", help="its admin API, such as http://127.0.0.1:8080")
-    add_options(parser, "of the data source or, as fs.s3a.endpoint=URL, of a file system")
+    add_options(
+        parser,
+        "of the data source, such as pulsar.client.authParams=token:..., "
+        "or of a file system, such as fs.s3a.endpoint=URL",
+    )
 
 
 def add_options(parser: Parser, whose: str) -> None:
@@ -91,7 +95,7 @@ def add_options(parser: Parser, whose: str) -> None:
         type=pair,
         default=[],
         metavar="NAME=VALUE",
-        help=f"{whose}, such as pulsar.client.authParams=token:...; may be repeated",
+        help=f"{whose}; may be repeated",
     )
 
 

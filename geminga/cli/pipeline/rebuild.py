@@ -35,7 +35,7 @@ def run(parser: Parser, arguments: Sequence[str]) -> int:
         default=os.environ.get(URL_VARIABLE, DEFAULT_URL),
         help=f"where a running broker's messages are read (default: ${URL_VARIABLE} or {DEFAULT_URL})",
     )
-    add_options(parser, "for a running broker")
+    add_options(parser, "for a running broker, such as pulsar.client.authParams=token:...")
     parser.add_argument("--topic", required=True, help="one topic; a partition by its own name")
     parser.add_argument("--subscription", required=True, metavar="NAME")
     parser.add_argument(

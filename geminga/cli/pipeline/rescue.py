@@ -30,7 +30,7 @@ def run(parser: Parser, arguments: Sequence[str]) -> int:
         help="a data directory, or what has journals or entry logs below it, also a URL; may be repeated",
     )
     parser.add_argument("--out", metavar="DIR", help="write the entries there as Parquet")
-    add_options(parser, "of a file system, as fs.s3a.endpoint=URL")
+    add_options(parser, "of a file system, such as fs.s3a.endpoint=URL")
     add_master(parser)
     flags = parser.parse_strictly(arguments)
     with _held(flags.data_dir):
