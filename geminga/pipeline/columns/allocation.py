@@ -1,8 +1,11 @@
-"""How the C library deals with the memory of large arrays."""
+"""How a process deals with the memory of large arrays, and of what it has imported."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
+import gc
+import os
 from typing import Final
 
 from geminga.limits import MIB
@@ -10,6 +13,8 @@ from geminga.limits import MIB
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 ARRAY_BYTES_MAX: Final = 32 * MIB
 KEPT_BYTES_MAX: Final = 256 * MIB
+REUSED_WORKER: Final = "SPARK_REUSE_WORKER"
+"""Spark sets it in processes that run one task after the other."""
 
 
 def keep_freed_memory() -> None:
@@ -25,3 +30,15 @@ def keep_freed_memory() -> None:
     mallopt(_MMAP_THRESHOLD, ARRAY_BYTES_MAX)
     mallopt(_TRIM_THRESHOLD, KEPT_BYTES_MAX)
     mallopt(_TOP_PAD, ARRAY_BYTES_MAX)
+
+
+@functools.cache
+def freeze_imports() -> None:
+    """In a worker that Spark reuses, have the collector leave out what is there now, which is mostly modules.
+
+    Spark's daemon collects after each task, and so after each split and each step of planning. Looking
+    through all that numpy, pandas and pyarrow have made takes 50 ms of a core, as much as reading 300,000
+    messages. Objects are still freed by their reference counts.
+    """
+    if os.environ.get(REUSED_WORKER):
+        gc.freeze()

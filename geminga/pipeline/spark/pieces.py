@@ -12,6 +12,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 
+from geminga.pipeline.columns.allocation import freeze_imports
 from geminga.pipeline.spark.api import spark_schema
 from geminga.pipeline.spark.failures import failure_of, is_ours
 from geminga.pipeline.spark.session import make_session
@@ -50,6 +51,7 @@ def each(
             for pickled in batch["pickled"].to_pylist():
                 number, item = pickle.loads(pickled)
                 yield from work(number, item)
+                freeze_imports()  # item, work and what they ran have brought theirs by now
 
     return _shared_out(spark, items).mapInArrow(run, spark_schema(schema))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -42,3 +43,15 @@ def test_items_go_to_their_tasks_and_not_to_all(spark: Any, monkeypatch: pytest.
     frame = each(spark, [b"x"] * 3, numbers, NUMBERS)
     assert frame.rdd.getNumPartitions() == 3
     assert spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == "10000"
+
+
+def test_workers_do_not_look_through_their_imports_after_each_task(spark: Any) -> None:
+    from geminga.pipeline.spark.pieces import collect_each
+
+    def heap(_: int, __: None) -> tuple[int, int]:
+        return gc.get_freeze_count(), len(gc.get_objects())
+
+    collect_each(spark, [None] * 4, heap)  # the first task of each worker imports
+    found = collect_each(spark, [None] * 4, heap)
+    assert any(frozen > 3 * looked_through for frozen, looked_through in found), found
+    assert gc.get_freeze_count() == 0, "the user's own process is left as it is"
