@@ -27,7 +27,8 @@ import trio.testing
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from geminga.bookie.running.bookie import Bookie
-from geminga.broker.delays.delayed import DelayedEntries
+from geminga.broker.delays.settings import DelayPolicy
+from geminga.broker.delays.subscription_delays import OpenedIndex, SubscriptionDelays
 from geminga.broker.dispatch.consumer import SUBSCRIPTION_TYPES, Consumer
 from geminga.broker.flow.read_memory import ReadMemory
 from geminga.broker.subscription.subscription import Subscription, SubscriptionSettings
@@ -39,7 +40,6 @@ from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.store import MetadataStore
 from geminga.names import TopicName
 from geminga.position import Position
-from geminga.tracker.index.interface import DelayedDeliveryTracker
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.message_metadata import stamp
 from simulation.disk.sim_disk import SimDisk
@@ -93,8 +93,17 @@ class Bench:
     def on_add_failed(self, error: Exception, contexts: list[Any]) -> None:
         raise error
 
-    async def open_tracker(self, delayed: DelayedEntries) -> DelayedDeliveryTracker:
-        return in_memory_tracker(self.clock)
+    policy = DelayPolicy()
+    shared = None
+
+    def has_index(self, cursor: object) -> bool:
+        return False
+
+    def start_soon(self, work: object) -> bool:
+        return False
+
+    async def open(self, delays: SubscriptionDelays) -> OpenedIndex:
+        return OpenedIndex(in_memory_tracker(self.clock), None)
 
     async def fill(self, entries: int, *, keyed: bool) -> None:
         prefix = stamp(self.clock.now_ms())
@@ -113,7 +122,7 @@ class Bench:
             await self.ledger.open_cursor("bench", initial="earliest"),
             settings=SubscriptionSettings(failover_delay_ms=0),
             clock=self.clock,
-            open_tracker=self.open_tracker,
+            index_door=self,
             reads=ReadMemory(4 * MIB),
         )
         self._forget_metadata(start, entries)

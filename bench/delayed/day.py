@@ -5,7 +5,7 @@
     python bench/delayed/day.py --rate 500 --scale 20 --max-entries 50000 --min-rollover-minutes 0
 
 Nothing but time, disk and size is simulated: a topic on a bookie gets entries of one byte, its index learns
-their positions, the keeper seals, merges and deletes buckets, the ledgers roll and are trimmed. The disk is
+their positions, the buckets seals, merges and deletes buckets, the ledgers roll and are trimmed. The disk is
 `simulation/disk`, the clock is virtual. One entry stands for `--scale` messages: rate, entries in a ledger,
 and messages in a bucket are divided by it, so there are as many ledgers and buckets as on a day of the full
 size. Only the entry ids in the names of buckets have fewer digits; "at full size" adds these.
@@ -17,7 +17,6 @@ than `--kib`.
 from __future__ import annotations
 
 import argparse
-import functools
 import math
 import random
 import sys
@@ -28,12 +27,14 @@ from typing import Any, NamedTuple
 
 import trio
 
+from geminga.tracker.index.view import View
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.delayed.bucket_watch import BUCKET_PREFIX, Verdicts
 from geminga.bookie.records.settings import BookieSettings
 from geminga.bookie.running.bookie import Bookie
-from geminga.broker.delays.index_home import IndexHome
+from geminga.broker.delays.open_index import new_buckets, run_buckets
 from geminga.broker.delays.settings import DelaySettings
 from geminga.errors import GemingaError
 from geminga.limits import KIB, MIB
@@ -151,12 +152,12 @@ class Day:
                 strict=True,
                 bucket_indexes_min=max(1, 50_000 // scale),
             )
-            home = IndexHome(ledger, TopicOwner(ledger), settings, self.clock, off_loop=at_once)
-            self.home, self.cursor = home, cursor
-            self.view = home.index.open_view(reread=lost)
-            nursery.start_soon(functools.partial(home.run, on_recovered=lambda: None))
+            buckets = new_buckets(ledger, TopicOwner(ledger), settings, self.clock, off_loop=at_once)
+            self.buckets, self.cursor = buckets, cursor
+            self.view = View(buckets.index, reread=lost)
+            nursery.start_soon(run_buckets, buckets)
             await self._publish(ledger, bookie)
-            await home.stop()
+            await buckets.stop()
             nursery.cancel_scope.cancel()
 
     async def _publish(self, ledger: ManagedLedger, bookie: Bookie) -> None:
@@ -193,8 +194,7 @@ class Day:
         return self.largest
 
     def counts(self, kind: str) -> int:
-        assert self.home.keeper is not None
-        return self.home.keeper.operations.counts[kind].succeeded
+        return self.buckets.operations.counts[kind].succeeded
 
     def _show(self, hour: int) -> None:
         now = self._look()

@@ -4,7 +4,7 @@
     python bench/delayed/hundred_million.py --messages 5000000 --delays random
 
 Everything is real but the messages themselves: an index learns their positions and delivery times, 100 at a
-time as from a dispatcher's reads, and its keeper seals, merges and loads buckets on a bookie with the
+time as from a dispatcher's reads, and its buckets seals, merges and loads buckets on a bookie with the
 broker's default settings. 8 messages are published in each millisecond of message time, 50,000 to a ledger.
 Random delays are drawn evenly from 4 to 28 hours; the fixed one is 16 hours. Nothing is due while they are
 added.
@@ -35,6 +35,8 @@ from typing import Any
 import numpy as np
 import trio
 
+from geminga.tracker.buckets.tasks import run_buckets
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from geminga.bookie.index.database import IndexDatabase
@@ -52,11 +54,12 @@ from geminga.storage.key_value import BlockCache, RocksKeyValue
 from geminga.tracker.buckets.bucket_owner import CursorOwner
 from geminga.tracker.buckets.bucket_settings import BUCKETS_MAX, BucketSettings
 from geminga.tracker.buckets.bucket_store import BucketStore, BucketWriter
-from geminga.tracker.buckets.keeper import Keeper
+from geminga.tracker.buckets.buckets import Buckets
 from geminga.tracker.buckets.recovery import Recovery, unacknowledged
-from geminga.tracker.index.index import DelayedIndex, IndexSettings
+from geminga.tracker.index.index import IndexSettings
 from geminga.tracker.index.membership import LEDGER_BYTES
 from geminga.tracker.index.sources import SEGMENT_BYTES, STORED_BYTES
+from geminga.tracker.index.view import View
 
 MIB = 1 << 20
 HOUR_MS = 3_600_000
@@ -146,29 +149,25 @@ class CountingStore(BucketStore):
 
 
 class World:
-    """The stores, one topic with one subscription, and the index of it with its keeper."""
+    """The stores, one topic with one subscription, and the index of it with its buckets."""
 
     def __init__(self, topic: ManagedLedger, cursor: Any, clock: HandClock, settings: BucketSettings) -> None:
         self.clock = clock
-        self.index = DelayedIndex(
-            clock,
-            IndexSettings(strict=True, exact=True, indexes_min=settings.indexes_min),
-            on_frozen=lambda frozen: self.keeper.freeze(frozen),
-            on_wanted=lambda: self.keeper.poke(),
-        )
-        self.view = self.index.open_view(reread=lambda first, last: sys.exit("a bucket was lost"))
         self.store = CountingStore(topic.storage)
-        self.keeper = Keeper(self.index, self.store, CursorOwner(cursor), clock, settings)
+        index_settings = IndexSettings(strict=True, exact=True, indexes_min=settings.indexes_min)
+        self.buckets = Buckets(self.store, CursorOwner(cursor), clock, index_settings, settings)
+        self.index = self.buckets.index
+        self.view = View(self.index, reread=lambda first, last: sys.exit("a bucket was lost"))
         self.recovery = Recovery(
-            self.keeper.buckets,
+            self.buckets,
             wanted=lambda members: unacknowledged([cursor], members),
             on_known=lambda first, last: None,
         )
         self.buckets_max = settings.merged_above
 
     def is_settled(self) -> bool:
-        keeper = self.keeper
-        return not (keeper.waiting or keeper.buckets.dying or len(keeper.stored) > self.buckets_max)
+        buckets = self.buckets
+        return not (buckets.frozen or buckets.dying or len(buckets.stored) > self.buckets_max)
 
 
 @contextlib.asynccontextmanager
@@ -203,7 +202,7 @@ async def opened(directory: Path, clock: HandClock, settings: BucketSettings) ->
         topic.run_in(nursery)
         cursor = await topic.open_cursor("sub", initial="earliest")
         world = World(topic, cursor, clock, settings)
-        await nursery.start(world.keeper.run)
+        await nursery.start(run_buckets, world.buckets)
         yield world
 
 
@@ -241,24 +240,24 @@ async def fill(directory: Path, options: argparse.Namespace) -> None:
                 add_many(ledger_id, entry_ids, times_ms)
             add_s += time.thread_time() - started
             await trio.lowlevel.checkpoint()
-            while world.keeper.waiting > SEALING_MAX:  # noqa: ASYNC110
+            while len(world.buckets.frozen) > SEALING_MAX:  # noqa: ASYNC110
                 await trio.sleep(0.002)
             if first // ENTRIES_PER_LEDGER % max(1, options.messages // ENTRIES_PER_LEDGER // 10) == 0:
                 adding_mib.append(round(status_mib("VmRSS")))
-        world.index.freeze()
+        world.index.feed.freeze_all()
         while not world.is_settled():  # noqa: ASYNC110
             await trio.sleep(0.01)
         assert len(world.view) == options.messages
-        counts = world.keeper.operations.counts
+        counts = world.buckets.operations.counts
         figures = {
             **process.figures(),
             "add_cpu_s": add_s,
             "resident_empty_mib": empty_mib,
             "resident_on_the_way_mib": adding_mib,
             "index_bytes": world.index.memory_bytes(),
-            "buckets": len(world.keeper.stored),
-            "bucket_bytes": world.keeper.stored_bytes,
-            "segments": sum(bucket.directory.segments for bucket in world.keeper.stored),
+            "buckets": len(world.buckets.serving),
+            "bucket_bytes": world.buckets.stored_bytes,
+            "segments": sum(bucket.directory.segments for bucket in world.buckets.stored),
             "written_bytes": world.store.written_bytes,
             "seals": counts["create"].succeeded,
             "seal_mean_ms": counts["create"].total_ms / max(1, counts["create"].succeeded),
@@ -317,8 +316,8 @@ async def restart(directory: Path, options: argparse.Namespace) -> None:
         while "all_known_s" not in figures:  # noqa: ASYNC110
             await trio.sleep(0.01)
         figures |= {"taken": taken, "taken_s": time.perf_counter() - process.started_s, "take_cpu_s": take_s}
-        figures |= {**process.figures(), "loads": world.keeper.operations.counts["load"].succeeded}
-        figures |= {"failures": sum(c.failed for c in world.keeper.operations.counts.values())}
+        figures |= {**process.figures(), "loads": world.buckets.operations.counts["load"].succeeded}
+        figures |= {"failures": sum(c.failed for c in world.buckets.operations.counts.values())}
         print(json.dumps(figures), flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -159,7 +159,7 @@ def blocks(
 
 
 class SealedFile:
-    """Encodes what is frozen, as the keeper of buckets does, and has it in a file; with a bound, merges."""
+    """Encodes what is frozen, as those who seal buckets do, and has it in a file; with a bound, merges."""
 
     def __init__(self, folder: Path, buckets_max: int = -1) -> None:
         self._file = (folder / "buckets").open("w+b")
@@ -206,7 +206,7 @@ class SealedFile:
         while window := choose_merge([b.directory.rows for b in self._buckets], self._buckets_max):
             old = self._buckets[slice(*window)]
             started = time.thread_time()
-            live = index.live(old[0].start_ledger, old[-1].end_ledger)
+            live = index.members.between(old[0].first_code, old[-1].last_code)
             merger = Merger([bucket.directory for bucket in old], live, 300_000, 5000)
             segments = []
             while wanted := merger.wanted():
@@ -236,7 +236,7 @@ def open_tracker(
     is_shared = tracker in ("shared", "one view", "default")
     settings = IndexSettings(1 << bits, strict=False, exact=has_buckets, is_shared=is_shared)
     index = DelayedIndex(clock, settings, sealed.frozen.append if has_buckets else None)
-    return index, [index.open_view() for _ in range(VIEWS if tracker == "shared" else 1)]
+    return index, [View(index) for _ in range(VIEWS if tracker == "shared" else 1)]
 
 
 def fill(

@@ -112,8 +112,8 @@ async def seal(world: World, times_ms: list[list[int]]) -> None:
             part = listed[at : at + BATCH]
             world.view.add_many(ledger_id, list(range(at, at + len(part))), part)
             await trio.lowlevel.checkpoint()
-    world.index.freeze()
-    while world.keeper.waiting:  # noqa: ASYNC110
+    world.index.feed.freeze_all()
+    while world.buckets.frozen:  # noqa: ASYNC110
         await trio.sleep(0.002)
 
 
@@ -123,13 +123,13 @@ async def measure(delays: str, rows: int, seals: int) -> float:
         async with opened(Path(directory), HandClock(START_MS), settings) as world:
             await seal(world, due_times(delays, 100, 1))
             world.index.clear()
-            await world.keeper.clear()
+            await world.buckets.clear()
             idle = await ticking(IDLE_S)
             times_ms = due_times(delays, rows, seals)
             await trio.lowlevel.checkpoint()
             with watched() as steps:
                 busy = await ticking(lambda: seal(world, times_ms))
-            created = world.keeper.operations.counts["create"]
+            created = world.buckets.operations.counts["create"]
             assert (created.succeeded, created.failed) == (seals + 1, 0)
             print(f"{delays}: {seals} buckets of {rows:,}, each in {created.total_ms / (seals + 1):.0f} ms")
             print(f"  gap between ticks, idle     {idle.told()} ms")

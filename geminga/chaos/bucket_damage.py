@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from geminga.errors import PeerError
 
 if TYPE_CHECKING:
-    from geminga.tracker.buckets.bucket_set import BucketSet
-    from geminga.tracker.buckets.keeper import Keeper
+    from geminga.tracker.buckets.buckets import Buckets
     from geminga.tracker.format.stored_bucket import StoredBucket
     from geminga.tracker.index.index import DelayedIndex
 
@@ -31,16 +30,13 @@ class IsLost(PeerError):
     http_status = 409
 
 
-async def damage_bucket(
-    keeper: Keeper, index: DelayedIndex, how: Damage, ledger_id: int | None, *, quietly: bool
-) -> int | None:
+async def damage_bucket(buckets: Buckets, how: Damage, ledger_id: int | None, *, quietly: bool) -> int | None:
     """Delete a bucket's ledger, or put one in its place that has only the first half of its entries, or a
     flipped bit in the segment that will be read next. Returns the ledger (the new one); None: no such bucket.
 
     ledger_id None: the first bucket. Unless `quietly`, the bucket is lost to the index on return, and being
     read again. `NothingLeft`, `IsLost`, StorageError.
     """
-    buckets = keeper.buckets
     if ledger_id in buckets.lost_ledgers:
         raise IsLost(
             f"the bucket in ledger {ledger_id} is lost already: its messages have been read again, or are"
@@ -48,16 +44,16 @@ async def damage_bucket(
     stored = next((bucket for bucket in buckets.stored if ledger_id in (None, bucket.ledger_id)), None)
     if stored is None:
         return None
-    await _damage(buckets, index, stored, how, quietly=quietly)
+    await _damage(buckets, stored, how, quietly=quietly)
     damaged = stored.ledger_id
     if not quietly:
-        await keeper.inspector.look(stored, "told")
+        from geminga.tracker.buckets.verify import inspect
+
+        await inspect(buckets, stored, "told")
     return damaged
 
 
-async def _damage(
-    buckets: BucketSet, index: DelayedIndex, stored: StoredBucket, how: Damage, *, quietly: bool
-) -> None:
+async def _damage(buckets: Buckets, stored: StoredBucket, how: Damage, *, quietly: bool) -> None:
     if how == "lose":
         if not buckets.store.is_ours(stored.ledger_id):
             raise IsLost(
@@ -73,7 +69,7 @@ async def _damage(
     if how == "truncate":
         entries = entries[: len(entries) // 2]
     else:
-        number = _next_read(index, stored, len(entries))
+        number = _next_read(buckets.index, stored, len(entries))
         damaged = bytearray(entries[number])
         damaged[len(damaged) // 2] ^= 1
         entries = [*entries[:number], bytes(damaged), *entries[number + 1 :]]
@@ -88,11 +84,11 @@ def _next_read(index: DelayedIndex, stored: StoredBucket, entries: int) -> int:
     return entries - 1
 
 
-async def _put_in_place(buckets: BucketSet, stored: StoredBucket, entries: list[bytes]) -> None:
+async def _put_in_place(buckets: Buckets, stored: StoredBucket, entries: list[bytes]) -> None:
     old = stored.ledger_id
     async with buckets.store.writing() as writer:
         await writer.append(entries)
         await writer.finish()
-        writer.naming = True
+        writer.begin_naming()
         await buckets.rename_ledger(stored, writer.ledger_id)
     await buckets.store.delete(old)

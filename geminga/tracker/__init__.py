@@ -4,10 +4,10 @@ A position with a delivery time enters at the growing end (`index/feed.py`), is 
 has enough rows, sealed as a bucket on the bookie (`buckets/sealing.py`), loaded segment by segment shortly
 before it is due (`buckets/loading.py`), and handed to each subscription by its view (`index/view.py`).
 Without buckets it skips the middle and stays in memory. Read `DelayedIndex` in `index/index.py` first, then
-`Keeper` in `buckets/keeper.py`.
+`Buckets` in `buckets/buckets.py`.
 
-In Pulsar's terms (PIP-26, PIP-195): `DelayedIndex` alone is InMemoryDelayedDeliveryTracker, with a `Keeper`
-it is BucketDelayedDeliveryTracker; the mutable part of `Feed` is LastMutableBucket; `Bucket` in
+In Pulsar's terms (PIP-26, PIP-195): `DelayedIndex` alone is InMemoryDelayedDeliveryTracker, with `Buckets`
+it is BucketDelayedDeliveryTracker; a tail of `Feed` (`Part`) is LastMutableBucket; `Bucket` in
 `index/sources.py` is ImmutableBucket; `Queue` beside it is SharedBucketPriorityQueue; `BucketStore` is
 BucketSnapshotStorage.
 

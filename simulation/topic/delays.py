@@ -14,12 +14,14 @@ from geminga.position import Position
 from geminga.tracker.buckets.bucket_owner import CursorOwner, TopicOwner
 from geminga.tracker.buckets.bucket_settings import BucketSettings
 from geminga.tracker.buckets.bucket_store import BucketStore
-from geminga.tracker.buckets.keeper import Keeper
+from geminga.tracker.buckets.buckets import Buckets
 from geminga.tracker.buckets.recovery import Recovery, unacknowledged
+from geminga.tracker.buckets.tasks import run_buckets
 from geminga.tracker.format.rows import place_of
 from geminga.tracker.format.stored_bucket import StoredBucket
 from geminga.tracker.index.frozen import Frozen
-from geminga.tracker.index.index import DelayedIndex, IndexSettings
+from geminga.tracker.index.index import IndexSettings
+from geminga.tracker.index.view import View
 from simulation.bookie.sim_ledger import promise
 from simulation.topic.truth import due_ms
 
@@ -42,17 +44,17 @@ class TopicDelay:
         self._due_when_read: list[Position] = []
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
-        self.index = DelayedIndex(
+        self.owner = TopicOwner(ledger) if is_shared else CursorOwner(cursor)
+        self.buckets = Buckets(
+            BucketStore(ledger.storage),
+            self.owner,
             world.clock,
             IndexSettings(strict=True, exact=True, indexes_min=SETTINGS.indexes_min),
-            on_frozen=lambda frozen: self.keeper.freeze(frozen),
-            on_wanted=lambda: self.keeper.poke(),
+            SETTINGS,
+            off_loop=_at_once,
         )
-        self.view = self.index.open_view(reread=lambda first, last: None)
-        self.owner = TopicOwner(ledger) if is_shared else CursorOwner(cursor)
-        self.keeper = Keeper(
-            self.index, BucketStore(ledger.storage), self.owner, world.clock, SETTINGS, off_loop=_at_once
-        )
+        self.index = self.buckets.index
+        self.view = View(self.index, reread=lambda first, last: None)
         self._note_what_is_sealed()
         world.tracked = self.tracked
 
@@ -72,7 +74,7 @@ class TopicDelay:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         try:
             with self._scope:
-                await self.keeper.run(task_status)
+                await run_buckets(self.buckets, task_status=task_status)
         finally:
             self._ended.set()
 
@@ -86,12 +88,12 @@ class TopicDelay:
         self._world.truth.sealed.clear()
         self._due_when_read.clear()
         self.index.clear()
-        await self.keeper.clear()
+        await self.buckets.clear()
 
     async def recover(self) -> None:
         """Take over the buckets that are named; what they do not have is fed from the backlog again."""
         recovery = Recovery(
-            self.keeper.buckets,
+            self.buckets,
             wanted=lambda members: unacknowledged((self._cursor,), members),
             on_known=lambda first, last: None,
         )
@@ -121,7 +123,7 @@ class TopicDelay:
     async def seal(self, places: list[Position]) -> None:
         """Index these, and wait until they are a bucket, and merged as far as they have to be."""
         self._feed(set(places))
-        self.index.freeze()
+        self.index.feed.freeze_all()
         await self.settled()
 
     async def settled(self) -> None:
@@ -135,17 +137,17 @@ class TopicDelay:
     def _is_busy(self) -> bool:
         if self._ledger.error is not None:
             raise self._ledger.error  # a broker would open the topic anew
-        keeper = self.keeper
+        buckets = self.buckets
         return (
-            keeper.waiting > 0
-            or keeper.buckets.dying > 0
-            or len(keeper.stored) > SETTINGS.merged_above
+            len(buckets.frozen) > 0
+            or buckets.dying > 0
+            or len(buckets.stored) > SETTINGS.merged_above
             or any(self.index.wanted(self._world.clock.ms))
         )
 
     async def take_due(self) -> list[Position]:
         """All that is due now, in order; it is for the caller to acknowledge it."""
-        self.keeper.poke()
+        self.buckets.poke()
         taken, self._due_when_read = self._due_when_read, []
         with trio.fail_after(PATIENCE_S):
             while True:

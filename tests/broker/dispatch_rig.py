@@ -6,7 +6,7 @@ by the real decoder.
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -17,9 +17,9 @@ import trio.testing
 from fastcrc.crc32 import iscsi
 
 from geminga.bookie.running.bookie import Bookie
-from geminga.broker.delays.delayed import DelayedEntries
-from geminga.broker.delays.index_home import IndexHome
-from geminga.broker.delays.settings import DelaySettings
+from geminga.broker.delays.open_index import new_buckets
+from geminga.broker.delays.settings import DelayPolicy, DelaySettings
+from geminga.broker.delays.subscription_delays import OpenedIndex, SubscriptionDelays
 from geminga.broker.delays.topic_delays import TopicDelays
 from geminga.broker.dispatch.consumer import EXCLUSIVE, SUBSCRIPTION_TYPES, Consumer
 from geminga.broker.flow.read_memory import ReadMemory
@@ -27,12 +27,12 @@ from geminga.broker.subscription.subscription import Subscription, SubscriptionS
 from geminga.clock import TrioClock
 from geminga.limits import MIB
 from geminga.managed_ledger.chain.tail_cache import TailCache
+from geminga.managed_ledger.cursor.cursor import Cursor
 from geminga.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerSettings
 from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.store import MetadataStore
 from geminga.names import TopicName
 from geminga.position import EARLIEST, Position
-from geminga.tracker.index.interface import DelayedDeliveryTracker
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.decoder import Decoder, Delivery
 from geminga.wire.message_metadata import peek, stamp
@@ -41,7 +41,7 @@ from simulation.disk.sim_disk import SimDisk
 from simulation.disk.sim_key_value import SimKeyValue
 from tests.tracker.in_memory import in_memory_tracker
 
-assert IndexHome is not None, "imported here, as its first import would take a thread"
+assert new_buckets is not None, "imported here, as its first import would take a thread"
 TOPIC = TopicName.parse("persistent://public/default/orders")
 
 
@@ -180,6 +180,27 @@ def position_of(delivery: Delivery) -> Position:
     return Position(delivery.message.message_id.ledgerId, delivery.message.message_id.entryId)
 
 
+class InMemory:
+    """The door to an index of each subscription's own, in memory alone, opened by the dispatcher's task."""
+
+    shared: Any = None
+
+    def __init__(self, rig: Rig) -> None:
+        self.policy = DelayPolicy()
+        self.strict = True
+        self.tick_ms = 16
+        self._rig = rig
+
+    def has_index(self, cursor: Cursor) -> bool:
+        return False
+
+    def start_soon(self, work: Callable[[], Awaitable[None]]) -> bool:
+        return False
+
+    async def open(self, delays: SubscriptionDelays) -> OpenedIndex:
+        return OpenedIndex(in_memory_tracker(self._rig.clock, tick_ms=self.tick_ms, strict=self.strict), None)
+
+
 class Rig:
     """A topic with one managed ledger, and any number of subscriptions on it."""
 
@@ -196,9 +217,8 @@ class Rig:
             subscriptions={},
         )
         self.delays: TopicDelays | None = None
-        """Opens the trackers, if `index` was called; else each is in memory, by `strict` and `tick_ms`."""
-        self.strict = True
-        self.tick_ms = 16
+        """Opens the trackers, if `index` was called; else `in_memory` does."""
+        self.in_memory = InMemory(self)
         self.reads = ReadMemory(16 * MIB)
         self._consumer_id = 0
         self._confirmed = 0
@@ -251,7 +271,7 @@ class Rig:
             cursor,
             settings=SubscriptionSettings(**settings),
             clock=self.clock,
-            open_tracker=self.open_tracker,
+            index_door=self.delays or self.in_memory,
             reads=self.reads,
         )
         if self.delays is not None:
@@ -259,11 +279,6 @@ class Rig:
         self.topic.subscriptions[name] = subscription
         await self.nursery.start(subscription.run)
         return subscription
-
-    async def open_tracker(self, delayed: DelayedEntries) -> DelayedDeliveryTracker:
-        if self.delays is not None:
-            return await self.delays.open_tracker(delayed)
-        return in_memory_tracker(self.clock, tick_ms=self.tick_ms, strict=self.strict)
 
     async def index(self, **settings: Any) -> TopicDelays:
         """Have the index of each subscription, or of all, as this says; before the first subscription."""

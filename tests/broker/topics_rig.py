@@ -13,7 +13,7 @@ import trio
 from fastcrc.crc32 import iscsi
 
 from geminga.bookie.running.bookie import Bookie
-from geminga.broker.delays.index_home import IndexHome
+from geminga.broker.delays.open_index import new_buckets
 from geminga.broker.delays.settings import DelaySettings
 from geminga.broker.dispatch.consumer import SHARED, SUBSCRIPTION_TYPES, Consumer
 from geminga.broker.dispatch.settings import SubscriptionSettings
@@ -44,7 +44,7 @@ from simulation.disk.sim_disk import SimDisk
 from simulation.disk.sim_key_value import SimKeyValue
 from tests.broker.dispatch_rig import FakeOutbox
 
-assert IndexHome is not None, "imported here, as its first import would take a thread"
+assert new_buckets is not None, "imported here, as its first import would take a thread"
 TOPIC = TopicName.parse("persistent://public/default/t")
 
 

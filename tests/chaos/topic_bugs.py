@@ -14,8 +14,8 @@ from geminga.managed_ledger.chain_record import ChainRecord
 from geminga.managed_ledger.cursor.acknowledgments import Acknowledgments
 from geminga.managed_ledger.cursor.cursor_ledger import CursorLedger, Storage
 from geminga.managed_ledger.cursor_set import CursorSet
-from geminga.tracker.buckets.bucket_set import BucketSet
 from geminga.tracker.buckets.bucket_store import BucketWriter
+from geminga.tracker.buckets.buckets import Buckets
 from simulation.disk.sim_key_value import SimKeyValue
 
 Patch = pytest.MonkeyPatch
@@ -81,18 +81,18 @@ def old_cursor_ledger_deleted_first(patch: Patch) -> None:
 
 
 def bucket_property_removed_after_its_ledger(patch: Patch) -> None:
-    unname = BucketSet._unname
+    unname = Buckets._unname
 
     async def late(self: Any) -> None:
         for _, ledger_id in self._doomed:
             await self.store.delete(ledger_id)
         await unname(self)
 
-    patch.setattr(BucketSet, "_unname", late)
+    patch.setattr(Buckets, "_unname", late)
 
 
 def bucket_named_before_it_is_written(patch: Patch) -> None:
-    append, finish, name = BucketWriter.append, BucketWriter.finish, BucketSet.name
+    append, finish, name = BucketWriter.append, BucketWriter.finish, Buckets.name
     kept: list[Any] = []
 
     async def keep(self: Any, entries: Any) -> None:
@@ -109,18 +109,18 @@ def bucket_named_before_it_is_written(patch: Patch) -> None:
 
     patch.setattr(BucketWriter, "append", keep)
     patch.setattr(BucketWriter, "finish", not_yet)
-    patch.setattr(BucketSet, "name", early)
+    patch.setattr(Buckets, "name", early)
 
 
 def merged_sources_deleted_before_the_swap(patch: Patch) -> None:
-    name = BucketSet.name
+    name = Buckets.name
 
     async def early(self: Any, writer: Any, bucket: Any, instead_of: Any, generation: int, tell: Any) -> None:
         for old in instead_of:
             await self.store.delete(old.ledger_id)
         await name(self, writer, bucket, instead_of, generation, tell)
 
-    patch.setattr(BucketSet, "name", early)
+    patch.setattr(Buckets, "name", early)
 
 
 def ledger_without_a_record(patch: Patch) -> None:

@@ -7,11 +7,13 @@ from tests.mutants.mutant import Mutant
 DEDUP = "geminga/broker/topic/dedup.py"
 DEDUP_CURSOR = "geminga/broker/topic/dedup_cursor.py"
 DEDUP_ENTRIES = "geminga/broker/topic/dedup_entries.py"
-DELAYED = "geminga/broker/delays/delayed.py"
+DELAYED = "geminga/broker/delays/subscription_delays.py"
 DELAYING = "geminga/broker/dispatch/delaying.py"
 HASH_RANGES = "geminga/broker/dispatch/hash_ranges.py"
 SNAPSHOTS = "tests/broker/topic/test_dedup_snapshots.py"
 LEFT_BEHIND = "tests/broker/delays/test_index_left_behind.py"
+GIVEN_OUT = "tests/broker/delays/test_given_out.py"
+LEDGER_RANGES = "tests/broker/delays/test_ledger_ranges.py"
 FIXED_DELAY = "tests/broker/delays/test_fixed_delay.py"
 PUBLISH_MEMORY = "geminga/broker/flow/publish_memory.py"
 READER = "geminga/broker/connection/reader.py"
@@ -199,15 +201,31 @@ MUTANTS = (
     Mutant(
         "cleared-index-keeps-its-buckets",
         DELAYED,
-        "        if self.home is not None:\n            await self.home.clear()\n",
+        "        if self.own is not None:\n            await self.own.clear()\n",
         "",
         (f"{LEFT_BEHIND}::test_no_bucket_is_left_when_the_cursor_leaps",),
         "clear-backlog and seek of a subscription whose index is in buckets",
     ),
     Mutant(
+        "what-consumers-have-is-asked-of-the-first-dispatcher",
+        "geminga/broker/delays/given_out.py",
+        "        self._books = books",
+        "        self._books = books if self._books is NO_BOOKS else self._books",
+        (f"{GIVEN_OUT}::test_the_dispatcher_that_serves_now_is_asked",),
+        "that an index asks the present dispatcher what is with consumers, not one of an earlier type",
+    ),
+    Mutant(
+        "read-up-to-of-an-outdated-answer",
+        "geminga/broker/delays/ledger_ranges.py",
+        "        if self._is_asked:\n",
+        "        if True:\n",
+        (f"{LEDGER_RANGES}::test_what_is_lost_while_a_part_is_read_has_it_read_from_the_start",),
+        "that entries which were lost during a read are read again from the first on",
+    ),
+    Mutant(
         "undelayed-lifts-no-pause",
         DELAYED,
-        "            self.tracker.add(position, NOT_DELAYED_MS)",
+        "            self.tracker.saw_undelayed(position)",
         "            pass",
         (f"{FIXED_DELAY}::test_reading_does_not_pause_once_an_undelayed_message_came_by",),
         "that an undelayed message lifts the fixed-delay pause of a real subscription",
@@ -266,8 +284,8 @@ MUTANTS = (
     Mutant(
         "precision-not-read-at-a-start",
         "geminga/broker/delays/topic_delays.py",
-        "if (precision_ms := precision_ms_of(delayed)) is not None:",
-        "if (precision_ms := precision_ms_of(delayed)) is None:",
+        "if (precision_ms := precision_ms_of(delays)) is not None:",
+        "if (precision_ms := precision_ms_of(delays)) is None:",
         (
             "tests/broker/delays/test_exact_times.py"
             "::test_a_precision_holds_for_its_subscription_and_survives_a_start",

@@ -96,12 +96,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "that DUE_ROWS_MAX does not count rows that wait again",
     ),
     Mutant(
-        "keeper-poke-without-loading",
-        "geminga/tracker/buckets/keeper.py",
-        "        self.buckets.load_signal.set()\n",
-        "",
+        "poke-without-loading",
+        "geminga/tracker/buckets/buckets.py",
+        "        self.load_signal.set()\n        self.delete_signal.set()\n",
+        "        self.delete_signal.set()\n",
         ("tests/tracker/buckets/test_loading.py",),
-        "that due segments are loaded when the keeper is poked, and not up to a second later",
+        "that due segments are loaded when the index pokes its buckets, and not up to a second later",
+    ),
+    Mutant(
+        "an-earlier-process-is-taken-over-with-its-last-bucket",
+        "geminga/tracker/buckets/unknown.py",
+        "list(accumulate((last for _, last in ranges), max))",
+        "[last for _, last in ranges]",
+        ("tests/tracker/buckets/test_unknown.py::test_a_long_range_behind_short_ones",),
+        "that a ledger is unknown while an earlier, longer bucket may say when its entries are due",
     ),
     Mutant(
         "unreadable-bucket-is-lost",
@@ -237,7 +245,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the-first-at-the-end-cuts-for-all",
         INDEX,
-        "if self.is_behind and not any(view.reads_behind for view in self.views):",
+        "if self.is_behind and not any(reader.reads_behind for reader in self.readers):",
         "if self.is_behind:",
         (
             "tests/broker/delays/test_reading_behind.py"

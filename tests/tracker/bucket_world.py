@@ -1,4 +1,4 @@
-"""A delayed index with its keeper on a simulated disk that loses power, and what may never come of it.
+"""A delayed index with its buckets on a simulated disk that loses power, and what may never come of it.
 
 What was published is in `truth`; what was delivered counts as acknowledged, durably. The rest, after a crash,
 is either in a sealed bucket or found in the backlog; `check` holds the stores to it.
@@ -28,13 +28,15 @@ from geminga.metadata.store import MetadataStore
 from geminga.tracker.buckets.bucket_owner import CursorOwner, TopicOwner
 from geminga.tracker.buckets.bucket_settings import BucketSettings
 from geminga.tracker.buckets.bucket_store import BucketStore, BucketWriter
-from geminga.tracker.buckets.keeper import Keeper
+from geminga.tracker.buckets.buckets import Buckets
 from geminga.tracker.buckets.recovery import Recovery
+from geminga.tracker.buckets.tasks import run_buckets
 from geminga.tracker.format.bucket_format import Directory
 from geminga.tracker.format.rows import place_of
 from geminga.tracker.format.stored_bucket import KeyRange, StoredBucket, range_of_key
 from geminga.tracker.index.frozen import Frozen
-from geminga.tracker.index.index import DelayedIndex, IndexSettings
+from geminga.tracker.index.index import IndexSettings
+from geminga.tracker.index.view import View
 from simulation.campaign.deterministic import run_deterministically
 from simulation.disk.sim_disk import CrashMode, PowerCut, SimDisk
 from simulation.disk.sim_key_value import SimKeyValue
@@ -199,7 +201,7 @@ class World:
         self.store = FlakyStore(self.topic.storage)
         self._watch_names()
         self._build()
-        await nursery.start(self.keeper.run)
+        await nursery.start(run_buckets, self.buckets)
 
     def _watch_names(self) -> None:
         swap = self.owner.swap
@@ -216,13 +218,17 @@ class World:
         self.owner.swap = swapping  # type: ignore[method-assign]
 
     def _build(self) -> None:
-        self.index = DelayedIndex(
+        self.buckets = Buckets(
+            self.store,
+            self.owner,
             self.clock,
             IndexSettings(strict=True, exact=True, indexes_min=self.settings.indexes_min),
-            on_frozen=lambda frozen: self.keeper.freeze(frozen),
-            on_wanted=lambda: self.keeper.poke(),
+            self.settings,
+            off_loop=at_once,
+            is_whole=lambda first, last: True,
         )
-        self.view = self.index.open_view(reread=lambda first, last: self.rereads.append((first, last)))
+        self.index = self.buckets.index
+        self.view = View(self.index, reread=lambda first, last: self.rereads.append((first, last)))
         told = self.index.sealed
 
         def sealed(frozen: Frozen, bucket: StoredBucket) -> None:
@@ -230,17 +236,8 @@ class World:
             told(frozen, bucket)
 
         self.index.sealed = sealed  # type: ignore[method-assign]
-        self.keeper = Keeper(
-            self.index,
-            self.store,
-            self.owner,
-            self.clock,
-            self.settings,
-            off_loop=at_once,
-            is_whole=lambda first, last: True,
-        )
         self.recovery = Recovery(
-            self.keeper.buckets,
+            self.buckets,
             wanted=self._wanted,
             on_known=lambda first, last: self.rereads.append((first, last)),
         )
@@ -274,19 +271,19 @@ class World:
     async def seal(self, count: int = 6, **options: int) -> list[Place]:
         """Publish, and wait until it is a bucket, and merged as far as it has to be."""
         places = self.publish(count, **options)
-        self.index.freeze()
+        self.index.feed.freeze_all()
         await self.settled()
         return places
 
     async def settled(self) -> None:
-        """Nothing is left to do for the keeper but what is due later."""
-        keeper = self.keeper
+        """Nothing is left to do for the tasks of the buckets but what is due later."""
+        buckets = self.buckets
         while True:
             await trio.testing.wait_all_tasks_blocked()
             if not (
-                keeper.waiting
-                or keeper.buckets.dying
-                or len(keeper.stored) > self.settings.merged_above
+                buckets.frozen
+                or buckets.dying
+                or len(buckets.stored) > self.settings.merged_above
                 or any(self.index.wanted(self.clock.ms))
             ):
                 return
@@ -295,7 +292,7 @@ class World:
     async def deliver(self, until_ms: int, count_max: int = 10_000) -> list[Place]:
         """Move the time, take what is due, one by one to see the order, acknowledge it. Exact, once."""
         self.clock.ms = max(self.clock.ms, until_ms)
-        self.keeper.poke()
+        self.buckets.poke()
         taken: list[Place] = []
         while len(taken) < count_max:
             some = take(self.view, 1)
@@ -315,7 +312,7 @@ class World:
         self.truth = {}
         self.durable.clear()
         self.index.clear()
-        await self.keeper.clear()
+        await self.buckets.clear()
 
     # -- what must hold ---------------------------------------------------------------------------
 
@@ -337,7 +334,7 @@ class World:
         assert self.run(lambda _: self._check(gone or set()), recover=False), "there is power"
 
     async def _check(self, gone: set[Place]) -> None:
-        named = set(self.keeper.buckets.named().values())
+        named = set(self.buckets.named().values())
         assert self.bucket_ledgers() == named, "a ledger that nothing names, or a name without a ledger"
         for ledger_id in named:
             await self.store.open(ledger_id)
@@ -364,7 +361,7 @@ class World:
     async def check_buckets(self, found: set[Place]) -> None:
         """Each position that is tracked is in one bucket, once, with its exact time."""
         seen: list[Place] = []
-        for bucket in self.keeper.stored:
+        for bucket in self.buckets.stored:
             assert self.owner.properties()[bucket.key] == bucket.ledger_id
             assert bucket.bytes == await self.length_of(bucket)
             for number in range(bucket.directory.segments):

@@ -18,4 +18,4 @@ def in_memory_tracker(
 ) -> View:
     """`tick_ms` is how early a message may be when not `strict`, and how precisely its time is kept."""
     settings = IndexSettings(tick_ms, strict, fixed_delay_lookahead=fixed_delay_lookahead)
-    return DelayedIndex(clock, settings).open_view()
+    return View(DelayedIndex(clock, settings))

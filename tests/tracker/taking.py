@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from geminga.position import Position
-from geminga.tracker.index.interface import DelayedDeliveryTracker
+from geminga.tracker.index.view import View
 
 
-def take(tracker: DelayedDeliveryTracker, count_max: int) -> list[Position]:
+def take(tracker: View, count_max: int) -> list[Position]:
     """In the order of the topic."""
     codes = tracker.take_due(count_max)
     assert codes.typecode == "Q"

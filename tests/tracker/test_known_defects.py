@@ -44,13 +44,13 @@ def test_ledgers_may_go_back(keeps_buckets: bool) -> None:
     frozen: list[Frozen] = []
     settings = IndexSettings(tick_ms=1, strict=True, exact=keeps_buckets)
     index = DelayedIndex(clock, settings, frozen.append if keeps_buckets else None)
-    view = index.open_view()
+    view = View(index)
     places = [(100, 0), (100, 1), (101, 0), (101, 1), (100, 2), (99, 5), (101, 2)]
     for n, (ledger_id, entry_id) in enumerate(places):
         assert view.add(Position(ledger_id, entry_id), 1000 + n)
         assert len(view) == n + 1
     if keeps_buckets:
-        index.freeze()
+        index.feed.freeze_all()
         assert [(f.start_ledger, f.end_ledger) for f in frozen] == [(99, 99), (100, 100), (100, 101)]
     assert all(map(view.contains, places))
     clock.ms = 2000
@@ -61,7 +61,7 @@ def test_the_count_is_kept_and_not_counted() -> None:
     """PR 23611 was taken back from 4.0 because each add had the count counted (pull 24429)."""
 
     def calls_of_a_count(ledgers: int) -> int:
-        view: View = DelayedIndex(HandClock(), IndexSettings(tick_ms=1)).open_view()
+        view: View = View(DelayedIndex(HandClock(), IndexSettings(tick_ms=1)))
         for ledger_id in range(ledgers):
             view.add_many(ledger_id, [0, 1, 5], [1000, 5000, 2000])
         calls = 0

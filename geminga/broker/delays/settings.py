@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 
+class DelayPolicy(NamedTuple):
+    """What a topic's delayed messages are subject to now."""
+
+    active: bool = True
+    """False: entries are dispatched when they are read. Those held back already keep their time."""
+    tick_ms: int | None = None
+    """How early a message may come if delivery is not strict; None: as the tracker was made."""
+
+
 class DelaySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Of all topics; what a topic's policy may override is in `delayed.DelayPolicy`."""
+    """Of all topics; what a topic's policy may override is in `DelayPolicy`."""
 
     tick_ms: int = 1000
     """How early a message may be if delivery is not strict [delayedDeliveryTickTimeMillis]"""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from itertools import islice
 
-from geminga.broker.delays.delayed import Window
+from geminga.broker.delays.subscription_delays import Window
 from geminga.broker.dispatch.dispatcher import Batch, Dispatcher, Surroundings
 from geminga.broker.dispatch.redelivery import ENTRY_BITS, ENTRY_MASK
 from geminga.broker.dispatch.unacked import UnackedBooks

@@ -25,7 +25,7 @@ from geminga.position import Position
 from geminga.wire.message_metadata import peek
 
 if TYPE_CHECKING:
-    from geminga.broker.delays.delayed import DelayedEntries
+    from geminga.broker.delays.subscription_delays import SubscriptionDelays
     from geminga.broker.dispatch.rate import Throttle
     from geminga.broker.dispatch.settings import SubscriptionSettings
     from geminga.broker.flow.read_memory import ReadMemory
@@ -54,7 +54,7 @@ class Surroundings(NamedTuple):
     cursor: Cursor
     settings: SubscriptionSettings
     clock: Clock
-    delayed: DelayedEntries
+    delayed: SubscriptionDelays
     wake: Callable[[], None]
     log: SparseLog
     throttle: Throttle

@@ -45,8 +45,7 @@ class SharedDispatcher(DelayingDispatcher):
             around.delayed.passed,
         )
         self.redelivery = self.books.redelivery
-        self.delayed.is_out = self.books.holds
-        self.delayed.out_of = self.books.held_of
+        self.delayed.given_out.follow(self.books)
         self._turn = 0
         self._chunks = ChunkOwners[Consumer]()
         self._starts_over = False

@@ -4,7 +4,7 @@ named in one write, and told to the index. A refusal changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -15,10 +15,11 @@ from pyroaring import BitMap
 from geminga.broker.operator.delayed_statistics import AdoptedBuckets
 from geminga.errors import Conflict, CorruptData, NotAllowed, PeerError, ProtocolError, ServiceNotReady
 from geminga.tracker.buckets.bucket_check import whole_bucket
-from geminga.tracker.buckets.bucket_set import Outdated
 from geminga.tracker.buckets.bucket_store import BucketWriter
+from geminga.tracker.buckets.buckets import Buckets, Outdated
 from geminga.tracker.buckets.recovery import unacknowledged
 from geminga.tracker.buckets.retrying import OffLoop
+from geminga.tracker.buckets.sealing import covered_by
 from geminga.tracker.format.bucket_bundle_format import decode_bundle
 from geminga.tracker.format.bucket_format import Directory
 from geminga.tracker.format.rows import FAR_MS, place_of
@@ -34,11 +35,10 @@ from geminga.tracker.index.adopting import (
     union,
     unreserve,
 )
-from geminga.tracker.index.view import View
+from geminga.tracker.index.reader import Reader
 from geminga.wire.message_metadata import peek
 
 if TYPE_CHECKING:
-    from geminga.broker.delays.index_home import IndexHome
     from geminga.broker.subscription.subscription import Subscription
     from geminga.broker.topic.topic import Topic
 
@@ -72,7 +72,7 @@ class _Adoption:
     """One request, after the checks."""
 
     subscription: Subscription
-    home: IndexHome
+    buckets: Buckets
     new: list[_New]
     generation: int
     written: list[tuple[BucketWriter, StoredBucket]] = field(default_factory=list)
@@ -89,22 +89,21 @@ async def adopt_buckets(topic: Topic, subscription: Subscription, bundle: bytes)
     NotAllowed: this index keeps no buckets. ServiceNotReady, StorageError. Nothing has changed then.
     Cancelling leaves all of it done, or nothing.
     """
-    home = await _home(topic, subscription)
-    async with home.adopting:
-        if not home.is_recovered:
+    buckets = await _buckets_of(topic, subscription)
+    async with buckets.adopting:
+        if not buckets.is_recovered:
             raise ServiceNotReady("the index is still being read; try again")
-        assert home.keeper is not None
-        generation = home.keeper.buckets.generation
-        new = await _decoded(home.off_loop, bundle)
+        generation = buckets.generation
+        new = await _decoded(buckets.off_loop, bundle)
         for one in new:
             _check_place(topic, subscription, one.directory)
             await _check_times(topic, subscription, one.sampled)
-        adoption = _Adoption(subscription, home, new, generation)
+        adoption = _Adoption(subscription, buckets, new, generation)
         ranges = [one.range for one in new]
-        reserve(home.index, ranges)
+        reserve(buckets.index, ranges)
         try:
-            await _wait_sealed(home, ranges)
-            await _check_replaced(home, ranges, new)
+            await _wait_sealed(buckets, ranges)
+            await _check_replaced(buckets, ranges, new)
             try:
                 await _write(adoption)
                 await _name(topic, adoption)
@@ -114,7 +113,7 @@ async def adopt_buckets(topic: Topic, subscription: Subscription, bundle: bytes)
         except Outdated as error:
             raise Conflict(f"the subscription was cleared meanwhile: {error}") from error
         finally:
-            unreserve(home.index, ranges)
+            unreserve(buckets.index, ranges)
     return AdoptedBuckets(
         buckets=len(new),
         messages=sum(one.directory.rows for one in new),
@@ -124,7 +123,7 @@ async def adopt_buckets(topic: Topic, subscription: Subscription, bundle: bytes)
     )
 
 
-async def _home(topic: Topic, subscription: Subscription) -> IndexHome:
+async def _buckets_of(topic: Topic, subscription: Subscription) -> Buckets:
     delays, delayed = topic.delays, subscription.delayed
     if not delays.settings.keeps_buckets:
         raise NotAllowed(
@@ -136,10 +135,10 @@ async def _home(topic: Topic, subscription: Subscription) -> IndexHome:
     if not subscription.cursor.durable:
         raise NotAllowed(f"{subscription.name} is not durable: its index keeps no buckets")
     await delayed.open()
-    home = delays.home_of(delayed)
-    if home is None or home.keeper is None:
+    buckets = delayed.buckets
+    if buckets is None or delayed.tracker is None:
         raise ServiceNotReady("the subscription is being closed; try again")
-    return home
+    return buckets
 
 
 # -- checks -------------------------------------------------------------------------------------------------
@@ -201,11 +200,11 @@ async def _check_times(topic: Topic, subscription: Subscription, sampled: list[t
             )
 
 
-async def _check_replaced(home: IndexHome, ranges: Sequence[tuple[int, int]], new: Sequence[_New]) -> None:
+async def _check_replaced(buckets: Buckets, ranges: Sequence[tuple[int, int]], new: Sequence[_New]) -> None:
     kept = union([one.directory.members for one in new])
-    for bucket in replaced_by(home.index, ranges):
+    for bucket in replaced_by(buckets.index, ranges):
         await trio.lowlevel.checkpoint()
-        lost = sum(map(len, left_over(home.index, bucket, kept).values()))
+        lost = sum(map(len, left_over(buckets.index, bucket, kept).values()))
         if lost > READ_AGAIN_MAX:
             raise Conflict(
                 f"{bucket!r} would be replaced, and has {lost} messages that these do not have; bring "
@@ -213,9 +212,9 @@ async def _check_replaced(home: IndexHome, ranges: Sequence[tuple[int, int]], ne
             )
 
 
-async def _wait_sealed(home: IndexHome, ranges: Sequence[tuple[int, int]]) -> None:
+async def _wait_sealed(buckets: Buckets, ranges: Sequence[tuple[int, int]]) -> None:
     for _ in range(round(SEALED_WITHIN_S / LOOK_AGAIN_S)):
-        if cut_off(home.index, ranges):
+        if cut_off(buckets.index, ranges):
             return
         await trio.sleep(LOOK_AGAIN_S)
     raise ServiceNotReady("what the index has in memory of these messages could not be sealed; try again")
@@ -225,11 +224,10 @@ async def _wait_sealed(home: IndexHome, ranges: Sequence[tuple[int, int]]) -> No
 
 
 async def _write(adoption: _Adoption) -> None:
-    store, keeper = adoption.home.store, adoption.home.keeper
-    assert keeper is not None
+    buckets = adoption.buckets
     for one in adoption.new:
-        writer = await store.begin()
-        size_bytes, covered = sum(map(len, one.entries)), keeper.covered(one.directory)
+        writer = await buckets.store.begin()
+        size_bytes, covered = sum(map(len, one.entries)), covered_by(buckets, one.directory)
         stored = StoredBucket(writer.ledger_id, one.directory, size_bytes, covered)
         adoption.written.append((writer, stored))
         await writer.append(one.entries)
@@ -241,16 +239,15 @@ async def _abandon(adoption: _Adoption, error: BaseException) -> None:
     """What was named and cleared since is deleted by whoever cleared it."""
     with trio.CancelScope(shield=True):
         for writer, _ in adoption.written:
-            await adoption.home.store.abandon(writer, error)
+            await adoption.buckets.store.abandon(writer, error)
 
 
 async def _name(topic: Topic, adoption: _Adoption) -> None:
-    home, index = adoption.home, adoption.home.index
-    assert home.keeper is not None
+    buckets, index = adoption.buckets, adoption.buckets.index
     pairs = zip(adoption.written, adoption.new, strict=True)
     members = {stored: one.directory.members for (_, stored), one in pairs}
     kept = union(list(members.values()))
-    given_out = _given_out(topic, home)
+    given_out = _given_out(topic, buckets)
 
     def replaced() -> list[StoredBucket]:
         old = replaced_by(index, [one.range for one in adoption.new])
@@ -267,18 +264,18 @@ async def _name(topic: Topic, adoption: _Adoption) -> None:
     def tell_replaced(bucket: StoredBucket) -> None:
         adoption.read_again += replace_bucket(index, bucket, kept)
 
-    await home.keeper.buckets.name_all(
-        adoption.written, replaced, adoption.generation, tell_index, tell_replaced
-    )
+    await buckets.name_all(adoption.written, replaced, adoption.generation, tell_index, tell_replaced)
 
 
-def _given_out(topic: Topic, home: IndexHome) -> GivenOut:
-    by_view: dict[object, Callable[[int], BitMap]] = {
-        delayed.tracker: delayed.out_of for delayed in topic.delays.users_of(home)
+def _given_out(topic: Topic, buckets: Buckets) -> GivenOut:
+    by_reader = {
+        delayed.tracker.reader: delayed.given_out
+        for delayed in topic.delays.users_of(buckets)
+        if delayed.tracker is not None
     }
 
-    def given_out(view: View, ledger_id: int) -> BitMap:
-        out_of = by_view.get(view)
-        return BitMap() if out_of is None else out_of(ledger_id)
+    def given_out(reader: Reader, ledger_id: int) -> BitMap:
+        found = by_reader.get(reader)
+        return BitMap() if found is None else found.of_ledger(ledger_id)
 
     return given_out

@@ -39,11 +39,11 @@ def find_bucket(looked: Looked, name: str) -> StoredBucket | None:
     """By its ledger (`45`), its range (`10-11`, as in the list of buckets) or its property."""
     from geminga.tracker.format.stored_bucket import KEY_PREFIX
 
-    home = looked.index_home
-    if home is None or home.keeper is None:
+    buckets = looked.buckets_to_be
+    if buckets is None:
         return None
     wanted = name.removeprefix(KEY_PREFIX).removeprefix("bucket_").replace("..", "_").replace("-", "_")
-    for stored in home.keeper.stored:
+    for stored in buckets.stored:
         if wanted in (str(stored.ledger_id), stored.key.removeprefix(KEY_PREFIX)):
             return stored
     return None
@@ -51,10 +51,10 @@ def find_bucket(looked: Looked, name: str) -> StoredBucket | None:
 
 async def content_of(looked: Looked, stored: StoredBucket) -> BucketContent:
     """The directory, read now. `Unreadable`."""
-    home, view = looked.index_home, looked.view
-    assert home is not None
+    buckets, view = looked.buckets_to_be, looked.view
+    assert buckets is not None
     try:
-        _, directory = await home.store.open(stored.ledger_id)
+        _, directory = await buckets.store.open(stored.ledger_id)
     except StorageError as error:
         raise _unreadable("the directory", stored, error) from None
     from geminga.tracker.index.composition import range_text
@@ -73,7 +73,7 @@ async def content_of(looked: Looked, stored: StoredBucket) -> BucketContent:
             )
         )
         await trio.lowlevel.checkpoint()
-    bucket = next((bucket for known, bucket in home.index.buckets.items() if known is stored), None)
+    bucket = next((bucket for known, bucket in buckets.index.buckets.items() if known is stored), None)
     return BucketContent(
         topic=str(looked.topic.name),
         partition=looked.partition,
@@ -89,8 +89,8 @@ async def content_of(looked: Looked, stored: StoredBucket) -> BucketContent:
 
 async def rows_of(looked: Looked, stored: StoredBucket, start: int, count_max: int) -> BucketRows:
     """Rows from this number on, by due time, read now. `Unreadable`."""
-    home, delayed = looked.index_home, looked.subscription.delayed
-    assert home is not None
+    buckets, delayed = looked.buckets_to_be, looked.subscription.delayed
+    assert buckets is not None
     counts = stored.directory.counts.tolist()
     found: list[BucketRow] = []
     for number, end in enumerate(accumulate(counts)):
@@ -100,7 +100,7 @@ async def rows_of(looked: Looked, stored: StoredBucket, start: int, count_max: i
         if len(found) >= count_max:
             break
         try:
-            entry = await home.store.read_segment(stored, number)
+            entry = await buckets.store.read_segment(stored, number)
             rows = stored.directory.decode_segment(number, entry)
         except StorageError as error:
             raise _unreadable(f"segment {number}", stored, error) from None

@@ -24,11 +24,11 @@ from geminga.managed_ledger.chain.ledger_reads import reached
 from geminga.wire.message_metadata import peek
 
 if TYPE_CHECKING:
-    from geminga.broker.delays.index_home import IndexHome
     from geminga.broker.subscription.subscription import Subscription
     from geminga.broker.topic.topic import Topic
     from geminga.managed_ledger.chain.entry import Entry
     from geminga.position import Position
+    from geminga.tracker.buckets.buckets import Buckets
     from geminga.tracker.format.rows import Rows
     from geminga.tracker.format.stored_bucket import StoredBucket
     from geminga.tracker.index.composition import IndexPart
@@ -53,24 +53,19 @@ class Looked(NamedTuple):
     partition: int | None
 
     @property
-    def home(self) -> IndexHome | None:
-        """What keeps the index that it looks at; None: it looks at none."""
-        return self.topic.delays.home_of(self.subscription.delayed)
+    def buckets(self) -> Buckets | None:
+        """The index that it looks at; None: it looks at none."""
+        delayed = self.subscription.delayed
+        return None if delayed.tracker is None else delayed.buckets
 
     @property
-    def index_home(self) -> IndexHome | None:
-        """What it looks at, or would."""
-        return self.home or self.topic.delays.shared
+    def buckets_to_be(self) -> Buckets | None:
+        """The index that it looks at, or would."""
+        return self.subscription.delayed.buckets
 
     @property
     def view(self) -> View | None:
-        tracker = self.subscription.delayed.tracker
-        if tracker is None:
-            return None
-        from geminga.tracker.index.view import View
-
-        assert isinstance(tracker, View)
-        return tracker
+        return self.subscription.delayed.tracker
 
     async def open(self) -> None:
         """Have it look at an index that is there already, so that what that has counts as what waits."""
@@ -101,8 +96,7 @@ async def summary_of(looked: Looked) -> DelayedSummary:
     due, next_due_ms = await _due(looked.view)
     reasons = await why_not_read(looked)
     # From here on without a checkpoint: all of it is of one moment.
-    home = looked.home
-    buckets = home.bucket_statistics() if home is not None else None
+    buckets = looked.buckets
     return DelayedSummary(
         messages=len(delayed),
         due=due,
@@ -116,9 +110,9 @@ async def summary_of(looked: Looked) -> DelayedSummary:
         index_bytes=delayed.memory_bytes(),
         keeps_buckets=settings.keeps_buckets,
         is_shared=settings.is_shared,
-        buckets=len(home.keeper.stored) if home is not None and home.keeper is not None else 0,
+        buckets=len(buckets.serving) if buckets is not None else 0,
         bucket_bytes=buckets.stored_bytes if buckets is not None else 0,
-        is_being_read=delayed.is_unknown is not None
+        is_being_read=delayed.unknown is not None
         or (not settings.is_shared and delayed.tracker is None and delayed.has_index()),
         not_read=reasons,
     )
@@ -137,15 +131,15 @@ async def _due(view: View | None) -> tuple[int, int | None]:
 
 
 async def histogram_of(looked: Looked, width_ms: int) -> DueHistogram:
-    view, home = looked.view, looked.home
+    view, buckets = looked.view, looked.buckets
     reasons = await why_not_read(looked)
-    if view is None or home is None:
+    if view is None or buckets is None:
         return DueHistogram(width_ms=width_ms, classes=[], not_read=reasons)
     from geminga.tracker.index.histogram import Histogram
 
     drawing = Histogram(view, width_ms, CLASSES_MAX)
     await in_slices(drawing.look())
-    read = await _decoded(home, drawing.to_read)
+    read = await _decoded(buckets, drawing.to_read)
     await in_slices(drawing.count(read))
     classes = [
         DueCount(
@@ -160,13 +154,13 @@ async def histogram_of(looked: Looked, width_ms: int) -> DueHistogram:
 
 
 async def _decoded(
-    home: IndexHome, named: list[tuple[StoredBucket, int]]
+    buckets: Buckets, named: list[tuple[StoredBucket, int]]
 ) -> dict[tuple[StoredBucket, int], Rows]:
     """Those segments on the bookie that can be read: some hundred microseconds for each on the loop."""
     found = {}
     for stored, number in named:
         with contextlib.suppress(StorageError):  # the broker finds that out by itself
-            entry = await home.store.read_segment(stored, number)
+            entry = await buckets.store.read_segment(stored, number)
             found[stored, number] = stored.directory.decode_segment(number, entry)
         await trio.lowlevel.checkpoint()
     return found
@@ -186,13 +180,13 @@ async def places_of(looked: Looked, start: Position, count_max: int) -> list[tup
 
 async def due_times_of(looked: Looked, places: list[tuple[int, int]]) -> dict[tuple[int, int], int]:
     """When they are due, but for those whose metadata cannot be read."""
-    view, home, found = looked.view, looked.home, looked.subscription
-    if view is None or home is None:
+    view, found = looked.view, looked.subscription
+    if view is None:
         return {}
     from geminga.tracker.index import eyes
 
     # In memory the index keeps times no more exactly than it has to; the entries have them all.
-    due_ms = await in_slices(eyes.due_times_ms(view, places)) if home.index.rules.exact else {}
+    due_ms = await in_slices(eyes.due_times_ms(view, places)) if view.index.rules.exact else {}
     unknown = [place for place in places if place not in due_ms]
     while unknown:
         part = unknown[:READ_AT_ONCE]
@@ -210,11 +204,11 @@ async def due_times_of(looked: Looked, places: list[tuple[int, int]]) -> dict[tu
 async def bucket_rows_of(looked: Looked) -> list[ListedPart]:
     """The parts of the index, and what it does not have yet."""
     found: list[ListedPart] = []
-    if (home := looked.index_home) is not None:
+    if (buckets := looked.buckets_to_be) is not None:
         from geminga.tracker.index import composition
 
         view = looked.view
-        look = composition.sealed_parts(home.index) if view is None else composition.parts_of(view)
+        look = composition.sealed_parts(buckets.index) if view is None else composition.parts_of(view)
         found = [_row(part, looked.partition) for part in await in_slices(look)]
     for one in await why_not_read(looked):
         info = BucketInfo(

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyroaring import BitMap
 
-from geminga.broker.delays.delayed import WINDOW_ENTRIES
+from geminga.broker.delays.subscription_delays import WINDOW_ENTRIES
 from geminga.broker.dispatch.shared import SharedDispatcher
 from geminga.broker.operator.delayed_statistics import NotRead
 from geminga.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
     from geminga.broker.subscription.subscription import Subscription
+    from geminga.tracker.buckets.unknown import UnknownLedgers
 
 
 def holds_back(subscription: Subscription) -> bool:
@@ -76,14 +77,14 @@ def not_read(subscription: Subscription) -> Generator[int, None, list[NotRead]]:
         return []
     delayed = subscription.delayed
     found: list[NotRead] = []
-    is_unknown = delayed.is_unknown
-    if is_unknown is not None:
-        unknown = yield from _look_between(subscription, EARLIEST, LATEST, is_unknown)
-        if unknown.missing:
+    unknown = delayed.unknown
+    if unknown is not None:
+        unread = yield from _look_between(subscription, EARLIEST, LATEST, unknown.has)
+        if unread.missing:
             text = "the index is being read back from the buckets on disk"
-            found.append(_because("recovering", text, unknown))
+            found.append(_because("recovering", text, unread))
     for first, last in list(delayed.lost_ranges):
-        lost = yield from _look_between(subscription, *_places(first, last), _known(is_unknown))
+        lost = yield from _look_between(subscription, *_places(first, last), _known(unknown))
         if lost.missing and subscription.consumers:
             done = f"{lost.total - lost.missing} of {lost.total} entries"
             text = f"missing in the index, and {_pace(subscription)}: it has {done} there"
@@ -92,7 +93,7 @@ def not_read(subscription: Subscription) -> Generator[int, None, list[NotRead]]:
             text = "missing in the index, not in the topic; they are read again when a consumer connects"
             found.append(_because("lost", text, lost))
     for first, last in list(delayed.left_out_ranges):
-        full = yield from _look_between(subscription, *_places(first, last), _known(is_unknown))
+        full = yield from _look_between(subscription, *_places(first, last), _known(unknown))
         if full.missing:
             text = "the index is full; entries are read again when some of it is written to disk"
             found.append(_because("no-room", text, full))
@@ -137,8 +138,8 @@ def _places(first_ledger: int, last_ledger: int) -> tuple[Position, Position]:
     return Position(first_ledger, 0), Position(last_ledger + 1, 0)
 
 
-def _known(is_unknown: Callable[[int], bool] | None) -> Callable[[int], bool]:
-    return lambda ledger_id: is_unknown is None or not is_unknown(ledger_id)
+def _known(unknown: UnknownLedgers | None) -> Callable[[int], bool]:
+    return lambda ledger_id: unknown is None or not unknown.has(ledger_id)
 
 
 def _look_between(
@@ -164,7 +165,7 @@ def _look_between(
             held = delayed.tracker and delayed.tracker.tracked(ledger_id, entry_id, stop - 1)
             if held:
                 left -= held
-            left -= delayed.out_of(ledger_id)
+            left -= delayed.given_out.of_ledger(ledger_id)
             missing += len(left)
             if left:
                 ledgers = [*ledgers[:1], ledger_id]

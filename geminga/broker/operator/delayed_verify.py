@@ -25,7 +25,7 @@ from geminga.names import NamespaceName, TopicName
 if TYPE_CHECKING:
     from geminga.broker.topic.rooms import Rooms
     from geminga.broker.topic.topics import Topics
-    from geminga.tracker.buckets.keeper import Keeper
+    from geminga.tracker.buckets.buckets import Buckets
     from geminga.tracker.buckets.verify import Verdict
 
 Then = Literal["", "being-read-again", "read-again-when-loaded", "tried-again"]
@@ -119,28 +119,29 @@ class DelayedVerifier:
     def _is_named(self, one: _Named) -> bool:
         return one in self._named_by(one.topic, one.subscription)
 
-    def _keeper(self, one: _Named) -> Keeper | None:
-        """Of the index that it belongs to, if that is open."""
+    def _buckets(self, one: _Named) -> Buckets | None:
+        """Those of the index that it belongs to, if that is open."""
         loaded = self._topics.loaded.get(str(one.topic))
         if loaded is None or loaded.closing:
             return None
-        home = loaded.delays.shared
-        if one.subscription is not None:
-            subscription = loaded.subscriptions.get(one.subscription)
-            home = None if subscription is None else loaded.delays.home_of(subscription.delayed)
-        return None if home is None else home.keeper
+        if one.subscription is None:
+            return loaded.delays.shared
+        subscription = loaded.subscriptions.get(one.subscription)
+        return None if subscription is None else subscription.delayed.own
 
     async def _look(self, one: _Named) -> VerifiedBucket | None:
         """None: nothing names it any more."""
         while True:
-            keeper = self._keeper(one)
-            if keeper is not None and (bucket := keeper.buckets.serving.get(one.ledger_id)) is not None:
-                verdict = await keeper.inspector.look(bucket, "verify")
+            buckets = self._buckets(one)
+            if buckets is not None and (bucket := buckets.serving.get(one.ledger_id)) is not None:
+                from geminga.tracker.buckets.verify import inspect
+
+                verdict = await inspect(buckets, bucket, "verify")
                 then: Then = "being-read-again"
             else:
                 verdict = await self._look_at_closed(one)
-                keeper = self._keeper(one)
-                if keeper is not None and one.ledger_id in keeper.buckets.serving:
+                buckets = self._buckets(one)
+                if buckets is not None and one.ledger_id in buckets.serving:
                     continue  # it has been taken over meanwhile
                 then = "read-again-when-loaded"
             break

@@ -221,14 +221,14 @@ class DelayedOperator:
 
     async def bucket_entries(self, topic: TopicName, subscription: str, ledger_id: int) -> bytes | None:
         for looked in await self._each(topic, subscription):
-            home = looked.index_home
-            if home is not None and home.keeper is not None and ledger_id in home.keeper.buckets.serving:
+            buckets = looked.buckets_to_be
+            if buckets is not None and ledger_id in buckets.serving:
                 break
         else:
             return None
         from geminga.tracker.format.bucket_bundle_format import encode_bundle
 
-        entries = await home.store.read_each(ledger_id)
+        entries = await buckets.store.read_each(ledger_id)
         return await trio.to_thread.run_sync(encode_bundle, [entries])
 
     async def adopt(self, topic: TopicName, subscription: str, bundle: bytes) -> AdoptedBuckets:
@@ -301,13 +301,13 @@ class DelayedOperator:
     ) -> None:
         looked = await self._holder(topic, subscription, position.ledger_id)
         await _read_wholly(looked)
-        found, home = looked.subscription, looked.home
-        if home is None or not found.delayed.holds(position):
+        found, buckets = looked.subscription, looked.buckets
+        if buckets is None or not found.delayed.holds(position):
             why = await self._why(found, position)
             raise NotDelayed(f"{position} does not wait on {subscription}: {why.text}")
-        home.forget_overrides(home.is_acknowledged_by_all)
         when_ms = found.clock.now_ms() if due_ms is None else due_ms
-        if not await home.reschedule(position, when_ms):
+        buckets.forget_overrides(looked.topic.delays.is_acknowledged_by_all)
+        if not await buckets.reschedule(position, when_ms):
             raise NotDelayed(f"{position} does not wait on {subscription}: it is due")
 
     async def precision(self, topic: TopicName, subscription: str) -> DelayedPrecision:
@@ -341,9 +341,9 @@ class DelayedOperator:
         if not self._allows_damage:
             raise NotAllowed("buckets are damaged only where the broker was started with --chaos")
         for looked in await self._each(topic, subscription):
-            home = looked.index_home
-            if home is not None and home.keeper is not None:
-                damaged = await damage_bucket(home.keeper, home.index, how, ledger_id, quietly=quietly)
+            buckets = looked.buckets_to_be
+            if buckets is not None and buckets.keeps:
+                damaged = await damage_bucket(buckets, how, ledger_id, quietly=quietly)
                 if damaged is not None:
                     return damaged
         return None
@@ -365,7 +365,7 @@ def _holder_among(found: Sequence[Looked], ledger_id: int) -> Looked:
 async def _read_wholly(looked: Looked) -> None:
     """Have it look at its index, which has all that it will have. `BeingRead` soon after a start."""
     await looked.open()
-    if looked.subscription.delayed.is_unknown is not None:
+    if looked.subscription.delayed.unknown is not None:
         raise BeingRead(
             f"the delayed index of {looked.topic.name} is still being read: ask again in a moment"
         )

@@ -8,6 +8,7 @@ import msgspec
 import trio
 
 from geminga.bookie.running.stored_counts import StoredCounts, stored_counts
+from geminga.broker.delays.statistics import bucket_statistics, index_bytes, named_beyond
 from geminga.broker.flow.slices import in_slices, sorted_names
 from geminga.broker.flow.statistics import (
     BackupReport,
@@ -291,7 +292,7 @@ def _with_shared_buckets(found: ManagedLedgerStatistics, topic: Topic) -> Manage
             and subscription.delayed.tracker is not None
             and not subscription.ignores_delays
         ):
-            named = shared.named_beyond(cursor.mark_delete)
+            named = named_beyond(shared, cursor.mark_delete)
             cursors[name] = msgspec.structs.replace(cursor, properties={**cursor.properties, **named})
     return msgspec.structs.replace(found, cursors=cursors)
 
@@ -323,8 +324,8 @@ def _statistics_in_slices(topic: Topic) -> Generator[int, None, TopicStatistics]
         publishers=publishers,
         waiting_publishers=topic.producers.waiting_count,
         subscriptions=subscriptions,
-        delayed_index_bytes=None if shared is None else shared.memory_bytes(),
-        delayed_buckets=None if shared is None else shared.bucket_statistics(),
+        delayed_index_bytes=None if shared is None else index_bytes(shared),
+        delayed_buckets=None if shared is None else bucket_statistics(shared),
         entry_sizes=topic.entry_sizes.classes(),
         write_latencies=topic.write_latencies.classes(),
         topic_epoch=topic.producers.epoch,

@@ -50,11 +50,11 @@ class DueBacklog:
         """
         dispatcher = self._subscription.dispatcher
         waits = dispatcher is None or isinstance(dispatcher, SharedDispatcher)
-        return waits and self._delayed.policy.active and self._delayed.is_unknown is None
+        return waits and self._delayed.policy.active and self._delayed.unknown is None
 
     @property
     def is_unknown(self) -> bool:
-        return self._delayed.is_unknown is not None
+        return self._delayed.unknown is not None
 
     # -- telling them apart ----------------------------------------------------------------------------------
 

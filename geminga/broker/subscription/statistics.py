@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from geminga.broker.delays.statistics import bucket_statistics
 from geminga.broker.dispatch.consumer import ConsumerStatistics
 from geminga.broker.dispatch.key_shared import KeySharedDispatcher
 from geminga.broker.dispatch.shared import SharedDispatcher
@@ -104,7 +105,8 @@ def _statistics_of(subscription: Subscription, consumers: list[ConsumerStatistic
     index = None if subscription.ignores_delays else subscription.delayed
     delayed = len(index) if index is not None else 0
     backlog = cursor.backlog_entries()
-    lateness = index.lateness() if index is not None else None
+    tracker = index.tracker if index is not None else None
+    lateness = tracker.lateness() if tracker is not None else None
     messages, throughput, redelivered, acks, chunks = subscription.rates
     return SubscriptionStatistics(
         name=subscription.name,
@@ -141,7 +143,7 @@ def _statistics_of(subscription: Subscription, consumers: list[ConsumerStatistic
         msg_rate_expired=subscription.expiry.rate.per_s,
         total_msg_expired=subscription.expiry.total,
         last_expire_timestamp=subscription.expiry.last_ms,
-        delayed_buckets=index.bucket_statistics() if index is not None else None,
+        delayed_buckets=bucket_statistics(index.own) if index is not None else None,
         delayed_lateness=LatenessStatistics(*lateness) if lateness is not None else None,
         dispatch_throttled_msg_events_by_subscription_limit=subscription.throttle.waits.own_messages,
         dispatch_throttled_bytes_events_by_subscription_limit=subscription.throttle.waits.own_bytes,

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
-from geminga.broker.delays.delayed import DelayedEntries, DelayPolicy, OpenTracker
+from geminga.broker.delays.given_out import GivenOut
+from geminga.broker.delays.subscription_delays import IndexDoor, SubscriptionDelays
 from geminga.broker.dispatch.consumer import Consumer
 from geminga.broker.dispatch.dispatcher import Dispatcher, Surroundings
 from geminga.broker.dispatch.rate import DispatchLimit, Published, Throttle
@@ -108,9 +109,8 @@ class Subscription:
         *,
         settings: SubscriptionSettings,
         clock: Clock,
-        open_tracker: OpenTracker,
+        index_door: IndexDoor,
         reads: ReadMemory,
-        delay_policy: DelayPolicy | None = None,
     ) -> None:
         self.topic = topic
         self.name = name
@@ -134,13 +134,7 @@ class Subscription:
         self._sleeper = Sleeper(clock)
         self.wake = self._sleeper.wake
         """Have a round run soon. Cheap when one is due already."""
-        self.delayed = DelayedEntries(
-            topic.ledger,
-            cursor,
-            open_tracker,
-            delay_policy or DelayPolicy(settings.delayed_delivery),
-            self.wake,
-        )
+        self.delayed = SubscriptionDelays(topic.ledger, cursor, index_door, GivenOut(), self.wake)
         self._around = Surroundings(
             str(topic.name),
             name,
@@ -248,7 +242,8 @@ class Subscription:
         """
         if self.ignores_delays or not self.delayed.policy.active:
             return AT_ANY_TIME
-        return self.delayed.early_max_ms()
+        tracker = self.delayed.tracker
+        return tracker.early_max_ms() if tracker is not None else 0
 
     async def ready(self) -> None:
         """Return when no seek is under way, so that consumers may be added."""

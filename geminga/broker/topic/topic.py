@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from geminga import limits
-from geminga.broker.delays.delayed import DelayPolicy
+from geminga.broker.delays.settings import DelayPolicy
 from geminga.broker.delays.topic_delays import TopicDelays
 from geminga.broker.dispatch.consumer import Consumer
 from geminga.broker.dispatch.rate import DispatchLimit, dispatch_limit
@@ -562,7 +562,7 @@ class Topic:
             cursor,
             settings=self._subscription_settings(),
             clock=self.clock,
-            open_tracker=self.delays.open_tracker,
+            index_door=self.delays,
             reads=self.rooms.read_memory,
         )
         if self.delivery_log is not None and cursor.durable:

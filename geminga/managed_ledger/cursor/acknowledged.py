@@ -16,7 +16,8 @@ from geminga.position import Position
 
 
 class Acknowledged:
-    """The state of a cursor and every question about it. The backlog costs O(log ledgers), a position O(1).
+    """The state of a cursor (markDelete, and what is acknowledged beyond it) and every question about it. The
+    backlog costs O(log ledgers), a position O(1).
 
     It is changed by `Acknowledgments` alone.
     """

@@ -28,8 +28,9 @@ class Cursor(Acknowledgments):
 
     Acknowledging is synchronous and in memory; a durable cursor's state is written at most every
     `cursor_persist_interval_ms`, at close, and by `persist`. A crash takes acknowledgments back to the last
-    written state, never forward. `read_position` belongs to whoever dispatches; this room only sets it when
-    the cursor opens and when it is reset.
+    written state, never forward. `mark_delete` is Pulsar's markDeletePosition, `read_position` its
+    readPosition: that belongs to the dispatcher; this room only sets it when the cursor opens and when it is
+    reset.
     """
 
     __slots__ = (

@@ -36,8 +36,8 @@ class BucketWriter:
     def __init__(self, storage: Storage, ledger_id: int) -> None:
         self.ledger_id = ledger_id
         self.bytes = 0
-        self.naming = False
-        """To be set before a property that names the ledger is written."""
+        self.is_named = False
+        """Whether a property may name the ledger."""
         self._bookie = storage.bookie
         self._durable = -1
         self._error: StorageError | None = None
@@ -69,6 +69,10 @@ class BucketWriter:
             if self._error is not None:
                 raise self._error
             await self._progress.wait()
+
+    def begin_naming(self) -> None:
+        """A property that names the ledger is about to be written."""
+        self.is_named = True
 
     def close(self) -> None:
         self._writer.close()
@@ -113,7 +117,7 @@ def opened(
 
 
 class BucketStore:
-    """The bucket ledgers of one topic."""
+    """The bucket ledgers of one topic: Pulsar's BucketSnapshotStorage (BookkeeperBucketSnapshotStorage)."""
 
     def __init__(self, storage: Storage) -> None:
         self.left_behind: list[int] = []
@@ -134,7 +138,7 @@ class BucketStore:
         was refused is not.
         """
         writer.close()
-        if not writer.naming or isinstance(error, PeerError):
+        if not writer.is_named or isinstance(error, PeerError):
             try:
                 await self.delete(writer.ledger_id)
             except GemingaError:

@@ -7,10 +7,9 @@ from typing import Final
 
 import trio
 
-from geminga.clock import Clock
 from geminga.errors import StorageError
-from geminga.tracker.buckets.bucket_set import BucketSet
 from geminga.tracker.buckets.bucket_store import LOST
+from geminga.tracker.buckets.buckets import Buckets
 from geminga.tracker.buckets.retrying import (
     READ_FAILURES_QUIET,
     READ_RETRY_LAST_S,
@@ -36,6 +35,9 @@ class _Failing:
         self.since_s = trio.current_time()
         self.again_s = 0.0
 
+    def failed(self) -> None:
+        self.again_s = trio.current_time() + self.back_off.next_s()
+
     def is_news(self) -> bool:
         """Whether it has just failed so often that it is worth a line in the log."""
         return self.back_off.failures == READ_FAILURES_QUIET
@@ -49,9 +51,9 @@ class Loader:
     any other reason stays, however long that takes: its messages are late, and no others.
     """
 
-    def __init__(self, buckets: BucketSet, clock: Clock) -> None:
+    def __init__(self, buckets: Buckets) -> None:
         self._buckets = buckets
-        self._clock = clock
+        self._clock = buckets.clock
         self._failing: dict[StoredBucket, _Failing] = {}
 
     async def run(self) -> None:
@@ -91,7 +93,7 @@ class Loader:
 
     def _failed(self, bucket: StoredBucket, error: StorageError) -> None:
         failing = self._failing.get(bucket) or self._failing.setdefault(bucket, _Failing())
-        failing.again_s = trio.current_time() + failing.back_off.next_s()
+        failing.failed()
         if failing.is_news() and not bucket.retired:
             log.warning(
                 "%s: %r cannot be read, so its messages are late: %s; %s",

@@ -96,7 +96,7 @@ class OverrideStore:
         try:
             await writer.append([encode_overrides(kept)])
             await writer.sync()
-            writer.naming = True
+            writer.begin_naming()
             await self._owner.swap({KEY: writer.ledger_id}, {})
         except BaseException as error:
             await self._store.abandon(writer, error)

@@ -1,7 +1,7 @@
 """What a start finds of the buckets that an earlier process has sealed: read, checked, and taken over.
 
 Beside the dispatch path: which ledgers the properties speak of is known at once, and until a bucket has been
-read its ledgers are *unknown* (`is_unknown`). Whoever dispatches skips entries of such ledgers, and when
+read its ledgers are *unknown* (`Buckets.unknown`). Whoever dispatches skips entries of such ledgers, and when
 `on_known` names a range reads what is unacknowledged in it and not in the index: that is everything, where
 the bucket is lost. So undelayed messages flow meanwhile, and no bucket is waited for.
 
@@ -16,11 +16,9 @@ ledgers are read from the backlog, and by the time that it can be read it is sup
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Final
 
 import trio
@@ -28,8 +26,8 @@ from pyroaring import BitMap
 
 from geminga.errors import StorageError
 from geminga.managed_ledger.cursor.acknowledged import Acknowledged
-from geminga.tracker.buckets.bucket_set import BucketSet
 from geminga.tracker.buckets.bucket_store import LOST
+from geminga.tracker.buckets.buckets import Buckets
 from geminga.tracker.buckets.retrying import (
     READ_FAILURES_QUIET,
     READ_RETRY_LAST_S,
@@ -70,7 +68,7 @@ class Recovery:
 
     def __init__(
         self,
-        buckets: BucketSet,
+        buckets: Buckets,
         *,
         wanted: Callable[[Members], dict[int, BitMap]],
         on_known: Callable[[int, int], None],
@@ -79,14 +77,9 @@ class Recovery:
         self._wanted = wanted
         self._on_known = on_known
         self._unread = deque(sorted(self._named(), key=lambda one: one.covered))
-        self._unknown = {one.key: one.covered.ledgers for one in self._unread}
-        """The ledgers of those that have not been read yet."""
         self._failed: list[tuple[_Named, StorageError]] = []
         """Those that could not be read, neither gone nor damaged as far as is known."""
-        self._firsts: list[int] = []
-        self._lasts: list[int] = []
-        """The same, ascending: for each the first ledger, and the last of all up to it."""
-        self._order_unknown()
+        buckets.begin_recovery({one.key: one.covered.ledgers for one in self._unread})
 
     def _named(self) -> list[_Named]:
         named, ledger_ids = [], set()
@@ -100,18 +93,6 @@ class Recovery:
                 ledger_ids.add(ledger_id)
                 named.append(_Named(key, ledger_id, covered))
         return named
-
-    def _order_unknown(self) -> None:
-        ranges = sorted(self._unknown.values())
-        self._firsts = [first for first, _ in ranges]
-        self._lasts = list(accumulate((last for _, last in ranges), max))
-
-    def is_unknown(self, ledger_id: int) -> bool:
-        """Whether a bucket that has not been read yet may say when entries of this ledger are due."""
-        if len(self._firsts) != len(self._unknown):
-            self._order_unknown()
-        place = bisect_right(self._firsts, ledger_id) - 1
-        return place >= 0 and ledger_id <= self._lasts[place]
 
     async def run(self) -> None:
         """On return nothing is unknown. Cancelling leaves the rest unknown, and the disk as it was."""
@@ -129,7 +110,7 @@ class Recovery:
         if self._failed:
             self._log_failed("their messages are looked up in the backlog instead")
         for one, _ in self._failed:
-            self._on_known(*self._unknown.pop(one.key))
+            self._on_known(*self._buckets.unknown.settle(one.key))
 
     async def run_late(self) -> None:
         """After `run`: until what it could not read is gone or superseded. Cancelling leaves the rest named,
@@ -179,7 +160,7 @@ class Recovery:
         else:
             if self._buckets.generation == generation:
                 self._adopt(one.key, *found)
-        self._on_known(*self._unknown.pop(one.key))
+        self._on_known(*self._buckets.unknown.settle(one.key))
 
     def _adopt(self, key: str, bucket: StoredBucket, directory: Directory) -> None:
         members = self._wanted(directory.members)
@@ -192,7 +173,7 @@ class Recovery:
     def _lost(self, one: _Named, why: object) -> None:
         owner_text = self._buckets.owner_text
         log.error("%s: %r is lost, its messages are read again from the topic: %s", owner_text, one, why)
-        self._buckets.count_lost("start", *one.covered)
+        self._buckets.losses.count("start", *one.covered)
         self._buckets.doom(one.key, one.ledger_id)
 
     def _log_failed(self, meanwhile: str) -> None:

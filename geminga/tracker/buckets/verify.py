@@ -1,7 +1,7 @@
 """Whole buckets looked at while they serve: because somebody asked, or because something was said of one.
 
 `Check` decides, entry by entry and without I/O; `Verifier` reads a bucket for it, a piece at a time, past all
-caches, and rests as long as it works; `Inspector` has what is gone or damaged lost, so that its messages are
+caches, and rests as long as it works; `inspect` has what is gone or damaged lost, so that its messages are
 read again. What cannot be read for another reason is no worse for it.
 """
 
@@ -16,8 +16,9 @@ from pyroaring import BitMap
 
 from geminga.errors import CorruptData, StorageError
 from geminga.limits import KIB
-from geminga.tracker.buckets.bucket_set import BucketSet, LostBy
 from geminga.tracker.buckets.bucket_store import LOST, BucketStore, opened
+from geminga.tracker.buckets.buckets import Buckets
+from geminga.tracker.buckets.losses import LostBy
 from geminga.tracker.buckets.retrying import READ_RETRY_LAST_S, BackOff, OffLoop
 from geminga.tracker.format.bucket_format import Directory, members_of
 from geminga.tracker.format.stored_bucket import KeyRange, StoredBucket
@@ -162,44 +163,35 @@ class Verifier:
         await trio.lowlevel.checkpoint()
 
 
-class Inspector:
-    """Looks at buckets that serve, one at a time, and has those lost that are gone or damaged."""
+async def run_inspections(buckets: Buckets) -> None:
+    """Look at what was told of, until cancelled; what cannot be read then is looked at again."""
+    back_off = BackOff(READ_RETRY_LAST_S)
+    while True:
+        await buckets.told_signal.wait()
+        while buckets.told:
+            bucket = buckets.serving.get(ledger_id := buckets.told.pop())
+            if bucket is None or (await inspect(buckets, bucket, "told")).state != "unreadable":
+                back_off.succeeded()
+            else:
+                buckets.told.add(ledger_id)
+                await trio.sleep(back_off.next_s())
 
-    def __init__(self, buckets: BucketSet, off_loop: OffLoop) -> None:
-        self._buckets = buckets
-        self._verifier = Verifier(buckets.store, off_loop)
-        self._looking = trio.Lock()
 
-    async def run(self) -> None:
-        """Look at what was told of, until cancelled; what cannot be read then is looked at again."""
-        buckets, back_off = self._buckets, BackOff(READ_RETRY_LAST_S)
-        try:
-            while True:
-                await buckets.told_signal.wait()
-                while buckets.told:
-                    bucket = buckets.serving.get(ledger_id := buckets.told.pop())
-                    if bucket is None or (await self.look(bucket, "told")).state != "unreadable":
-                        back_off.succeeded()
-                    else:
-                        buckets.told.add(ledger_id)
-                        await trio.sleep(back_off.next_s())
-        finally:
-            buckets.unwatch_all()
-
-    async def look(self, bucket: StoredBucket, how: LostBy) -> Verdict:
-        """At one that serves; on return it is lost if it is gone or damaged. A bucket that was retired
-        meanwhile, or got another ledger, is not judged by what was read.
-        """
-        async with self._looking:
-            while True:
-                ledger_id = bucket.ledger_id
-                if bucket.retired:
-                    return Verdict("ok")
-                verdict = await self._verifier.look(ledger_id, bucket.covered, bucket.directory)
-                if bucket.ledger_id == ledger_id:
-                    break
+async def inspect(buckets: Buckets, bucket: StoredBucket, how: LostBy) -> Verdict:
+    """Look at a bucket that serves, one at a time; on return it is lost if it is gone or damaged. A bucket
+    that was retired meanwhile, or got another ledger, is not judged by what was read.
+    """
+    verifier = Verifier(buckets.store, buckets.off_loop)
+    async with buckets.inspecting:
+        while True:
+            ledger_id = bucket.ledger_id
             if bucket.retired:
                 return Verdict("ok")
-            if verdict.state in ("lost", "damaged"):
-                self._buckets.lose(bucket, CorruptData(verdict.text), how)
-            return verdict
+            verdict = await verifier.look(ledger_id, bucket.covered, bucket.directory)
+            if bucket.ledger_id == ledger_id:
+                break
+        if bucket.retired:
+            return Verdict("ok")
+        if verdict.state in ("lost", "damaged"):
+            buckets.lose(bucket, CorruptData(verdict.text), how)
+        return verdict

@@ -90,6 +90,13 @@ class StoredBucket:
         """Take another name, as there is a bucket of this one already: one that speaks of an entry more."""
         self._covered = KeyRange(self._covered.first_code, self._covered.last_code + 1)
 
+    def retire(self) -> None:
+        self.retired = True
+
+    def move_to(self, ledger_id: int) -> None:
+        """It is in another ledger now."""
+        self.ledger_id = ledger_id
+
     @property
     def start_ledger(self) -> int:
         return self.directory.start_ledger

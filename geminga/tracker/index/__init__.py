@@ -4,8 +4,9 @@ A position comes in by `View.add_many` (a dispatcher has read it) or `DelayedInd
 fed when the entry is stored). `Membership` records that it waits; `Feed`, the LastMutableBucket, records
 when. A full mutable part becomes `Frozen`, later a `Bucket` (ImmutableBucket) in `bucket_map.py`. When times
 come, `Queue.gather` in `sources.py`, the SharedBucketPriorityQueue, merges the sources in the order of (time,
-ledger, entry) into a `DueBatch`, and each `View` walks along the batches at its own pace. Read `DelayedIndex`
-in `index.py` first; `interface.py` has what a dispatcher may ask of a tracker.
+ledger, entry) into a `DueBatch`, and each `Reader` walks along the batches at its own pace. Read
+`DelayedIndex` in `index.py` first, then `Reader`; `View`, the DelayedDeliveryTracker, is what a dispatcher
+holds and asks.
 
 The bitmaps of `Membership` (roaring, one for each ledger) are the truth, rows with times only follow them: a
 row without its bit is dead and skipped. So cancel, acknowledge, clear and losing a bucket are bitmap

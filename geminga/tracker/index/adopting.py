@@ -18,12 +18,12 @@ from geminga.tracker.format.rows import place_of
 from geminga.tracker.format.stored_bucket import StoredBucket
 from geminga.tracker.index.index import DelayedIndex
 from geminga.tracker.index.part import NO_CODE
-from geminga.tracker.index.view import View
+from geminga.tracker.index.reader import Reader
 
 Members = Mapping[int, BitMap]
 """Entry ids by ledger."""
-GivenOut = Callable[[View, int], BitMap]
-"""Which entries of a ledger are with a consumer of that view, or to be sent again."""
+GivenOut = Callable[[Reader, int], BitMap]
+"""Which entries of a ledger are with a consumer of that reader, or to be sent again."""
 
 
 def reserve(index: DelayedIndex, ranges: Sequence[tuple[int, int]]) -> None:
@@ -66,7 +66,7 @@ def cut_off(index: DelayedIndex, ranges: Iterable[tuple[int, int]]) -> bool:
 
 def left_over(index: DelayedIndex, bucket: StoredBucket, kept: Members) -> dict[int, BitMap]:
     """What is tracked of what a bucket spans and not among these."""
-    live = index.live(bucket.first_code, bucket.last_code)
+    live = index.members.between(bucket.first_code, bucket.last_code)
     found = {ledger_id: ids - kept.get(ledger_id, BitMap()) for ledger_id, ids in live.items()}
     return {ledger_id: ids for ledger_id, ids in found.items() if ids}
 
@@ -77,13 +77,13 @@ def add_bucket(index: DelayedIndex, bucket: StoredBucket, members: Members, give
     """
     new = _not_tracked(index, members)
     for ledger_id, entry_ids in list(new.items()):
-        unwanted = [(view, _no_need(view, ledger_id, entry_ids, given_out)) for view in index.views]
+        unwanted = [(reader, _no_need(reader, ledger_id, entry_ids, given_out)) for reader in index.readers]
         if unwanted:
             for_nobody = BitMap.intersection(*(ids for _, ids in unwanted))
             new[ledger_id] = entry_ids = entry_ids - for_nobody
         if index.settings.is_shared:
-            for view, ids in unwanted:
-                view.passed.add_all({ledger_id: ids & entry_ids})
+            for reader, ids in unwanted:
+                reader.passed.add_all({ledger_id: ids & entry_ids})
     added = index.members.add_all(new)
     index.buckets.add(bucket)
     for code in [code for code in index.overrides if (code & 0xFFFFFFFF) in new.get(code >> 32, ())]:
@@ -101,10 +101,10 @@ def _not_tracked(index: DelayedIndex, members: Members) -> dict[int, BitMap]:
     return {ledger_id: ids for ledger_id, ids in new.items() if ids}
 
 
-def _no_need(view: View, ledger_id: int, entry_ids: BitMap, given_out: GivenOut) -> BitMap:
-    found = view.acknowledged_of(ledger_id, entry_ids) | given_out(view, ledger_id)
-    if view.due.count:
-        found |= view.due.of_ledger(ledger_id)
+def _no_need(reader: Reader, ledger_id: int, entry_ids: BitMap, given_out: GivenOut) -> BitMap:
+    found = reader.acknowledged_of(ledger_id, entry_ids) | given_out(reader, ledger_id)
+    if reader.due.count:
+        found |= reader.due.of_ledger(ledger_id)
     return found & entry_ids
 
 
@@ -114,14 +114,14 @@ def replace_bucket(index: DelayedIndex, bucket: StoredBucket, kept: Members) -> 
     index.buckets.drop(bucket)
     for ledger_id, entry_ids in lost.items():
         index.members.take(ledger_id, entry_ids)
-        for view in index.views:
-            passed = view.passed.bitmaps.get(ledger_id)
+        for reader in index.readers:
+            passed = reader.passed.bitmaps.get(ledger_id)
             if passed is not None and (common := passed & entry_ids):
-                view.passed.take(ledger_id, common)
+                reader.passed.take(ledger_id, common)
     if lost:
         index.feed.expect_repeats()
-        for view in index.views:
-            view.read_again(min(lost), max(lost))
+        for reader in index.readers:
+            reader.read_again(min(lost), max(lost))
     index.wake()
     return sum(map(len, lost.values()))
 

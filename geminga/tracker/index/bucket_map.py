@@ -36,7 +36,7 @@ class BucketMap:
     """
 
     def __init__(
-        self, queue: Queue, members: Membership, indexes_min: int, on_wanted: Callable[[], None] | None
+        self, queue: Queue, members: Membership, indexes_min: int, poke: Callable[[], None] | None
     ) -> None:
         self._frozen_rows_max = max(FROZEN_ROWS_MAX, 4 * indexes_min)
         self._is_full = False
@@ -44,7 +44,7 @@ class BucketMap:
         """Whether it may be full: something is frozen, or was when that was asked last."""
         self._queue = queue
         self._members = members
-        self._on_wanted = on_wanted
+        self._poke = poke
         self._buckets: dict[StoredBucket, Bucket] = {}
         self._frozen: dict[Frozen, int] = {}
         """How many rows each was cut off with."""
@@ -99,8 +99,8 @@ class BucketMap:
             self._reserved.remove(one)
 
     def progressed(self) -> None:
-        if self._on_wanted is not None:
-            self._on_wanted()
+        if self._poke is not None:
+            self._poke()
 
     # -- in --------------------------------------------------------------------------------------------------
 
@@ -156,7 +156,7 @@ class BucketMap:
             self._ran_out = self._ran_out or not bucket.has_more()
             self.progressed()
 
-        bucket.on_progress = progressed
+        bucket.watch(progressed)
         return bucket
 
     def _serve(self, stored: StoredBucket, bucket: Bucket) -> None:
@@ -218,7 +218,7 @@ class BucketMap:
             return
         if bucket.is_suspect:
             stored.directory.decode_segment(number, entry)
-            bucket.is_suspect = False
+            bucket.trust()
         if number == bucket.next_segment and not bucket.is_ready() and bucket.min_ms[number] <= now_ms:
             bucket.load_rows(stored.directory.decode_segment(number, entry))
         elif number == bucket.next_segment + len(bucket.loaded):

@@ -100,7 +100,7 @@ def parts_of(view: View) -> Generator[int, None, list[IndexPart]]:
     """
     index = view.index
     due = IndexPart("due", positions=view.due.count, rows_in_memory=view.due.count)
-    for rows in in_parts(view.unread_rows()):
+    for rows in in_parts(view.due.rows()):
         due.spans([int(rows.times_ms.min()), int(rows.times_ms.max())])
         yield rows.length
     memory = IndexPart("memory")
@@ -222,7 +222,7 @@ def _share_out(view: View, claims: list[_Claim], buckets: list[IndexPart]) -> Ge
         tracked = view.index.members.bitmaps.get(ledger_id)
         if not tracked:
             continue
-        passed = view.passed.bitmaps.get(ledger_id)
+        passed = view.reader.passed.bitmaps.get(ledger_id)
         left = BitMap(tracked) if passed is None else tracked - passed
         for claim in claims:
             if left and (claimed := claim.members.get(ledger_id)) is not None:

@@ -69,6 +69,10 @@ class DueReader:
 
     # -- reading ---------------------------------------------------------------------------------------------
 
+    def arrived(self, batch: DueBatch) -> None:
+        """The last batch has been filled."""
+        self.unread += batch.rows.length
+
     def next_ms(self) -> int:
         """The time of the row that is read next, of which there is one."""
         while True:
@@ -134,7 +138,7 @@ class DueReader:
                 dropped = self.dropped.bitmaps.get(ledger_id)
                 if dropped is not None and (common := dropped & entry_ids):
                     self.dropped.take(ledger_id, common)
-        batch.readers -= 1
+        batch.left()
         assert batch.next is not None
         self.batch, self.row, self._wanted = batch.next, 0, None
 
@@ -180,7 +184,7 @@ class DueReader:
     def cut_off(self, batches: Sequence[DueBatch]) -> None:
         """The last ones, which it has not come to: their rows wait again."""
         for batch in batches:
-            batch.readers -= 1
+            batch.left()
             self.unread -= batch.rows.length
             for ledger_id, entry_ids in batch.members.items():
                 dropped = self.dropped.bitmaps.get(ledger_id)
@@ -194,7 +198,7 @@ class DueReader:
         self._wanted = None
         self.unread = 0
         while self.batch.next is not None:
-            self.batch.readers -= 1
+            self.batch.left()
             self.batch = self.batch.next
         self.row = 0
 

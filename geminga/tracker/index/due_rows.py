@@ -61,6 +61,14 @@ class DueBatch:
         self.next = DueBatch()
         return self.next
 
+    def left(self) -> None:
+        """One view has passed it, or will not come to it."""
+        self.readers -= 1
+
+    def go_on_with(self, batch: DueBatch) -> None:
+        """The batches behind it were taken back: this one, the empty last one, follows."""
+        self.next = batch
+
     def find(self, code: int) -> int:
         """The row of a code that is in here."""
         return int(np.flatnonzero(self.rows.codes == code)[0])

@@ -43,11 +43,11 @@ def due_now(view: View) -> Generator[int, None, Due]:
     if not len(view):
         return Due(0, None)
     now_ms = view.index.now_ms()
-    limit_ms = view.limit_ms()
+    limit_ms = view.reader.limit_ms()
     times_ms = [now_ms] if view.due.behind.count else []
-    times_ms += [int(rows.times_ms.min()) for rows in view.unread_rows()]
+    times_ms += [int(rows.times_ms.min()) for rows in view.due.rows()]
     exact = view.due.count
-    exact_due = view.due.behind.count + sum(_due_by(rows, limit_ms) for rows in view.unread_rows())
+    exact_due = view.due.behind.count + sum(_due_by(rows, limit_ms) for rows in view.due.rows())
     for looked, rows in live_rows(view):
         yield looked
         if rows.length:
@@ -119,7 +119,7 @@ def _wanted(view: View, rows: Rows) -> Rows:
         if tracked is None:
             continue
         wanted = entry_ids & tracked
-        if (passed := view.passed.bitmaps.get(ledger_id)) is not None:
+        if (passed := view.reader.passed.bitmaps.get(ledger_id)) is not None:
             wanted -= passed
         if wanted:
             live[ledger_id] = wanted
@@ -152,11 +152,11 @@ def buckets_of(index: DelayedIndex) -> list[Bucket]:
 def page(view: View, start: tuple[int, int], count_max: int) -> Generator[int, None, list[tuple[int, int]]]:
     """At most so many tracked positions at or after `start`, in the order of the topic."""
     found: list[tuple[int, int]] = []
-    for ledger_id in view.ledgers():
+    for ledger_id in view.reader.ledgers():
         if ledger_id < start[0] or len(found) >= count_max:
             continue
         first = max(start[1], 0) if ledger_id == start[0] else 0
-        entry_ids = view.tracked(ledger_id, first, view.last_entry(ledger_id))
+        entry_ids = view.tracked(ledger_id, first, view.reader.last_entry(ledger_id))
         if entry_ids is not None:
             found += [(ledger_id, entry_id) for entry_id in entry_ids[: count_max - len(found)]]
         yield SLICE_ROWS_MAX
@@ -179,7 +179,7 @@ def due_times_ms(
         if any(bucket.start_ledger <= ledger_id <= bucket.end_ledger for ledger_id in ledgers)
         for rows in bucket.rows_in_memory()
     )
-    unread = ((rows.length, rows) for rows in in_parts(view.unread_rows()))
+    unread = ((rows.length, rows) for rows in in_parts(view.due.rows()))
     for looked, rows in chain(unread, live_rows(view), ((rows.length, rows) for rows in packed)):
         if not left:
             break

@@ -46,7 +46,9 @@ topic. The second counts where no bucket lies between the two, so that the span 
 
 
 class Feed:
-    """Adds positions and knows to which part each belongs. `on_frozen` None: everything stays in memory."""
+    """Adds positions and knows to which part each belongs: most go to the last of the `tails`, Pulsar's
+    LastMutableBucket.
+    """
 
     __slots__ = (
         "_column",
@@ -58,12 +60,12 @@ class Feed:
         "_limit_code",
         "_limit_entry",
         "_members",
-        "_on_frozen",
         "_part",
         "_queue",
         "_ranges",
         "_room",
         "_rules",
+        "_seal",
         "shared",
         "tails",
     )
@@ -75,16 +77,18 @@ class Feed:
         rules: TimeRules,
         indexes_min: int,
         ranges: BucketMap,
-        on_frozen: Callable[[Frozen], None] | None,
+        seal: Callable[[Frozen], None] | None,
     ) -> None:
-        """`ranges`: of the buckets, and of what is being sealed."""
+        """`ranges`: of the buckets, and of what is being sealed. `seal` takes what is cut off; None:
+        everything stays in memory.
+        """
         self._members = members
         self._queue = queue
         self._rules = rules
         self._indexes_min = indexes_min
         self._far_entries = min(FAR_ENTRIES, indexes_min)
         self._ranges = ranges
-        self._on_frozen = on_frozen
+        self._seal = seal
         self.shared = Part(queue, rules)
         self.tails = [self._tail()]
         """Ascending by their last positions; at least one, the last is the end of the topic."""
@@ -165,7 +169,7 @@ class Feed:
     def expect_repeats(self) -> None:
         """Members were forgotten whose rows are still there."""
         for part in (self.shared, *self.tails):
-            part.may_repeat = True
+            part.expect_repeats()
 
     def reschedule(self, ledger_id: int, entry_id: int, kept_ms: int) -> None:
         """Another row for a member. It stays in memory."""
@@ -227,7 +231,7 @@ class Feed:
         self._room = self._room_of(part)
 
     def _part_for(self, ledger_id: int, code: int) -> Part:
-        if self._on_frozen is None or self._ranges.is_reserved(code):
+        if self._seal is None or self._ranges.is_reserved(code):
             return self.shared
         self._join_neighbours()
         for place in range(len(self.tails) - 1, -1, -1):
@@ -237,7 +241,7 @@ class Feed:
         if len(self.tails) < TAILS_MAX:
             self.tails.insert(0, self._tail())
         else:
-            self.tails[0].may_repeat = True
+            self.tails[0].expect_repeats()
         return self.tails[0]
 
     def _join_neighbours(self) -> None:
@@ -311,7 +315,7 @@ class Feed:
 
     def freeze(self, part: Part) -> None:
         """Cut off a tail, whatever its size. Its rows are served from memory until they are sealed."""
-        assert self._on_frozen is not None
+        assert self._seal is not None
         self.turn_away()
         first, last = part.first_code, part.last_code
         self.tails[self.tails.index(part)] = self._tail(last)
@@ -330,7 +334,9 @@ class Feed:
             run = Run(rows, earliest_ms=part.earliest_ms())
             self._queue.push(run)
             sources.append(run)
-        self._on_frozen(Frozen(first, last, parts, packed, count, members, sources))
+        frozen = Frozen(first, last, parts, packed, count, members, sources)
+        self._ranges.froze(frozen)
+        self._seal(frozen)
 
     def freeze_all(self) -> None:
         for tail in list(self.tails):

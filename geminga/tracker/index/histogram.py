@@ -110,7 +110,7 @@ class Histogram:
                 yield rows.length
         buckets = buckets_of(self._view.index)
         yield from self._widen(buckets, known)
-        for part in in_parts(self._view.unread_rows()):
+        for part in in_parts(self._view.due.rows()):
             self._count_rows(part)
             yield part.length
         for looked, rows in live_rows(self._view, known.values()):

@@ -1,8 +1,8 @@
 """The index of delayed positions: one code for the tracker in memory and for the one with buckets on the
 bookie, for one subscription and for a whole topic.
 
-They differ in where sealed rows are held (`on_frozen`) and in how many views there are. Everything is plain
-and synchronous; what has to be written or read is handed to a keeper, which calls back.
+They differ in where sealed rows are held (`seal`) and in how many readers there are. Everything is plain and
+synchronous; what has to be written or read is handed to whoever keeps the buckets, which calls back.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from geminga.tracker.index.due_rows import DueBatch, members_of, release
 from geminga.tracker.index.feed import Feed
 from geminga.tracker.index.frozen import Frozen
 from geminga.tracker.index.membership import Membership
+from geminga.tracker.index.reader import Reader
 from geminga.tracker.index.sources import GATHERED_ROWS_MAX, Queue
 from geminga.tracker.index.time_rules import TimeRules
-from geminga.tracker.index.view import View
 
 DUE_ROWS_MAX: Final = 4 * GATHERED_ROWS_MAX
 DUE_BATCHES_MAX: Final = 1024
@@ -48,24 +48,26 @@ class IndexSettings:
 
 
 class DelayedIndex:
-    """Positions that are not due yet, with their times, and the views of those who wait for them.
+    """Positions that are not due yet, with their times, and the readers of those who wait for them. Without
+    buckets it is Pulsar's InMemoryDelayedDeliveryTracker.
 
-    A position leaves the index when its time has come; from then on each view has it until it takes it.
+    A position leaves the index when its time has come; from then on each reader has it until it takes it.
     """
 
     def __init__(
         self,
         clock: Clock,
         settings: IndexSettings,
-        on_frozen: Callable[[Frozen], None] | None = None,
-        on_wanted: Callable[[], None] | None = None,
+        seal: Callable[[Frozen], None] | None = None,
+        poke: Callable[[], None] | None = None,
         passed_by_all: Callable[[], tuple[int, int]] | None = None,
     ) -> None:
-        """`on_frozen` takes rows that are to be sealed; None: they stay in memory. `on_wanted` is called when
-        `wanted` or `released` may have something new. `passed_by_all`: the position up to which everything
-        is acknowledged by those who may open a view later.
+        """`seal` takes rows that are to be a bucket; None: they stay in memory. `poke` is called when
+        `wanted` or `buckets.released` may have something new. `passed_by_all`: the position up to which
+        everything is acknowledged by those who may open a view later.
         """
         self.settings = settings
+        self.clock = clock
         self.now_ms = clock.now_ms
         self.rules = TimeRules(settings.tick_ms, settings.strict, settings.exact)
         self._slack = self.rules.by_tick
@@ -73,51 +75,25 @@ class DelayedIndex:
         self.queue = Queue()
         self.overrides: dict[int, int] = {}
         """Other times that were asked for, by code; kept times. A row with another time is dead."""
-        self.views: list[View] = []
+        self.readers: list[Reader] = []
         self.last_batch = DueBatch()
         self._due: deque[DueBatch] = deque()
         self._due_rows = 0
-        self.buckets = BucketMap(self.queue, self.members, settings.indexes_min, on_wanted)
-        self.feed = Feed(
-            self.members,
-            self.queue,
-            self.rules,
-            settings.indexes_min,
-            self.buckets,
-            None if on_frozen is None else self._froze,
-        )
+        self.buckets = BucketMap(self.queue, self.members, settings.indexes_min, poke)
+        self.feed = Feed(self.members, self.queue, self.rules, settings.indexes_min, self.buckets, seal)
         self._feed_add = self.feed.add
-        self._on_frozen = on_frozen
         self._passed_by_all = passed_by_all
 
-    def open_view(
-        self,
-        *,
-        wake: Callable[[], None] | None = None,
-        reread: Callable[[int, int], None] | None = None,
-        is_acknowledged: Callable[[tuple[int, int]], bool] | None = None,
-        acknowledged_in: Callable[[int, int, int], BitMap | None] | None = None,
-    ) -> View:
-        """A subscription's view; one that shares the index starts with all that is not acknowledged.
+    def add_reader(self, reader: Reader) -> None:
+        assert self.settings.is_shared or not self.readers
+        self.readers.append(reader)
 
-        `wake`: something may be due before the time that `next_due_ms` gave. `reread(first, last)`: what is
-        neither acknowledged nor contained of these ledgers has to be read from the backlog again.
-        `is_acknowledged`: whether the subscription has acknowledged a position, or delivered it; asked
-        for what the index has as the view is opened, and for what another view adds. `acknowledged_in`
-        (ledger, first entry, one past the last) is asked instead for what is there by the ledger: all such
-        entries but those up to mark-delete, which `mark_delete_moved` tells; 10 million take milliseconds.
-        """
-        assert self.settings.is_shared or not self.views
-        view = View(self, wake, reread, is_acknowledged, acknowledged_in)
-        self.views.append(view)
-        return view
-
-    def close_view(self, view: View) -> None:
-        view.due.leave()
-        self.views.remove(view)
+    def remove_reader(self, reader: Reader) -> None:
+        reader.due.leave()
+        self.readers.remove(reader)
         self.trim_passed()
-        if self.views:
-            self.view_caught_up()
+        if self.readers:
+            self.reader_caught_up()
 
     # -- adding ----------------------------------------------------------------------------------------------
 
@@ -127,18 +103,14 @@ class DelayedIndex:
         """
         if deliver_at_ms <= self.now_ms() + self._slack.refused_ms:
             return False
-        if self.buckets.awaits_writes and self.is_full():
+        if self.buckets.awaits_writes and self.buckets.is_full():
             return False
         self._feed_add(ledger_id, entry_id, deliver_at_ms)
         return True
 
-    def is_full(self) -> bool:
-        """Whether more rows wait to be sealed than memory is meant for, so that no more should be added."""
-        return self.buckets.is_full()
-
     def _early_ms(self) -> int:
         """How early some view is given messages, for which they have to be loaded in time."""
-        return max((view.early_ms for view in self.views), default=0)
+        return max((reader.early_ms for reader in self.readers), default=0)
 
     def set_tick(self, tick_ms: int) -> None:
         if tick_ms != self.rules.tick_ms:
@@ -162,7 +134,7 @@ class DelayedIndex:
                 if rows.length:
                     self._let_go(taken)
                     batch = self.last_batch
-                    self.last_batch = batch.fill(rows, taken, len(self.views))
+                    self.last_batch = batch.fill(rows, taken, len(self.readers))
                     self._announce(batch)
                     return True
         return False
@@ -171,7 +143,7 @@ class DelayedIndex:
         """This limit; or that of what is due to all views, if many rows beyond that were brought before:
         no view must fall behind with rows that are not due to it.
         """
-        for_all_ms = min((view.limit_ms() for view in self.views), default=limit_ms)
+        for_all_ms = min((reader.limit_ms() for reader in self.readers), default=limit_ms)
         if limit_ms > for_all_ms:
             rows = batches = 0
             for batch in reversed(self._due):
@@ -195,8 +167,8 @@ class DelayedIndex:
         return earliest_ms if head_ms is None else min(earliest_ms, head_ms)
 
     def _announce(self, batch: DueBatch) -> None:
-        for view in self.views:
-            view.arrived(batch)
+        for reader in self.readers:
+            reader.arrived(batch)
         self._due.append(batch)
         self._due_rows += batch.rows.length
         while self._due and not self._due[0].readers:
@@ -206,8 +178,8 @@ class DelayedIndex:
                 break
             oldest = self._due.popleft()
             self._due_rows -= oldest.rows.length
-            for view in self.views:
-                view.due.fall_behind(oldest)
+            for reader in self.readers:
+                reader.due.fall_behind(oldest)
 
     def take_back(self, from_ms: int) -> None:
         """Let wait again what is due and unread, from the first batch on that has a row so late: other rows
@@ -218,24 +190,24 @@ class DelayedIndex:
         late = (n for n, batch in enumerate(unread) if batch.rows.times_ms.item(-1) >= from_ms)
         first = next(late, len(unread))
         taken = unread[first:]
-        places = [view.due.place_among(unread) for view in self.views]
+        places = [reader.due.place_among(unread) for reader in self.readers]
         for number, batch in enumerate(taken, first):
             start = 0 if min(places)[0] < number else min(row for at, row in places if at == number)
             rows = batch.rows.part(start, batch.rows.length)
             self.members.add_all(members_of(rows.codes))
             self.feed.put_back(rows)
-            for view, (at, row) in zip(self.views, places, strict=True):
+            for reader, (at, row) in zip(self.readers, places, strict=True):
                 end = batch.rows.length if at > number else row if at == number else 0
-                view.hand_back(rows.codes, max(end - start, 0))
-        for view, (at, _) in zip(self.views, places, strict=True):
+                reader.hand_back(rows.codes, max(end - start, 0))
+        for reader, (at, _) in zip(self.readers, places, strict=True):
             if at >= first:
-                view.due.leave()
+                reader.due.leave()
             else:
-                view.due.cut_off(taken)
+                reader.due.cut_off(taken)
         self._due = deque(unread[:first])
         self._due_rows = sum(batch.rows.length for batch in self._due)
         if self._due:
-            self._due[-1].next = self.last_batch
+            self._due[-1].go_on_with(self.last_batch)
 
     def _let_go(self, taken: Mapping[int, BitMap]) -> None:
         if self.overrides:
@@ -266,11 +238,13 @@ class DelayedIndex:
         """Forget these for all views; how many were tracked."""
         count = 0
         for position in positions:
-            found = [view.pass_one(*position) for view in self.views]
-            for view in self.views:
-                view.passed.discard(*position)
+            found = False
+            for reader in self.readers:
+                found |= reader.drop(*position)
+                reader.passed.discard(*position)
             waited = self.discard(*position)
-            count += any(found) if self.views else waited
+            # What all who share the index have passed waited for none of them.
+            count += found or (waited and not (self.settings.is_shared and self.readers))
         self.settle()
         return count
 
@@ -289,25 +263,25 @@ class DelayedIndex:
         if self._passed_by_all is not None:
             position = min(position, self._passed_by_all())
         if not self.members.is_empty_up_to(*position):
-            for view in self.views:
-                view.passed.discard_up_to(*position)
+            for reader in self.readers:
+                reader.passed.discard_up_to(*position)
             self.discard_up_to(position)
 
     def trim_passed(self) -> None:
         """Forget what the views have passed: the one that stood furthest back may be gone."""
-        if self.views:
-            self.trim(min(view.mark_delete for view in self.views))
+        if self.readers:
+            self.trim(min(reader.mark_delete for reader in self.readers))
 
     def clear(self) -> None:
-        """Forget everything, for all views; `released` has every bucket after this."""
+        """Forget everything, for all views; `buckets.released` has every bucket after this."""
         self.members.clear()
         self.overrides.clear()
         self.buckets.clear()
         self.feed.forget()
         self.queue.clear()
         self.rules.narrow()
-        for view in self.views:
-            view.forget_all()
+        for reader in self.readers:
+            reader.clear()
 
     # -- other times -----------------------------------------------------------------------------------------
 
@@ -334,17 +308,10 @@ class DelayedIndex:
         self.wake()
 
     def wake(self) -> None:
-        for view in self.views:
-            view.is_plain = False
-            view.wake()
+        for reader in self.readers:
+            reader.times_changed()
 
     # -- buckets ---------------------------------------------------------------------------------------------
-
-    def freeze(self) -> None:
-        """Have what the growing parts hold sealed now, whatever its size, as before a shutdown or in a
-        test.
-        """
-        self.feed.freeze_all()
 
     def leap(self, position: tuple[int, int]) -> None:
         """What comes next is added from this position on, and what lies before it beside that."""
@@ -352,24 +319,15 @@ class DelayedIndex:
 
     @property
     def is_behind(self) -> bool:
-        """Whether something was added behind the end of the topic that `caught_up` would have sealed."""
+        """Whether something was added behind the end of the topic that `feed.caught_up` would have sealed."""
         return len(self.feed.tails) > 1
 
-    def caught_up(self) -> None:
-        """Nothing is read again any more, for now."""
-        self.feed.caught_up()
-
-    def view_caught_up(self) -> None:
-        """The same, unless some view goes on: what it adds is not to be cut up by those that wait at the end
-        of the topic.
+    def reader_caught_up(self) -> None:
+        """Nothing is read again for one of the readers, for now: seal what was, unless another goes on. What
+        that adds is not to be cut up by those that wait at the end of the topic.
         """
-        if self.is_behind and not any(view.reads_behind for view in self.views):
-            self.caught_up()
-
-    def _froze(self, frozen: Frozen) -> None:
-        self.buckets.froze(frozen)
-        assert self._on_frozen is not None
-        self._on_frozen(frozen)
+        if self.is_behind and not any(reader.reads_behind for reader in self.readers):
+            self.feed.caught_up()
 
     def wanted(self, now_ms: int) -> Sequence[tuple[StoredBucket, int]]:
         return self.buckets.wanted(now_ms + self._early_ms())
@@ -395,10 +353,10 @@ class DelayedIndex:
         self.buckets.drop(bucket)
         self.members.discard_range(first_code, last_code)
         self.feed.expect_repeats()
-        for view in self.views:
-            view.passed.discard_range(first_code, last_code)
-        for view in self.views:
-            view.read_again(bucket.start_ledger, bucket.end_ledger)
+        for reader in self.readers:
+            reader.passed.discard_range(first_code, last_code)
+        for reader in self.readers:
+            reader.read_again(bucket.start_ledger, bucket.end_ledger)
         return bucket.start_ledger, bucket.end_ledger
 
     def swap(self, old: Sequence[StoredBucket], new: StoredBucket) -> None:
@@ -409,17 +367,8 @@ class DelayedIndex:
         if self.members.add_all(members) < sum(map(len, members.values())):
             self.feed.expect_repeats()
         self.buckets.add(bucket)
-        for view in self.views:
-            view.recovered(members)
-
-    def released(self) -> Sequence[StoredBucket]:
-        return self.buckets.released()
-
-    def live(self, first_code: int, last_code: int) -> Mapping[int, BitMap]:
-        return self.members.between(first_code, last_code)
-
-    def live_count(self, first_code: int, last_code: int) -> int:
-        return self.members.count_between(first_code, last_code)
+        for reader in self.readers:
+            reader.recovered(members)
 
     def __len__(self) -> int:
         """How many positions wait; those that are due are counted by the views that have not taken them."""

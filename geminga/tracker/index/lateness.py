@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,18 @@ _ENDS: Final = np.array(LATENESS_BOUNDS_MS[::-1], np.int64)
 _LAST: Final = len(LATENESS_BOUNDS_MS)
 _FEW: Final = 16
 """So many are counted faster one by one than by numpy."""
+
+
+class LatenessCounts(NamedTuple):
+    """Of delayed messages that were given out. `counts[i]`: how many were up to the i-th bound late and more
+    than the one before, the last one all that were later; those that came early are in none of them.
+    """
+
+    bounds_ms: tuple[int, ...]
+    counts: tuple[int, ...]
+    early: int
+    total_ms: int
+    """Of those that were not early."""
 
 
 class Lateness:

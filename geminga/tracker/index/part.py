@@ -17,7 +17,9 @@ COLUMN_ROWS_MAX: Final = 50_000
 
 
 class Part:
-    """An open column and the sources that were made of it."""
+    """An open column and the sources that were made of it: one growing part of the index. Where it becomes a
+    bucket when it is full, it is Pulsar's LastMutableBucket.
+    """
 
     __slots__ = (
         "_first_code",
@@ -90,6 +92,10 @@ class Part:
     def unsorted_rows(self) -> Rows:
         rows = self.column.rows()
         return Rows(self._rules.kept_column_ms(rows.times_ms), rows.codes)
+
+    def expect_repeats(self) -> None:
+        """Rows may come that are in here already."""
+        self.may_repeat = True
 
     def flush(self) -> None:
         """Turn the column into a run. Runs are merged while the new one is not much smaller than the one

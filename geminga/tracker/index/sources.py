@@ -122,7 +122,8 @@ class Run:
 
 
 class Bucket:
-    """Sealed rows of the ledgers from `start_ledger` to `end_ledger`, cut into encoded segments.
+    """Pulsar's ImmutableBucket: sealed rows of the ledgers from `start_ledger` to `end_ledger`, cut into
+    encoded segments.
 
     Only the columns that describe the segments are held, what has been loaded of them, and the rows of the
     one (sometimes more) that is being taken from. `ledger_id` names the bucket's own ledger; None: the
@@ -191,6 +192,14 @@ class Bucket:
 
     def has_more(self) -> bool:
         return self.next_segment < self.segments or self.rows_at_hand > 0
+
+    def watch(self, on_progress: Callable[[], None]) -> None:
+        """Have this called whenever some of its rows or segments are done with."""
+        self.on_progress = on_progress
+
+    def trust(self) -> None:
+        """A segment was as it should be."""
+        self.is_suspect = False
 
     def is_ready(self) -> bool:
         """Whether its first row is at hand, or its bytes."""
@@ -303,7 +312,9 @@ class Bucket:
 
 
 class Queue:
-    """Sources by the time of their first row."""
+    """Pulsar's SharedBucketPriorityQueue: sources by the time of their first row. It holds one entry for each
+    source, and brings out a block of rows at a time, where Pulsar's holds an entry for each message.
+    """
 
     __slots__ = ("_active_before", "_heap", "_pushed", "_stale")
 

@@ -1,104 +1,110 @@
 """What one subscription sees of an index of delayed positions: the tracker that its dispatcher holds.
 
-The only view of an index forgets by taking positions out of it. Views that share one keep what they have
-passed (acknowledged or cancelled before its time) in bitmaps, and walk along the due rows each at its own
-pace.
+It adds to the index and takes what is due, and asks its `Reader` what of the index counts for it. A tracker
+is an index from delivery time to positions, and nothing more: it neither holds message bodies nor
+acknowledges, so losing one costs a re-read of the backlog, never a message. One tracker serves one
+subscription of type Shared or Key_Shared, on one event loop.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import numpy as np
 from pyroaring import BitMap
 
-from geminga.position import EARLIEST, Position
-from geminga.tracker.format.rows import Integers, Rows, code_of
-from geminga.tracker.index.due_reader import DueReader
-from geminga.tracker.index.due_rows import DueBatch, members_of
+from geminga.position import Position
+from geminga.tracker.format.rows import Integers, code_of
 from geminga.tracker.index.fixed_delay import FixedDelay
-from geminga.tracker.index.interface import LatenessCounts
-from geminga.tracker.index.lateness import LATENESS_BOUNDS_MS
-from geminga.tracker.index.membership import Membership
+from geminga.tracker.index.index import DelayedIndex
+from geminga.tracker.index.lateness import LATENESS_BOUNDS_MS, LatenessCounts
 from geminga.tracker.index.open_column import NEVER_MS
-from geminga.tracker.index.time_rules import Earliness, OwnPrecision
+from geminga.tracker.index.reader import Reader
+from geminga.tracker.index.time_rules import Earliness
 
-if TYPE_CHECKING:
-    from geminga.tracker.index.index import DelayedIndex
-
+NOT_DELAYED_MS: Final = -1
+"""What to pass for an entry that carries no delivery time; `add` refuses it, and learns that not all are
+delayed.
+"""
 GIVEN_COLUMNS_MAX: Final = 64
 """Reads whose lateness is counted together at most: they keep what they were read from in memory."""
 
 
 class View:
-    """Implements `DelayedDeliveryTracker`. Its count: what waits and is not passed, what is due and unread,
-    and what fell behind.
-
-    `is_plain` says that an add is nothing but an add to the index: no fixed delay is looked for, nothing is
-    due and unread, no position has another time, nobody shares the index. Whatever ends that clears it.
+    """Pulsar's DelayedDeliveryTracker (PIP-26, PIP-195): positions of a subscription that must wait, by the
+    time for which they wait.
     """
 
     __slots__ = (
-        "_acknowledged_in",
         "_earliness",
         "_feed_add",
         "_fixed",
-        "_is_acknowledged",
         "_is_shared",
         "_now_ms",
-        "_precision",
-        "_reread",
         "_slack",
-        "_wake",
         "due",
         "index",
-        "is_plain",
-        "mark_delete",
-        "passed",
-        "reads_behind",
+        "reader",
     )
 
     def __init__(
         self,
         index: DelayedIndex,
-        wake: Callable[[], None] | None,
-        reread: Callable[[int, int], None] | None,
-        is_acknowledged: Callable[[tuple[int, int]], bool] | None,
-        acknowledged_in: Callable[[int, int, int], BitMap | None] | None,
+        *,
+        wake: Callable[[], None] | None = None,
+        reread: Callable[[int, int], None] | None = None,
+        is_acknowledged: Callable[[tuple[int, int]], bool] | None = None,
+        acknowledged_in: Callable[[int, int, int], BitMap | None] | None = None,
     ) -> None:
+        """One that shares the index starts with all that is not acknowledged.
+
+        `wake`: something may be due before the time that `next_due_ms` gave. `reread(first, last)`: what is
+        neither acknowledged nor contained of these ledgers has to be read from the backlog again.
+        `is_acknowledged`: whether the subscription has acknowledged a position, or delivered it; asked
+        for what the index has as the view is opened, and for what another view adds. `acknowledged_in`
+        (ledger, first entry, one past the last) is asked instead for what is there by the ledger: all such
+        entries but those up to mark-delete, which `mark_delete_moved` tells; 10 million take milliseconds.
+        """
+        settings = index.settings
         self.index = index
-        self._wake = wake
-        self._reread = reread
-        self._is_acknowledged = is_acknowledged
-        self._acknowledged_in = acknowledged_in
-        self._is_shared = index.settings.is_shared
+        self._is_shared = settings.is_shared
         self._now_ms = index.now_ms
-        self._precision: OwnPrecision | None = None
         self._earliness = Earliness()
         self._slack = index.rules.by_tick
         self._feed_add = index.feed.add
-        self._fixed = FixedDelay(index.settings.fixed_delay_lookahead, index.rules)
-        self.mark_delete: tuple[int, int] = EARLIEST
-        self.passed = Membership()
-        """Of what waits in the index: what this view does not want any more. Only if it shares the index."""
-        self.due = DueReader(index.last_batch)
-        self.is_plain = False
-        self.reads_behind = False
-        """Whether it has added something to a shared index since it was last at the end of the topic."""
-        if self._is_shared:
-            self._pass_acknowledged(index.members.bitmaps)
-            self.wake()
+        self._fixed = FixedDelay(settings.fixed_delay_lookahead, index.rules)
+        self.reader = Reader(
+            index.members,
+            index.last_batch,
+            index.rules,
+            index.clock,
+            settings.is_shared,
+            wake,
+            reread,
+            is_acknowledged,
+            acknowledged_in,
+        )
+        self.due = self.reader.due
+        index.add_reader(self.reader)
 
     # -- adding ----------------------------------------------------------------------------------------------
 
     def add(self, position: Position, deliver_at_ms: int) -> bool:
+        """True: the tracker keeps the position, do not dispatch it. False: dispatch it now.
+
+        Refused (False) are `NOT_DELAYED_MS` and any time up to now, or up to now + tick when not strict and
+        without a precision of the subscription's own.
+        Adding a position that is tracked already is harmless and counted once; refusing one that is
+        tracked forgets it, as it is dispatched now. A position comes with the same time each time, as its
+        entry does not change.
+        """
         if deliver_at_ms <= self._now_ms() + self._slack.refused_ms:
             self._refuse(position, deliver_at_ms)
             return False
         ledger_id, entry_id = position
-        if not self.is_plain:
+        if not self.reader.is_plain:
             return self._add_with_care(ledger_id, entry_id, deliver_at_ms)
         self._feed_add(ledger_id, entry_id, deliver_at_ms)
         return True
@@ -106,11 +112,16 @@ class View:
     def add_many(
         self, ledger_id: int, entry_ids: Sequence[int], deliver_at_ms: Sequence[int]
     ) -> Sequence[int]:
+        """`add` for entries of one ledger, ids ascending, as one read returns them (a list is fastest).
+
+        Returns the places (0, 1, ...) of those that were refused, ascending: dispatch these now. Usually
+        empty. Hot: called once for each batch that is read.
+        """
         if not deliver_at_ms:
             return ()
         earliest_ms = min(deliver_at_ms)
         if earliest_ms <= self._now_ms() + self._slack.refused_ms or not (
-            self.is_plain or self._is_simple(ledger_id, entry_ids[0], entry_ids[-1])
+            self.reader.is_plain or self._is_simple(ledger_id, entry_ids[0], entry_ids[-1])
         ):
             places = enumerate(zip(entry_ids, deliver_at_ms, strict=True))
             return [
@@ -122,10 +133,18 @@ class View:
         self.index.feed.add_many(ledger_id, entry_ids, times_ms, earliest_ms)
         return ()
 
+    def saw_undelayed(self, position: Position) -> None:
+        """An entry without a delivery time came by, so not all of them have the same delay."""
+        self.add(position, NOT_DELAYED_MS)
+
     def is_full(self) -> bool:
-        return self.index.is_full()
+        """Whether to offer it no more for now: too much of it waits to be written. Its user is woken when
+        that may have changed.
+        """
+        return self.index.buckets.is_full()
 
     def refused(self, deliver_at_ms: Sequence[int]) -> Sequence[int]:
+        """The places of those times for which `add_many` would refuse an entry now, ascending."""
         limit_ms = self._now_ms() + self._slack.refused_ms
         return [n for n, at_ms in enumerate(deliver_at_ms) if at_ms <= limit_ms]
 
@@ -138,7 +157,7 @@ class View:
     def _refuse(self, position: tuple[int, int], deliver_at_ms: int) -> None:
         """It is dispatched now, so `take_due` must not return it once more."""
         self._fixed.refuse()
-        if deliver_at_ms >= 0 and len(self) and self.pass_one(*position):
+        if deliver_at_ms >= 0 and len(self) and self._pass_one(*position):
             self.index.settle()
 
     def _add_with_care(self, ledger_id: int, entry_id: int, deliver_at_ms: int) -> bool:
@@ -146,20 +165,20 @@ class View:
         index = self.index
         if self._fixed.is_watched:
             self._fixed.add(deliver_at_ms)
-        self.is_plain = self._may_be_plain()
+        self.reader.set_plain(self._may_be_plain())
         if self.due.want_again(ledger_id, entry_id):
             return True
-        if self._is_shared and any(view.due.has_row(ledger_id, entry_id) for view in index.views):
+        if self._is_shared and any(reader.due.has_row(ledger_id, entry_id) for reader in index.readers):
             # Another view has yet to read it, and this one was given it early or before the clock stepped
             # back. A position has one row only, so that row waits again for both.
             index.take_back(0)
-        if self.passed.discard(ledger_id, entry_id) or index.members.contains(ledger_id, entry_id):
+        if self.reader.passed.discard(ledger_id, entry_id) or index.members.contains(ledger_id, entry_id):
             return True
         kept_ms = index.overrides.get(code_of(ledger_id, entry_id)) if index.overrides else None
         self._feed_add(ledger_id, entry_id, deliver_at_ms if kept_ms is None else kept_ms)
-        self.reads_behind = self._is_shared
-        for other in index.views:
-            if other is not self and other.has_no_need_of(ledger_id, entry_id):
+        self.reader.added()
+        for other in index.readers:
+            if other is not self.reader and other.has_no_need_of(ledger_id, entry_id):
                 other.passed.add(ledger_id, entry_id)
         return True
 
@@ -167,24 +186,11 @@ class View:
         apart = self.due.count or self.due.dropped.count
         return not (self._is_shared or apart or self.index.overrides or self._fixed.is_watched)
 
-    def has_no_need_of(self, ledger_id: int, entry_id: int) -> bool:
-        """Whether a position that comes to a shared index by way of another view is due here already, or
-        acknowledged.
-        """
-        if self.due.behind.contains(ledger_id, entry_id):
-            return True
-        return self._is_acknowledged is not None and self._is_acknowledged((ledger_id, entry_id))
-
     # -- what is due -----------------------------------------------------------------------------------------
 
     def has_due(self) -> bool:
-        return self.due.behind.count > 0 or self._has_row(self.limit_ms())
-
-    def limit_ms(self) -> int:
-        """Kept times up to this are due here now."""
-        if self._precision is not None:
-            return self._precision.limit_ms(self._now_ms())
-        return self._now_ms() + self._slack.due_ms
+        """Whether `take_due` would return anything now."""
+        return self.due.behind.count > 0 or self._has_row(self.reader.limit_ms())
 
     def _has_row(self, limit_ms: int) -> bool:
         """Whether the row that is read next is due; it is brought out of the index if need be."""
@@ -206,15 +212,22 @@ class View:
                 else:
                     # Another view was given it early, or the clock has stepped back.
                     break
-        if self._precision is not None:
-            self._precision.drained(limit_ms)
+        if (precision := self.reader.precision) is not None:
+            precision.drained(limit_ms)
         return False
 
     def take_due(self, count_max: int) -> array[int]:
+        """Forget and return at most `count_max` positions that are due: those of the earliest times, and of
+        times that the index does not tell apart the first ones of the topic.
+
+        They are one column, of type "Q", of ledger id << 32 | entry id, and ascend: what is read together is
+        read in the order of the topic (Pulsar returns a sorted set). Hot: called in every round of a
+        dispatcher.
+        """
         due = self.due
         if len(due.given_ms) > GIVEN_COLUMNS_MAX:
             self.given_out()
-        limit_ms = self.limit_ms()
+        limit_ms = self.reader.limit_ms()
         if due.behind.ledgers:
             return self._take_on(due.read_behind(count_max), count_max, limit_ms)
         if not self._has_row(limit_ms):
@@ -235,30 +248,41 @@ class View:
             self.index.settle()
             if not len(self):
                 self._fixed.reset()
-                self.is_plain = False
+                self.reader.set_plain(False)
         return _column(np.concatenate(parts))
 
     def given_out(self) -> None:
+        """What `take_due` has returned is with consumers now, or as good as: how late it was is counted. Hot
+        too, and next to nothing for a batch of any size.
+        """
         self.due.count_lateness(self._now_ms() - self.index.rules.middle_ms)
 
     def lateness(self) -> LatenessCounts:
+        """How late what was given out was, since this tracker was opened."""
         lateness = self.due.lateness
         return LatenessCounts(LATENESS_BOUNDS_MS, tuple(lateness.counts), lateness.early, lateness.total_ms)
 
     def next_due_ms(self, not_before_ms: int = 0) -> int | None:
+        """When to ask again, in message time; None if nothing is tracked that time alone makes due. It may be
+        `not_before_ms` if a row seems to be due by then: it is not brought out to be looked at, alone.
+
+        Computed from what is tracked at each call, so there is no armed timer to go stale. After now unless
+        something is due: a dispatcher that cannot take that yet (no permits) must wait for permits, not for
+        the time. It may be too early where something has been cancelled or acknowledged, never too late.
+        """
         if not len(self):
             return None
-        now_ms = self._now_ms()
+        now_ms, precision = self._now_ms(), self.reader.precision
         if self.due.behind.count:
             return now_ms
-        if now_ms < not_before_ms and self._precision is None and self._earliest_ms() <= not_before_ms:
+        if now_ms < not_before_ms and precision is None and self._earliest_ms() <= not_before_ms:
             return not_before_ms
-        if self._has_row(self.limit_ms()):
-            return now_ms if self._precision is not None else self.due.next_ms()
+        if self._has_row(self.reader.limit_ms()):
+            return now_ms if precision is not None else self.due.next_ms()
         earliest_ms = self._earliest_ms()
         if earliest_ms >= NEVER_MS:
             return None
-        return earliest_ms if self._precision is None else self._precision.wake_ms(earliest_ms)
+        return earliest_ms if precision is None else precision.wake_ms(earliest_ms)
 
     def _earliest_ms(self) -> int:
         """The earliest kept time of what is at hand, dead or alive; later than all times if there is none."""
@@ -268,232 +292,125 @@ class View:
         return earliest_ms
 
     def should_pause(self) -> bool:
+        """Whether reading further ahead is useless: the backlog is one fixed delay and enough of it is
+        tracked.
+        """
         return self._fixed.is_full(len(self)) and not self.has_due()
 
     def set_tick(self, tick_ms: int) -> None:
+        """Change the allowed earliness, as a policy does; none if delivery is strict. Cheap when nothing
+        changes.
+        """
         self.early_max_ms()
         self.index.set_tick(tick_ms)
 
     def leap(self, position: tuple[int, int]) -> None:
+        """What comes next is read from this position on, and what lies before it beside that."""
         self.index.leap(position)
 
     @property
     def is_behind(self) -> bool:
-        return self.reads_behind or self.index.is_behind
+        """Whether `caught_up` has something to do. O(1)."""
+        return self.reader.reads_behind or self.index.is_behind
 
     def caught_up(self) -> None:
-        self.reads_behind = False
-        self.index.view_caught_up()
+        """All that lies before the end of the topic has been read: what was added of it is complete, unless
+        another subscription that shares the index is still adding to it.
+        """
+        self.reader.caught_up()
+        self.index.reader_caught_up()
 
     def stopped_reading(self) -> None:
-        self.reads_behind = False
+        """Nothing is read for this subscription now: others that share the index need not wait for it to
+        catch up.
+        """
+        self.reader.caught_up()
 
     def set_precision(self, precision_ms: int | None) -> None:
+        """Give messages by less than this early from now on, those of a time bucket of this width together.
+        0: at their times, as precisely as the index keeps them. None: as `set_tick` and the index say.
+        """
         self.early_max_ms()
-        rules = self.index.rules
-        self._slack = rules.by_tick if precision_ms is None else rules.by_width
-        self._precision = OwnPrecision(precision_ms, self._slack) if precision_ms else None
-        self.wake()
+        self.reader.set_precision(precision_ms)
+        self._slack = self.reader.slack
 
     def early_max_ms(self) -> int:
-        width_ms = self._precision.width_ms if self._precision is not None else 1
+        """By so much what is given out now may be before its time; what was taken while more was allowed
+        included.
+        """
+        precision = self.reader.precision
+        width_ms = precision.width_ms if precision is not None else 1
         return self._earliness.seen(max(self._slack.refused_ms, width_ms - 1), self._now_ms())
-
-    @property
-    def early_ms(self) -> int:
-        """How early it may be given messages for its own precision's sake."""
-        return self._precision.width_ms if self._precision is not None else 0
-
-    # -- the index's side ------------------------------------------------------------------------------------
-
-    def wake(self) -> None:
-        """Something may be due earlier than was said."""
-        if self._wake is not None:
-            self._wake()
-
-    def arrived(self, batch: DueBatch) -> None:
-        """A batch has been filled: its rows do not wait any more, they are to be read."""
-        self.is_plain = False
-        self.due.unread += batch.rows.length
-        if self.passed.count:
-            for ledger_id, entry_ids in batch.members.items():
-                passed = self.passed.bitmaps.get(ledger_id)
-                if passed is not None and (common := passed & entry_ids):
-                    self.passed.take(ledger_id, common)
-                    self.due.drop_arrived({ledger_id: common})
-
-    def hand_back(self, codes: Integers, read: int) -> None:
-        """Rows that some view has not read wait again. `read`: so many of them this view has taken."""
-        unwanted = members_of(codes[:read])
-        for ledger_id, entry_ids in self.due.dropped.bitmaps.items():
-            before = unwanted.get(ledger_id)
-            unwanted[ledger_id] = BitMap(entry_ids) if before is None else before | entry_ids
-        for ledger_id, entry_ids in unwanted.items():
-            waiting = self.index.members.bitmaps.get(ledger_id)
-            if waiting is None or not (common := waiting & entry_ids):
-                continue
-            if self._is_shared:
-                self.passed.add_all({ledger_id: common})
-            else:
-                self.index.members.take(ledger_id, common)
-        if self.passed.count:
-            self._want_unread(members_of(codes[read:]))
-
-    def _want_unread(self, unread: Mapping[int, BitMap]) -> None:
-        """These were due here, so a row that another view added meanwhile was passed: now it counts."""
-        for ledger_id, entry_ids in unread.items():
-            passed = self.passed.bitmaps.get(ledger_id)
-            dropped = self.due.dropped.bitmaps.get(ledger_id, BitMap())
-            if passed is not None and (common := passed & entry_ids - dropped):
-                self.passed.take(ledger_id, common)
-
-    def recovered(self, members: Mapping[int, BitMap]) -> None:
-        """The index has these now: pass those that are acknowledged here."""
-        if self._is_shared:
-            self._pass_acknowledged(members)
-        self.wake()
-
-    def _pass_acknowledged(self, members: Mapping[int, BitMap]) -> None:
-        """Of positions that wait in the index."""
-        for ledger_id, entry_ids in members.items():
-            if entry_ids and (acknowledged := self.acknowledged_of(ledger_id, entry_ids)):
-                self.passed.add_all({ledger_id: acknowledged})
-
-    def acknowledged_of(self, ledger_id: int, entry_ids: BitMap) -> BitMap:
-        """Those of the entries that are acknowledged here."""
-        found = BitMap()
-        if self._acknowledged_in is not None:
-            md_ledger, md_entry = self.mark_delete
-            if ledger_id < md_ledger:
-                return BitMap(entry_ids)
-            if ledger_id == md_ledger and md_entry >= 0:
-                found.add_range(0, md_entry + 1)
-            apart = self._acknowledged_in(ledger_id, entry_ids.min(), entry_ids.max() + 1)
-            if apart is not None:
-                found |= apart
-            found &= entry_ids
-        elif self._is_acknowledged is not None:
-            found.update(e for e in entry_ids if self._is_acknowledged((ledger_id, e)))
-        return found
-
-    def read_again(self, first_ledger: int, last_ledger: int) -> None:
-        if self._reread is not None:
-            self._reread(first_ledger, last_ledger)
 
     # -- passing ---------------------------------------------------------------------------------------------
 
     def pass_positions(self, positions: Sequence[tuple[int, int]]) -> None:
+        """Forget these without delivering them: they have been acknowledged, or have expired. Any position
+        may be named, tracked or not.
+        """
         if len(self):
             for ledger_id, entry_id in positions:
-                self.pass_one(ledger_id, entry_id)
+                self._pass_one(ledger_id, entry_id)
             self.index.settle()
 
-    def pass_one(self, ledger_id: int, entry_id: int) -> bool:
+    def _pass_one(self, ledger_id: int, entry_id: int) -> bool:
         """Whether it was tracked."""
-        if self.index.members.contains(ledger_id, entry_id):
-            if not self._is_shared:
-                return self.index.discard(ledger_id, entry_id)
-            if not self.passed.contains(ledger_id, entry_id):
-                self.passed.add(ledger_id, entry_id)
-                return True
-        return self.due.drop(ledger_id, entry_id)
+        if not self._is_shared and self.index.members.contains(ledger_id, entry_id):
+            return self.index.discard(ledger_id, entry_id)
+        return self.reader.drop(ledger_id, entry_id)
 
     def mark_delete_moved(self, position: tuple[int, int]) -> None:
-        before, self.mark_delete = self.mark_delete, position
-        if self._is_shared:
-            self._pass_between(before, position)
-            index = self.index
-            if len(index.views) == 1 or position[0] > before[0]:
-                index.trim_passed()
-        else:
-            self.index.discard_up_to(position)
+        """Forget everything up to here (the cursor's markDelete), included. Cheap when that is nothing."""
+        before = self.reader.mark_delete_moved(position)
+        index = self.index
+        if not self._is_shared:
+            index.discard_up_to(position)
+        elif len(index.readers) == 1 or position[0] > before[0]:
+            index.trim_passed()
         self.due.drop_up_to(position)
-
-    def _pass_between(self, before: tuple[int, int], position: tuple[int, int]) -> None:
-        members = self.index.members
-        if members.is_empty_up_to(*position):
-            return
-        for ledger_id in members.ledgers_between(before[0], position[0]):
-            entry_ids = BitMap(members.bitmaps[ledger_id])
-            if ledger_id == before[0] and before[1] >= 0:
-                entry_ids.remove_range(0, before[1] + 1)
-            if ledger_id == position[0]:
-                entry_ids.remove_range(position[1] + 1, 1 << 32)
-            self.passed.add_all({ledger_id: entry_ids})
 
     # -- what is tracked -------------------------------------------------------------------------------------
 
     def contains(self, position: tuple[int, int]) -> bool:
-        ledger_id, entry_id = position
-        bitmap = self.index.members.bitmaps.get(ledger_id)
-        if bitmap is not None and entry_id in bitmap and not self.passed.contains(ledger_id, entry_id):
-            return True
-        return self.due.count > 0 and self.due.contains(ledger_id, entry_id)
+        """Exactly whether it is tracked: its entry need not be read. Under a microsecond."""
+        return self.reader.contains(position)
 
     def contained(self, ledger_id: int, first_entry: int, last_entry: int) -> int:
-        count = self.index.members.contained(ledger_id, first_entry, last_entry)
-        if self.passed.count:
-            count -= self.passed.contained(ledger_id, first_entry, last_entry)
-        if self.due.count:
-            count += self.due.of_ledger(ledger_id).range_cardinality(first_entry, last_entry + 1)
-        return count
+        """How many of the entries first to last, both included, are tracked. About a microsecond."""
+        return self.reader.contained(ledger_id, first_entry, last_entry)
 
     def tracked(self, ledger_id: int, first_entry: int, last_entry: int) -> BitMap | None:
-        found = BitMap()
-        span = BitMap(range(first_entry, last_entry + 1))
-        members = self.index.members.bitmaps.get(ledger_id)
-        if members is not None and members.range_cardinality(first_entry, last_entry + 1):
-            found = members & span
-            if (passed := self.passed.bitmaps.get(ledger_id)) is not None:
-                found -= passed
-        if self.due.count:
-            found |= self.due.of_ledger(ledger_id) & span
-        return found or None
-
-    def unread_rows(self) -> list[Rows]:
-        """What is due and has not been taken, but for what fell behind."""
-        return self.due.rows()
-
-    def ledgers(self) -> list[int]:
-        """Those that have tracked positions, perhaps others too, ascending."""
-        return sorted({*self.index.members.ledgers, *self.due.ledgers()})
-
-    def last_entry(self, ledger_id: int) -> int:
-        """An entry id that no tracked one of this ledger exceeds; -1 if none is tracked."""
-        bitmaps = [self.index.members.bitmaps.get(ledger_id), self.due.of_ledger(ledger_id)]
-        return max((int(bitmap.max()) for bitmap in bitmaps if bitmap), default=-1)
+        """Which of the entries first to last, both included, are tracked, None if none is; the set is the
+        caller's. Some 10 microseconds for 65,536 entries.
+        """
+        return self.reader.tracked(ledger_id, first_entry, last_entry)
 
     def __len__(self) -> int:
-        return self.index.members.count - self.passed.count + self.due.count
+        """How many positions are tracked, exactly; O(1)."""
+        return len(self.reader)
 
     def memory_bytes(self) -> int:
-        return self.own_bytes() + self.index.memory_bytes() // max(1, len(self.index.views))
-
-    def own_bytes(self) -> int:
-        """Of this view, without the index."""
-        return self.passed.memory_bytes() + self.due.memory_bytes()
+        """How much memory the index takes, in bounded time. A shared index counts for one of its views."""
+        return self.reader.memory_bytes() + self.index.memory_bytes() // max(1, len(self.index.readers))
 
     # -- the end ---------------------------------------------------------------------------------------------
 
-    async def clear(self) -> None:
+    def clear(self) -> None:
+        """Forget everything that is tracked now, as after a seek or a cleared backlog; the tracker stays
+        usable. What is stored of it is deleted later by whoever stores it.
+        """
         if self._is_shared:
-            self.forget_all()
-            self.passed.add_all(self.index.members.bitmaps)
+            self.reader.clear()
+            self.reader.passed.add_all(self.index.members.bitmaps)
         else:
             self.index.clear()
+        self._fixed.reset()
 
-    async def close(self) -> None:
-        self.index.close_view(self)
+    def close(self) -> None:
+        """Release memory; nothing may be added afterwards. What a durable tracker has written stays."""
+        self.index.remove_reader(self.reader)
         if not self._is_shared:
             self.index.clear()
-
-    def forget_all(self) -> None:
-        """Nothing is tracked here any more."""
-        self.due.leave()
-        self.due.behind.clear()
-        self.passed.clear()
-        self._fixed.reset()
-        self.is_plain = False
 
 
 def _column(codes: Integers) -> array[int]:

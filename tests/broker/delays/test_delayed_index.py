@@ -9,11 +9,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from geminga.broker.delays.delayed import DelayPolicy
+from geminga.broker.delays.settings import DelayPolicy
 from geminga.broker.dispatch.consumer import EXCLUSIVE, KEY_SHARED, SHARED
 from geminga.broker.subscription.subscription import Subscription
 from geminga.managed_ledger.chain.entry import Entry
 from geminga.position import Position
+from geminga.tracker.buckets.losses import Losses
+from geminga.tracker.buckets.unknown import UnknownLedgers
 from tests.broker.dispatch_rig import OpenRig, Rig, message
 
 LATER_MS = 60_000
@@ -236,13 +238,13 @@ async def test_a_policy_that_is_not_active_lets_new_ones_through_and_keeps_what_
         client = rig.join(subscription, SHARED)
         await publish(rig, 1000)
         await rig.settle()
-        subscription.delayed.policy = DelayPolicy(active=False)
+        subscription.delayed.set_policy(DelayPolicy(active=False))
         await publish(rig, 2000)
         await rig.settle()
         assert client.payloads == [b"2000"]
         await trio.sleep(1.1)
         assert client.payloads == [b"2000", b"1000"]
-        subscription.delayed.policy = DelayPolicy()
+        subscription.delayed.set_policy(DelayPolicy())
         await publish(rig, 3000)
         await rig.settle()
         assert subscription.statistics().msg_delayed == 1
@@ -252,13 +254,13 @@ async def test_a_longer_tick_lets_go_of_what_it_covers(
     dispatch_rig: OpenRig, autojump_clock: MockClock
 ) -> None:
     async with dispatch_rig() as rig:
-        rig.strict = False
+        rig.in_memory.strict = False
         subscription = await rig.subscription()
         client = rig.join(subscription, SHARED)
         await publish(rig, 5000, 90_000)
         await rig.settle()
         assert client.payloads == []
-        subscription.delayed.policy = DelayPolicy(tick_ms=10_000)
+        subscription.delayed.set_policy(DelayPolicy(tick_ms=10_000))
         await rig.settle()
         assert client.payloads == [b"5000"]
 
@@ -300,13 +302,13 @@ async def test_consumers_that_come_and_go_while_the_tracker_opens(
     dispatch_rig: OpenRig, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with dispatch_rig() as rig:
-        open_tracker, opened = rig.open_tracker, trio.Event()
+        open_index, opened = rig.in_memory.open, trio.Event()
 
         async def slow(delayed: Any) -> Any:
             await opened.wait()
-            return await open_tracker(delayed)
+            return await open_index(delayed)
 
-        monkeypatch.setattr(rig, "open_tracker", slow)
+        monkeypatch.setattr(rig.in_memory, "open", slow)
         subscription = await rig.subscription()
         first = rig.join(subscription, SHARED)
         positions = await publish(rig, 0, 1000)
@@ -321,6 +323,15 @@ async def test_consumers_that_come_and_go_while_the_tracker_opens(
         assert second.positions == positions
 
 
+class Found:
+    """Buckets that an earlier process has left, and that are being read."""
+
+    def __init__(self) -> None:
+        self.unknown = UnknownLedgers()
+        self.is_recovered = False
+        self.losses = Losses()
+
+
 @pytest.mark.parametrize(("sub_type", "skips"), [(SHARED, True), (KEY_SHARED, False)])
 async def test_reading_goes_on_while_a_part_of_the_index_is_unknown(
     dispatch_rig: OpenRig, autojump_clock: MockClock, sub_type: str, skips: bool
@@ -329,14 +340,15 @@ async def test_reading_goes_on_while_a_part_of_the_index_is_unknown(
     async with dispatch_rig(ledger_entries_max=4, rollover_min_ms=0) as rig:
         subscription = await rig.subscription()
         positions = await publish(rig, 0, 0, 0, 0, 0, LATER_MS, 0, LATER_MS, 0, 0, 0, 0)
-        unknown = {positions[4].ledger_id}
-        subscription.delayed.is_unknown = unknown.__contains__
+        found = Found()
+        found.unknown.expect({"bucket": (positions[4].ledger_id, positions[4].ledger_id)})
+        rig.in_memory.shared = found
         client = rig.join(subscription, sub_type)
         await rig.settle()
         flowing = positions[:4] + positions[8:]
         assert client.positions == (flowing if skips else positions[:4])
-        subscription.delayed.is_unknown = None
-        subscription.delayed.read_again(positions[4].ledger_id, positions[4].ledger_id)
+        subscription.delayed.read_again(*found.unknown.settle("bucket"))
+        found.is_recovered = True
         await rig.settle()
         assert sorted(client.positions) == [p for p in positions if p not in (positions[5], positions[7])]
         assert skips or client.positions == sorted(client.positions)

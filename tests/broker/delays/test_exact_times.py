@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from geminga.broker.delays.delayed import DelayPolicy
+from geminga.broker.delays.settings import DelayPolicy
 from geminga.broker.dispatch.consumer import KEY_SHARED, SHARED
 from geminga.broker.dispatch.due_pace import DUE_PAUSE_MS, DuePace
 from geminga.broker.subscription.subscription import Subscription

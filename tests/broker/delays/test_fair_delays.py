@@ -4,6 +4,8 @@ them up by no more than a read.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 from trio.testing import MockClock
@@ -122,13 +124,13 @@ async def test_ordinary_messages_go_on_while_the_first_index_is_opened(
     async with dispatch_rig() as rig:
         delays = await rig.index(strict=True, tick_ms=16)
         may_open = trio.Event()
-        open_tracker = delays.open_tracker
+        open_index = delays.open
 
         async def slow(delayed: object) -> object:
             await may_open.wait()
-            return await open_tracker(delayed)  # type: ignore[arg-type]
+            return await open_index(delayed)  # type: ignore[arg-type]
 
-        delays.open_tracker = slow  # type: ignore[method-assign, assignment]
+        delays.open = slow  # type: ignore[method-assign, assignment]
         subscription = await rig.subscription()
         client = rig.join(subscription, SHARED, permits=5000)
         await publish_delayed(rig, LATER_MS, 1500)
@@ -150,10 +152,15 @@ async def test_a_subscription_that_is_closed_meanwhile_opens_no_index(
     dispatch_rig: OpenRig, autojump_clock: MockClock
 ) -> None:
     async with dispatch_rig() as rig:
-        await rig.index(strict=True, tick_ms=16)
+        delays = await rig.index(strict=True, tick_ms=16)
         subscription = await rig.subscription()
-        started = []
-        subscription.delayed.start_soon = started.append
+        started: list[Any] = []
+
+        def note(work: Any) -> bool:
+            started.append(work)
+            return True
+
+        delays.start_soon = note  # type: ignore[method-assign]
         rig.join(subscription, SHARED)
         await publish_delayed(rig, LATER_MS, 5)
         await rig.settle()

@@ -53,10 +53,9 @@ def sizes(rig: Rig) -> list[int]:
 def lose_all(rig: Rig) -> None:
     assert rig.delays is not None
     assert rig.delays.shared is not None
-    keeper = rig.delays.shared.keeper
-    assert keeper is not None
-    for stored in keeper.stored:
-        keeper.buckets.lose(stored, CorruptData("as if"), "load")
+    buckets = rig.delays.shared
+    for stored in buckets.stored:
+        buckets.lose(stored, CorruptData("as if"), "load")
 
 
 def assert_usual(sizes: list[int]) -> None:

@@ -10,8 +10,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from geminga.broker.delays.delayed import DelayPolicy
-from geminga.broker.delays.settings import DelaySettings
+from geminga.broker.delays.settings import DelayPolicy, DelaySettings
+from geminga.broker.delays.statistics import bucket_statistics
 from geminga.broker.delays.topic_delays import TopicDelays
 from geminga.broker.dispatch.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 from geminga.broker.subscription.subscription import Subscription
@@ -208,15 +208,14 @@ async def test_what_only_the_last_laggard_needed_goes_when_it_unsubscribes(
         delays.detach(laggard.delayed)
         await delays.subscription_deleted()
         assert delays.shared is not None
-        home, wanted = delays.shared, {position.ledger_id for position in later}
+        buckets, wanted = delays.shared, {position.ledger_id for position in later}
 
         def only_wanted_are_named() -> bool:
-            assert home.keeper is not None
-            ends = [bucket.end_ledger for bucket in home.keeper.stored]
+            ends = [bucket.end_ledger for bucket in buckets.stored]
             return len(bucket_keys(rig.ledger.internal_properties)) == len(ends) and min(ends) >= min(wanted)
 
         await until(only_wanted_are_named)
-        assert len(home.index) == len(ahead.delayed) == 60
+        assert len(buckets.index) == len(ahead.delayed) == 60
         await ahead.delete()
         delays.detach(ahead.delayed)
         await delays.subscription_deleted()
@@ -233,13 +232,13 @@ async def test_a_reader_leaves_nothing_in_a_shared_index(
         positions = await publish(rig, [LATER_MS] * 3)
         await rig.settle()
         assert delays.shared is not None
-        assert len(delays.shared.index.views) == 1
+        assert len(delays.shared.index.readers) == 1
         reader = rig.join(await rig.subscription("reader", durable=False), EXCLUSIVE)
         await rig.settle()
         assert reader.positions == positions
         reader.leave()
         await rig.settle()
-        assert len(delays.shared.index.views) == 1
+        assert len(delays.shared.index.readers) == 1
         assert rig.topic.subscriptions == {"s": subscription}
         await subscription.clear_backlog()
         assert len(delays.shared.index) == 0, "it waits for nobody"
@@ -283,11 +282,10 @@ async def test_what_is_sealed_is_known_at_the_next_start_and_not_read_again(
         positions = await publish(rig, [LATER_MS + n for n in range(110)])
         await until(lambda: 1 <= len(bucket_keys(named(rig, subscription))) <= 4)
         assert rig.delays is not None
-        home = rig.delays.home_of(subscription.delayed)
-        assert home is not None
-        await until(lambda: home.keeper is not None and not home.keeper.waiting)
-        assert home.keeper is not None
-        ranges = [(bucket.first_code, bucket.last_code) for bucket in home.keeper.stored]
+        buckets = subscription.delayed.buckets
+        assert buckets is not None
+        await until(lambda: not buckets.frozen)
+        ranges = [(bucket.first_code, bucket.last_code) for bucket in buckets.stored]
         sealed = {p for p in positions if any(first <= code_of(*p) <= last for first, last in ranges)}
         assert len(sealed) >= 50
         await restarted(rig, **settings)
@@ -311,22 +309,21 @@ async def test_a_bucket_that_is_lost_while_running_is_read_again(
 ) -> None:
     caplog.set_level(logging.INFO, "geminga.tracker")
     async with dispatch_rig(ledger_entries_max=25, rollover_min_ms=0) as rig:
-        delays = await rig.index(**{**BUCKETS, "is_shared": is_shared, "buckets_max": -1})
+        await rig.index(**{**BUCKETS, "is_shared": is_shared, "buckets_max": -1})
         names = ["a", "b"] if is_shared else ["a"]
         subscriptions = [await rig.subscription(name) for name in names]
         clients = [rig.join(subscription, SHARED) for subscription in subscriptions]
         positions = await publish(rig, [5000 + n for n in range(110)])
-        home = delays.home_of(subscriptions[0].delayed)
-        await until(lambda: (h := delays.home_of(subscriptions[0].delayed)) and len(h.keeper.stored) >= 3)
-        home = delays.home_of(subscriptions[0].delayed)
-        assert home is not None
-        assert home.keeper is not None
-        home.keeper.buckets.lose(home.keeper.stored[1], CorruptData("as if"), "load")
+        buckets = subscriptions[0].delayed.buckets
+        await until(lambda: (h := subscriptions[0].delayed.buckets) and len(h.stored) >= 3)
+        buckets = subscriptions[0].delayed.buckets
+        assert buckets is not None
+        buckets.lose(buckets.stored[1], CorruptData("as if"), "load")
         missing = 110 - len(subscriptions[0].delayed)
         assert missing > 0
         await until(lambda: all(len(subscription.delayed) == 110 for subscription in subscriptions))
-        await until(lambda: (found := home.bucket_statistics()) is not None and found.rebuilt)
-        counts = home.bucket_statistics()
+        await until(lambda: (found := bucket_statistics(buckets)) is not None and found.rebuilt)
+        counts = bucket_statistics(buckets)
         assert counts is not None
         assert counts.lost == {"start": 0, "load": 1, "verify": 0, "told": 0}
         assert (counts.read_again, counts.rebuilt) == (missing, 1)
@@ -364,17 +361,17 @@ async def test_another_time_holds_and_survives_a_start(
 ) -> None:
     settings = {**BUCKETS, "keeps_buckets": keeps_buckets, "tick_ms": 16}
     async with dispatch_rig(ledger_entries_max=25, rollover_min_ms=0) as rig:
-        delays = await rig.index(**settings)
+        await rig.index(**settings)
         subscription = await rig.subscription()
         client = rig.join(subscription, SHARED)
         positions = await publish(rig, [5000] * 60)
         await until(lambda: len(subscription.delayed) == 60)
-        home = delays.home_of(subscription.delayed)
-        assert home is not None
+        buckets = subscription.delayed.buckets
+        assert buckets is not None
         now_ms = rig.now_ms()
-        assert await home.reschedule(positions[3], now_ms)
-        assert await home.reschedule(positions[4], now_ms + 60_000)
-        assert not await home.reschedule(Position(9999, 0), now_ms)
+        assert await buckets.reschedule(positions[3], now_ms)
+        assert await buckets.reschedule(positions[4], now_ms + 60_000)
+        assert not await buckets.reschedule(Position(9999, 0), now_ms)
         await until(lambda: client.positions == [positions[3]])
         assert len(subscription.delayed) == 59
         client.leave()
@@ -428,14 +425,14 @@ async def test_a_reader_that_leaves_no_trace_is_indexed_in_memory(
     dispatch_rig: OpenRig, autojump_clock: MockClock
 ) -> None:
     async with dispatch_rig(ledger_entries_max=25, rollover_min_ms=0) as rig:
-        delays = await rig.index(**BUCKETS)
+        await rig.index(**BUCKETS)
         subscription = await rig.subscription(durable=False)
         client = rig.join(subscription, SHARED, durable=False)
         positions = await publish(rig, [1000] * 60)
         await until(lambda: len(subscription.delayed) == 60)
-        home = delays.home_of(subscription.delayed)
-        assert home is not None
-        assert home.keeper is None
+        buckets = subscription.delayed.buckets
+        assert buckets is not None
+        assert not buckets.keeps
         await trio.sleep(2)
         assert client.positions == positions
 

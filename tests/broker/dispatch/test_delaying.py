@@ -8,6 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from geminga.broker.delays.settings import DelayPolicy
 from geminga.broker.dispatch.consumer import EXCLUSIVE, KEY_SHARED, SHARED
 from geminga.clock import TrioClock
 from geminga.errors import StorageError
@@ -52,7 +53,7 @@ async def test_not_strict_is_early_by_at_most_a_tick_and_not_late(
     dispatch_rig: OpenRig, autojump_clock: MockClock
 ) -> None:
     async with dispatch_rig() as rig:
-        rig.strict, rig.tick_ms = False, 1000
+        rig.in_memory.strict, rig.in_memory.tick_ms = False, 1000
         subscription = await rig.subscription()
         client = rig.join(subscription, SHARED)
         started_ms = await publish_delayed(rig, 900, 2000, 2600)
@@ -167,7 +168,8 @@ async def test_what_was_skipped_while_it_was_delayed_does_not_come(
 
 async def test_delay_may_be_switched_off(dispatch_rig: OpenRig) -> None:
     async with dispatch_rig() as rig:
-        subscription = await rig.subscription(delayed_delivery=False)
+        rig.in_memory.policy = DelayPolicy(active=False)
+        subscription = await rig.subscription()
         client = rig.join(subscription, SHARED)
         await publish_delayed(rig, 60_000)
         await rig.settle()

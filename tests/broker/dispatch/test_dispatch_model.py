@@ -17,7 +17,7 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geminga.broker.delays import delayed
+from geminga.broker.delays import subscription_delays
 from geminga.broker.dispatch import delaying as dispatch_delayed
 from geminga.broker.dispatch.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 from geminga.errors import CorruptData, StorageError
@@ -134,11 +134,11 @@ class Model:
     async def lose(self, number: int) -> None:
         """A part of the index is lost: nobody may notice."""
         delayed = self.subscription.delayed
-        home = self.rig.delays.home_of(delayed) if self.rig.delays is not None else None
-        if home is not None and home.keeper is not None and (stored := home.keeper.stored):
-            home.keeper.buckets.lose(stored[number % len(stored)], CorruptData("as if"), "load")
+        buckets = delayed.buckets
+        if buckets is not None and (stored := buckets.stored):
+            buckets.lose(stored[number % len(stored)], CorruptData("as if"), "load")
             return
-        if home is not None:
+        if buckets is not None:
             return
         held = [p for p in self.due_ms if delayed.holds(p)]
         if held:
@@ -360,7 +360,7 @@ def bounds(model: Model, *, is_tight: bool) -> Iterator[None]:
         patch.setattr(BucketStore, "writing", may_fail)
         if is_tight:
             patch.setattr(bucket_map, "FROZEN_ROWS_MAX", 1)
-            patch.setattr(delayed, "EARLY_MAX", 2)
+            patch.setattr(subscription_delays, "EARLY_MAX", 2)
             patch.setattr(dispatch_delayed, "LEAP_ENTRIES_MIN", 2)
             patch.setattr(dispatch_delayed, "LEAP_SHORT_ENTRIES", 1)
             patch.setattr(dispatch_delayed, "WINDOWS_PER_READ", 1)

@@ -39,10 +39,10 @@ async def test_the_loop_is_heard_soon_while_the_delayed_index_is_imported(
             raise ImportError(name)
         return sys
 
-    monkeypatch.setattr(topic_delays, "_HOME", "geminga.broker.delays.not_imported_yet")
+    monkeypatch.setattr(topic_delays, "_OPEN_INDEX", "geminga.broker.delays.not_imported_yet")
     monkeypatch.setattr(importlib, "import_module", import_module)
     try:
-        await topic_delays._import_home()
+        await topic_delays._import_index()
     except ImportError:
         assert fails
     assert during_s == [pytest.approx(SHORT_S)]

@@ -351,11 +351,11 @@ async def test_other_times_stay_in_force(
         client = rig.join(subscription, SHARED)
         due_ms = await backlog(rig, [LATER_MS + n for n in range(50)])
         await until(lambda: len(subscription.delayed) == 50)
-        home = delays.home_of(subscription.delayed)
-        assert home is not None
+        buckets = subscription.delayed.buckets
+        assert buckets is not None
         places = list(due_ms)
-        assert await home.reschedule(places[30], rig.now_ms() + 2 * LATER_MS)
-        assert await home.reschedule(places[7], rig.now_ms() + 1000)
+        assert await buckets.reschedule(places[30], rig.now_ms() + 2 * LATER_MS)
+        assert await buckets.reschedule(places[7], rig.now_ms() + 1000)
         await adopt(rig, subscription, bundle(due_ms))
         await trio.sleep(2)
         assert client.positions == [places[7]]
@@ -443,9 +443,8 @@ async def test_a_write_that_is_refused_changes_nothing(
         assert delays is not None
         due_ms = await backlog(rig, [LATER_MS + n for n in range(75)])
         await adopt(rig, subscription, bundle(due_ms))
-        home = delays.home_of(subscription.delayed)
-        assert home is not None
-        assert home.owner is not None
+        buckets = subscription.delayed.buckets
+        assert buckets is not None
         properties, ledger_ids = dict(named(rig, subscription)), set(rig.ledger.storage.bookie.ledgers())
 
         async def too_large(add: Any, remove: Any) -> None:
@@ -453,7 +452,7 @@ async def test_a_write_that_is_refused_changes_nothing(
             raise ValueTooLarge("as if")
 
         with monkeypatch.context() as patched:
-            patched.setattr(home.owner, "swap", too_large)
+            patched.setattr(buckets, "_swap", too_large)
             with pytest.raises(ValueTooLarge):
                 await adopt(rig, subscription, bundle(due_ms, *((n, n) for n in ledgers_of(due_ms))))
         assert named(rig, subscription) == properties
@@ -475,18 +474,18 @@ async def test_buckets_that_come_while_all_is_cleared_are_gone_with_the_rest(
         outcomes: list[str] = []
         for polls in range(0, 40, 2):
             await adopt(rig, subscription, bundle(due_ms))
-            home = delays.home_of(subscription.delayed)
-            assert home is not None
+            buckets = subscription.delayed.buckets
+            assert buckets is not None
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(adopt_or_not, rig, subscription, data, outcomes)
                 for _ in range(polls):
                     await trio.lowlevel.checkpoint()
-                home.index.clear()
-                await home.clear()
+                buckets.index.clear()
+                await buckets.clear()
             held = {p for p in due_ms if subscription.delayed.holds(p)}
             assert held == (set(due_ms) if bucket_keys(named(rig, subscription)) else set())
-            home.index.clear()
-            await home.clear()
+            buckets.index.clear()
+            await buckets.clear()
         assert set(outcomes) == {"taken in", "refused"}
         await until(lambda: not bucket_keys(named(rig, subscription)))
         client = rig.join(subscription, SHARED)

@@ -380,11 +380,10 @@ async def test_what_is_being_read_again_is_told_with_how_far_it_is(
         assert (await listed())["sealed"] >= 80
         await publish(rig, [0] * 4)
         await until(lambda: len(client.positions) == 4)
-        home = rig.delays.home_of(subscription.delayed) if rig.delays is not None else None
-        assert home is not None
-        assert home.keeper is not None
-        stored = home.keeper.stored[0]
-        home.keeper.buckets.lose(stored, CorruptData("flipped"), "told")
+        buckets = subscription.delayed.buckets
+        assert buckets is not None
+        stored = buckets.stored[0]
+        buckets.lose(stored, CorruptData("flipped"), "told")
         lost = 100 - len(subscription.delayed)
         assert lost >= 20
         found = await listed()

@@ -13,9 +13,11 @@ from geminga.managed_ledger.cursor.cursor import Cursor
 from geminga.tracker.buckets.bucket_owner import CursorOwner
 from geminga.tracker.buckets.bucket_settings import BucketSettings
 from geminga.tracker.buckets.bucket_store import BucketStore, BucketWriter
-from geminga.tracker.buckets.keeper import Keeper
+from geminga.tracker.buckets.buckets import Buckets
 from geminga.tracker.buckets.recovery import Recovery
-from geminga.tracker.index.index import DelayedIndex, IndexSettings
+from geminga.tracker.buckets.tasks import run_buckets
+from geminga.tracker.index.index import IndexSettings
+from geminga.tracker.index.view import View
 from tests.managed_ledger.conftest import HandClock, Rooms, open_rooms
 from tests.tracker.taking import take
 
@@ -24,25 +26,21 @@ FIRST_LEDGER = 1_000_000
 
 
 class Life:
-    """One process's index and keeper of the one subscription."""
+    """One process's index and buckets of the one subscription."""
 
     def __init__(self, rooms: Rooms, store: BucketStore, cursor: Cursor) -> None:
-        self.index = DelayedIndex(
-            rooms.clock,
-            IndexSettings(strict=True, exact=True, indexes_min=ROWS),
-            on_frozen=lambda frozen: self.keeper.freeze(frozen),
-            on_wanted=lambda: self.keeper.poke(),
-        )
-        self.view = self.index.open_view()
+        index_settings = IndexSettings(strict=True, exact=True, indexes_min=ROWS)
         settings = BucketSettings(indexes_min=ROWS, segment_indexes_max=50, buckets_max=BUCKETS_MAX)
-        self.keeper = Keeper(self.index, store, CursorOwner(cursor), rooms.clock, settings)
+        self.buckets = Buckets(store, CursorOwner(cursor), rooms.clock, index_settings, settings)
+        self.index = self.buckets.index
+        self.view = View(self.index)
 
     async def settled(self) -> None:
         with trio.fail_after(60):
-            while (  # noqa: ASYNC110 - the keeper tells nobody that it is done
-                self.keeper.waiting
-                or self.keeper.buckets.dying
-                or len(self.keeper.stored) > BUCKETS_MAX
+            while (  # noqa: ASYNC110 - nobody is told that they are done
+                self.buckets.frozen
+                or self.buckets.dying
+                or len(self.buckets.stored) > BUCKETS_MAX
                 or self.index.wanted(self.index.now_ms())
             ):
                 await trio.sleep(0.002)
@@ -52,7 +50,7 @@ async def open_life(rooms: Rooms) -> tuple[Life, Cursor]:
     topic = await rooms.open()
     cursor = await topic.open_cursor("s", initial="earliest")
     life = Life(rooms, BucketStore(topic.storage), cursor)
-    await rooms.nursery.start(life.keeper.run)
+    await rooms.nursery.start(run_buckets, life.buckets)
     return life, cursor
 
 
@@ -91,15 +89,15 @@ async def test_200_seals_at_most_50_buckets_write_little_more_than_once(
             ledger_id = FIRST_LEDGER + number
             times_ms = [truth[ledger_id, entry_id] for entry_id in range(ROWS)]
             assert not life.view.add_many(ledger_id, range(ROWS), times_ms)
-            life.index.freeze()
+            life.index.feed.freeze_all()
             await life.settled()
-        assert len(life.keeper.stored) <= BUCKETS_MAX
-        counts = life.keeper.operations.counts
+        assert len(life.buckets.stored) <= BUCKETS_MAX
+        counts = life.buckets.operations.counts
         assert (counts["create"].succeeded, counts["create"].failed) == (SEALS, 0)
         amplification = sum(written.values()) / once
         print(
             f"{SEALS} seals, at most {BUCKETS_MAX} buckets: {amplification:.2f} bytes for each written once, "
-            f"{counts['merge'].succeeded} merges, {len(life.keeper.stored)} buckets"
+            f"{counts['merge'].succeeded} merges, {len(life.buckets.stored)} buckets"
         )
         assert amplification <= 4
         rooms.nursery.cancel_scope.cancel()
@@ -107,7 +105,7 @@ async def test_200_seals_at_most_50_buckets_write_little_more_than_once(
         life, cursor = await open_life(rooms)
         started = trio.current_time()
         recovery = Recovery(
-            life.keeper.buckets,
+            life.buckets,
             wanted=dict,
             on_known=lambda first, last: None,
         )
@@ -115,7 +113,7 @@ async def test_200_seals_at_most_50_buckets_write_little_more_than_once(
         print(f"{len(life.view)} known after {(trio.current_time() - started) * 1000:.0f} ms")
         assert len(life.view) == len(truth)
         clock.ms += 2 * 10**7
-        life.keeper.poke()
+        life.buckets.poke()
         taken: list[tuple[int, int]] = []
         with trio.fail_after(60):
             while len(taken) < len(truth):
@@ -126,6 +124,6 @@ async def test_200_seals_at_most_50_buckets_write_little_more_than_once(
         assert len(set(taken)) == len(taken)
         assert set(taken) == set(truth)
         with trio.fail_after(60):
-            while cursor.properties or life.keeper.buckets.dying:  # noqa: ASYNC110 - nobody tells
+            while cursor.properties or life.buckets.dying:  # noqa: ASYNC110 - nobody tells
                 await trio.sleep(0.002)
         rooms.nursery.cancel_scope.cancel()

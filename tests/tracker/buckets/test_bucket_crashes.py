@@ -128,13 +128,13 @@ class Clearing:
         await world.seal(5)
         await world.seal(5)
         world.publish(5)
-        world.index.freeze()  # on its way when all is cleared
+        world.index.feed.freeze_all()  # on its way when all is cleared
         await trio.lowlevel.checkpoint()
         before = set(world.truth)
         world.taken |= before  # a seek or skip is durable in the cursor before the index is cleared
         world.durable.clear()
         world.index.clear()
-        await world.keeper.clear()
+        await world.buckets.clear()
         self.gone = before
         await world.settled()
         await world.seal(3)
@@ -176,7 +176,7 @@ def test_a_name_that_may_be_on_disk_keeps_its_ledger() -> None:
 
         world.owner.swap = swapping  # type: ignore[method-assign]
         world.publish(5)
-        world.index.freeze()
+        world.index.feed.freeze_all()
         await trio.sleep(10)
 
     assert not world.run(script)
@@ -187,7 +187,7 @@ def test_a_name_that_may_be_on_disk_keeps_its_ledger() -> None:
     named = []
 
     async def look(world: World) -> None:
-        named.extend(world.keeper.buckets.named())
+        named.extend(world.buckets.named())
 
     assert world.run(look, recover=False)
     assert named, "the property was on disk"

@@ -46,7 +46,7 @@ async def write_bucket(world: World, first: int, last: int, places: list[Place],
     async with world.store.writing() as writer:
         await writer.append([*encoded.segments, *encoded.directory])
         await writer.finish()
-        writer.naming = True
+        writer.begin_naming()
         if name:
             await world.owner.swap({bucket_key(whole_ledgers(first, last)): writer.ledger_id}, {})
     return writer.ledger_id
@@ -107,7 +107,7 @@ def test_a_bucket_of_acknowledged_messages_is_deleted() -> None:
 
     async def after(world: World) -> None:
         await world.settled()
-        assert len(world.keeper.stored) == 1
+        assert len(world.buckets.stored) == 1
         assert len(world.bucket_ledgers()) == 1
         assert len(world.view) == 10
 
@@ -125,8 +125,8 @@ def test_a_bad_bucket_costs_a_reread_of_its_own_ledgers(how: str) -> None:
 
     async def before(world: World) -> None:
         places.extend([await world.seal(10, after_ms=200_000) for _ in range(3)])
-        bad = world.keeper.stored[1]
-        others = [bucket.key for bucket in world.keeper.stored if bucket is not bad]
+        bad = world.buckets.stored[1]
+        others = [bucket.key for bucket in world.buckets.stored if bucket is not bad]
         world.durable -= set(places[1])
         if how == "deleted":
             await world.bookie.delete_ledger(bad.ledger_id)
@@ -145,7 +145,7 @@ def test_a_bad_bucket_costs_a_reread_of_its_own_ledgers(how: str) -> None:
                     entries.append(directory[:-1] + bytes([directory[-1] ^ 1]))
                 await writer.append(entries)
                 await writer.finish()
-                writer.naming = True
+                writer.begin_naming()
                 await world.cursor.swap_properties({bad.key: writer.ledger_id}, {})
         assert set(others) < set(world.owner.properties())
 
@@ -153,9 +153,9 @@ def test_a_bad_bucket_costs_a_reread_of_its_own_ledgers(how: str) -> None:
         await world.settled()
         first, last = places[1][0][0], places[1][-1][0]
         assert (first, last) in world.rereads
-        assert len(world.keeper.stored) == 2
+        assert len(world.buckets.stored) == 2
         assert bucket_key(whole_ledgers(first, last)) not in world.owner.properties()
-        assert world.bucket_ledgers() == {bucket.ledger_id for bucket in world.keeper.stored}
+        assert world.bucket_ledgers() == {bucket.ledger_id for bucket in world.buckets.stored}
         assert not any(world.view.contains(place) for place in places[1])
         assert all(world.view.contains(place) for place in places[0] + places[2])
         assert world.topic.ledgers, "the topic's own ledgers are not touched"
@@ -174,7 +174,7 @@ def test_all_buckets_lost_is_an_index_made_anew() -> None:
     async def before(world: World) -> None:
         for _ in range(3):
             await world.seal(5, after_ms=10_000)
-        for bucket in world.keeper.stored:
+        for bucket in world.buckets.stored:
             world.store.unwatch(bucket.ledger_id)  # or it is noticed at once
             await world.bookie.delete_ledger(bucket.ledger_id)
         world.durable.clear()
@@ -186,9 +186,9 @@ def test_all_buckets_lost_is_an_index_made_anew() -> None:
         assert not world.bucket_ledgers()
         for place, time_ms in world.truth.items():
             assert world.view.add(place, time_ms)  # type: ignore[arg-type]
-        world.index.freeze()
+        world.index.feed.freeze_all()
         await world.settled()
-        assert len(world.keeper.stored) == 1
+        assert len(world.buckets.stored) == 1
         assert len(await world.deliver(world.clock.ms + 10**6)) == 30
 
     two_lives(world, before, after)
@@ -243,10 +243,10 @@ def test_a_bucket_that_cannot_be_read_at_a_start_is_not_deleted(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(world.recover)
             await trio.sleep(10)
-            assert (world.recovery.is_unknown(unknown), world.recovery.is_unknown(other)) == (True, False)
+            assert (world.buckets.unknown.has(unknown), world.buckets.unknown.has(other)) == (True, False)
             assert (len(world.view), len(world.rereads)) == (10, 1), "the other one serves"
             await trio.sleep(cannot_for_s - 10)
-            assert world.recovery.is_unknown(unknown) is (cannot_for_s < 30)
+            assert world.buckets.unknown.has(unknown) is (cannot_for_s < 30)
             assert world.owner.properties() == named, "neither property nor ledger is deleted"
             assert ledger_id in world.bucket_ledgers()
             if cannot_for_s > 30:
@@ -259,7 +259,7 @@ def test_a_bucket_that_cannot_be_read_at_a_start_is_not_deleted(
         assert len(world.view) == 20
         assert (ledger_id in world.bucket_ledgers()) is (cannot_for_s < 30), "it serves, or is superseded"
         assert (key in world.owner.properties()) is (cannot_for_s < 30)
-        assert sum(world.keeper.buckets.losses.values()) == 0
+        assert sum(world.buckets.losses.by.values()) == 0
         assert len(await world.deliver(world.clock.ms + 10**6)) == 20
 
     with caplog.at_level(logging.WARNING, "geminga.tracker"):
@@ -292,7 +292,7 @@ def test_a_bucket_that_cannot_be_read_and_then_is_gone_is_lost() -> None:
             await trio.sleep(6)
         await world.settled()
         assert not world.owner.properties()
-        assert world.keeper.buckets.losses["start"] == 1
+        assert world.buckets.losses.by["start"] == 1
 
     two_lives(world, before, after, recover=False)
 
@@ -343,8 +343,8 @@ def test_a_damaged_bucket_takes_nothing_of_what_it_encloses() -> None:
 
     async def after(world: World) -> None:
         await world.settled()
-        assert [(b.start_ledger, b.end_ledger) for b in world.keeper.stored] == [(15, 18)]
-        assert world.keeper.buckets.losses == {"start": 1, "load": 0, "verify": 0, "told": 0}
+        assert [(b.start_ledger, b.end_ledger) for b in world.buckets.stored] == [(15, 18)]
+        assert world.buckets.losses.by == {"start": 1, "load": 0, "verify": 0, "told": 0}
 
     two_lives(world, before, after)
 
@@ -360,7 +360,7 @@ def test_a_bucket_with_messages_beyond_its_name_is_lost() -> None:
 
     async def after(world: World) -> None:
         await world.settled()
-        assert not world.keeper.stored
+        assert not world.buckets.stored
         assert world.rereads == [(15, 15)]
         assert len(world.view) == 0
 
@@ -398,7 +398,7 @@ def test_ledgers_are_unknown_until_their_bucket_was_read() -> None:
     async def after(world: World) -> None:
         slow = trio.Event()
         opened = world.store.open
-        first, _ = world.keeper.buckets.named().values()
+        first, _ = world.buckets.named().values()
 
         async def opening(ledger_id: int, covered: KeyRange):
             if ledger_id == first:
@@ -408,17 +408,17 @@ def test_ledgers_are_unknown_until_their_bucket_was_read() -> None:
         world.store.open = opening  # type: ignore[method-assign]
         recovery = world.recovery
         ledgers = [[ledger_id for ledger_id, _ in bucket] for bucket in places]
-        assert all(recovery.is_unknown(ledger_id) for ledger_id in ledgers[0] + ledgers[1])
-        assert not recovery.is_unknown(ledgers[1][-1] + 1)
+        assert all(world.buckets.unknown.has(ledger_id) for ledger_id in ledgers[0] + ledgers[1])
+        assert not world.buckets.unknown.has(ledgers[1][-1] + 1)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(recovery.run)
             await trio.testing.wait_all_tasks_blocked()
-            assert all(recovery.is_unknown(ledger_id) for ledger_id in ledgers[0])
-            assert not any(recovery.is_unknown(ledger_id) for ledger_id in ledgers[1])
+            assert all(world.buckets.unknown.has(ledger_id) for ledger_id in ledgers[0])
+            assert not any(world.buckets.unknown.has(ledger_id) for ledger_id in ledgers[1])
             assert world.rereads == [(ledgers[1][0], ledgers[1][-1])]
             assert len(world.view) == 10
             slow.set()
-        assert not any(recovery.is_unknown(ledger_id) for ledger_id in ledgers[0])
+        assert not any(world.buckets.unknown.has(ledger_id) for ledger_id in ledgers[0])
         assert len(world.view) == 20
 
     two_lives(world, before, after, recover=False)
@@ -444,11 +444,11 @@ def test_a_clear_during_recovery_is_not_undone() -> None:
             nursery.start_soon(world.recovery.run)
             await trio.testing.wait_all_tasks_blocked()
             world.index.clear()
-            await world.keeper.clear()
+            await world.buckets.clear()
             go_on.set()
         await world.settled()
         assert len(world.view) == 0
-        assert not world.keeper.stored
+        assert not world.buckets.stored
         assert not world.bucket_ledgers()
 
     two_lives(world, before, after, recover=False)
@@ -543,7 +543,7 @@ def test_records_of_ledgers_say_whose_they_are() -> None:
 
     async def script(world: World) -> None:
         await world.seal(5)
-        (bucket,) = world.keeper.stored
+        (bucket,) = world.buckets.stored
         stored = world.metadata.get(records.ledger_path(bucket.ledger_id))
         assert stored is not None
         record = records.decode(records.LedgerRecord, stored.value, "")

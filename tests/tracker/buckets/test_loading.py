@@ -1,4 +1,4 @@
-"""When segments are loaded: at once if the keeper is asked, and in time if it is not."""
+"""When segments are loaded: at once if the buckets is asked, and in time if it is not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.tracker.taking import take
 ROOMY = BucketSettings(indexes_min=10**6, segment_span_ms=10**7, segment_indexes_max=4, buckets_max=-1)
 
 
-def test_segments_that_came_to_be_due_are_loaded_when_the_keeper_is_asked() -> None:
+def test_segments_that_came_to_be_due_are_loaded_when_the_index_asks() -> None:
     """Not only when it looks by itself, which may be a second later."""
     world = World(1, ROOMY)
 
@@ -25,7 +25,7 @@ def test_segments_that_came_to_be_due_are_loaded_when_the_keeper_is_asked() -> N
         asked_s = trio.current_time()
         await trio.testing.wait_all_tasks_blocked()
         assert (world.store.calls["read"], take(world.view, 99)) == (0, []), "message time was moved by hand"
-        world.keeper.poke()
+        world.buckets.poke()
         await trio.testing.wait_all_tasks_blocked()
         assert trio.current_time() == asked_s
         assert take(world.view, 99) == places
@@ -33,7 +33,7 @@ def test_segments_that_came_to_be_due_are_loaded_when_the_keeper_is_asked() -> N
     assert world.run(script)
 
 
-def test_segments_that_came_to_be_due_are_loaded_soon_if_the_keeper_is_not_asked() -> None:
+def test_segments_that_came_to_be_due_are_loaded_soon_if_the_index_does_not_ask() -> None:
     world = World(1, ROOMY)
 
     async def script(world: World) -> None:
@@ -52,11 +52,11 @@ def test_a_bucket_that_cannot_be_read_for_minutes_stays_and_serves(caplog: pytes
 
     async def script(world: World) -> None:
         late = await world.seal(4, after_ms=600_000)
-        (bucket,) = world.keeper.stored
+        (bucket,) = world.buckets.stored
         named = dict(world.owner.properties())
         world.store.failures["read"] = 10**6
         world.clock.ms += 700_000
-        world.keeper.poke()
+        world.buckets.poke()
         await trio.sleep(10)
         begun = world.store.calls["read"]
         await trio.sleep(300)
@@ -65,12 +65,12 @@ def test_a_bucket_that_cannot_be_read_for_minutes_stays_and_serves(caplog: pytes
         world.clock.ms += 100
         assert sorted(take(world.view, 99)) == other, "others are in time"
         world.taken.update(other)
-        assert world.keeper.stored == [bucket]
+        assert world.buckets.stored == [bucket]
         assert (world.owner.properties(), world.rereads) == (named, [])
         world.store.failures["read"] = 0
         await trio.sleep(6)
         assert sorted(await world.deliver(world.clock.ms)) == sorted(late)
-        assert world.keeper.operations.counts["load"].failed > 60
+        assert world.buckets.operations.counts["load"].failed > 60
 
     with caplog.at_level(logging.INFO, "geminga.tracker"):
         assert world.run(script)

@@ -24,7 +24,7 @@ def test_the_line_of_a_lost_bucket(
 
     async def lose(world: World) -> None:
         await world.seal(5, after_ms=200_000)
-        (bucket,) = world.keeper.stored
+        (bucket,) = world.buckets.stored
         if at_start:
             world.store.unwatch(bucket.ledger_id)  # or it is noticed at once
         await world.store.delete(bucket.ledger_id)

@@ -8,7 +8,9 @@ import pytest
 import trio
 
 from geminga.errors import LedgerNotFound
+from geminga.tracker.buckets.losses import Losses
 from geminga.tracker.buckets.recovery import OPENED_AT_ONCE, Recovery
+from geminga.tracker.buckets.unknown import UnknownLedgers
 from geminga.tracker.format.stored_bucket import KeyRange, bucket_key, whole_ledgers
 
 BUCKETS = 200
@@ -28,11 +30,15 @@ class NamedBuckets:
     store = EmptyStore()
     owner_text = "orders"
 
+    def __init__(self) -> None:
+        self.unknown = UnknownLedgers()
+        self.losses = Losses()
+
     def named(self) -> dict[str, int]:
         return {bucket_key(whole_ledgers(10 + n, 10 + n)): 1000 + n for n in reversed(range(BUCKETS))}
 
-    def count_lost(self, how: str, first_code: int, last_code: int) -> None:
-        assert how == "start"
+    def begin_recovery(self, ranges: dict[str, tuple[int, int]]) -> None:
+        self.unknown.expect(ranges)
 
     def doom(self, key: str | None, ledger_id: int) -> None:
         pass
@@ -41,20 +47,22 @@ class NamedBuckets:
 @pytest.mark.parametrize("attempt", range(5))
 async def test_the_first_ledgers_are_known_first(attempt: int) -> None:
     known: list[int] = []
+    buckets = NamedBuckets()
     recovery = Recovery(
-        NamedBuckets(),  # type: ignore[arg-type]
+        buckets,  # type: ignore[arg-type]
         wanted=lambda members: {},
         on_known=lambda first, last: note(first),
     )
 
     def note(ledger_id: int) -> None:
-        assert not recovery.is_unknown(ledger_id)
+        assert not buckets.unknown.has(ledger_id)
         known.append(ledger_id - 10)
-        unknown = [n for n in range(BUCKETS) if recovery.is_unknown(10 + n)]
+        unknown = [n for n in range(BUCKETS) if buckets.unknown.has(10 + n)]
         assert sorted(known + unknown) == list(range(BUCKETS))
 
-    assert [n for n in range(10 + BUCKETS + 5) if recovery.is_unknown(n)] == list(range(10, 10 + BUCKETS))
+    assert [n for n in range(10 + BUCKETS + 5) if buckets.unknown.has(n)] == list(range(10, 10 + BUCKETS))
     await recovery.run()
     assert sorted(known) == list(range(BUCKETS))
+    assert buckets.losses.by["start"] == BUCKETS
     assert max(abs(place - n) for place, n in enumerate(known)) < OPENED_AT_ONCE
-    assert not recovery.is_unknown(10)
+    assert not buckets.unknown.has(10)

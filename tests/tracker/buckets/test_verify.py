@@ -12,7 +12,7 @@ from geminga.bookie.records.records import Run
 from geminga.chaos.bucket_damage import IsLost, damage_bucket
 from geminga.errors import StorageError
 from geminga.tracker.buckets.bucket_settings import BucketSettings
-from geminga.tracker.buckets.verify import Verdict
+from geminga.tracker.buckets.verify import Verdict, inspect
 from tests.tracker.bucket_world import World
 
 ROOMY = BucketSettings(indexes_min=10**6, segment_span_ms=10**7, segment_indexes_max=4, buckets_max=-1)
@@ -24,7 +24,7 @@ async def two_buckets(world: World) -> None:
 
 
 async def look_at_all(world: World) -> list[Verdict]:
-    return [await world.keeper.inspector.look(bucket, "verify") for bucket in world.keeper.stored]
+    return [await inspect(world.buckets, bucket, "verify") for bucket in world.buckets.stored]
 
 
 def test_good_buckets_stay_and_nothing_of_them_is_kept_in_memory() -> None:
@@ -36,9 +36,9 @@ def test_good_buckets_stay_and_nothing_of_them_is_kept_in_memory() -> None:
         cached = [directory.reader.cache_bytes for directory in world.bookie.directories]
         verdicts = await look_at_all(world)
         assert [(v.state, v.segments, v.rows, v.wrong) for v in verdicts] == [("ok", 5, 20, ())] * 2
-        assert [v.bytes for v in verdicts] == [b.bytes for b in world.keeper.stored]
+        assert [v.bytes for v in verdicts] == [b.bytes for b in world.buckets.stored]
         assert [directory.reader.cache_bytes for directory in world.bookie.directories] == cached
-        assert (len(world.keeper.stored), world.rereads) == (2, [])
+        assert (len(world.buckets.stored), world.rereads) == (2, [])
         assert not any(bucket.loaded for _, bucket in world.index.buckets.items())
 
     assert world.run(script)
@@ -57,18 +57,18 @@ def test_what_is_damaged_quietly_is_found_by_looking(how: Any, state: str, text:
 
     async def script(world: World) -> None:
         await two_buckets(world)
-        first, second = world.keeper.stored
+        first, second = world.buckets.stored
         del world.owner.swap  # what it names now is no whole bucket
-        await damage_bucket(world.keeper, world.index, how, first.ledger_id, quietly=True)
+        await damage_bucket(world.buckets, how, first.ledger_id, quietly=True)
         await world.settled()
         await trio.sleep(60)
-        assert world.keeper.stored == [first, second], "it has not found out by itself"
+        assert world.buckets.stored == [first, second], "it has not found out by itself"
         verdicts = await look_at_all(world)
         assert [verdict.state for verdict in verdicts] == [state, "ok"]
         assert text in verdicts[0].text
-        assert world.keeper.stored == [second]
+        assert world.buckets.stored == [second]
         assert world.rereads == [(first.start_ledger, first.end_ledger)]
-        assert world.keeper.buckets.losses == {"start": 0, "load": 0, "verify": 1, "told": 0}
+        assert world.buckets.losses.by == {"start": 0, "load": 0, "verify": 1, "told": 0}
 
     assert world.run(script)
 
@@ -79,15 +79,15 @@ def test_what_is_damaged_aloud_is_lost_at_once_and_only_once(how: Any) -> None:
 
     async def script(world: World) -> None:
         await two_buckets(world)
-        first, second = world.keeper.stored
+        first, second = world.buckets.stored
         del world.owner.swap
-        ledger_id = await damage_bucket(world.keeper, world.index, how, None, quietly=False)
-        assert world.keeper.stored == [second]
+        ledger_id = await damage_bucket(world.buckets, how, None, quietly=False)
+        assert world.buckets.stored == [second]
         assert world.rereads == [(first.start_ledger, first.end_ledger)]
         with pytest.raises(IsLost, match=f"the bucket in ledger {ledger_id} is lost already"):
-            await damage_bucket(world.keeper, world.index, "lose", ledger_id, quietly=False)
+            await damage_bucket(world.buckets, "lose", ledger_id, quietly=False)
         await world.settled()
-        assert world.keeper.buckets.losses["told"] == 1
+        assert world.buckets.losses.by["told"] == 1
         assert world.bucket_ledgers() == {second.ledger_id}
 
     assert world.run(script)
@@ -98,13 +98,13 @@ def test_a_ledger_that_is_deleted_under_a_bucket_is_noticed_at_once() -> None:
 
     async def script(world: World) -> None:
         await two_buckets(world)
-        first, second = world.keeper.stored
+        first, second = world.buckets.stored
         started_s = trio.current_time()
         await world.bookie.delete_ledger(first.ledger_id)
         await trio.testing.wait_all_tasks_blocked()
         assert trio.current_time() == started_s
-        assert world.keeper.stored == [second]
-        assert world.keeper.buckets.losses["told"] == 1
+        assert world.buckets.stored == [second]
+        assert world.buckets.losses.by["told"] == 1
 
     assert world.run(script)
 
@@ -115,7 +115,7 @@ def test_a_damaged_entry_that_the_scrub_finds_is_noticed_at_once(monkeypatch: py
 
     async def script(world: World) -> None:
         await two_buckets(world)
-        first, second = world.keeper.stored
+        first, second = world.buckets.stored
         (directory,) = world.bookie.directories
         await world.bookie.flush()
         await world.store.read_segment(first, 1)
@@ -137,8 +137,8 @@ def test_a_damaged_entry_that_the_scrub_finds_is_noticed_at_once(monkeypatch: py
         monkeypatch.setattr(world.bookie, "peek", peek_damaged)
         assert not await directory.healing.heal([damaged])
         await trio.testing.wait_all_tasks_blocked()
-        assert world.keeper.stored == [second]
-        assert world.keeper.buckets.losses["told"] == 1
+        assert world.buckets.stored == [second]
+        assert world.buckets.losses.by["told"] == 1
 
     assert world.run(script)
 
@@ -152,7 +152,7 @@ def test_a_bucket_that_cannot_be_read_now_is_unreadable_and_stays() -> None:
 
     async def script(world: World) -> None:
         await two_buckets(world)
-        before = world.keeper.stored
+        before = world.buckets.stored
         peek = world.store.peek
 
         async def failing(*_: Any) -> Any:
@@ -162,11 +162,11 @@ def test_a_bucket_that_cannot_be_read_now_is_unreadable_and_stays() -> None:
         assert [(v.state, v.text) for v in await look_at_all(world)] == [
             ("unreadable", "Too many open files")
         ] * 2
-        world.keeper.buckets.tell(before[0].ledger_id)
+        world.buckets.tell(before[0].ledger_id)
         await trio.sleep(100)
-        assert (world.keeper.stored, world.rereads) == (before, [])
+        assert (world.buckets.stored, world.rereads) == (before, [])
         world.store.peek = peek  # type: ignore[method-assign]
         await trio.sleep(6)
-        assert (world.keeper.stored, world.keeper.buckets.told) == (before, set())
+        assert (world.buckets.stored, world.buckets.told) == (before, set())
 
     assert world.run(script)

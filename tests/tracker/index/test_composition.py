@@ -63,13 +63,13 @@ def counts(view: View) -> dict[str, int]:
 
 def test_each_state_that_rows_go_through() -> None:
     world = Sealing()
-    view = world.index.open_view()
+    view = View(world.index)
     for entry_id in range(30):
         view.add(Position(1, entry_id), 100_000 + 10_000 * entry_id)
     [growing] = [part for part in parts(view) if part.state == "growing"]
     assert counts(view) == {"frozen": 20, "growing": 10} or counts(view) == {"growing": 30}
     assert (growing.last_ms, growing.rows_on_disk, growing.rows_in_memory) == (390_000, 0, growing.positions)
-    world.index.freeze()
+    world.index.feed.freeze_all()
     assert counts(view) == {"frozen": 30}
     world.seal(len(world.frozen))
     assert counts(view) == {"sealed": 30}
@@ -92,10 +92,10 @@ def test_each_state_that_rows_go_through() -> None:
 
 def test_what_one_view_has_passed_counts_for_the_other_only() -> None:
     world = Sealing(is_shared=True)
-    view, other = world.index.open_view(), world.index.open_view()
+    view, other = View(world.index), View(world.index)
     for entry_id in range(50):
         view.add(Position(1, entry_id), 10**6 + entry_id)
-    world.index.freeze()
+    world.index.feed.freeze_all()
     world.seal(len(world.frozen))
     for entry_id in range(50, 60):
         view.add(Position(1, entry_id), 10**6 + entry_id)
@@ -108,7 +108,7 @@ def test_what_one_view_has_passed_counts_for_the_other_only() -> None:
 
 
 def test_in_memory_there_is_one_part() -> None:
-    view = DelayedIndex(HandClock(), IndexSettings(tick_ms=1, strict=True)).open_view()
+    view = View(DelayedIndex(HandClock(), IndexSettings(tick_ms=1, strict=True)))
     assert parts(view) == []
     view.add_many(3, range(60_000), [1000 + n % 77 for n in range(60_000)])
     view.add(Position(4, 0), 5)
@@ -133,7 +133,7 @@ def test_buckets_whose_ranges_overlap_have_what_their_rows_are() -> None:
     their rows are not wanted any more, it is not known whose of those in both ranges; the sum is.
     """
     world = Sealing()
-    view = world.index.open_view()
+    view = View(world.index)
     recover(world, [(ledger_id, n) for ledger_id in (5, 6) for n in range(40)])
     recover(world, [(ledger_id, n) for ledger_id in (4, 7) for n in range(10)])
     for text, count in {"4-7": 20, "5-6": 80}.items():
@@ -147,7 +147,7 @@ def test_buckets_whose_ranges_overlap_have_what_their_rows_are() -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_after_anything_the_parts_add_up(seed: int, is_shared: bool) -> None:
     world, chance = Sealing(is_shared=is_shared), random.Random(seed)
-    views = [world.index.open_view() for _ in range(1 + is_shared)]
+    views = [View(world.index) for _ in range(1 + is_shared)]
     ledger_id, entry_id = 1, 0
     for _ in range(100):
         view = chance.choice(views)
@@ -181,9 +181,9 @@ def test_after_anything_the_parts_add_up(seed: int, is_shared: bool) -> None:
 
 def test_without_a_view_the_buckets_are_there_and_nothing_waits_in_them() -> None:
     world = Sealing()
-    view = world.index.open_view()
+    view = View(world.index)
     view.add_many(1, range(30), [10**6] * 30)
-    world.index.freeze()
+    world.index.feed.freeze_all()
     world.seal(len(world.frozen))
     found = slices(sealed_parts(world.index))[1]  # type: ignore[arg-type]
     assert sum(part.rows_on_disk for part in found) == 30

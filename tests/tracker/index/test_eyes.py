@@ -86,7 +86,7 @@ EXACT = IndexSettings(tick_ms=1, strict=True, exact=True, indexes_min=4)
 
 def test_the_histogram_counts_what_is_tracked_and_nothing_else() -> None:
     clock = HandClock()
-    view = DelayedIndex(clock, EXACT).open_view()
+    view = View(DelayedIndex(clock, EXACT))
     for entry_id, at_ms in enumerate([50, 150, 160, 250, 260, 270]):
         view.add(Position(1, entry_id), at_ms)
     view.pass_positions([(1, 2)])
@@ -98,7 +98,7 @@ def test_the_histogram_counts_what_is_tracked_and_nothing_else() -> None:
 
 
 def test_packed_rows_are_spread_over_the_histogram_and_none_is_missing() -> None:
-    view = DelayedIndex(HandClock(), EXACT).open_view()
+    view = View(DelayedIndex(HandClock(), EXACT))
     for entry_id in range(50_000):
         view.add(Position(1, entry_id), 1 + entry_id * 7919 % 99_999)
     exact = Counter((1 + entry_id * 7919 % 99_999) // 5000 * 5000 for entry_id in range(50_000))
@@ -116,7 +116,7 @@ def test_packed_rows_are_spread_over_the_histogram_and_none_is_missing() -> None
 
 
 def test_the_width_is_doubled_until_the_classes_are_few_enough_and_no_further() -> None:
-    view = DelayedIndex(HandClock(), EXACT).open_view()
+    view = View(DelayedIndex(HandClock(), EXACT))
     chance = random.Random(1)
     times_ms = [chance.randrange(1, 1_000_000) for _ in range(5000)]
     for entry_id, at_ms in enumerate(times_ms):
@@ -131,7 +131,7 @@ def test_the_width_is_doubled_until_the_classes_are_few_enough_and_no_further() 
 def test_spread_segments_fit_into_the_classes_whatever_width_is_asked_for() -> None:
     """Packed rows over a year: 300 segments, most of them not decoded."""
     year_ms = 365 * 86_400_000
-    view = DelayedIndex(HandClock(), EXACT).open_view()
+    view = View(DelayedIndex(HandClock(), EXACT))
     chance = random.Random(2)
     for ledger_id in range(1, 5):
         times_ms = [chance.randrange(1, year_ms) for _ in range(50_000)]
@@ -153,10 +153,10 @@ def test_a_histogram_of_many_buckets_over_a_year_counts_everything_once() -> Non
     year_ms, rows = 365 * 86_400_000, 200
     settings = IndexSettings(tick_ms=1, strict=True, exact=True, indexes_min=rows)
     index = DelayedIndex(HandClock(), settings, frozen.append)
-    view, chance = index.open_view(), random.Random(3)
+    view, chance = View(index), random.Random(3)
     for ledger_id in range(1, 101):
         view.add_many(ledger_id, range(rows), [chance.randrange(1, year_ms) for _ in range(rows)])
-        index.freeze()
+        index.feed.freeze_all()
         for piece in frozen:
             encoded = encode_bucket(ledger_id, ledger_id, piece.rows, 300_000, 5000)
             index.sealed(piece, StoredBucket(1000 + ledger_id, decode_directory(encoded.directory), 1))
@@ -171,7 +171,7 @@ def test_a_histogram_of_many_buckets_over_a_year_counts_everything_once() -> Non
 
 
 def test_no_look_at_many_rows_is_longer_than_a_slice() -> None:
-    view = DelayedIndex(HandClock(), IndexSettings(exact=True, indexes_min=200_000)).open_view()
+    view = View(DelayedIndex(HandClock(), IndexSettings(exact=True, indexes_min=200_000)))
     for ledger_id in range(1, 4):
         view.add_many(ledger_id, range(60_000), [10**6 + n * 7919 % 99_991 for n in range(60_000)])
     drawing = Histogram(view, 1000, 1000)
@@ -187,7 +187,7 @@ def test_no_look_at_many_rows_is_longer_than_a_slice() -> None:
 
 def test_pages_go_on_where_the_last_one_ended() -> None:
     clock = HandClock()
-    view = DelayedIndex(clock, EXACT).open_view()
+    view = View(DelayedIndex(clock, EXACT))
     places = [(1, 3), (1, 9), (2, 0), (4, 7), (4, 8)]
     for ledger_id, entry_id in places:
         view.add(Position(ledger_id, entry_id), 100 * ledger_id + entry_id)
@@ -202,7 +202,7 @@ def test_pages_go_on_where_the_last_one_ended() -> None:
 def test_a_position_is_held_until_it_is_due_and_knows_its_new_time() -> None:
     clock = HandClock()
     index = DelayedIndex(clock, EXACT)
-    view = index.open_view()
+    view = View(index)
     for entry_id in range(3):
         view.add(Position(1, entry_id), 100 + entry_id)
     assert due_times_ms(view, [(1, 1)]) == {(1, 1): 101}
@@ -219,12 +219,12 @@ def test_a_position_is_held_until_it_is_due_and_knows_its_new_time() -> None:
 def test_one_message_far_in_the_future_takes_no_others_of_its_segment_along() -> None:
     frozen: list[Frozen] = []
     index = DelayedIndex(HandClock(), replace(EXACT, indexes_min=100), frozen.append)
-    view = index.open_view()
+    view = View(index)
     far_ms = 10**14
     for entry_id in range(9):
         view.add(Position(1, entry_id), 10_000_000 + 1000 * entry_id)
     view.add(Position(1, 9), far_ms)
-    index.freeze()
+    index.feed.freeze_all()
     view.add(Position(2, 0), 1)
     [piece] = frozen
     encoded = encode_bucket(1, 1, piece.rows, 300_000, 5000)
@@ -251,7 +251,7 @@ def test_one_message_far_in_the_future_takes_no_others_of_its_segment_along() ->
 
 def test_the_next_due_time_is_that_of_one_that_waits_until_then() -> None:
     index = DelayedIndex(HandClock(), EXACT)
-    view = index.open_view()
+    view = View(index)
     for entry_id in range(3):
         view.add(Position(1, entry_id), 100 + entry_id)
     assert next_due_ms(view) == 100

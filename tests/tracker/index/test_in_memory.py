@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from geminga.position import Position
-from geminga.tracker.index.interface import NOT_DELAYED_MS, DelayedDeliveryTracker
 from geminga.tracker.index.time_rules import precision_bits
+from geminga.tracker.index.view import NOT_DELAYED_MS, View
 from tests.tracker.in_memory import in_memory_tracker
 from tests.tracker.taking import take
 
@@ -36,7 +36,7 @@ def positions(*pairs: tuple[int, int]) -> list[Position]:
     return [Position(*pair) for pair in pairs]
 
 
-def add_all(tracker: DelayedDeliveryTracker, adds: Iterable[tuple[int, int]]) -> list[bool]:
+def add_all(tracker: View, adds: Iterable[tuple[int, int]]) -> list[bool]:
     """Adds (entry id, time) pairs, all of ledger 1."""
     return [tracker.add(Position(1, entry_id), at_ms) for entry_id, at_ms in adds]
 
@@ -266,7 +266,7 @@ async def test_clear_forgets_all_even_the_fixed_delay() -> None:
     clock = HandClock()
     tracker = in_memory_tracker(clock, tick_ms=1, strict=True, fixed_delay_lookahead=2)
     add_all(tracker, [(0, 1000), (1, NOT_DELAYED_MS), (2, 1000)])
-    await tracker.clear()
+    tracker.clear()
     assert (len(tracker), tracker.next_due_ms(), tracker.memory_bytes()) == (0, None, 0)
     assert not tracker.contains(Position(1, 0))
     add_all(tracker, [(0, 500), (1, 500)])

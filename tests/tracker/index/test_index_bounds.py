@@ -53,7 +53,7 @@ def test_a_changed_time_is_forgotten_when_its_message_no_longer_waits(
     monkeypatch.setattr(index_module, "OVERRIDES_MAX", 2)
     clock = HandClock()
     index = DelayedIndex(clock, IndexSettings(tick_ms=1))
-    view = index.open_view()
+    view = View(index)
     for entry_id in range(10):
         assert view.add(Position(1, entry_id), FAR_MS)
     assert index.reschedule((1, 0), 1)
@@ -77,7 +77,7 @@ class TwoViews:
         monkeypatch.setattr(index_module, "DUE_ROWS_MAX", 10)
         self.clock = HandClock()
         self.index = DelayedIndex(self.clock, IndexSettings(tick_ms=1, is_shared=True))
-        self.quick, self.slow = self.index.open_view(), self.index.open_view()
+        self.quick, self.slow = View(self.index), View(self.index)
         self.ledger_id = 1
 
     def append(self, times_ms: list[int]) -> list[Position]:

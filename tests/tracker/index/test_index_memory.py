@@ -9,6 +9,7 @@ import pytest
 from geminga.limits import KIB
 from geminga.tracker.index.frozen import Frozen
 from geminga.tracker.index.index import DelayedIndex, IndexSettings
+from geminga.tracker.index.view import View
 from tests.tracker.bucket_world import HandClock
 
 DAY_MS = 86_400_000
@@ -23,7 +24,7 @@ def test_a_tail_keeps_within_its_bytes_also_while_some_of_it_falls_due(spread_ms
     chance, clock, frozen = random.Random(1), HandClock(), list[Frozen]()
     clock.ms = start_ms = 1_700_000_000_000
     index = DelayedIndex(clock, IndexSettings(strict=True, exact=True, is_shared=True), frozen.append)
-    view = index.open_view()
+    view = View(index)
 
     def add(number: int, from_ms: int) -> None:
         due_ms = clock.ms + from_ms + chance.randrange(spread_ms)

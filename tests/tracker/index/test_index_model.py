@@ -60,7 +60,8 @@ class Subscriber:
         self.open(index)
 
     def open(self, index: DelayedIndex) -> None:
-        self.view: View = index.open_view(
+        self.view: View = View(
+            index,
             reread=lambda first, last: self.lost_ranges.append((first, last)),
             is_acknowledged=lambda position: (
                 position in self.acked or position in self.taken or position <= self.mark_delete
@@ -289,15 +290,15 @@ class AgainstDictionaries(RuleBasedStateMachine):
             return
         if self.settings.is_shared:
             subscriber = data.draw(st.sampled_from(self.subscribers))
-            subscriber.view.forget_all()
-            subscriber.view.passed.add_all(self.index.members.bitmaps)
+            subscriber.view.clear()
+            subscriber.view.reader.passed.add_all(self.index.members.bitmaps)
             self.acked(subscriber, set(subscriber.tracked))
         else:
             [subscriber] = self.subscribers
             self.index.clear()
             self.acked(subscriber, set(subscriber.tracked))
             self.frozen.clear()
-            assert set(self.index.released()) == set(self.stored)
+            assert set(self.index.buckets.released()) == set(self.stored)
             self.stored.clear()
             self.other_times.clear()
 
@@ -306,7 +307,7 @@ class AgainstDictionaries(RuleBasedStateMachine):
     @precondition(lambda self: self.durable)
     @rule()
     def freeze(self) -> None:
-        self.index.freeze()
+        self.index.feed.freeze_all()
 
     @precondition(lambda self: self.durable)
     @rule(ledger_id=st.integers(1, LEDGERS), entry_id=st.integers(0, ENTRIES))
@@ -316,7 +317,7 @@ class AgainstDictionaries(RuleBasedStateMachine):
     @precondition(lambda self: self.durable)
     @rule()
     def catch_up(self) -> None:
-        self.index.caught_up()
+        self.index.feed.caught_up()
         assert not self.index.is_behind
 
     def store(self, start: int, end: int, rows: Rows) -> StoredBucket:
@@ -331,7 +332,7 @@ class AgainstDictionaries(RuleBasedStateMachine):
     @rule()
     def seal(self) -> None:
         if not self.frozen:
-            self.index.freeze()
+            self.index.feed.freeze_all()
         if not self.frozen:
             return
         frozen = self.frozen.pop(0)
@@ -343,7 +344,7 @@ class AgainstDictionaries(RuleBasedStateMachine):
     @precondition(lambda self: self.durable)
     @rule()
     def delete_released(self) -> None:
-        for bucket in self.index.released():
+        for bucket in self.index.buckets.released():
             del self.stored[bucket]
 
     @precondition(lambda self: self.durable and len(self.stored) >= 2)
@@ -359,7 +360,7 @@ class AgainstDictionaries(RuleBasedStateMachine):
         if any(first <= frozen.start_ledger <= last for frozen in self.frozen):
             return
         rows = merge([decode_segment(entry) for bucket in old for entry in self.stored[bucket][0]])
-        live = self.index.live(first, last)
+        live = self.index.members.between(old[0].first_code, old[-1].last_code)
         if not live:
             return
         rows, _ = split_repeated(keep_only(rows, codes_of(live)))
@@ -391,7 +392,7 @@ class AgainstDictionaries(RuleBasedStateMachine):
     def crash(self) -> None:
         """What is not on disk is gone; the buckets are, and the acknowledgements."""
         self.frozen.clear()
-        for bucket in self.index.released():
+        for bucket in self.index.buckets.released():
             del self.stored[bucket]
         self.index = self.new_index()
         for bucket, (_, members) in self.stored.items():

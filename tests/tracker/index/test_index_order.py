@@ -36,8 +36,7 @@ def expected(times: np.ndarray[tuple[int], np.dtype[np.int64]], width_ms: int) -
     return [(1 + n // 50_000, n % 50_000) for n in order.tolist()]
 
 
-def fill(index: DelayedIndex, times: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
-    view = index.views[0]
+def fill(view: View, times: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
     for first in range(0, len(times), 100):
         ledger_id, entry_id = 1 + first // 50_000, first % 50_000
         ids = list(range(entry_id, entry_id + 100))
@@ -48,9 +47,9 @@ def fill(index: DelayedIndex, times: np.ndarray[tuple[int], np.dtype[np.int64]])
 def test_overlapping_packs_and_a_column_drain_in_order(tick_ms: int, span_ms: int) -> None:
     clock = HandClock()
     index = DelayedIndex(clock, IndexSettings(tick_ms, strict=False))
-    view = index.open_view()
+    view = View(index)
     times = np.random.default_rng(span_ms).integers(5000, 5000 + span_ms, size=230_000)
-    fill(index, times)
+    fill(view, times)
     clock.ms = 10**9
     in_order, drained = expected(times, tick_ms), 0
     while taken := take(view, 997):
@@ -64,9 +63,9 @@ def test_sealed_buckets_drain_in_order_while_their_segments_are_loaded() -> None
     frozen: list[Frozen] = []
     segments: dict[StoredBucket, list[bytes]] = {}
     index = DelayedIndex(clock, IndexSettings(tick_ms=1, strict=True, exact=True), frozen.append)
-    view = index.open_view()
+    view = View(index)
     times = np.random.default_rng(1).integers(100_000, 400_000, size=170_000)
-    fill(index, times)
+    fill(view, times)
     assert [(f.start_ledger, f.end_ledger) for f in frozen] == [(1, 1), (2, 2), (3, 3)]
     for number, piece in enumerate(frozen):
         encoded = encode_bucket(piece.start_ledger, piece.end_ledger, piece.rows, 300_000, 5000)
@@ -85,13 +84,13 @@ def test_sealed_buckets_drain_in_order_while_their_segments_are_loaded() -> None
             drained += len(taken)
     assert drained == len(in_order)
     assert len(view) == 0
-    assert set(index.released()) == set(segments)
+    assert set(index.buckets.released()) == set(segments)
 
 
 def test_a_view_that_lags_keeps_what_is_due_as_bitmaps() -> None:
     clock = HandClock()
     index = DelayedIndex(clock, IndexSettings(tick_ms=1, is_shared=True))
-    quick, slow = index.open_view(), index.open_view()
+    quick, slow = View(index), View(index)
     count = 600_000
     for n in range(count):
         index.append(1 + n // 50_000, n % 50_000, 10 + n % 7)
@@ -114,7 +113,7 @@ def test_a_view_that_lags_keeps_what_is_due_as_bitmaps() -> None:
 
 def test_positions_may_be_huge() -> None:
     clock = HandClock()
-    view = DelayedIndex(clock, IndexSettings(tick_ms=1)).open_view()
+    view = View(DelayedIndex(clock, IndexSettings(tick_ms=1)))
     places = [(2**31 - 1, 2**32 - 2), (2**31 - 1, 0), (0, 2**31)]
     for place in places:
         assert view.add(Position(*place), 2**63 - 1)
@@ -140,7 +139,7 @@ def test_a_view_of_recovered_buckets_asks_once_for_each_ledger(opened_first: boo
         return BitMap([200, 250, 299, 300]) & BitMap(range(first, stop)) if ledger_id == 2 else None
 
     def open_view() -> View:
-        view = index.open_view(acknowledged_in=acknowledged_in)
+        view = View(index, acknowledged_in=acknowledged_in)
         view.mark_delete_moved((2, 99))
         return view
 
@@ -174,7 +173,7 @@ def test_a_position_made_due_earlier_overtakes_what_a_slower_view_has_yet_to_rea
     clock = HandClock()
     clock.ms = 100_000
     index = DelayedIndex(clock, IndexSettings(tick_ms=1000, strict=False, is_shared=True))
-    quick, slow = index.open_view(), index.open_view()
+    quick, slow = View(index), View(index)
     for entry_id in range(8):
         assert index.append(4, entry_id, 101_001)
     assert index.reschedule((4, 0), 100_352)
@@ -193,12 +192,12 @@ def test_what_a_subscription_without_a_view_still_needs_stays_in_a_shared_index(
     lagging = Position(1, 4)
     settings = IndexSettings(tick_ms=1, is_shared=True)
     index = DelayedIndex(clock, settings, passed_by_all=lambda: lagging)
-    quick = index.open_view()
+    quick = View(index)
     for entry_id in range(10):
         index.append(1, entry_id, 50_000)
     quick.mark_delete_moved((1, 9))
     assert (len(quick), len(index)) == (0, 5)
-    slow = index.open_view()
+    slow = View(index)
     slow.mark_delete_moved(lagging)
     assert len(slow) == 5
     lagging = Position(1, 9)
@@ -216,7 +215,7 @@ def test_what_was_cut_off_and_has_no_rows_left_is_not_sealed() -> None:
     frozen: list[Frozen] = []
     settings = IndexSettings(tick_ms=1, strict=True, exact=True)
     index = DelayedIndex(clock, settings, frozen.append)
-    view = index.open_view()
+    view = View(index)
     view.add(Position(1, 0), 2000)
     clock.ms = 2000
     assert view.has_due()
@@ -224,7 +223,7 @@ def test_what_was_cut_off_and_has_no_rows_left_is_not_sealed() -> None:
     view.add(Position(2, 0), 1600)
     clock.ms = 1600
     assert take(view, 9) == [(2, 0)]
-    index.freeze()
+    index.feed.freeze_all()
     assert not frozen
     assert not index.buckets.frozen()
     assert not index.buckets.covers(1 << 32, 2 << 32)

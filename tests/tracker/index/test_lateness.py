@@ -37,7 +37,7 @@ def test_as_if_each_was_counted(count: int) -> None:
 def opened(**settings: object) -> tuple[View, HandClock]:
     clock = HandClock()
     index = DelayedIndex(clock, IndexSettings(**settings))  # type: ignore[arg-type]
-    return index.open_view(), clock
+    return View(index), clock
 
 
 def test_it_counts_when_it_is_given_out_not_when_it_is_taken() -> None:

@@ -45,7 +45,7 @@ def lateness_ms(clock: HandClock, views: list[View], due_ms: dict[Position, int]
 @pytest.mark.parametrize("tick_ms", [1000, 5000, 2**31 - 1])
 def test_strict_is_exact_whatever_the_tick(exact: bool, tick_ms: int) -> None:
     clock, index = at_start(IndexSettings(1000, exact=exact))
-    view = index.open_view()
+    view = View(index)
     view.set_tick(tick_ms)
     draw = random.Random(1)
     due_ms = {Position(1, n): START_MS + draw.randint(1, 5000) for n in range(500)}
@@ -59,7 +59,7 @@ def test_strict_is_exact_whatever_the_tick(exact: bool, tick_ms: int) -> None:
 @BOTH
 def test_each_view_of_a_shared_index_has_its_own_precision(exact: bool) -> None:
     clock, index = at_start(IndexSettings(1000, exact=exact, is_shared=True))
-    views = [index.open_view() for _ in range(4)]
+    views = [View(index) for _ in range(4)]
     for view, precision_ms in zip(views, (None, 0, 700, 3000), strict=True):
         view.set_precision(precision_ms)
     draw = random.Random(2)
@@ -76,7 +76,7 @@ def test_each_view_of_a_shared_index_has_its_own_precision(exact: bool) -> None:
 
 def test_messages_of_a_time_bucket_come_together() -> None:
     clock, index = at_start(IndexSettings(1000, exact=True))
-    view = index.open_view()
+    view = View(index)
     view.set_precision(1000)
     for n in range(5000):
         view.add(Position(1, n), START_MS + 1000 + n)
@@ -89,7 +89,7 @@ def test_messages_of_a_time_bucket_come_together() -> None:
 
 def test_what_comes_to_a_bucket_that_was_drained_is_exact() -> None:
     clock, index = at_start(IndexSettings(1000, exact=True, is_shared=True))
-    exact, early = index.open_view(), index.open_view()
+    exact, early = View(index), View(index)
     early.set_precision(1000)
     for n in range(0, 1000, 10):
         index.append(1, n, START_MS + n + 1000)
@@ -115,7 +115,7 @@ def test_what_one_view_got_early_does_not_fall_behind_for_the_others(
     monkeypatch.setattr(index_module, "EARLY_ROWS_MAX", 50)
     monkeypatch.setattr(index_module, "DUE_ROWS_MAX", 150)
     clock, index = at_start(IndexSettings(1000, exact=True, is_shared=True))
-    exact, early = index.open_view(), index.open_view()
+    exact, early = View(index), View(index)
     early.set_precision(60_000)
     clock.ms = START_MS - START_MS % 60_000 + 60_000
     early_count = 0
@@ -133,7 +133,7 @@ def test_what_one_view_got_early_does_not_fall_behind_for_the_others(
 
 def test_a_precision_is_given_and_taken_away() -> None:
     clock, index = at_start(IndexSettings(1000, strict=False, exact=True))
-    view = index.open_view()
+    view = View(index)
     view.add(Position(1, 0), START_MS + 2500)
     clock.ms = START_MS + 1700
     assert view.has_due()
@@ -150,8 +150,8 @@ def test_segments_are_loaded_in_time_for_the_greatest_precision(monkeypatch: pyt
     monkeypatch.setattr(BucketMap, "wanted", lambda _, now_ms: asked_ms.append(now_ms))
     monkeypatch.setattr(BucketMap, "next_wanted_ms", lambda _: START_MS + 900_000)
     clock, index = at_start(IndexSettings(1000, exact=True, is_shared=True))
-    index.open_view()
-    early = index.open_view()
+    View(index)
+    early = View(index)
     early.set_precision(600_000)
     index.wanted(clock.ms)
     assert (asked_ms, index.next_wanted_ms()) == ([START_MS + 600_000], START_MS + 300_000)
@@ -172,7 +172,7 @@ def test_limits_at_the_edges_of_a_time_bucket() -> None:
 def test_what_is_read_again_after_it_came_early_is_not_lost_to_the_others(exact: bool) -> None:
     """As when the consumers of one subscription leave and others come, before the time has come."""
     clock, index = at_start(IndexSettings(1000, exact=exact, is_shared=True))
-    early, late = index.open_view(), index.open_view()
+    early, late = View(index), View(index)
     early.set_precision(3000)
     due_ms = {Position(1, n): START_MS + 4000 + n for n in range(50)}
     for place, at_ms in due_ms.items():
@@ -192,8 +192,8 @@ def test_what_is_read_again_after_it_came_early_is_not_lost_to_the_others(exact:
 
 def test_what_is_read_again_after_the_clock_stepped_back_is_not_lost_to_the_others() -> None:
     clock, index = at_start(IndexSettings(1000, exact=True, is_shared=True))
-    one = index.open_view()
-    other = index.open_view(is_acknowledged=lambda position: position[1] < 10)
+    one = View(index)
+    other = View(index, is_acknowledged=lambda position: position[1] < 10)
     due_ms = {Position(1, n): START_MS + 100 + n for n in range(50)}
     for place, at_ms in due_ms.items():
         assert index.append(*place, at_ms)
@@ -212,7 +212,7 @@ def test_what_is_read_again_after_the_clock_stepped_back_is_not_lost_to_the_othe
 def test_a_bucket_that_is_recovered_late_is_in_time_behind_what_came_early() -> None:
     """One view was given later messages early; then a bucket with earlier ones is found, as at a start."""
     clock, index = at_start(IndexSettings(1000, exact=True, is_shared=True))
-    early, strict = index.open_view(), index.open_view()
+    early, strict = View(index), View(index)
     early.set_precision(3000)
     due_ms = {Position(2, n): START_MS + 1500 + n for n in range(10)}
     for place, at_ms in due_ms.items():

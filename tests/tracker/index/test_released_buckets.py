@@ -36,12 +36,12 @@ class Sealed:
         self.clock = HandClock()
         self.frozen: list[Frozen] = []
         settings = IndexSettings(tick_ms=1, strict=True, exact=True, indexes_min=4)
-        self.index = DelayedIndex(self.clock, settings, on_frozen=self.frozen.append)
-        self.view: View = self.index.open_view()
+        self.index = DelayedIndex(self.clock, settings, seal=self.frozen.append)
+        self.view: View = View(self.index)
         for ledger_id in (1, 2, 3):
             for entry_id in range(4):
                 self.view.add(Position(ledger_id, entry_id), 100_000 * ledger_id + entry_id)
-        self.index.freeze()
+        self.index.feed.freeze_all()
         self.segments: dict[StoredBucket, list[bytes]] = {}
         self.buckets: list[StoredBucket] = []
         for number, frozen in enumerate(self.frozen):
@@ -51,7 +51,7 @@ class Sealed:
             self.buckets.append(bucket)
             self.index.sealed(frozen, bucket)
         assert len(self.buckets) == 3
-        assert not self.index.released()
+        assert not self.index.buckets.released()
 
     def load(self) -> None:
         for bucket, number in self.index.wanted(self.clock.ms):
@@ -68,19 +68,19 @@ def test_a_bucket_is_released_with_its_last_row(sealed: Sealed) -> None:
     sealed.load()
     sealed.load()
     assert take(sealed.view, 10) == [(1, 0), (1, 1), (1, 2), (1, 3)]
-    assert sealed.index.released() == [sealed.buckets[0]]
-    assert not sealed.index.released()
+    assert sealed.index.buckets.released() == [sealed.buckets[0]]
+    assert not sealed.index.buckets.released()
 
 
 def test_a_bucket_is_released_when_nobody_waits_for_its_rows(sealed: Sealed) -> None:
     sealed.view.pass_positions([(2, 0), (2, 1), (2, 2)])
-    assert not sealed.index.released()
+    assert not sealed.index.buckets.released()
     sealed.view.pass_positions([(2, 3)])
-    assert sealed.index.released() == [sealed.buckets[1]]
+    assert sealed.index.buckets.released() == [sealed.buckets[1]]
     sealed.view.mark_delete_moved((1, 9))
-    assert sealed.index.released() == [sealed.buckets[0]]
+    assert sealed.index.buckets.released() == [sealed.buckets[0]]
     sealed.index.clear()
-    assert sealed.index.released() == [sealed.buckets[2]]
+    assert sealed.index.buckets.released() == [sealed.buckets[2]]
 
 
 def test_nothing_is_looked_through_for_a_segment_that_was_loaded(
@@ -99,7 +99,7 @@ def test_nothing_is_looked_through_for_a_segment_that_was_loaded(
     sealed.load()
     assert take(sealed.view, 10) == [(1, 0), (1, 1)]
     sealed.load()
-    assert not sealed.index.released()
+    assert not sealed.index.buckets.released()
     assert not looks
 
 

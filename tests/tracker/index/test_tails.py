@@ -16,6 +16,7 @@ from geminga.tracker.index.feed import RUNT_PARTS, TAILS_MAX
 from geminga.tracker.index.frozen import Frozen
 from geminga.tracker.index.index import DelayedIndex, IndexSettings
 from geminga.tracker.index.part import NO_CODE
+from geminga.tracker.index.view import View
 from tests.tracker.taking import take
 
 BUCKET = 500
@@ -44,7 +45,7 @@ class Sealed:
         settings = IndexSettings(tick_ms=1, strict=True, exact=True, indexes_min=indexes_min)
         self.index = DelayedIndex(self.clock, settings, self.frozen.append)
         self.rereads: list[tuple[int, int]] = []
-        self.view = self.index.open_view(reread=lambda first, last: self.rereads.append((first, last)))
+        self.view = View(self.index, reread=lambda first, last: self.rereads.append((first, last)))
         self.entries: dict[StoredBucket, list[bytes]] = {}
         self._ledger_ids = iter(range(10_000, 20_000))
 
@@ -106,7 +107,7 @@ def test_a_lost_bucket_comes_back_as_one_while_the_topic_goes_on() -> None:
     sealed.add(7, 700, 999)
     assert sealed.index.is_behind
     assert not sealed.frozen
-    sealed.index.caught_up()
+    sealed.index.feed.caught_up()
     sealed.seal()
     assert sealed.ranges() == [((7, n), (7, n + 499), 500) for n in range(0, 2000, 500)]
     assert sealed.in_memory() == 200
@@ -125,7 +126,7 @@ def test_all_buckets_lost_come_back_as_buckets_of_the_usual_size() -> None:
         sealed.add(40, 10 * ledger_id + 30, 10 * ledger_id + 39)
         sealed.seal()
         assert sealed.in_memory() < 2 * BUCKET + BUCKET // 10
-    sealed.index.caught_up()
+    sealed.index.feed.caught_up()
     sealed.seal()
     sizes = [rows for _, _, rows in sealed.ranges()]
     assert sum(sizes) + sealed.in_memory() == len(sealed.view) == 38 * 200 + 50 + 38 * 10
@@ -142,7 +143,7 @@ def test_what_lies_between_buckets_is_sealed_apart_and_spans_nothing_else() -> N
     sealed.lose(0, 2, 4)
     for first in (0, 1000, 2000):
         sealed.add(7, first, first + 499)
-    sealed.index.caught_up()
+    sealed.index.feed.caught_up()
     sealed.seal()
     assert sealed.ranges() == [((7, n), (7, n + 499), 500) for n in range(0, 3000, 500)]
 
@@ -154,7 +155,7 @@ def test_a_runt_joins_the_end_of_the_topic() -> None:
     sealed.lose(0)
     runt = BUCKET // RUNT_PARTS - 1
     sealed.add(7, 0, runt - 1)
-    sealed.index.caught_up()
+    sealed.index.feed.caught_up()
     assert not sealed.frozen
     assert [tail.rows() for tail in sealed.index.feed.tails] == [runt]
     sealed.add(7, 1000, 1000 + BUCKET)
@@ -174,7 +175,7 @@ def test_what_is_published_while_a_backlog_is_read_lies_apart_from_it() -> None:
     sealed.add(7, 650, 699)
     sealed.seal()
     assert sealed.ranges() == [((7, 0), (7, 599), 600)]
-    sealed.index.caught_up()
+    sealed.index.feed.caught_up()
     sealed.seal()
     assert sealed.ranges() == [((7, 0), (7, 599), 600)]
     assert [(tail.rows(), tail.first_code & ENTRY_MASK) for tail in sealed.index.feed.tails] == [(200, 600)]
@@ -190,7 +191,7 @@ def test_streams_that_meet_become_one_bucket() -> None:
     sealed.add(7, 2000, 2019)
     sealed.add(7, 100, 299)
     sealed.add(7, 350, 499)
-    sealed.index.caught_up()
+    sealed.index.feed.caught_up()
     sealed.seal()
     assert sealed.ranges() == [((7, 0), (7, 499), 500)]
     assert sealed.in_memory() == 20
@@ -213,7 +214,7 @@ def test_more_streams_than_there_are_tails_lose_nothing() -> None:
             sealed.seal()
         assert len(sealed.index.feed.tails) <= TAILS_MAX
         assert sealed.in_memory() <= TAILS_MAX * (BUCKET + BUCKET // 10)
-    sealed.index.caught_up()
+    sealed.index.feed.caught_up()
     sealed.seal()
     assert len(sealed.view) == count
     rows = sum(rows for _, _, rows in sealed.ranges())
@@ -237,7 +238,7 @@ def test_positions_one_by_one_in_any_order_come_once() -> None:
             if chance.random() < 0.02:
                 sealed.index.leap((chance.randrange(3, 8), chance.randrange(60)))
             if chance.random() < 0.02:
-                sealed.index.caught_up()
+                sealed.index.feed.caught_up()
             if chance.random() < 0.1:
                 sealed.seal()
             if chance.random() < 0.01 and len(sealed.index.buckets.items()) > 1:
@@ -246,7 +247,7 @@ def test_positions_one_by_one_in_any_order_come_once() -> None:
                 for before in places[: n + 1]:
                     if not sealed.view.contains(before):
                         assert sealed.view.add(Position(*before), due_ms(*before))
-        sealed.index.freeze()
+        sealed.index.feed.freeze_all()
         sealed.seal()
         assert sealed.in_memory() == 0
         assert [tail.first_code for tail in sealed.index.feed.tails] == [NO_CODE]
@@ -269,9 +270,9 @@ def test_a_stream_that_ran_past_the_end_is_sealed_whole() -> None:
     sealed.view.pass_positions([Position(7, entry_id) for entry_id in range(20, 25)])
     for entry_id in range(10, 40):
         assert sealed.view.add(Position(7, entry_id), due_ms(7, entry_id))
-    sealed.index.caught_up()
+    sealed.index.feed.caught_up()
     assert len(sealed.index.feed.tails) == 1
-    sealed.index.freeze()
+    sealed.index.feed.freeze_all()
     sealed.seal()
     assert sealed.ranges() == [((7, 0), (7, 39), 40)]
     assert sealed.in_memory() == 0
@@ -286,6 +287,6 @@ def test_a_leap_over_an_end_that_was_overtaken_keeps_what_overtook_it() -> None:
         assert sealed.view.add(Position(7, entry_id), due_ms(7, entry_id))
     sealed.index.leap((7, 25))
     assert sealed.in_memory() == len(sealed.view) == 30
-    sealed.index.freeze()
+    sealed.index.feed.freeze_all()
     sealed.seal()
     assert sealed.ranges() == [((7, 0), (7, 29), 30)]

@@ -1,4 +1,4 @@
-"""The keeper of one index's buckets, on a simulated disk: what is sealed, loaded, merged, deleted, and what
+"""The buckets of one index, on a simulated disk: what is sealed, loaded, merged, deleted, and what
 happens when something of it fails. Names in the docstrings are of Pulsar's own tests of the same.
 """
 
@@ -60,9 +60,9 @@ def test_sealed_rows_are_contained_and_come_in_order() -> None:
 
     async def script(world: World) -> None:
         places = await world.seal(20)
-        assert len(world.keeper.stored) == 1
+        assert len(world.buckets.stored) == 1
         assert world.owner.properties() == {
-            bucket_key(whole_ledgers(places[0][0], places[-1][0])): world.keeper.stored[0].ledger_id
+            bucket_key(whole_ledgers(places[0][0], places[-1][0])): world.buckets.stored[0].ledger_id
         }
         assert all(world.view.contains(place) for place in places)
         first = await world.deliver(sorted(world.truth.values())[19])
@@ -121,9 +121,9 @@ def test_failed_seals_leave_the_rows_in_memory_and_the_count_right() -> None:
     async def script(world: World) -> None:
         world.store.failures["write"] = 4
         places = world.publish(3)
-        world.index.freeze()
+        world.index.feed.freeze_all()
         await trio.testing.wait_all_tasks_blocked()
-        assert not world.keeper.stored
+        assert not world.buckets.stored
         assert len(world.view) == 6
         for place in places:
             assert world.view.add(place, world.truth[place])
@@ -132,9 +132,9 @@ def test_failed_seals_leave_the_rows_in_memory_and_the_count_right() -> None:
         assert len(first) == 5
         assert len(world.view) == 1
         await world.settled()  # tried again until it works
-        assert world.keeper.operations.counts["create"].failed == 4
-        assert world.keeper.operations.counts["create"].succeeded == 1
-        assert world.bucket_ledgers() == {bucket.ledger_id for bucket in world.keeper.stored}
+        assert world.buckets.operations.counts["create"].failed == 4
+        assert world.buckets.operations.counts["create"].succeeded == 1
+        assert world.bucket_ledgers() == {bucket.ledger_id for bucket in world.buckets.stored}
         assert len(await drain(world)) == 1
 
     live(world, script)
@@ -148,13 +148,13 @@ def test_a_full_disk_keeps_rows_in_memory_until_there_is_room() -> None:
         while not world.bookie.read_only:  # noqa: ASYNC110 - virtual time, until the disk is looked at
             await trio.sleep(1)
         world.publish(5)
-        world.index.freeze()
+        world.index.feed.freeze_all()
         await trio.sleep(5)
-        assert not world.keeper.stored
+        assert not world.buckets.stored
         assert len(world.view) == 10
         world.disk.free = 1 << 40
         await world.settled()
-        assert len(world.keeper.stored) == 1
+        assert len(world.buckets.stored) == 1
 
     live(world, script)
 
@@ -176,7 +176,7 @@ def test_a_property_that_cannot_be_written_leaves_no_ledger() -> None:
 
         world.owner.swap = refusing
         world.publish(3)
-        world.index.freeze()
+        world.index.feed.freeze_all()
         await trio.testing.wait_all_tasks_blocked()
         assert not world.bucket_ledgers()
         await world.settled()
@@ -197,7 +197,7 @@ def test_segments_are_loaded_ahead_of_their_time_and_no_sooner() -> None:
             place = world.next_ledger, entry_id
             world.truth[place] = NOW_MS + 600_000 * (entry_id + 1)
             assert world.view.add(place, world.truth[place])
-        world.index.freeze()
+        world.index.feed.freeze_all()
         await world.settled()
         assert world.store.calls["read"] == 0
         await world.deliver(NOW_MS + 500_000)
@@ -222,11 +222,11 @@ def test_failed_reads_are_tried_again() -> None:
     async def script(world: World) -> None:
         world.store.failures.update(write=1, delete=1)
         places = world.publish(10, after_ms=90_000)
-        world.index.freeze()
+        world.index.feed.freeze_all()
         await world.settled()
         world.store.failures["read"] = 4
         world.clock.ms += 100_000
-        world.keeper.poke()
+        world.buckets.poke()
         await trio.testing.wait_all_tasks_blocked()
         assert not take(world.view, 100)
         assert len(world.view) == 20
@@ -234,7 +234,7 @@ def test_failed_reads_are_tried_again() -> None:
         assert taken == set(places)
         await world.settled()
         assert not world.bucket_ledgers()
-        assert world.keeper.operations.counts["load"].failed == 4
+        assert world.buckets.operations.counts["load"].failed == 4
         assert not world.rereads, "nothing was lost"
 
     live(world, script)
@@ -250,7 +250,7 @@ def test_a_bucket_that_is_lost_costs_its_own_ledgers_only(how: str) -> None:
     async def script(world: World) -> None:
         lost_places = await world.seal(10, after_ms=200_000)
         kept_places = await world.seal(10, after_ms=200_000)
-        lost, _ = world.keeper.stored
+        lost, _ = world.buckets.stored
         if how == "flipped":
             damage(world, lost, 1)
         elif how == "truncated":
@@ -262,7 +262,7 @@ def test_a_bucket_that_is_lost_costs_its_own_ledgers_only(how: str) -> None:
         taken |= set(await world.deliver(world.clock.ms))
         assert taken >= set(kept_places)
         assert world.rereads == [(lost.start_ledger, lost.end_ledger)]
-        assert world.keeper.operations.counts["load"].failed == (how != "deleted"), "that, the bookie tells"
+        assert world.buckets.operations.counts["load"].failed == (how != "deleted"), "that, the bookie tells"
         assert len(world.view) == 0
         for place in set(lost_places) - taken:  # as the dispatcher reads them again
             assert not world.view.contains(place)
@@ -285,10 +285,10 @@ def test_small_bounds_are_kept_and_all_is_delivered_once(buckets_max: int) -> No
     async def script(world: World) -> None:
         for _ in range(8):
             await world.seal(6)
-            assert len(world.keeper.stored) <= buckets_max
+            assert len(world.buckets.stored) <= buckets_max
             await world.deliver(world.clock.ms + 150)
             await world.settled()
-        assert world.keeper.operations.counts["merge"].succeeded >= 5 - buckets_max
+        assert world.buckets.operations.counts["merge"].succeeded >= 5 - buckets_max
         await drain(world)
         await world.settled()
         assert world.taken == set(world.truth)
@@ -306,15 +306,15 @@ def test_merged_buckets_are_found_whole_at_the_next_start() -> None:
     async def script(world: World) -> None:
         for _ in range(11):
             await world.seal(5)
-        assert len(world.keeper.stored) <= 3
+        assert len(world.buckets.stored) <= 3
         assert len(world.view) == 110
         await world.deliver(world.clock.ms + 200)
 
     async def again(world: World) -> None:
         left = set(world.truth) - world.taken
         assert len(world.view) == len(left)
-        assert sum(bucket.directory.rows for bucket in world.keeper.stored) >= len(left)
-        counts = [world.index.live_count(b.first_code, b.last_code) for b in world.keeper.stored]
+        assert sum(bucket.directory.rows for bucket in world.buckets.stored) >= len(left)
+        counts = [world.index.members.count_between(b.first_code, b.last_code) for b in world.buckets.stored]
         assert sum(counts) == len(left)
         for place in left:  # read again all the same
             assert world.view.add(place, world.truth[place])
@@ -335,18 +335,18 @@ def test_a_merge_that_fails_changes_nothing() -> None:
             await world.seal(6)
         before = dict(world.owner.properties())
         places = world.publish(6)
-        world.index.freeze()
-        while len(world.keeper.stored) < 3:
+        world.index.feed.freeze_all()
+        while len(world.buckets.stored) < 3:
             await trio.lowlevel.checkpoint()
         world.store.failures["write"] = 3
         await trio.testing.wait_all_tasks_blocked()
-        assert world.keeper.operations.counts["merge"].failed >= 1
+        assert world.buckets.operations.counts["merge"].failed >= 1
         assert before.items() <= world.owner.properties().items()
         assert world.bucket_ledgers() == set(world.owner.properties().values())
         assert all(world.view.contains(place) for place in places)
         assert len(world.view) == 36
         await world.settled()
-        assert len(world.keeper.stored) <= 2
+        assert len(world.buckets.stored) <= 2
         assert len(await drain(world)) == 36
 
     live(world, script)
@@ -358,7 +358,7 @@ def test_a_damaged_source_is_lost_and_the_others_are_not() -> None:
     async def script(world: World) -> None:
         for _ in range(2):
             await world.seal(6, after_ms=10**6)
-        bad = world.keeper.stored[0]
+        bad = world.buckets.stored[0]
         read = world.store.read_segments
 
         async def read_damaged(bucket: StoredBucket, first: int, bytes_max: int) -> list[bytes]:
@@ -370,7 +370,7 @@ def test_a_damaged_source_is_lost_and_the_others_are_not() -> None:
         world.store.read_segments = read_damaged  # type: ignore[method-assign]
         await world.seal(6, after_ms=10**6)
         assert world.rereads == [(bad.start_ledger, bad.end_ledger)]
-        assert len(world.keeper.stored) == 2
+        assert len(world.buckets.stored) == 2
         assert len(world.view) == 24
         assert len(await drain(world)) == 24
 
@@ -385,7 +385,7 @@ def test_what_is_acknowledged_or_delivered_is_not_written_again() -> None:
         world.view.pass_positions(places[::2])  # type: ignore[arg-type]
         world.taken |= set(places[::2])
         await world.seal(10, after_ms=10**6)
-        (bucket,) = world.keeper.stored
+        (bucket,) = world.buckets.stored
         assert bucket.directory.rows == 30
         assert len(world.view) == 30
 
@@ -402,22 +402,22 @@ def test_buckets_behind_mark_delete_go_and_the_one_that_overlaps_it_stays() -> N
 
     async def script(world: World) -> None:
         buckets = [await world.seal(5) for _ in range(4)]
-        stored = world.keeper.stored
+        stored = world.buckets.stored
         world.view.mark_delete_moved((buckets[2][0][0], 2))
-        world.keeper.poke()
+        world.buckets.poke()
         await world.settled()
-        assert world.keeper.stored == stored[2:], "nothing is deleted that has something left"
+        assert world.buckets.stored == stored[2:], "nothing is deleted that has something left"
         assert len(world.view) == 10 - 3 + 10
         deletes = world.store.calls["delete"]
         world.view.mark_delete_moved((buckets[2][0][0], 3))
-        world.keeper.poke()
+        world.buckets.poke()
         await world.settled()
         assert world.store.calls["delete"] == deletes
         world.view.mark_delete_moved((world.next_ledger, 0))
         assert len(world.view) == 0
         assert not world.view.has_due()
         assert not take(world.view, 10)
-        world.keeper.poke()
+        world.buckets.poke()
         await world.settled()
         assert not world.bucket_ledgers()
 
@@ -434,17 +434,17 @@ def test_deletions_that_fail_are_tried_again() -> None:
         others = await world.seal(5)
         world.store.failures["delete"] = 4
         world.view.mark_delete_moved(places[-1])
-        world.keeper.poke()
+        world.buckets.poke()
         await trio.testing.wait_all_tasks_blocked()
         assert len(world.view) == len(others)
         assert len(world.owner.properties()) == 1
         assert len(world.bucket_ledgers()) == 2
         world.index.clear()
-        await world.keeper.clear()
+        await world.buckets.clear()
         assert not world.owner.properties()
         await world.settled()
         assert not world.bucket_ledgers()
-        assert world.keeper.operations.counts["delete"].failed == 4
+        assert world.buckets.operations.counts["delete"].failed == 4
 
     live(world, script)
 
@@ -456,11 +456,11 @@ def test_clear_leaves_nothing() -> None:
     async def script(world: World) -> None:
         for _ in range(3):
             await world.seal(5)
-        await world.keeper.clear()
+        await world.buckets.clear()
         world.index.clear()
         assert not world.owner.properties()
-        assert not world.keeper.stored
-        assert world.keeper.stored_bytes == 0
+        assert not world.buckets.stored
+        assert world.buckets.stored_bytes == 0
         await world.settled()
         assert not world.bucket_ledgers()
         world.taken |= set(world.truth)
@@ -478,13 +478,13 @@ def test_a_seal_or_merge_that_ends_after_a_clear_does_not_come_back(steps: int) 
     async def script(world: World) -> None:
         await world.seal(5)
         places = world.publish(5)
-        world.index.freeze()
+        world.index.feed.freeze_all()
         for _ in range(steps):
             await trio.lowlevel.checkpoint()
         world.index.clear()
-        await world.keeper.clear()
+        await world.buckets.clear()
         await world.settled()
-        assert not world.keeper.stored
+        assert not world.buckets.stored
         assert not world.owner.properties()
         assert not world.bucket_ledgers()
         assert not any(world.view.contains(place) for place in places)
@@ -501,7 +501,7 @@ def test_operations_are_counted_and_never_reset() -> None:
     world = World(1, roomy(1))
 
     async def script(world: World) -> None:
-        counts = world.keeper.operations.counts
+        counts = world.buckets.operations.counts
         assert [counts[kind].succeeded for kind in counts] == [0, 0, 0, 0]
         for number in (1, 2, 3):
             await world.seal(5)
@@ -509,7 +509,7 @@ def test_operations_are_counted_and_never_reset() -> None:
             assert counts["merge"].succeeded == max(0, number - 1)
             assert sum(counts["create"].latencies) == number
         assert counts["delete"].succeeded == 4
-        assert world.keeper.stored_bytes == await world.length_of(world.keeper.stored[0])
+        assert world.buckets.stored_bytes == await world.length_of(world.buckets.stored[0])
 
     live(world, script)
 
@@ -520,7 +520,7 @@ def test_the_store_by_itself() -> None:
 
     async def script(world: World) -> None:
         await world.seal(20)
-        (bucket,) = world.keeper.stored
+        (bucket,) = world.buckets.stored
         assert bucket.bytes > 0
         opened, directory = await world.store.open(bucket.ledger_id, bucket.covered)
         assert (opened.key, opened.bytes) == (bucket.key, bucket.bytes)

@@ -11,56 +11,26 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import trio
 from pyroaring import BitMap
 
+from geminga.broker.delays.given_out import GivenOut
+from geminga.broker.delays.ledger_ranges import LedgerRange, LedgerRanges
+from geminga.broker.delays.settings import DelayPolicy
 from geminga.managed_ledger.chain.entry import Entry
 from geminga.position import Position
-from geminga.tracker.index.interface import NOT_DELAYED_MS
 
 if TYPE_CHECKING:
-    from geminga.broker.flow.statistics import BucketStatistics
     from geminga.managed_ledger.cursor.cursor import Cursor
     from geminga.managed_ledger.managed_ledger import ManagedLedger
-    from geminga.tracker.index.interface import DelayedDeliveryTracker, LatenessCounts
+    from geminga.tracker.buckets.buckets import Buckets
+    from geminga.tracker.buckets.unknown import UnknownLedgers
+    from geminga.tracker.index.view import View
 
+NO_OVERRIDES: Mapping[int, int] = {}
 WINDOW_ENTRIES = 65_536
 """How far one look for entries that are not held back goes: one container of a bitmap, about 10 us."""
 EARLY_MAX = 1000
 """Entries, or a read more, that are kept while a tracker is being opened; those beyond are read again."""
-RANGES_MAX = 1000
-"""Ranges to be read again that are kept apart; beyond it the last two become one, which costs reads only."""
 
 _entry_id = attrgetter("position.entry_id")
-
-
-class DelayPolicy(NamedTuple):
-    """What a topic's delayed messages are subject to now."""
-
-    active: bool = True
-    """False: entries are dispatched when they are read. Those held back already keep their time."""
-    tick_ms: int | None = None
-    """How early a message may come if delivery is not strict; None: as the tracker was made."""
-
-
-class LedgerRange(NamedTuple):
-    """Ledgers `first` to `last`, both included."""
-
-    first: int
-    last: int
-
-
-def _no() -> bool:
-    return False
-
-
-def _not_counted(entries: Sequence[Entry]) -> None:
-    pass
-
-
-def _nowhere(ledger_id: int, entry_id: int) -> bool:
-    return False
-
-
-def _none_of(ledger_id: int) -> BitMap:
-    return BitMap()
 
 
 class Window(NamedTuple):
@@ -72,26 +42,36 @@ class Window(NamedTuple):
     end: Position
 
 
-class OwnIndex(Protocol):
-    """What keeps an index that belongs to one subscription."""
+class OpenedIndex(NamedTuple):
+    view: View
+    buckets: Buckets | None
+    """The index itself, with what it has on the bookie; None: the view is all there is."""
 
-    def bucket_statistics(self) -> BucketStatistics | None: ...
 
-    async def clear(self) -> None:
-        """The index was cleared: nothing on disk names what was in it on return."""
+class IndexDoor(Protocol):
+    """Where a subscription finds its index: its own, or the one that all subscriptions of a topic share."""
+
+    @property
+    def policy(self) -> DelayPolicy: ...
+
+    @property
+    def shared(self) -> Buckets | None:
+        """The index that all share, once it is open."""
         ...
 
-    async def stop(self) -> None:
-        """Write nothing any more; what is sealed stays."""
+    def has_index(self, cursor: Cursor) -> bool:
+        """Whether there is an index already that `open` would look at."""
         ...
 
+    def start_soon(self, work: Callable[[], Awaitable[None]]) -> bool:
+        """Run this beside the dispatcher. False: there is nothing to run it in."""
+        ...
 
-OpenTracker = Callable[["DelayedEntries"], Awaitable["DelayedDeliveryTracker"]]
+    async def open(self, delays: SubscriptionDelays) -> OpenedIndex: ...
 
 
-class DelayedEntries:
-    """One subscription's. Its tracker is opened with the first entry that has to wait, and stays when
-    consumers come and go.
+class SubscriptionDelays:
+    """Its tracker is opened with the first entry that has to wait, and stays when consumers come and go.
 
     An entry is held back exactly while the tracker contains it; reads leave those out, so that an entry is
     read once to learn its time and once more when it is due.
@@ -99,26 +79,19 @@ class DelayedEntries:
 
     __slots__ = (
         "_again",
-        "_again_asked",
-        "_again_at",
+        "_door",
         "_early",
         "_is_closed",
         "_ledger",
         "_left_out",
-        "_open",
         "_opening",
-        "_policy",
         "clears",
         "cursor",
-        "has_index",
-        "home",
+        "given_out",
         "is_opening",
-        "is_out",
-        "is_unknown",
-        "on_looked_up",
-        "out_of",
         "overrides",
-        "start_soon",
+        "own",
+        "policy",
         "tracker",
         "wake",
     )
@@ -127,49 +100,37 @@ class DelayedEntries:
         self,
         ledger: ManagedLedger,
         cursor: Cursor,
-        open_tracker: OpenTracker,
-        policy: DelayPolicy,
+        door: IndexDoor,
+        given_out: GivenOut,
         wake: Callable[[], None],
     ) -> None:
+        """`given_out`: which entries are with a consumer or to be sent again. `wake` has the subscription's
+        dispatcher run soon.
+        """
         self._ledger = ledger
         self.cursor = cursor
-        self._open = open_tracker
+        self._door = door
+        self.given_out = given_out
+        self.wake = wake
+        self.policy = door.policy
+        self.tracker: View | None = None
+        self.own: Buckets | None = None
+        """Its index with what that has on the bookie, where it is this subscription's own, and open."""
+        # Made with their first use: most topics are idle, and have thousands of neighbours.
         self._opening: trio.Lock | None = None
-        """Made with its first use: most topics are idle."""
-        self._policy = policy
-        self._again: list[LedgerRange] = []
-        self._again_at: Position | None = None
-        self._again_asked = self._again
-        self._early: list[Entry] = []
-        """Read while the tracker was being opened, and to be held back."""
-        self._left_out: list[LedgerRange] = []
+        self._again: LedgerRanges | None = None
+        """What the index has lost, or has passed over."""
+        self._left_out: LedgerRanges | None = None
         """To be read again when the index is not full any more."""
+        self._early: list[Entry] | None = None
+        """Read while the tracker was being opened, and to be held back."""
         self._is_closed = False
-        self.tracker: DelayedDeliveryTracker | None = None
+        self.is_opening = False
+        """Whether `open` is running beside the dispatcher."""
         self.clears = 0
         """How often `clear` was called."""
-        self.is_unknown: Callable[[int], bool] | None = None
-        """While an index that was found at a start is being read: whether it may yet say when entries of this
-        ledger are due. `read_again` is called for each range of ledgers when that is settled.
-        """
-        self.on_looked_up: Callable[[Sequence[Entry]], None] = _not_counted
-        """Hears of entries with a delivery time that were read: new ones, or perhaps once more."""
-        self.home: OwnIndex | None = None
-        """What keeps the tracker's index, where it is this subscription's own."""
-        self.overrides: Mapping[int, int] = {}
+        self.overrides: Mapping[int, int] = NO_OVERRIDES
         """Other due times than the entries say, by ledger id << 32 | entry id."""
-        self.is_out: Callable[[int, int], bool] = _nowhere
-        """Whether an entry is with a consumer or to be sent again; the dispatcher sets it."""
-        self.out_of: Callable[[int], BitMap] = _none_of
-        """Which entries of a ledger that are; set together with it."""
-        self.has_index: Callable[[], bool] = _no
-        """Whether there is an index already that `open` would look at."""
-        self.start_soon: Callable[[Callable[[], Awaitable[None]]], None] | None = None
-        """Runs `open` beside the dispatcher, where the topic has a nursery for it."""
-        self.is_opening = False
-        """Whether that is under way."""
-        self.wake = wake
-        """Has the subscription's dispatcher run soon."""
 
     # -- what it is ------------------------------------------------------------------------------------------
 
@@ -179,38 +140,52 @@ class DelayedEntries:
     def memory_bytes(self) -> int:
         return self.tracker.memory_bytes() if self.tracker is not None else 0
 
-    def bucket_statistics(self) -> BucketStatistics | None:
-        """Of an index of this subscription's own that keeps buckets."""
-        return self.home.bucket_statistics() if self.home is not None else None
-
-    def lateness(self) -> LatenessCounts | None:
-        """None: nothing was held back yet."""
-        return self.tracker.lateness() if self.tracker is not None else None
+    def has_index(self) -> bool:
+        """Whether there is an index already that `open` would look at."""
+        return self._door.has_index(self.cursor)
 
     @property
-    def policy(self) -> DelayPolicy:
-        return self._policy
+    def buckets(self) -> Buckets | None:
+        """The index that it looks at, or would if it held anything back."""
+        return self.own if self.own is not None else self._door.shared
 
-    @policy.setter
-    def policy(self, policy: DelayPolicy) -> None:
+    @property
+    def unknown(self) -> UnknownLedgers | None:
+        """While an index that was found at a start is being read: the ledgers of which it may yet say when
+        their entries are due. `read_again` is called for each range of them when that is settled.
+        """
+        buckets = self.buckets
+        return None if buckets is None or buckets.is_recovered else buckets.unknown
+
+    def set_policy(self, policy: DelayPolicy) -> None:
         """In force from the next entry that is read, or falls due, on."""
-        self._policy = policy
+        self.policy = policy
         if self.tracker is not None:
             self._apply_tick()
             self.wake()
 
     def _apply_tick(self) -> None:
-        if self._policy.tick_ms is not None and self.tracker is not None:
-            self.tracker.set_tick(self._policy.tick_ms)
+        if self.policy.tick_ms is not None and self.tracker is not None:
+            self.tracker.set_tick(self.policy.tick_ms)
 
-    async def open(self) -> DelayedDeliveryTracker:
-        """The tracker, opened if it is not there yet. Cancelling leaves it closed."""
+    # -- life ------------------------------------------------------------------------------------------------
+
+    def _opening_lock(self) -> trio.Lock:
         if self._opening is None:
             self._opening = trio.Lock()
-        async with self._opening:
+        return self._opening
+
+    async def open(self) -> View:
+        """The tracker, opened if it is not there yet. Cancelling leaves it closed."""
+        async with self._opening_lock():
             if self.tracker is None:
-                tracker = await self._open(self)
-                self.tracker = tracker
+                opened = await self._door.open(self)
+                self.tracker = opened.view
+                if opened.buckets is not None:
+                    if opened.buckets is not self._door.shared:
+                        self.own = opened.buckets
+                    if opened.buckets.overrides is not None:
+                        self.overrides = opened.buckets.overrides.times_ms
                 self._apply_tick()
             return self.tracker
 
@@ -218,11 +193,12 @@ class DelayedEntries:
         """Open the tracker while undelayed entries go on, and hold these back then. False: it cannot be done
         so.
         """
-        if self.start_soon is None:
-            return False
         if not self.is_opening:
+            if not self._door.start_soon(self._open_beside):
+                return False
             self.is_opening = True
-            self.start_soon(self._open_beside)
+        if self._early is None:
+            self._early = []
         if len(self._early) < EARLY_MAX:
             # Without their bodies, which may be of any size.
             self._early += [Entry(entry.position, b"", entry.peek) for entry in entries]
@@ -236,7 +212,7 @@ class DelayedEntries:
                 await self.open()
         finally:
             self.is_opening = False
-        early, self._early = self._early, []
+        early, self._early = self._early or [], None
         early = [entry for entry in early if not self.cursor.is_acknowledged(entry.position)]
         if self.tracker is not None and early:
             held = self.hold_back(early)
@@ -247,26 +223,26 @@ class DelayedEntries:
         self.wake()
 
     async def clear(self) -> None:
-        """Nothing is held back any more, and nothing to be read again: the cursor has moved."""
+        """Nothing is held back any more, and nothing to be read again: the cursor has moved. Of an index of
+        its own, no property names anything on return.
+        """
         self.all_again()
         self.clears += 1
         if self.tracker is not None:
-            await self.tracker.clear()
-        if self.home is not None:
-            await self.home.clear()
+            self.tracker.clear()
+        if self.own is not None:
+            await self.own.clear()
 
     async def close(self) -> None:
         """Release memory; what is durable stays. Nothing is opened any more."""
         self._is_closed = True
-        if self._opening is None:
-            self._opening = trio.Lock()
-        async with self._opening:
+        async with self._opening_lock():
             self.all_again()
-            if self.home is not None:
-                await self.home.stop()
+            if self.own is not None:
+                await self.own.stop()
             if self.tracker is not None:
-                tracker, self.tracker = self.tracker, None
-                await tracker.close()
+                self.tracker.close()
+                self.tracker = None
 
     # -- entries ---------------------------------------------------------------------------------------------
 
@@ -276,11 +252,14 @@ class DelayedEntries:
 
         The tracker must be open.
         """
-        self.on_looked_up(entries)
-        tracker = self.tracker
+        tracker, buckets = self.tracker, self.buckets
         assert tracker is not None
+        if buckets is not None and buckets.losses:
+            buckets.losses.count_read_again(
+                [entry.position.ledger_id << 32 | entry.position.entry_id for entry in entries]
+            )
         held: set[Position] = set()
-        if not self._policy.active:
+        if not self.policy.active:
             return held
         start = 0
         while start < len(entries):
@@ -297,7 +276,9 @@ class DelayedEntries:
             if tracker.is_full():
                 refused = tracker.refused(times)
                 if len(refused) < len(part):
-                    self._left_out = _with_range(self._left_out, LedgerRange(ledger_id, ledger_id))
+                    if self._left_out is None:
+                        self._left_out = LedgerRanges()
+                    self._left_out.add(ledger_id, ledger_id)
             else:
                 refused = tracker.add_many(ledger_id, list(map(_entry_id, part)), times)
             held.update(entry.position for entry in part)
@@ -315,12 +296,12 @@ class DelayedEntries:
     @property
     def lost_ranges(self) -> Sequence[LedgerRange]:
         """What is to be read again: in order, the first one perhaps read in part."""
-        return self._again
+        return self._again.ranges if self._again else ()
 
     @property
     def left_out_ranges(self) -> Sequence[LedgerRange]:
         """What is to be read again when the index has room."""
-        return self._left_out
+        return self._left_out.ranges if self._left_out else ()
 
     @property
     def is_behind(self) -> bool:
@@ -338,21 +319,17 @@ class DelayedEntries:
     def has_due(self) -> bool:
         return self.tracker is not None and self.tracker.has_due()
 
-    def early_max_ms(self) -> int:
-        """By so much an entry that is sent now may be before its time."""
-        return self.tracker.early_max_ms() if self.tracker is not None else 0
-
     def holds(self, position: tuple[int, int]) -> bool:
         return self.tracker is not None and self.tracker.contains(position)
 
     def is_settled(self, position: tuple[int, int]) -> bool:
         """Whether this subscription has delivered an entry, perhaps without an answer yet."""
-        return self.cursor.is_acknowledged(position) or self.is_out(*position)
+        return self.cursor.is_acknowledged(position) or self.given_out.has(*position)
 
     def saw_undelayed(self, position: Position) -> None:
         """An entry without a delivery time came by, so not all of them have the same delay."""
         if self.tracker is not None:
-            self.tracker.add(position, NOT_DELAYED_MS)
+            self.tracker.saw_undelayed(position)
 
     def passed(self, positions: Sequence[tuple[int, int]]) -> None:
         """These were acknowledged although nobody has got them."""
@@ -370,7 +347,7 @@ class DelayedEntries:
         """The part of the backlog that is next from `start` on and before `stop`: in one ledger, and at most
         `WINDOW_ENTRIES` long. None: there is nothing left.
 
-        Of a ledger that is unknown (see `is_unknown`) nothing is free: it is passed over, and read once it is
+        Of a ledger that is `unknown` nothing is free: it is passed over, and read once it is
         known; or, if not `skips`, nothing comes before it is known.
         """
         cursor, ledger = self.cursor, self._ledger
@@ -381,7 +358,7 @@ class DelayedEntries:
             end = min(end, stop.entry_id) if ledger_id == stop.ledger_id else 0
         if first >= end:
             return None
-        if self.is_unknown is not None and self.is_unknown(ledger_id):
+        if (unknown := self.unknown) is not None and unknown.has(ledger_id):
             return (
                 Window(place, BitMap(), Position(ledger_id, ledger.entries_in(ledger_id))) if skips else None
             )
@@ -397,13 +374,14 @@ class DelayedEntries:
 
     def read_again(self, first_ledger: int, last_ledger: int) -> None:
         """What the index held of these ledgers is lost: have them read again, as far as they were read."""
-        self._again = _with_range(self._again, LedgerRange(first_ledger, last_ledger))
-        self._again_at = None
+        if self._again is None:
+            self._again = LedgerRanges()
+        self._again.add(first_ledger, last_ledger)
         self.wake()
 
     def has_gaps(self) -> bool:
         """Whether reads have to look at the index: something is held back, or it is not known yet what."""
-        return len(self) > 0 or self.is_unknown is not None
+        return len(self) > 0 or self.unknown is not None
 
     def next_again(self, read_position: Position) -> Window | None:
         """The next part of what is to be read again; None: nothing is, any more.
@@ -411,18 +389,14 @@ class DelayedEntries:
         To be told how far it was read by `again_up_to`.
         """
         if self._left_out and not (self.tracker is not None and self.tracker.is_full()):
-            left_out, self._left_out = self._left_out, []
-            for part in left_out:
+            for part in self._left_out.take_all():
                 self.read_again(*part)
-        while self._again:
-            part = self._again[0]
-            start = self._again_at or Position(part.first, 0)
-            window = self.window(start, min(read_position, Position(part.last + 1, 0)))
+        while self._again and (found := self._again.next_start()) is not None:
+            start, last_ledger = found
+            window = self.window(start, min(read_position, Position(last_ledger + 1, 0)))
             if window is not None:
-                self._again_asked = self._again
                 return window
-            del self._again[0]
-            self._again_at = None
+            self._again.drop_first()
         return None
 
     def leap(self) -> None:
@@ -449,23 +423,9 @@ class DelayedEntries:
         """What `next_again` returned was read up to here. If more was lost since, all of it is still to be
         read.
         """
-        if self._again_asked is self._again:
-            self._again_at = position
+        if self._again is not None:
+            self._again.read_up_to(position)
 
     def all_again(self) -> None:
         """The whole backlog is about to be read: nothing is to be read once more."""
-        self._again = []
-        self._early = []
-        self._left_out = []
-
-
-def _with_range(ranges: list[LedgerRange], more: LedgerRange) -> list[LedgerRange]:
-    """In order, and no two that touch."""
-    ranges = sorted([*ranges, more])
-    merged = ranges[:1]
-    for part in ranges[1:]:
-        if part.first <= merged[-1].last + 1 or len(merged) >= RANGES_MAX:
-            merged[-1] = LedgerRange(merged[-1].first, max(merged[-1].last, part.last))
-        else:
-            merged.append(part)
-    return merged
+        self._again = self._left_out = self._early = None
