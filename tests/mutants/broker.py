@@ -9,6 +9,7 @@ DEDUP_CURSOR = "geminga/broker/topic/dedup_cursor.py"
 DEDUP_ENTRIES = "geminga/broker/topic/dedup_entries.py"
 DELAYED = "geminga/broker/delays/subscription_delays.py"
 DELAYING = "geminga/broker/dispatch/delaying.py"
+DISPATCHER = "geminga/broker/dispatch/dispatcher.py"
 HASH_RANGES = "geminga/broker/dispatch/hash_ranges.py"
 SNAPSHOTS = "tests/broker/topic/test_dedup_snapshots.py"
 LEFT_BEHIND = "tests/broker/delays/test_index_left_behind.py"
@@ -264,9 +265,9 @@ MUTANTS = (
     ),
     Mutant(
         "dispatch-rate-by-the-smallest-batches",
-        "geminga/broker/dispatch/shared.py",
-        "self.throttle.room(wanted, max(c.average_messages for c in self.consumers))",
-        "self.throttle.room(wanted, min(c.average_messages for c in self.consumers))",
+        DISPATCHER,
+        "self._throttle.room(wanted, max(c.average_messages for c in receivers))",
+        "self._throttle.room(wanted, min(c.average_messages for c in receivers))",
         (
             "tests/broker/flow/test_rates.py"
             "::test_a_limit_counts_the_messages_of_batches_though_a_consumer_has_had_none",
@@ -274,8 +275,50 @@ MUTANTS = (
         "a dispatch rate exceeded several times over when a consumer joins others that get batches",
     ),
     Mutant(
+        "a-read-overtakes-what-was-given-back",
+        "geminga/broker/dispatch/replay.py",
+        "        if self.keeps_order and redelivery.additions != additions:",
+        "        if False:",
+        (
+            "tests/broker/dispatch/test_key_shared.py"
+            "::test_what_is_given_back_during_a_repeated_read_goes_first",
+        ),
+        "the order of a key when an entry is given back during a read of later ones",
+    ),
+    Mutant(
+        "a-read-for-consumers-that-are-gone",
+        "geminga/broker/dispatch/reader.py",
+        "        return read if seen == self.turned_away else None",
+        "        return read",
+        (
+            "tests/broker/dispatch/test_delaying.py"
+            "::test_consumers_that_take_the_place_of_others_during_a_read_get_each_message_once",
+            "tests/broker/dispatch/test_shared.py",
+        ),
+        "that a read which began before a change of consumers is not used",
+    ),
+    Mutant(
+        "a-takeover-put-off-by-each-consumer",
+        "geminga/broker/dispatch/single.py",
+        "        elif not self.is_waiting:",
+        "        else:",
+        ("tests/broker/dispatch/test_choosers.py::test_a_takeover_is_not_put_off_by_who_comes_next",),
+        "that consumers which come one after the other do not put a failover off",
+    ),
+    Mutant(
+        "selected-but-never-shared-is-forgotten",
+        "geminga/broker/dispatch/key_shared.py",
+        "may_select = self._may_select or self._selected",
+        "may_select = self._may_select",
+        (
+            "tests/broker/dispatch/test_choosers.py"
+            "::test_what_was_selected_and_never_came_is_looked_for_again",
+        ),
+        "that entries of a read that failed are tried again",
+    ),
+    Mutant(
         "no-pace-of-due-messages",
-        "geminga/broker/dispatch/due_pace.py",
+        DELAYING,
         "return 0 <= now_ms - self._drained_ms < DUE_PAUSE_MS",
         "return False",
         ("tests/broker/delays/test_exact_times.py::test_the_pace",),
@@ -293,14 +336,14 @@ MUTANTS = (
         "a subscription's precision after a restart",
     ),
     Mutant(
-        "reading-again-before-starting-over",
-        "geminga/broker/dispatch/shared.py",
-        "                if self._starts_over:\n                    continue\n",
+        "no-start-over-for-the-first-consumer",
+        DISPATCHER,
+        "        if len(self.consumers) == 1:\n            self.reset()\n",
         "",
         (
-            "tests/broker/dispatch/test_delaying.py"
-            "::test_consumers_that_take_the_place_of_others_during_a_read_get_each_message_once",
+            "tests/broker/dispatch/test_single.py"
+            "::test_unacknowledged_entries_come_again_to_the_next_consumer",
         ),
-        "that consumers who take the place of others during a read get nothing twice",
+        "that what consumers left unacknowledged is read again for the first that comes after them",
     ),
 )

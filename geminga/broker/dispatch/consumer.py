@@ -236,10 +236,38 @@ class Consumer:
             average = self.average_messages * 0.9 + average * 0.1
         self.average_messages = average
 
+    def sent_chunks(self, count: int) -> None:
+        """So many of the entries that it was sent were chunks."""
+        self.chunks_out += count
+
     def add_unacked(self, messages: int) -> None:
         self.unacked += messages
         if self.unacked_max and self.unacked >= self.unacked_max:
             self.blocked = True
+
+    def subtract_unacked(self, messages: int) -> None:
+        """So many of its messages do not wait for their acknowledgement any more."""
+        self.unacked -= messages
+
+    def gave_back(self, messages: int) -> None:
+        """It asked for so many of its messages again, so it holds them no more."""
+        self.redelivered += messages
+        self.unacked -= messages
+        self.unblock_below(max(self.unacked_max - 1, 0))
+
+    def limit_unacked(self, unacked_max: int) -> bool:
+        """Another bound from now on, 0: none; non-durable subscriptions have none. True: that lifted its
+        block.
+        """
+        if not self.durable:
+            return False
+        self.unacked_max = unacked_max
+        return self.unblock_below(unacked_max - 1 if unacked_max else 2**63)
+
+    def raise_epoch(self, epoch: int | None) -> None:
+        """Its client has asked for everything again, and drops what is of an earlier epoch."""
+        if epoch is not None and epoch > self.epoch:
+            self.epoch = epoch
 
     def unblock_below(self, unacked: int) -> bool:
         """Lift the block once no more than `unacked` messages wait. True: it was lifted now."""

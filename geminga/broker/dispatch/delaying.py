@@ -1,4 +1,5 @@
-"""Reading past what a delayed index holds back: what all dispatchers do that know of delivery times.
+"""The part of a dispatcher that knows of delivery times: it reads past what the delayed index holds back, and
+fetches what is due (Pulsar's `trackDelayedDelivery` and `getScheduledMessages`).
 
 An entry is read once to learn when it is due, and next when it is. Beside what is new there may be parts of
 the backlog to be read again, because an index has lost, or had no room for, what it held of them.
@@ -6,16 +7,19 @@ the backlog to be read again, because an index has lost, or had no room for, wha
 
 from __future__ import annotations
 
-import sys
 from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 from geminga.broker.delays.subscription_delays import Window
-from geminga.broker.dispatch.dispatcher import Batch, Dispatcher, Surroundings
+from geminga.broker.dispatch.chooser import Batch
 from geminga.broker.dispatch.redelivery import ENTRY_BITS, ENTRY_MASK
-from geminga.broker.dispatch.unacked import UnackedBooks
-from geminga.errors import StorageError
 from geminga.managed_ledger.chain.entry import Entry
 from geminga.position import Position
+
+if TYPE_CHECKING:
+    from geminga.broker.dispatch.reader import EntryReader
+    from geminga.broker.dispatch.replay import Replay
+    from geminga.broker.dispatch.settings import Surroundings
 
 NOWHERE = Position(-1, -1)
 LEAP_ENTRIES_MIN = 2000
@@ -24,181 +28,250 @@ LEAP_SHORT_ENTRIES = 500
 """A leap ends so many before the end: what was published just before it need not wait either."""
 WINDOWS_PER_READ = 16
 """Looks for entries that are not held back, in a row: a millisecond or two."""
+DUE_PAUSE_MS: Final = 8
+"""By at most so much a message is late for the sake of those that are due shortly after it. With 10 one of a
+hundred of a steady stream is more than 10 ms late, as the way to the client takes a millisecond.
+"""
 
 
-class DelayingDispatcher(Dispatcher):
-    """Reads, and leaves sending to its subclasses, which also make `books`."""
+class DuePace:
+    """How often one dispatcher looks for messages that have become due, in message time.
 
-    books: UnackedBooks
-    skips_unknown = True
-    """Whether entries may go out before earlier ones of which it is not known yet when they are due."""
+    Of a stream of them each is due in a millisecond of its own. Taken one by one each would cost a turn of
+    the dispatcher and a write to its consumer. So after all that was due has been taken there is a pause, in
+    which others gather; they go in the order of the topic. A clock that steps back ends the pause.
+    """
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
-        self.delayed = around.delayed
+    __slots__ = ("_drained_ms",)
+
+    def __init__(self) -> None:
+        self._drained_ms = -DUE_PAUSE_MS
+
+    def drained(self, now_ms: int) -> None:
+        """Messages were taken, and no more are due now."""
+        self._drained_ms = now_ms
+
+    def is_pause(self, now_ms: int) -> bool:
+        return 0 <= now_ms - self._drained_ms < DUE_PAUSE_MS
+
+    def resumes_ms(self, now_ms: int) -> int:
+        """When to look for what is due at the earliest: the end of the pause, or now."""
+        return self._drained_ms + DUE_PAUSE_MS if self.is_pause(now_ms) else now_ms
+
+
+class DelayedReads:
+    """Reads for the dispatcher, by `reader`, and hands what is due to `replay`. What waits, and until when,
+    is in the subscription's `SubscriptionDelays`.
+    """
+
+    def __init__(self, around: Surroundings, reader: EntryReader, replay: Replay) -> None:
+        self._around = around
+        self._ledger = around.ledger
+        self._cursor = around.cursor
+        self._delayed = around.delayed
+        self._reader = reader
+        self._replay = replay
+        self._books = replay.books
+        self._skips_unknown = not replay.keeps_order
+        """Whether entries may go out before earlier ones of which it is not known yet when they are due."""
+        self._pace = DuePace()
         self._taken_ahead = NOWHERE
         """Up to here the index may have given entries that are yet to be passed by reading."""
         self._found_nothing_new = False
         """Whether the last read of what is new found nothing."""
 
-    def _look_ahead_left(self) -> int:
-        """How many more entries may be read that perhaps no consumer can take yet."""
-        return sys.maxsize
+    # -- the index -------------------------------------------------------------------------------------------
 
-    def _share(self, batch: Batch, *, is_new: bool) -> None:
-        """Decide who gets what of a batch, send it, and keep the rest for the next time."""
-        raise NotImplementedError
+    @property
+    def is_unopened(self) -> bool:
+        """Whether an index has to be opened before anything is read: it says what to leave out."""
+        return self._delayed.tracker is None and self._delayed.has_index()
 
-    def read_all_again(self) -> None:
+    async def open(self) -> None:
+        await self._delayed.open()
+
+    def start_over(self) -> None:
         """The whole backlog is about to be read, but for what is held back."""
-        self.delayed.all_again()
+        self._delayed.all_again()
         self._taken_ahead = NOWHERE
 
+    def stopped(self) -> None:
+        """The last consumer has left."""
+        self._delayed.stopped_reading()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is left to be read again or to be sealed."""
+        return self._delayed.is_complete and not self._delayed.is_behind
+
+    # -- what is due -----------------------------------------------------------------------------------------
+
     def take_due(self, count_max: int) -> bool:
-        """Put what is due among what is to be sent again. False: nothing is."""
-        tracker = self.delayed.tracker
-        if tracker is None or not (taken := tracker.take_due(count_max)):
+        """Put what is due among what is to be sent again. False: nothing is, or there is no room for it."""
+        tracker = self._delayed.tracker
+        count_max = min(count_max, self._replay.look_ahead_left())
+        if tracker is None or count_max <= 0 or not (taken := tracker.take_due(count_max)):
             return False
-        self.books.redelivery.add_all(taken)
+        self._books.redelivery.add_all(taken)
         last = Position(taken[-1] >> ENTRY_BITS, taken[-1] & ENTRY_MASK)
         self._taken_ahead = max(self._taken_ahead, last)
         return True
 
-    def _may_read(self) -> bool:
-        """Whether anything may be read that was not to be sent before."""
-        tracker = self.delayed.tracker
-        return not self.books.blocked and (tracker is None or not tracker.should_pause())
-
-    async def _send_new(self, count_max: int) -> bool:
-        """False: there is nothing to read now, or reading is not allowed."""
-        self._found_nothing_new = False
-        if not self._may_read():
+    def take_due_at_pace(self, count_max: int) -> bool:
+        """`take_due`, but False as well for a moment after all that was due has been taken."""
+        if self._delayed.tracker is None:
             return False
-        entries = await self.read_new(count_max)
-        if entries is None:
-            return True
-        if not entries:
-            self._found_nothing_new = not self._is_backing_off()
+        now_ms = self._around.clock.now_ms()
+        if self._pace.is_pause(now_ms) or not self.take_due(count_max):
             return False
-        if (batch := await self._hold_back(entries)) is not None:
-            self.cursor.read_position = entries[-1].position.next()
-            if len(batch.entries) < len(batch.timed):
-                self._leap(batch)
-            self._share(batch, is_new=True)
+        if not self._delayed.has_due():
+            self._pace.drained(now_ms)
         return True
 
-    def _leap(self, batch: Batch) -> None:
-        """All that was read has a delivery time, and some of it is held back, as when an index is made anew
-        from a backlog: go on at the end of the topic, so that what is published now does not wait for that,
-        and read what lies between beside it.
-        """
-        if self.delayed.is_opening or not self.skips_unknown:
-            return
-        if not all(entry.peek.deliver_at_ms for entry in batch.entries):
-            return
-        start, last = self.cursor.read_position, self.ledger.last_confirmed
-        behind = self.ledger.count_between(start, last)
-        if behind > LEAP_ENTRIES_MIN:
-            self.delayed.read_again(start.ledger_id, last.ledger_id)
-            self.cursor.read_position = self.ledger.position_after(start, behind - LEAP_SHORT_ENTRIES)
-            self.delayed.leap()
+    def may_take_due(self) -> bool:
+        """Within the pause nothing is asked of the index: each answer would take a few messages out of it."""
+        return not self._pace.is_pause(self._around.clock.now_ms()) and self._delayed.has_due()
+
+    def has_tracker(self) -> bool:
+        return self._delayed.tracker is not None
+
+    def next_due_ms(self) -> int | None:
+        """When the next message may be taken, in message time: never sooner than the pace allows."""
+        tracker = self._delayed.tracker
+        if tracker is None or self._replay.look_ahead_left() <= 0:
+            return None
+        resumes_ms = self._pace.resumes_ms(self._around.clock.now_ms())
+        due_ms = tracker.next_due_ms(resumes_ms)
+        return None if due_ms is None else max(due_ms, resumes_ms)
+
+    def gave_out(self) -> None:
+        """What was taken has been sent, as far as permits allowed."""
+        if self._delayed.tracker is not None:
+            self._delayed.tracker.given_out()
+
+    # -- what is new -----------------------------------------------------------------------------------------
+
+    def _room(self, count_max: int) -> int:
+        """How many entries may be read that were not to be sent before."""
+        tracker = self._delayed.tracker
+        if self._books.blocked or (tracker is not None and tracker.should_pause()):
+            return 0
+        return min(count_max, self._replay.look_ahead_left())
 
     async def read_new(self, count_max: int) -> list[Entry] | None:
-        """As in the base, without what is held back: an entry is read once to learn when it is due, and next
-        when it is.
-        """
-        cursor = self.cursor
-        if cursor.read_position > self._taken_ahead and not self.delayed.has_gaps():
-            return await super().read_new(count_max)
-        if self._is_backing_off():
+        """As `EntryReader.read_new`, without what is held back; [] as well if reading is not allowed now."""
+        self._found_nothing_new = False
+        if (room := self._room(count_max)) <= 0:
+            return []
+        entries = await self._read_past_held(room)
+        self._found_nothing_new = entries == [] and not self._reader.is_backing_off
+        return entries
+
+    async def _read_past_held(self, count_max: int) -> list[Entry] | None:
+        cursor, delayed, reader = self._cursor, self._delayed, self._reader
+        if cursor.read_position > self._taken_ahead and not delayed.has_gaps():
+            return await reader.read_new(count_max)
+        if reader.is_backing_off:
             return []
         for _ in range(WINDOWS_PER_READ):
-            window = self.delayed.window(cursor.read_position, skips=self.skips_unknown)
+            window = delayed.window(cursor.read_position, skips=self._skips_unknown)
             if window is None:
                 return []
             if window.free is None and window.place > self._taken_ahead:
-                return await self.read_from(window.place, count_max)
+                return await reader.read_from(window.place, count_max)
             entry_ids = self._nowhere(window, count_max)
             if entry_ids:
                 entries = await self._read_free(window.place.ledger_id, entry_ids)
-                if entries is None or entries or self._is_backing_off():
+                if entries is None or entries or reader.is_backing_off:
                     return entries
-            cursor.read_position = window.end
+            cursor.set_read_position(window.end)
         return None
 
     def _nowhere(self, window: Window, count_max: int) -> list[int]:
         """Of a window, the first entries that are neither held back nor pending nor to be sent again."""
         ledger_id, first = window.place
         free = window.free if window.free is not None else range(first, window.end.entry_id)
-        holds = self.books.holds
+        holds = self._books.holds
         return list(islice((e for e in free if not holds(ledger_id, e)), count_max))
 
     async def _read_free(self, ledger_id: int, entry_ids: list[int]) -> list[Entry] | None:
         """These entries of a ledger, as `read_new` returns them; at least the first, if they exist."""
-        first = Position(ledger_id, entry_ids[0])
+        reader = self._reader
         if entry_ids[-1] - entry_ids[0] < len(entry_ids):
-            return await self.read_from(first, len(entry_ids))
-        seen = self.turned_away
-        try:
-            positions = [(ledger_id, entry_id) for entry_id in entry_ids]
-            entries = await self._within_memory(
-                len(positions), lambda bytes_max: self.ledger.read_positions(positions, bytes_max)
-            )
-        except StorageError as error:
-            self._read_failed(first, error)
-            return []
-        self._read_succeeded()
-        return entries if seen == self.turned_away else None
+            return await reader.read_from(Position(ledger_id, entry_ids[0]), len(entry_ids))
+        found = await reader.read_positions([(ledger_id, entry_id) for entry_id in entry_ids])
+        if found is None:
+            return [] if reader.is_backing_off else None
+        reader.retry_now()
+        return found.entries
 
-    async def _hold_back(self, entries: list[Entry]) -> Batch | None:
+    async def hold_back(self, entries: list[Entry]) -> Batch | None:
         """Admit entries that were not to be sent before, but for those that have to wait. None: the answer is
         not wanted any more.
         """
-        delayed = self.delayed
-        batch = self.admit(entries)
+        delayed, reader = self._delayed, self._reader
+        batch = reader.admit(entries)
         if not batch.timed or not delayed.policy.active:
             if batch.entries and not batch.timed:
                 delayed.saw_undelayed(batch.entries[0].position)
             return batch
         if delayed.tracker is None:
-            if self.skips_unknown and delayed.open_beside(batch.timed):
+            if self._skips_unknown and delayed.open_beside(batch.timed):
                 batch.leave_out({entry.position for entry in batch.timed})
                 return batch
-            seen = self.turned_away
+            seen = reader.turned_away
             await delayed.open()
-            if seen != self.turned_away:
+            if seen != reader.turned_away:
                 return None
-            batch = self.admit(entries)
+            batch = reader.admit(entries)
         if len(batch.timed) < len(batch.entries):
             delayed.saw_undelayed(next(e.position for e in batch.entries if not e.peek.deliver_at_ms))
         batch.leave_out(delayed.hold_back(batch.timed))
         return batch
 
-    async def _read_once_more(self, count_max: int) -> bool:
-        """Go on with what is to be read again: whatever of it is nowhere is held back or sent. False: nothing
-        was done.
+    def leap_if_behind(self, batch: Batch) -> None:
+        """If all that was read has a delivery time, and some of it is held back, as when an index is rebuilt
+        from a backlog: go on at the end of the topic, so that what is published now does not wait for that,
+        and read what lies between beside it.
         """
-        if not self._may_read() or self._is_backing_off() or self.delayed.is_opening:
-            return False
-        window = self.delayed.next_again(self.cursor.read_position)
+        if len(batch.entries) >= len(batch.timed) or self._delayed.is_opening or not self._skips_unknown:
+            return
+        if not all(entry.peek.deliver_at_ms for entry in batch.entries):
+            return
+        start, last = self._cursor.read_position, self._ledger.last_confirmed
+        behind = self._ledger.count_between(start, last)
+        if behind > LEAP_ENTRIES_MIN:
+            self._delayed.read_again(start.ledger_id, last.ledger_id)
+            self._cursor.set_read_position(self._ledger.position_after(start, behind - LEAP_SHORT_ENTRIES))
+            self._delayed.leap()
+
+    # -- what is read again ----------------------------------------------------------------------------------
+
+    async def read_once_more(self, count_max: int) -> list[Entry] | None:
+        """Go on with what is to be read again; returns what of it is neither held back nor out.
+
+        []: that went on, and nothing of it may be sent. None: nothing was done.
+        """
+        delayed, reader = self._delayed, self._reader
+        room = self._room(count_max)
+        if room <= 0 or reader.is_backing_off or delayed.is_opening:
+            return None
+        window = delayed.next_again(self._cursor.read_position)
         if window is None:
             if self._found_nothing_new:
-                self.delayed.reached_end()
-            return False
-        if not self.throttle.limits:
+                delayed.reached_end()
+            return None
+        if not self._around.throttle.limits:
             # However few permits there are: nearly all of these will be held back.
-            count_max = min(self.settings.read_entries_max, self._look_ahead_left())
-        entry_ids = self._nowhere(window, count_max)
+            room = min(self._around.settings.read_entries_max, self._replay.look_ahead_left())
+        entry_ids = self._nowhere(window, room)
         if not entry_ids:
-            self.delayed.again_up_to(window.end)
-            return True
+            delayed.again_up_to(window.end)
+            return []
         entries = await self._read_free(window.place.ledger_id, entry_ids)
-        if not entries:
-            if entries is not None and not self._is_backing_off():
-                self.delayed.again_up_to(window.end)
-            return not self._is_backing_off()
-        self.delayed.again_up_to(entries[-1].position.next())
-        entries = [entry for entry in entries if not self.delayed.holds(entry.position)]
-        if (batch := await self._hold_back(entries)) is not None:
-            self._share(batch, is_new=True)
-        return True
+        if reader.is_backing_off:
+            return None
+        if entries is None:
+            return []
+        delayed.again_up_to(entries[-1].position.next() if entries else window.end)
+        return [entry for entry in entries if not delayed.holds(entry.position)]

@@ -1,354 +1,391 @@
-"""What all dispatchers share: where they read, what they leave out, when they sleep.
+"""The dispatcher: one loop for all subscription types, which asks its chooser which consumer gets what.
 
 A subscription has one dispatcher at a time, by the type of its consumers, and one task that runs it. A round
-reads and sends until nothing more can be sent; then the task sleeps until someone wakes it: new entries,
-permits, acks that lift a block, a consumer that comes or goes, an outbox that has room again, a delayed
-message that falls due. Nothing is polled, and nothing is awaited for a single entry.
+reads and sends until nothing more can be sent; then the task sleeps until it is woken: new entries, permits,
+acks that lift a block, a consumer that comes or goes, an outbox that has room again, a delayed message that
+falls due. Nothing is polled, and nothing is awaited for a single entry.
 """
 
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import trio
 
-from geminga import limits
+from geminga.broker.dispatch.chooser import Batch, Chooser, Given, count_chunks
 from geminga.broker.dispatch.consumer import Consumer, ConsumerStatistics
-from geminga.broker.dispatch.unacked import count_bits
-from geminga.broker.flow.send_memory import READ_BYTES_TIGHT
-from geminga.errors import ConsumerBusy, ProtocolError, StorageError
-from geminga.managed_ledger.cursor.batch_index import BATCH_MESSAGES_MAX
+from geminga.broker.dispatch.key_shared import KeyShared
+from geminga.broker.dispatch.send import send, send_tracked
+from geminga.errors import ConsumerBusy
 from geminga.position import Position
-from geminga.wire.message_metadata import peek
 
 if TYPE_CHECKING:
-    from geminga.broker.delays.subscription_delays import SubscriptionDelays
-    from geminga.broker.dispatch.rate import Throttle
-    from geminga.broker.dispatch.settings import SubscriptionSettings
-    from geminga.broker.flow.read_memory import ReadMemory
-    from geminga.broker.flow.subscription_log import SparseLog
-    from geminga.clock import Clock
+    from geminga.broker.dispatch.delaying import DelayedReads
+    from geminga.broker.dispatch.reader import EntryReader
+    from geminga.broker.dispatch.replay import Replay
+    from geminga.broker.dispatch.settings import Surroundings
+    from geminga.broker.dispatch.single import Takeover
+    from geminga.broker.dispatch.unacked import UnackedBooks
     from geminga.managed_ledger.chain.entry import Entry
-    from geminga.managed_ledger.cursor.cursor import Cursor
-    from geminga.managed_ledger.managed_ledger import ManagedLedger
 
 log = logging.getLogger("geminga.broker")
 
-
-READ_BYTES_ENOUGH = limits.MIB
-"""Room that is no reason to look for a consumer with more."""
 PASSES_PER_TURN = 4
 """Reads that one subscription may do in a row, each of up to `read_entries_max` entries: about 2 ms."""
 
 
-class Surroundings(NamedTuple):
-    """What a dispatcher works on."""
-
-    topic: str
-    subscription: str
-    partition_index: int
-    ledger: ManagedLedger
-    cursor: Cursor
-    settings: SubscriptionSettings
-    clock: Clock
-    delayed: SubscriptionDelays
-    wake: Callable[[], None]
-    log: SparseLog
-    throttle: Throttle
-    reads: ReadMemory
-
-
-class Batch:
-    """Entries that may be sent: `sizes[i]` messages of `entries[i]` are not acknowledged yet (at least 1)."""
-
-    __slots__ = ("ack_sets", "entries", "has_chunks", "sizes", "timed")
-
-    def __init__(self) -> None:
-        self.entries: list[Entry] = []
-        self.sizes: list[int] = []
-        self.timed: list[Entry] = []
-        """Those of `entries` that have a delivery time."""
-        self.has_chunks = False
-        self.ack_sets: dict[Position, tuple[int, list[int]]] = {}
-        """For partly acknowledged entries: (messages in the whole entry, bits of those still unacknowledged).
-        """
-
-    def leave_out(self, held: Collection[Position]) -> None:
-        """Take these entries out again: they are held back."""
-        if not held:
-            return
-        kept = [n for n, entry in enumerate(self.entries) if entry.position not in held]
-        self.entries = [self.entries[n] for n in kept]
-        self.sizes = [self.sizes[n] for n in kept]
-        self.has_chunks = self.has_chunks and count_chunks(self.entries) > 0
-
-
 class Dispatcher:
-    """One subscription type's way of sending. Subclasses decide who gets what."""
+    """Made by `types.dispatcher_for`, which knows the parts of each type: `replay` and `delays` are those of
+    Shared and Key_Shared, `takeover` is Failover's.
+    """
 
-    sub_type: ClassVar[str]
-
-    def __init__(self, around: Surroundings) -> None:
-        self.around = around
-        self.ledger = around.ledger
-        self.cursor = around.cursor
-        self.settings = around.settings
-        self.throttle = around.throttle
-        self.consumers: list[Consumer] = []
-        self.turned_away = 0
-        """Grows whenever the result of a read that is under way would not be wanted any more."""
-        self._retry_at_s = math.inf
-        """After a failed read: when to try again."""
+    def __init__(
+        self,
+        around: Surroundings,
+        chooser: Chooser,
+        reader: EntryReader,
+        *,
+        replay: Replay | None = None,
+        delays: DelayedReads | None = None,
+        takeover: Takeover | None = None,
+    ) -> None:
+        self.sub_type = chooser.sub_type
+        self.consumers: Sequence[Consumer] = chooser.consumers
+        self._around = around
+        self._cursor = around.cursor
+        self._throttle = around.throttle
+        self._chooser = chooser
+        self._reader = reader
+        self._replay = replay
+        self._delays = delays
+        self._takeover = takeover
         self._passes = 0
-        self._retry_ms = 0
-        self._failed_at: Position | None = None
-        self._entry_bytes = 0
-        """Of an entry, as the last read from the bookie found; 0: there was none."""
+        self._is_turn_of_due = True
+        self._told_delay = False
+        self._told_compacted = False
 
-    # -- to be defined by each type --------------------------------------------------------------------------
+    @property
+    def books(self) -> UnackedBooks | None:
+        """What is pending at each consumer and to be sent again; None: the type keeps nothing of that."""
+        return self._replay.books if self._replay is not None else None
 
-    async def round(self) -> None:
-        """The type's part of `run_round`."""
-        raise NotImplementedError
+    @property
+    def key_shared(self) -> KeyShared | None:
+        return self._chooser if isinstance(self._chooser, KeyShared) else None
 
-    def add(self, consumer: Consumer) -> None:
-        """Raises `PeerError` when the consumer is not wanted; then nothing has changed."""
-        raise NotImplementedError
-
-    def remove(self, consumer: Consumer) -> None:
-        raise NotImplementedError
-
-    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None) -> None:
-        raise NotImplementedError
-
-    def settle(self, consumer: Consumer, positions: Sequence[tuple[int, int]]) -> int:
-        """These entries were acknowledged as a whole; returns how many messages that were."""
-        raise NotImplementedError
-
-    def announce(self, consumer: Consumer) -> None:
-        """The client knows that it is subscribed: now it may be told more."""
-
-    def capacity_grew(self) -> None:
-        """A consumer can take more: permits came, a block was lifted, its outbox has room again."""
-
-    def settle_up_to(self, position: Position) -> None:
-        """Everything up to `position` is acknowledged by someone who is no consumer. The cursor is told next:
-        until then it knows how many messages of a batch are left.
-        """
-
-    def mark_delete_moved(self, position: Position) -> None:
-        """Everything up to `position` was acknowledged by someone who is no consumer (skipped, expired)."""
-
-    def due_ms(self) -> int | None:
-        """When to run a round although no one asks for it, in message time."""
-        return None
+    @property
+    def heeds_delays(self) -> bool:
+        """Exclusive and Failover deliver at once, as in Pulsar: what the index holds back does not wait."""
+        return self._delays is not None
 
     def active(self) -> Consumer | None:
-        return None
+        """The one consumer that gets everything; None where each may get something, or there is none."""
+        return self._chooser.active()
 
-    def reset(self) -> None:
-        """The cursor was moved: forget everything that was read before."""
-        self.rewind()
-
-    def apply(self, settings: SubscriptionSettings) -> None:
-        """Go by other settings from now on."""
-        self.settings = settings
+    def consumer_statistics(self, consumer: Consumer) -> ConsumerStatistics:
+        keyed = self.key_shared
+        return keyed.statistics_of(consumer) if keyed is not None else consumer.statistics()
 
     # -- consumers -------------------------------------------------------------------------------------------
 
-    def check_room(self) -> None:
-        if 0 < self.settings.consumers_max <= len(self.consumers):
+    def add(self, consumer: Consumer) -> None:
+        """Raises `PeerError` when the consumer is not wanted; then nothing has changed."""
+        settings = self._around.settings
+        if 0 < settings.consumers_max <= len(self.consumers):
             raise ConsumerBusy("Subscription reached max consumers limit")
+        active = self._chooser.active()
+        self._chooser.add(consumer)
+        if self._replay is not None:
+            self._replay.books.join(consumer, settings.unacked_max_per_consumer)
+        if len(self.consumers) == 1:
+            self.reset()
+        self._follow_active(active)
+        if consumer.read_compacted and not self._told_compacted:
+            self._note_compacted(consumer)
 
-    def consumer_statistics(self, consumer: Consumer) -> ConsumerStatistics:
-        return consumer.statistics()
+    def announce(self, consumer: Consumer) -> None:
+        """The client knows that it is subscribed. A consumer of a Failover subscription that changes nothing
+        is told at once where it stands; else all are, when the change is made.
+        """
+        active = self._chooser.active()
+        if self._takeover is not None and not self._takeover.is_waiting and active is not None:
+            consumer.tell_active(consumer is active)
 
-    # -- reading ---------------------------------------------------------------------------------------------
+    def remove(self, consumer: Consumer) -> None:
+        active = self._chooser.active()
+        self._chooser.remove(consumer)
+        if self._replay is not None:
+            self._replay.books.leave(consumer)
+        if not self.consumers:
+            self._reader.turn_away()
+            if self._delays is not None:
+                self._delays.stopped()
+        self._follow_active(active)
+        self._around.wake()
 
-    def rewind(self) -> None:
-        """Read again from the first entry that is not acknowledged."""
-        self.turned_away += 1
-        self.cursor.read_position = self.ledger.next_position(self.cursor.mark_delete)
+    def _follow_active(self, before: Consumer | None) -> None:
+        """If another consumer of a Failover subscription is the active one now: it begins after a while."""
+        active = self._chooser.active()
+        if self._takeover is None or active is before:
+            return
+        self._reader.turn_away()
+        now_s = self._around.clock.monotonic_s()
+        delay_ms = self._around.settings.failover_delay_ms
+        self._takeover.active_changed(now_s, delay_ms, has_active=active is not None)
+        self._around.wake()
 
-    def retry_now(self) -> None:
-        """What could not be read may have been skipped: the next round reads on at once."""
-        self._read_succeeded()
+    def _take_over(self) -> None:
+        self._reader.rewind()
+        active = self._chooser.active()
+        for consumer in self.consumers:
+            if consumer is not active and consumer.notes is not None:
+                consumer.notes.released(consumer.name)
+            consumer.tell_active(consumer is active)
+
+    def reset(self) -> None:
+        """Read from the first entry that is not acknowledged, without what is held back: the first consumer
+        came, or the cursor was moved. Nothing of what was read before counts.
+        """
+        if self._replay is not None:
+            self._replay.start_over()
+        if self._delays is not None:
+            self._delays.start_over()
+        self._reader.rewind()
+
+    def settings_changed(self) -> None:
+        """Bounds that are kept count from now on; all others are looked up with each use."""
+        if self._replay is not None:
+            settings = self._around.settings
+            self._replay.books.limit(settings.unacked_max_per_subscription, settings.unacked_max_per_consumer)
+
+    # -- what clients ask ------------------------------------------------------------------------------------
+
+    def capacity_grew(self) -> None:
+        """A consumer can take more: permits came, its outbox has room again."""
+        if self._replay is not None:
+            self._replay.room_came()
+        else:
+            self._around.wake()
+
+    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None) -> None:
+        """Send these again, or all that the consumer has not acknowledged. Where nothing is kept of what was
+        sent, that is all from the first unacknowledged entry on, if the consumer is the one that gets it.
+        """
+        if self._replay is not None:
+            self._replay.give_back(consumer, positions)
+            return
+        consumer.raise_epoch(epoch)
+        waits = self._takeover is not None and self._takeover.is_waiting
+        if consumer is self._chooser.active() and not waits:
+            self._reader.rewind()
+            self._around.wake()
+
+    def settle(self, consumer: Consumer, positions: Sequence[tuple[int, int]]) -> int:
+        """These entries were acknowledged as a whole; returns how many messages of the consumer that were. To
+        be called before the cursor is told.
+        """
+        return len(positions) if self._replay is None else self._replay.books.settle(consumer, positions)
+
+    def settle_up_to(self, position: Position) -> None:
+        """Everything up to here is acknowledged, and not by a consumer. The cursor is told next: until then
+        it knows how many messages of a batch are left.
+        """
+        if self._replay is not None:
+            self._replay.books.expire(position)
+
+    def skipped(self) -> None:
+        """The cursor has been told what `settle_up_to` said: entries up to its mark-delete position were
+        acknowledged (skipped, expired), perhaps one that could not be read.
+        """
+        self.settle_up_to(self._cursor.mark_delete)
+        self._reader.retry_now()
+        self._around.wake()
+
+    # -- when to run a round ---------------------------------------------------------------------------------
 
     def retry_at_s(self) -> float:
-        """When a round is to be tried although no one asks for it, in I/O time; infinity: never."""
-        return min(self._retry_at_s, self.throttle.until_s)
+        """When a round is to be tried although nothing asks for it, in I/O time; infinity: never."""
+        if self._takeover is not None and self._takeover.is_waiting:
+            return self._takeover.at_s
+        return min(self._reader.retry_at_s, self._throttle.until_s)
+
+    def due_ms(self) -> int | None:
+        """The same for what falls due, in message time. A time that has come counts as long as a round would
+        take what is due, so it does not come back for ever; else the message waits for permits or the next
+        try of a failed read, not for the time.
+        """
+        delays = self._delays
+        if delays is None or not delays.has_tracker() or self._reader.is_backing_off:
+            return None
+        return delays.next_due_ms() if self._entries_wanted() else None
+
+    def take_due(self, count_max: int) -> bool:
+        """Put what is due among what is to be sent again. False: nothing is."""
+        return self._delays is not None and self._delays.take_due(count_max)
+
+    # -- a round ---------------------------------------------------------------------------------------------
 
     async def run_round(self) -> None:
-        """Send all that can be sent now.
-
-        Only here a wait for the next try ends: it may be over between a round that still kept to it and the
-        sleep after that round, which then must not be a long one.
-        """
-        if not self._is_backing_off():
-            self._retry_at_s = math.inf
-        self.throttle.until_s = math.inf
-        await self.round()
-
-    async def let_others_run(self) -> None:
-        """Between two reads: every few of them the other tasks have their turn, and the outboxes theirs, so
-        that what was sent leaves in few large writes.
-        """
-        self._passes += 1
-        if self._passes >= PASSES_PER_TURN:
-            self._passes = 0
-            await trio.lowlevel.checkpoint()
-
-    async def read_new(self, count_max: int) -> list[Entry] | None:
-        """The next entries, all of one ledger, from memory if they are there.
-
-        []: there is nothing to read now. None: ask again. The read position is the caller's to move.
-        """
-        if self._is_backing_off():
-            return []
-        return await self.read_from(self.cursor.next_unacknowledged(self.cursor.read_position), count_max)
-
-    async def read_from(self, start: Position, count_max: int) -> list[Entry] | None:
-        """Entries from a place on, as `read_new` returns them."""
-        entries = self.ledger.read_cached(start, count_max, self._bytes_wanted() or READ_BYTES_TIGHT)
-        if entries or start > self.ledger.last_confirmed:
-            return entries
-        seen = self.turned_away
-        try:
-            read = await self._within_memory(
-                count_max, lambda bytes_max: self.ledger.read(start, count_max, bytes_max)
+        """Send all that can be sent now."""
+        self._reader.begin_round()
+        self._throttle.ask_again()
+        if self._takeover is not None and self._takeover.take_over(self._around.clock.monotonic_s()):
+            self._take_over()
+        while count := self._entries_wanted():
+            goes_on = await (
+                self._send_new(count) if self._delays is None else self._pass(self._delays, count)
             )
-        except StorageError as error:
-            self._read_failed(start, error)
-            return []
-        self._read_succeeded()
-        return read if seen == self.turned_away else None
+            if not goes_on:
+                return
+            # Between two reads: every few of them the other tasks have their turn, and the outboxes theirs,
+            # so that what was sent leaves in few large writes.
+            self._passes += 1
+            if self._passes >= PASSES_PER_TURN:
+                self._passes = 0
+                await trio.lowlevel.checkpoint()
 
-    def _bytes_wanted(self) -> int:
-        """How much to read at once: as much as the outbox with the most room takes. 0: no consumer can take
-        anything now.
-        """
-        most = self.settings.read_bytes_max
-        wanted = 0
-        for consumer in self.consumers:
-            if consumer.capacity() > 0:
-                wanted = max(wanted, consumer.outbox.room_bytes())
-                if wanted >= READ_BYTES_ENOUGH:
+    def _entries_wanted(self) -> int:
+        """About as many entries as the permits will do for; 0: no consumer can take any."""
+        if self._takeover is not None and self._takeover.is_waiting:
+            return 0
+        receivers = self._chooser.receivers()
+        wanted, most = 0, self._around.settings.read_entries_max
+        for consumer in receivers:
+            capacity = consumer.capacity()
+            if capacity > 0:
+                average = round(consumer.average_messages)
+                wanted += capacity if average <= 1 else -(-capacity // average)
+                if wanted >= most:
+                    wanted = most
                     break
-        return min(wanted, most)
+        if wanted and self._throttle.limits:
+            return self._throttle.room(wanted, max(c.average_messages for c in receivers))
+        return wanted
 
-    async def _within_memory(
-        self, count: int, read: Callable[[int], Awaitable[list[Entry]]]
-    ) -> list[Entry] | None:
-        """What `read` returns for the most bytes that it may bring, when its turn in the memory of reads has
-        come. None: it had to wait, and no consumer can take anything any more.
+    async def _pass(self, delays: DelayedReads, count_max: int) -> bool:
+        """What is to be sent again goes first, as in Pulsar. Delayed messages that are due and new entries go
+        by turns, a read of each, so that a great many that are overdue hold up nothing. False: nothing more
+        can be sent now.
         """
-        reads = self.around.reads
-        bytes_max = min(self._bytes_wanted() or READ_BYTES_TIGHT, reads.bytes_max // 2)
-        taken = max(min(count * (self._entry_bytes or bytes_max), bytes_max), self._entry_bytes)
-        if not reads.try_take(taken):
-            await reads.take(taken)
-            bytes_max = min(self._bytes_wanted(), bytes_max)
-        try:
-            if not bytes_max:
-                return None
-            entries = await read(bytes_max)
-        finally:
-            reads.give(taken)
-        if entries:
-            self._entry_bytes = sum(len(entry.body) for entry in entries) // len(entries)
-        return entries
+        if delays.is_unopened:
+            await delays.open()
+            return True
+        is_turn_of_due = self._is_turn_of_due
+        self._is_turn_of_due = not (is_turn_of_due and delays.take_due_at_pace(count_max))
+        assert self._replay is not None
+        if positions := self._replay.select(count_max):
+            return await self._send_again(self._replay, delays, positions)
+        sent_new = await self._send_new(count_max)
+        read_more = await self._read_once_more(delays, count_max)
+        if not (sent_new or read_more) and (is_turn_of_due or not delays.may_take_due()):
+            return False
+        return not self._is_at_end(delays)
 
-    def _read_succeeded(self) -> None:
-        self._retry_at_s, self._retry_ms, self._failed_at = math.inf, 0, None
-
-    def _is_backing_off(self) -> bool:
-        return self._retry_at_s < math.inf and self._retry_at_s > self.around.clock.monotonic_s()
-
-    def _read_failed(self, start: Position, error: StorageError) -> None:
-        settings = self.settings
-        self._retry_ms = min(max(self._retry_ms * 2, settings.read_retry_ms_min), settings.read_retry_ms_max)
-        self._retry_at_s = self.around.clock.monotonic_s() + self._retry_ms / 1000
-        if self._failed_at != start:
-            self._failed_at = start
-            log.error(
-                "%s / %s: entries from %s on cannot be read, trying again in %d s and then less often: %s. "
-                "'geminga topics skip %s -s %s -n N' acknowledges the oldest N entries of this subscription, "
-                "whatever they are; 'geminga bookie verify' on the stopped broker lists what is damaged",
-                self.around.topic,
-                self.around.subscription,
-                start,
-                self._retry_ms // 1000,
-                error,
-                self.around.topic,
-                self.around.subscription,
-            )
-
-    # -- choosing what may be sent ---------------------------------------------------------------------------
-
-    def admit(self, entries: list[Entry], *, scattered: bool = False) -> Batch:
-        """Leave out what is acknowledged, a marker of the broker's own, or unreadable.
-
-        Markers and entries whose metadata cannot be read are acknowledged at once, as in Pulsar. `scattered`
-        entries were read by position, others are a run.
-        """
-        batch = Batch()
-        admitted, sizes, timed = batch.entries, batch.sizes, batch.timed
-        cursor = self.cursor
-        skipped: list[Position] = []
-        if scattered:
-            entries = [entry for entry in entries if not cursor.is_acknowledged(entry.position)]
-        else:
-            entries = cursor.unacknowledged(entries)
-        for entry in entries:
-            metadata = entry.peek
-            if metadata is None:
-                try:
-                    metadata = entry.peek = peek(entry.body)
-                except ProtocolError as error:
-                    self._log_unreadable(entry.position, error)
-                    skipped.append(entry.position)
-                    continue
-            if metadata.marker_type is not None:
-                skipped.append(entry.position)
-                continue
-            if metadata.deliver_at_ms:
-                timed.append(entry)
-            size = metadata.num_messages_in_batch
-            if size != 1:
-                # A producer may claim any number.
-                size = min(max(size, 1), BATCH_MESSAGES_MAX)
-                size = self._unacked_of_batch(batch, entry.position, size)
-            if metadata.chunk_id >= 0:
-                batch.has_chunks = True
-            admitted.append(entry)
-            sizes.append(size)
-        if skipped:
-            self.cursor.acknowledge(skipped)
-            notes = self.consumers[0].notes if self.consumers else None
-            if notes is not None:
-                notes.acked(None, skipped)
-        return batch
-
-    def _unacked_of_batch(self, batch: Batch, position: Position, size: int) -> int:
-        bits = self.cursor.ack_set(position)
-        if bits is None:
-            return size
-        batch.ack_sets[position] = (size, bits)
-        return max(count_bits(bits), 1)
-
-    def _log_unreadable(self, position: Position, error: ProtocolError) -> None:
-        self.around.log.error(
-            "%s / %s: the metadata of entry %s cannot be read; it is skipped and acknowledged: %s",
-            self.around.topic,
-            self.around.subscription,
-            position,
-            error,
+    def _is_at_end(self, delays: DelayedReads) -> bool:
+        """Whether another pass would find nothing: all is read, and nothing is due or to be sent again."""
+        assert self._replay is not None
+        return (
+            self._cursor.read_position > self._around.ledger.last_confirmed
+            and not self._replay.books.redelivery
+            and delays.is_settled
+            and not delays.may_take_due()
         )
 
+    async def _send_again(self, replay: Replay, delays: DelayedReads, positions: list[Position]) -> bool:
+        """False: reading failed, so that going on is of no use now."""
+        batch = await replay.read(positions)
+        if batch is None:
+            return not self._reader.is_backing_off
+        # All of them were to be sent before: none is asked for its time again.
+        self._share(batch, is_new=False)
+        delays.gave_out()
+        return True
 
-def count_chunks(entries: Sequence[Entry]) -> int:
-    """How many of the entries are chunks of larger messages."""
-    return sum(entry.peek.chunk_id >= 0 for entry in entries)
+    async def _send_new(self, count_max: int) -> bool:
+        """False: there is nothing to read now, or reading is not allowed."""
+        delays = self._delays
+        entries = await (self._reader if delays is None else delays).read_new(count_max)
+        if not entries:
+            return entries is None
+        batch = self._reader.admit(entries) if delays is None else await delays.hold_back(entries)
+        if batch is None:
+            return True
+        self._cursor.set_read_position(entries[-1].position.next())
+        if batch.timed:
+            if delays is not None:
+                delays.leap_if_behind(batch)
+            elif not self._told_delay:
+                self._note_delay(batch.timed)
+        self._share(batch, is_new=True)
+        return True
+
+    async def _read_once_more(self, delays: DelayedReads, count_max: int) -> bool:
+        """Go on with what is to be read again: whatever of it is nowhere is held back or sent. False: nothing
+        was done.
+        """
+        entries = await delays.read_once_more(count_max)
+        if entries and (batch := await delays.hold_back(entries)) is not None:
+            self._share(batch, is_new=True)
+        return entries is not None
+
+    # -- sending ---------------------------------------------------------------------------------------------
+
+    def _share(self, batch: Batch, *, is_new: bool) -> None:
+        if not batch.entries:
+            return
+        shares = self._chooser.share(batch, is_new=is_new)
+        for given in shares.given:
+            self._send(given, batch)
+        if not shares.waiting:
+            return
+        if self._replay is not None:
+            self._replay.keep(shares)
+        else:
+            self._cursor.set_read_position(shares.waiting[0].position)
+
+    def _send(self, given: Given, batch: Batch) -> None:
+        consumer, entries, sizes = given.consumer, given.entries, given.sizes
+        now_ms = self._around.clock.now_ms()
+        if self._replay is not None:
+            books = self._replay.books
+            messages = send_tracked(
+                consumer,
+                entries,
+                sizes,
+                now_ms,
+                slots=given.slots,
+                ack_sets=batch.ack_sets,
+                counts=books.counts.counts,
+            )
+            books.sent(consumer, messages)
+        else:
+            epoch = consumer.epoch if consumer.epoch >= 0 else None
+            messages = send(consumer, entries, sizes, now_ms, ack_sets=batch.ack_sets, epoch=epoch)
+        if self._throttle.limits:
+            self._throttle.sent(messages, entries)
+        if batch.has_chunks:
+            consumer.sent_chunks(count_chunks(entries))
+
+    # -- notes in the log ------------------------------------------------------------------------------------
+
+    def _note_delay(self, timed: list[Entry]) -> None:
+        if max(entry.peek.deliver_at_ms for entry in timed) > self._around.clock.now_ms():
+            self._told_delay = True
+            log.info(
+                "%s / %s: messages with a delivery time are delivered at once, as the type is %s; "
+                "only Shared and Key_Shared wait",
+                self._around.topic,
+                self._around.subscription,
+                self.sub_type,
+            )
+
+    def _note_compacted(self, consumer: Consumer) -> None:
+        self._told_compacted = True
+        log.warning(
+            "%s / %s: consumer %s asked for the compacted topic; it gets all messages",
+            self._around.topic,
+            self._around.subscription,
+            consumer.name,
+        )

@@ -1,5 +1,5 @@
 """Key_Shared: each key has one consumer at a time, and its messages go there in order (PIP-34, PIP-282,
-PIP-379).
+PIP-379; Pulsar's PersistentStickyKeyDispatcherMultipleConsumers).
 
 Two rules keep the order when consumers come and go and messages are sent again. An entry waits while an
 earlier one of its slot waits in the redelivery set. And when a slot has moved to another consumer, its
@@ -9,10 +9,11 @@ entries wait until all that were sent to the consumer before are acknowledged or
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from geminga.broker.dispatch.choice import share_by_key
+from geminga.broker.dispatch.chooser import Batch, Given, Shares
 from geminga.broker.dispatch.consumer import KEY_SHARED, Consumer, ConsumerStatistics, DrainingSlotStatistics
-from geminga.broker.dispatch.dispatcher import Batch, Surroundings
 from geminga.broker.dispatch.hash_ranges import (
     ConsistentHashSelector,
     DrainingSlots,
@@ -20,91 +21,117 @@ from geminga.broker.dispatch.hash_ranges import (
     Selector,
     StickyRangeSelector,
 )
-from geminga.broker.dispatch.shared import SharedDispatcher
-from geminga.errors import GemingaError
-from geminga.managed_ledger.chain.entry import Entry
+from geminga.broker.dispatch.redelivery import RedeliverySet
 from geminga.position import Position
 from geminga.wire.message_metadata import sticky_hash, sticky_key
 
+if TYPE_CHECKING:
+    from geminga.broker.dispatch.settings import SettingsInForce
+    from geminga.managed_ledger.chain.entry import Entry
 
-class KeySharedDispatcher(SharedDispatcher):
-    """All consumers have the same policy: ranges of their own or shared out by us, in order or not."""
+
+class KeyShared:
+    """All consumers have the same policy: ranges of their own or shared out by us, in order or not.
+
+    `draining` is filled here when a consumer comes or goes, and emptied by `UnackedBooks` with each entry
+    that is no longer pending.
+    """
 
     sub_type = KEY_SHARED
 
-    def __init__(self, around: Surroundings, *, is_sticky: bool, allows_out_of_order: bool) -> None:
-        super().__init__(around)
+    def __init__(
+        self,
+        in_force: SettingsInForce,
+        redelivery: RedeliverySet,
+        draining: DrainingSlots[Consumer],
+        *,
+        is_sticky: bool,
+        allows_out_of_order: bool,
+    ) -> None:
+        self.consumers: list[Consumer] = []
+        """By priority level; that matters to nothing but the order in which they are shown."""
         self.is_sticky = is_sticky
         self.allows_out_of_order = allows_out_of_order
-        self.skips_unknown = allows_out_of_order
-        settings = around.settings
-        self.selector: Selector[Consumer]
-        if is_sticky:
-            self.selector = StickyRangeSelector()
-        elif settings.key_shared_ring:
-            self.selector = ConsistentHashSelector(settings.key_shared_ring_points)
-        else:
-            self.selector = RangeSplitSelector()
-        self.draining = DrainingSlots[Consumer]()
+        self.selector = selector_for(in_force, is_sticky=is_sticky)
+        self._in_force = in_force
+        self._redelivery = redelivery
+        self._draining = draining
         self._drains = not is_sticky and not allows_out_of_order
-        self._may_send_again = True
+        self._may_select = True
         """False: all that waits was refused, and nothing has happened since that could change that."""
+        self._selected = 0
+        """How many were selected last; 0: all of them came to be shared."""
         self._additions = 0
+        """The redelivery set's count of additions when all that waits was refused."""
+
+    @property
+    def keeps_order(self) -> bool:
+        return not self.allows_out_of_order
 
     # -- consumers -------------------------------------------------------------------------------------------
 
     def add(self, consumer: Consumer) -> None:
-        super().add(consumer)
-        try:
-            self.selector.add(consumer)
-        except GemingaError:
-            self.consumers.remove(consumer)
-            raise
+        self.selector.add(consumer)
+        self.consumers.append(consumer)
+        self.consumers.sort(key=lambda c: c.priority_level)
         self._reassign()
 
     def remove(self, consumer: Consumer) -> None:
         self.selector.remove(consumer)
-        super().remove(consumer)
-        self.draining.forget(consumer)
+        self.consumers.remove(consumer)
+        self._draining.forget(consumer)
         self._reassign()
+
+    def _reassign(self) -> None:
+        self._may_select = True
+        if self._drains:
+            self._draining.reassigned([(c, c.pending.slots()) for c in self.consumers], self.selector)
+
+    def active(self) -> Consumer | None:
+        return None
+
+    def receivers(self) -> Sequence[Consumer]:
+        return self.consumers
 
     @property
     def mode(self) -> str:
         return key_shared_mode(self.is_sticky)
-
-    def _reassign(self) -> None:
-        self._may_send_again = True
-        if self._drains:
-            self.draining.reassigned([(c, c.pending.slots()) for c in self.consumers], self.selector)
 
     def has_policy_of(self, consumer: Consumer) -> bool:
         return (
             consumer.is_sticky is self.is_sticky and consumer.allows_out_of_order is self.allows_out_of_order
         )
 
-    # -- what may be read ------------------------------------------------------------------------------------
+    def statistics_of(self, consumer: Consumer) -> ConsumerStatistics:
+        return consumer.statistics(
+            ranges=self.selector.ranges(consumer),
+            draining=[
+                DrainingSlotStatistics(hash=slot, unack_msgs=d.unacked, blocked_attempts=d.blocked_attempts)
+                for slot, d in sorted(self._draining.of(consumer).items())
+            ],
+            draining_cleared=self._draining.cleared.get(id(consumer), 0),
+        )
 
-    def capacity_grew(self) -> None:
-        self._may_send_again = True
+    # -- what waits ------------------------------------------------------------------------------------------
 
-    def _choose_anew(self) -> None:
-        self._may_send_again = True
-
-    def _to_send_again(self, count_max: int) -> list[Position]:
-        redelivery = self.redelivery
+    def select(self, count_max: int) -> list[Position]:
+        """O(all that waits) when most of it is refused; so a refusal is remembered."""
+        redelivery = self._redelivery
         if not redelivery:
             return []
-        if not self._may_send_again and redelivery.additions == self._additions:
+        # Of what was selected last some was gone, or was not read: the permits it was counted for are free.
+        may_select = self._may_select or self._selected
+        if not may_select and redelivery.additions == self._additions:
             return []
         found = redelivery.select(count_max, self._admission())
-        if len(found) < count_max:
-            self._may_send_again = False
-            self._additions = redelivery.additions
+        self._selected = len(found)
+        self._may_select = len(found) == count_max
+        self._additions = redelivery.additions
         return found
 
     def _admission(self) -> Callable[[int], bool]:
         """Which slots of what waits can go now; each consumer's permits are counted down by one per entry."""
-        select, is_blocked = self.selector.select, self.draining.is_blocked
+        select, is_blocked = self.selector.select, self._draining.is_blocked
         held: set[int] = set()
         left: dict[Consumer, int] = {}
 
@@ -126,83 +153,58 @@ class KeySharedDispatcher(SharedDispatcher):
 
         return admits
 
-    def _is_overtaken(self, additions: int) -> bool:
-        return not self.allows_out_of_order and self.redelivery.additions != additions
+    def reconsider(self) -> None:
+        self._may_select = True
 
-    def _look_ahead_left(self) -> int:
-        settings = self.settings
+    def look_ahead_left(self) -> int:
+        """Entries of blocked keys are read past, up to a limit, to get at those of other keys (PIP-282)."""
+        settings = self._in_force.settings
         limit = settings.look_ahead_max_per_subscription
         if settings.look_ahead_max_per_consumer > 0:
             by_consumers = settings.look_ahead_max_per_consumer * len(self.consumers)
             limit = min(limit, by_consumers) if limit > 0 else by_consumers
         if limit <= 0:
             limit = settings.unacked_max_per_subscription or 2**31
-        return limit - len(self.redelivery)
+        return limit - len(self._redelivery)
 
-    def take_due(self, count_max: int) -> bool:
-        room = self._look_ahead_left()
-        return room > 0 and super().take_due(min(count_max, room))
+    # -- which consumer gets what ----------------------------------------------------------------------------
 
-    def _takes_due(self) -> bool:
-        return self._look_ahead_left() > 0 and super()._takes_due()
-
-    async def _send_new(self, count_max: int) -> bool:
-        room = self._look_ahead_left()
-        return room > 0 and await super()._send_new(min(count_max, room))
-
-    async def _read_once_more(self, count_max: int) -> bool:
-        room = self._look_ahead_left()
-        return room > 0 and await super()._read_once_more(min(count_max, room))
-
-    # -- who gets what ---------------------------------------------------------------------------------------
-
-    def _share(self, batch: Batch, *, is_new: bool) -> None:
+    def share(self, batch: Batch, *, is_new: bool) -> Shares:
         entries, sizes = batch.entries, batch.sizes
         slots = [self._slot_of(entry) for entry in entries]
-        is_blocked = self._is_blocked_for_new if is_new else self.draining.is_blocked
+        is_blocked = self._is_blocked_for_new if is_new else self._draining.is_blocked
         shares, waiting = share_by_key(slots, sizes, self.selector.select, Consumer.capacity, is_blocked)
-        for consumer, numbers in shares.items():
-            self._send(
+        if is_new:
+            # They were refused just now; that is no reason to look at all that waits again.
+            self._additions += len(waiting)
+        elif len(entries) == self._selected:
+            self._selected = 0
+        given = [
+            Given(
                 consumer,
                 [entries[n] for n in numbers],
                 [sizes[n] for n in numbers],
-                batch,
                 [slots[n] for n in numbers],
             )
-        redelivery = self.redelivery
-        for number in waiting:
-            redelivery.add(*entries[number].position, slots[number])
-        if is_new:
-            # They were refused just now; that is no reason to look at all that waits again.
-            self._additions = redelivery.additions
+            for consumer, numbers in shares.items()
+        ]
+        return Shares(given, [entries[n] for n in waiting], [slots[n] for n in waiting])
 
     def _is_blocked_for_new(self, consumer: Consumer, slot: int) -> bool:
-        if self.draining.is_blocked(consumer, slot):
+        if self._draining.is_blocked(consumer, slot):
             return True
-        return not self.allows_out_of_order and self.redelivery.holds_slot(slot)
+        return not self.allows_out_of_order and self._redelivery.holds_slot(slot)
 
     def _slot_of(self, entry: Entry) -> int:
         return self.selector.slot(sticky_hash(sticky_key(entry.peek)))
 
-    def _slot_settled(self, consumer: Consumer, slot: int) -> bool:
-        if self.draining and self.draining.settled(consumer, slot):
-            self._may_send_again = True
-            return True
-        return False
 
-    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None) -> None:
-        self._may_send_again = True
-        super().redeliver(consumer, positions, epoch)
-
-    def consumer_statistics(self, consumer: Consumer) -> ConsumerStatistics:
-        return consumer.statistics(
-            ranges=self.selector.ranges(consumer),
-            draining=[
-                DrainingSlotStatistics(hash=slot, unack_msgs=d.unacked, blocked_attempts=d.blocked_attempts)
-                for slot, d in sorted(self.draining.of(consumer).items())
-            ],
-            draining_cleared=self.draining.cleared.get(id(consumer), 0),
-        )
+def selector_for(in_force: SettingsInForce, *, is_sticky: bool) -> Selector[Consumer]:
+    if is_sticky:
+        return StickyRangeSelector()
+    if in_force.settings.key_shared_ring:
+        return ConsistentHashSelector(in_force.settings.key_shared_ring_points)
+    return RangeSplitSelector()
 
 
 def key_shared_mode(is_sticky: bool) -> str:

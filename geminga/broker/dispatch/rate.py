@@ -147,6 +147,10 @@ class Throttle:
         self.limits = limits
         return True
 
+    def ask_again(self) -> None:
+        """A round begins: it finds out for itself until when there is no room."""
+        self.until_s = math.inf
+
     def room(self, wanted: int, average_messages: float) -> int:
         """How many of the wanted entries may be read now; 0: `until_s` says when to ask again."""
         now_s = self._clock.monotonic_s()

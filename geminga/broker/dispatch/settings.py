@@ -1,12 +1,24 @@
-"""What subscriptions may be told from outside; the names in brackets are `broker.conf`'s."""
+"""What a dispatcher is given: settings (the names in brackets are `broker.conf`'s), and what it works on."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from geminga import limits
 from geminga.broker.dispatch.choice import ROUND_ROBIN_ENTRIES_MAX
 from geminga.broker.dispatch.hash_ranges import RING_POINTS
+
+if TYPE_CHECKING:
+    from geminga.broker.delays.subscription_delays import SubscriptionDelays
+    from geminga.broker.dispatch.rate import Throttle
+    from geminga.broker.flow.read_memory import ReadMemory
+    from geminga.broker.flow.subscription_log import SparseLog
+    from geminga.clock import Clock
+    from geminga.managed_ledger.cursor.cursor import Cursor
+    from geminga.managed_ledger.managed_ledger import ManagedLedger
 
 
 class SubscriptionSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,3 +57,34 @@ class SubscriptionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """[dispatcherReadFailureBackoffInitialTimeInMs]"""
     read_retry_ms_max: int = 60_000
     """[dispatcherReadFailureBackoffMaxTimeInMs]"""
+
+
+class SettingsInForce(Protocol):
+    """Where a part of a dispatcher finds the settings that hold now."""
+
+    @property
+    def settings(self) -> SubscriptionSettings: ...
+
+
+class Surroundings(msgspec.Struct, kw_only=True):
+    """What the parts of a dispatcher work on. One for each subscription, and for all the dispatchers that it
+    has one after the other.
+    """
+
+    topic: str
+    subscription: str
+    partition_index: int
+    ledger: ManagedLedger
+    cursor: Cursor
+    settings: SubscriptionSettings
+    """Those in force now: looked up with each use, never kept."""
+    clock: Clock
+    delayed: SubscriptionDelays
+    wake: Callable[[], None]
+    """Has the subscription's task run a round soon."""
+    log: SparseLog
+    throttle: Throttle
+    reads: ReadMemory
+
+    def apply(self, settings: SubscriptionSettings) -> None:
+        self.settings = settings

@@ -1,21 +1,20 @@
-"""Which dispatcher a consumer gets, and who may join whom, in Pulsar's words."""
+"""Which parts the dispatcher of a type is made of, and which consumer may join which, in Pulsar's words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from geminga.broker.dispatch.chooser import ReplayChooser
 from geminga.broker.dispatch.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Consumer
-from geminga.broker.dispatch.dispatcher import Dispatcher, Surroundings
-from geminga.broker.dispatch.key_shared import KeySharedDispatcher, key_shared_mode
-from geminga.broker.dispatch.shared import SharedDispatcher
-from geminga.broker.dispatch.single import ExclusiveDispatcher, FailoverDispatcher
+from geminga.broker.dispatch.delaying import DelayedReads
+from geminga.broker.dispatch.dispatcher import Dispatcher
+from geminga.broker.dispatch.hash_ranges import DrainingSlots
+from geminga.broker.dispatch.key_shared import KeyShared, key_shared_mode
+from geminga.broker.dispatch.reader import EntryReader
+from geminga.broker.dispatch.redelivery import RedeliverySet
+from geminga.broker.dispatch.replay import Replay
+from geminga.broker.dispatch.settings import Surroundings
+from geminga.broker.dispatch.shared import Shared
+from geminga.broker.dispatch.single import Exclusive, Failover, Takeover
 from geminga.errors import ConsumerBusy, NotAllowed
-
-DISPATCHERS: dict[str, Callable[[Surroundings], Dispatcher]] = {
-    EXCLUSIVE: ExclusiveDispatcher,
-    FAILOVER: FailoverDispatcher,
-    SHARED: SharedDispatcher,
-}
 
 
 def dispatcher_for(consumer: Consumer, present: Dispatcher | None, around: Surroundings) -> Dispatcher:
@@ -30,14 +29,34 @@ def dispatcher_for(consumer: Consumer, present: Dispatcher | None, around: Surro
         if present.consumers:
             check_compatible(present, consumer)
             return present
-        has_policy = not isinstance(present, KeySharedDispatcher) or present.has_policy_of(consumer)
-        if present.sub_type == consumer.sub_type and has_policy:
+        keyed = present.key_shared
+        if present.sub_type == consumer.sub_type and (keyed is None or keyed.has_policy_of(consumer)):
             return present
+    return new_dispatcher(consumer, around)
+
+
+def new_dispatcher(consumer: Consumer, around: Surroundings) -> Dispatcher:
+    """One of the consumer's type and policy, without consumers."""
+    if consumer.sub_type == EXCLUSIVE:
+        exclusive = Exclusive()
+        return Dispatcher(around, exclusive, EntryReader(around, exclusive))
+    if consumer.sub_type == FAILOVER:
+        failover = Failover(around, around.topic, around.partition_index)
+        return Dispatcher(around, failover, EntryReader(around, failover), takeover=Takeover())
+    redelivery = RedeliverySet()
+    draining = DrainingSlots[Consumer]()
+    chooser: ReplayChooser = Shared(around, redelivery)
     if consumer.sub_type == KEY_SHARED:
-        return KeySharedDispatcher(
-            around, is_sticky=consumer.is_sticky, allows_out_of_order=consumer.allows_out_of_order
+        chooser = KeyShared(
+            around,
+            redelivery,
+            draining,
+            is_sticky=consumer.is_sticky,
+            allows_out_of_order=consumer.allows_out_of_order,
         )
-    return DISPATCHERS[consumer.sub_type](around)
+    reader = EntryReader(around, chooser)
+    replay = Replay(around, reader, chooser, redelivery, draining)
+    return Dispatcher(around, chooser, reader, replay=replay, delays=DelayedReads(around, reader, replay))
 
 
 def check_compatible(dispatcher: Dispatcher, consumer: Consumer) -> None:
@@ -47,19 +66,22 @@ def check_compatible(dispatcher: Dispatcher, consumer: Consumer) -> None:
             f"Subscription is of different type. Active subscription type of '{dispatcher.sub_type}' is "
             f"different than the connecting consumer's type '{consumer.sub_type}'."
         )
-    if not isinstance(dispatcher, KeySharedDispatcher):
+    if consumer.sub_type == EXCLUSIVE:
+        raise ConsumerBusy("Exclusive consumer is already connected")
+    keyed = dispatcher.key_shared
+    if keyed is None:
         return
-    if dispatcher.is_sticky is not consumer.is_sticky:
+    if keyed.is_sticky is not consumer.is_sticky:
         raise ConsumerBusy(
-            f"Subscription is of different type. Active subscription key_shared mode of '{dispatcher.mode}' "
+            f"Subscription is of different type. Active subscription key_shared mode of '{keyed.mode}' "
             f"is different than the connecting consumer's key_shared mode "
             f"'{key_shared_mode(consumer.is_sticky)}'."
         )
-    if dispatcher.allows_out_of_order is not consumer.allows_out_of_order:
+    if keyed.allows_out_of_order is not consumer.allows_out_of_order:
         difference = (
             "Active subscription allows out of order delivery while the connecting consumer does not allow "
             "it."
-            if dispatcher.allows_out_of_order
+            if keyed.allows_out_of_order
             else "Active subscription does not allow out of order delivery while the connecting consumer "
             "allows it."
         )

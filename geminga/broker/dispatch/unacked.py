@@ -15,28 +15,29 @@ from geminga.broker.dispatch.redelivery import RedeliveryCounts, RedeliverySet
 from geminga.position import Position
 
 if TYPE_CHECKING:
+    from geminga.broker.dispatch.hash_ranges import DrainingSlots
     from geminga.managed_ledger.cursor.cursor import Cursor
 
 
 class UnackedBooks:
-    """Books only: what follows is told by `on_room` (a block was lifted) and `on_stray` (something was
-    acknowledged that nobody has), and asked of `slot_settled`.
+    """Books only. `on_room` is called when a consumer, or the subscription, may take more: a block was
+    lifted, or a Key_Shared slot is free. `on_stray` hears of entries that were acknowledged and are at no
+    consumer.
 
-    An entry is in at most one place: pending at one consumer, or in `redelivery`, or neither. `slot_settled`
-    is called for each entry with a Key_Shared slot that is no longer pending at a consumer; it returns
-    whether someone waited for that.
+    An entry is in at most one place: pending at one consumer, or in `redelivery`, or neither.
     """
 
     def __init__(
         self,
         consumers: list[Consumer],
         cursor: Cursor,
+        redelivery: RedeliverySet,
+        draining: DrainingSlots[Consumer],
         unacked_max: int,
         on_room: Callable[[], None],
-        slot_settled: Callable[[Consumer, int], bool],
         on_stray: Callable[[Sequence[tuple[int, int]]], None],
     ) -> None:
-        self.redelivery = RedeliverySet()
+        self.redelivery = redelivery
         self.counts = RedeliveryCounts()
         self.messages = 0
         """Messages that are pending at all consumers together."""
@@ -46,12 +47,16 @@ class UnackedBooks:
         self._cursor = cursor
         self._unacked_max = unacked_max
         self._on_room = on_room
-        self._slot_settled = slot_settled
+        self._draining = draining
         self._on_stray = on_stray
 
     def sent(self, consumer: Consumer, messages: int) -> None:
         consumer.add_unacked(messages)
         self._count(messages)
+
+    def join(self, consumer: Consumer, unacked_max: int) -> None:
+        """A consumer came; 0: it may hold any number of messages."""
+        consumer.limit_unacked(unacked_max)
 
     # -- acknowledged ----------------------------------------------------------------------------------------
 
@@ -83,7 +88,8 @@ class UnackedBooks:
         return messages
 
     def _settled(self, consumer: Consumer, position: Position, packed: int) -> int:
-        if (slot := packed >> SIZE_BITS) and self._slot_settled(consumer, slot):
+        slot = packed >> SIZE_BITS
+        if slot and self._draining and self._draining.settled(consumer, slot):
             self._on_room()
         return self._left_of(position, packed)
 
@@ -126,19 +132,17 @@ class UnackedBooks:
     def release(self, consumer: Consumer, messages: int) -> None:
         """So many messages that were pending at the consumer are acknowledged."""
         if messages:
-            consumer.unacked -= messages
+            consumer.subtract_unacked(messages)
             if consumer.unblock_below(consumer.unacked_max // 2):
                 self._on_room()
             self._count(-messages)
 
     def limit(self, unacked_max: int, unacked_max_per_consumer: int) -> None:
-        """Other bounds from now on, 0: none. Who is within them is not blocked any more."""
+        """Other bounds from now on, 0: none. A consumer that is within them is not blocked any more."""
         self._unacked_max = unacked_max
         for consumer in self._consumers:
-            if consumer.durable:
-                consumer.unacked_max = unacked_max_per_consumer
-                if consumer.unblock_below(consumer.unacked_max - 1 if consumer.unacked_max else 2**63):
-                    self._on_room()
+            if consumer.limit_unacked(unacked_max_per_consumer):
+                self._on_room()
         if self.blocked and not 0 < unacked_max <= self.messages:
             self.blocked = False
             self._on_room()
@@ -178,17 +182,15 @@ class UnackedBooks:
             messages += self._left_of(position, packed)
             self.redelivery.add(*position, slot)
             self.counts.increment(*position)
-            if slot:
-                self._slot_settled(consumer, slot)
-        consumer.redelivered += messages
-        consumer.unacked -= messages
-        consumer.unblock_below(max(consumer.unacked_max - 1, 0))
+            if slot and self._draining:
+                self._draining.settled(consumer, slot)
+        consumer.gave_back(messages)
         self._count(-messages)
 
     def leave(self, consumer: Consumer) -> None:
-        """The consumer has gone; what it held goes to the others, or is read anew if there are none."""
+        """The consumer has gone; what it held goes to the others, or is read again if there are none."""
         self._count(-consumer.unacked)
-        consumer.unacked = 0
+        consumer.subtract_unacked(consumer.unacked)
         left = consumer.pending.take_all()
         if self._consumers:
             for (ledger_id, entry_id), packed in left:
@@ -197,7 +199,7 @@ class UnackedBooks:
             self.forget()
 
     def forget(self) -> None:
-        """Nothing goes out again but by being read anew."""
+        """Nothing goes out again but by being read again."""
         self.redelivery.clear()
         self.counts.clear()
 

@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyroaring import BitMap
 
 from geminga.broker.delays.subscription_delays import WINDOW_ENTRIES
-from geminga.broker.dispatch.shared import SharedDispatcher
 from geminga.broker.operator.delayed_statistics import NotRead
 from geminga.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
+    from geminga.broker.dispatch.unacked import UnackedBooks
     from geminga.broker.subscription.subscription import Subscription
     from geminga.tracker.buckets.unknown import UnknownLedgers
 
 
 def holds_back(subscription: Subscription) -> bool:
     """Whether its consumers are, or were last, or may yet be, of a type that waits for due times."""
-    return subscription.dispatcher is None or isinstance(subscription.dispatcher, SharedDispatcher)
+    return not subscription.ignores_delays
 
 
 def pending_of(subscription: Subscription) -> int:
     """Entries that are with its consumers."""
-    if isinstance(dispatcher := subscription.dispatcher, SharedDispatcher):
-        return sum(len(entries) for c in dispatcher.consumers for entries in c.pending.ledgers.values())
+    if _books_of(subscription) is not None:
+        return sum(len(entries) for c in subscription.consumers for entries in c.pending.ledgers.values())
     if not subscription.consumers:
         return 0
     cursor, ledger = subscription.cursor, subscription.topic.ledger
@@ -40,8 +40,12 @@ def pending_of(subscription: Subscription) -> int:
 
 def again_of(subscription: Subscription) -> int:
     """Entries that are to be sent to its consumers (again)."""
-    dispatcher = subscription.dispatcher
-    return len(dispatcher.redelivery) if isinstance(dispatcher, SharedDispatcher) else 0
+    books = _books_of(subscription)
+    return len(books.redelivery) if books is not None else 0
+
+
+def _books_of(subscription: Subscription) -> UnackedBooks | None:
+    return subscription.dispatcher.books if subscription.dispatcher is not None else None
 
 
 def unread_of(subscription: Subscription) -> int:
@@ -61,8 +65,8 @@ def capacity(subscription: Subscription) -> str:
 
 def _pace(subscription: Subscription) -> str:
     """Whether what has to be read again is being read; for people. A consumer is connected."""
-    dispatcher = subscription.dispatcher
-    if isinstance(dispatcher, SharedDispatcher) and dispatcher.books.blocked:
+    books = _books_of(subscription)
+    if books is not None and books.blocked:
         return "read again from the topic once consumers have acknowledged more"
     if not any(consumer.capacity() > 0 for consumer in subscription.consumers):
         return f"read again from the topic once a consumer takes more ({capacity(subscription)})"

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import trio
 
 from geminga.broker.delays.topic_delays import precision_ms_of
-from geminga.broker.dispatch.shared import SharedDispatcher
 from geminga.broker.operator import delayed_content
 from geminga.broker.operator.delayed_content import NoSuchBucket, find_bucket
 from geminga.broker.operator.delayed_looks import (
@@ -193,12 +192,12 @@ class DelayedOperator:
             return WhyNotDelivered(reason="no-such-entry", text=f"there is no message {place}")
         if found.cursor.is_acknowledged(position):
             return WhyNotDelivered(reason="acknowledged", text=f"{place} is acknowledged")
-        if isinstance(dispatcher := found.dispatcher, SharedDispatcher):
-            for consumer in dispatcher.consumers:
+        if found.dispatcher is not None and (books := found.dispatcher.books) is not None:
+            for consumer in found.consumers:
                 if consumer.pending.get(ledger_id, entry_id):
                     text = f"{place} was sent to the consumer {consumer.name} and is not acknowledged yet"
                     return WhyNotDelivered(reason="pending", text=text)
-            if position in dispatcher.redelivery:
+            if position in books.redelivery:
                 text = f"{place} goes out as soon as a consumer takes more: {capacity(found)}"
                 return WhyNotDelivered(reason="to-be-sent-again", text=text)
         if found.delayed.holds(position):

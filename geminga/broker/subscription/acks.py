@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from geminga.broker.dispatch.consumer import KEY_SHARED, SHARED, Consumer
 from geminga.broker.dispatch.pending_acks import SIZE_MASK
-from geminga.broker.dispatch.shared import SharedDispatcher
 from geminga.errors import NotAllowed
 from geminga.managed_ledger.cursor.batch_index import ACK_SET_WORDS_MAX, WORD_BITS, bits_of
 from geminga.position import Position
@@ -114,10 +113,10 @@ def _completes(
     if _is_too_long(subscription, consumer, ack_set):
         return False
     cursor = subscription.cursor
-    dispatcher = subscription.dispatcher
+    books = subscription.dispatcher.books if subscription.dispatcher is not None else None
     owner, packed = consumer, 0
-    if isinstance(dispatcher, SharedDispatcher):
-        owner = dispatcher.books.owner_of(consumer, position)
+    if books is not None:
+        owner = books.owner_of(consumer, position)
         packed = owner.pending.get(*position)
     size = packed & SIZE_MASK or WORD_BITS * len(ack_set)
     ack_set = ack_set[: -(-size // WORD_BITS)]
@@ -132,10 +131,10 @@ def _completes(
     if subscription.notes is not None:
         held = bits_of(before) if before is not None else (1 << size) - 1
         subscription.notes.acked_messages(consumer.name, position, held & ~wanted, size)
-    if packed and isinstance(dispatcher, SharedDispatcher):
+    if packed and books is not None:
         acked = left_before - wanted.bit_count()
         owner.acks += acked
-        dispatcher.books.release(owner, acked)
+        books.release(owner, acked)
     return False
 
 

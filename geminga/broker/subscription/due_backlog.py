@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from geminga.broker.dispatch.shared import SharedDispatcher
 from geminga.errors import ProtocolError
 from geminga.limits import MIB
 from geminga.managed_ledger.chain.ledger_reads import reached
@@ -48,9 +47,11 @@ class DueBacklog:
 
         While an index that was found at a start is still being read, nobody knows: False too.
         """
-        dispatcher = self._subscription.dispatcher
-        waits = dispatcher is None or isinstance(dispatcher, SharedDispatcher)
-        return waits and self._delayed.policy.active and self._delayed.unknown is None
+        return (
+            not self._subscription.ignores_delays
+            and self._delayed.policy.active
+            and self._delayed.unknown is None
+        )
 
     @property
     def is_unknown(self) -> bool:
@@ -101,7 +102,7 @@ class DueBacklog:
 
     def _take_due(self) -> bool:
         dispatcher, tracker = self._subscription.dispatcher, self._delayed.tracker
-        if isinstance(dispatcher, SharedDispatcher) and dispatcher.consumers:
+        if dispatcher is not None and dispatcher.consumers:
             return dispatcher.take_due(DUE_AT_ONCE)
         return tracker is not None and tracker.has_due() and bool(tracker.take_due(DUE_AT_ONCE))
 

@@ -9,8 +9,6 @@ import msgspec
 
 from geminga.broker.delays.statistics import bucket_statistics
 from geminga.broker.dispatch.consumer import ConsumerStatistics
-from geminga.broker.dispatch.key_shared import KeySharedDispatcher
-from geminga.broker.dispatch.shared import SharedDispatcher
 from geminga.broker.flow.statistics import BucketStatistics, LatenessStatistics
 
 if TYPE_CHECKING:
@@ -99,8 +97,8 @@ def statistics_of(subscription: Subscription) -> SubscriptionStatistics:
 def _statistics_of(subscription: Subscription, consumers: list[ConsumerStatistics]) -> SubscriptionStatistics:
     dispatcher = subscription.dispatcher
     cursor = subscription.cursor
-    shared = dispatcher if isinstance(dispatcher, SharedDispatcher) else None
-    keyed = dispatcher if isinstance(dispatcher, KeySharedDispatcher) else None
+    books = dispatcher.books if dispatcher is not None else None
+    keyed = dispatcher.key_shared if dispatcher is not None else None
     active = dispatcher.active() if dispatcher is not None else None
     index = None if subscription.ignores_delays else subscription.delayed
     delayed = len(index) if index is not None else 0
@@ -115,9 +113,9 @@ def _statistics_of(subscription: Subscription, consumers: list[ConsumerStatistic
         msg_backlog_no_delayed=max(backlog - delayed, 0),
         backlog_size=_estimated_bytes(subscription, backlog),
         msg_delayed=delayed,
-        msg_in_replay=len(shared.redelivery) if shared is not None else 0,
-        unacked_messages=shared.books.messages if shared is not None else 0,
-        blocked_subscription_on_unacked_msgs=shared is not None and shared.books.blocked,
+        msg_in_replay=len(books.redelivery) if books is not None else 0,
+        unacked_messages=books.messages if books is not None else 0,
+        blocked_subscription_on_unacked_msgs=books is not None and books.blocked,
         active_consumer_name=active.name if active is not None else None,
         msg_out_counter=subscription.messages_out_before + sum(c.msg_out_counter for c in consumers),
         bytes_out_counter=subscription.bytes_out_before + sum(c.bytes_out_counter for c in consumers),

@@ -16,10 +16,9 @@ import trio
 from geminga.broker.delays.given_out import GivenOut
 from geminga.broker.delays.subscription_delays import IndexDoor, SubscriptionDelays
 from geminga.broker.dispatch.consumer import Consumer
-from geminga.broker.dispatch.dispatcher import Dispatcher, Surroundings
+from geminga.broker.dispatch.dispatcher import Dispatcher
 from geminga.broker.dispatch.rate import DispatchLimit, Published, Throttle
-from geminga.broker.dispatch.settings import SubscriptionSettings
-from geminga.broker.dispatch.shared import SharedDispatcher
+from geminga.broker.dispatch.settings import SubscriptionSettings, Surroundings
 from geminga.broker.dispatch.task import Sleeper
 from geminga.broker.dispatch.types import dispatcher_for
 from geminga.broker.flow.subscription_log import SparseLog
@@ -136,18 +135,18 @@ class Subscription:
         """Have a round run soon. Cheap when one is due already."""
         self.delayed = SubscriptionDelays(topic.ledger, cursor, index_door, GivenOut(), self.wake)
         self._around = Surroundings(
-            str(topic.name),
-            name,
-            topic.partition_index,
-            topic.ledger,
-            cursor,
-            settings,
-            clock,
-            self.delayed,
-            self.wake,
-            self.log,
-            self.throttle,
-            reads,
+            topic=str(topic.name),
+            subscription=name,
+            partition_index=topic.partition_index,
+            ledger=topic.ledger,
+            cursor=cursor,
+            settings=settings,
+            clock=clock,
+            delayed=self.delayed,
+            wake=self.wake,
+            log=self.log,
+            throttle=self.throttle,
+            reads=reads,
         )
         self.notes: SubscriptionNotes | None = None
         """Where the delivery log is on."""
@@ -164,9 +163,9 @@ class Subscription:
         """Go by other settings from now on."""
         if settings != self.settings:
             self.settings = settings
-            self._around = self._around._replace(settings=settings)
+            self._around.apply(settings)
             if self.dispatcher is not None:
-                self.dispatcher.apply(settings)
+                self.dispatcher.settings_changed()
                 self.wake()
 
     def limit_dispatch(self, of_topic: DispatchLimit | None, own: DispatchRate, published: Published) -> None:
@@ -229,7 +228,7 @@ class Subscription:
     @property
     def ignores_delays(self) -> bool:
         """Exclusive and Failover deliver at once: what the index holds back does not wait there."""
-        return self.dispatcher is not None and not isinstance(self.dispatcher, SharedDispatcher)
+        return self.dispatcher is not None and not self.dispatcher.heeds_delays
 
     @property
     def overrides(self) -> Mapping[int, int]:
@@ -266,6 +265,8 @@ class Subscription:
         dispatcher.add(consumer)
         if dispatcher is not self.dispatcher:
             self.dispatcher = dispatcher
+            if dispatcher.books is not None:
+                self.delayed.given_out.follow(dispatcher.books)
             self._forgets_delayed = self.ignores_delays
         self._vanishes_at_s = math.inf
         consumer.outbox.on_writable.add(self._writable)
@@ -274,7 +275,6 @@ class Subscription:
     def _writable(self) -> None:
         if self.dispatcher is not None:
             self.dispatcher.capacity_grew()
-        self.wake()
 
     def announce(self, consumer: Consumer) -> None:
         """The client has been told that it is subscribed: from now on it may hear more."""
@@ -322,7 +322,6 @@ class Subscription:
         if consumer.flow(permits, now_ms):
             assert self.dispatcher is not None
             self.dispatcher.capacity_grew()
-            self.wake()
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None) -> None:
         """Send these entries again, or all that the consumer has not acknowledged."""
@@ -400,9 +399,7 @@ class Subscription:
         self.cursor.acknowledge_cumulative(position)
         self.delayed.mark_delete_moved(self.cursor.mark_delete)
         if self.dispatcher is not None:
-            self.dispatcher.mark_delete_moved(self.cursor.mark_delete)
-            self.dispatcher.retry_now()
-            self.wake()
+            self.dispatcher.skipped()
         self.after_acks(self.clock.now_ms())
 
     async def clear_backlog(self) -> None:

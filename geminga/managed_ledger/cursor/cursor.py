@@ -29,8 +29,8 @@ class Cursor(Acknowledgments):
     Acknowledging is synchronous and in memory; a durable cursor's state is written at most every
     `cursor_persist_interval_ms`, at close, and by `persist`. A crash takes acknowledgments back to the last
     written state, never forward. `mark_delete` is Pulsar's markDeletePosition, `read_position` its
-    readPosition: that belongs to the dispatcher; this room only sets it when the cursor opens and when it is
-    reset.
+    readPosition: that belongs to the dispatcher, which moves it by `set_read_position`; this room only sets
+    it when the cursor opens and when it is reset.
     """
 
     __slots__ = (
@@ -194,6 +194,10 @@ class Cursor(Acknowledgments):
         self._dirty = False
         if self._ledger is not None:
             self._ledger.close()
+
+    def set_read_position(self, position: Position) -> None:
+        """Where the next read of what is new begins. In memory only: a load begins at mark-delete."""
+        self.read_position = position
 
     # -- properties -------------------------------------------------------------------------------------
 

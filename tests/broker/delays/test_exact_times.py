@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from geminga.broker.delays.settings import DelayPolicy
 from geminga.broker.dispatch.consumer import KEY_SHARED, SHARED
-from geminga.broker.dispatch.due_pace import DUE_PAUSE_MS, DuePace
+from geminga.broker.dispatch.delaying import DUE_PAUSE_MS, DuePace
 from geminga.broker.subscription.subscription import Subscription
 from geminga.errors import ServiceNotReady
 from geminga.managed_ledger.cursor.bucket_properties import named_ledgers

@@ -89,14 +89,14 @@ async def test_no_wake_ups_without_permits_and_none_after_the_last(
         rounds = 0
         dispatcher = subscription.dispatcher
         assert dispatcher is not None
-        original = dispatcher.round
+        original = dispatcher.run_round
 
         async def counted() -> None:
             nonlocal rounds
             rounds += 1
             await original()
 
-        dispatcher.round = counted  # type: ignore[method-assign]
+        dispatcher.run_round = counted  # type: ignore[method-assign]
         await publish_delayed(rig, *range(1000, 2000, 100))
         await rig.settle()
         statistics = subscription.statistics()
@@ -214,14 +214,14 @@ async def test_a_message_that_falls_due_between_a_round_and_the_sleep_comes_at_o
         client = rig.join(subscription, sub_type)
         dispatcher = subscription.dispatcher
         assert dispatcher is not None
-        original = dispatcher.round
+        original = dispatcher.run_round
 
         async def slow_round() -> None:
             await original()
             if subscription.delayed.tracker is not None:
                 clock.stepped_ms = 1100
 
-        dispatcher.round = slow_round  # type: ignore[method-assign]
+        dispatcher.run_round = slow_round  # type: ignore[method-assign]
         await publish_delayed(rig, 1000)
         await rig.settle()
         assert client.payloads == [b"1000"]

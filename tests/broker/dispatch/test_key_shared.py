@@ -9,7 +9,6 @@ import trio
 from trio.testing import MockClock
 
 from geminga.broker.dispatch.consumer import KEY_SHARED
-from geminga.broker.dispatch.key_shared import KeySharedDispatcher
 from geminga.errors import ConsumerAssign, ConsumerBusy, StorageError
 from geminga.position import Position
 from geminga.wire import pulsar_pb2 as pb
@@ -38,8 +37,10 @@ async def publish(rig: Rig, *keys: str) -> list[Position]:
 
 def owner_of(client: Client, key: str) -> object:
     dispatcher = client.subscription.dispatcher
-    assert isinstance(dispatcher, KeySharedDispatcher)
-    return dispatcher.selector.select(dispatcher.selector.slot(sticky_hash(key.encode())))
+    assert dispatcher is not None
+    assert dispatcher.key_shared is not None
+    selector = dispatcher.key_shared.selector
+    return selector.select(selector.slot(sticky_hash(key.encode())))
 
 
 def keys_of(client: Client, count: int) -> list[str]:

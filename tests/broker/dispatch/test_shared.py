@@ -537,13 +537,13 @@ async def test_a_wait_for_the_next_try_that_ends_before_the_sleep_is_not_forgott
             broken.setattr(rig.ledger, "read", failing_read)
             await rig.numbered(1)
             await rig.settle()
-        original = dispatcher.round
+        original = dispatcher.run_round
 
         async def slow_round() -> None:
             await original()
             autojump_clock.jump(1.5)
 
-        dispatcher.round = slow_round  # type: ignore[method-assign]
+        dispatcher.run_round = slow_round  # type: ignore[method-assign]
         subscription.wake()
         await rig.settle()
         assert client.payloads == [b"0"]
