@@ -27,7 +27,9 @@ from geminga.delivery_log.notes import (
     PUBLISHED,
     DueTimes,
     Event,
+    PublishedEntry,
     SubscriptionNotes,
+    noted_of,
 )
 from geminga.errors import StorageError
 
@@ -108,17 +110,17 @@ class DeliveryLog:
             self._wake.set()
 
     def published(
-        self, topic: str, ledger_id: int, first_entry_id: int, contexts: Sequence[tuple[Any, ...]]
+        self, topic: str, ledger_id: int, first_entry_id: int, contexts: Sequence[PublishedEntry]
     ) -> None:
-        """Entries are durable; the contexts are `Topic.append`'s."""
+        """These entries, numbered from `first_entry_id`, are durable."""
         now_ms = self.now_ms()
-        self.note_all(
-            (
-                PUBLISHED, now_ms, topic, None, context[0].name, ledger_id, entry_id, -1,
-                context[6][0], 0, context[6][1], context[6][2], context[1], 0,
-            )
-            for entry_id, context in enumerate(contexts, first_entry_id)
-        )  # fmt: skip
+        events: list[Event] = []
+        for entry_id, context in enumerate(contexts, first_entry_id):
+            producer, sequence_id = context.producer.name, context.sequence_id
+            messages, deliver_at_ms, publish_ms = noted_of(context.parsed)
+            head = (PUBLISHED, now_ms, topic, None, producer, ledger_id, entry_id, -1)
+            events.append((*head, messages, 0, deliver_at_ms, publish_ms, sequence_id, 0))
+        self.note_all(events)
 
     def duplicate(self, topic: str, producer: str, sequence_id: int, messages: int) -> None:
         now_ms = self.now_ms()

@@ -7,9 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from geminga.errors import ProtocolError
 from geminga.managed_ledger.cursor.batch_index import bits_of
-from geminga.wire.message_metadata import peek
+from geminga.wire.message_metadata import peek_or_none
 
 if TYPE_CHECKING:
     from geminga.managed_ledger.chain.entry import Entry
@@ -36,6 +35,24 @@ class DueTimes(Protocol):
 
     def early_max_ms(self) -> int:
         """By so much an entry that is sent now may be before its time; `AT_ANY_TIME`."""
+        ...
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+class PublishedEntry(Protocol):
+    """What is noted of an entry that has been published."""
+
+    @property
+    def producer(self) -> _Named: ...
+    @property
+    def sequence_id(self) -> int: ...
+    @property
+    def parsed(self) -> Peek | None:
+        """None: its metadata cannot be read."""
         ...
 
 
@@ -75,7 +92,7 @@ class SubscriptionNotes:
         early_ms: int | None = None
         for entry in entries:
             position = entry.position
-            seen = entry.peek if entry.peek is not None else seen_in(entry.body)
+            seen = entry.peek if entry.peek is not None else peek_or_none(entry.body)
             size, deliver_at_ms, publish_ms = noted_of(seen)
             count = counts.get(position, 0) if counts else 0
             head = (DISPATCHED, now_ms, topic, name, consumer, position[0], position[1])
@@ -149,13 +166,6 @@ class SubscriptionNotes:
             0,
         )
         self._note_all((event,))
-
-
-def seen_in(body: bytes) -> Peek | None:
-    try:
-        return peek(body)
-    except ProtocolError:
-        return None
 
 
 def noted_of(seen: Peek | None) -> tuple[int, int, int]:

@@ -33,6 +33,7 @@ __all__ = [
     "Peek",
     "broker_timestamp_ms",
     "peek",
+    "peek_or_none",
     "stamp",
     "stamp_bytes",
     "sticky_hash",
@@ -118,6 +119,14 @@ def peek(body: bytes) -> Peek:
     except (IndexError, struct.error):
         pass
     return _parse(body, *metadata_place(body))
+
+
+def peek_or_none(body: bytes) -> Peek | None:
+    """As `peek`; None for metadata that cannot be read."""
+    try:
+        return peek(body)
+    except ProtocolError:
+        return None
 
 
 def _scan_time(body: bytes, at: int) -> tuple[int, int]:

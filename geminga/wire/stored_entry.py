@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 from google.protobuf.message import DecodeError
 
 from geminga.errors import ProtocolError
@@ -12,6 +14,10 @@ USUAL_STAMP = b"\x0e\x02\x00\x00\x00\x07\x08"
 """A stamp of nothing but the time, which takes six bytes from 2004 to 2109."""
 _USUAL_STAMP_BYTES = 13
 CHECKSUM_MAGIC = b"\x0e\x01"
+_USUAL_HEAD = struct.Struct(">7s6x2s4xI")
+"""Stamp, checksum, metadata size."""
+_USUAL_HEAD_BYTES = _USUAL_HEAD.size
+_unpack_usual = _USUAL_HEAD.unpack_from
 _DELIVER_AT_TAG = b"\x98\x01"
 """Field 19 of MessageMetadata, a varint."""
 
@@ -42,7 +48,16 @@ def metadata_place(body: bytes) -> tuple[int, int]:
 
 
 def may_be_delayed(body: bytes) -> bool:
-    """False: the entry surely has no delivery time. A fraction of `peek`, for those who ask nothing else."""
+    """False: the entry surely has no delivery time. A fraction of `peek`, asked of each message of a topic
+    whose delayed index is fed while publishing.
+    """
+    try:
+        prefix, magic, size = _unpack_usual(body)
+        if prefix == USUAL_STAMP and magic == CHECKSUM_MAGIC:
+            end = _USUAL_HEAD_BYTES + size
+            return end <= len(body) and body.find(_DELIVER_AT_TAG, _USUAL_HEAD_BYTES, end) >= 0
+    except struct.error:
+        pass  # too short for that
     try:
         at, end = metadata_place(body)
     except ProtocolError:

@@ -43,6 +43,14 @@ MUTANTS = (
         "tasks would be woken where the loop goes to sleep without looking for them",
     ),
     Mutant(
+        "parsed-and-forgotten",
+        "geminga/broker/topic/topic.py",
+        "self.ledger.append(stored, context, parsed)",
+        "self.ledger.append(stored, context)",
+        ("tests/broker/topic/test_parsed_once.py",),
+        "metadata that publishing has parsed would be parsed again by each dispatcher at the tail",
+    ),
+    Mutant(
         "publishers-that-wait-unnoticed",
         "geminga/broker/topic/topic.py",
         "if producer.pending == 1:",

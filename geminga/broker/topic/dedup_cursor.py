@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -26,6 +26,7 @@ from geminga.managed_ledger.cursor.cursor import DEDUPLICATION_CURSOR
 
 if TYPE_CHECKING:
     from geminga.broker.policies.settings import BrokerSettings
+    from geminga.broker.topic.publish_context import PublishContext
     from geminga.clock import Clock
     from geminga.managed_ledger.chain.tasks import StartsTasks
     from geminga.managed_ledger.cursor.cursor import Cursor
@@ -161,7 +162,7 @@ class Deduplication:
         # From here to the end nothing waits: what comes next is judged.
         for context in self._ledger.pending():
             if (recorded := id_of(context)) != PART:
-                ids.pushed(context[0].name, recorded)
+                ids.pushed(context.producer.name, recorded)
         self._cursor = cursor
         self.ids = ids
         self._snapshot_ms = self._clock.now_ms()
@@ -189,29 +190,29 @@ class Deduplication:
 
     # -- each entry ------------------------------------------------------------------------------------------
 
-    def confirmed(self, contexts: list[Any]) -> None:
-        """These entries, with `Topic.append`'s contexts, are durable."""
+    def confirmed(self, contexts: list[PublishContext]) -> None:
+        """These entries are durable."""
         ids = self.ids
         assert ids is not None
         for context in contexts:
-            recorded = context[5]
+            recorded = context.recorded
             if recorded is None:
                 recorded = id_of(context)
             if recorded != PART:
-                ids.persisted(context[0].name, recorded)
+                ids.persisted(context.producer.name, recorded)
         if self._settled is not None:
             self._wake_settled()
         if ids.changes >= self._settings.dedup_snapshot_entries:
             self._snapshot_soon()
 
-    def failed(self, contexts: list[Any]) -> None:
+    def failed(self, contexts: list[PublishContext]) -> None:
         """These entries will not be durable: their ids are free again."""
         ids = self.ids
         assert ids is not None
         gone = {id(context) for context in contexts}
         pending = [context for context in self._ledger.pending() if id(context) not in gone]
-        for name in {context[0].name for context in contexts}:
-            ids.failed(name, [id_of(context) for context in pending if context[0].name == name])
+        for name in {context.producer.name for context in contexts}:
+            ids.failed(name, [id_of(context) for context in pending if context.producer.name == name])
         self._wake_settled()
 
     # -- producers -------------------------------------------------------------------------------------------

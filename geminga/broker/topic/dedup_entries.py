@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from geminga.broker.topic.dedup import SequenceIds, Verdict
 from geminga.errors import ProtocolError, ServerError, ServiceNotReady
@@ -10,6 +10,7 @@ from geminga.wire.commands import signed
 from geminga.wire.message_metadata import peek
 
 if TYPE_CHECKING:
+    from geminga.broker.topic.publish_context import PublishContext
     from geminga.wire.decoder import Send
 
 PART: Final = -2
@@ -22,10 +23,11 @@ class DuplicateUndecided(ServiceNotReady):
     server_error = ServerError.UNKNOWN
 
 
-def id_of(context: Any) -> int:
+def id_of(context: PublishContext) -> int:
     """What is recorded for an entry with this context, also one that was accepted while it was off."""
-    recorded: int | None = context[5]
-    return recorded if recorded is not None else max(signed(context[1]), signed(context[2]))
+    if context.recorded is not None:
+        return context.recorded
+    return max(signed(context.sequence_id), signed(context.highest_sequence_id))
 
 
 def admit(ids: SequenceIds, name: str, send: Send) -> int | None:

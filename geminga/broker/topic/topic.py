@@ -28,12 +28,11 @@ from geminga.broker.topic.policies_applied import (
 )
 from geminga.broker.topic.producer import Producer
 from geminga.broker.topic.producers import Producers
+from geminga.broker.topic.publish_context import PublishContext
 from geminga.broker.topic.subscribe_rate import SubscribeLimit, subscribe_limit
-from geminga.delivery_log.notes import noted_of, seen_in
 from geminga.errors import (
     GemingaError,
     NotAllowed,
-    ProtocolError,
     ServiceNotReady,
     StorageError,
     SubscriptionNotFound,
@@ -43,7 +42,7 @@ from geminga.managed_ledger.cursor.cursor import DEDUPLICATION_CURSOR
 from geminga.position import LATEST, Position
 from geminga.wire import encoder
 from geminga.wire.commands import unsigned
-from geminga.wire.message_metadata import peek, stamp
+from geminga.wire.message_metadata import peek_or_none, stamp
 from geminga.wire.stored_entry import may_be_delayed
 
 if TYPE_CHECKING:
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
     from geminga.managed_ledger.managed_ledger import ManagedLedger
     from geminga.names import TopicName
     from geminga.wire.decoder import Send
+    from geminga.wire.peek import Peek
 
 log = logging.getLogger("geminga.broker")
 
@@ -318,14 +318,24 @@ class Topic:
             self._stamp = stamp(now_ms)
         body = send.headers_and_payload
         stored = self._stamp + body
+        # Most messages are not looked into here: what is parsed goes along, so that nothing parses it again.
+        parsed = None
         deliver_at_ms = 0
-        if (self._delay_max_ms or self.delays.feeds) and may_be_delayed(stored):
-            deliver_at_ms = self._delivery_time(stored)
-        sequence_id = send.sequence_id
-        noted = noted_of(seen_in(stored)) if self.delivery_log is not None else None
-        highest_id = send.highest_sequence_id
-        context = producer, sequence_id, highest_id, self._now_s(), deliver_at_ms, recorded, noted
-        self.ledger.append(stored, context)
+        asks_delay = self._delay_max_ms or self.delays.feeds
+        if self.delivery_log is not None or (asks_delay and may_be_delayed(stored)):
+            parsed = peek_or_none(stored)
+            if parsed is not None and asks_delay and parsed.deliver_at_ms:
+                deliver_at_ms = self._delivery_time(parsed)
+        context = PublishContext(
+            producer,
+            send.sequence_id,
+            send.highest_sequence_id,
+            self._now_s(),
+            recorded,
+            parsed,
+            deliver_at_ms,
+        )
+        self.ledger.append(stored, context, parsed)
         if producer.pending == 1:
             self.rooms.bookie.hurry()
         if ids is not None and recorded is not None and recorded != PART:
@@ -343,17 +353,13 @@ class Topic:
         if send.is_chunk:
             self.chunks_in += 1
 
-    def _delivery_time(self, stored: bytes) -> int:
+    def _delivery_time(self, metadata: Peek) -> int:
         """When an entry is due, 0: at once. NotAllowed if that is too far away."""
-        try:
-            metadata = peek(stored)
-        except ProtocolError:
-            return 0  # nobody will get it
         if 0 < self._delay_max_ms < metadata.deliver_at_ms - metadata.publish_time_ms:
             raise NotAllowed(f"Exceeds max allowed delivery delay of {self._delay_max_ms} milliseconds")
         return metadata.deliver_at_ms
 
-    def on_confirmed(self, ledger_id: int, first_entry_id: int, contexts: list[Any]) -> None:
+    def on_confirmed(self, ledger_id: int, first_entry_id: int, contexts: list[PublishContext]) -> None:
         """The ledger's entries from `first_entry_id` on are durable: receipts, then consumers."""
         entry_id = first_entry_id
         now_s = self._now_s()
@@ -363,24 +369,24 @@ class Topic:
             self.dedup.confirmed(contexts)
         if self.delivery_log is not None:
             self.delivery_log.published(str(self.name), ledger_id, first_entry_id, contexts)
-        for producer, sequence_id, highest_sequence_id, started_s, deliver_at_ms, _, _ in contexts:
-            producer.confirm(sequence_id, highest_sequence_id, ledger_id, entry_id)
-            add_latency((now_s - started_s) * 1000)
+        for context in contexts:
+            context.producer.confirm(context.sequence_id, context.highest_sequence_id, ledger_id, entry_id)
+            add_latency((now_s - context.accepted_s) * 1000)
             entry_id += 1
-            is_delayed |= deliver_at_ms
+            is_delayed |= context.deliver_at_ms
         if is_delayed:
             # Before anyone reads: an entry that waits is read once, when it is due.
-            self.delays.appended(ledger_id, first_entry_id, [context[4] for context in contexts])
+            self.delays.appended(ledger_id, first_entry_id, [context.deliver_at_ms for context in contexts])
         for subscription in self.subscriptions.values():
             subscription.entries_available()
 
-    def on_add_failed(self, error: GemingaError, contexts: list[Any]) -> None:
+    def on_add_failed(self, error: GemingaError, contexts: list[PublishContext]) -> None:
         """These entries will never be durable: each producer is told, none gets a receipt."""
-        for producer, sequence_id, *_ in contexts:
-            producer.fail(sequence_id, error)
+        for context in contexts:
+            context.producer.fail(context.sequence_id, error)
         if self.dedup.ids is not None:
             self.dedup.failed(contexts)
-            names = {context[0].name for context in contexts}
+            names = {context.producer.name for context in contexts}
             for producer in self.producers:
                 if producer.name in names:
                     self.after_refusal(producer, error)
@@ -395,16 +401,17 @@ class Topic:
 
     def fail_overdue(self, accepted_before_s: float) -> None:
         """Give up every producer with an entry that was accepted before then and is not durable."""
-        oldest = self.ledger.oldest_pending()
-        if oldest is None or oldest[3] >= accepted_before_s:
+        oldest: PublishContext | None = self.ledger.oldest_pending()
+        if oldest is None or oldest.accepted_s >= accepted_before_s:
             return
         error = StorageError(f"{self.name}: not durable after {self.settings.write_timeout_s:g} s")
-        for producer, sequence_id, _, accepted_s, *_ in self.ledger.pending():
-            if accepted_s >= accepted_before_s:
+        for context in self.ledger.pending():
+            if context.accepted_s >= accepted_before_s:
                 break
+            producer = context.producer
             if not producer.given_up:
                 log.error("%s: producer %s is given up: %s", self.name, producer.name, error)
-                producer.give_up(sequence_id, error)
+                producer.give_up(context.sequence_id, error)
                 if not producer.closed:
                     self.producers.remove(producer)
                     self._disconnect(producer)
@@ -546,10 +553,9 @@ class Topic:
         """The first entry that was published at `since_ms` or later; LATEST if there is none."""
 
         def is_late_enough(entry: Entry) -> bool:
-            try:
-                return peek(entry.body).publish_time_ms >= since_ms
-            except ProtocolError:
-                return False  # its metadata cannot be read; it is delivered to no one
+            metadata = peek_or_none(entry.body)
+            # One whose metadata cannot be read is delivered to no consumer.
+            return metadata is not None and metadata.publish_time_ms >= since_ms
 
         found = await self.ledger.find_first(is_late_enough)
         return found if found is not None else LATEST

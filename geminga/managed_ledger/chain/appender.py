@@ -16,7 +16,7 @@ import trio
 
 from geminga.errors import GemingaError, ReadOnly, ServiceNotReady, StorageError, TopicTerminated
 from geminga.managed_ledger.chain.add_listener import AddListener, NobodyListens
-from geminga.managed_ledger.chain.entry import Entry
+from geminga.managed_ledger.chain.entry import Parsed
 from geminga.managed_ledger.chain.ledger_chain import ChainLedger, LedgerChain
 from geminga.managed_ledger.chain.rollover import ManagedLedgerSettings, is_full
 from geminga.managed_ledger.chain.state import ALLOWED, QUEUEING, State
@@ -114,10 +114,10 @@ class Appender:
         self._warned_of_length = False
         self._pending: list[Any] = []
         """Contexts of entries handed to the bookie and not confirmed yet, in order."""
-        self._queue: list[tuple[bytes, Any]] = []
-        """Entries that wait for the next ledger."""
+        self._queue: list[tuple[bytes, Any, Parsed | None]] = []
+        """Entries that wait for the next ledger: body, context, what was parsed of it."""
         self._run: TailRun | None = None
-        self._run_append: Callable[[bytes | Entry], None] | None = None
+        self._run_append: Callable[[bytes | Parsed], None] | None = None
         self._roll_check_entry_id = 0
         self._drained: trio.Event | None = None
         """Only while somebody waits: a topic that nobody uses should cost little."""
@@ -151,13 +151,14 @@ class Appender:
     def pending(self) -> Iterator[Any]:
         """The contexts of all that wait, the oldest first."""
         yield from self._pending
-        for _, context in self._queue:
+        for _, context, _ in self._queue:
             yield context
 
     # -- down -------------------------------------------------------------------------------------------
 
-    def append(self, body: bytes, context: Any) -> None:
+    def append(self, body: bytes, context: Any, parsed: Parsed | None = None) -> None:
         """Accept one entry. The listener gets `context` back: confirmed once it is durable, or failed.
+        `parsed` is what readers at the tail find in `Entry.peek`.
 
         Synchronous; entries keep their order, also across ledgers. Raises TopicTerminated, ServiceNotReady
         (closing) or StorageError; then the entry was not accepted and its context is not given back. Nothing
@@ -165,7 +166,7 @@ class Appender:
         """
         writer = self._writer
         if writer is None:
-            self._append_later(body, context)
+            self._append_later(body, context, parsed)
             return
         try:
             entry_id = writer.append(body)
@@ -178,15 +179,15 @@ class Appender:
         self.ledger_bytes += len(body)
         keep = self._run_append
         if keep is not None:
-            keep(body)
+            keep(body if parsed is None else parsed)
         if entry_id >= self._roll_check_entry_id:
             self.roll_if_full(entry_id + 1)
 
-    def _append_later(self, body: bytes, context: Any) -> None:
+    def _append_later(self, body: bytes, context: Any, parsed: Parsed | None) -> None:
         state = self.state
         if state in QUEUEING:
             self._room.take(len(body))
-            self._queue.append((body, context))
+            self._queue.append((body, context, parsed))
         elif state is State.TERMINATED:
             raise TopicTerminated(f"{self.name} was already terminated")
         else:
@@ -274,11 +275,11 @@ class Appender:
 
     def fail_queue(self, error: GemingaError) -> None:
         """No ledger will come for the entries that wait for one."""
-        self._fail([context for _, context in self._take_queue()], error)
+        self._fail([context for _, context, _ in self._take_queue()], error)
 
-    def _take_queue(self) -> list[tuple[bytes, Any]]:
+    def _take_queue(self) -> list[tuple[bytes, Any, Parsed | None]]:
         queue, self._queue = self._queue, []
-        self._room.give(sum(len(body) for body, _ in queue))
+        self._room.give(sum(len(body) for body, _, _ in queue))
         return queue
 
     # -- ledgers ----------------------------------------------------------------------------------------
@@ -304,12 +305,12 @@ class Appender:
         )
         self.cache(self.caching)
         queue = self._take_queue()
-        for i, (body, context) in enumerate(queue):
+        for i, (body, context, parsed) in enumerate(queue):
             try:
-                self.append(body, context)
+                self.append(body, context, parsed)
             except GemingaError as error:
                 # These were accepted when they were queued: they are failed here, not by raising.
-                self._fail([context for _, context in queue[i:]], error)
+                self._fail([context for _, context, _ in queue[i:]], error)
                 return
 
     def roll_if_full(self, entries: int) -> None:

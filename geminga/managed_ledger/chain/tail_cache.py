@@ -18,7 +18,7 @@ import trio
 
 from geminga.limits import KIB, MIB
 from geminga.managed_ledger.chain.append_room import AppendRoom
-from geminga.managed_ledger.chain.entry import Entry, entries_from
+from geminga.managed_ledger.chain.entry import Entry, Parsed, entries_from
 
 ENTRY_OVERHEAD_BYTES: Final = 400
 """What a cached entry costs beside its body: slot, running size, `Entry`, position, parsed metadata."""
@@ -26,6 +26,9 @@ STRIDE_BYTES: Final = 64 * KIB
 """Entries leave the cache in strides of about this size (or one entry, if that is larger)."""
 TURNS_OF_AGE: Final = 4
 """How often it is looked for what may go while an entry grows old."""
+
+_BODIES = {bytes}
+_ENTRIES = {Entry}
 
 
 class TailRun:
@@ -51,8 +54,8 @@ class TailRun:
         """Entry id of slot 0."""
         self.head = 0
         """Slots below this one have been evicted; they are removed when they are half of all."""
-        self.slots: list[bytes | Entry | None] = []
-        """Bodies, wrapped into entries by the first reader."""
+        self.slots: list[bytes | Parsed | Entry | None] = []
+        """Bodies, or what was parsed of them when they were published; made entries by the first reader."""
         self.sums: list[int] = []
         """Running sum of bytes (with overhead) of the visible slots: one number per confirmed entry."""
         self.closed = False
@@ -76,7 +79,7 @@ class TailRun:
         seen = sums[-1] if sums else self._before_bytes
         overhead = ENTRY_OVERHEAD_BYTES
         sizes = [
-            overhead + len(slot.body if type(slot) is Entry else slot)  # type: ignore[arg-type]
+            overhead + len(slot if type(slot) is bytes else slot.body)  # type: ignore[union-attr]
             for slot in (slots if confirmed - visible == len(slots) else slots[visible:confirmed])
         ]
         sums.extend(accumulate(sizes, initial=seen))
@@ -98,13 +101,15 @@ class TailRun:
             j = max(i + 1, bisect_right(sums, limit, i, j))
         chunk = self.slots[i:j]
         kinds = set(map(type, chunk))
-        if Entry not in kinds:
+        if kinds == _BODIES:
             self.slots[i:j] = chunk = entries_from(self.ledger_id, first, chunk)  # type: ignore[arg-type,assignment]
-        elif len(kinds) > 1:
-            for k, slot in enumerate(chunk):
-                if type(slot) is not Entry:
-                    chunk[k] = entries_from(self.ledger_id, first + k, (slot,))[0]  # type: ignore[arg-type]
-            self.slots[i:j] = chunk
+        elif kinds != _ENTRIES:
+            bodies = [slot if type(slot) is bytes else slot.body for slot in chunk]  # type: ignore[union-attr]
+            parsed = [None if type(slot) is bytes else slot for slot in chunk]
+            fresh = entries_from(self.ledger_id, first, bodies, parsed)  # type: ignore[arg-type]
+            self.slots[i:j] = chunk = [
+                slot if type(slot) is Entry else entry for slot, entry in zip(chunk, fresh, strict=True)
+            ]
         return chunk  # type: ignore[return-value]
 
     def bytes_of(self, first: int, count: int) -> int:

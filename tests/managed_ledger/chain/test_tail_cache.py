@@ -13,6 +13,7 @@ from geminga.managed_ledger.chain.tail_cache import (
     TailCache,
     TailRun,
 )
+from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
 from geminga.position import Position
 
 
@@ -39,6 +40,42 @@ def test_only_confirmed_entries_are_visible() -> None:
     assert [e.body for e in run.read(0, 9, 99 + 2 * ENTRY_OVERHEAD_BYTES)] == [b"a", b"b"]
     cache.confirm(run, 2)
     assert [e.peek for e in run.read(1, 9, 99 + 2 * ENTRY_OVERHEAD_BYTES)] == [None, "peeked"]
+
+
+class ParsedBody:
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+
+def test_what_was_parsed_of_a_body_comes_with_its_entry() -> None:
+    cache = TailCache()
+    run = cache.open_run(5, 0)
+    parsed = [ParsedBody(b"%d" % number) for number in range(4)]
+    run.slots += [parsed[0], parsed[1], b"2", parsed[3], b"4"]
+    cache.confirm(run, 4)
+    assert cache.statistics().bytes_used == 5 * (1 + ENTRY_OVERHEAD_BYTES)
+    first = run.read(0, 2, 1 << 20)
+    assert [entry.peek for entry in first] == parsed[:2]
+    entries = run.read(0, 9, 1 << 20)
+    assert [entry.body for entry in entries] == [b"0", b"1", b"2", b"3", b"4"]
+    assert [entry.position.entry_id for entry in entries] == [0, 1, 2, 3, 4]
+    assert [entry.peek for entry in entries] == [parsed[0], parsed[1], None, parsed[3], None]
+    assert entries[0] is first[0], "made once"
+    assert run.read(0, 9, 1 << 20)[2] is entries[2]
+
+
+async def test_what_was_parsed_goes_along_while_an_entry_waits_for_the_next_ledger(rooms):
+    async with rooms() as r:
+        ledger = await r.open(ManagedLedgerSettings(ledger_entries_max=2, rollover_min_ms=0))
+        await ledger.open_cursor("c", initial="earliest")
+        parsed = [ParsedBody(b"%d" % number) for number in range(3)]
+        for one in parsed:
+            ledger.append(one.body, None, one)
+        assert ledger.listener.confirmed == {}
+        await ledger.listener.settled(3)
+        (entry,) = ledger.read_cached(ledger.last_confirmed, 1, 1 << 20)
+        assert entry.position.entry_id == 0, "in the second ledger"
+        assert entry.peek is parsed[2]
 
 
 def test_run_that_begins_among_unconfirmed_entries() -> None:
