@@ -147,8 +147,8 @@ def subscribe(
         durable=durable,
         start_message_id=None if start is None else _message_id(start),
         subscription_properties=[pb.KeyValue(key=k, value=v) for k, v in (properties or {}).items()],
-        priority_level=priority_level,
-        force_topic_creation=create_topic,
+        priority_level=priority_level or None,
+        force_topic_creation=None if create_topic else False,
     )
     return frame(pb.BaseCommand(type=_TYPE.SUBSCRIBE, subscribe=command))
 
