@@ -180,6 +180,7 @@ def test_nothing_is_said_to_wait_for_nothing_after_a_restart(
     sealed = eventually(lambda: eyes.at_rest(230))["sealed"]
     bucket = next(part for part in eyes.ask("/buckets") if part["ledgerId"] is not None)
     client.close()
+    eventually(lambda: eyes.ask()["consumers"] == 0)  # with one the broker would read again at once
     assert eyes.post("lose-bucket", {"ledgerId": bucket["ledgerId"]}).status == 200
     process.kill()
     process.start()
