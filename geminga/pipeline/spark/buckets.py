@@ -31,6 +31,9 @@ from geminga.pipeline.spark.pieces import each, raised
 from geminga.tracker.buckets.bucket_settings import BucketSettings
 from geminga.tracker.format.stored_bucket import KeyRange
 
+TASKS_PER_CORE = 2
+"""At most, that build buckets: so many let cores that are ahead take more."""
+
 
 def ranges_of(spark: SparkSession, sources: Sequence[Source], settings: BucketSettings) -> list[KeyRange]:
     """How the backlog is cut; reads it, or some of it, and counts."""
@@ -61,7 +64,9 @@ def build(
         number = shares["range"][0].as_py()
         return encode_range(number, cut_at[number], shares, settings)
 
-    shares = _shares(spark, sources, Division.into(cut_at))
+    # Spark makes 200 tasks of a shuffle that is persisted, and each costs some 40 ms of a core by itself.
+    tasks = min(len(cut_at), TASKS_PER_CORE * spark.sparkContext.defaultParallelism) or 1
+    shares = _shares(spark, sources, Division.into(cut_at)).repartition(tasks, "range")
     built = (
         shares.groupBy("range").applyInArrow(encode, spark_schema(ENCODED)).persist(StorageLevel.DISK_ONLY)
     )
