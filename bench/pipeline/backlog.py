@@ -4,23 +4,30 @@
     python bench/pipeline/backlog.py --rows 1000000 --splits 8
 
 The topic has ledgers of 1,000 entries of 1,000 messages. One run with availableNow into `noop`. Printed are
-rows, seconds, CPU seconds, and CPU over wall time: the cores that were busy. The broker's are not counted.
+rows, seconds, CPU seconds of Spark, and how many cores Spark and the broker kept busy, by a look each half
+second: the median over the run, its begin and end (a process that plans starts, the last task ends) included.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from bench.pipeline.rig import fill, jvm_pid, measured
+from bench.pipeline.rig import cpu_seconds, fill, jvm_pid, measured
 from geminga.pipeline.spark import make_session
 from tests.e2e.broker_process import BrokerProcess
 
 TOPIC = "persistent://public/default/pipeline-backlog"
+LOOK_SECONDS = 0.5
 SETTINGS = {
     "brokerDeleteInactiveTopicsEnabled": "false",
     "managedLedgerMaxEntriesPerLedger": "1000",
@@ -28,6 +35,28 @@ SETTINGS = {
     "defaultRetentionTimeInMinutes": "-1",
     "defaultRetentionSizeInMB": "-1",
 }
+
+
+@contextmanager
+def busy(roots: Sequence[int]) -> Iterator[list[float]]:
+    """Fills in how many cores these processes, and all below them, kept busy in each interval."""
+    found: list[float] = []
+    ended = threading.Event()
+
+    def look() -> None:
+        before_s, cpu = time.perf_counter(), sum(map(cpu_seconds, roots))
+        while not ended.wait(LOOK_SECONDS):
+            now_s, now_cpu = time.perf_counter(), sum(map(cpu_seconds, roots))
+            found.append((now_cpu - cpu) / (now_s - before_s))
+            before_s, cpu = now_s, now_cpu
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield found
+    finally:
+        ended.set()
+        thread.join()
 
 
 def main() -> None:
@@ -54,7 +83,8 @@ def main() -> None:
         )
         if arguments.rows_per_trigger is not None:
             stream = stream.option("maxRowsPerTrigger", str(arguments.rows_per_trigger))
-        with measured(jvm_pid(spark)) as used:
+        roots = [jvm_pid(spark), process.pid]
+        with measured(roots[0]) as used, busy(roots) as cores:
             query = (
                 stream.load()
                 .writeStream.format("noop")
@@ -66,8 +96,9 @@ def main() -> None:
         rows = sum(progress.numInputRows for progress in query.recentProgress)
         print(
             f"{rows:,} rows in {len(query.recentProgress)} micro-batches: {used['wall']:.1f} s, "
-            f"{used['cpu']:.1f} CPU-s, {used['cpu'] / used['wall']:.2f} cores busy, "
-            f"{rows / used['cpu'] / 1000:.0f} k rows per CPU-second"
+            f"{used['cpu']:.1f} CPU-s, {rows / used['cpu'] / 1000:.0f} k rows per CPU-second; "
+            f"{statistics.median(cores):.2f} cores busy with the broker "
+            f"({' '.join(f'{busy_cores:.1f}' for busy_cores in cores)})"
         )
         assert rows == arguments.rows
         spark.stop()
