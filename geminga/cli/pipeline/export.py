@@ -43,12 +43,7 @@ def run(parser: Parser, arguments: Sequence[str]) -> int:
         options["topics"] = ",".join(flags.topics)
     if flags.topics_pattern:
         options["topicsPattern"] = flags.topics_pattern
-    from geminga.pipeline.topics.reading import DataLost
-
-    try:
-        done = _export(flags, options)
-    except DataLost as error:
-        raise DataLost(str(error).replace("failOnDataLoss=false", "--allow-loss")) from None
+    done = _export(flags, options)
     if flags.json:
         print(json.dumps({"messages": done.rows, "files": done.files, "by_topic": done.by_topic}))
     else:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import importlib
 import logging
-import re
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, Parser
+
+if TYPE_CHECKING:
+    from geminga.errors import GemingaError
 
 COMMANDS = {
     "audit": ("audit", "tell from logs what was lost, came twice, out of order, early or late"),
@@ -30,14 +33,20 @@ COMMANDS = {
     ),
 }
 """Which module has which command."""
-_FLAGS = {"service.url": "--url", "admin.url": "--admin-url", "topicsPattern": "--topics-pattern"}
-"""Of the options of the data source that are flags here; the others are given with --option."""
-_OPTION = re.compile(rf"(?<![\w.\"'-])(?:{'|'.join(map(re.escape, _FLAGS))})(?![\w.\"'])")
-_SETTING = re.compile(
-    r"(?<!--option )(?:\b([Ss])et )?\b("
-    r"(?:allowDifferentTopicSchemas|failOnDataLoss|rawValue|waitingForNonExistedTopic)=\w+)"
-)
-_BOTH = re.compile(r"\((--[\w-]+), [\w.=]+\)")
+_FLAGS = {
+    "service.url": "--url",
+    "admin.url": "--admin-url",
+    "resume": "--continue",
+    "by_key": "--by-key",
+    "append": "--append",
+    "schemas": "--no-schemas",
+}
+"""Of the options of the data source, and of arguments in Python, that are flags here; other options are given
+with --option.
+"""
+_FLAGS_OF = {"export": {"topicsPattern": "--topics-pattern", "failOnDataLoss": "--allow-loss"}}
+"""Those that only one command has."""
+_VERBS = {"": "", "set": "give ", "Set": "Give "}
 
 
 def run(kind: type[Parser], arguments: Sequence[str]) -> int:
@@ -64,7 +73,7 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     try:
         code: int = importlib.import_module(f"geminga.cli.pipeline.{module}").run(parser, arguments[1:])
     except GemingaError as error:
-        print(f"geminga pipeline {name}: {in_flags(str(error))}", file=sys.stderr)
+        print(f"geminga pipeline {name}: {in_flags(name, error)}", file=sys.stderr)
         return EXIT_FAILED
     except KeyboardInterrupt:
         print(f"geminga pipeline {name}: interrupted", file=sys.stderr)
@@ -82,12 +91,22 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     return code
 
 
-def in_flags(text: str) -> str:
-    """A message that names options of the data source or arguments in Python, with the flags for them."""
-    text = _BOTH.sub(r"(\1)", text)
-    text = _OPTION.sub(lambda found: _FLAGS[found[0]], text)
-    verbs = {"s": "give ", "S": "Give ", None: ""}
-    return _SETTING.sub(lambda found: f"{verbs[found[1]]}--option {found[2]}", text)
+def in_flags(command: str, error: GemingaError) -> str:
+    """The text of an error, with this command's flags for the options and arguments that it names."""
+    from geminga.pipeline.errors import Option, PipelineError
+
+    if not isinstance(error, PipelineError):
+        return str(error)
+    flags = _FLAGS | _FLAGS_OF.get(command, {})
+
+    def flag(option: Option) -> str:
+        if option.name in flags:
+            return f"{_VERBS[option.verb]}{flags[option.name]}"
+        if option.value is None:
+            return option.name
+        return f"{_VERBS[option.verb]}--option {option.name}={option.value}"
+
+    return error.told_with(flag)
 
 
 def _is_no_interruption(record: logging.LogRecord) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from geminga.pipeline.columns.columns import METADATA_COLUMNS, MORE_COLUMNS, VALUE, ColumnMaker, column_names
-from geminga.pipeline.errors import BadOption
+from geminga.pipeline.errors import SET_RAW_VALUE, BadOption
 from geminga.pipeline.topics.options import Options
 from geminga.pipeline.topics.planning import partitions, topics_of
 from geminga.pipeline.topics.reading import Range
@@ -35,7 +35,9 @@ def table_schema(options: Options, values: TopicSchema) -> pa.Schema:
     if fields.keys() & beside.keys():
         raise SchemaMismatch(
             f"fields of the values have the names {', '.join(fields.keys() & beside.keys())}, which "
-            "columns beside them have too; set rawValue=true to get bytes"
+            "columns beside them have too; ",
+            SET_RAW_VALUE,
+            " to get bytes",
         )
     return pa.schema(list((fields | beside).items()))
 

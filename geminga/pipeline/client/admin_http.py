@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 from geminga.names import TopicName
 from geminga.pipeline.client.connection import tls_context
 from geminga.pipeline.client.topics import Ledger
-from geminga.pipeline.errors import Access, PipelineError
+from geminga.pipeline.errors import ADMIN_URL, Access, PipelineError
 
 HTTP_SECONDS = 10.0
 CONNECTIONS_MAX = 8
@@ -47,7 +47,9 @@ def get_json(access: Access, admin_url: str, path: str) -> Any:
     try:
         return json.loads(body)
     except ValueError:
-        raise PipelineError(f"{admin_url}{path} does not answer with JSON; is admin.url right?") from None
+        raise PipelineError(
+            f"{admin_url}{path} does not answer with JSON; is ", ADMIN_URL, " right?"
+        ) from None
 
 
 def create_partitions(access: Access, admin_url: str, topic: str, partitions: int) -> None:
@@ -97,7 +99,7 @@ def _ask(
     for _ in range(_REDIRECTS_MAX):
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise PipelineError(f"admin.url is {admin_url!r}; expected http://HOST:PORT")
+            raise PipelineError(ADMIN_URL, f" is {admin_url!r}; expected http://HOST:PORT")
         connection = _connection(access, parts.scheme, parts.hostname, parts.port, seconds)
         try:
             connection.connect()
@@ -109,7 +111,7 @@ def _ask(
                 body = response.read()
         except (OSError, http.client.HTTPException) as error:
             raise PipelineError(
-                f"no admin API answers at {admin_url} ({error}); is admin.url right?"
+                f"no admin API answers at {admin_url} ({error}); is ", ADMIN_URL, " right?"
             ) from None
         finally:
             connection.close()

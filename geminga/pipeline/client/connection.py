@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from geminga import __version__
 from geminga.clock import RealClock
 from geminga.limits import MESSAGE_BYTES_MAX, PROTOCOL_VERSION
-from geminga.pipeline.errors import Access, BrokerUnreachable, PipelineError, Refused
+from geminga.pipeline.errors import SERVICE_URL, Access, BrokerUnreachable, PipelineError, Refused
 from geminga.wire import encoder
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import request_id_of
@@ -39,7 +39,7 @@ def addresses(service_url: str) -> list[tuple[str, str, int]]:
     scheme, separator, rest = service_url.partition("://")
     if not separator or scheme not in DEFAULT_PORTS:
         raise PipelineError(
-            f"service.url is {service_url!r}; expected pulsar://HOST:PORT or pulsar+ssl://HOST:PORT"
+            SERVICE_URL, f" is {service_url!r}; expected pulsar://HOST:PORT or pulsar+ssl://HOST:PORT"
         )
     found = []
     for part in rest.rstrip("/").split(","):
@@ -49,7 +49,7 @@ def addresses(service_url: str) -> list[tuple[str, str, int]]:
         except ValueError:
             host, port = None, None
         if not host:
-            raise PipelineError(f"service.url is {service_url!r}: {part!r} is not HOST:PORT")
+            raise PipelineError(SERVICE_URL, f" is {service_url!r}: {part!r} is not HOST:PORT")
         found.append((scheme, host, port or DEFAULT_PORTS[scheme]))
     return found
 
@@ -101,7 +101,7 @@ class Connection:
                     "process (ulimit -n), or see what else in it holds files open"
                 ) from None
             raise BrokerUnreachable(
-                f"no broker answers at {url} ({error}); is it running, and is service.url right?"
+                f"no broker answers at {url} ({error}); is it running, and is ", SERVICE_URL, " right?"
             ) from None
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -191,7 +191,7 @@ class Connection:
                 raise BrokerUnreachable(f"{self.url} closed the connection")
             if data.startswith(b"HTTP/"):
                 raise PipelineError(
-                    f"{self.url} is an HTTP port; service.url needs the binary one (usually 6650)"
+                    f"{self.url} is an HTTP port; ", SERVICE_URL, " needs the binary one (usually 6650)"
                 )
             try:
                 commands = self._decoder.feed(data)

@@ -219,7 +219,8 @@ class Producer:
                     if _CLOCK.monotonic_s() > until:
                         raise NotSent(
                             f"{self.topic}: the broker was away for {self._send_timeout_s:.0f} s, "
-                            f"{len(self._pending)} batches are not confirmed: {error}"
+                            f"{len(self._pending)} batches are not confirmed: ",
+                            error,
                         ) from None
                     threading.Event().wait(_PAUSE_SECONDS)
 

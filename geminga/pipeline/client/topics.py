@@ -14,7 +14,7 @@ from geminga.pipeline.client.connection import Connection
 from geminga.pipeline.client.entry_stream import subscribe_reader
 from geminga.pipeline.client.lookup import owner_of
 from geminga.pipeline.columns.places import EARLIEST, LATEST, Place, of_message_id
-from geminga.pipeline.errors import Access, PipelineError, Refused
+from geminga.pipeline.errors import TOPICS_PATTERN, Access, Option, PipelineError, Refused
 from geminga.wire import client_commands
 
 _CONSUMER_ID = 1
@@ -70,9 +70,10 @@ def partitions_of(connection: Connection, topic: str, *, create: bool = False) -
 
 def missing(topic: str) -> TopicMissing:
     return TopicMissing(
-        f"topic {topic} is not there; check the name, create it, or set waitingForNonExistedTopic=true "
-        "(brokers delete a topic that has had neither a subscription nor a client for a minute; a "
-        "subscription keeps it, or the broker's setting brokerDeleteInactiveTopicsEnabled=false)"
+        f"topic {topic} is not there; check the name, create it, or ",
+        Option("waitingForNonExistedTopic", "true", "set"),
+        " (brokers delete a topic that has had neither a subscription nor a client for a minute; a "
+        "subscription keeps it, or the broker's setting brokerDeleteInactiveTopicsEnabled=false)",
     )
 
 
@@ -95,7 +96,7 @@ def matching(connection: Asks, pattern: str) -> list[str]:
     try:
         wanted = re.compile(expression)
     except re.error as error:
-        raise PipelineError(f"topicsPattern {pattern!r} is not a regular expression: {error}") from None
+        raise PipelineError(TOPICS_PATTERN, f" {pattern!r} is not a regular expression: {error}") from None
     answer = connection.request(lambda number: client_commands.topics_of_namespace(number, namespace))
     names = {TopicName.parse(topic).partitioned_name for topic in answer.topics}
     return sorted(

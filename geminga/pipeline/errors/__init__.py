@@ -5,19 +5,62 @@ which option to set, and to what. Those that only one package raises (`DataLost`
 defined there; these are the ones that several share. `Access` is beside them because a client of a broker
 and a plan that travels to a worker both carry it.
 
+An error is made of parts (text, `Option`s, other errors), so that it carries the options that it is about.
+`str` names options as Spark and Python do; the command line names its flags instead, by `told_with`. What a
+user or a broker gave (a path, a topic) is text, whatever it looks like.
+
 Must not be broken: no socket, thread or file here, as pure modules raise these too; `Access` never prints
-its credentials.
+its credentials; nothing searches a finished text for the name of an option.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from geminga.errors import GemingaError, ServerError
 
 
+@dataclass(frozen=True)
+class Option:
+    """An option of the data source, or an argument of a function in Python, that an error names."""
+
+    name: str
+    value: str | None = None
+    """What to set it to; None: only its name is meant."""
+    verb: Literal["", "set", "Set"] = ""
+    """Comes before it where users are told to set it: one says "set" of an option, "give" of a flag."""
+
+    def __str__(self) -> str:
+        setting = self.name if self.value is None else f"{self.name}={self.value}"
+        return f"{self.verb} {setting}" if self.verb else setting
+
+
+SERVICE_URL = Option("service.url")
+ADMIN_URL = Option("admin.url")
+TOPICS_PATTERN = Option("topicsPattern")
+SET_RAW_VALUE = Option("rawValue", "true", "set")
+Part: TypeAlias = "str | Option | PipelineError"
+
+
 class PipelineError(GemingaError):
-    """What could not be done, in words that say what to do about it."""
+    """What could not be done, in words that say what to do about it. `parts` follow each other without
+    spaces; an error among them gives its own parts.
+    """
+
+    def __init__(self, *parts: Part) -> None:
+        self.parts: tuple[str | Option, ...] = tuple(
+            part for each in parts for part in (each.parts if isinstance(each, PipelineError) else (each,))
+        )
+        super().__init__(*self.parts)
+
+    def __str__(self) -> str:
+        return self.told_with(str)
+
+    def told_with(self, name: Callable[[Option], str]) -> str:
+        """The text, with what `name` makes of each option."""
+        return "".join(part if isinstance(part, str) else name(part) for part in self.parts)
 
 
 class BadOption(PipelineError):

@@ -7,12 +7,13 @@ import uuid
 from dataclasses import replace
 from types import TracebackType
 
-from geminga.pipeline.errors import PipelineError
+from geminga.pipeline.errors import Option, PipelineError
 from geminga.pipeline.export.manifest import MANIFEST, Manifest, NoExport, Run, decode, encode
 from geminga.pipeline.files.files import Files, NotThere
 from geminga.pipeline.files.locations import FILE, join, parse
 from geminga.storage.disk import DirectoryLock, RealDisk
 
+_RESUME = Option("resume", "True")
 _LOCK = "_lock"
 _PART = ".part"
 _LEFT = ("run=", "_part-")
@@ -29,8 +30,9 @@ def load(files: Files, directory: str) -> Manifest:
             raise NoExport(f"{directory} is not there") from None
         raise NoExport(
             f"{directory} holds no export: there is no {MANIFEST}, which an export writes last. If an export "
-            "was stopped there, take the directory away and export again, or continue it (--continue, "
-            "resume=True)"
+            "was stopped there, take the directory away and export again, or continue it (",
+            _RESUME,
+            ")",
         ) from None
 
 
@@ -80,7 +82,9 @@ class Output:
             if not (resume and url == self._root and is_left):
                 raise PipelineError(
                     f"{url} exists already; name a new directory, take it away if an export was killed "
-                    "there, or continue the export (--continue, resume=True)"
+                    "there, or continue the export (",
+                    _RESUME,
+                    ")",
                 )
 
     def __enter__(self) -> Output:
@@ -130,8 +134,9 @@ class Output:
         if wanted:
             raise PipelineError(
                 f"{join(self.staged, next(iter(wanted)))} is not as it was written ({len(wanted)} files): "
-                "another export may run in this directory; let one run alone, and continue (--continue, "
-                "resume=True)"
+                "another export may run in this directory; let one run alone, and continue (",
+                _RESUME,
+                ")",
             )
         for directory in directories:
             self._files.sync_directory(directory)
@@ -176,7 +181,9 @@ class _Mark:
         if not self.is_ours():
             raise PipelineError(
                 f"{self._url} is another's: a second export has begun in this directory and goes on; let it "
-                "end, then continue (--continue, resume=True)"
+                "end, then continue (",
+                _RESUME,
+                ")",
             )
 
     def release(self) -> None:

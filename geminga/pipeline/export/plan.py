@@ -33,7 +33,7 @@ from geminga.pipeline.files.files import Files, NotThere
 from geminga.pipeline.files.locations import join
 from geminga.pipeline.topics.options import Options, TopicChoice
 from geminga.pipeline.topics.planning import cut_range, partitions, topics_of
-from geminga.pipeline.topics.reading import DataLost, Range
+from geminga.pipeline.topics.reading import ALLOW_LOSS, DataLost, Range
 from geminga.pipeline.topics.rows import EncryptedEntry, read_range
 from geminga.pipeline.values.schemas import TopicSchema, fetch_versions
 
@@ -84,7 +84,9 @@ def _range(options: Options, topic: str, start: Place, last: Last) -> Range:
         if options.fail_on_data_loss:
             raise DataLost(
                 f"{topic} ends at {last.place}, but was exported up to {start}: it was deleted and created "
-                "again. Allow loss to export what there is now as well, or begin a new export"
+                "again. ",
+                ALLOW_LOSS,
+                " to export what there is now as well, or begin a new export",
             )
         start = EARLIEST
     strict = options.fail_on_data_loss

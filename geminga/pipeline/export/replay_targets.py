@@ -13,7 +13,7 @@ from geminga.pipeline.client.connection import Connection
 from geminga.pipeline.client.owning_brokers import OwningBrokers
 from geminga.pipeline.client.producing import Producer
 from geminga.pipeline.client.topics import TopicMissing, full_name, last_of, partitions_of
-from geminga.pipeline.errors import Access, PipelineError, Refused
+from geminga.pipeline.errors import ADMIN_URL, Access, Option, PipelineError, Refused
 from geminga.pipeline.export.manifest import ExportedTopic, Manifest
 from geminga.pipeline.topics.acknowledging import Subscriptions
 from geminga.pipeline.values.schemas import TopicSchema
@@ -21,6 +21,7 @@ from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.encoder import frame
 
 _SEND_TIMEOUT_S = 20.0
+_BY_KEY = Option("by_key", "True")
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,11 @@ def _target(connection: Connection, wanted: Wanted, source: str, name: str, part
             raise PipelineError(
                 f"{name} needs {partitions} partitions: create it (pulsar-admin topics "
                 f"create-partitioned-topic {name} --partitions {partitions}), name the admin API "
-                "(--admin-url, admin.url) so that it is created, or let keys choose (--by-key, by_key=True)"
+                "(",
+                ADMIN_URL,
+                ") so that it is created, or let keys choose (",
+                _BY_KEY,
+                ")",
             )
         create_partitions(wanted.access, wanted.admin_url, name, partitions)
         parts = [str(full_name(name).partition(index)) for index in range(partitions)]
@@ -115,7 +120,9 @@ def _target(connection: Connection, wanted: Wanted, source: str, name: str, part
     if there != partitions and not wanted.by_key:
         raise PipelineError(
             f"{name} has {there or 'no'} partitions, the exported topic {partitions or 'none'}: name "
-            "a topic with as many, or let keys choose (--by-key, by_key=True)"
+            "a topic with as many, or let keys choose (",
+            _BY_KEY,
+            ")",
         )
     return Target(source, name, tuple(parts), wanted.by_key and there > 0)
 
@@ -133,9 +140,10 @@ def _check_fresh(access: Access, target: Target, producer_prefix: str, partition
             continue
         if not any(_is_known(access, part, producer_name(producer_prefix, one)) for one in sources):
             raise PipelineError(
-                f"{part} holds messages already, up to {last.place}: name another topic, or append to it "
-                "(--append, append=True). If a replay failed there whose broker does not deduplicate, delete "
-                "the topic and begin again, or appending will store its messages twice"
+                f"{part} holds messages already, up to {last.place}: name another topic, or append to it (",
+                Option("append", "True"),
+                "). If a replay failed there whose broker does not deduplicate, delete "
+                "the topic and begin again, or appending will store its messages twice",
             )
 
 
@@ -173,9 +181,11 @@ def _put_schemas(wanted: Wanted, target: Target, exported: ExportedTopic) -> dic
                 found[version] = _put_schema(connection, target.parts[0], schema)
             except Refused as error:
                 raise PipelineError(
-                    f"{target.topic}: schema version {int.from_bytes(version, 'big')} cannot be "
-                    f"registered: {error}. Name another topic, or replay without schemas (--no-schemas, "
-                    "schemas=False)"
+                    f"{target.topic}: schema version {int.from_bytes(version, 'big')} cannot be registered: ",
+                    error,
+                    ". Name another topic, or replay without schemas (",
+                    Option("schemas", "False"),
+                    ")",
                 ) from None
     return found
 

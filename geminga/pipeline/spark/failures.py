@@ -4,19 +4,31 @@ cause.
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import asdict
 from typing import Final
 
 from geminga.errors import CorruptData, GemingaError, StorageError
 from geminga.pipeline.audit.events import WrongLog
-from geminga.pipeline.errors import PipelineError
+from geminga.pipeline.errors import Option, PipelineError
 from geminga.pipeline.topics.reading import DataLost
 
 _OURS: Final = re.compile(r"\bgeminga\.[\w.]+\.(\w+): (.*)")
 _THEIRS: Final = re.compile(r"^(?:Caused by: |: )?([\w.$]+(?:Exception|Error): .*)", re.MULTILINE)
+_PARTS: Final = re.compile(r"^geminga parts: (.*)", re.MULTILINE)
 _KNOWN: Final[dict[str, type[GemingaError]]] = {
     kind.__name__: kind for kind in (CorruptData, DataLost, StorageError, WrongLog)
 }
+
+
+def note_parts(error: PipelineError) -> None:
+    """Have a worker's traceback, which is all that comes back through Spark, tell the options of an error
+    apart from its text: the line after the error's own has the parts as JSON.
+    """
+    if any(isinstance(part, Option) for part in error.parts):
+        parts = [part if isinstance(part, str) else asdict(part) for part in error.parts]
+        error.add_note(f"geminga parts: {json.dumps(parts)}")
 
 
 def words_of(error: BaseException) -> str:
@@ -29,12 +41,22 @@ def failure_of(error: BaseException) -> GemingaError:
     `PipelineError`.
     """
     kind, text = _said(error)
-    return _KNOWN.get(kind, PipelineError)(text)
+    found = _KNOWN.get(kind, PipelineError)
+    return found(*_parts(error, text)) if issubclass(found, PipelineError) else found(text)
 
 
 def is_ours(error: BaseException) -> bool:
     """Whether a worker raised it on purpose."""
     return _OURS.search(str(error)) is not None
+
+
+def _parts(error: BaseException, text: str) -> list[str | Option]:
+    """Of the error with this text, as its worker has noted them; if it has not, all is text."""
+    for noted in _PARTS.findall(str(error)):
+        parts = [part if isinstance(part, str) else Option(**part) for part in json.loads(noted)]
+        if "".join(map(str, parts)) == text:
+            return parts
+    return [text]
 
 
 def _said(error: BaseException) -> tuple[str, str]:

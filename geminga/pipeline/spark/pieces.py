@@ -13,8 +13,9 @@ from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from geminga.pipeline.columns.allocation import freeze_imports
+from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.spark.api import spark_schema
-from geminga.pipeline.spark.failures import failure_of, is_ours
+from geminga.pipeline.spark.failures import failure_of, is_ours, note_parts
 from geminga.pipeline.spark.session import make_session
 
 T = TypeVar("T")
@@ -50,7 +51,11 @@ def each(
         for batch in batches:
             for pickled in batch["pickled"].to_pylist():
                 number, item = pickle.loads(pickled)
-                yield from work(number, item)
+                try:
+                    yield from work(number, item)
+                except PipelineError as error:
+                    note_parts(error)
+                    raise
                 freeze_imports()  # item, work and what they ran have brought theirs by now
 
     return _shared_out(spark, items).mapInArrow(run, spark_schema(schema))

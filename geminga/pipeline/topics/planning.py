@@ -13,7 +13,7 @@ from geminga.pipeline.client.admin_http import ledgers_of_all
 from geminga.pipeline.client.topic_questions import TopicQuestions
 from geminga.pipeline.client.topics import Last, TopicMissing, matching
 from geminga.pipeline.columns.places import EARLIEST, LATEST, Place
-from geminga.pipeline.errors import BadOption, PipelineError
+from geminga.pipeline.errors import TOPICS_PATTERN, BadOption, PipelineError
 from geminga.pipeline.topics.offset_options import LATEST_TEXT, check_named, of_topic
 from geminga.pipeline.topics.options import Options
 from geminga.pipeline.topics.pruning import EVERYTHING, Pruning
@@ -28,13 +28,13 @@ _PAUSE_SECONDS = 0.5
 def topics_of(options: Options, questions: TopicQuestions | None = None) -> list[str]:
     """The topics named or matched, as full names, partitioned ones as one. Raises `BadOption`."""
     if options.topics is None:
-        raise BadOption("no topic is named; give one of the options topic, topics and topicsPattern")
+        raise BadOption("no topic is named; give one of the options topic, topics and ", TOPICS_PATTERN)
     if options.topics.pattern is None:
         return list(options.topics.names)
     with contextlib.nullcontext(questions) if questions else TopicQuestions(options.access) as asking:
         found = matching(asking, options.topics.pattern)
     if not found and not options.wait_for_topic:
-        raise TopicMissing(f"no topic matches topicsPattern {options.topics.pattern!r}")
+        raise TopicMissing("no topic matches ", TOPICS_PATTERN, f" {options.topics.pattern!r}")
     return found
 
 

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
-from geminga.pipeline.errors import Access, BadOption
+from geminga.pipeline.errors import SERVICE_URL, TOPICS_PATTERN, Access, BadOption, Option
 
 CLIENT, ADMIN, READER, PRODUCER = PREFIXES = (
     "pulsar.client.",
@@ -56,11 +56,12 @@ _TUNING = {
     READER: _READER_TUNING,
     PRODUCER: _PRODUCER_TUNING,
 }
-_REFUSED = {
-    "serviceurl": "the broker is named by service.url",
-    "listenername": "choose the listener by the address in service.url",
-    "topicname": "topics are named by topic, topics and topicsPattern",
-    "topicnames": "topics are named by topic, topics and topicsPattern",
+_NAMES_TOPICS = ("topics are named by topic, topics and ", TOPICS_PATTERN)
+_REFUSED: dict[str, str | tuple[str | Option, ...]] = {
+    "serviceurl": ("the broker is named by ", SERVICE_URL),
+    "listenername": ("choose the listener by the address in ", SERVICE_URL),
+    "topicname": _NAMES_TOPICS,
+    "topicnames": _NAMES_TOPICS,
     "startmessageid": "say where to begin with startingOffsets",
     "startmessagefromrollbackdurationinsec": "say where to begin with startingTime",
     "encryptionkeys": "messages are not encrypted here",
@@ -96,7 +97,8 @@ class Settings:
                 )
                 continue
             reason = _REFUSED.get(name, f"known are {', '.join(_USED[prefix].split())}")
-            raise BadOption(f"option {prefix}{name} is not supported: {reason}")
+            parts = (reason,) if isinstance(reason, str) else reason
+            raise BadOption(f"option {prefix}{name} is not supported: ", *parts)
 
     def __bool__(self) -> bool:
         return bool(self._values)
@@ -132,7 +134,9 @@ class Settings:
 def access_of(service_url: str, settings: Settings, reader: Settings) -> Access:
     """Whom to talk to, and how to introduce oneself, as the JVM client is told. Raises `BadOption`."""
     if settings.flag("useTls") and not service_url.startswith("pulsar+ssl://"):
-        raise BadOption(f"option {settings.prefix}useTls: give service.url as pulsar+ssl://HOST:PORT instead")
+        raise BadOption(
+            f"option {settings.prefix}useTls: give ", SERVICE_URL, " as pulsar+ssl://HOST:PORT instead"
+        )
     reader.only("cryptoFailureAction", "FAIL", "a message that cannot be decrypted fails the query")
     reader.only("readCompacted", "false", "every message is read")
     method, data, certificate, key = _credentials(settings)

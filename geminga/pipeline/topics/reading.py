@@ -16,7 +16,7 @@ from geminga.pipeline.client.entry_stream import PERMITS, EntryStream
 from geminga.pipeline.client.frames import FrameBuffer
 from geminga.pipeline.columns.entries import Entries
 from geminga.pipeline.columns.places import EARLIEST, Place
-from geminga.pipeline.errors import Access, BrokerUnreachable, PipelineError, Refused
+from geminga.pipeline.errors import Access, BrokerUnreachable, Option, PipelineError, Refused
 from geminga.pipeline.topics.unreadable import entries_of
 
 TAKE_BYTES = 4 * MIB
@@ -68,9 +68,11 @@ class Range:
         return self.end.ledger_id, self.end.entry_id + (self.end.batch_index > 0)
 
 
+ALLOW_LOSS = Option("failOnDataLoss", "false", "Set")
 _DELETED = (
-    "was deleted (perhaps because nobody used it for a while; a subscription keeps it) or trimmed. Set "
-    "failOnDataLoss=false to go on with what there is"
+    "was deleted (perhaps because nobody used it for a while; a subscription keeps it) or trimmed. ",
+    ALLOW_LOSS,
+    " to go on with what there is",
 )
 
 
@@ -114,8 +116,9 @@ class EntryReader:
                 self._away_since_s = min(self._away_since_s, self._heard_s)
                 if _CLOCK.monotonic_s() - self._away_since_s >= RETRY_SECONDS:
                     raise BrokerUnreachable(
-                        f"{self._wanted.topic}: reading was given up after {RETRY_SECONDS:.0f} s: {error}. "
-                        "See whether the broker runs and is not overloaded, and start the query again"
+                        f"{self._wanted.topic}: reading was given up after {RETRY_SECONDS:.0f} s: ",
+                        error,
+                        ". See whether the broker runs and is not overloaded, and start the query again",
                     ) from None
                 threading.Event().wait(_PAUSE_SECONDS)
 
@@ -132,7 +135,7 @@ class EntryReader:
                 raise
             if wanted.loss_allowed:
                 return
-            raise DataLost(f"{wanted.topic} {_DELETED}") from None
+            raise DataLost(f"{wanted.topic} ", *_DELETED) from None
         is_left = False
         try:
             if not self._check_end(stream.last):
@@ -219,7 +222,8 @@ class EntryReader:
         if not self._wanted.loss_allowed:
             raise DataLost(
                 f"{self._wanted.topic} ends at {last}, but messages up to {self._wanted.end} were there when "
-                f"the query was planned: the topic {_DELETED}"
+                f"the query was planned: the topic ",
+                *_DELETED,
             )
         self._wanted = replace(self._wanted, end=end)
         return last.entry_id >= 0 and self._next < end.entry
@@ -262,7 +266,8 @@ class EntryReader:
         if is_new and wanted.ends_with_message and first >= wanted.past:
             raise DataLost(
                 f"{wanted.topic}: messages up to {wanted.end} were there when the query was planned, but the "
-                f"first that is left is {first[0]}:{first[1]}: the topic {_DELETED}"
+                f"first that is left is {first[0]}:{first[1]}: the topic ",
+                *_DELETED,
             )
         if self._seen_any:
             return
@@ -274,6 +279,7 @@ class EntryReader:
             raise DataLost(
                 f"{wanted.topic}: messages from {wanted.start} on were asked for, but the first that is "
                 "left is "
-                f"{first[0]}:{first[1]}: the rest was trimmed (retention, TTL, or a cleared backlog). Set "
-                "failOnDataLoss=false to go on without them, or start from 'earliest'"
+                f"{first[0]}:{first[1]}: the rest was trimmed (retention, TTL, or a cleared backlog). ",
+                ALLOW_LOSS,
+                " to go on without them, or start from 'earliest'",
             )

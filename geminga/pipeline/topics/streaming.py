@@ -16,7 +16,7 @@ from geminga.pipeline.topics.offset_options import EARLIEST_TEXT, of_topic
 from geminga.pipeline.topics.options import Options
 from geminga.pipeline.topics.planning import check_topics, partitions, sizes_by
 from geminga.pipeline.topics.publish_times import PlacesByTime, Published
-from geminga.pipeline.topics.reading import DataLost, Range
+from geminga.pipeline.topics.reading import ALLOW_LOSS, DataLost, Range
 from geminga.pipeline.topics.splits import cut
 from geminga.pipeline.triggers.lag import BEHIND, Lag, totals
 from geminga.pipeline.triggers.ledgers import Ledgers
@@ -307,9 +307,7 @@ class StreamPlan:
 
     def _lost(self, text: str) -> None:
         if self._options.fail_on_data_loss:
-            raise DataLost(
-                f"{text}. Set failOnDataLoss=false to go on with what there is, or begin a new checkpoint"
-            )
+            raise DataLost(f"{text}. ", ALLOW_LOSS, " to go on with what there is, or begin a new checkpoint")
 
     def _all_lasts(self, known: Mapping[str, Place]) -> dict[str, Last]:
         found = {}

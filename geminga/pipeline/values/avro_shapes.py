@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from geminga.pipeline.errors import PipelineError
+from geminga.pipeline.errors import SET_RAW_VALUE, PipelineError
 
 TIME = pa.timestamp("us", tz="UTC")
 DECIMAL_DIGITS_MAX = 38
@@ -76,7 +76,7 @@ def shape_of(definition: Any) -> Shape:
         return _Shapes().of(definition, "")
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise SchemaMismatch(
-            f"an AVRO definition that means nothing ({type(error).__name__}: {error}); set rawValue=true"
+            f"an AVRO definition that means nothing ({type(error).__name__}: {error}); ", SET_RAW_VALUE
         ) from None
 
 
@@ -114,10 +114,10 @@ class _Shapes:
                 found = self._named[full]
                 if found is None:
                     raise SchemaMismatch(
-                        f"AVRO type {full} contains itself, for which Spark has no type; set rawValue=true"
+                        f"AVRO type {full} contains itself, for which Spark has no type; ", SET_RAW_VALUE
                     )
                 return found
-        raise SchemaMismatch(f"AVRO type {name!r} is unknown; set rawValue=true to get bytes")
+        raise SchemaMismatch(f"AVRO type {name!r} is unknown; ", SET_RAW_VALUE, " to get bytes")
 
     def _define(self, definition: Any, kind: str, namespace: str) -> Shape:
         name = _full_name(definition["name"], definition.get("namespace", namespace))

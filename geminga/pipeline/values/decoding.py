@@ -15,7 +15,7 @@ import pyarrow.json
 from geminga.pipeline.client.connection import Connection
 from geminga.pipeline.columns.batches import Messages
 from geminga.pipeline.columns.columns import VALUE, decoded_keys, payloads
-from geminga.pipeline.errors import Access
+from geminga.pipeline.errors import SET_RAW_VALUE, Access
 from geminga.pipeline.values.avro_shapes import SchemaMismatch, Shape, readable_definition, shape_of
 from geminga.pipeline.values.primitive_values import primitives
 from geminga.pipeline.values.schemas import (
@@ -160,7 +160,9 @@ class ValueDecoder:
             except (*_BAD_AVRO, fastavro.read.SchemaResolutionError) as error:
                 raise SchemaMismatch(
                     f"{self._topic}: a value is not what its schema says ({type(error).__name__}: {error}); "
-                    "the schema may have changed: load anew, or set rawValue=true to get bytes"
+                    "the schema may have changed: load anew, or ",
+                    SET_RAW_VALUE,
+                    " to get bytes",
                 ) from None
         return _array(found, kind, self._topic)
 
@@ -198,7 +200,7 @@ def _readable(schema: TopicSchema) -> Any:
         return parse_schema(readable_definition(definition_of(schema)))
     except (SchemaParseException, UnknownType, *_BAD_AVRO) as error:
         raise SchemaMismatch(
-            f"a schema that is not AVRO's ({type(error).__name__}: {error}); set rawValue=true to get bytes"
+            f"a schema that is not AVRO's ({type(error).__name__}: {error}); ", SET_RAW_VALUE, " to get bytes"
         ) from None
 
 
@@ -242,7 +244,7 @@ def json_values(raw: pa.BinaryArray, kind: pa.DataType, topic: str, shape: Shape
             values.append(change(parsed))
         except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
             raise SchemaMismatch(
-                f"{topic}: a value is not JSON of its schema ({error}); set rawValue=true to get bytes"
+                f"{topic}: a value is not JSON of its schema ({error}); ", SET_RAW_VALUE, " to get bytes"
             ) from None
     return _array(values, kind, topic)
 
@@ -283,7 +285,7 @@ def _split_pairs(raw: pa.BinaryArray, topic: str) -> tuple[pa.BinaryArray, pa.Bi
             size = int.from_bytes(rest[:4], "big", signed=True)
             if len(rest) < 4 or size > len(rest) - 4:
                 raise SchemaMismatch(
-                    f"{topic}: a key-value pair that ends too early; set rawValue=true to get bytes"
+                    f"{topic}: a key-value pair that ends too early; ", SET_RAW_VALUE, " to get bytes"
                 )
             parts.append(None if size < 0 else rest[4 : 4 + size])
             rest = rest[4 + max(size, 0) :]

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from geminga.pipeline.columns.columns import text
+from geminga.pipeline.errors import SET_RAW_VALUE
 from geminga.pipeline.values.avro_shapes import TIME, SchemaMismatch
 from geminga.wire import pulsar_pb2 as pb
 
@@ -58,7 +59,7 @@ def primitives(kind: int, raw: pa.BinaryArray, topic: str) -> pa.Array:
     try:
         return _decoded(kind, raw, topic)
     except pa.ArrowInvalid as error:
-        raise SchemaMismatch(f"{topic}: {error}; set rawValue=true to get bytes") from None
+        raise SchemaMismatch(f"{topic}: {error}; ", SET_RAW_VALUE, " to get bytes") from None
 
 
 def _decoded(kind: int, raw: pa.BinaryArray, topic: str) -> pa.Array:
@@ -90,7 +91,9 @@ def _numbers(raw: pa.BinaryArray, layout: np.dtype[Any], topic: str) -> Any:
     if len(sizes) and (sizes != width).any():
         raise SchemaMismatch(
             f"{topic}: a value of {int(sizes[sizes != width][0])} bytes where the schema says {width}; the "
-            "schema may have changed: load anew, or set rawValue=true to get bytes"
+            "schema may have changed: load anew, or ",
+            SET_RAW_VALUE,
+            " to get bytes",
         )
     return np.frombuffer(b"".join(filled.to_pylist()), layout)
 

@@ -13,7 +13,7 @@ from geminga.errors import ServerError
 from geminga.pipeline.client.connection import Connection
 from geminga.pipeline.client.topics import full_name
 from geminga.pipeline.columns.columns import VALUE
-from geminga.pipeline.errors import Access, Refused
+from geminga.pipeline.errors import SET_RAW_VALUE, Access, Option, Refused
 from geminga.pipeline.values.avro_shapes import SchemaMismatch, shape_of
 from geminga.pipeline.values.primitive_values import PRIMITIVES
 from geminga.wire import pulsar_pb2 as pb
@@ -100,7 +100,7 @@ def fetch_schema(connection: Connection, topic: str, version: bytes | None = Non
         if error.code == ServerError.TOPIC_NOT_FOUND and version is None:
             return TopicSchema()
         raise SchemaMismatch(
-            f"{topic}: its schema cannot be had: {error}; try again, or set rawValue=true to get bytes"
+            f"{topic}: its schema cannot be had: ", error, "; try again, or ", SET_RAW_VALUE, " to get bytes"
         ) from None
 
 
@@ -156,8 +156,9 @@ def schema_of(access: Access, topics: list[str]) -> TopicSchema:
     for topic, schema in found.items():
         if schema.differs_from(first):
             raise SchemaMismatch(
-                f"the schema of {topic} differs from that of {next(iter(found))}: read them apart, or set "
-                "allowDifferentTopicSchemas=true to get the bytes of the values"
+                f"the schema of {topic} differs from that of {next(iter(found))}: read them apart, or ",
+                Option("allowDifferentTopicSchemas", "true", "set"),
+                " to get the bytes of the values",
             )
     return first
 
@@ -191,5 +192,5 @@ def definition_of(schema: TopicSchema) -> Any:
         return json.loads(schema.definition)
     except (ValueError, RecursionError):
         raise SchemaMismatch(
-            "a schema whose definition is not JSON; set rawValue=true to get bytes"
+            "a schema whose definition is not JSON; ", SET_RAW_VALUE, " to get bytes"
         ) from None

@@ -7,7 +7,7 @@ from urllib.parse import quote
 from geminga.names import TopicName
 from geminga.pipeline.client.admin_http import AdminRefused, get_json
 from geminga.pipeline.client.producing import Producer
-from geminga.pipeline.errors import PipelineError
+from geminga.pipeline.errors import ADMIN_URL, Part, PipelineError
 from geminga.pipeline.topics.options import Options
 
 
@@ -38,13 +38,16 @@ def check_first_receipt(producer: Producer, last_sequence_id: int) -> None:
     if producer.known_sequence_id() < last_sequence_id:
         raise _refusal(
             producer.topic,
-            "The first batch of a task was written, as without the option admin.url only a receipt tells",
+            "The first batch of a task was written, as without the option ",
+            ADMIN_URL,
+            " only a receipt tells",
         )
 
 
-def _refusal(topic: str, written: str) -> PipelineError:
+def _refusal(topic: str, *written: Part) -> PipelineError:
     return PipelineError(
         f"exactlyOnce needs deduplication, which is off for {topic}: switch it on for its namespace "
         "(pulsar-admin namespaces set-deduplication TENANT/NAMESPACE --enable, or "
-        f"brokerDeduplicationEnabled=true). {written}"
+        "brokerDeduplicationEnabled=true). ",
+        *written,
     )

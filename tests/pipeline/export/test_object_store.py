@@ -74,7 +74,7 @@ def test_a_run_that_fails_or_is_killed_leaves_nothing_that_counts(files: Files, 
     killed = begin(resume=False)
     killed.__enter__()
     files.write(join(killed.staged, "a.parquet"), b"1")
-    with pytest.raises(PipelineError, match=r"exists already.*--continue"):
+    with pytest.raises(PipelineError, match=r"exists already.*resume=True"):
         begin(resume=False)
     with pytest.raises(NoExport, match="holds no export"):
         load(files, OUT)
@@ -113,7 +113,7 @@ def test_what_a_killed_export_left_is_made_anew(tmp_path: Path) -> None:
     (killed / "_part-000001").mkdir(parents=True)
     (killed / "_part-000001" / "a.parquet").write_bytes(b"1")
     (killed / MANIFEST).write_text("{}")
-    with pytest.raises(PipelineError, match=r"out\.part exists already.*--continue"):
+    with pytest.raises(PipelineError, match=r"out\.part exists already.*resume=True"):
         Output(Files(), str(tmp_path / "out"), resume=False)
     with Output(Files(), str(tmp_path / "out"), resume=True) as output:
         assert sorted(path.name for path in killed.iterdir()) == ["_lock"]

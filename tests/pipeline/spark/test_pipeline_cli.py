@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import pickle
+import traceback
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,8 +15,22 @@ from geminga.bookie.entry_logs.entry_log_format import encode_header
 from geminga.bookie.records.file_names import entry_log_path
 from geminga.bookie.records.records import pack_records
 from geminga.cli.pipeline.pipeline import in_flags
+from geminga.errors import GemingaError, StorageError
 from geminga.pipeline.audit.events import SCHEMA
+from geminga.pipeline.client.producing import NotSent
 from geminga.pipeline.client.topics import missing
+from geminga.pipeline.errors import (
+    ADMIN_URL,
+    SERVICE_URL,
+    SET_RAW_VALUE,
+    TOPICS_PATTERN,
+    BadOption,
+    BrokerUnreachable,
+    Option,
+    PipelineError,
+)
+from geminga.pipeline.spark.failures import failure_of, note_parts
+from geminga.pipeline.topics.reading import DataLost
 from geminga.storage.disk import RealDisk
 from tests.pipeline.conftest import Call
 
@@ -145,20 +161,78 @@ def test_messages_name_flags_and_not_options_of_the_data_source(call: Call, tmp_
     assert (code, error.partition("; ")[2]) == (1, "is --admin-url right?\n")
 
 
+SET_LOSS = Option("failOnDataLoss", "false", "Set")
+
+
 @pytest.mark.parametrize(
-    ("text", "in_words_of_the_command"),
+    ("command", "error", "in_words_of_the_command"),
     [
-        (str(missing("t")).partition(" (")[0], "topic t is not there; check the name, create it, or give "
-                                               "--option waitingForNonExistedTopic=true"),
-        ("no JSON; set rawValue=true to get bytes", "no JSON; give --option rawValue=true to get bytes"),
-        ("gone. Set failOnDataLoss=false to go on", "gone. Give --option failOnDataLoss=false to go on"),
-        ("it (--admin-url, admin.url) or (--by-key, by_key=True)", "it (--admin-url) or (--by-key)"),
-        ("brokerDeduplicationEnabled=true", "brokerDeduplicationEnabled=true"),
-        ("topics called my.service.url-1", "topics called my.service.url-1"),
+        ("audit", missing("t"), "topic t is not there; check the name, create it, or give --option "
+                                "waitingForNonExistedTopic=true"),
+        ("audit", PipelineError("no JSON; ", SET_RAW_VALUE, " to get bytes"),
+                  "no JSON; give --option rawValue=true to get bytes"),
+        ("audit", DataLost("gone. ", SET_LOSS, " to go on"),
+                  "gone. Give --option failOnDataLoss=false to go on"),
+        ("export", DataLost("gone. ", SET_LOSS, " to go on"), "gone. Give --allow-loss to go on"),
+        ("replay", PipelineError("it (", ADMIN_URL, ") or (", Option("by_key", "True"), ")"),
+                   "it (--admin-url) or (--by-key)"),
+        ("export", PipelineError("none is like ", TOPICS_PATTERN), "none is like --topics-pattern"),
+        ("audit", PipelineError("none is like ", TOPICS_PATTERN), "none is like topicsPattern"),
+        ("export", NotSent("t: away: ", BrokerUnreachable("is ", SERVICE_URL, " right?")),
+                   "t: away: is --url right?"),
+        ("export", StorageError("cannot write /data/topicsPattern/x: No space left"),
+                   "cannot write /data/topicsPattern/x: No space left"),
+        ("export", PipelineError("/data/topicsPattern/x.parquet exists, see ", SERVICE_URL),
+                   "/data/topicsPattern/x.parquet exists, see --url"),
+        ("export", PipelineError("topic service.url: set rawValue=true (--by-key, by_key=True)"),
+                   "topic service.url: set rawValue=true (--by-key, by_key=True)"),
     ],
 )  # fmt: skip
-def test_an_option_is_named_as_a_flag(text: str, in_words_of_the_command: str) -> None:
-    assert in_flags(text) == in_words_of_the_command
+def test_an_error_names_its_options_as_flags_and_nothing_else(
+    command: str, error: GemingaError, in_words_of_the_command: str
+) -> None:
+    assert in_flags(command, error).partition(" (brokers delete")[0] == in_words_of_the_command
+
+
+def test_what_a_user_named_like_an_option_stays_as_it_is(call: Call, tmp_path: Path) -> None:
+    out = tmp_path / "topicsPattern"
+    out.mkdir()
+    (out / "service.url").write_bytes(b"")
+    nowhere = ("--url", "pulsar://127.0.0.1:1", "--master", "none")
+    code, _, error = call("export", "t", "--out", out, *nowhere)
+    assert (code, f"{out} exists already" in error) == (1, True)
+    assert "continue the export (--continue)\n" in error
+    code, _, error = call("replay", out, *nowhere)
+    assert (code, error.partition(":")[0], f"{out} holds no export" in error) == (
+        1,
+        "geminga pipeline replay",
+        True,
+    )
+
+
+def test_an_error_of_a_worker_keeps_its_options() -> None:
+    try:
+        try:
+            raise DataLost("persistent://public/default/failOnDataLoss=false: gone. ", SET_LOSS, " to go on")
+        except PipelineError as error:
+            note_parts(error)
+            raise
+    except PipelineError:
+        from_spark = Exception(f"An exception was thrown from the Python worker.\n{traceback.format_exc()}")
+    failed = failure_of(from_spark)
+    assert isinstance(failed, DataLost)
+    assert str(failed) == (
+        "persistent://public/default/failOnDataLoss=false: gone. Set failOnDataLoss=false to go on"
+    )
+    assert in_flags("export", failed) == (
+        "persistent://public/default/failOnDataLoss=false: gone. Give --allow-loss to go on"
+    )
+
+
+def test_an_error_travels_by_pickle_with_its_options() -> None:
+    error = pickle.loads(pickle.dumps(BadOption("is ", SERVICE_URL, " right?")))
+    assert (type(error), str(error)) == (BadOption, "is service.url right?")
+    assert in_flags("export", error) == "is --url right?"
 
 
 @pytest.mark.usefixtures("on_spark")
