@@ -30,7 +30,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.broker_process import OURS, BrokerProcess, Ports, enter_own_network, resident_bytes
 from bench.figures import add_options, measured, show
-from geminga.cli.client.connection import ClientError, Connection
+from geminga.cli.client.connection import Connection
+from geminga.cli.client.errors import ClientError
 from geminga.cli.client.producer import Producer
 from geminga.cli.main import main as geminga_main
 from geminga.storage import disk

@@ -38,7 +38,7 @@ ROOMS: dict[str, set[str]] = {
 MODULES_MAX = 20
 """In one folder."""
 
-NO_IO = {"trio", "os", "socket", "threading", "asyncio", "subprocess", "rocksdict"}
+NO_IO = {"trio", "os", "socket", "ssl", "threading", "asyncio", "subprocess", "rocksdict"}
 NO_IO_IN = (
     "wire/*.py",
     "**/*format.py",
@@ -47,7 +47,19 @@ NO_IO_IN = (
     "managed_ledger/chain/rollover.py",
     "broker/dispatch/hash_ranges.py",
     "broker/dispatch/choice.py",
+    "pipeline/errors/*.py",
+    "cli/client/errors.py",
 )
+NETWORK = {"trio", "socket", "ssl", "http.client", "urllib.request"}
+WITHOUT_NETWORK = (
+    "pipeline.errors",
+    "pipeline.topics.options",
+    "pipeline.topics.offset_options",
+    "pipeline.values.avro_shapes",
+    "pipeline.columns.columns",
+    "cli.client.errors",
+)
+"""Modules that bring no network with them, by whatever they import: errors, options, shapes."""
 IO_THERE = {"wire/compile_proto.py"}
 DOORS = {
     "rocksdict": {"storage/key_value.py", "storage/rocksdb_options.py"},
@@ -208,6 +220,20 @@ def test_formats_and_decisions_do_no_io(pattern: str) -> None:
     for path in paths:
         found = [(name, line) for name, line in imported(path) if name.split(".")[0] in NO_IO]
         assert not found, f"{relative(path)}: {found}"
+
+
+@pytest.mark.parametrize("module", WITHOUT_NETWORK)
+def test_an_error_or_an_option_brings_no_socket(module: str) -> None:
+    files = {module_of(path): path for path in MODULES}
+    seen, waiting = {module}, [module]
+    while waiting:
+        path = files[waiting.pop()]
+        for name, line in imported(path):
+            assert name not in NETWORK, f"{module} needs {relative(path)}:{line}: {name}"
+            found = {name.removeprefix("geminga."), name.removeprefix("geminga.").rpartition(".")[0]}
+            new = (found & files.keys()) - seen if name.startswith("geminga.") else set()
+            seen |= new
+            waiting += new
 
 
 @pytest.mark.parametrize("module", DOORS)

@@ -87,7 +87,7 @@ def run_until_done(
     """
     import trio
 
-    from geminga.cli.client.connection import ClientError
+    from geminga.cli.client.errors import ClientError
     from geminga.errors import GemingaError
 
     def conclude(code: int) -> int:

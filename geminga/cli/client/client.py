@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator
 
 import trio
 
-from geminga.cli.client.connection import ClientError, Connection
+from geminga.cli.client.connection import Connection
 from geminga.cli.client.consumer import Consumer
+from geminga.cli.client.errors import ClientError
 from geminga.cli.client.producer import Producer
 from geminga.wire import client_commands
 from geminga.wire import pulsar_pb2 as pb

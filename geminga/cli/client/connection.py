@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 import trio
 
 from geminga import __version__
-from geminga.errors import GemingaError, ProtocolError, ServerError
+from geminga.cli.client.errors import ClientError, ConnectionLost, Refused
+from geminga.errors import ProtocolError
 from geminga.limits import HANDSHAKE_SECONDS, MESSAGE_BYTES_MAX
 from geminga.wire import client_commands, encoder
 from geminga.wire import pulsar_pb2 as pb
@@ -19,23 +20,6 @@ RECEIVE_BYTES = 256 * 1024
 UNSENT_BYTES_MAX = 1024 * 1024
 """Above this `wait_room` waits."""
 DEFAULT_PORT = 6650
-
-
-class ClientError(GemingaError):
-    """What a command of ours could not do, in words for its user."""
-
-
-class Refused(ClientError):
-    """The broker answered with an error."""
-
-    def __init__(self, code: int, text: str) -> None:
-        name = ServerError(code).name if code in ServerError.__members__.values() else str(code)
-        super().__init__(f"the broker refused ({name}): {text}")
-        self.code = code
-
-
-class ConnectionLost(ClientError):
-    """The connection ended while something was still expected of it."""
 
 
 class Receiver(Protocol):

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import trio
 
-from geminga.cli.client.connection import ClientError, Connection
+from geminga.cli.client.connection import Connection
+from geminga.cli.client.errors import ClientError
 from geminga.wire import client_commands
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import position_of

@@ -8,7 +8,8 @@ from typing import Any
 
 import trio
 
-from geminga.cli.client.connection import ClientError, Connection, Refused
+from geminga.cli.client.connection import Connection
+from geminga.cli.client.errors import ClientError, Refused
 from geminga.clock import RealClock
 from geminga.wire import client_commands
 from geminga.wire import pulsar_pb2 as pb

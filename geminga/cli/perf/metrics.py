@@ -10,7 +10,7 @@ from __future__ import annotations
 import urllib.request
 from typing import Final, NamedTuple
 
-from geminga.cli.client.connection import ClientError
+from geminga.cli.client.errors import ClientError
 
 SECONDS_MAX: Final = 20
 

@@ -26,9 +26,9 @@ from geminga.pipeline.buckets.buckets import (
     range_of_text,
     row_shares,
 )
-from geminga.pipeline.client.admin_http import AdminRefused, get_bytes, get_json, post_bytes
+from geminga.pipeline.client.admin_http import get_bytes, get_json, post_bytes
 from geminga.pipeline.columns.places import Place
-from geminga.pipeline.errors import Access, PipelineError
+from geminga.pipeline.errors import Access, AdminRefused, PipelineError
 from geminga.pipeline.topics.options import Options
 from geminga.pipeline.topics.planning import plan_batch
 from geminga.pipeline.topics.reading import EntryReader, Range

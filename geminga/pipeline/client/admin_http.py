@@ -16,29 +16,11 @@ from urllib.parse import quote, urlsplit
 from geminga.names import TopicName
 from geminga.pipeline.client.connection import tls_context
 from geminga.pipeline.client.topics import Ledger
-from geminga.pipeline.errors import ADMIN_URL, Access, PipelineError
+from geminga.pipeline.errors import ADMIN_URL, Access, AdminRefused, PipelineError
 
 HTTP_SECONDS = 10.0
 CONNECTIONS_MAX = 8
 _REDIRECTS_MAX = 5
-
-
-class AdminRefused(PipelineError):
-    """The admin API answered, with another status than 200 or 204."""
-
-    def __init__(self, status: int, url: str, text: str) -> None:
-        access = "; see the options pulsar.admin.authPluginClassName and pulsar.admin.authParams"
-        super().__init__(f"{url} answers {status}: {_reason(text)}{access if status in (401, 403) else ''}")
-        self.status = status
-        self.text = text
-
-
-def _reason(text: str) -> str:
-    """What a person reads of an answer such as {"reason": "Namespace not found"}."""
-    try:
-        return str(json.loads(text)["reason"])
-    except (ValueError, TypeError, KeyError):
-        return text
 
 
 def get_json(access: Access, admin_url: str, path: str) -> Any:

@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
-from urllib.parse import urlsplit
 
 from geminga import __version__
 from geminga.clock import RealClock
 from geminga.limits import MESSAGE_BYTES_MAX, PROTOCOL_VERSION
+from geminga.pipeline.client.addresses import addresses
 from geminga.pipeline.errors import SERVICE_URL, Access, BrokerUnreachable, PipelineError, Refused
 from geminga.wire import encoder
 from geminga.wire import pulsar_pb2 as pb
@@ -25,33 +25,12 @@ from geminga.wire.commands import request_id_of
 from geminga.wire.decoder import BadFrame, Decoder
 from geminga.wire.encoder import frame
 
-DEFAULT_PORTS = {"pulsar": 6650, "pulsar+ssl": 6651}
 CONNECT_SECONDS = 10.0
 REQUEST_SECONDS = 20.0
 _RECEIVE_BYTES = 256 * 1024
 _LEFT_SECONDS_MIN = 0.05
 _UNUSABLE = "cannot be used as a TLS file"
 _CLOCK = RealClock()
-
-
-def addresses(service_url: str) -> list[tuple[str, str, int]]:
-    """(scheme, host, port) of each broker in pulsar://host:port[,host:port...]. Raises `PipelineError`."""
-    scheme, separator, rest = service_url.partition("://")
-    if not separator or scheme not in DEFAULT_PORTS:
-        raise PipelineError(
-            SERVICE_URL, f" is {service_url!r}; expected pulsar://HOST:PORT or pulsar+ssl://HOST:PORT"
-        )
-    found = []
-    for part in rest.rstrip("/").split(","):
-        try:
-            parts = urlsplit(f"{scheme}://{part}")
-            host, port = parts.hostname, parts.port
-        except ValueError:
-            host, port = None, None
-        if not host:
-            raise PipelineError(SERVICE_URL, f" is {service_url!r}: {part!r} is not HOST:PORT")
-        found.append((scheme, host, port or DEFAULT_PORTS[scheme]))
-    return found
 
 
 class Connection:

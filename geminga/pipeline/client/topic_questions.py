@@ -20,9 +20,9 @@ from geminga.pipeline.client.owning_brokers import (
     retryable,
 )
 from geminga.pipeline.client.shared_connection import PIPELINED_MAX, Answer, Build, EntryFacts, OfConsumer
-from geminga.pipeline.client.topics import Last, TopicMissing, full_name, missing
+from geminga.pipeline.client.topics import Last, full_name, missing
 from geminga.pipeline.columns.places import LATEST, Place, of_message_id
-from geminga.pipeline.errors import Access, BrokerUnreachable, PipelineError, Refused
+from geminga.pipeline.errors import Access, BrokerUnreachable, PipelineError, Refused, TopicMissing
 from geminga.wire import client_commands
 
 _ENTRY_SECONDS = 10.0

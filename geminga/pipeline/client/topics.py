@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from geminga.errors import InvalidName, ServerError
 from geminga.names import TopicName
-from geminga.pipeline.client.connection import Connection
-from geminga.pipeline.client.entry_stream import subscribe_reader
-from geminga.pipeline.client.lookup import owner_of
-from geminga.pipeline.columns.places import EARLIEST, LATEST, Place, of_message_id
-from geminga.pipeline.errors import TOPICS_PATTERN, Access, Option, PipelineError, Refused
+from geminga.pipeline.columns.places import EARLIEST, Place
+from geminga.pipeline.errors import TOPICS_PATTERN, Option, PipelineError, Refused, TopicMissing
 from geminga.wire import client_commands
-
-_CONSUMER_ID = 1
 
 
 class Asks(Protocol):
     """What a broker can be asked over."""
 
     def request(self, build: Callable[[int], bytes]) -> Any: ...
-
-
-class TopicMissing(PipelineError):
-    """A topic that is not there."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +42,7 @@ class Ledger(NamedTuple):
     size_bytes: int = 0
 
 
-def partitions_of(connection: Connection, topic: str, *, create: bool = False) -> list[str]:
+def partitions_of(connection: Asks, topic: str, *, create: bool = False) -> list[str]:
     """The topics to read or write for `topic`: its partitions, or itself. Raises `TopicMissing`."""
     name = full_name(topic)
     try:
@@ -102,27 +92,3 @@ def matching(connection: Asks, pattern: str) -> list[str]:
     return sorted(
         str(name) for name in names if wanted.fullmatch(name.local) and not name.local.startswith("__")
     )
-
-
-def last_of(access: Access, topic: str) -> Last:
-    """Where a topic (a single partition) ends now. Raises `TopicMissing`, `PipelineError`."""
-    with owner_of(access, topic) as connection:
-        subscribe_for_questions(connection, topic, access.reader_name)
-        return ask_last(connection)
-
-
-def subscribe_for_questions(connection: Connection, topic: str, reader_name: str) -> None:
-    """A reader that never gets anything, because only consumers may ask where a topic ends."""
-    name = f"{reader_name}-{uuid.uuid4().hex[:16]}"
-    try:
-        connection.request(lambda number: subscribe_reader(topic, LATEST, number, subscription=name))
-    except Refused as error:
-        if error.code in (ServerError.TOPIC_NOT_FOUND, ServerError.METADATA):
-            raise missing(topic) from None
-        raise
-
-
-def ask_last(connection: Connection) -> Last:
-    answer = connection.request(lambda number: client_commands.last_message_id(number, _CONSUMER_ID))
-    place = of_message_id(answer.last_message_id)
-    return Last(None if place.entry_id < 0 else place)

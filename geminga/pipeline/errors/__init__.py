@@ -1,8 +1,8 @@
 """What the pipeline could not do, and the broker it asked.
 
 Every exception that the pipeline raises on purpose is a `PipelineError`, and its text says what to do next:
-which option to set, and to what. Those that only one package raises (`DataLost`, `SchemaMismatch`...) are
-defined there; these are the ones that several share. `Access` is beside them because a client of a broker
+which option to set, and to what. Those that only one package raises and knows (`SchemaMismatch`, `NotSent`)
+are defined there; these are the ones that several share. `Access` is beside them because a client of a broker
 and a plan that travels to a worker both carry it.
 
 An error is made of parts (text, `Option`s, other errors), so that it carries the options that it is about.
@@ -15,6 +15,7 @@ its credentials; nothing searches a finished text for the name of an option.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -41,6 +42,7 @@ SERVICE_URL = Option("service.url")
 ADMIN_URL = Option("admin.url")
 TOPICS_PATTERN = Option("topicsPattern")
 SET_RAW_VALUE = Option("rawValue", "true", "set")
+ALLOW_LOSS = Option("failOnDataLoss", "false", "Set")
 Part: TypeAlias = "str | Option | PipelineError"
 
 
@@ -79,6 +81,32 @@ class Refused(PipelineError):
         super().__init__(f"the broker refused ({name}): {text}")
         self.code = code
         self.text = text
+
+
+class TopicMissing(PipelineError):
+    """A topic that is not there."""
+
+
+class DataLost(PipelineError):
+    """Messages that were asked for are no longer there."""
+
+
+class AdminRefused(PipelineError):
+    """The admin API answered, with another status than 200 or 204."""
+
+    def __init__(self, status: int, url: str, text: str) -> None:
+        access = "; see the options pulsar.admin.authPluginClassName and pulsar.admin.authParams"
+        super().__init__(f"{url} answers {status}: {_reason(text)}{access if status in (401, 403) else ''}")
+        self.status = status
+        self.text = text
+
+
+def _reason(text: str) -> str:
+    """What a person reads of an answer such as {"reason": "Namespace not found"}."""
+    try:
+        return str(json.loads(text)["reason"])
+    except (ValueError, TypeError, KeyError):
+        return text
 
 
 @dataclass(frozen=True)

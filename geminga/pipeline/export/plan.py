@@ -16,7 +16,8 @@ from geminga.errors import CorruptData
 from geminga.limits import MIB
 from geminga.names import TopicName
 from geminga.pipeline.client.connection import Connection
-from geminga.pipeline.client.topics import Last, full_name, last_of
+from geminga.pipeline.client.last_message import last_of
+from geminga.pipeline.client.topics import Last, full_name
 from geminga.pipeline.columns.columns import (
     METADATA_COLUMNS,
     MORE_COLUMNS,
@@ -27,13 +28,13 @@ from geminga.pipeline.columns.columns import (
     ColumnMaker,
 )
 from geminga.pipeline.columns.places import EARLIEST, Place
-from geminga.pipeline.errors import PipelineError
+from geminga.pipeline.errors import ALLOW_LOSS, DataLost, PipelineError
 from geminga.pipeline.export.manifest import ExportedFile, ExportedTopic
 from geminga.pipeline.files.files import Files, NotThere
 from geminga.pipeline.files.locations import join
 from geminga.pipeline.topics.options import Options, TopicChoice
 from geminga.pipeline.topics.planning import cut_range, partitions, topics_of
-from geminga.pipeline.topics.reading import ALLOW_LOSS, DataLost, Range
+from geminga.pipeline.topics.reading import Range
 from geminga.pipeline.topics.rows import EncryptedEntry, read_range
 from geminga.pipeline.values.schemas import TopicSchema, fetch_versions
 

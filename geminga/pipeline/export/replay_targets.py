@@ -10,10 +10,11 @@ from fastcrc.crc32 import iscsi as crc_32c
 from geminga.names import NamespaceName, TopicName
 from geminga.pipeline.client.admin_http import create_partitions
 from geminga.pipeline.client.connection import Connection
+from geminga.pipeline.client.last_message import last_of
 from geminga.pipeline.client.owning_brokers import OwningBrokers
 from geminga.pipeline.client.producing import Producer
-from geminga.pipeline.client.topics import TopicMissing, full_name, last_of, partitions_of
-from geminga.pipeline.errors import ADMIN_URL, Access, Option, PipelineError, Refused
+from geminga.pipeline.client.topics import full_name, partitions_of
+from geminga.pipeline.errors import ADMIN_URL, Access, Option, PipelineError, Refused, TopicMissing
 from geminga.pipeline.export.manifest import ExportedTopic, Manifest
 from geminga.pipeline.topics.acknowledging import Subscriptions
 from geminga.pipeline.values.schemas import TopicSchema

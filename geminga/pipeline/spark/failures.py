@@ -11,8 +11,7 @@ from typing import Final
 
 from geminga.errors import CorruptData, GemingaError, StorageError
 from geminga.pipeline.audit.events import WrongLog
-from geminga.pipeline.errors import Option, PipelineError
-from geminga.pipeline.topics.reading import DataLost
+from geminga.pipeline.errors import DataLost, Option, PipelineError
 
 _OURS: Final = re.compile(r"\bgeminga\.[\w.]+\.(\w+): (.*)")
 _THEIRS: Final = re.compile(r"^(?:Caused by: |: )?([\w.$]+(?:Exception|Error): .*)", re.MULTILINE)

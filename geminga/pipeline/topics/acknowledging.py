@@ -16,9 +16,8 @@ from geminga.pipeline.client.owning_brokers import (
     persistently,
 )
 from geminga.pipeline.client.shared_connection import Answer, OfConsumer
-from geminga.pipeline.client.topics import TopicMissing
 from geminga.pipeline.columns.places import Place, of_message_id
-from geminga.pipeline.errors import BrokerUnreachable, PipelineError, Refused
+from geminga.pipeline.errors import BrokerUnreachable, PipelineError, Refused, TopicMissing
 from geminga.wire import client_commands
 from geminga.wire import pulsar_pb2 as pb
 

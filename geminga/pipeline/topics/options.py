@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from geminga.limits import MIB
-from geminga.pipeline.client.connection import addresses
+from geminga.pipeline.client.addresses import addresses
 from geminga.pipeline.client.topics import full_name
 from geminga.pipeline.columns.columns import MORE_COLUMNS
 from geminga.pipeline.errors import Access, BadOption

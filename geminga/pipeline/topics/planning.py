@@ -11,9 +11,9 @@ from geminga.clock import RealClock
 from geminga.limits import MESSAGE_BYTES_MAX
 from geminga.pipeline.client.admin_http import ledgers_of_all
 from geminga.pipeline.client.topic_questions import TopicQuestions
-from geminga.pipeline.client.topics import Last, TopicMissing, matching
+from geminga.pipeline.client.topics import Last, matching
 from geminga.pipeline.columns.places import EARLIEST, LATEST, Place
-from geminga.pipeline.errors import TOPICS_PATTERN, BadOption, PipelineError
+from geminga.pipeline.errors import TOPICS_PATTERN, BadOption, PipelineError, TopicMissing
 from geminga.pipeline.topics.offset_options import LATEST_TEXT, check_named, of_topic
 from geminga.pipeline.topics.options import Options
 from geminga.pipeline.topics.pruning import EVERYTHING, Pruning

@@ -16,7 +16,7 @@ from geminga.pipeline.client.entry_stream import PERMITS, EntryStream
 from geminga.pipeline.client.frames import FrameBuffer
 from geminga.pipeline.columns.entries import Entries
 from geminga.pipeline.columns.places import EARLIEST, Place
-from geminga.pipeline.errors import Access, BrokerUnreachable, Option, PipelineError, Refused
+from geminga.pipeline.errors import ALLOW_LOSS, Access, BrokerUnreachable, DataLost, PipelineError, Refused
 from geminga.pipeline.topics.unreadable import entries_of
 
 TAKE_BYTES = 4 * MIB
@@ -33,10 +33,6 @@ _PAUSE_SECONDS = 0.5
 _QUIET_SECONDS = 0.02
 """When nothing comes for so long, what is there is decoded: perhaps the broker waits for permits."""
 _CLOCK = RealClock()
-
-
-class DataLost(PipelineError):
-    """Messages that were asked for are no longer there."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +64,6 @@ class Range:
         return self.end.ledger_id, self.end.entry_id + (self.end.batch_index > 0)
 
 
-ALLOW_LOSS = Option("failOnDataLoss", "false", "Set")
 _DELETED = (
     "was deleted (perhaps because nobody used it for a while; a subscription keeps it) or trimmed. ",
     ALLOW_LOSS,

@@ -7,16 +7,16 @@ from typing import Any
 
 from geminga.clock import RealClock
 from geminga.pipeline.client.topic_questions import TopicQuestions
-from geminga.pipeline.client.topics import Last, TopicMissing
+from geminga.pipeline.client.topics import Last
 from geminga.pipeline.columns.places import EARLIEST, LATEST, Place, parse
-from geminga.pipeline.errors import PipelineError
+from geminga.pipeline.errors import ALLOW_LOSS, DataLost, PipelineError, TopicMissing
 from geminga.pipeline.topics.acknowledging import Subscriptions
 from geminga.pipeline.topics.admission import advance
 from geminga.pipeline.topics.offset_options import EARLIEST_TEXT, of_topic
 from geminga.pipeline.topics.options import Options
 from geminga.pipeline.topics.planning import check_topics, partitions, sizes_by
 from geminga.pipeline.topics.publish_times import PlacesByTime, Published
-from geminga.pipeline.topics.reading import ALLOW_LOSS, DataLost, Range
+from geminga.pipeline.topics.reading import Range
 from geminga.pipeline.topics.splits import cut
 from geminga.pipeline.triggers.lag import BEHIND, Lag, totals
 from geminga.pipeline.triggers.ledgers import Ledgers

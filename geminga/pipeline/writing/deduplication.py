@@ -5,9 +5,9 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from geminga.names import TopicName
-from geminga.pipeline.client.admin_http import AdminRefused, get_json
+from geminga.pipeline.client.admin_http import get_json
 from geminga.pipeline.client.producing import Producer
-from geminga.pipeline.errors import ADMIN_URL, Part, PipelineError
+from geminga.pipeline.errors import ADMIN_URL, AdminRefused, Part, PipelineError
 from geminga.pipeline.topics.options import Options
 
 

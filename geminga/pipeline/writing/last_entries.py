@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from geminga.limits import MIB
 from geminga.pipeline.client.entry_stream import EntryStream
-from geminga.pipeline.client.topics import last_of
+from geminga.pipeline.client.last_message import last_of
 from geminga.pipeline.columns.entries import Entries
 from geminga.pipeline.columns.places import EARLIEST, Place
 from geminga.pipeline.columns.protobuf_columns import Spans

@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from geminga.cli.client.client import open_client
-from geminga.cli.client.connection import ClientError
+from geminga.cli.client.errors import ClientError
 from tests.e2e.child_process import running
 
 GEMINGA = [sys.executable, "-P", "-m", "geminga"]

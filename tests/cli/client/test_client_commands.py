@@ -12,7 +12,8 @@ import pytest
 import trio
 
 from geminga.cli.client.client import open_client
-from geminga.cli.client.connection import ClientError, Refused, parse_url
+from geminga.cli.client.connection import parse_url
+from geminga.cli.client.errors import ClientError, Refused
 
 Geminga = Callable[..., subprocess.CompletedProcess[str]]
 

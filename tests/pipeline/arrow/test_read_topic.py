@@ -19,8 +19,7 @@ import pytest
 
 from geminga.limits import MIB
 from geminga.pipeline import read_topic
-from geminga.pipeline.client.topics import TopicMissing
-from geminga.pipeline.errors import Access, BadOption
+from geminga.pipeline.errors import Access, BadOption, TopicMissing
 from geminga.pipeline.values.decoding import ValueDecoder
 from geminga.pipeline.values.schemas import TopicSchema
 from geminga.wire import pulsar_pb2 as pb

@@ -18,7 +18,7 @@ from geminga.pipeline.client.connection import Connection
 from geminga.pipeline.client.producing import Producer
 from geminga.pipeline.columns.encoding import send_frame
 from geminga.pipeline.columns.places import Place
-from geminga.pipeline.errors import PipelineError
+from geminga.pipeline.errors import DataLost, PipelineError
 from geminga.pipeline.export.manifest import (
     MANIFEST,
     ExportedFile,
@@ -35,7 +35,6 @@ from geminga.pipeline.export.replay_lane import Delivery, LaneSettings, Pace
 from geminga.pipeline.export.replay_targets import Wanted, prepare
 from geminga.pipeline.export.replaying import ORDER, Job, replay_rows
 from geminga.pipeline.files.files import Files
-from geminga.pipeline.topics.reading import DataLost
 from geminga.pipeline.values.schemas import TopicSchema, fetch_versions
 from geminga.wire import pulsar_pb2 as pb
 from tests.e2e.admin_http import Admin

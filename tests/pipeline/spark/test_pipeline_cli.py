@@ -26,11 +26,11 @@ from geminga.pipeline.errors import (
     TOPICS_PATTERN,
     BadOption,
     BrokerUnreachable,
+    DataLost,
     Option,
     PipelineError,
 )
 from geminga.pipeline.spark.failures import failure_of, note_parts
-from geminga.pipeline.topics.reading import DataLost
 from geminga.storage.disk import RealDisk
 from tests.pipeline.conftest import Call
 

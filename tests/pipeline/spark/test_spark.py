@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StructType
 
-from geminga.pipeline.client.topics import TopicMissing
 from geminga.pipeline.columns.columns import METADATA_COLUMNS
-from geminga.pipeline.errors import BadOption
+from geminga.pipeline.errors import BadOption, TopicMissing
 from geminga.pipeline.spark.source import PulsarSource
 from tests.e2e.admin_http import Admin, topic_path
 from tests.e2e.broker_process import Endpoints

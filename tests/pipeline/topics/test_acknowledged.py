@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from geminga.pipeline.topics.reading import DataLost
+from geminga.pipeline.errors import DataLost
 from geminga.pipeline.topics.streaming import Offsets, StreamPlan
 from tests.e2e.admin_http import Admin, topic_path
 from tests.pipeline.conftest import Topics

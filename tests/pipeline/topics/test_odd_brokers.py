@@ -17,8 +17,8 @@ from geminga.clock import RealClock
 from geminga.errors import ServerError
 from geminga.pipeline.client import admin_http, entry_stream, owning_brokers, shared_connection
 from geminga.pipeline.client.kept_connections import KeptConnections
+from geminga.pipeline.client.last_message import last_of
 from geminga.pipeline.client.topic_questions import TopicQuestions
-from geminga.pipeline.client.topics import last_of
 from geminga.pipeline.columns.columns import ColumnMaker
 from geminga.pipeline.columns.places import EARLIEST, Place
 from geminga.pipeline.errors import Access, PipelineError

@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 from geminga.pipeline.client.connection import tls_context
+from geminga.pipeline.client.last_message import last_of
 from geminga.pipeline.client.owning_brokers import OwningBrokers
-from geminga.pipeline.client.topics import last_of
-from geminga.pipeline.errors import BadOption, PipelineError
+from geminga.pipeline.errors import BadOption, DataLost, PipelineError
 from geminga.pipeline.topics.options import Options, parse_options
 from geminga.pipeline.topics.planning import plan_batch
 from geminga.pipeline.topics.prefixed_options import OptionWithoutEffect
 from geminga.pipeline.topics.publish_times import CLOCKS_APART_MS, PlacesByTime
-from geminga.pipeline.topics.reading import DataLost
 from geminga.pipeline.topics.streaming import StreamPlan
 from geminga.wire import pulsar_pb2 as pb
 from tests.e2e.admin_http import Admin, topic_path

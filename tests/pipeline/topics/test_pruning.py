@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from geminga.pipeline.client.topics import last_of
+from geminga.pipeline.client.last_message import last_of
 from geminga.pipeline.columns.columns import ColumnMaker, column_names
 from geminga.pipeline.errors import BadOption
 from geminga.pipeline.topics.options import parse_options

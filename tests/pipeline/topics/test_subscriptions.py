@@ -10,8 +10,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from geminga.pipeline.errors import PipelineError
-from geminga.pipeline.topics.reading import DataLost
+from geminga.pipeline.errors import DataLost, PipelineError
 from geminga.pipeline.topics.streaming import Offsets, StreamPlan
 from tests.e2e.admin_http import Admin, topic_path
 from tests.e2e.broker_process import BrokerProcess

@@ -14,12 +14,19 @@ import pyarrow as pa
 import pytest
 
 from geminga.pipeline.client.connection import Connection
-from geminga.pipeline.client.topics import TopicMissing, last_of
+from geminga.pipeline.client.last_message import last_of
 from geminga.pipeline.columns.columns import ColumnMaker
-from geminga.pipeline.errors import Access, BadOption, BrokerUnreachable, PipelineError
+from geminga.pipeline.errors import (
+    Access,
+    BadOption,
+    BrokerUnreachable,
+    DataLost,
+    PipelineError,
+    TopicMissing,
+)
 from geminga.pipeline.topics.options import parse_options
 from geminga.pipeline.topics.planning import plan_batch
-from geminga.pipeline.topics.reading import DataLost, EntryReader, Range
+from geminga.pipeline.topics.reading import EntryReader, Range
 from geminga.pipeline.topics.rows import read_range
 from geminga.pipeline.topics.streaming import StreamPlan
 from geminga.pipeline.values.avro_shapes import SchemaMismatch
