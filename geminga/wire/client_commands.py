@@ -24,12 +24,15 @@ def connect(
     protocol_version: int = PROTOCOL_VERSION,
     auth_method: str | None = None,
     auth_data: bytes | None = None,
+    broker_entry_metadata: bool = False,
 ) -> bytes:
+    """`broker_entry_metadata`: deliveries shall carry what the broker put before each entry."""
     command = pb.CommandConnect(
         client_version=client_version,
         protocol_version=protocol_version,
         auth_method_name=auth_method,
         auth_data=auth_data,
+        feature_flags=pb.FeatureFlags(supports_broker_entry_metadata=True) if broker_entry_metadata else None,
     )
     return frame(pb.BaseCommand(type=_TYPE.CONNECT, connect=command))
 

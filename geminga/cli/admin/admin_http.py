@@ -7,9 +7,10 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, EXIT_USAGE, Parser
+from geminga.client import admin
 from geminga.errors import GemingaError, InvalidName
 from geminga.names import NamespaceName, TopicName
 
@@ -46,7 +47,7 @@ class Admin:
                 answer = response.read()
                 warning = response.headers.get("Warning", "")
         except HTTPError as error:
-            raise RequestFailed(_reason(error.read()) or f"{error.code} {error.reason}") from None
+            raise RequestFailed(admin.reason_of(error.read()) or f"{error.code} {error.reason}") from None
         except (URLError, OSError, ValueError) as error:
             raise RequestFailed(unreachable(self._url, error)) from None
         if warning:
@@ -66,25 +67,14 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _reason(body: bytes) -> str:
-    try:
-        answer = json.loads(body)
-    except ValueError:
-        return body.decode(errors="replace").partition("\n")[0] if not body.startswith(b"<") else ""
-    return str(answer.get("reason", "")) if isinstance(answer, dict) else ""
-
-
 def namespace_path(text: str) -> str:
     """The path of `tenant/namespace`."""
-    name = NamespaceName.parse(text)
-    return f"/admin/v2/namespaces/{quote(name.tenant, safe='')}/{quote(name.local, safe='')}"
+    return admin.namespace_path(NamespaceName.parse(text))
 
 
 def topic_path(text: str) -> str:
     """The path of a topic, named in full or by its last part in public/default."""
-    name = TopicName.parse(text)
-    parts = (name.tenant, name.namespace.local, name.local)
-    return f"/admin/v2/{name.domain.value}/{'/'.join(quote(part, safe='') for part in parts)}"
+    return admin.topic_path(TopicName.parse(text))
 
 
 def partition_of(text: str) -> int:

@@ -27,6 +27,7 @@ from geminga.cli.admin.delayed_text import (
 )
 from geminga.cli.arguments.options import duration_ms, positive
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
+from geminga.client.admin import delayed_path
 from geminga.clock import RealClock
 from geminga.errors import InvalidName
 from geminga.limits import DUE_MS_MAX, PRECISION_MAX_MS
@@ -121,12 +122,8 @@ def _ask(
     from urllib.error import HTTPError, URLError
     from urllib.request import Request, urlopen
 
-    topic = TopicName.parse(flags.topic)
-    path = "/".join(
-        quote(part, safe="") for part in (topic.namespace.tenant, topic.namespace.local, topic.local)
-    )
-    root = f"{flags.url.rstrip('/')}/geminga/delayed/persistent/{path}"
-    url = f"{root}/subscription/{quote(flags.subscription, safe='')}{tail}"
+    path = delayed_path(TopicName.parse(flags.topic), flags.subscription)
+    url = f"{flags.url.rstrip('/')}{path}{tail}"
     if not url.startswith(("http://", "https://")):
         raise Refused(f"{flags.url}: an address begins with http://")
     data = None if body is None else json.dumps(body).encode()

@@ -10,10 +10,10 @@ import os
 import shlex
 from collections import Counter
 from typing import Any
-from urllib.parse import quote
 
 from geminga.cli.admin.admin_http import DEFAULT_URL, URL_VARIABLE, Admin
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK
+from geminga.client.admin import delayed_path
 from geminga.names import TopicName
 
 SECONDS_MAX = 120
@@ -55,12 +55,7 @@ def verify(flags: argparse.Namespace) -> int:
 def _path(topic: str | None, subscription: str | None) -> str:
     if topic is None:
         return "/geminga/delayed/verify"
-    name = TopicName.parse(topic)
-    parts = (name.namespace.tenant, name.namespace.local, name.local)
-    path = "/geminga/delayed/persistent/" + "/".join(quote(part, safe="") for part in parts)
-    return (
-        path + ("" if subscription is None else f"/subscription/{quote(subscription, safe='')}") + "/verify"
-    )
+    return f"{delayed_path(TopicName.parse(topic), subscription)}/verify"
 
 
 def _line(bucket: dict[str, Any]) -> str:

@@ -14,10 +14,10 @@ from geminga.cli.client.connection import Connection
 from geminga.cli.client.consumer import Consumer
 from geminga.cli.client.errors import ClientError
 from geminga.cli.client.producer import Producer
+from geminga.client.lookup import REDIRECTS_MAX, Lookup
 from geminga.wire import client_commands
 from geminga.wire import pulsar_pb2 as pb
 
-REDIRECTS_MAX = 10
 SUBSCRIPTION_TYPES = {
     "exclusive": pb.CommandSubscribe.Exclusive,
     "shared": pb.CommandSubscribe.Shared,
@@ -49,19 +49,14 @@ class Client:
         return [f"{topic}-partition-{index}" for index in range(count)] if count else [topic]
 
     async def _owner(self, topic: str) -> Connection:
-        url, authoritative = self._url, False
+        lookup = Lookup(topic)
         for _ in range(REDIRECTS_MAX):
+            url = lookup.url or self._url
             connection = await self._connection(url)
-            asked = authoritative
-            answer = await connection.request(
-                lambda number, asked=asked: client_commands.lookup(number, topic, authoritative=asked)  # type: ignore[misc]
-            )
-            direct = answer.proxy_through_service_url or not answer.brokerServiceUrl
-            url = self._url if direct else answer.brokerServiceUrl
-            if answer.response == pb.CommandLookupTopicResponse.Connect:
-                return await self._connection(url)
-            authoritative = answer.authoritative
-        raise ClientError(f"{topic}: redirected more than {REDIRECTS_MAX} times")
+            owner = lookup.hear(await connection.request(lookup.request), url)
+            if owner is not None:
+                return await self._connection(owner)
+        raise ClientError(lookup.endless)
 
     async def producer(self, topic: str, *, pending_max: int = 1000) -> Producer:
         """A producer on one topic or partition, its name chosen by the broker."""

@@ -10,11 +10,11 @@ import trio
 
 from geminga import __version__
 from geminga.cli.client.errors import ClientError, ConnectionLost, Refused
+from geminga.client.session import CONNECT_ID, Answer, Session
 from geminga.errors import ProtocolError
-from geminga.limits import HANDSHAKE_SECONDS, MESSAGE_BYTES_MAX
-from geminga.wire import client_commands, encoder
+from geminga.limits import HANDSHAKE_SECONDS
 from geminga.wire import pulsar_pb2 as pb
-from geminga.wire.decoder import BadFrame, Decoder, Delivery, request_id_of
+from geminga.wire.decoder import BadFrame, Decoder, Delivery
 
 RECEIVE_BYTES = 256 * 1024
 UNSENT_BYTES_MAX = 1024 * 1024
@@ -50,14 +50,17 @@ class Connection:
         self._unsent_bytes = 0
         self._has_unsent = trio.Event()
         self._room = trio.lowlevel.ParkingLot()
-        self._waiting: dict[int, _Reply] = {}
+        self._session = Session()
+        self._connected = _Reply()
+        self._waiting: dict[int, _Reply] = {CONNECT_ID: self._connected}
         self._producers: dict[int, Receiver] = {}
         self._consumers: dict[int, Receiver] = {}
-        self._last_id = 0
-        self._connected = _Reply()
-        self.message_bytes_max = MESSAGE_BYTES_MAX
-        """What the broker said that it takes."""
         self.lost: ConnectionLost | None = None
+
+    @property
+    def message_bytes_max(self) -> int:
+        """What the broker said that it takes."""
+        return self._session.message_bytes_max
 
     @classmethod
     async def open(cls, url: str) -> Connection:
@@ -75,7 +78,7 @@ class Connection:
         async with self._stream, trio.open_nursery() as nursery:
             nursery.start_soon(self._write_forever)
             nursery.start_soon(self._read_forever, nursery.cancel_scope)
-            self.write(client_commands.connect(f"geminga-cli-{__version__}"))
+            self.write(self._session.connect(f"geminga-cli-{__version__}"))
             with trio.move_on_after(HANDSHAKE_SECONDS):
                 await self._connected.done.wait()
             if self._connected.message is None:
@@ -83,10 +86,6 @@ class Connection:
             task_status.started()
 
     # -- writing ---------------------------------------------------------------------------------------------
-
-    def new_id(self) -> int:
-        self._last_id += 1
-        return self._last_id
 
     def write(self, data: bytes) -> None:
         """Queue bytes; order is kept."""
@@ -105,13 +104,14 @@ class Connection:
         """Send what `build` makes of a new request id; the broker's answer. Raises `Refused`."""
         if self.lost is not None:
             raise self.lost
-        request_id = self.new_id()
+        request_id, data = self._session.ask(build)
         reply = self._waiting[request_id] = _Reply()
-        self.write(build(request_id))
+        self.write(data)
         try:
             await reply.done.wait()
         finally:
             self._waiting.pop(request_id, None)
+            self._session.forget(request_id)
         if reply.error is not None:
             raise reply.error
         return reply.message
@@ -133,7 +133,7 @@ class Connection:
 
     def attach(self, producer: Receiver | None = None, consumer: Receiver | None = None) -> int:
         """A new id, under which the receiver hears of what the broker sends to it."""
-        number = self.new_id()
+        number = self._session.new_id()
         if producer is not None:
             self._producers[number] = producer
         if consumer is not None:
@@ -144,7 +144,7 @@ class Connection:
         reason = "closed by the broker"
         try:
             while data := await self._stream.receive_some(RECEIVE_BYTES):
-                if self._connected.message is None and data.startswith(b"HTTP/"):
+                if not self._session.is_connected and data.startswith(b"HTTP/"):
                     reason = f"this looks like an HTTP port; clients use another one (usually {DEFAULT_PORT})"
                     break
                 for command in self._decoder.feed(bytes(data)):
@@ -176,47 +176,25 @@ class Connection:
             pb.CommandCloseConsumer | pb.CommandReachedEndOfTopic | pb.CommandActiveConsumerChange,
         ):
             self._tell(self._consumers, command.consumer_id, command)
-        elif isinstance(command, pb.CommandPing):
-            self.write(encoder.pong())
-        elif isinstance(command, pb.CommandConnected):
-            self._connected.message = command
-            self.message_bytes_max = command.max_message_size or MESSAGE_BYTES_MAX
-            self._connected.done.set()
         else:
-            self._answer(command)
+            heard = self._session.hear(command)
+            if isinstance(heard, Answer):
+                self._answer(heard)
+            elif heard:
+                self.write(heard)
 
     def _tell(self, receivers: dict[int, Receiver], number: int, command: Any) -> None:
         receiver = receivers.get(number)
         if receiver is not None:
             receiver.on_command(command)
 
-    def _answer(self, command: Any) -> None:
-        request_id = request_id_of(command)
-        reply = self._waiting.get(request_id) if request_id is not None else None
-        if reply is None and isinstance(command, pb.CommandError) and not self._connected.done.is_set():
-            reply = self._connected  # refused before we were connected
-        if reply is None:
-            return  # nobody waits any more, or it is a command that needs no answer from us
-        if isinstance(command, pb.CommandProducerSuccess) and not command.producer_ready:
-            return  # it waits for exclusive access; another success follows
-        refusal = _refusal(command)
-        if refusal is not None:
-            reply.error = refusal
+    def _answer(self, answer: Answer) -> None:
+        reply = self._waiting[answer.request_id]
+        if answer.refusal is not None:
+            reply.error = Refused(*answer.refusal)
         else:
-            reply.message = command
+            reply.message = answer.command
         reply.done.set()
-
-
-def _refusal(command: Any) -> Refused | None:
-    """The error that an answer carries, if it does."""
-    if isinstance(command, pb.CommandError):
-        return Refused(command.error, command.message)
-    if isinstance(command, pb.CommandPartitionedTopicMetadataResponse | pb.CommandLookupTopicResponse):
-        failed = type(command).Failed
-        return Refused(command.error, command.message) if command.response == failed else None
-    if isinstance(command, pb.CommandAckResponse) and command.HasField("error"):
-        return Refused(command.error, command.message)
-    return None
 
 
 def parse_url(url: str) -> tuple[str, int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from geminga.errors import GemingaError, ServerError
+from geminga.client.refusal import Refusal
+from geminga.errors import GemingaError
 
 
 class ClientError(GemingaError):
@@ -13,8 +14,7 @@ class Refused(ClientError):
     """The broker answered with an error."""
 
     def __init__(self, code: int, text: str) -> None:
-        name = ServerError(code).name if code in ServerError.__members__.values() else str(code)
-        super().__init__(f"the broker refused ({name}): {text}")
+        super().__init__(str(Refusal(code, text)))
         self.code = code
 
 

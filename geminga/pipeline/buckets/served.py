@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote
 
 import numpy as np
 from pyroaring import BitMap
 
+from geminga.client.admin import delayed_path, topic_path
 from geminga.names import TopicName
 from geminga.pipeline.buckets.backlog import Share
 from geminga.pipeline.buckets.buckets import (
@@ -90,11 +90,7 @@ class ServedIndex(NamedTuple):
     subscription: str
 
     def _path(self, tail: str) -> str:
-        name = TopicName.parse(self.topic)
-        parts = (name.namespace.tenant, name.namespace.local, name.local)
-        topic = "/".join(quote(part, safe="") for part in parts)
-        subscription = quote(self.subscription, safe="")
-        return f"/geminga/delayed/persistent/{topic}/subscription/{subscription}{tail}"
+        return f"{delayed_path(TopicName.parse(self.topic), self.subscription)}{tail}"
 
     def is_shared(self) -> bool:
         """Whether all subscriptions of the topic share it; waits until the broker knows all of its buckets.
@@ -122,8 +118,7 @@ class ServedIndex(NamedTuple):
 
     def acknowledged(self) -> list[Acknowledged]:
         """Of each subscription whose messages the index has to have."""
-        name = TopicName.parse(self.topic)
-        path = f"/admin/v2/{name.domain.value}/{name.namespace}/{quote(name.local, safe='')}/internalStats"
+        path = f"{topic_path(TopicName.parse(self.topic))}/internalStats"
         try:
             cursors = get_json(self.access, self.admin_url, path)["cursors"]
         except AdminRefused as error:
@@ -167,7 +162,7 @@ class ServedIndex(NamedTuple):
                 for one in some if len(some) > 1 else ():
                     yield self._try(one)
                 if len(some) == 1:
-                    yield Adopted(refused=(error.text,))
+                    yield Adopted(refused=(error.reason or str(error),))
 
     def _try(self, bucket: Encoded) -> Adopted:
         try:
@@ -175,7 +170,7 @@ class ServedIndex(NamedTuple):
         except AdminRefused as error:
             if error.status not in (400, 409):
                 raise
-            return Adopted(refused=(error.text,))
+            return Adopted(refused=(error.reason or str(error),))
 
     def _send(self, buckets: Sequence[Encoded]) -> Adopted:
         bundle = encode_bundle([bucket.entries for bucket in buckets])

@@ -9,8 +9,9 @@ each broker, which `OwningBrokers` (`owning_brokers.py`) keeps. `KEPT` (`kept_co
 connections for the next range.
 Read `connection.py` first.
 
-A second client beside `cli/client`, because that one needs trio and one task for each receiver, while a
-worker wants whole buffers of frames for numpy, and deadlines on each request. Both speak `wire`.
+A second shell around `geminga/client` beside `cli/client`, because that one needs trio and one task for each
+receiver, while a worker wants whole buffers of frames for numpy, and deadlines on each request. What is
+asked, what an answer means and where a redirection leads is decided in `geminga/client` for both.
 
 Must not be broken: every request has a deadline, so that a task fails rather than hangs; a lost connection of
 a producer resumes with what was not confirmed, and may store an entry twice unless the broker deduplicates;

@@ -11,8 +11,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
+from geminga.client.admin import reason_of, topic_path
 from geminga.names import TopicName
 from geminga.pipeline.client.connection import tls_context
 from geminga.pipeline.client.topics import Ledger
@@ -37,9 +38,8 @@ def get_json(access: Access, admin_url: str, path: str) -> Any:
 def create_partitions(access: Access, admin_url: str, topic: str, partitions: int) -> None:
     """Make a partitioned topic that is not there, in a namespace that is. Raises `PipelineError`."""
     name = TopicName.parse(topic)
-    path = f"{name.domain.value}/{name.namespace}/{quote(name.local, safe='')}"
     try:
-        _ask(access, admin_url, "PUT", f"/admin/v2/{path}/partitions", json.dumps(partitions).encode())
+        _ask(access, admin_url, "PUT", f"{topic_path(name)}/partitions", json.dumps(partitions).encode())
     except AdminRefused as error:
         if error.status != 404:
             raise
@@ -101,7 +101,7 @@ def _ask(
             url = str(response.headers["location"])
             continue
         if response.status not in (200, 204):
-            raise AdminRefused(response.status, url, body[:500].decode(errors="replace"))
+            raise AdminRefused(response.status, url, reason_of(body)[:500])
         return body
     raise PipelineError(f"{url}: redirected too often")
 
@@ -141,9 +141,7 @@ def _connection(
 
 def ledgers_of(access: Access, admin_url: str, topic: str) -> list[Ledger]:
     """The ledgers of a topic (a single partition), in order, the one being written too."""
-    name = TopicName.parse(topic)
-    path = f"{name.domain.value}/{name.namespace}/{quote(name.local, safe='')}"
-    stats = get_json(access, admin_url, f"/admin/v2/{path}/internalStats")
+    stats = get_json(access, admin_url, f"{topic_path(TopicName.parse(topic))}/internalStats")
     found = [Ledger(int(one["ledgerId"]), int(one["entries"]), int(one["size"])) for one in stats["ledgers"]]
     if found and found[-1].entries == 0:
         found[-1] = Ledger(

@@ -9,21 +9,17 @@ import errno
 import math
 import socket
 import ssl
-from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 from geminga import __version__
+from geminga.client.session import CONNECT_ID, Answer, Session
 from geminga.clock import RealClock
-from geminga.limits import MESSAGE_BYTES_MAX, PROTOCOL_VERSION
 from geminga.pipeline.client.addresses import addresses
 from geminga.pipeline.errors import SERVICE_URL, Access, BrokerUnreachable, PipelineError, Refused
-from geminga.wire import encoder
 from geminga.wire import pulsar_pb2 as pb
-from geminga.wire.commands import request_id_of
 from geminga.wire.decoder import BadFrame, Decoder
-from geminga.wire.encoder import frame
 
 CONNECT_SECONDS = 10.0
 REQUEST_SECONDS = 20.0
@@ -37,17 +33,18 @@ class Connection:
     """One connection. Requests block for `REQUEST_SECONDS` at most, and not beyond `until_s` of the monotonic
     clock. Not for several threads.
 
-    Commands that are no answers (deliveries, receipts) wait in `arrived` for whoever reads there.
+    Commands that are no answers (deliveries, receipts) wait for `receive`.
     """
 
     def __init__(self, sock: socket.socket, url: str, until_s: float = math.inf) -> None:
         self.url = url
         self.until_s = until_s
         self.socket = sock
-        self.arrived: deque[Any] = deque()
-        self.message_bytes_max = MESSAGE_BYTES_MAX
+        self.session = Session()
+        """Others may ask by it too, where they read the socket themselves."""
         self._decoder = Decoder()
-        self._last_id = 0
+        self._answers: dict[int, Answer] = {}
+        self._arrived: list[Any] = []
         self._last_consumer_id = 0
 
     @classmethod
@@ -87,18 +84,26 @@ class Connection:
             if context is not None:
                 sock = _encrypted(sock, context, host, url)
             made = cls(sock, url, until_s)
-            made.write(_connect(access))
-            made._introduce()
+            made._introduce(access)
         except BaseException:
             sock.close()
             raise
         return made
 
-    def _introduce(self) -> None:
-        answer = self._wait(lambda command: isinstance(command, pb.CommandConnected | pb.CommandError))
-        if isinstance(answer, pb.CommandError):
-            raise Refused(answer.error, answer.message)
-        self.message_bytes_max = answer.max_message_size or MESSAGE_BYTES_MAX
+    def _introduce(self, access: Access) -> None:
+        hello = self.session.connect(
+            f"geminga-pipeline-{__version__}",
+            auth_method=access.auth_method,
+            auth_data=access.auth_data,
+            broker_entry_metadata=True,
+        )
+        self.write(hello)
+        self._answer_to(CONNECT_ID)
+
+    @property
+    def message_bytes_max(self) -> int:
+        """The largest message that the broker takes."""
+        return self.session.message_bytes_max
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -111,10 +116,6 @@ class Connection:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def new_id(self) -> int:
-        self._last_id += 1
-        return self._last_id
 
     def new_consumer_id(self) -> int:
         """One that no consumer of this connection had before."""
@@ -130,84 +131,96 @@ class Connection:
 
     def request(self, build: Callable[[int], bytes]) -> Any:
         """Send what `build` makes of a new request id; the broker's answer. Raises `Refused`."""
-        request_id = self.new_id()
-        self.write(build(request_id))
-        while True:
-            answer = self._wait(lambda command: _request_id(command) == request_id)
-            if isinstance(answer, pb.CommandProducerSuccess) and not answer.producer_ready:
-                continue  # it waits for exclusive access; another success follows
-            raise_refusal(answer)
-            return answer
+        request_id, data = self.session.ask(build)
+        self.write(data)
+        return self._answer_to(request_id)
 
-    def _wait(self, wanted: Callable[[Any], bool]) -> Any:
-        """The first command that is wanted; what else arrives is kept."""
+    def _answer_to(self, request_id: int) -> Any:
         seconds = _left(REQUEST_SECONDS, self.until_s)
         until = _CLOCK.monotonic_s() + seconds
-        answer = None
-        while answer is None:
+        while request_id not in self._answers:
             left = until - _CLOCK.monotonic_s()
-            if left <= 0 or not (commands := self.receive(left)):
+            if left <= 0 or not self._receive(left):
                 raise BrokerUnreachable(f"{self.url} does not answer within {seconds:.0f} s")
-            for command in commands:
-                if answer is None and wanted(command):
-                    answer = command
-                else:
-                    self.arrived.append(command)
-        return answer
+        answer = self._answers.pop(request_id)
+        if answer.refusal is not None:
+            raise Refused(*answer.refusal)
+        return answer.command
 
     def receive(self, timeout_s: float) -> list[Any]:
-        """What arrives next, PINGs answered; empty when nothing did. Raises `BrokerUnreachable`."""
+        """What has arrived and is no answer, or what arrives next; empty when nothing does. Raises
+        `BrokerUnreachable`.
+        """
         until = _CLOCK.monotonic_s() + timeout_s
-        while (left := until - _CLOCK.monotonic_s()) > 0:
-            try:
-                self.socket.settimeout(left)
-                data = self.socket.recv(_RECEIVE_BYTES)
-            except TimeoutError:
-                return []
-            except OSError as error:
-                raise BrokerUnreachable(f"the connection to {self.url} is lost: {error}") from None
-            if not data:
-                raise BrokerUnreachable(f"{self.url} closed the connection")
-            if data.startswith(b"HTTP/"):
-                raise PipelineError(
-                    f"{self.url} is an HTTP port; ", SERVICE_URL, " needs the binary one (usually 6650)"
-                )
-            try:
-                commands = self._decoder.feed(data)
-            except BadFrame as error:
-                raise BrokerUnreachable(f"{self.url} does not follow the protocol: {error}") from None
-            found = []
-            for command in commands:
-                if isinstance(command, pb.CommandPing):
-                    self.write(encoder.pong())
-                else:
-                    found.append(command)
-            if found:
-                return found
-        return []
+        while not self._arrived and (left := until - _CLOCK.monotonic_s()) > 0:
+            if not self._receive(left):
+                break
+        arrived, self._arrived = self._arrived, []
+        return arrived
+
+    def _receive(self, timeout_s: float) -> bool:
+        """Whatever comes next, answers and all, PINGs answered; False when nothing came in time."""
+        try:
+            self.socket.settimeout(timeout_s)
+            data = self.socket.recv(_RECEIVE_BYTES)
+        except TimeoutError:
+            return False
+        except OSError as error:
+            raise BrokerUnreachable(f"the connection to {self.url} is lost: {error}") from None
+        if not data:
+            raise BrokerUnreachable(f"{self.url} closed the connection")
+        if data.startswith(b"HTTP/"):
+            raise PipelineError(
+                f"{self.url} is an HTTP port; ", SERVICE_URL, " needs the binary one (usually 6650)"
+            )
+        try:
+            commands = self._decoder.feed(data)
+        except BadFrame as error:
+            raise BrokerUnreachable(f"{self.url} does not follow the protocol: {error}") from None
+        for command in commands:
+            if isinstance(command, pb.CommandSendReceipt):
+                self._arrived.append(command)  # no answer, and there is one for each entry sent
+                continue
+            heard = self.session.hear(command)
+            if isinstance(heard, Answer):
+                self._answers[heard.request_id] = heard
+            elif heard is None:
+                self._arrived.append(command)
+            elif heard:
+                self.write(heard)
+        return True
+
+    def receive_into(self, room: memoryview, timeout_s: float) -> int | None:
+        """For callers that take frames apart themselves: how many bytes came, None if none did in time.
+
+        Raises `BrokerUnreachable`.
+        """
+        try:
+            self.socket.settimeout(timeout_s)
+            size = self.socket.recv_into(room)
+        except TimeoutError:
+            return None
+        except OSError as error:
+            raise BrokerUnreachable(f"the connection to {self.url} is lost: {error}") from None
+        if size == 0:
+            raise BrokerUnreachable(f"{self.url} closed the connection")
+        return size
+
+    def forget_arrived(self) -> None:
+        """Drop what has arrived and is no answer, for a consumer that is gone."""
+        self._arrived.clear()
 
     def finish_frame(self) -> None:
         """Until nothing is kept of a frame that is not whole: others may read the socket then. Drops what
         arrives, and has arrived. Raises `BrokerUnreachable`.
         """
         until_s = _CLOCK.monotonic_s() + _left(REQUEST_SECONDS, self.until_s)
-        self.arrived.clear()
         while self._decoder.partial_bytes:
             left = until_s - _CLOCK.monotonic_s()
             if left <= 0:
                 raise BrokerUnreachable(f"{self.url} stopped in the middle of an answer")
-            self.receive(left)
-
-
-def _connect(access: Access) -> bytes:
-    command = pb.CommandConnect(
-        client_version=f"geminga-pipeline-{__version__}",
-        protocol_version=PROTOCOL_VERSION,
-        auth_method_name=access.auth_method,
-        auth_data=access.auth_data,
-        feature_flags=pb.FeatureFlags(supports_broker_entry_metadata=True),
-    )
-    return frame(pb.BaseCommand(type=pb.BaseCommand.Type.CONNECT, connect=command))
+            self._receive(left)
+        self._arrived.clear()
 
 
 def tls_context(access: Access) -> ssl.SSLContext:
@@ -248,21 +261,3 @@ def _encrypted(sock: socket.socket, context: ssl.SSLContext, host: str, url: str
         ) from None
     except OSError as error:
         raise BrokerUnreachable(f"{url} does not speak TLS as we do ({error}); is the port right?") from None
-
-
-def _request_id(command: Any) -> int | None:
-    return request_id_of(command) if not isinstance(command, pb.CommandConnected) else None
-
-
-def raise_refusal(answer: Any) -> None:
-    """Raises `Refused` if that is what a broker answered."""
-    if isinstance(answer, pb.CommandError):
-        raise Refused(answer.error, answer.message)
-    if isinstance(answer, pb.CommandPartitionedTopicMetadataResponse | pb.CommandLookupTopicResponse):
-        if answer.response == type(answer).Failed:
-            raise Refused(answer.error, answer.message)
-    elif isinstance(answer, pb.CommandGetSchemaResponse | pb.CommandGetOrCreateSchemaResponse):
-        if answer.HasField("error_code"):
-            raise Refused(answer.error_code, answer.error_message)
-    elif isinstance(answer, pb.CommandAckResponse) and answer.HasField("error"):
-        raise Refused(answer.error, answer.message)

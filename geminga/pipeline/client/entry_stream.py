@@ -16,8 +16,6 @@ from geminga.pipeline.columns.places import Place, of_message_id
 from geminga.pipeline.errors import Access, BrokerUnreachable, PipelineError, Refused
 from geminga.wire import client_commands, encoder
 from geminga.wire import pulsar_pb2 as pb
-from geminga.wire.commands import unsigned
-from geminga.wire.encoder import frame
 from geminga.wire.parse import parse_command
 
 PERMITS = 100_000
@@ -42,20 +40,16 @@ def subscribe_reader(
     consumer_id: int = _CONSUMER_ID,
 ) -> bytes:
     """A non-durable subscription that begins with the very entry `start` is in. The topic is not created."""
-    command = pb.CommandSubscribe(
-        topic=topic,
-        subscription=subscription or f"geminga-reader-{uuid.uuid4().hex[:16]}",
-        subType=pb.CommandSubscribe.Exclusive,
-        consumer_id=consumer_id,
-        request_id=request_id,
+    return client_commands.subscribe(
+        request_id,
+        consumer_id,
+        topic,
+        subscription or f"geminga-reader-{uuid.uuid4().hex[:16]}",
+        earliest=True,
         durable=False,
-        start_message_id=pb.MessageIdData(
-            ledgerId=unsigned(start.ledger_id), entryId=unsigned(start.entry_id)
-        ),
-        initialPosition=pb.CommandSubscribe.Earliest,
-        force_topic_creation=False,
+        start=(start.ledger_id, start.entry_id),
+        create_topic=False,
     )
-    return frame(pb.BaseCommand(type=pb.BaseCommand.Type.SUBSCRIBE, subscribe=command))
 
 
 class EntryStream:
@@ -131,7 +125,7 @@ class EntryStream:
 
     def _is_left(self) -> bool:
         """Closes the consumer; whether nothing of it is left on the connection."""
-        request_id = self._connection.new_id()
+        request_id = self._connection.session.new_id()
         left_bytes = LEFT_BYTES_MAX
         until_s = _CLOCK.monotonic_s() + LEAVE_SECONDS_MAX
         buffer = self.buffer
@@ -158,16 +152,9 @@ class EntryStream:
 
         Raises `BrokerUnreachable`, `CorruptEntry`.
         """
-        sock = self._connection.socket
-        try:
-            sock.settimeout(timeout_s)
-            size = sock.recv_into(self.buffer.room())
-        except TimeoutError:
+        size = self._connection.receive_into(self.buffer.room(), timeout_s)
+        if size is None:
             return False
-        except OSError as error:
-            raise BrokerUnreachable(f"the connection to {self._connection.url} is lost: {error}") from None
-        if size == 0:
-            raise BrokerUnreachable(f"{self._connection.url} closed the connection")
         try:
             self.buffer.received(size)
             if self.buffer.others:

@@ -53,11 +53,11 @@ class KeptConnections:
             self._idle.remove(found)
         connection = found.connection
         try:
+            connection.forget_arrived()
             connection.receive(_LOOK_SECONDS)
         except BrokerUnreachable:
             connection.close()
             return None
-        connection.arrived.clear()
         return connection
 
     def give(self, access: Access, topic: str, connection: Connection) -> None:

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, repeat
 from typing import NamedTuple, TypeVar
 
+from geminga.client.lookup import REDIRECTS_MAX, Lookup
+from geminga.client.session import Build
 from geminga.clock import RealClock
 from geminga.errors import ServerError
 from geminga.pipeline.client.connection import Connection
-from geminga.pipeline.client.lookup import REDIRECTS_MAX, refused_lookup, target_of
-from geminga.pipeline.client.shared_connection import Answer, Build, OfConsumer, SharedConnection, ask_all
+from geminga.pipeline.client.lookup import refused_lookup
+from geminga.pipeline.client.shared_connection import Answer, OfConsumer, SharedConnection, ask_all
 from geminga.pipeline.client.topics import missing
 from geminga.pipeline.errors import Access, BrokerUnreachable, PipelineError, Refused
 from geminga.wire import client_commands
@@ -164,17 +166,17 @@ class OwningBrokers:
         for topic in topics:
             if (connection := self._connections.get(self._owners.get(topic, ""))) is not None:
                 found[topic] = connection
-        waiting: dict[str, tuple[str | None, bool]] = dict.fromkeys(topics - found.keys(), (None, False))
+        waiting = {topic: Lookup(topic) for topic in topics - found.keys()}
         for _ in range(REDIRECTS_MAX):
             if not waiting:
                 return found
             asked: dict[str, tuple[SharedConnection, Build]] = {}
-            for topic, (url, authoritative) in waiting.items():
+            for topic, lookup in waiting.items():
                 try:
-                    asked[topic] = (self._connected(url), _looking_up(topic, authoritative))
+                    asked[topic] = (self._connected(lookup.url), lookup.request)
                 except BrokerUnreachable as error:
                     found[topic] = error
-            waiting = {}
+            lookups, waiting = waiting, {}
             for topic, answer in self.ask(asked).items():
                 if isinstance(answer, Refused):
                     found[topic] = refused_lookup(topic, answer)
@@ -183,19 +185,17 @@ class OwningBrokers:
                     found[topic] = answer
                     continue
                 connection = asked[topic][0]
-                url, serves = target_of(answer, connection.url)
-                if not serves:
-                    waiting[topic] = (url, answer.authoritative)
+                owner = lookups[topic].hear(answer, connection.url)
+                if owner is None:
+                    waiting[topic] = lookups[topic]
                     continue
                 try:
-                    found[topic] = self._connected(url)
-                    self._owners[topic] = url
+                    found[topic] = self._connected(owner)
+                    self._owners[topic] = owner
                 except BrokerUnreachable as error:
                     found[topic] = error
-        for topic in waiting:
-            found[topic] = PipelineError(
-                f"{topic}: brokers refer to each other {REDIRECTS_MAX} times; none of them serves it"
-            )
+        for topic, lookup in waiting.items():
+            found[topic] = PipelineError(lookup.endless)
         return found
 
     def _connected(self, url: str | None) -> SharedConnection:
@@ -239,10 +239,6 @@ def retryable(topic: str, answer: Answer) -> Answer:
 def last_message_id(number: int, consumer_id: int) -> bytes:
     """The command; its answer has the mark-delete position too."""
     return client_commands.last_message_id(number, consumer_id)
-
-
-def _looking_up(topic: str, authoritative: bool) -> Build:
-    return lambda number: client_commands.lookup(number, topic, authoritative=authoritative)
 
 
 def _passes(answer: Answer) -> bool:

@@ -187,10 +187,7 @@ class Producer:
                 )
 
     def _take_receipts(self, timeout_s: float = 1.0) -> None:
-        connection = self._connection
-        commands = list(connection.arrived) or connection.receive(timeout_s)
-        connection.arrived.clear()
-        for command in commands:
+        for command in self._connection.receive(timeout_s):
             if isinstance(command, pb.CommandSendReceipt):
                 if self._pending and self._pending[0].sequence_id == command.sequence_id:
                     confirmed = self._pending.popleft()

@@ -7,16 +7,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from geminga.client.session import Answer as Answered
+from geminga.client.session import Build
 from geminga.clock import RealClock
 from geminga.errors import ProtocolError, ServerError
 from geminga.limits import FRAME_PADDING_BYTES, MESSAGE_BYTES_MAX, MIB
-from geminga.pipeline.client.connection import REQUEST_SECONDS, Connection, raise_refusal
+from geminga.pipeline.client.connection import REQUEST_SECONDS, Connection
 from geminga.pipeline.client.frames import CorruptEntry, FrameBuffer
 from geminga.pipeline.columns.entries import read_entries
 from geminga.pipeline.errors import BrokerUnreachable, PipelineError, Refused
-from geminga.wire import encoder
 from geminga.wire import pulsar_pb2 as pb
-from geminga.wire.commands import request_id_of
 from geminga.wire.parse import parse_command
 
 PIPELINED_MAX = 256
@@ -24,9 +24,6 @@ PIPELINED_MAX = 256
 _BUFFER_BYTES = MIB // 4
 _LOOK_SECONDS = 0.001
 _CLOCK = RealClock()
-
-Build = Callable[[int], bytes]
-"""Makes the command of a request id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +96,18 @@ class SharedConnection:
 
     def send(self, builds: Sequence[Build]) -> list[int]:
         """The ids of the requests. Raises `BrokerUnreachable`."""
-        ids = [self._connection.new_id() for _ in builds]
+        asked = [self._connection.session.ask(build) for build in builds]
+        ids = [request_id for request_id, _ in asked]
         self._waited.update(dict.fromkeys(ids))
         for request_id, build in zip(ids, builds, strict=True):
             if isinstance(build, OfConsumer):
                 self._consumers[request_id] = build.consumer_id
-        self._connection.write(
-            b"".join(build(request_id) for build, request_id in zip(builds, ids, strict=True))
-        )
+        self._connection.write(b"".join(data for _, data in asked))
         return ids
 
     def new_request_id(self) -> int:
         """Of a command whose answer is of no interest."""
-        return self._connection.new_id()
+        return self._connection.session.new_id()
 
     def collect(self, ids: Sequence[int]) -> list[Answer]:
         """The answers to what was sent; a refusal is one too. Raises `BrokerUnreachable`."""
@@ -148,15 +144,9 @@ class SharedConnection:
 
     def _receive(self, timeout_s: float) -> bool:
         """False when nothing came in time."""
-        try:
-            self._connection.socket.settimeout(timeout_s)
-            size = self._connection.socket.recv_into(self._buffer.room())
-        except TimeoutError:
+        size = self._connection.receive_into(self._buffer.room(), timeout_s)
+        if size is None:
             return False
-        except OSError as error:
-            raise BrokerUnreachable(f"the connection to {self.url} is lost: {error}") from None
-        if size == 0:
-            raise BrokerUnreachable(f"{self.url} closed the connection")
         try:
             self._buffer.received(size)
             self._keep_facts()
@@ -186,16 +176,17 @@ class SharedConnection:
         others, self._buffer.others = self._buffer.others, []
         for body in others:
             command = parse_command(body, memoryview(body), 4, 4 + int.from_bytes(body[:4], "big"), len(body))
-            if isinstance(command, pb.CommandPing):
-                self._connection.write(encoder.pong())
-            elif isinstance(command, pb.CommandCloseConsumer):
+            if isinstance(command, pb.CommandCloseConsumer):
                 self.closed_consumers.add(command.consumer_id)
                 self._refuse(command.consumer_id)
             elif isinstance(command, pb.CommandActiveConsumerChange):
                 self.is_active[command.consumer_id] = command.is_active
-            elif (request_id := request_id_of(command)) in self._waited:
-                self._waited[request_id] = _answer(command)
-                self._consumers.pop(request_id, None)
+            elif isinstance(heard := self._connection.session.hear(command), Answered):
+                refusal = heard.refusal
+                self._waited[heard.request_id] = heard.command if refusal is None else Refused(*refusal)
+                self._consumers.pop(heard.request_id, None)
+            elif heard:
+                self._connection.write(heard)
 
     def _refuse(self, consumer_id: int) -> None:
         """What a consumer has asked when the broker closes it: Pulsar never answers an ACK of a consumer that
@@ -203,17 +194,10 @@ class SharedConnection:
         """
         for request_id in [asked for asked, consumer in self._consumers.items() if consumer == consumer_id]:
             del self._consumers[request_id]
+            self._connection.session.forget(request_id)
             self._waited[request_id] = Refused(
                 ServerError.CONSUMER_NOT_FOUND, f"consumer {consumer_id} was closed by the broker"
             )
-
-
-def _answer(command: Any) -> Answer:
-    try:
-        raise_refusal(command)
-    except Refused as error:
-        return error
-    return command
 
 
 def ask_all(asked: Mapping[SharedConnection, Sequence[Build]]) -> dict[SharedConnection, list[Answer]]:

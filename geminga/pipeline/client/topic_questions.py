@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
+from geminga.client.session import Build
 from geminga.errors import ServerError
 from geminga.names import TopicName
 from geminga.pipeline.client.entry_stream import subscribe_reader
@@ -19,7 +20,7 @@ from geminga.pipeline.client.owning_brokers import (
     persistently,
     retryable,
 )
-from geminga.pipeline.client.shared_connection import PIPELINED_MAX, Answer, Build, EntryFacts, OfConsumer
+from geminga.pipeline.client.shared_connection import PIPELINED_MAX, Answer, EntryFacts, OfConsumer
 from geminga.pipeline.client.topics import Last, full_name, missing
 from geminga.pipeline.columns.places import LATEST, Place, of_message_id
 from geminga.pipeline.errors import Access, BrokerUnreachable, PipelineError, Refused, TopicMissing

@@ -15,12 +15,12 @@ its credentials; nothing searches a finished text for the name of an option.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from geminga.errors import GemingaError, ServerError
+from geminga.client.refusal import Refusal
+from geminga.errors import GemingaError
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,7 @@ class Refused(PipelineError):
     """The broker answered with an error."""
 
     def __init__(self, code: int, text: str) -> None:
-        name = ServerError(code).name if code in ServerError.__members__.values() else str(code)
-        super().__init__(f"the broker refused ({name}): {text}")
+        super().__init__(str(Refusal(code, text)))
         self.code = code
         self.text = text
 
@@ -92,21 +91,14 @@ class DataLost(PipelineError):
 
 
 class AdminRefused(PipelineError):
-    """The admin API answered, with another status than 200 or 204."""
+    """The admin API answered with another status than 200 or 204. `reason`: what it said, if anything."""
 
-    def __init__(self, status: int, url: str, text: str) -> None:
+    def __init__(self, status: int, url: str, reason: str) -> None:
         access = "; see the options pulsar.admin.authPluginClassName and pulsar.admin.authParams"
-        super().__init__(f"{url} answers {status}: {_reason(text)}{access if status in (401, 403) else ''}")
+        said = f": {reason}" if reason else ""
+        super().__init__(f"{url} answers {status}{said}{access if status in (401, 403) else ''}")
         self.status = status
-        self.text = text
-
-
-def _reason(text: str) -> str:
-    """What a person reads of an answer such as {"reason": "Namespace not found"}."""
-    try:
-        return str(json.loads(text)["reason"])
-    except (ValueError, TypeError, KeyError):
-        return text
+        self.reason = reason
 
 
 @dataclass(frozen=True)

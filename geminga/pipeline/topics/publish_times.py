@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from geminga.client.session import Build
 from geminga.pipeline.client.entry_stream import subscribe_reader
 from geminga.pipeline.client.owning_brokers import (
     OwningBrokers,
@@ -14,7 +15,7 @@ from geminga.pipeline.client.owning_brokers import (
     persistently,
     retryable,
 )
-from geminga.pipeline.client.shared_connection import Answer, Build, OfConsumer
+from geminga.pipeline.client.shared_connection import Answer, OfConsumer
 from geminga.pipeline.client.topics import Last
 from geminga.pipeline.columns.places import EARLIEST, LATEST, Place, of_message_id
 from geminga.pipeline.errors import BadOption, PipelineError

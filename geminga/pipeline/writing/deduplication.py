@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote
-
+from geminga.client.admin import topic_path
 from geminga.names import TopicName
 from geminga.pipeline.client.admin_http import get_json
 from geminga.pipeline.client.producing import Producer
@@ -20,8 +19,7 @@ def deduplicates(producer: Producer, options: Options) -> bool:
         return True  # where it is off, brokers keep none
     if options.admin_url is None:
         return False
-    name = TopicName.parse(producer.topic)
-    path = f"/admin/v2/{name.domain.value}/{name.namespace}/{quote(name.local, safe='')}/stats"
+    path = f"{topic_path(TopicName.parse(producer.topic))}/stats"
     try:
         stats = get_json(options.admin_access or options.access, options.admin_url, path)
     except AdminRefused:

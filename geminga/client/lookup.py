@@ -1,0 +1,42 @@
+"""Which broker serves a topic: LOOKUP, sent again to the broker that another refers to."""
+
+from __future__ import annotations
+
+from geminga.wire import client_commands
+from geminga.wire import pulsar_pb2 as pb
+
+REDIRECTS_MAX = 20
+"""As many as the Java client follows."""
+
+
+class Lookup:
+    """Of one topic. Ask the broker at `url`, until `hear` names the one that serves it; `REDIRECTS_MAX` times
+    at most.
+    """
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.url: str | None = None
+        """The broker to be asked next; None: any."""
+        self._is_authoritative = False
+
+    def request(self, request_id: int) -> bytes:
+        return client_commands.lookup(request_id, self.topic, authoritative=self._is_authoritative)
+
+    def hear(self, answer: pb.CommandLookupTopicResponse, asked_url: str) -> str | None:
+        """The URL of the broker that serves the topic; None: ask again. `asked_url` itself where it serves
+        the topic or passes on to the one that does. A connection with TLS stays one.
+        """
+        is_encrypted = asked_url.partition("://")[0] == "pulsar+ssl"
+        target = answer.brokerServiceUrlTls if is_encrypted else answer.brokerServiceUrl
+        if answer.response == pb.CommandLookupTopicResponse.Connect:
+            is_here = answer.proxy_through_service_url or not target or target.rstrip("/") == asked_url
+            return asked_url if is_here else target
+        self.url = target or None
+        self._is_authoritative = answer.authoritative
+        return None
+
+    @property
+    def endless(self) -> str:
+        """What to tell users once `REDIRECTS_MAX` is reached."""
+        return f"{self.topic}: brokers refer to each other {REDIRECTS_MAX} times; none of them serves it"
