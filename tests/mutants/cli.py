@@ -12,6 +12,14 @@ STREAMS = "tests/cli/test_standard_streams.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "errors-of-workers-without-options",
+        "geminga/pipeline/spark/failures.py",
+        '        if "".join(map(str, parts)) == text:\n',
+        "        if False:\n",
+        ("tests/pipeline/spark/test_pipeline_cli.py::test_an_error_of_a_worker_keeps_its_options",),
+        "that the command line names its flags also for what a worker of Spark raised",
+    ),
+    Mutant(
         "output-queue-without-bound",
         OUTPUT,
         "        while self._queued_bytes > self._bytes_max:\n",

@@ -1,4 +1,6 @@
-"""Mutants of `geminga/wire/`: the short way through the decoder, behind which protobuf says the same."""
+"""Mutants of `geminga/wire/`: the short way through the decoder, behind which protobuf says the same. And of
+`geminga/client/`: what a client takes for an answer.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,34 @@ from tests.mutants.mutant import Mutant
 DECODER = "geminga/wire/decoder.py"
 SHORT_WAY = "tests/wire/test_short_way.py::"
 SENDS = (SHORT_WAY + "test_sends_of_clients_take_the_short_way",)
+SESSION, SESSION_TESTS = "geminga/client/session.py", "tests/client/test_session.py::"
 ACKS = (SHORT_WAY + "test_acks_of_clients_take_the_short_way",)
 
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "client-answers-twice",
+        SESSION,
+        "        self._open.discard(request_id)\n        return Answer(",
+        "        return Answer(",
+        (SESSION_TESTS + "test_answers_find_their_requests_in_any_order_and_once",),
+        "that a request has one answer, and what comes later is none",
+    ),
+    Mutant(
+        "client-refused-connect-unheard",
+        SESSION,
+        "not (self.is_connected or request_id in self._open)",
+        "False",
+        (SESSION_TESTS + "test_an_error_before_the_connection_stands_refuses_connect_whatever_its_id",),
+        "that a broker's refusal of CONNECT is heard, whose id nothing has",
+    ),
+    Mutant(
+        "client-redirected-without-authority",
+        "geminga/client/lookup.py",
+        "        self._is_authoritative = answer.authoritative\n",
+        "",
+        (SESSION_TESTS + "test_a_redirection_is_followed_with_the_authority_that_it_gave",),
+        "that the next broker is told to decide, so that two do not refer to each other for ever",
+    ),
     Mutant(
         "decoder-batch-without-highest-id-the-long-way",
         DECODER,

@@ -55,3 +55,15 @@ def test_workers_do_not_look_through_their_imports_after_each_task(spark: Any) -
     found = collect_each(spark, [None] * 4, heap)
     assert any(frozen > 3 * looked_through for frozen, looked_through in found), found
     assert gc.get_freeze_count() == 0, "the user's own process is left as it is"
+
+
+def test_an_error_of_a_worker_comes_back_with_its_options(spark: Any) -> None:
+    from geminga.pipeline.errors import ALLOW_LOSS, DataLost
+    from geminga.pipeline.spark.pieces import collect_each
+
+    def lose(_number: int, _item: None) -> None:
+        raise DataLost("failOnDataLoss=false: gone. ", ALLOW_LOSS, " to go on")
+
+    with pytest.raises(DataLost) as raised:
+        collect_each(spark, [None], lose)
+    assert raised.value.parts == ("failOnDataLoss=false: gone. ", ALLOW_LOSS, " to go on")
