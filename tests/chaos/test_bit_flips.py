@@ -9,6 +9,7 @@ import contextlib
 import os
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.chaos.sim_flips import flip_on_sim_disk
 
 FLIPS = 140
 SIM_FLIPS = 200
+DIRECTORIES_MAX = 5
 THREADS = 14
 METADATA = [kind for kind in KINDS if kind.startswith("metadata")]
 
@@ -77,16 +79,24 @@ def test_a_flip_that_is_believed_is_noticed(golden: list[Golden], monkeypatch: p
 
 
 def test_a_damaged_journal_header_taken_for_an_unused_one_is_noticed(
-    golden: list[Golden], monkeypatch: pytest.MonkeyPatch
+    golden: list[Golden], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """Which entry is in which journal depends on when syncs end: now and then no journal of a directory has
+    what another file does not, and the bug does no harm there. Another directory shows it.
+    """
+
     def only_whole_ones(file: Any, journal_id: int, *, alignment: int) -> journal_headers.FoundHeader:
         found = journal_headers.find_header(file, journal_id, alignment=alignment)
         whole = found.state is journal_headers.HeaderState.WHOLE
         return found if whole else journal_headers.FoundHeader(None, journal_headers.HeaderState.UNUSED)
 
-    monkeypatch.setattr("geminga.bookie.journal.inventory.find_header", only_whole_ones)
+    others = (trio.run(make_golden, tmp_path / str(number)) for number in range(DIRECTORIES_MAX))
     with pytest.raises(WrongAnswer, match="without a word|fell|lost|gone"):
-        assert [flip(golden, seed, "journal header") for seed in range(40)]
+        for directories in chain([golden], others):
+            with monkeypatch.context() as patch:
+                patch.setattr("geminga.bookie.journal.inventory.find_header", only_whole_ones)
+                for seed in range(40):
+                    flip(directories, seed, "journal header")
 
 
 def test_on_the_simulated_disk() -> None:
