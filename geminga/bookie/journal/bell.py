@@ -23,7 +23,11 @@ class Bell:
         self._token = trio.lowlevel.current_trio_token()
         self._descriptor = -1
         if hasattr(os, "eventfd"):
+            # An eventfd adds up what is written to it: many rings before the loop looks cost it one read and
+            # one call of `answer`, where a pipe would have to be drained.
             self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # The thread may ring before `run` has said what to call; the descriptor keeps that ring until `run`
+        # reads it.
         self._answer: Callable[[], None] = _nothing
 
     def __enter__(self) -> Self:
@@ -37,6 +41,7 @@ class Bell:
         """Call `answer` on the loop after each `ring`, once for several, until cancelled."""
         self._answer = answer
         if self._descriptor < 0:
+            # Without an eventfd `ring` calls `answer` by the token; this task exists to be cancelled alike.
             await trio.sleep_forever()
         while True:
             answer()

@@ -1,4 +1,4 @@
-"""The journal's files: written group by group, left for the next one when full, written over when free.
+"""The journal's files: filled group by group, closed when full, recycled when no longer needed.
 
 Blocking; used by one thread at a time, except `release`.
 """
@@ -19,6 +19,8 @@ from geminga.bookie.records.settings import BookieSettings
 from geminga.clock import RealClock
 from geminga.storage.disk import Disk, DiskFull, File
 
+# BookKeeper drops the page cache behind its journal too (`journalRemoveFromPageCache`): nothing reads these
+# bytes again before a crash, and they would push out the pages of entry logs, which consumers do read.
 DROP_CACHE_BYTES = 1 << 20
 """The page cache is released behind the writer in steps of at least this."""
 _monotonic_s = RealClock().monotonic_s
@@ -81,6 +83,8 @@ class JournalFiles:
         Raises StorageError. The object may not be used again then: what the group left on disk is unknown.
         """
         offset = self._end
+        # A file whose first group is larger than a whole file still takes it: the second condition. Without
+        # it such a group would open one empty file after another.
         if offset >= self._settings.journal_file_bytes and offset > self._header.first_group:
             self._leave_file()
             offset = self._end
@@ -91,11 +95,14 @@ class JournalFiles:
             step = self._settings.journal_allocate_bytes
             wanted = max(end, min(align(end, step), self._settings.journal_file_bytes))
             self._allocated = _reserve(file, end, wanted)
+        # Zeros up to the alignment, so that the page is written whole. A recycled file has old groups there;
+        # the kernel would have to read the page before it could change part of it.
         file.pwrite_many(offset, (group, self._padding[: end - offset - len(group)]))
         started = _monotonic_s()
         file.sync()
         sync_s = _monotonic_s() - started
         self._end = end
+        # After the sync: the kernel drops clean pages only, so an earlier call would do nothing.
         if end - self._dropped >= DROP_CACHE_BYTES and self._settings.journal_drops_page_cache:
             file.drop_cache(self._dropped, end - self._dropped)
             self._dropped = end
@@ -137,6 +144,8 @@ class JournalFiles:
 
     def _open_next(self, journal_id: int, previous: JournalPosition) -> None:
         path = journal_path(self._directory, journal_id)
+        # A new salt each time the file is used: with an old one the groups that the recycled file still holds
+        # could pass for groups of this journal.
         header = FileHeader(
             journal_id, secrets.randbits(64), self._settings.journal_alignment_bytes, *previous
         )
@@ -145,12 +154,15 @@ class JournalFiles:
         if recycled is None:
             file = self._disk.create(path)
         else:
+            # Renamed, not created: blocks that are allocated already make a sync several times faster, since
+            # fdatasync need not commit the file's size and extents (BookKeeper's `journalMaxBackups`).
             self._disk.rename(recycled, path)
             file = self._disk.open(path)
         try:
             if recycled is None:
                 step = min(self._settings.journal_allocate_bytes, self._settings.journal_file_bytes)
                 _reserve(file, header.first_group, max(step, header.first_group))
+            # Before the first group: a group whose header is not durable could not be told from old bytes.
             file.pwrite(0, encode_file_header(header))
             file.sync()
             # The name must be durable before any entry in the file is promised.
@@ -169,7 +181,7 @@ class JournalFiles:
             with self._lock:
                 if self._kept or len(self._free) <= self._settings.journal_free_files_max:
                     return
-                # The oldest first: whoever finds a journal finds all later ones too.
+                # The oldest first: a start that finds a journal expects to find all later ones too.
                 path = self._free.pop(0)
             # No directory sync: an old journal that comes back is recognised by the mark and deleted again.
             self._disk.unlink(path)

@@ -42,6 +42,8 @@ from geminga.storage.disk import File
 SEARCH_BYTES: Final = 1 << 20
 SECTOR_BYTES: Final = 512
 """Every alignment is a multiple of this, and so every group's offset."""
+# Used where the settings are unknown, as by `geminga bookie inspect`. A journal with another alignment is
+# read all the same: `_rebuild` refutes this one by the offsets of its groups.
 USUAL_ALIGNMENT: Final = 4096
 
 
@@ -73,7 +75,10 @@ def find_header(file: File, journal_id: int, *, alignment: int = USUAL_ALIGNMENT
     """
     data = file.pread(0, FILE_HEADERS_BYTES_MAX)
     first = decode_file_header(data)
+    # The copy is 512 bytes on, in a sector of its own: a bad sector or a torn write takes one of them.
     second = decode_file_header(data[FILE_HEADER_BYTES:])
+    # The id is compared with the file's name, since a crash between the rename of a recycled file and its new
+    # header leaves another journal's whole header under this name.
     if first is not None and first.journal_id == journal_id and (first.copies == 1 or first == second):
         return FoundHeader(first, HeaderState.WHOLE)
     known = next(
@@ -113,10 +118,13 @@ def stated_groups(file: File) -> Iterator[tuple[int, int]]:
     order. Any payload can say that.
     """
     for start in range(0, file.size(), SEARCH_BYTES):
+        # Windows overlap by one mark: a group may begin on the last bytes of a window.
         window = file.pread(start, SEARCH_BYTES + GROUP_MARK.size)
         at = window.find(GROUP_MAGIC)
         while 0 <= at < SEARCH_BYTES and at + GROUP_MARK.size <= len(window):
             _, journal_id, offset = GROUP_MARK.unpack_from(window, at)
+            # A client chooses its payload but not where the journal puts it, so an offset that is right by
+            # chance is rare; `_whole_group` decides about those.
             if offset == start + at and offset % SECTOR_BYTES == 0:
                 yield journal_id, offset
             at = window.find(GROUP_MAGIC, at + 1)
@@ -134,6 +142,8 @@ def _rebuild(file: File, journal_id: int, offsets: list[int], alignment: int) ->
         inside = group.header.end
         salt = _salt_of(group)
         header = FileHeader(journal_id, salt, SECTOR_BYTES, 0, 0)
+        # One group proves nothing about its own salt, since the salt was worked out from it. A second group
+        # that has the same salt settles it; with a single group in the file there is none to ask.
         same = [other for other in offsets if _is_group_of(file, header, other)]
         if found is None or len(same) > len(found[1]):
             found = salt, same
@@ -142,6 +152,7 @@ def _rebuild(file: File, journal_id: int, offsets: list[int], alignment: int) ->
     if found is None:
         return None
     salt, same = found
+    # Version 1 had one copy of the header, so that only there a group can begin before byte 1024.
     version = 1 if same[0] < FILE_HEADERS_BYTES_MAX else 2
     if any(offset % alignment for offset in same):
         alignment = math.gcd(*same)
@@ -198,6 +209,8 @@ _TABLE: Final = _table()
 _ROW_BY_TOP: Final = {row >> 24: index for index, row in enumerate(_TABLE)}
 
 
+# Each row of CRC-32C's table has another top byte, so the row that a step used can be told from the top byte
+# of its result. That makes every step reversible, and the salt's effect computable without the salt.
 def _before(register: int, data: bytes) -> int:
     """The register that these bytes have led to `register`."""
     for byte in reversed(data):
@@ -213,6 +226,8 @@ def _salt_of(group: _Group) -> int:
     crc_at = GROUP_HEADER.size - 4
     register = int.from_bytes(group.head[crc_at : GROUP_HEADER.size], "big") ^ _ONES
     register = _before(register, group.head[:crc_at] + group.head[GROUP_HEADER.size :])
+    # Any salt with the same effect on the register serves, and four free bytes reach every register of 32
+    # bits.
     zeros = bytes(4)
     last = _before(register, zeros) ^ crc32c(zeros) ^ _ONES
     return int.from_bytes(zeros + last.to_bytes(4, "little"), "big")

@@ -16,6 +16,7 @@ from geminga.bookie.records.file_names import JOURNAL_SUFFIX, ids_in, journal_pa
 from geminga.bookie.records.journal_position import JournalPosition
 from geminga.storage.disk import Disk, File
 
+# Both can be read, and both are reported: the next sector to go bad may be the copy that was used.
 _DAMAGED = (HeaderState.COPIED, HeaderState.REBUILT)
 
 
@@ -38,6 +39,9 @@ class JournalInventory:
             with self.open(journal_id) as file:
                 self.found[journal_id] = find_header(file, journal_id, alignment=alignment)
                 foreign = foreign_id(file, journal_id)
+            # The earlier of the two had been released by every mark, so an index whose mark still needs it is
+            # an old copy. Without this it would pass for current, and the entries it calls for be missed in
+            # silence.
             if foreign:
                 self._let_go = max(self._let_go, min(foreign, journal_id))
 
@@ -62,6 +66,8 @@ class JournalInventory:
         passed them: the mark's own is not there while a later one is, or one that it calls for was about to
         be written over.
         """
+        # An old copy of the index (restored from a backup, say) has a mark that the journals have passed. Its
+        # rows miss what was flushed since; trusting it would lose entries that had receipts.
         if self._let_go >= mark.journal_id:
             return True
         later = any(found.begun for journal_id, found in self.found.items() if journal_id > mark.journal_id)
@@ -96,6 +102,8 @@ class JournalInventory:
             lost = header is None or state is HeaderState.REBUILT
             followed = followed or (later > journal_id and lost and state is not HeaderState.UNUSED)
         # Without a mark this may be the last journal of one start, and the later one another's.
+        # "Full" is a lower bound: a journal is left only at this length or beyond. What is damaged below it
+        # is thus known to have been synced, and is reported rather than cut as a torn end.
         return self._file_bytes if followed and mark.journal_id else None
 
     def restored(self, mark: JournalPosition) -> list[str]:
@@ -146,6 +154,8 @@ class JournalInventory:
         return [
             self.path(journal_id)
             for journal_id, found in self.found.items()
+            # A whole header is enough, damaged groups or not: what they lost is in the index as lost rows by
+            # then, and a second replay could get no more out of the file.
             if found.state in (HeaderState.WHOLE, HeaderState.COPIED)
             or (self.path(journal_id) not in damaged and self._is_readable(journal_id, found, mark))
         ]

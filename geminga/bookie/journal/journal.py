@@ -4,8 +4,8 @@ While one group is synced the next one gathers in the queue, so a group is as la
 an entry that comes alone is written at once. With `threaded` a thread of its own takes from the queue and
 tells the loop once per group; without, a task does the same work inline, for a simulated disk.
 
-Where the loop says when its turns begin and end, the thread is woken at the end of one, and few entries that
-nobody waits for keep a distance to the last group.
+Where the loop says when its turns begin and end, the thread is woken at the end of one, and small groups
+without a waiting publisher keep a distance to the last group.
 
 The thread may be told to wait a little for a group to fill (`journal_group_wait_s`).
 """
@@ -29,15 +29,18 @@ from geminga.bookie.records.settings import BookieSettings
 from geminga.clock import RealClock
 from geminga.errors import StorageError
 
+# Polling, in place of a condition that each append would notify: an append must cost no system call, and the
+# wait is off by default (`journalMaxGroupWaitMSec`).
 FILL_CHECK_S = 0.001
 """A journal that waits for a group to fill looks this often whether it has."""
+# The distance saves syncs and costs latency. From this many entries on one sync is shared well enough.
 SPACED_ENTRIES_MAX = 32
 """So many entries are written at once, however short ago the last group was."""
 _monotonic_s = RealClock().monotonic_s
 
 
 class Adder(Protocol):
-    """Who added an entry: entries of one adder have consecutive ids."""
+    """The writer of a ledger's entries. Entries of one adder have consecutive ids."""
 
     ledger_id: int
     name: LedgerName | None
@@ -79,6 +82,8 @@ class Journal:
         self._on_group = on_group
         self._on_failed = on_failed
         self._threaded = threaded
+        # A queue and not a condition: a token put before the thread sleeps is kept, so no wake-up is lost,
+        # and `SimpleQueue.put` is a single C call on the append path.
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._wake_event = trio.Event()
         self._done: deque[tuple[WrittenGroup, list[tuple[Adder, int]]] | StorageError] = deque()
@@ -127,6 +132,8 @@ class Journal:
     def end_turn(self) -> None:
         """The loop is about to look for events. Wakes no task."""
         self._loop_sleeps = True
+        # `_loop_sleeps` must be set before this look: a group done in between is rung for by the thread, and
+        # one done before is seen here. In the other order a receipt could wait for the next unrelated event.
         if self._done and self._bell is not None:
             self._bell.ring()  # the thread may have looked before that
         if self._is_wake_wanted or (self._is_held and self._may_begin()):
@@ -157,6 +164,9 @@ class Journal:
                 await self._run_inline()
         finally:
             try:
+                # After a failed write nothing may be written: the kernel may have dropped the pages that it
+                # could not write and report success for the next sync ("fsyncgate"). The failure stays final
+                # for this process.
                 while self.queue and not self._broken:  # cancelled before the thread had begun
                     self._write_group()
             finally:
@@ -190,6 +200,8 @@ class Journal:
             if self.queue:
                 self._write_group()
                 self._deliver()
+                # The simulated disk does not block, so without this the loop would see nothing else while the
+                # queue fills.
                 await trio.lowlevel.checkpoint()
             elif self._stopping:
                 return
@@ -213,7 +225,7 @@ class Journal:
                     if self._loop_sleeps:
                         bell.ring()
                 continue
-            # Announce the sleep, then look again: whoever appends after the announcement leaves a wake-up.
+            # Announce the sleep, then look again: an append after the announcement leaves a wake-up.
             self.idle = True
             if self.queue:
                 self.idle = False
@@ -233,8 +245,8 @@ class Journal:
         self._waiting_since_s = _monotonic_s()
 
     def _keep_distance(self) -> None:
-        """Groups of entries that nobody waits for begin `journal_spacing_s` apart: a publisher that sends on
-        without its receipts would otherwise have a sync for each entry. Many entries are worth one.
+        """Space groups of entries without a waiting publisher `journal_spacing_s` apart: a publisher that
+        keeps sending would otherwise cost a sync for each entry. Many entries are worth a sync at once.
         """
         now_s = _monotonic_s()
         left_s = self._began_s + self._spacing_s - now_s
@@ -252,12 +264,16 @@ class Journal:
 
     def _write_group(self) -> None:
         self._is_hurried = False
+        # Cleared before the queue is read: a publisher that begins to wait meanwhile sets it again, and the
+        # next group begins at once. Cleared afterwards, its wish would be lost and its receipt delayed.
         popleft = self.queue.popleft
         bytes_left = self._bytes_max
         adders: dict[Adder, tuple[int, int, list[bytes]]] = {}
         names: list[tuple[int, LedgerName]] = []
         for _ in range(min(len(self.queue), self._entries_max)):
             adder, entry_id, body = popleft()
+            # Grouped by adder: recovery reads the group as runs, and one `durable` call answers all entries
+            # of one.
             batch = adders.get(adder)
             if batch is None:
                 adders[adder] = adder.ledger_id, entry_id, [body]
@@ -271,6 +287,7 @@ class Journal:
         try:
             group = self.files.write(list(adders.values()), names)
         except StorageError as error:
+            # Before it is reported: `run`'s clean-up must not try the same disk again.
             self._broken = True
             self._done.append(error)
             raise

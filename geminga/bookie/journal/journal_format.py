@@ -10,9 +10,8 @@ first entry of a ledger goes its name, a run of its own with one record (`record
 entries. A file may be an old journal that is written over, so whatever follows the last group is old bytes or
 zeros; a group belongs to the file only if it carries the file's journal id.
 
-The group header says up to where the file was synced before the group was written, which proves that
-everything below is as its writer left it: what is wrong there is damage, what is wrong above is the torn end
-of a crash.
+The group header says up to where the file was synced before the group was written. All below that offset was
+durable: what is wrong there is damage, and what is wrong above it is the torn end of a crash.
 """
 
 from __future__ import annotations
@@ -31,20 +30,30 @@ from geminga.bookie.records.records import (
     pack_records,
 )
 
+# All versions are read for good, since a start replays journals that an earlier program left. An older
+# program would take a name for an entry; it is kept out by the data directory's format, which version 3
+# raised to 3.
 VERSION: Final = 3
 """Version 1 had the file header once, and there was no name of a ledger in 1 and 2. All are read, 3 is
 written.
 """
 FILE_MAGIC: Final = b"GEMJRNL\0"
+# The header names the journal before it and its end. Only so can a start tell a torn end, which was never
+# promised, from a group that was synced and has rotted since; the file itself looks the same in both cases.
 FILE_HEADER: Final = struct.Struct(">8sIQQIQQI")
 """magic | version | journal id | salt | alignment | id of the journal before it (0: none) | where that one
 ended | crc
 """
+# Disks promise at most that one sector is written whole.
 FILE_HEADER_BYTES: Final = 512
 """One copy of it: a sector of its own, so that writing a group never rewrites the header."""
 FILE_HEADERS_BYTES_MAX: Final = 2 * FILE_HEADER_BYTES
 
+# Not a proof, only what a search looks for first: payloads may contain it.
 GROUP_MAGIC: Final = b"GRP1"
+# The offset is in it because a recycled file is full of old groups and a payload may be a copy of a journal:
+# bytes that moved are not believed. "synced" equals the offset today; a writer with several groups under way
+# would need it, and a new field would need a new version.
 GROUP_HEADER: Final = struct.Struct(">4sQQQIII")
 """magic | journal id | offset in the file | synced up to | records bytes | runs | crc
 
@@ -54,9 +63,12 @@ own crc."""
 GROUP_MARK: Final = struct.Struct(">4sQQ")
 """How a group header begins: what a search for one looks for."""
 RUN: Final = struct.Struct(">QQI")
+# CRC-32C everywhere: it has hardware support, and Pulsar's own wire checksum is the same polynomial.
 _CRC: Final = struct.Struct(">I")
 
 
+# Rounded up, so that no group shares a page with one that was synced: rewriting such a page in a crash could
+# tear entries that had their receipts.
 def align(offset: int, alignment: int) -> int:
     """The least multiple of `alignment` that is not below `offset`."""
     return -(-offset // alignment) * alignment
@@ -106,6 +118,8 @@ class Run(NamedTuple):
     @property
     def is_name(self) -> bool:
         """No entry, but the ledger's name."""
+        # BookKeeper marks its meta entries by an entry id that no entry can have, too; so the run's layout
+        # could stay.
         return self.first == META_ENTRY_ID
 
     @classmethod
@@ -116,6 +130,7 @@ class Run(NamedTuple):
 
 def encode_file_header(header: FileHeader) -> bytes:
     """All copies, to be written at offset 0 in one write."""
+    # One write for both copies. If it is torn there is no group yet, and the file counts as never used.
     *fields, version = header
     head = FILE_HEADER.pack(FILE_MAGIC, version, *fields, 0)[: -_CRC.size]
     return (head + _CRC.pack(crc32c(head))).ljust(FILE_HEADER_BYTES, b"\0") * header.copies
@@ -128,6 +143,8 @@ def decode_file_header(data: bytes) -> FileHeader | None:
     magic, version, journal_id, salt, alignment, previous_id, previous_end, crc = FILE_HEADER.unpack_from(
         data
     )
+    # A version of the future is "no header" here and not an error: the data directory's own format number has
+    # refused such a start before any journal is opened.
     if magic != FILE_MAGIC or not 1 <= version <= VERSION:
         return None
     if crc != crc32c(data[: FILE_HEADER.size - _CRC.size]):
@@ -147,6 +164,8 @@ def encode_group(
 
     Returns its bytes and, as views into them, the entries of each triple.
     """
+    # A place kept for the head, which is known only when all records are; joining once copies each payload
+    # once.
     parts: list[bytes] = [b""]
     runs = []
     ends_of_runs = []
@@ -156,6 +175,8 @@ def encode_group(
         runs.append(RUN.pack(ledger_id, first, len(bodies)))
         ends_of_runs.append((ledger_id, first, position, ends))
         position += ends[-1]
+    # Names go last: a scan cannot get past a wrong length, and what it loses behind one should be a name,
+    # which entry logs and metadata have too, rather than an entry.
     for ledger_id, name in names:
         if body := encode_name(name):
             position = pack_records(ledger_id, META_ENTRY_ID, [body], parts, position)[-1]
@@ -167,6 +188,8 @@ def encode_group(
     parts[0] = head + _CRC.pack(_group_crc(file, head, table)) + table
     records_start = len(parts[0])
     group = b"".join(parts)
+    # Views of the group's own buffer. The bookie puts them into the write cache as they are, so a payload is
+    # not copied again on its way to the entry log.
     segments = [
         Segment(ledger_id, first, group, records_start + start, compact(ends))
         for ledger_id, first, start, ends in ends_of_runs
@@ -181,12 +204,17 @@ def decode_group_header(data: bytes, journal_id: int, offset: int) -> GroupHeade
     if len(data) < GROUP_HEADER.size:
         return None
     magic, group_journal_id, group_offset, synced, records_bytes, runs, _ = GROUP_HEADER.unpack_from(data)
+    # The id, too: behind the last group of a recycled file stand the groups of the journal that it was, and
+    # at the right offsets.
     if magic != GROUP_MAGIC or group_journal_id != journal_id or group_offset != offset:
         return None
     return GroupHeader(offset, synced, records_bytes, runs)
 
 
 def _group_crc(file: FileHeader, head: bytes, table: bytes) -> int:
+    # The salt first. A payload's author cannot know it, so no payload passes for a group when a torn end is
+    # searched. The records are left out: they have checksums of their own, and a damaged record must not take
+    # the others of its group with it.
     return crc32c(table, crc32c(head, crc32c(file.salt.to_bytes(8, "big"))))
 
 
@@ -206,6 +234,8 @@ def walk_run(buffer: bytes, position: int, run: Run) -> tuple[list[int], bool]:
 
     Only lengths are followed: `records.damaged_record` says which of the records are right.
     """
+    # The table of runs has no lengths: it would cost bytes for each entry, and each record begins with its
+    # own.
     unpack, limit = RECORD_HEAD.unpack_from, len(buffer)
     ends: list[int] = []
     end = position

@@ -38,6 +38,8 @@ class JournalSet:
         """Each journal's end as of the last group whose entries can be found. `on_group` moves it on together
         with what it does with them: a flush makes the marks of it.
         """
+        # Shared evenly and fixed: a pool that one slow disk fills would stop the publishers of all the
+        # others.
         share = journal_share(settings, len(files))
         self.queue_bytes_max = share.queue_bytes_max
         """Of one journal."""
@@ -51,6 +53,7 @@ class JournalSet:
             )
             for number, each in enumerate(files)
         )
+        # The usual case of one journal skips a modulo and an index for each entry appended.
         self.only = self._journals[0] if len(self._journals) == 1 else None
 
     def of(self, ledger_id: int) -> Journal:
@@ -64,6 +67,8 @@ class JournalSet:
 
     def is_queue_full(self) -> bool:
         """Whether one of the journals has its share of what may wait."""
+        # Any, not all: which journal a publisher's next entries go to is not known here, and the share is a
+        # bound on memory.
         return any(journal.queued_bytes >= self.queue_bytes_max for journal in self._journals)
 
     async def run(self) -> None:
@@ -79,6 +84,8 @@ class JournalSet:
     def hurry(self) -> None:
         """A publisher waits for what one of the queues has got last."""
         for journal in self._journals:
+            # All of them: the caller does not know which journal has the entry it waits for, and an early
+            # group on an idle journal costs nothing.
             journal.hurry()
 
     def follow_turns(self, follows: bool) -> None:

@@ -1,8 +1,8 @@
 """Reading a journal back after a crash: what is whole, what is torn, what is damaged.
 
-The writer has at most one group under way, and syncs it before the next. So a group that is followed by
-another one, or a file that is followed by another one, was synced whole: whatever is wrong in it is damage.
-What is wrong with nothing behind it was never promised to anyone.
+The writer has at most one group under way, and syncs it before the next. So a group or a file that is
+followed by another one was synced whole, and any error in it is damage. An error with nothing behind it lies
+in a group that was never confirmed.
 """
 
 from __future__ import annotations
@@ -84,6 +84,8 @@ class JournalScan:
         while self._synced_end is None or offset < self._synced_end:
             header, runs = self._group_at(offset)
             if header is None or runs is None:
+                # Stopping at the first bad group would be simpler, and would drop every entry behind one bad
+                # sector, although all of them had receipts (tests/bookie/recovery/test_damage.py).
                 following = self._search(offset + self._alignment)
                 if following is None:
                     break
@@ -108,6 +110,7 @@ class JournalScan:
         """Where the next group begins, if any was written behind a place that is not one; the end of the
         file's synced part if that is known and no group was found before it.
         """
+        # Without the offset, which is another one at each place; `_group_at` compares it.
         mark = GROUP_MARK.pack(GROUP_MAGIC, self._header.journal_id, 0)[:-8]
         limit = self._synced_end if self._synced_end is not None else self._file.size()
         while offset < limit:
@@ -150,7 +153,7 @@ class JournalScan:
         if self._was_synced(header.offset, end):
             self.damages.append(Damage(self._file.path, header.offset, end - header.offset, entries))
         else:
-            # Nobody was told of this group. Of each ledger keep what comes before the first bad record: an
+            # No receipt left for this group. Of each ledger keep what comes before the first bad record: an
             # entry behind a gap would make the gap look like a loss.
             self.torn_bytes = end - header.offset
             first_lost = {run.ledger_id: run.first for run in reversed(entries)}
@@ -170,6 +173,8 @@ def _sort_out(run: Run, buffer: bytes, start: int, ends: list[int]) -> tuple[lis
     first = run.first
     begin = 0
     while ends:
+        # A damaged record is skipped and the next tried: the lengths were right, so the places of all others
+        # are known.
         segment = Segment(run.ledger_id, first, buffer, start + begin, compact([end - begin for end in ends]))
         damaged = damaged_record(segment)
         count = len(ends) if damaged is None else damaged
