@@ -30,12 +30,15 @@ def logs_to_compact(logs: Iterable[LogShare], threshold: float) -> list[int]:
     a copied byte. Logs without anything alive are not compacted but deleted.
     """
     chosen = [log for log in logs if 0 < log.live_bytes < threshold * log.record_bytes]
+    # Least alive first frees the most space for each byte copied, which matters when the time limit ends the
+    # run. The id makes equal shares come in the order of age, and tests repeatable.
     chosen.sort(key=lambda log: (log.live_bytes / log.record_bytes, log.log_id))
     return [log.log_id for log in chosen]
 
 
 def pause_s(copied_bytes: int, elapsed_s: float, rate_bytes_per_s: int) -> float:
     """How long to wait so that `copied_bytes` in `elapsed_s` are within the rate. 0: no limit."""
+    # After the copy, not before it: a slice's true size is known only then.
     return max(0.0, copied_bytes / rate_bytes_per_s - elapsed_s) if rate_bytes_per_s else 0.0
 
 
@@ -74,4 +77,5 @@ class CompactionSchedule:
 
 
 def _interval_s(kind: CompactionPass, interval_s: float) -> float:
+    # Infinity and not None, so that `next_due_s` stays a plain minimum. As in BookKeeper, 0 turns a kind off.
     return interval_s if interval_s > 0 and kind.threshold > 0 else float("inf")

@@ -24,17 +24,23 @@ from geminga.bookie.index.index_format import Row, Usage, decode_row, encode_row
 from geminga.bookie.records.ledger_name import NAMELESS, LedgerName, decode_name, encode_name
 from geminga.bookie.records.records import crc32c
 
+# A log lives as long as any of its entries, which may be years: version 1 stays readable for good.
 VERSION: Final = 2
 MAGIC: Final = b"GEMELOG\0"
 _HEADER: Final = struct.Struct(">8sIQI")
 """magic | version | log id | crc"""
+# More than it needs: a field can be added without moving the first record, which rows address by offset.
 HEADER_BYTES: Final = 64
+# A magic for each version and none shared: the trailer has to be readable when the header is damaged, since
+# it is what makes the log indexable without its records.
 TRAILER_MAGICS: Final = (b"GEMELFT\0", b"GEMELF2\0")
 """Of a log of version 1, and of version 2."""
 _TRAILER: Final = struct.Struct(">8sQQII")
 TRAILER_BYTES: Final = _TRAILER.size
 _CRC: Final = struct.Struct(">I")
 _COUNT: Final = struct.Struct(">I")
+# Counts and names of ledgers are derived from rows and records; they stand here so that `geminga bookie
+# inspect` and compaction learn a log's owners from its last few KiB instead of from 256 MiB.
 _LEDGER: Final = struct.Struct(">QIQH")
 _ROW: Final = struct.Struct(">QQI")
 
@@ -54,6 +60,8 @@ class Footer(NamedTuple):
     rows: list[tuple[int, Row]]
 
 
+# The id is in the header as well as in the file's name, so a log that was renamed or copied by hand over
+# another one is not read as that one.
 def encode_header(log_id: int) -> bytes:
     head = _HEADER.pack(MAGIC, VERSION, log_id, 0)[: -_CRC.size]
     return (head + _CRC.pack(crc32c(head))).ljust(HEADER_BYTES, b"\0")
@@ -72,14 +80,20 @@ def decode_header(data: bytes) -> int | None:
 def encode_footer(offset: int, ledgers: Mapping[int, FooterLedger], rows: Sequence[tuple[int, Row]]) -> bytes:
     """Footer and trailer, to be written at `offset`."""
     parts = [_COUNT.pack(len(ledgers))]
+    # Sorted, so that a footer is the same for the same contents: the format's example is compared byte by
+    # byte.
     for ledger_id, (usage, name) in sorted(ledgers.items()):
         encoded = encode_name(name) if any(name) else b""
         parts += (_LEDGER.pack(ledger_id, *usage, len(encoded)), encoded)
     parts.append(_COUNT.pack(len(rows)))
     for ledger_id, row in rows:
+        # The very bytes of the index's row: a rebuild copies them, and no second encoding has to agree with
+        # the first.
         value = encode_row(row)
         parts += (_ROW.pack(ledger_id, row.first, len(value)), value)
     footer = b"".join(parts)
+    # The trailer goes last and has a fixed length: it is found from the end of the file, and a footer that a
+    # crash cut short has none.
     trailer = _TRAILER.pack(TRAILER_MAGICS[VERSION - 1], offset, len(footer), crc32c(footer), 0)[: -_CRC.size]
     return footer + trailer + _CRC.pack(crc32c(trailer))
 
@@ -98,6 +112,8 @@ def decode_trailer(data: bytes) -> Trailer | None:
     if len(data) < TRAILER_BYTES:
         return None
     magic, offset, length, footer_crc, crc = _TRAILER.unpack(data[-TRAILER_BYTES:])
+    # A log that was not closed ends in some record's bytes; a payload that imitates the magic fails the
+    # checksum, and one that imitates both must still point to a footer that fits the file's size.
     if magic not in TRAILER_MAGICS or crc != crc32c(data[-TRAILER_BYTES : -_CRC.size]):
         return None
     return Trailer(offset, length, footer_crc, TRAILER_MAGICS.index(magic) + 1)
@@ -110,6 +126,8 @@ def looks_like_trailer(data: bytes, size: int) -> bool:
     if len(data) != TRAILER_BYTES:
         return False
     magic, offset, length, _, _ = _TRAILER.unpack(data)
+    # One flipped bit in the magic must not turn a closed log into one "that was being written": the start
+    # would then look for entries behind its end. Damage is reported instead.
     fits: bool = length > 0 and offset + length + TRAILER_BYTES == size
     return magic in TRAILER_MAGICS or fits
 
@@ -126,6 +144,8 @@ def decode_footer(footer: FooterBytes) -> Footer:
     return Footer(ledgers, list(_decode_rows(footer.data, position)))
 
 
+# Compaction calls this while clients are served: a list of all rows would take their memory, and hold the
+# interpreter in one stretch.
 def read_footer_piecewise(
     footer: FooterBytes,
 ) -> tuple[dict[int, FooterLedger], Iterator[tuple[int, Row]]]:

@@ -1,6 +1,6 @@
 """Whether the records of an entry log are what was written, a piece at a time.
 
-Only what the index names counts: it is what somebody may read. Blocking; one thread at a time.
+Only records that the index names are checked: no reader can reach the others. Blocking; one thread at a time.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from geminga.bookie.records.entry_ranges import runs_of
 from geminga.bookie.records.records import Run
 
 PIECE_BYTES: Final = 256 << 10
+# The thread holds the interpreter for the Python part of each record, and the loop waits meanwhile.
 PIECE_ENTRIES_MAX: Final = 500
 """So that a piece takes the interpreter for about a millisecond, however small the entries are."""
 LOOKED_AT_MAX: Final = 500
@@ -44,6 +45,8 @@ class LogCheck:
         """
         read_bytes = entries = 0
         damaged: list[Run] = []
+        # A log of deleted ledgers has rows without end that yield nothing; the bound keeps one step short
+        # there too.
         for _ in range(LOOKED_AT_MAX):
             if read_bytes >= PIECE_BYTES or entries >= PIECE_ENTRIES_MAX:
                 break
@@ -56,6 +59,8 @@ class LogCheck:
             if part is None:
                 continue
             ledger_id, row = part
+            # A compaction may move the row meanwhile. Then "damaged" means "its log is gone", and `Healing`
+            # asks the index again before it believes that.
             found = self._logs.damaged_entries(ledger_id, row)
             damaged += [Run(ledger_id, first, last) for first, last in runs_of(found)]
             read_bytes += row.ends[-1]

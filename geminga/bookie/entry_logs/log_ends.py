@@ -24,6 +24,7 @@ from geminga.bookie.records.records import crc32c
 from geminga.errors import StorageError
 from geminga.storage.disk import Disk, File
 
+# The start is budgeted. A footer of 1 MiB describes tens of thousands of rows; most logs have a few KiB.
 FOOTER_BYTES_MAX: Final = 1 << 20
 """Of a longer footer the checksum is left to the scrub: a start reads no more than this of a log."""
 
@@ -40,6 +41,7 @@ def look_at_ends(disk: Disk, directory: str, log_ids: Sequence[int], index: Ledg
     opened. Reads little of each log, and the rows of ledgers that have entries in logs without a trailer.
     """
     named = {log_id for log_id, ledgers in index.usage.items() if ledgers}
+    # A log that is gone is one of length 0: all that follows treats both alike.
     lengths = dict.fromkeys(named.difference(log_ids), 0)
     remarks: list[str] = []
     unfinished: dict[int, int] = {}
@@ -47,6 +49,8 @@ def look_at_ends(disk: Disk, directory: str, log_ids: Sequence[int], index: Ledg
         file = disk.open(entry_log_path(directory, log_id))
         try:
             if not is_closed(file, log_id, remarks):
+                # Too short is judged by the rows below, not by the missing trailer: a kill leaves a log
+                # without one, whole.
                 unfinished[log_id] = file.size()
         finally:
             file.close()
@@ -63,7 +67,7 @@ def is_closed(
     """
     size = file.size()
     head = tail = b""
-    with contextlib.suppress(StorageError):  # a bad sector: what is in it is found out by whoever reads it
+    with contextlib.suppress(StorageError):  # a bad sector: the read of an entry in it reports the entry
         head, tail = file.pread(0, HEADER_BYTES), file.pread(max(0, size - TRAILER_BYTES), TRAILER_BYTES)
     if len(head) == HEADER_BYTES and decode_header(head) != log_id:
         remarks.append(f"{file.path}: the header at offset 0 is damaged")
@@ -73,6 +77,8 @@ def is_closed(
             remarks.append(f"{file.path}: the trailer at offset {size - TRAILER_BYTES} is damaged")
         return False
     offset, length, crc, _ = trailer
+    # A right trailer at the wrong distance belongs to other contents: the file was cut and written to again,
+    # or two files were concatenated. Then only its records can be believed.
     if offset + length + TRAILER_BYTES != size:
         return False
     if length <= footer_bytes_max and _checksum(file, offset, length) != crc:

@@ -26,8 +26,11 @@ that is not among them has all that the index names in it.
 def missing_part(row: Row, lengths: Lengths) -> Row | None:
     """The entries of a row that its log does not reach: all of them, its last ones, or None."""
     length = lengths.get(row.log_id)
+    # A "lost" row has no log: its entries were destroyed in the journal, and no log was ever written for
+    # them.
     if length is None or row.lost or row.offset + row.ends[-1] <= length:
         return None
+    # Of a log that was cut short the records before the cut are still right, so a row may be missing in part.
     return row_part(row, row.first + bisect_right(row.ends, length - row.offset), row.last)
 
 
@@ -53,6 +56,8 @@ def find_moved_entries(
     """Look in all logs for what the index has in logs that are missing or cut short, and correct its rows:
     durable on return. The number of entries found; the rest stays as it is, and reads of it fail.
     """
+    # Collected first: all logs have to be read once for any missing entry, and once is enough for all of
+    # them.
     sought: dict[int, list[Row]] = {}
     for ledger_id, row in missing_rows(index, lengths):
         sought.setdefault(ledger_id, []).append(row)
@@ -61,12 +66,15 @@ def find_moved_entries(
         file = disk.open(entry_log_path(directory, log_id))
         try:
             for ledger_id, row in read_rows(file, log_id, row_entries_max=row_entries_max):
+                # Rows of all other ledgers are dropped log by log: those of hundreds of logs need not fit
+                # into memory.
                 if ledger_id in copies:
                     copies[ledger_id].append(row)
         finally:
             file.close()
     entries = 0
     for ledger_id, rows in sought.items():
+        # Compaction may have moved one row's entries in several pieces, to several logs.
         copies[ledger_id].sort(key=lambda row: row.first)
         for row in rows:
             new = [LedgerRow(ledger_id, piece) for piece in _pieces(row, copies[ledger_id])]
@@ -82,6 +90,8 @@ def gaps(index: LedgerIndex, ledger_id: int, lengths: Lengths) -> list[tuple[int
     found: list[tuple[int, int]] = []
     following = 0
     for row in index.rows(ledger_id):
+        # A hole between rows: the index was rebuilt from logs of which one is lost, so that it names nothing
+        # there.
         if row.first > following:
             found.append((following, row.first - 1))
         part = missing_part(row, lengths)
@@ -96,10 +106,13 @@ def fill_gaps(gaps: list[tuple[int, int]], segment: Segment) -> list[Segment]:
     shrink by them.
     """
     parts = []
+    # From the end, since each step may change the number of gaps behind it.
     for number in range(len(gaps) - 1, -1, -1):
         begin, end = gaps[number]
         first, last = max(begin, segment.first), min(end, segment.last)
         if first <= last:
+            # Detached: a few entries would otherwise keep a journal group of up to 4 MiB alive until the
+            # flush.
             parts.append(segment.part(first, last).detached())
             left = (begin, first - 1), (last + 1, end)
             gaps[number : number + 1] = [gap for gap in left if gap[0] <= gap[1]]
@@ -133,6 +146,7 @@ def _put_in_place(
     """
     taken, rest = [], []
     for old in index.rows(ledger_id):
+        # A row for destroyed entries is not replaced: its text says why a read fails, and no log has them.
         whole = None if old.lost else old
         missing = whole if lengths is None else missing_part(old, lengths)
         if missing is None or missing.last < first or missing.first > last:
@@ -144,6 +158,7 @@ def _put_in_place(
         if part.last < old.last:
             rest.append(LedgerRow(ledger_id, row_part(old, part.last + 1, old.last)))
     if taken:
+        # One batch for all: between two batches a crash would leave entries that two rows cover, or none.
         index.move(taken, rest, new)
     return sum(len(each.row.ends) for each in taken)
 
@@ -154,6 +169,8 @@ def _pieces(row: Row, copies: list[Row]) -> list[Row]:
     """
     pieces: list[Row] = []
     first = row.first
+    # Without a gap, and from the beginning: a later part alone could not become a row, since what comes
+    # before it stays where the old row says.
     for copy in copies:
         if copy.first <= first <= copy.last and first <= row.last:
             pieces.append(row_part(copy, first, min(copy.last, row.last)))

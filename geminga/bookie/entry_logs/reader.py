@@ -1,4 +1,4 @@
-"""Reading entry logs, checked record by record; and deleting those that nobody needs.
+"""Reading entry logs, checked record by record; deleting those without a living ledger.
 
 Blocking; on any thread.
 """
@@ -20,6 +20,8 @@ from geminga.bookie.records.records import Segment, compact, damaged_record
 from geminga.errors import CorruptData, StorageError
 from geminga.storage.disk import Disk, File
 
+# An open costs more than a short read, and a broker with a long backlog has hundreds of logs: a descriptor
+# for each would take those that connections need (`server/descriptors.py` divides them).
 OPEN_LOGS_MAX = 32
 
 
@@ -42,6 +44,7 @@ class EntryLogs:
     def __init__(self, disk: Disk, directory: str) -> None:
         self.directory = directory
         self._disk = disk
+        # Reads run on several worker threads at once, and a deletion on another.
         self._lock = threading.Lock()
         self._open: OrderedDict[int, _OpenLog] = OrderedDict()
         self._closed = False
@@ -64,12 +67,17 @@ class EntryLogs:
             with self._pinned(row.log_id) as file:
                 data = file.pread(row.offset + begin, ends[-1] - begin)
         except StorageError as error:
+            # Files that are gone count as damage, so that the read is healed from a journal or named once; an
+            # error of the disk itself must not be mistaken for that, since it ends the bookie.
             if self.is_there(row.log_id):
                 raise
             raise DamagedRecord(str(error)) from error
         segment = Segment(
             ledger_id, first, data, 0, compact([end - begin for end in ends] if begin else ends)
         )
+        # On every read, although records were checked when they were written: bits flip on disks, and a
+        # consumer must never get bytes that its producer did not send (BookKeeper's clients check digests for
+        # the same reason).
         damaged = damaged_record(segment)
         if damaged is None:
             return segment
@@ -78,6 +86,8 @@ class EntryLogs:
                 f"{entry_log_path(self.directory, row.log_id)}: the record at offset {row.offset + begin}"
                 f" is not entry {first} of ledger {ledger_id}, or damaged"
             )
+        # The right ones before it are returned: the consumer gets as far as possible, and its next read
+        # begins with the damaged entry and is told.
         return segment.part(first, first + damaged - 1)
 
     def damaged_entries(self, ledger_id: int, row: Row) -> list[int]:
@@ -121,13 +131,15 @@ class EntryLogs:
             return read_names(file, log_id)
 
     def delete(self, log_id: int) -> int:
-        """Unlink a log; who reads it now reads on. Returns how long it was."""
+        """Unlink a log; reads under way are not disturbed. Returns how long it was."""
         with self._pinned(log_id) as file:
             size = file.size()
         with self._lock:
             log = self._open.pop(log_id, None)
             if log is not None:
                 self._doom(log)
+        # The descriptor outlives the name: a read that has pinned the file gets its bytes from the unlinked
+        # file.
         self._disk.unlink(entry_log_path(self.directory, log_id))
         return size
 
@@ -135,7 +147,7 @@ class EntryLogs:
         self._disk.sync_directory(self.directory)
 
     def close(self) -> None:
-        """Let all files go. Whoever reads later opens one for that read alone."""
+        """Close all files. A later read opens one for itself alone."""
         with self._lock:
             self._closed = True
             for log in self._open.values():
@@ -148,6 +160,7 @@ class EntryLogs:
             log = self._open.get(log_id)
             if log is None:
                 log = _OpenLog(self._disk.open(entry_log_path(self.directory, log_id)))
+                # After `close` a read still works, and must not leave a descriptor open behind it.
                 log.doomed = self._closed
                 if not self._closed:
                     self._open[log_id] = log

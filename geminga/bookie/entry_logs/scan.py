@@ -21,6 +21,7 @@ from geminga.bookie.records.records import RECORD_CRC, RECORD_HEAD, RECORD_PREFI
 from geminga.limits import ENTRY_BYTES_MAX
 from geminga.storage.disk import File
 
+# One window at a time: a log of 256 MiB is more than the whole broker may hold.
 SCAN_BYTES = 8 << 20
 assert SCAN_BYTES > ENTRY_BYTES_MAX + RECORD_PREFIX_BYTES, "every record fits into a window"
 
@@ -48,6 +49,7 @@ def read_footer_bytes(file: File) -> FooterBytes | None:
     if trailer.offset + trailer.length + TRAILER_BYTES != size:
         return None
     footer = file.pread(trailer.offset, trailer.length)
+    # A damaged footer is no reason to fail: all it says can be had from the records.
     is_right = len(footer) == trailer.length and crc32c(footer) == trailer.crc
     return FooterBytes(trailer.version, footer) if is_right else None
 
@@ -81,6 +83,8 @@ def scan_rows(
     for position, record_ledger, entry_id, length in _records(file, log_id, holes):
         if entry_id == META_ENTRY_ID:
             continue
+        # Rows describe records side by side. A ledger's next flush may continue its ids at another place in
+        # the log.
         is_next = record_ledger == ledger_id and entry_id == first + len(ends) and position == following
         if not is_next or len(ends) == row_entries_max:
             close_row()
@@ -114,6 +118,8 @@ def _records(file: File, log_id: int, holes: list[int] | None) -> Iterator[tuple
     window, window_start = file.pread(position, SCAN_BYTES), position
     while True:
         record = record_at(window, position - window_start)
+        # The record may only lead over the window's end. Tried once more from its own start before it counts
+        # as damaged.
         if record is None and window_start != position:
             window, window_start = file.pread(position, SCAN_BYTES), position
             record = record_at(window, 0)
@@ -133,6 +139,8 @@ def _following(file: File, position: int) -> int:
     if len(head) < RECORD_HEAD.size:
         return 0
     length = RECORD_HEAD.unpack(head)[0]
+    # The length is one of the damaged bytes, perhaps: believed only if a whole record with a right checksum
+    # stands where it leads.
     if length > ENTRY_BYTES_MAX:
         return 0
     following: int = position + RECORD_PREFIX_BYTES + length

@@ -1,4 +1,4 @@
-"""What lives in an entry log, slice by slice, for whoever copies it elsewhere.
+"""The living records of an entry log, slice by slice, for compaction.
 
 Blocking; one thread at a time.
 """
@@ -46,6 +46,7 @@ class LogSlices:
         self._logs = logs
         self._index = index
         self._slice_bytes = slice_bytes
+        # The footer first: it lists rows in order of offset, so that a log is read from front to back.
         self._rows = self._rows_of_footer()
         self._footer_done = False
         self._carried: LedgerRow | None = None
@@ -57,6 +58,7 @@ class LogSlices:
         piece = LogSlice([], [], SegmentMap())
         left = self._slice_bytes
         for _ in range(ROWS_LOOKED_AT_MAX):
+            # A row larger than what is left of the slice is begun in the next one.
             found, self._carried = self._carried, None
             if found is None:
                 try:
@@ -64,6 +66,8 @@ class LogSlices:
                 except StopIteration:
                     if piece.taken:
                         break  # what comes next looks at the index: these must have been moved before
+                    # After damage the index is not asked: the rows that it still has in this log are those
+                    # that could not be copied, and each would be read and reported once more.
                     if self._footer_done or self.damaged:
                         return None
                     self._footer_done = True
@@ -93,7 +97,7 @@ class LogSlices:
         return piece
 
     def give_up(self, error: StorageError) -> None:
-        """What cannot be read stays where it is, for whoever asks for it or wants to rescue it."""
+        """Leave what cannot be read where it is: a reader is told of it, and an operator may rescue it."""
         self.damaged = True
         log.warning("entry log %d is not compacted in full: %s", self.log_id, error)
 
@@ -104,6 +108,7 @@ class LogSlices:
             if len(segment.ends) < len(row.ends):
                 raise CorruptData(f"entry {segment.last + 1} of ledger {ledger_id} is damaged")
         except StorageError as error:
+            # A ledger deleted while its rows were copied is no damage: its log may be gone already.
             if self._index.lives_in(ledger_id, self.log_id):
                 self.give_up(error)
             return False
@@ -121,6 +126,8 @@ class LogSlices:
             ledgers, rows = read_footer_piecewise(footer)
             self.names = {id_: ledger.name for id_, ledger in ledgers.items() if ledger.name.topic}
             for ledger_id, row in rows:
+                # Exactly this row: after a compaction or healing the index may have another one for the same
+                # entries, and a copy of the old bytes must not replace it.
                 living = index.lives_in(ledger_id, log_id) and index.has_row(ledger_id, row)
                 yield LedgerRow(ledger_id, row) if living else None
         else:

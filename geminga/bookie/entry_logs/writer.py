@@ -20,6 +20,7 @@ from geminga.bookie.records.segment_map import SegmentMap
 from geminga.bookie.records.settings import BookieSettings
 from geminga.storage.disk import Disk, File
 
+# One system call for thousands of records; more would only add to the memory that a flush holds.
 WRITE_BYTES = 1 << 20
 """Records are handed to the file in parts of about this."""
 ROW_BYTES_MAX = 1 << 30
@@ -60,6 +61,9 @@ class EntryLogWriter:
         """
         rows: list[LedgerRow] = []
         self._known_names = names
+        # Sorted by ledger, as BookKeeper's DbLedgerStorage does at a flush: entries of one topic arrive
+        # between those of all others, and a consumer that catches up reads them in long runs only if they lie
+        # side by side.
         for ledger_id, segments in cache.sorted_segments():
             self._write_ledger(ledger_id, segments, rows)
         if self._file is not None:
@@ -75,7 +79,7 @@ class EntryLogWriter:
             return
         self._write_parts()
         if self._synced < self._end:
-            # A crash may keep the footer and lose what it describes: whoever finds a footer may trust it.
+            # A crash may keep the footer and lose the records that it describes, and a start trusts a footer.
             file.sync()
         ledgers: dict[int, FooterLedger] = {}
         for ledger_id, row in self._rows:
@@ -90,8 +94,8 @@ class EntryLogWriter:
         self._names = {}
 
     def abandon(self) -> None:
-        """A write has failed for want of space: start anew in another log. What the index names stays, a log
-        that it does not name is dead.
+        """A write has failed for want of space: go on in another log. What the index names stays; a log that
+        it does not name is dead.
         """
         self.close()
         self._rows = []
@@ -156,6 +160,8 @@ class EntryLogWriter:
         self._log_id = self._next_log_id
         self._next_log_id += 1
         self._file = self._disk.create(entry_log_path(self._directory, self._log_id))
+        # Now, not with the first flush's sync: rows that name this log may become durable before the next
+        # sync of the directory, and a crash would leave them without a file.
         self._disk.sync_directory(self._directory)
         self._file.append(encode_header(self._log_id))
         self._end = self._synced = HEADER_BYTES
@@ -187,6 +193,8 @@ class EntryLogWriter:
         self._parts_bytes = 0
         if self._end - self._synced >= self._settings.entry_log_sync_bytes:
             file.sync()
+            # What was flushed was read from the write cache until now and mostly has been consumed. The pages
+            # of older logs, which slow consumers read, should stay.
             file.drop_cache(self._synced, self._end - self._synced)
             self._synced = self._end
 

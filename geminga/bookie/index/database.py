@@ -1,4 +1,4 @@
-"""The database of a bookie's index: what RocksDB finds damaged in it is put aside and made anew.
+"""The database of a bookie's index: one that RocksDB finds damaged is put aside and rebuilt.
 
 All that an index says can be found again in entry logs and journal, so damage to it is no reason to refuse a
 start. An empty database takes the damaged one's place, with the reason for it and, if it can still be read,
@@ -6,7 +6,7 @@ which ledgers are fenced or deleted: no log knows that. `Bookie.open` does the r
 index. The damaged one stays beside it, `.damaged`; the one before that goes.
 
 Damage met by a read while the bookie runs is noted in a file beside the database, `.damage`, and ends the
-process: half an index serves nobody, and the next start makes it anew.
+process: an index that answers in part would hide entries, and the next start rebuilds it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from geminga.storage.descriptor_wait import OutOfDescriptors
 from geminga.storage.disk import Disk
 from geminga.storage.key_value import BlockCache, RocksKeyValue, destroy
 
-ASIDE, ANEW, NOTE = ".damaged", ".new", ".damage"
+# Names beside the database, not inside it: its directory is renamed and destroyed as a whole.
+ASIDE, REBUILT, NOTE = ".damaged", ".new", ".damage"
 """Beside the database: the last one found damaged; one that is being made; why the next start makes one."""
 T = TypeVar("T")
 log = logging.getLogger("geminga.bookie")
@@ -55,15 +56,16 @@ class IndexDatabase:
         task_status.started()
         if not self.damage:
             await self._found.wait()
-        raise StorageError(f"{self.damage}; start again: the index is made anew from the entry logs then")
+        # Ended by its own task: the read that met the damage runs on a thread and belongs to one consumer.
+        raise StorageError(f"{self.damage}; start again: the index is then rebuilt from the entry logs")
 
     def replace(self) -> None:
-        """Put an empty database in the place of this one, in which damage was found. Blocking. Nobody else
-        may use it meanwhile; all scans are over.
+        """Put an empty database in the place of this one, in which damage was found. Blocking. No other
+        thread may use it meanwhile; all scans are over.
         """
         assert self.damage
         states = _readable_states(self._values)
-        self._values = self._made_anew(self.damage, states)
+        self._values = self._rebuilt(self.damage, states)
         self.damage = ""
 
     # ---- as a `KeyValue`
@@ -98,14 +100,14 @@ class IndexDatabase:
         return self._values.memory_bytes()
 
     def close(self) -> None:
-        """As `KeyValue.close`. Damage found by that is for the next start: all that was synced is durable, or
-        is made anew.
+        """As `KeyValue.close`. Damage found by that is for the next start: all that was synced is durable or
+        can be rebuilt.
         """
         try:
             self._values.close()
         except CorruptData as error:
             if not self.damage:
-                log.error("%s; the next start makes the index anew from the entry logs", error)
+                log.error("%s; the next start rebuilds the index from the entry logs", error)
             self._note(error)
 
     # ---- damage
@@ -119,7 +121,7 @@ class IndexDatabase:
             raise
 
     def _note(self, error: CorruptData) -> None:
-        """Durable, so that the next start knows: it might not read that place before somebody asks for it."""
+        """Durable, so that the next start knows: it may not read that block before a consumer asks for it."""
         with self._lock:
             if self.damage:
                 return
@@ -132,12 +134,14 @@ class IndexDatabase:
             self._token.run_sync_soon(self._found.set)
 
     def _open(self) -> RocksKeyValue:
-        disk, anew, note = self._disk, self.path + ANEW, self.path + NOTE
-        if disk.exists(anew):
+        disk, rebuilt, note = self._disk, self.path + REBUILT, self.path + NOTE
+        if disk.exists(rebuilt):
+            # The old database is renamed away only once the new one is complete: which of the two names exist
+            # says how far a crash let the replacement come.
             if disk.exists(self.path):
-                destroy(anew)  # a crash left it unfinished
+                destroy(rebuilt)  # a crash left it unfinished
             else:
-                self._rename(anew, self.path)
+                self._rename(rebuilt, self.path)
         disk.make_directory(self.path)
         disk.close_to_others(self.path)
         noted = ""
@@ -147,25 +151,25 @@ class IndexDatabase:
             values = self._opened()
         except CorruptData as error:
             log.warning("fences and unfinished deletions are forgotten with an index that cannot be opened")
-            return self._made_anew(noted or str(error), [])
+            return self._rebuilt(noted or str(error), [])
         if not noted:
             return values
         if _begun(values):
             self._forget_note()  # a crash came between replacing it and this
             return values
-        return self._made_anew(noted, _readable_states(values))
+        return self._rebuilt(noted, _readable_states(values))
 
     def _opened(self) -> RocksKeyValue:
         return RocksKeyValue(self.path, block_cache=self._cache, descriptors=self._disk.descriptors)
 
-    def _made_anew(self, damage: str, states: list[tuple[bytes, bytes]]) -> RocksKeyValue:
-        """An empty one in its place, but for these states. After a crash at any point the next `_open` goes
-        on.
+    def _rebuilt(self, damage: str, states: list[tuple[bytes, bytes]]) -> RocksKeyValue:
+        """Put an empty database in its place, but for these states. After a crash at any point the next
+        `_open` goes on.
         """
-        aside, anew = self.path + ASIDE, self.path + ANEW
-        log.error("%s; the index is made anew from the entry logs, the damaged one is in %s", damage, aside)
-        self._disk.make_directory(anew)
-        values = RocksKeyValue(anew, block_cache=self._cache, descriptors=self._disk.descriptors)
+        aside, rebuilt = self.path + ASIDE, self.path + REBUILT
+        log.error("%s; the index is rebuilt from the entry logs, the damaged one is in %s", damage, aside)
+        self._disk.make_directory(rebuilt)
+        values = RocksKeyValue(rebuilt, block_cache=self._cache, descriptors=self._disk.descriptors)
         try:
             values.write([(REBUILD_KEY, damage.encode()), *states], sync=True)
         finally:
@@ -173,7 +177,8 @@ class IndexDatabase:
         if self._disk.exists(aside):
             destroy(aside)
         self._rename(self.path, aside)
-        self._rename(anew, self.path)
+        self._rename(rebuilt, self.path)
+        # After the renames: with the note gone first, a crash would open the damaged database as a sound one.
         self._forget_note()
         return self._opened()
 
@@ -203,6 +208,8 @@ def _readable_states(values: RocksKeyValue) -> list[tuple[bytes, bytes]]:
     try:
         return list(values.scan(*STATE_KEYS))
     except OutOfDescriptors:
+        # Fences and deletions are in no entry log: dropping them for a passing lack of descriptors would
+        # bring back deleted ledgers.
         raise  # another try can read them
     except StorageError as error:
         log.warning("fences and unfinished deletions are forgotten with the damaged index: %s", error)
@@ -224,6 +231,7 @@ async def opened_with(
         damaged = [database for database in databases if database.damage]
         if not damaged:
             raise
+    # Once only: a second damaged index right after a rebuild means a disk that returns wrong bytes.
     for database in damaged:
         await disk.run(database.replace)
     return await open_bookie()

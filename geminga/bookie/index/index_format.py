@@ -6,8 +6,8 @@
     "m"                           -> mark        the journal position up to which all is in entry logs
     "m" journal u32               -> mark        the same for each further journal, numbered from 1
     "n"                           -> log u64     the next new entry log's id; none below it is used again
-    "r"                           -> text        why the index is being made anew, until it is
-    "u"                           -> "1"         deleted ledgers may be among the rows: it was made anew
+    "r"                           -> text        why the index is being rebuilt, until it is
+    "u"                           -> "1"         deleted ledgers may be among the rows: it was rebuilt
 
 A row covers consecutive entries whose records lie side by side in one log. Rows of a ledger never overlap.
 """
@@ -23,17 +23,26 @@ from geminga.bookie.records.journal_position import JournalPosition
 from geminga.bookie.records.records import compact
 
 LEDGER_ID_MAX: Final = 2**63 - 1
+# The mark is a row of this database and not a file (BookKeeper's `lastMark`): it has to move in the same
+# batch as the rows, or a crash between the two skips the replay of entries that no row names.
 MARK_KEY: Final = b"m"
+# Kept, although ids could be counted from the files: the newest log may be deleted or lost, and a new log of
+# its id would be read by every old row that names it.
 NEXT_LOG_KEY: Final = b"n"
 REBUILD_KEY: Final = b"r"
+# Durable until the metadata has been asked: otherwise a crash right after a rebuild would serve ledgers that
+# had been deleted.
 UNSORTED_KEY: Final = b"u"
+# All states lie together, so that they can be saved from a database in which another block is damaged.
 STATE_KEYS: Final = (b"l", b"m")
 """The range in which all states lie."""
+# Big-endian, since RocksDB compares keys as bytes: "the greatest key not above" is one seek.
 _KEY: Final = struct.Struct(">cQQ")
 _JOURNAL: Final = struct.Struct(">I")
 _STATE_KEY: Final = struct.Struct(">cQ")
 _ROW: Final = struct.Struct(">BQQI")
 """kind | log id | offset | entries"""
+# Most topics have messages of one size: a row of 1,000 entries takes 25 bytes then, instead of 4,021.
 _EQUAL, _COLUMN, _LOST = 0, 1, 2
 _SIZE: Final = struct.Struct(">I")
 _USAGE: Final = struct.Struct(">IQ")
@@ -69,6 +78,7 @@ def row_part(row: Row, first: int, last: int) -> Row:
         return row
     index = first - row.first
     begin = row.ends[index - 1] if index else 0
+    # Ends are relative to the row, so a part of a row has to be counted again from its own start.
     ends = [end - begin for end in row.ends[index : last - row.first + 1]]
     return Row(first, row.log_id, row.offset + begin, compact(ends))
 
@@ -101,6 +111,8 @@ def state_key(ledger_id: int) -> bytes:
 
 def mark_key(journal: int) -> bytes:
     """The journals are numbered from 0, in the order of their directories."""
+    # The first journal keeps the key that it had before there could be several: one-disk directories of all
+    # versions open alike.
     return MARK_KEY + _JOURNAL.pack(journal) if journal else MARK_KEY
 
 
@@ -117,8 +129,10 @@ def ledger_of_state_key(key: bytes) -> int:
 
 def encode_row(row: Row) -> bytes:
     count = len(row.ends)
+    # The text takes the place of the ends: no byte of such an entry can be addressed, only explained.
     if row.lost:
         return _ROW.pack(_LOST, 0, 0, count) + row.lost.encode()
+    # `compact` makes a range exactly where all records are equally long.
     if isinstance(row.ends, range):
         return _ROW.pack(_EQUAL, row.log_id, row.offset, count) + _SIZE.pack(row.ends[0])
     return _ROW.pack(_COLUMN, row.log_id, row.offset, count) + struct.pack(f">{count}I", *row.ends)
@@ -131,6 +145,8 @@ def decode_row(first: int, value: bytes) -> Row:
     if kind == _EQUAL:
         (size,) = _SIZE.unpack_from(value, _ROW.size)
         return Row(first, log_id, offset, range(size, size * count + 1, size))
+    # An assertion and no CorruptData: RocksDB has checked the block, so another kind is a program's error, or
+    # an older program's start on newer data, which the data directory's format refuses first.
     assert kind == _COLUMN, f"index row of unknown kind {kind}"
     ends = array("I")
     ends.frombytes(value[_ROW.size :])

@@ -38,6 +38,7 @@ from geminga.bookie.index.index_format import (
 from geminga.bookie.records.journal_position import JournalPosition
 from geminga.storage.key_value import KeyValue
 
+# RocksDB builds a batch in memory, and an index may have millions of rows.
 CLEARED_ROWS_MAX = 10_000
 """Rows that one batch deletes."""
 
@@ -53,17 +54,20 @@ class LedgerIndex:
     def __init__(self, key_value: KeyValue, *, journals: int = 1) -> None:
         """`journals`: how many journals the entries come through."""
         self._map = key_value
+        # In memory, since each deletion asks which logs still have a living ledger: by rows that is a scan of
+        # all.
         self.usage: dict[int, dict[int, Usage]] = {}
         """Per entry log, per ledger that has entries in it; as of the last `flushed` or `purge`."""
+        # In memory as well: every read asks whether its ledger is deleted.
         self.states: dict[int, State] = {}
         self.marks = (JournalPosition(0, 0),) * journals
         """For each journal: everything before this that belongs here is in entry logs."""
         self.next_log_id = 1
         """No log with this id or a higher one was ever named here."""
         self.rebuild_reason = ""
-        """Why the index has to be made anew; empty again with the first marks."""
+        """Why the index has to be rebuilt; empty again with the first marks."""
         self.unsorted = False
-        """Whether it was made anew, and nobody has told since which of its ledgers had been deleted."""
+        """True from a rebuild until `set_aside` has told which of its ledgers had been deleted."""
 
     def load(self) -> None:
         """Read what is kept in memory. CorruptData if the map is damaged."""
@@ -80,6 +84,8 @@ class LedgerIndex:
 
     def find(self, ledger_id: int, entry_id: int) -> Row | None:
         """The row that covers the entry."""
+        # One seek backwards, bounded by the ledger's first key: without the bound a ledger without rows would
+        # get the last row of the ledger before it.
         found = self._map.last_before(entry_key(ledger_id, entry_id + 1), entry_key(ledger_id, 0))
         if found is None:
             return None
@@ -149,6 +155,8 @@ class LedgerIndex:
         """
         assert len(marks) == len(self.marks)
         self._write_rows(rows, marks)
+        # Memory follows the disk. The journals are released by `marks`; set before a write that fails, they
+        # would give up entries that no index has.
         self.marks = marks
         if marks[0].journal_id:
             self.rebuild_reason = ""
@@ -161,6 +169,8 @@ class LedgerIndex:
         """Forget all rows, the marks first. Fences and deletions stay: no entry log knows them, and neither
         is ever taken back.
         """
+        # First and synced: with rows gone and the mark still there, a crash would leave an empty index that
+        # looks current.
         self._map.write([], [mark_key(journal) for journal in range(len(self.marks))], sync=True)
         for start in (entry_key(0, 0), usage_key(0, 0)):
             keys: list[bytes] = []
@@ -181,6 +191,8 @@ class LedgerIndex:
             if not row.lost:
                 ledgers = usage.get(row.log_id)
                 if ledgers is None:
+                    # A copy, put in place after the write. Other threads read `usage` without a lock and must
+                    # see all or nothing.
                     ledgers = usage[row.log_id] = dict(self.usage.get(row.log_id, {}))
                 before = ledgers.get(ledger_id, Usage(0, 0))
                 ledgers[ledger_id] = Usage(before.entries + len(row.ends), before.bytes + row.ends[-1])
@@ -195,6 +207,8 @@ class LedgerIndex:
         unsorted = is_complete and not any(self.marks[0]) and bool(rows or self.usage)
         if unsorted:
             puts.append((UNSORTED_KEY, b"1"))
+        # The reason for the rebuild goes in the batch of the first mark. Removed earlier, a crash would leave
+        # an index that is half filled and does not say so; later, a sound one would be rebuilt.
         self._map.write(puts, [REBUILD_KEY] if self.rebuild_reason and is_complete else (), sync=True)
         self.usage.update(usage)
         self.unsorted = self.unsorted or unsorted
@@ -215,6 +229,8 @@ class LedgerIndex:
         copies lie. What belongs to a ledger that was deleted meanwhile is left out.
         """
         usage = {row.log_id: dict(self.usage.get(row.log_id, {})) for _, row in (*taken, *new)}
+        # Deleted while its records were copied. Rows written now would bring it back: `purge` may have run
+        # already.
         gone = {ledger_id for ledger_id, row in taken if not self.lives_in(ledger_id, row.log_id)}
         puts = {}
         touched = set()
@@ -233,6 +249,8 @@ class LedgerIndex:
         deletes = [key for key in keys if key not in puts]
         for log_id, ledger_id in sorted(touched):
             left = usage[log_id][ledger_id]
+            # A cheap check of the pair "rows" and "usage": a log whose sum falls to zero too early is deleted
+            # with entries in it.
             assert left.entries >= 0, f"more entries of ledger {ledger_id} left log {log_id} than were there"
             if left.entries:
                 puts[usage_key(log_id, ledger_id)] = encode_usage(left)
@@ -293,6 +311,8 @@ class LedgerIndex:
             deletes += [
                 usage_key(log, ledger_id) for log, ledgers in self.usage.items() if ledger_id in ledgers
             ]
+            # Recovery does not ask the metadata, so the state has to outlive every journal that may hold the
+            # ledger's entries: a replay would bring back what an operator deleted.
             if state.position <= self.marks[ledger_id % len(self.marks)]:
                 deletes.append(state_key(ledger_id))
                 forgotten.append(ledger_id)
@@ -301,6 +321,7 @@ class LedgerIndex:
         for ledger_id in purged:
             for log_id, ledgers in self.usage.items():
                 if ledger_id in ledgers:
+                    # Replaced, not changed, for the threads that iterate over it.
                     self.usage[log_id] = {key: value for key, value in ledgers.items() if key != ledger_id}
         for ledger_id in forgotten:
             del self.states[ledger_id]

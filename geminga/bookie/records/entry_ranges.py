@@ -34,6 +34,8 @@ def joined(runs: Iterable[Run]) -> list[Run]:
 class EntryRanges:
     """Ascending, disjoint ranges of entry ids; what touches is one range."""
 
+    # Two lists of numbers and not a list of pairs: a damaged log may cost thousands of ranges, and `bisect`
+    # on plain integers needs no key function.
     __slots__ = ("_firsts", "_lasts")
 
     def __init__(self) -> None:

@@ -26,6 +26,7 @@ def entry_log_directory(directory: str) -> str:
     return f"{directory}/entry-logs"
 
 
+# Twenty digits, so that names sort as numbers do in `ls` and in every tool.
 def journal_path(directory: str, journal_id: int) -> str:
     return f"{directory}/{journal_id:020d}{JOURNAL_SUFFIX}"
 
@@ -37,6 +38,7 @@ def entry_log_path(directory: str, log_id: int) -> str:
 def parse_id(name: str, suffix: str) -> int | None:
     """The id in a file name of this kind, or None for any other name."""
     stem = name.removesuffix(suffix)
+    # `isdigit` alone is true for other scripts' digits, and for superscripts, on which `int` fails.
     return int(stem) if stem != name and stem.isascii() and stem.isdigit() else None
 
 

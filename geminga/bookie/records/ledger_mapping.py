@@ -16,6 +16,7 @@ def place_of(ledger_id: int, count: int) -> int:
     """The number, counted from 0, of the one of `count` journals, or ledger directories, that is the
     ledger's.
     """
+    # No table: the mapping must be known to a start that has nothing but the files.
     return ledger_id % count
 
 

@@ -3,13 +3,15 @@
     name := purpose length u8 | purpose (UTF-8) | topic (UTF-8)
 
 In a journal and in an entry log a name is the body of a record with the ledger's id and `META_ENTRY_ID`,
-BookKeeper's meta entries. It is an entry to nobody: it has no row, no reader gets it, no sum counts it.
+BookKeeper's meta entries. It is not served as an entry: it has no row, no reader gets it, no sum counts it.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+# The greatest of all ids, so that it sorts behind every entry of its ledger and no check for "next entry" can
+# meet it by counting.
 META_ENTRY_ID: Final = 2**64 - 1
 """No entry has this id."""
 NAME_BYTES_MAX: Final = 2**16 - 1
@@ -36,6 +38,8 @@ def encode_name(name: LedgerName) -> bytes:
     """
     try:
         purpose, topic = name.purpose.encode(), name.topic.encode()
+    # A lone surrogate can come from a topic's name in a client's request. The name is a convenience; the
+    # entry that travels with it is not.
     except UnicodeEncodeError:
         return b""
     if len(purpose) > _PURPOSE_BYTES_MAX or 1 + len(purpose) + len(topic) > NAME_BYTES_MAX:
@@ -56,6 +60,7 @@ def decode_name(body: bytes) -> LedgerName | None:
 
 def more_telling(one: LedgerName | None, other: LedgerName) -> LedgerName:
     """Of two names of the same ledger the one that says more; the first if both say as much."""
+    # A log of version 1 knows topics and no purposes, and a crash may have left a log with the topic alone.
     if one is None or (bool(other.topic), bool(other.purpose)) > (bool(one.topic), bool(one.purpose)):
         return other
     return one

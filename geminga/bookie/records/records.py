@@ -20,6 +20,8 @@ from fastcrc.crc32 import iscsi
 
 crc32c = iscsi
 
+# The ledger and the entry id are part of the record and of its checksum: right bytes at the wrong place, as a
+# stale index row or a misdirected write would give, are noticed like wrong ones.
 RECORD_HEAD: Final = struct.Struct(">IQQ")
 RECORD_CRC: Final = struct.Struct(">I")
 RECORD_PREFIX_BYTES: Final = RECORD_HEAD.size + RECORD_CRC.size
@@ -33,6 +35,8 @@ class Run(NamedTuple):
     last: int
 
 
+# A class with slots and no NamedTuple: a flush makes hundreds of thousands, and the read cache needs identity
+# for its order of use, not equality of contents.
 class Segment:
     """Consecutive entries of one ledger: their records side by side in `buffer` from `start`.
 
@@ -88,9 +92,10 @@ class Segment:
         return Segment(self.ledger_id, first, self.buffer, self.start + begin, ends)
 
     def detached(self) -> Segment:
-        """The same entries, in a buffer of their own unless this one holds little else: whoever keeps them
-        does not keep a large buffer alive.
+        """The same entries, in a buffer of their own unless this one holds little else: a cache that keeps
+        them does not keep a large buffer alive.
         """
+        # An eighth of waste is cheaper than copying everything else.
         if self.ends[-1] * 8 >= len(self.buffer) * 7:
             return self
         return Segment(self.ledger_id, self.first, bytes(self.records()), 0, self.ends)
@@ -102,6 +107,8 @@ def pack_records(
     """Append the records of consecutive entries to `parts`; returns where each ends, counted on from
     `position`.
     """
+    # Locals: this loop runs once for each message published, in the journal's thread, while the loop waits
+    # for the interpreter.
     pack_head, pack_crc, crc, add = RECORD_HEAD.pack, RECORD_CRC.pack, crc32c, parts.append
     ends = []
     for entry_id, body in enumerate(bodies, first):
@@ -117,7 +124,9 @@ def pack_records(
 
 def compact(ends: Sequence[int]) -> Sequence[int]:
     """The same numbers in as little memory as possible. `ends` is ascending and not empty."""
+    # Messages of one size are common, and a range takes 48 bytes where an array takes four for each entry.
     size, count = ends[0], len(ends)
+    # A cheap test before the comparison of all: unequal records rarely end where equal ones would.
     if ends[-1] == size * count:
         equal = range(size, size * count + 1, size)
         if count == 1 or list(ends) == list(equal):
@@ -131,6 +140,8 @@ def damaged_record(segment: Segment) -> int | None:
     view, ledger_id, begin = memoryview(segment.buffer), segment.ledger_id, segment.start
     head_bytes = RECORD_HEAD.size
     length_of_buffer = len(segment.buffer)
+    # Length, ledger and id are compared before the checksum: they are cheap, and a right checksum over the
+    # wrong id is exactly what a stale place gives.
     for index, end_after_start in enumerate(segment.ends):
         end = segment.start + end_after_start
         if end > length_of_buffer or end - begin < RECORD_PREFIX_BYTES:

@@ -26,6 +26,7 @@ class SegmentMap:
     __slots__ = ("_firsts", "_segments", "bytes", "entries")
 
     def __init__(self) -> None:
+        # Parallel lists: `bisect` on a list of integers runs in C, with a key function it would not.
         self._firsts: dict[int, list[int]] = {}
         self._segments: dict[int, list[Segment]] = {}
         self.bytes = 0
@@ -38,6 +39,7 @@ class SegmentMap:
         if firsts is None:
             self._firsts[ledger_id] = [segment.first]
             self._segments[ledger_id] = [segment]
+        # Nearly always: a ledger's entries become durable in order. Only reads, healing and recovery insert.
         elif segment.first > firsts[-1]:
             firsts.append(segment.first)
             self._segments[ledger_id].append(segment)
@@ -72,6 +74,7 @@ class SegmentMap:
         at = bisect_left(firsts, segment.first)
         segments = self._segments[segment.ledger_id]
         assert segments[at] is segment
+        # An empty ledger's lists would stay for ever: a broker opens a ledger for each topic at each start.
         if len(firsts) == 1:
             del self._firsts[segment.ledger_id], self._segments[segment.ledger_id]
         else:

@@ -16,6 +16,8 @@ class BookieSettings:
     journals and ledger directories share it.
     """
 
+    # Smaller than BookKeeper's 2 GiB: a file is recycled as a whole, so this times the kept ones is what a
+    # small machine gives up for fast syncs.
     journal_file_bytes: int = 32 * MIB
     """A journal file is left for the next one once it is this long."""
     journal_allocate_bytes: int = 8 * MIB
@@ -28,6 +30,7 @@ class BookieSettings:
     """Old journals kept (BookKeeper's `journalMaxBackups`). They can be read until they are written over, the
     oldest first: their blocks are allocated, which makes a sync several times faster.
     """
+    # One group is one write. A larger one would keep its first entry waiting for bytes that came later.
     journal_group_bytes_max: int = 4 * MIB
     journal_group_entries_max: int = JOURNAL_GROUP_ENTRIES_MAX // 4
     queue_bytes_max: int = 8 * MIB
@@ -37,8 +40,11 @@ class BookieSettings:
     read_cache_bytes: int = 16 * MIB
     read_ahead_bytes: int = 1 * MIB
     """How much one read from an entry log takes at most beyond what was asked for."""
+    # A lookup decodes a whole row, so a row must not grow without bound; a longer one saves hardly any space.
     row_entries_max: int = 1000
     """Entries that one index row describes at most."""
+    # BookKeeper's is 1 GiB. A log's space comes back when its last ledger is gone or by copying, so shorter
+    # logs give it back sooner.
     entry_log_bytes: int = 256 * MIB
     """An entry log is closed once it is this long."""
     entry_log_sync_bytes: int = 1 * MIB
@@ -49,6 +55,8 @@ class BookieSettings:
     """A write cache with anything in it is flushed at least this often."""
     gc_wait_s: float = 900.0
     """How often the ledgers here are compared with the metadata (BookKeeper's `gcWaitTime`)."""
+    # Thresholds and intervals are those of Pulsar's `bookkeeper.conf`; the limits of time keep a run from
+    # lasting into the next one.
     minor_compaction_threshold: float = 0.2
     """Entry logs with a smaller share of living records than this are compacted; 0: never..."""
     minor_compaction_interval_s: float = 3600.0
@@ -85,6 +93,8 @@ class BookieSettings:
     """How long the first entry of a journal group may wait for others (`journalMaxGroupWaitMSec`). 0: what
     came during one sync is the next group, and an entry that comes alone is written at once.
     """
+    # Measured: at 5,000 messages a second from a publisher that does not wait, 2 ms instead of 1 saved a
+    # fifth of the CPU and cost its receipts half a millisecond.
     journal_spacing_s: float = 0.002
     """Groups of few entries begin so far apart while no publisher waits for one of them, and no
     `journal_group_wait_s` is set."""
@@ -151,7 +161,7 @@ class BookieStatistics:
     damaged_entries_found: int
     """By a read or the scrub, each counted once..."""
     damaged_entries_healed: int
-    """...and written anew from a journal."""
+    """...and written again from a journal."""
     read_only: bool
     ledgers_deleted: int
     ledgers_aside: int

@@ -72,6 +72,7 @@ class DirectoryReplay:
         self._lost: list[tuple[Run, str]] = []
         self._lengths: dict[int, int] = {}
         """How far logs go that do not have all that the index says; 0 for those that are not there."""
+        # Read from the index once for each ledger: `refill` is called for every segment in every journal.
         self._gaps: dict[int, list[tuple[int, int]]] = {}
         """Per ledger the entries before its last one that are in no log, as far as they were not met yet."""
 
@@ -81,19 +82,25 @@ class DirectoryReplay:
         return self._index.marks
 
     def check_index(self, is_older: IsOlder) -> None:
-        """Make the index anew if it cannot be right; the marks are (0, 0) then."""
+        """Rebuild the index if it cannot be right; the marks are (0, 0) then."""
         log_ids = self._logs.ids()
+        # An index without a mark beside existing logs was lost or put aside. Taken for current it would serve
+        # none of their entries, and the next garbage collection would delete the logs, in which it knows no
+        # living ledger.
         if not any(self.marks[0]):
             # Before the first mark nothing is ever flushed, so there can be no log.
             self.index_rebuilt = self._index.rebuild_reason or ("it was lost" if log_ids else "")
+        # The journals are the only witness: an index that was restored from a copy is sound by itself.
         elif is_older(self.marks):
             self.index_rebuilt = "it is older than the journal"
         directory, entries_max = self._logs.directory, self._settings.row_entries_max
+        # The reason is kept in the index until the first mark, so a crash during the rebuild begins it again.
         if self.index_rebuilt:
             self.entries_indexed = rebuild_index(
                 self._disk, directory, log_ids, self._index, row_entries_max=entries_max
             )
             return
+        # Not after a rebuild: its rows come from the logs as they are, so none can lead beyond a log's end.
         self._lengths, remarks = look_at_ends(self._disk, directory, log_ids, self._index)
         self.logs_damaged = tuple(remarks)
         if self._lengths:
@@ -110,15 +117,24 @@ class DirectoryReplay:
         """Entries of a ledger that belongs here, from behind the marks."""
         ledger_id = segment.ledger_id
         if self._is_deleted(ledger_id):
+            # The state "deleted" outlives the rows for this one case: without it a crash would bring back a
+            # topic's data that an operator had deleted.
             self.counts["deleted"] += len(segment.ends)
             return
         last = self._last_entry_id(ledger_id)
+        # A crash between a flush and the next mark, or a second crash during recovery, replays entries that
+        # the index has. Adding them twice would leave two rows for an entry, and rows of a ledger must never
+        # overlap.
         if segment.first <= last:
             known = min(last, segment.last) - segment.first + 1
+            # Known is not the same as readable: the index may name a log that is gone. This copy may be the
+            # last one.
             self.counts["known"] += known - self.refill(segment)
             if segment.last <= last:
                 return
             segment = segment.part(last + 1, segment.last)
+        # One entry of a group of 4 MiB must not keep those 4 MiB in memory; recovery has the write cache's
+        # bound.
         # Its group's other entries may be another directory's, or known: they are not kept alive for it.
         self._cache.add(segment.detached())
         self._last[ledger_id] = segment.last
@@ -129,6 +145,7 @@ class DirectoryReplay:
         number of them.
         """
         ledger_id = segment.ledger_id
+        # The usual start returns here: looking for gaps reads all rows of a ledger.
         if not (self.index_rebuilt or self._lengths) or self._is_deleted(ledger_id):
             return 0
         gaps = self._gaps.get(ledger_id)
@@ -146,12 +163,15 @@ class DirectoryReplay:
         self._lost.append((run, damage))
 
     def flush_if_full(self) -> None:
+        # A journal may be far larger than memory (the mark of one slow directory holds back all files).
         if self._cache.bytes >= self._settings.write_cache_bytes // 2:
             # The marks stay: a crash from here on replays all of it again and skips what is indexed.
             self._flush(self.marks, [])
 
     def finish(self, marks: tuple[JournalPosition, ...]) -> None:
         """All that was taken is in entry logs and index on return, and nothing before `marks` is needed."""
+        # Marks and lost rows go in one batch. If the marks went first, a crash in between would skip the
+        # damaged group at the next start and a reader would take the missing entries for never written.
         if marks != self.marks:
             self._flush(marks, self._lost)
         self._look_for_missing()
@@ -173,6 +193,8 @@ class DirectoryReplay:
     def _flush(self, marks: tuple[JournalPosition, ...], lost: Sequence[tuple[Run, str]]) -> None:
         rows = []
         written = self._writer.write(self._cache, self.names)
+        # Rows that fill a gap replace the row that led nowhere in a batch of their own. Put with the others
+        # they would overlap it, and which one a read finds would depend on its first entry.
         for each in written:
             moved = 0
             if each.ledger_id in self._gaps:

@@ -1,8 +1,8 @@
 """A new index from the entry logs, when the old one is lost or older than what stands beside it.
 
-Ledgers that were deleted come back, unless the index still knows better: whoever knows which ledgers there
-should be sets them aside (`Bookie.unsorted_ledgers`). Fences go with an index that cannot be read at all; no
-ledger is written to after a restart anyway.
+Deleted ledgers come back unless the index still knows of their deletion; the start compares them with the
+metadata and sets them aside (`Bookie.unsorted_ledgers`). Fences go with an index that cannot be read at all;
+no ledger is written to after a restart anyway.
 """
 
 from __future__ import annotations
@@ -22,14 +22,18 @@ log = logging.getLogger("geminga.bookie")
 def rebuild_index(
     disk: Disk, directory: str, log_ids: list[int], index: LedgerIndex, *, row_entries_max: int
 ) -> int:
-    """Fill the index anew from these logs; the number of entries found. The mark is left unset until all is
-    durable, so a rebuild that is cut short is begun again. Then every journal is replayed, which adds what
-    is in no log.
+    """Fill the index again from these logs; returns the number of entries found. The mark is left unset until
+    all is durable, so a rebuild that is cut short is begun again. Then every journal is replayed, which adds
+    what is in no log.
     """
+    # Rows of a damaged index are not mixed with those of the logs: they may name logs that are gone, and
+    # nothing tells a stale row from a current one.
     index.clear()
     covered: dict[int, EntryRanges] = {}
     entries = 0
     behind: list[LedgerRow] = []
+    # In order of ids: a compacted or repeated entry lies in several logs with the same bytes, so the first
+    # found is as good as any, and the order makes two rebuilds give the same index.
     for log_id in log_ids:
         file = disk.open(entry_log_path(directory, log_id))
         try:
@@ -44,6 +48,8 @@ def rebuild_index(
         ]
         entries += sum(len(row.ends) for _, row in rows)
         index.add_rows(rows)
+        # Kept back until all logs are read: whether an entry behind damage may be used depends on what the
+        # other logs have of its ledger.
         behind += damaged
     rows = _rows_behind_damage(behind, covered)
     index.add_rows(rows)
@@ -52,6 +58,8 @@ def rebuild_index(
 
 def _rows_of(file: File, log_id: int, row_entries_max: int) -> tuple[list[LedgerRow], list[LedgerRow]]:
     """A log's rows: up to the first damaged record, and behind it."""
+    # A footer has a checksum and was written after its records were synced. It saves reading 256 MiB for a
+    # log.
     footer = read_footer(file)
     if footer is not None:
         return [LedgerRow(ledger_id, row) for ledger_id, row in footer.rows], []
@@ -60,6 +68,7 @@ def _rows_of(file: File, log_id: int, row_entries_max: int) -> tuple[list[Ledger
     if not holes:
         return rows, []
     log.warning("%s: the record at offset %d is damaged; those behind it are read", file.path, holes[0])
+    # Before the hole the log is a flush in order. Behind it an entry's predecessor may be the damaged one.
     behind = [found for found in rows if found.row.offset > holes[0]]
     return rows[: len(rows) - len(behind)], behind
 

@@ -30,6 +30,8 @@ class JournalReplay:
         self._directory = directory
         self._settings = settings
         self._number = number
+        # One look at the directory for all of the recovery: listed again later, files that this start makes
+        # itself would be among those to replay.
         self._inventory = JournalInventory(
             disk,
             directory,
@@ -51,10 +53,14 @@ class JournalReplay:
         """Give each directory what it has not flushed. `start` is the earliest of their marks."""
         self._start = start
         for mark in sorted({directory.marks[self._number] for directory in directories}):
+            # Each directory's mark is asked: a lost index (mark 0) must not hide that a journal which another
+            # directory still needs is gone.
             # Without a mark little can be told; another directory's may tell more.
             told = {damage.path for damage in self.damages}
             self.damages += [each for each in self._inventory.damages(mark) if each.path not in told]
         self.headers_restored = self._inventory.restored(start)
+        # Oldest first: `DirectoryReplay.take` tells known entries by the last entry id, so a ledger's entries
+        # have to come in order.
         for header in self._inventory.readable(start):
             self._replay_file(header, directories)
 
@@ -62,6 +68,8 @@ class JournalReplay:
         """Give directories with missing or shortened logs what old journals, before their marks, have of
         these.
         """
+        # From the very beginning, since what a lost log held had been flushed, and the marks had passed it.
+        # Kept journals (`journalMaxBackups`) are the only other place.
         for header in self._inventory.readable(JournalPosition(0, 0)):
             with self._inventory.open(header.journal_id) as file:
                 for group in JournalScan(file, header, synced_end=None).groups(0):
@@ -69,6 +77,8 @@ class JournalReplay:
                     end = JournalPosition(header.journal_id, group.end)
                     for segment in group.segments:
                         directory = directories[place_of(segment.ledger_id, len(directories))]
+                        # What is behind the mark comes again with `replay`; taken here too it would overlap
+                        # itself.
                         if directory.wants_refill and end <= directory.marks[self._number]:
                             directory.refill(segment)
                             directory.flush_if_full()
@@ -80,6 +90,8 @@ class JournalReplay:
             self._directory,
             self._settings,
             journal_id=journal_id,
+            # None before it: all that was replayed is flushed before the marks name this file, so a damaged
+            # older journal can be of no concern to it.
             previous=JournalPosition(0, 0),
             free=[],
         )
@@ -93,15 +105,20 @@ class JournalReplay:
         with self._inventory.open(journal_id) as file:
             scan = JournalScan(file, header, synced_end=self._inventory.synced_end(journal_id, start))
             self.counts["journals"] += 1
+            # Only the first file is entered in its middle. In a later one the offset would belong to another
+            # file.
             for group in scan.groups(start.offset if journal_id == start.journal_id else 0):
                 self.counts["groups"] += 1
                 _tell_names(group, directories)
                 end = JournalPosition(journal_id, group.end)
                 for segment in group.segments:
                     directory = directories[place_of(segment.ledger_id, len(directories))]
+                    # The end of the group is compared: a mark always lies at the end of one.
                     if end > directory.marks[self._number]:
                         directory.take(segment)
                         directory.flush_if_full()
+        # A directory whose mark lies behind the group had flushed its entries before the group was damaged,
+        # and has lost nothing.
         self.damages += scan.damages
         self.counts["torn"] += scan.torn_bytes
         for damage in scan.damages:

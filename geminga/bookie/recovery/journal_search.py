@@ -1,7 +1,7 @@
 """What the journals still have of some entries, while a running bookie writes and reuses these files.
 
-A file may be renamed, written over or deleted meanwhile: then it is passed over. Whatever is found is
-checked: a record's checksum covers its ledger and its entry id, and no id was ever given to two entries.
+A file may be renamed, recycled or deleted meanwhile: then it is skipped. Every record found is checked: its
+checksum covers its ledger and its entry id, and no id was ever given to two entries.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class JournalSearch:
         self._gaps: dict[int, list[tuple[int, int]]] = {}
         for run in sorted(wanted):
             self._gaps.setdefault(run.ledger_id, []).append((run.first, run.last))
+        # `parse_id` and not `ids_in`: a running bookie must not stop over a file that somebody has put there.
         ids = (parse_id(name, JOURNAL_SUFFIX) for name in disk.list(directory))
         self._left = sorted(id_ for id_ in ids if id_ is not None)
 
@@ -43,22 +44,31 @@ class JournalSearch:
         if not self._left or not any(self._gaps.values()):
             return False
         try:
+            # The newest first: damage is mostly met by the scrub, which begins with the newest logs, too.
             self._search(self._left.pop())
         except StorageError:
+            # Not an error: the journal is in use, and a file that went away between listing and opening is
+            # usual.
             self.is_whole = False
         return True
 
     def _search(self, journal_id: int) -> None:
         file = self._disk.open(journal_path(self._directory, journal_id))
         try:
+            # A recycled file has its new header before its first group, so what is read is either all of one
+            # journal or fails its checksums.
             header = find_header(file, journal_id).header
             if header is None:
                 return
+            # Without a synced end the scan reads to the last whole group. The writer may be in the middle of
+            # the next.
             for group in JournalScan(file, header, synced_end=None).groups(0):
                 for segment in group.segments:
                     gaps = self._gaps.get(segment.ledger_id)
                     if gaps is None:
                         continue
+                    # Ids only grow, so entries before the oldest that is left will not turn up later:
+                    # `Healing` need not search all journals again for them at each pass of the scrub.
                     oldest = self.oldest.get(segment.ledger_id, segment.first)
                     self.oldest[segment.ledger_id] = min(oldest, segment.first)
                     for part in fill_gaps(gaps, segment):

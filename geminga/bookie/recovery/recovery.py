@@ -45,13 +45,20 @@ class Recovery:
         run another one.
         """
         for directory in self._directories:
+            # All indexes are checked before anything is replayed: a rebuild sets a directory's marks back to
+            # the beginning, and the journals have to be read from the earliest mark.
             directory.check_index(self._is_older)
+        # Before the replay, while the marks still tell which groups had been flushed: the other groups come
+        # with it.
         if any(directory.wants_refill for directory in self._directories):
             for journal in self._journals:
                 journal.refill(self._directories)
+        # Computed after the refill, whose flushes keep the marks as they were.
         starts = needed_from(directory.marks for directory in self._directories)
         for journal, start in zip(self._journals, starts, strict=True):
             journal.replay(start, self._directories)
+        # The new id lies above every file and every mark. A mark may name a file that is gone; a journal with
+        # that id made now would pass for the one the mark means, and the loss would never be noticed.
         latest = [max(of_journal) for of_journal in zip(*(d.marks for d in self._directories), strict=True)]
         # The files first: a mark names a journal that was there, so one that is not there later is missed.
         # A crash before the marks leaves files without a group, which no mark names.
@@ -62,8 +69,13 @@ class Recovery:
                 opened.callback(files[-1].close)
             marks = tuple(each.position for each in files)
             for directory in self._directories:
+                # If one directory finishes and a crash comes before the next, the next start replays from the
+                # other's older mark; the first one knows its entries already. So no transaction over several
+                # indexes is needed.
                 directory.finish(marks)
             for journal, each in zip(self._journals, files, strict=True):
+                # Last: written over any earlier, a journal could be missing for a recovery after a crash of
+                # this one.
                 each.reuse(journal.spent())
             opened.pop_all()
         return files

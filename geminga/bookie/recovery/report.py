@@ -9,8 +9,12 @@ from typing import Final
 from geminga.bookie.journal.scan import Damage
 from geminga.bookie.records.records import Run
 
+# A lost log may hold entries of thousands of ledgers; a line with all of them would bury the part that says
+# what to do.
 RUNS_NAMED_MAX: Final = 20
 """Runs of missing entries that a warning names; `geminga bookie verify` names all."""
+# The steps are ordered by what they cost: a copy of the file loses nothing, skipping loses the entries for
+# one subscription, and only the operator can know whether a copy exists.
 WHAT_TO_DO: Final = (
     "if there is a copy of the file, stop the broker, put the copy in its place and start again; if there is"
     " none, `geminga topics skip` takes a subscription past the entries; `geminga bookie verify` lists all"
@@ -25,11 +29,14 @@ class RecoveryReport:
     journals_read: int = 0
     groups_read: int = 0
     entries_replayed: int = 0
+    # Not a fault: most starts after a kill skip entries, since a flush is durable before its journal is
+    # released.
     entries_known: int = 0
     """Met in the journal and skipped, because the index had them already."""
     entries_of_deleted_ledgers: int = 0
     entries_lost: int = 0
     """Known to have been durable once, and damaged now."""
+    # Not damage either: the publisher never had a receipt, and sends again.
     torn_bytes: int = 0
     """Of a last group that was never promised, and was cut."""
     damages: tuple[Damage, ...] = ()
@@ -38,7 +45,7 @@ class RecoveryReport:
     say.
     """
     index_rebuilt: str = ""
-    """Why the index was made anew from the entry logs, if it was."""
+    """Why the index was rebuilt from the entry logs; "" if it was not."""
     entries_indexed: int = 0
     """Found in entry logs by that."""
     entries_moved: int = 0
@@ -60,6 +67,7 @@ class RecoveryReport:
         """What is not zero, for the log."""
         found = []
         for field in fields(self):
+            # By field, so that a count added later is in the log without anybody thinking of it here.
             value = getattr(self, field.name)
             if value:
                 shown = "; ".join(map(str, value)) if isinstance(value, tuple) else value
@@ -69,6 +77,9 @@ class RecoveryReport:
     @property
     def clean(self) -> bool:
         """Nothing had to be replayed, cut or given up."""
+        # `entries_known`, deleted ledgers' entries and counts of what was read are left out: no fault is
+        # needed for them, and a WARNING at each start would hide the one that matters. `entries_lost` and
+        # `entries_missing` never come without a damage or a missing log.
         return not (
             self.entries_replayed
             or self.torn_bytes

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 
-from geminga.bookie.index.database import ANEW, NOTE
+from geminga.bookie.index.database import NOTE, REBUILT
 from geminga.bookie.records.file_names import entry_log_directory, journal_directory
 from geminga.bookie.running.directory_lists import (
     COOKIE,
@@ -36,8 +36,8 @@ def claim_directories(
     """All directories of the lists are this instance's on return, and locked until `held` lets go.
 
     With `first` the lists are not recorded yet: directories are made and get their cookies, durable on
-    return; whoever records the lists then may rely on them. A start that was cut short in between begins
-    anew. ForeignLists if one is not ours to use; then nothing was written to that one.
+    return, so that recording the lists afterwards may rely on them. A start that was cut short in between begins
+    again. ForeignLists if one is not ours to use; then nothing was written to that one.
     """
     for directory in lists.all():
         if directory == DEFAULT:
@@ -72,12 +72,12 @@ def what_is_gone(disk: Disk, data_dir: str, lists: DirectoryLists) -> str:
         if not disk.exists(path):
             return _gone(data_dir, path, "the directory of their entry logs")
     for path in (index_directory(data_dir, name) for name in lists.ledgers):
-        is_made_anew = disk.exists(path + ANEW) or disk.exists(path + NOTE)
-        if not is_made_anew and not (disk.exists(path) and disk.list(path)):
+        is_being_rebuilt = disk.exists(path + REBUILT) or disk.exists(path + NOTE)
+        if not is_being_rebuilt and not (disk.exists(path) and disk.list(path)):
             return (
                 f"{path}: the metadata knows ledgers, but their index is gone: its disk is not mounted, or "
                 "it was moved or deleted. Put it back; without it 'geminga bookie rebuild-index --data-dir "
-                f"{data_dir}' makes it anew from the entry logs. Nothing was written"
+                f"{data_dir}' rebuilds it from the entry logs. Nothing was written"
             )
     return ""
 

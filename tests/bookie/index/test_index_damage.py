@@ -193,7 +193,7 @@ async def start(path: Path) -> Start:
                     await read_all(bookie, ledger_id)
             return Start(bookie.recovery, found, 1)
         except CorruptData:
-            with pytest.raises(StorageError, match="start again: the index is made anew"):
+            with pytest.raises(StorageError, match="start again: the index is then rebuilt"):
                 await values.run()
     assert (path / "index.damage").exists()
     async with running(path, close=False) as (bookie, values):
@@ -329,7 +329,7 @@ async def test_run_tells_of_damage_while_it_waits(golden: dict[str, Golden], tmp
         assert not ended
         with pytest.raises(CorruptData):
             await bookie.read(11, 0, 0, bytes_max=1)
-    assert "start again: the index is made anew" in str(ended[0])
+    assert "start again: the index is then rebuilt" in str(ended[0])
 
 
 def test_one_damaged_copy_is_kept(golden: dict[str, Golden], tmp_path: Path) -> None:

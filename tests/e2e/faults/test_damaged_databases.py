@@ -81,7 +81,7 @@ async def test_damage_met_while_running_ends_the_broker_and_the_next_start_mends
         await nursery.start(lambda task_status: serve(task_status))
         await trio.to_thread.run_sync(opened[0]._note, CorruptData("block 7 is damaged"))
     assert [str(error) for error in ended] == [
-        "block 7 is damaged; start again: the index is made anew from the entry logs then"
+        "block 7 is damaged; start again: the index is then rebuilt from the entry logs"
     ]
     ended.clear()
     async with trio.open_nursery() as nursery:
