@@ -49,6 +49,8 @@ class ChainRecord:
         return [
             LedgerInfo(
                 ledger_id=ledger.ledger_id,
+                # An open ledger's counts would be wrong on disk with the next entry; recovery asks the bookie
+                # for them.
                 entries=ledger.entries if ledger.closed_ms else 0,
                 size_bytes=ledger.size_bytes if ledger.closed_ms else 0,
                 closed_ms=ledger.closed_ms,
@@ -67,12 +69,14 @@ class ChainRecord:
         """Write the chain, as it is but for what the arguments change; durable on return.
 
         With `new_ledger_id` that ledger's own record is written in the same transaction: neither is ever on
-        disk without the other. Cannot be cancelled half-way. BadVersion: somebody else writes our record.
+        disk without the other. Cannot be cancelled half-way. BadVersion: our record was changed meanwhile.
         ValueTooLarge: the properties are too large, or the list of ledgers has become so. StorageError.
         """
         ledgers = self.ledgers()[dropped:]
         puts: list[Put] = []
         if new_ledger_id is not None:
+            # Both records in one transaction. Alone, the ledger's own would be an orphan; the chain's would
+            # name a ledger without a record, which a start takes for a sign of old metadata and refuses.
             ledgers.append(LedgerInfo(ledger_id=new_ledger_id))
             puts.append(self._storage.ledger_record(new_ledger_id, "data"))
         new_terminated = self.terminated if terminated is None else (terminated[0], terminated[1])
@@ -84,10 +88,14 @@ class ChainRecord:
             created_ms=self.created_ms,
         )
         value = records.encode(record)
+        # Checked before writing only where a client has chosen the size. The chain's own growth is bounded by
+        # `ledgers_max`.
         if properties is not None:
             check_room(self._storage.path, value)
         puts.append(Put(self._storage.path, value, self._version))
         with trio.CancelScope(shield=True):
+            # Shielded: a cancelled wait leaves the write queued, and our version would be behind what is on
+            # disk. The next save would meet BadVersion and fence the topic.
             self._version = (await self._storage.metadata.transact(puts))[-1]
         self.terminated = new_terminated
         self.properties = new_properties
@@ -97,7 +105,7 @@ class ChainRecord:
         Returns the ledgers that were named beside the chain's own, which are to be deleted: the cursors' and
         those of the delayed index. Errors as `save`.
 
-        The cursors are retired: nobody makes another one meanwhile.
+        The cursors are retired, so no new one can appear meanwhile.
         """
         if self._deleted:
             return []
@@ -118,6 +126,8 @@ class ChainRecord:
         try:
             record = records.decode(CursorRecord, stored.value, path)
         except CorruptData as error:
+            # A cursor's damaged record must not make its topic undeletable: deleting may be the operator's
+            # way out.
             log.error("%s; it is deleted with its topic", error)
             return []  # its ledgers are orphans, found at the next start
         named = self._storage.bucket_ledgers(record.properties)

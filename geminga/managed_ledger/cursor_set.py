@@ -90,6 +90,8 @@ class CursorSet:
         """
         async with self._changing:
             self._owner.check_open()
+            # Asked under the lock: two consumers of a new subscription come at once, and the second must get
+            # the first one's cursor.
             existing = self.by_name.get(name)
             if existing is not None:
                 if not existing.durable:
@@ -103,7 +105,11 @@ class CursorSet:
                 created_ms=self._storage.clock.now_ms(),
             )
             value = records.encode(record)
+            # Refused before the write: the record must keep room for what the broker adds to it later, its
+            # buckets' names among them.
             check_room(path, value)
+            # Shielded: a consumer that goes away in the middle would leave a record on disk that memory does
+            # not know, and the next try would find the name taken.
             with trio.CancelScope(shield=True), self._fencing():
                 version = await self._storage.metadata.put(path, value, MUST_NOT_EXIST)
             ledger = CursorLedger(self._storage, path, record, version)
@@ -111,7 +117,7 @@ class CursorSet:
             return cursor
 
     def open_non_durable(self, name: str, mark_delete: Position) -> Cursor:
-        """A cursor that nobody writes down. Conflict if the name is taken."""
+        """A cursor that is kept in memory only. Conflict if the name is taken."""
         if name in self.by_name:
             raise Conflict(f"cursor {name} exists already on {self._storage.topic}")
         cursor = self.by_name[name] = self._cursor(name, mark_delete, None)
@@ -137,6 +143,8 @@ class CursorSet:
             cursor = self.by_name.get(name)
             if cursor is None:
                 raise SubscriptionNotFound(f"Subscription not found: {name} on {self._storage.topic}")
+            # The record first, then the ledgers that it named: a crash in between leaves orphans for the
+            # sweep.
             ledger = await cursor.delete()
             del self.by_name[name]
         if ledger is not None:
@@ -161,6 +169,8 @@ class CursorSet:
         """
         if self._persisting:
             return
+        # Cleared before the writes: an acknowledgement that comes while they run is not in them and must ask
+        # again.
         self._persisting, self.due = True, False
         try:
             await self.persist_all()
@@ -183,8 +193,10 @@ class CursorSet:
         if not dirty:
             return
         async with trio.open_nursery() as nursery:
+            # In parallel, so that their records meet in one group of the metadata store and share a sync.
             for cursor in dirty:
                 nursery.start_soon(persist_one, cursor)
+        # Only after all were tried: one cursor's failure must not cost the others their acknowledgements.
         if failures:
             raise failures[0]
 

@@ -1,5 +1,5 @@
-"""How a managed ledger lives: its task while there is work, and every change of its chain, under one lock, on
-disk first.
+"""The life of a managed ledger: its task while there is work, and every change of its chain, under one lock,
+on disk first.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Lifecycle:
 
     @property
     def _changing(self) -> trio.Lock:
-        """Held by whatever changes the chain, its record, or the state. Made with its first use: most topics
-        are idle.
+        """Held while the chain, its record, or the state changes. Made with its first use: most topics are
+        idle.
         """
         if self._lock is None:
             self._lock = trio.Lock()
@@ -98,19 +98,26 @@ class Lifecycle:
         if self.record.terminated is None:
             appender.become(State.CREATING)
             await self._create_ledger()
+            # A new ledger at each opening, as in Pulsar. The old one is never written again, so an entry id
+            # that was used before a crash, with or without a receipt, is never used twice.
             appender.last_confirmed = self.chain.tail
         else:
             appender.become(State.TERMINATED)
             appender.last_confirmed = Position(*self.record.terminated)
+        # After the chain is complete: a cursor's position is moved to a place that the chain has.
         await self.cursors.recover()
         self.cache_if_read()
 
     def cache_if_read(self) -> None:
         """Without cursors that read nothing is kept in the tail cache."""
+        # Only system cursors (deduplication's) read at their own pace; a topic without consumers would fill
+        # the tail cache for nothing and push out others' entries.
         self.appender.cache(any(not cursor.is_system for cursor in self.cursors.by_name.values()))
 
     def _first_needed(self, ledger_id: int) -> int:
         """The first entry of this ledger that a cursor at the tail has still to read."""
+        # A cursor far behind does not hold the cache: keeping all for it would be a second copy of the
+        # backlog.
         tail, threshold = self.chain.ordinal(self.chain.tail), self._tail_cache.backlogged_entries
         first = self.chain.counts.get(ledger_id, 0)
         for cursor in self.cursors.by_name.values():
@@ -145,6 +152,8 @@ class Lifecycle:
             self._wake.set()
         elif self._tasks is not None and self._is_alive() and self._has_work():
             self._wake = trio.Event()
+            # A task only while there is work: one that sleeps costs 6 KiB, for each of maybe a hundred
+            # thousand topics.
             self._tasks.start_soon(self._run)
 
     async def _run(self) -> None:
@@ -167,6 +176,8 @@ class Lifecycle:
             if trio.current_time() >= persist_due_s:
                 persist_due_s = math.inf
                 nursery.start_soon(self._task, self.cursors.persist)
+            # The first change sets the time, later ones do not move it: under a steady stream of acks it
+            # would never come.
             elif self.cursors.due and persist_due_s == math.inf:
                 persist_due_s = trio.current_time() + interval_s
             if persist_due_s == math.inf and not self._has_work() and not nursery.child_tasks:
@@ -194,7 +205,7 @@ class Lifecycle:
 
         On return everything is on disk, and entries that had no ledger yet have failed with ServiceNotReady.
         A fenced managed ledger is closed as it is. Whatever fails on the way, it ends CLOSED and writes
-        nothing any more, so that the topic may be opened anew; the first error is raised then. Cancelled:
+        nothing any more, so that the topic may be opened again; the first error is raised then. Cancelled:
         closing may be called again.
         """
         failure: GemingaError | None = None
@@ -213,6 +224,8 @@ class Lifecycle:
         """Become CLOSED; on return nothing of ours is on its way to the disk."""
         if self.state is not State.CLOSED:
             self.appender.close(reason)
+        # Before the topic may be opened again: a late write of ours would overwrite the next opening's
+        # cursors.
         await self.cursors.retire()
         await self.appender.settled()
         for ledger_id in self.chain.ids:
@@ -225,6 +238,7 @@ class Lifecycle:
         appender.refuse()
         appender.fail_queue(ServiceNotReady(f"{self.name} is closing"))
         await appender.drained()
+        # After the last confirmation: consumers may have acknowledged what was confirmed while closing.
         await self.cursors.persist_all()
         if self.chain.newest_is_open and self.chain.tail.entry_id >= 0:
             # Not needed to recover, but now the size of the last ledger is known for good.
@@ -243,6 +257,8 @@ class Lifecycle:
                 self.check_open()
                 appender.become(State.TERMINATED)
             appender.refuse()
+            # Entries that wait for a ledger fail; those in the ledger become durable and are confirmed. The
+            # last position must be known before it is written, since readers end there for good.
             appender.fail_queue(TopicTerminated(f"{self.name} was terminated"))
             await appender.drained()
             if self.chain.newest_is_open:
@@ -259,7 +275,7 @@ class Lifecycle:
         failed.
 
         The records go first, so that nothing names a ledger that is gone; a crash in between leaves orphans.
-        If it fails this attachment is CLOSED all the same; the topic is opened anew, or deleting called
+        If it fails this attachment is CLOSED all the same; the topic is opened again, or deleting called
         again.
         """
         async with self._changing:
@@ -267,6 +283,8 @@ class Lifecycle:
                 self.appender.become(State.CLOSING)
             await self._end(ServiceNotReady(f"{self.name} was deleted"))
             if not self._deleted:
+                # The record first: a crash behind it leaves ledgers that nothing names, which the sweep at
+                # the start deletes. In the other order a record would name ledgers that are gone.
                 named = await self.record.delete()
                 self._deleted = True
                 self._garbage += [*self.chain.ids, *named]
@@ -285,6 +303,7 @@ class Lifecycle:
         """
         async with self._recording() as record:
             properties = swapped(record.properties, add, remove)
+            # Nothing to write, as when a merge is tried again after its first write was durable.
             if properties != record.properties:
                 await record.save(properties=properties)
 
@@ -312,7 +331,11 @@ class Lifecycle:
     async def _create_ledger(self) -> None:
         storage = self._storage
         ledger_id = await storage.ledger_ids.next()
+        # Durable before the first entry goes to the bookie: a receipt for an entry in a ledger that no record
+        # names would be lost with the next start's sweep.
         await self.record.save(new_ledger_id=ledger_id)
+        # Closing or a fence may have come while the record was written; the empty ledger is dropped by the
+        # next opening.
         if self.state is State.CREATING:
             self.appender.open_ledger(storage.bookie, ledger_id, storage.path)
 
@@ -346,10 +369,14 @@ class Lifecycle:
     async def _drop_oldest(self, retains: bool) -> int:
         async with self._changing:
             if self.state is State.OPEN and self.chain.tail.entry_id >= 0:
+                # A topic without traffic gets no confirmation that would look: its consumed data would stay
+                # until the next message.
                 self.appender.roll_if_full(self.chain.tail.entry_id + 1)
             dropped = self._droppable(retains)
             if not dropped or self.state in {State.CLOSING, State.CLOSED, State.FENCED}:
                 return 0
+            # "Metadata first when something is deleted": a crash from here on leaves ledgers for the sweep to
+            # delete.
             await self.record.save(dropped=dropped)
             gone = self.chain.ids[:dropped]
             self.chain.drop_oldest(dropped)
@@ -362,6 +389,7 @@ class Lifecycle:
 
     def _droppable(self, retains: bool) -> int:
         """How many of the oldest ledgers may go."""
+        # Non-durable cursors (readers) hold nothing back, as in Pulsar.
         older = list(self.chain)[:-1]
         slowest = self.cursors.slowest_durable()
         if slowest is not None:

@@ -39,7 +39,7 @@ __all__ = ["AddListener", "ManagedLedger", "ManagedLedgerSettings"]
 class ManagedLedger:
     """Made by `open`. `append` and the cursors' acknowledgments are synchronous; whatever returns from an
     `await` here is durable. When its storage fails, or its records are not as it left them, it is fenced: it
-    accepts and confirms nothing until it is closed and opened anew; `on_fenced` is called then.
+    accepts and confirms nothing until it is closed and opened again; `on_fenced` is called then.
     """
 
     def __init__(self, storage: Storage, recovered: Recovered, tail_cache: TailCache) -> None:
@@ -52,6 +52,7 @@ class ManagedLedger:
         self._reads = LedgerReads(life.chain, tail_cache, storage.bookie)
 
         # What each of them promises stands where it is defined.
+        # Bound here once: a forwarding method would cost a Python call for every message published.
         self.append = self._appender.append
         self.oldest_pending = self._appender.oldest_pending
         self.pending = self._appender.pending
@@ -95,6 +96,8 @@ class ManagedLedger:
         storage = Storage(
             topic, name, bookie, metadata, ledger_ids, clock, settings or ManagedLedgerSettings()
         )
+        # Nothing is written before the chain is recovered whole: a start that refuses a damaged topic leaves
+        # its files as they were.
         recovered = await recover_chain(storage, create=create, properties=properties)
         ledger = cls(storage, recovered, tail_cache)
         await ledger._life.open()
@@ -123,7 +126,11 @@ class ManagedLedger:
         else:
             start = self._chain.before(initial)
         cursor = await self._life.cursors.open(
-            name, min(start, self._chain.tail), properties or {}, subscription_properties or {}
+            # A client may ask for a position beyond the end; standing there, it would skip entries to come.
+            name,
+            min(start, self._chain.tail),
+            properties or {},
+            subscription_properties or {},
         )
         self._life.cache_if_read()
         return cursor

@@ -48,9 +48,15 @@ async def recover_chain(storage: Storage, *, create: bool, properties: Mapping[s
     for info in record.ledgers:
         ledger = ChainLedger(info.ledger_id, info.entries, info.size_bytes, info.closed_ms)
         if not ledger.closed_ms:
+            # The bookie decides how long the ledger is. Its record has no count, since that would cost a
+            # metadata write for each entry; recovery has made everything that can be read final.
             entries = storage.bookie.last_entry_id(ledger.ledger_id) + 1
+            # Sampled: quotas and statistics need the size, and reading a ledger of 2 GiB for it would hold up
+            # the start.
             size_bytes = await size_by_sample(storage.bookie, ledger.ledger_id, entries)
             ledger = ChainLedger(ledger.ledger_id, entries, size_bytes, now_ms)
+        # Empty ledgers go, or each restart would add one to the record. A terminated topic keeps its last
+        # one, because its last position may stand in it.
         if ledger.entries or record.terminated is not None:
             chain.append(ledger)
         else:
@@ -74,6 +80,8 @@ async def size_by_sample(bookie: Bookie, ledger_id: int, entries: int) -> int:
 
 def recover_cursor_ledgers(storage: Storage) -> dict[str, CursorLedger]:
     """The durable cursors of a topic by name, as their records have them. CorruptData."""
+    # Every cursor is read before the topic is served: one that were missing would let trimming take its
+    # backlog.
     found: dict[str, CursorLedger] = {}
     for component in storage.metadata.children(storage.path):
         name = records.cursor_of(component)

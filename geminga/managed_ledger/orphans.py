@@ -48,6 +48,8 @@ def find_orphan_ledgers(
         stored = metadata.get(path)
         if stored is None:
             continue
+        # CorruptData ends the sweep: better a start that stops than a ledger deleted because its owner was
+        # unreadable.
         record = records.decode(LedgerRecord, stored.value, path)
         if record.purpose in SWEPT_PURPOSES:
             by_topic.setdefault(record.topic, []).append(ledger_id)
@@ -69,6 +71,7 @@ def named_by_topic(
     if stored is not None:
         topic = records.decode(ManagedLedgerRecord, stored.value, path)
         named.update(ledger.ledger_id for ledger in topic.ledgers)
+        # Buckets of an index that all subscriptions share are named by the topic, others by their cursor.
         named.update(named_ledgers(topic.properties))
         if look_at is not None:
             look_at(path, topic)
@@ -96,6 +99,7 @@ class MissingEntries:
         """One comparison for each ledger that has what it should."""
         for info in record.ledgers:
             usage = self._usage.get(info.ledger_id)
+            # Sums first, since a start with many topics must not read every ledger's rows.
             if (usage is None or usage.entries < info.entries or self._is_log_missing) and info.entries:
                 for first, last in self._bookie.missing(info.ledger_id, info.entries):
                     text = f"{info.ledger_id}:{first} to {info.ledger_id}:{last}"
@@ -123,6 +127,7 @@ async def existing_ledgers(metadata: MetadataStore, ledger_ids: Sequence[int]) -
     """
     existing = set()
     for number, ledger_id in enumerate(ledger_ids):
+        # Each look-up is a read that may go to the disk, and it runs on the event loop.
         if number % LEDGERS_AT_ONCE == 0:
             await trio.lowlevel.checkpoint()
         if metadata.get(records.ledger_path(ledger_id)) is not None:
@@ -143,6 +148,7 @@ async def sweep_orphan_ledgers(bookie: Bookie, metadata: MetadataStore) -> list[
     for ledger_id in orphans:
         try:
             await bookie.delete_ledger(ledger_id)
+        # Deleting goes bookie first, then the record: a crash of an earlier sweep may have come in between.
         except LedgerNotFound:
             pass  # only its record was left
         await metadata.delete(records.ledger_path(ledger_id))

@@ -5,7 +5,7 @@ The bookie's files decide what there is. Data ledgers without a record come back
 files name; what a topic's record promises and the bookie does not have is taken out of it, and named. A
 subscription goes back to the newest state that its record leads to, so it may see messages again, and never
 misses one: nothing in a cursor ledger says which subscription it is of, so those without a record stay aside,
-and so do the buckets of the delayed index, which is built anew from the backlog.
+and so do the buckets of the delayed index, which is rebuilt from the backlog.
 
 Subscriptions may be lost with the metadata, and those that are left may stand behind what comes back. So a
 topic that gets ledgers back gets a subscription too, `HOLDER`, before its first entry: without it the next
@@ -105,6 +105,8 @@ def merged(
             ledger_id, info.entries if info.closed_ms else stored.last_id(ledger_id) + 1
         )
         missing += [Missing(ledger_id, first, last) for first, last in of_ledger]
+        # A terminated topic's last position is part of its contract with readers, whatever became of its
+        # entries.
         if (record.terminated is not None and ledger_id not in added) or (
             entries == info.entries and info.closed_ms
         ):
@@ -116,6 +118,7 @@ def merged(
                     ledger_id=ledger_id, entries=entries, size_bytes=size, closed_ms=info.closed_ms or now_ms
                 )
             )
+        # A topic's newest ledger has its record before its first entry, so an empty one is no loss.
         elif ledger_id == newest and not info.closed_ms and stored.last_id(ledger_id) < 0:
             ledgers.append(info)  # just made
         else:
@@ -130,7 +133,7 @@ def merged(
 
 
 class Restorer:
-    """Writes the metadata of a stopped broker. `store.run` must be running; nobody else writes."""
+    """Writes the metadata of a stopped broker. `store.run` must be running, and no other process writes."""
 
     def __init__(self, store: MetadataStore, stored: StoredLedgers, *, cluster: str, now_ms: int) -> None:
         self._store = store
@@ -143,6 +146,7 @@ class Restorer:
         path = LedgerIdsRecord.path
         held = self._store.get(path)
         next_id = records.decode(LedgerIdsRecord, held.value, path).next_id if held is not None else 0
+        # Before anything else: an id given a second time would mix two topics' entries in one ledger.
         if last_id >= next_id:
             await self._store.put(path, records.encode(LedgerIdsRecord(next_id=last_id + 1)))
 
@@ -169,6 +173,8 @@ class Restorer:
             return None
         record = records.decode(ManagedLedgerRecord, held.value, path) if held else ManagedLedgerRecord()
         result = merged(record, added, self._stored, now_ms=self._now_ms)
+        # Deleted on the bookie means deleted on request: a record that still names it is older than the
+        # deletion.
         gone = {*deleted, *result.dropped}
         properties = without_ledgers(result.record.properties, gone)
         changed = ManagedLedgerRecord(
@@ -184,6 +190,7 @@ class Restorer:
         if changed.ledgers and (returned or is_cursor_lost):
             result = result._replace(holder=self._free_holder(path, is_new=bool(returned)))
             if result.holder:
+                # At the very beginning, since what the lost subscriptions had consumed is not known.
                 first = CursorRecord(mark_delete=(changed.ledgers[0].ledger_id, -1), created_ms=self._now_ms)
                 cursor_path = records.cursor_path(path, result.holder)
                 puts.append(Put(cursor_path, records.encode(first), MUST_NOT_EXIST))
@@ -195,12 +202,15 @@ class Restorer:
         paths = map(records.ledger_path, sorted(gone))
         deletes = [Delete(each) for each in paths if self._store.get(each) is not None]
         if puts or deletes:
+            # One transaction for a topic: after a crash it is either restored or as it was, and the command
+            # can be repeated.
             await self._store.transact(puts, deletes)
         return result if puts or deletes or result.missing else None
 
     def _free_holder(self, path: str, *, is_new: bool) -> str:
         """A name that no cursor of the topic has. Unless `is_new` an older holder is enough: ""."""
         taken = {records.cursor_of(component) for component in self._store.children(path)}
+        # A second restore brings other ledgers back; the first holder may have been moved past them by then.
         if HOLDER in taken and not is_new:
             return ""
         names = (HOLDER if number == 1 else f"{HOLDER}-{number}" for number in range(1, len(taken) + 2))
@@ -228,6 +238,8 @@ class Restorer:
     def _parents(self, name: TopicName) -> list[Put]:
         """Tenant, namespace and partitioned topic, where they are not there."""
         tenant = TenantRecord(admin_roles=[], allowed_clusters=[self._cluster])
+        # With the defaults of a new tenant or namespace: policies were in the lost metadata, and no file
+        # repeats them.
         wanted: list[tuple[str, records.Record]] = [
             (records.tenant_path(name.tenant), tenant),
             (records.namespace_path(name.namespace), NamespaceRecord(created_ms=self._now_ms)),
@@ -241,6 +253,8 @@ class Restorer:
             path = records.partitioned_topic_path(name.partitioned_name)
             held = self._store.get(path)
             old = records.decode(PartitionedTopicRecord, held.value, path) if held else None
+            # At least as many partitions as were found. Fewer would hide restored entries from clients of the
+            # topic.
             if old is None or old.partitions <= name.partition_index:
                 record = PartitionedTopicRecord(
                     partitions=name.partition_index + 1,

@@ -1,4 +1,4 @@
-"""Whether metadata and bookie belong together, and what is said where they do not.
+"""The comparison of metadata and bookie: do they belong together, and the words for the operator if not.
 
 By the order in which things are written no crash leaves a ledger without a record: a ledger's record is
 synced before its first entry, and goes only when the ledger's mark "deleted" is synced in the index; the mark
@@ -7,7 +7,7 @@ or cursor name a ledger with that mark: a name is synced away before its ledger 
 that the metadata has not given durably. So each of these says that the metadata is behind: an older copy, a
 copy made file by file while a broker ran, or one whose write-ahead log was cut.
 
-An index that was made anew from the entry logs is the exception: it knows of no deletion. A ledger without a
+An index that was rebuilt from the entry logs is the exception: it knows of no deletion. A ledger without a
 record may have been deleted then, or not; it is set aside, where it costs space and nothing else.
 """
 
@@ -40,7 +40,7 @@ class Comparison(NamedTuple):
     unrecorded: list[int]
     """Held, and without a record: the metadata is behind."""
     doubtful: list[int]
-    """Held, without a record, and to be set aside: their index is made anew."""
+    """Held, without a record, and to be set aside: their index is rebuilt."""
     aside: list[int]
     """Set aside earlier, and without a record still."""
     deleted: dict[str, list[int]]
@@ -65,6 +65,8 @@ def compare(held: HeldLedgers, metadata: MetadataStore | None) -> Comparison:
         if stored is not None:
             next_id = records.decode(LedgerIdsRecord, stored.value, LedgerIdsRecord.path).next_id
     without = sorted(held.held.keys() - recorded)
+    # An id that the metadata has not given yet is no deleted ledger: the metadata is behind, rebuilt index or
+    # not.
     doubtful = [each for each in without if each in held.doubtful and each < next_id]
     aside = [each for each in without if each in held.aside]
     apart = {*doubtful, *aside}
@@ -86,6 +88,8 @@ def _named_though_deleted(metadata: MetadataStore, deleted: Iterable[int]) -> di
         if stored is not None:
             topic = records.decode(LedgerRecord, stored.value, path).topic
             by_topic.setdefault(topic, []).append(ledger_id)
+    # A ledger's own record may outlive its deletion for a moment. Only a topic or cursor that still names it
+    # says that the metadata is behind.
     named = {
         topic: sorted(named_by_topic(metadata, topic).intersection(ids)) for topic, ids in by_topic.items()
     }
@@ -94,15 +98,17 @@ def _named_though_deleted(metadata: MetadataStore, deleted: Iterable[int]) -> di
 
 async def set_aside_unrecorded(bookie: Bookie, metadata: MetadataStore) -> list[int]:
     """What a start does once the bookie is recovered, before topics are opened: ledgers without a record in
-    an index that was made anew are set aside, and those that have a record again are served again. Durable on
+    an index that was rebuilt are set aside, and those that have a record again are served again. Durable on
     return. Returns the ids of those that were set aside. StorageError.
     """
     aside, unsorted = bookie.ledgers_aside(), bookie.unsorted_ledgers()
+    # The usual start ends here without reading the list of ledgers, which grows with the topics.
     if unsorted is None and not aside:
         return []
     recorded = {records.ledger_id_of(component) for component in metadata.children(records.LEDGERS)}
     unknown = sorted((unsorted or set()) - recorded)
     back = sorted(aside & recorded)
+    # Lifted in the same write: an operator has put the right metadata back, and no second command is needed.
     await bookie.set_aside(unknown, lift=back)
     if back:
         log.info("%d ledgers have a record again and are served: %s", len(back), ranges_text(back))

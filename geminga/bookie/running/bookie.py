@@ -68,6 +68,8 @@ class Bookie:
         """Use `open`."""
         self.recovery = opened.report
         self._disk = opened.disk
+        # First: all that follows reports its failure there, and the first failure decides what publishers are
+        # told.
         self._lifeline = Lifeline(self._failed)
         self._journals = JournalSet(
             opened.journals,
@@ -140,6 +142,8 @@ class Bookie:
         damaged. Cancelling or failing leaves directories that the next `open` recovers.
         """
         settings = settings or BookieSettings()
+        # On a thread and not cancellable half-way: recovery writes, and every step of it may be repeated by a
+        # new start.
         opened = await disk.run(open_all, disk, journals, ledgers, settings)
         log.log(
             logging.DEBUG if opened.report.clean else logging.WARNING,
@@ -159,6 +163,8 @@ class Bookie:
             topic_of=topic_of,
         )
         try:
+            # Before the first writer exists: a start on a full disk is read-only from its first entry, rather
+            # than failing at the first flush.
             await bookie._space.check()
         except BaseException:
             await bookie._close_files()
@@ -187,6 +193,7 @@ class Bookie:
             if self._lifeline.failed is not None:
                 raise self._lifeline.failed
         finally:
+            # However it ends: a writer that waits for a confirmation would otherwise wait for ever.
             self._lifeline.fail(StorageError("the bookie is closed"))
             try:
                 await self._close_files()
@@ -222,6 +229,8 @@ class Bookie:
 
     async def _run_journals(self) -> None:
         await self._journals.run()
+        # The journals ended by themselves: `close` stopped them, or a disk failed. No flush may follow a
+        # failed journal.
         self._running.cancel()
 
     async def _watch_space(self) -> None:
@@ -272,12 +281,15 @@ class Bookie:
         full disk, so that they are told.
         """
         directory, journal = self._set.only, self._journals.only
+        # Asked for every chunk that a publisher's socket brings.
         if directory is not None and journal is not None:  # the usual case, quickly
             queued_bytes = journal.queued_bytes
             if queued_bytes < self._journals.queue_bytes_max and directory.caches.has_room(queued_bytes):
                 return True
         if self._lifeline.failed is not None:
             return True
+        # On a full disk publishers go on and are refused by `append`; held back in their sockets they would
+        # never learn why. Only what must stay in memory until there is space again still counts.
         if self._space.reason and not any(directory.caches.is_over() for directory in self.directories):
             return True
         if self._journals.is_queue_full():
@@ -309,7 +321,7 @@ class Bookie:
             await self._lifeline.next_change()
 
     async def fence(self, ledger_id: int) -> int:
-        """Refuse entries from now on, whoever writes, and across restarts; durable on return.
+        """Refuse entries from now on, from every writer, and across restarts; durable on return.
 
         Returns the last entry id (-1: none), which will not change. Cancelling leaves the ledger refused in
         this process and maybe not after a restart.
@@ -333,7 +345,7 @@ class Bookie:
 
     def ledgers(self) -> set[int]:
         """Every ledger with a durable entry here that is served. After an index was lost, deleted ones may be
-        among them (`unsorted_ledgers`): whoever knows better sets them aside.
+        among them (`unsorted_ledgers`) until the start has set them aside.
         """
         return {ledger_id for directory in self.directories for ledger_id in directory.reader.ledgers()}
 
@@ -342,8 +354,8 @@ class Bookie:
         return {id_ for each in self.directories for id_ in each.storage.index.in_state(ASIDE)}
 
     def unsorted_ledgers(self) -> set[int] | None:
-        """Of directories whose index was made anew: every ledger that is served, deleted ones among them.
-        None if there is no such directory, or `set_aside` was called since.
+        """Every ledger that a directory with a rebuilt index serves, deleted ones among them. None if
+        there is no such directory, or `set_aside` was called since.
         """
         unsorted = [each for each in self.directories if each.storage.index.unsorted]
         return {id_ for each in unsorted for id_ in each.reader.ledgers()} if unsorted else None
@@ -396,15 +408,15 @@ class Bookie:
         return await self._set.of(ledger_id).reader.read(ledger_id, first, last, bytes_max)
 
     async def peek(self, ledger_id: int, first: int, last: int, *, bytes_max: int) -> list[bytes]:
-        """As `read`, of what nobody will ask for again: no cache keeps it, and nothing is read ahead."""
+        """As `read`, of entries that are read only once: no cache keeps them, and nothing is read ahead."""
         run = Run(ledger_id, first, last)
         return (await self.read_runs([run], bytes_max=bytes_max))[run]
 
     async def read_runs(self, runs: Sequence[Run], *, bytes_max: int) -> dict[Run, list[bytes]]:
-        """Of several runs that lie anywhere, and of which nobody will ask for what follows, what `read` would
-        return for each, by run: of the first at least, and of more until those of a directory are `bytes_max`
-        long. One trip to the disk for all of a directory; what is in memory behind one that is not is left
-        for another call. Errors as in `read`, of the first run.
+        """Read several runs that may lie anywhere; returns for each run what `read` would return. The first
+        run is always among them, and more follow until those of a directory are `bytes_max` long. Nothing is
+        read ahead. All runs of a directory take one trip to the disk; runs in memory behind one that is not
+        are left for another call. Errors as in `read`, of the first run.
         """
         readers: dict[LedgerReader, list[Run]] = {}
         for run in runs:
@@ -412,6 +424,7 @@ class Bookie:
         brought: dict[Run, list[bytes]] = {}
         for reader, part in readers.items():
             try:
+                # One directory's damage must not keep what another has already read from its consumer.
                 brought |= await reader.read_runs(part, bytes_max)
             except StorageError:
                 if not brought:
@@ -482,6 +495,8 @@ class Bookie:
         lifeline = self._lifeline
         self._set.stop()
         if self._ended is not None:
+            # Flushed only when nothing is queued any more: a group that comes after the flush would need a
+            # replay.
             while self._journals.queued_bytes and lifeline.failed is None:
                 await lifeline.next_change()
         if lifeline.failed is None:
@@ -494,6 +509,8 @@ class Bookie:
 
     async def _close_files(self) -> None:
         """Nothing is written after this."""
+        # Shielded, since a cancelled close would leave descriptors open, and worker threads writing through
+        # them.
         with trio.CancelScope(shield=True):
             await self._disk.run(self._journals.close_files)
             for directory in self.directories:
@@ -515,6 +532,9 @@ class Bookie:
             return  # these entries were reported as failed; recovery will find them
         self._counts.add(group)
         self._space.wrote(group.file_bytes)
+        # Cache, then position, then `durable`, in one turn of the loop: a flush in between would mark the
+        # journal as spent up to entries that no cache held, and a reader woken too early would not find its
+        # entry.
         self._set.add(group.segments)
         self._journals.positions[number] = group.end
         self._set.flush_if_full()
@@ -523,7 +543,7 @@ class Bookie:
         self._lifeline.notify()
 
     def _failed(self, error: StorageError) -> None:
-        """Tell everyone who waits."""
+        """Fail every writer that waits."""
         self._running.cancel()
         for directory in self.directories:
             directory.writers.failed(error)

@@ -36,7 +36,7 @@ def claim_directories(
     """All directories of the lists are this instance's on return, and locked until `held` lets go.
 
     With `first` the lists are not recorded yet: directories are made and get their cookies, durable on
-    return, so that recording the lists afterwards may rely on them. A start that was cut short in between begins
+    return, so the lists may be recorded then. A start that was cut short in between begins
     again. ForeignLists if one is not ours to use; then nothing was written to that one.
     """
     for directory in lists.all():

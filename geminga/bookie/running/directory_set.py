@@ -38,6 +38,8 @@ class DirectorySet:
         """`settings` are the bookie's."""
         journal_files = [journal_directory(path) for path in opened.journal_directories]
         self._journals = journals
+        # Shares are fixed: lent memory could not be taken back while a slow disk keeps the borrower from
+        # flushing.
         share = ledger_directory_share(settings, len(opened.storages))
         self.all = tuple(
             LedgerDirectory(
@@ -76,6 +78,8 @@ class DirectorySet:
         for segment in segments:
             parts.setdefault(self.of(segment.ledger_id), []).append(segment)
         for directory, part in parts.items():
+            # A group's buffer is shared. A directory with a small part of it would keep all of it alive until
+            # its flush.
             directory.caches.add_part(part)
 
     def flush_if_full(self) -> None:
@@ -85,7 +89,7 @@ class DirectorySet:
                 self._start_flushes()
 
     def _start_flushes(self) -> None:
-        """One cache is full: flush all of them, so that none alone keeps journals from being let go."""
+        """One cache is full: flush all of them, so that none alone keeps journals from being released."""
         for directory in self.all:
             directory.start_flush()
 
@@ -122,4 +126,6 @@ class DirectorySet:
 
     def _release_journals(self) -> None:
         """On any thread."""
+        # The earliest of all marks: a journal's entries belong to ledgers of every directory, and the slowest
+        # one still needs them after a crash.
         self._journals.release(needed_from(directory.storage.index.marks for directory in self.all))

@@ -18,9 +18,12 @@ def refusal(free_bytes: int, total_bytes: int, settings: BookieSettings, *, read
     """Why nothing should be written; "" if there is space. Once read-only, more space is asked for, so that
     the state does not flicker.
     """
+    # BookKeeper's low-water mark: with one threshold each deleted file would let a few entries in and close
+    # again.
     usage_max = settings.disk_usage_lwm_threshold if read_only else settings.disk_usage_threshold
     free_min = settings.disk_free_bytes_min * (3 if read_only else 2) // 2
     usage = 1 - free_bytes / total_bytes if total_bytes else 1.0
+    # Absolute space counts first: a share alone says nothing about whether the write cache still fits.
     if free_bytes < free_min:
         again = " to take entries again" if read_only else ""
         return f"{free_bytes >> 20} MiB are free, {free_min >> 20} MiB are needed{again}"
@@ -54,6 +57,7 @@ class DiskSpace:
         self._reasons = dict.fromkeys(directories, "")
         self._settings = settings
         self._on_change = on_change
+        # A sixteenth: even if all that is written goes to this disk, fifteen are left when it is looked at.
         self._look_bytes = settings.disk_free_bytes_min // 16
         self._written_bytes = 0
         self._much_written = trio.Event()
@@ -73,6 +77,7 @@ class DiskSpace:
                 await self._much_written.wait()
             self._much_written = trio.Event()
             self._written_bytes = 0
+            # Freeing again after each little write would turn a full disk into a busy one.
             if self.reason and not regular.cancelled_caught:
                 await self.check()  # little is written now, and what can be freed was
             else:

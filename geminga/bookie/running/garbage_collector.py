@@ -1,5 +1,4 @@
-"""Space that nobody needs any more comes back: entry logs without a living ledger are deleted, and logs with
-little alive are compacted.
+"""Reclaiming space: entry logs without a living ledger are deleted, and logs with little alive are compacted.
 
 No ledger is deleted here: those that deleted it have said so. One without a metadata record would be a sign
 that the metadata is not the bookie's, and is named.
@@ -92,7 +91,7 @@ class GarbageCollector:
                 with trio.move_on_after(due.seconds_max) as limit:
                     await self.compact(due.threshold)
                 if limit.cancelled_caught:
-                    log.info("%s compaction took its time; the next one goes on", due.name)
+                    log.info("%s compaction reached its time limit; the next run continues", due.name)
 
     async def collect(self) -> None:
         """Delete logs without a living ledger. StorageError."""
@@ -113,6 +112,8 @@ class GarbageCollector:
             log.warning("ledgers are not compared with their records now: %s", error)
             return
         unknown = [each for each in ledger_ids if each not in existing and self._storage.is_served(each)]
+        # BookKeeper deletes such ledgers. An older copy of the metadata, put back by mistake, would then cost
+        # all topics made since; here it is said once, and an operator decides.
         if not self._named.issuperset(unknown):
             log.error(
                 "%d ledgers have no metadata record, and are left as they are: %s; the metadata is not that "
@@ -140,7 +141,11 @@ class GarbageCollector:
             if copied is None:
                 break
             self.compacted_bytes += copied
+            # BookKeeper's `compactionRateByBytes`: without it a compaction takes the disk from consumers that
+            # catch up.
             await trio.sleep(pause_s(copied, trio.current_time() - started, rate))
+        # Its readable part was copied, but the log stays: deleting it would destroy what a rescue might still
+        # read.
         if slices.damaged:
             self._storage.leave_alone(log_id)
         else:

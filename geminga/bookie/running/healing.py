@@ -1,4 +1,4 @@
-"""Damaged entries of a running bookie: written anew from a journal that still has them, or named.
+"""Damaged entries of a running bookie: written again from a journal that still has them, or named.
 
 A journal is kept for a while after its entries are in entry logs (`journalMaxBackups`); so what is damaged
 soon after it was written can be healed, and what is older cannot.
@@ -62,8 +62,11 @@ class Healing:
         the next call. Cancelling may leave copies that no row names.
         """
         async with self._lock:
+            # Looked at again, at the place that the index has now: compaction may have moved the entry since
+            # the read failed.
             damaged = await self._storage.damaged(runs)
             new = [piece for run in damaged for piece in self._not_named(run)]
+            # Named already. A consumer that asks for it again and again must not fill the log.
             if not new:
                 return not damaged
             found = await self._search([run for run in new if run.last > self._gone.get(run.ledger_id, -1)])
@@ -71,6 +74,8 @@ class Healing:
             if found.entries:
                 try:
                     with self._lifeline.failure_ends_it():
+                        # Copies are synced before a row leads to them; the damaged log is not touched, so a
+                        # wrong diagnosis costs nothing.
                         healed = await self._storage.rewrite(found)
                 except ReadOnly as error:
                     log.warning(
@@ -100,6 +105,7 @@ class Healing:
                 for segment in segments:
                     found.add(segment)
             if search.is_whole:
+                # Only after a whole search: a file that was being renamed may be the one with the entry.
                 self._note_gone(part, search.oldest)
         return found
 

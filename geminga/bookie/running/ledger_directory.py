@@ -120,6 +120,7 @@ class LedgerDirectory:
         """See `Bookie.create_ledger`."""
         assert self.writers.get(ledger_id) is None, f"ledger {ledger_id} has a writer"
         assert self.reader.last_entry_id(ledger_id) == -1, f"ledger {ledger_id} has entries already"
+        # Fences and deletions outlive a restart; a writer for such a ledger means that an id was given twice.
         assert ledger_id not in self.storage.index.states, f"ledger {ledger_id} is fenced or deleted"
         if name is not None:
             self.storage.names[ledger_id] = name
@@ -129,6 +130,8 @@ class LedgerDirectory:
 
     async def fence(self, ledger_id: int) -> int:
         """See `Bookie.fence`."""
+        # A fence is worth nothing before entries under way are settled, since one of them could become
+        # durable after the last id was reported.
         await self._end_writing(ledger_id, LedgerFenced(f"ledger {ledger_id} is fenced"))
         if ledger_id not in self.storage.index.states:
             await self._set_state(ledger_id, FENCED)
@@ -139,6 +142,8 @@ class LedgerDirectory:
         await self._end_writing(ledger_id, LedgerFenced(f"ledger {ledger_id} is deleted"))
         if self.storage.is_deleted(ledger_id):
             return
+        # The durable state before memory: forgotten in memory first, a crash would bring the ledger back
+        # after a consumer had been told that it is gone.
         await self._set_state(ledger_id, DELETED)
         self.writers.discard(ledger_id)
         self.storage.names.pop(ledger_id, None)
@@ -177,6 +182,8 @@ class LedgerDirectory:
             self._lifeline.check()
 
     async def _set_state(self, ledger_id: int, kind: int) -> None:
+        # The journal's end now, after `settle`: no entry of the ledger can come behind it, so the state may
+        # be forgotten once the mark has passed.
         position = self._positions[place_of(ledger_id, len(self._positions))]
         with self._lifeline.failure_ends_it():
             await self.storage.set_state(ledger_id, State(kind, position))
@@ -206,6 +213,7 @@ class LedgerDirectory:
 
     async def _flush(self) -> None:
         caches = self.caches
+        # A flush that found no space is done again with the same cache: its entries are the older ones.
         cache = caches.flushing or caches.swap()
         with trio.CancelScope(shield=True):  # half a flush would be done again
             try:
@@ -214,6 +222,7 @@ class LedgerDirectory:
                 self._space.is_full(self.path, str(error))
                 raise
         self._space.wrote(cache.bytes)
+        # After the index has the rows: between the two an entry would be found in neither.
         caches.flushed()
         self.flushes += 1
         for ledger_id in self.writers.discard_done(caches.active):
@@ -221,6 +230,8 @@ class LedgerDirectory:
         self._lifeline.notify()
         if caches.is_full():
             self._on_full()
+        # With the flush, which has just synced the index; a deletion alone does not wait for the next
+        # interval.
         if self._collect_wanted and caches.flushing is None:
             self._collect_wanted = False
             await self.storage.collect()

@@ -58,11 +58,13 @@ class LedgerWriter:
         it has failed.
         """
         if self._refusal is not None:
+            # A new exception each time: a raised one collects a traceback for every publisher that meets it.
             raise type(self._refusal)(str(self._refusal))
         entry_id = self.next_entry_id
         self.next_entry_id = entry_id + 1
         journal = self._journal
         self._enqueue((self, entry_id, body))
+        # Counted by the loop alone: the thread takes entries, the loop subtracts them once they are reported.
         journal.queued_bytes += len(body) + RECORD_PREFIX_BYTES
         if journal.idle:
             journal.wake()
@@ -76,6 +78,8 @@ class LedgerWriter:
 
     def refuse(self, error: StorageError) -> None:
         """Every further `append` raises `error`. The first reason stays."""
+        # A pause is passing and gives way to any reason that is final. The other way round `resume` would
+        # open a deleted ledger.
         if self._refusal is None or self._paused:
             self._refusal = error
             self._paused = False
@@ -112,6 +116,8 @@ class LedgerWriter:
         self._refusal = error
         self._paused = False
         if self._durable < self.next_entry_id - 1:
+            # Nothing pending is left: `settle` returns, and a deletion of the ledger does not wait for a dead
+            # disk.
             self.next_entry_id = self._durable + 1
             self._wake_settlers()
             self._on_failed(error)

@@ -11,18 +11,18 @@ from geminga.errors import ReadOnly, StorageError
 
 
 class Lifeline:
-    """The first failure is the last: whoever waits is told of it, later ones are its consequences. On the
-    loop.
-    """
+    """The first failure is the last: every waiter gets it, later ones are its consequences. On the loop."""
 
     def __init__(self, on_failed: Callable[[StorageError], None]) -> None:
         """`on_failed` is called once, with the first failure."""
         self.failed: StorageError | None = None
         self._on_failed = on_failed
         self._changed = trio.Event()
-        self.on_change: Callable[[], None] = _nobody_else
+        self.on_change: Callable[[], None] = _nothing
 
     def fail(self, error: StorageError) -> None:
+        # Kept for good. Linux reports a failed sync once and then calls the lost pages clean, so a disk that
+        # "works again" has lost data.
         if self.failed is None:
             self.failed = error
             self._on_failed(error)
@@ -31,6 +31,7 @@ class Lifeline:
     def check(self) -> None:
         """StorageError with the text of the failure, if there was one."""
         if self.failed is not None:
+            # A copy: the same exception raised in many tasks would have their tracebacks joined.
             raise StorageError(str(self.failed))
 
     @contextlib.contextmanager
@@ -38,6 +39,7 @@ class Lifeline:
         """A StorageError that comes out of the block is the end, unless it is ReadOnly."""
         try:
             yield
+        # A full disk passes, and nothing that was confirmed is in danger.
         except ReadOnly:
             raise
         except StorageError as error:
@@ -55,5 +57,5 @@ class Lifeline:
         await self._changed.wait()
 
 
-def _nobody_else() -> None:
+def _nothing() -> None:
     pass

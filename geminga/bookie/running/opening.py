@@ -70,12 +70,14 @@ def _open_all(
         disk.make_directory(directory)
         disk.close_to_others(directory)
         index = LedgerIndex(place.key_value, journals=len(journals))
+        # Before recovery, which decides by the marks whether this index is trusted.
         index.load()
         logs = EntryLogs(disk, directory)
         # A log that is lost stays missing: a new one of its id would be taken for it. So would it by an old
         # copy of the index, if the log was deleted.
         next_log_id = max(index.next_log_id, 1 + max((*logs.ids(), *index.usage), default=0))
         writer = EntryLogWriter(disk, directory, share, next_log_id=next_log_id)
+        # A start that fails is tried again in the same process (`opened_with`), so no descriptor may be left.
         files.callback(logs.close)
         files.callback(writer.close)
         replays.append(DirectoryReplay(disk, share, index, logs, writer))

@@ -30,10 +30,14 @@ class ReadCache:
                 continue
             following = self._map.first_after(segment.ledger_id, first)
             last = segment.last if following is None else min(segment.last, following - 1)
+            # Overlapping pieces would be counted twice, and a lookup could find a short one before the long
+            # one.
             piece = segment.part(first, last).detached()
             self._map.add(piece)
             self._used[piece] = None
             first = last + 1
+        # One always stays: an entry larger than the cache would otherwise be read from disk by each
+        # subscription.
         while self._map.bytes > self._bytes_max and len(self._used) > 1:
             self._map.remove(self._used.popitem(last=False)[0])
 

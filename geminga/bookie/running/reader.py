@@ -1,7 +1,7 @@
 """The way out: write caches, then read cache, then index and entry log, with more read than was asked for.
 
-Whoever reads a ledger in order finds most of it in the read cache: a read from a log brings what follows, and
-before a reader has come to the end of that the next piece is on its way.
+A consumer that reads a ledger in order finds most of it in the read cache: a read from a log brings what
+follows, and before the consumer comes to the end of that the next piece is on its way.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from geminga.bookie.running.storage import LedgerStorage
 from geminga.bookie.running.write_caches import WriteCaches
 from geminga.errors import LedgerNotFound, StorageError
 
+# One task reads ahead for all: more requests than this would be stale before their turn comes.
 PREFETCHES_MAX = 16
 """Pieces that may be on the way or waiting; more readers than that wait for their own reads."""
 
@@ -106,6 +107,8 @@ class LedgerReader:
     async def read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes]:
         assert first <= last
         bodies = self.read_memory(ledger_id, first, last, bytes_max)
+        # Several subscriptions reach the same place together: the second waits for the first one's read, not
+        # for its own.
         if not bodies and (loading := self._loading.get((ledger_id, first))) is not None:
             await loading.wait()
             bodies = self.read_memory(ledger_id, first, last, bytes_max)
@@ -157,7 +160,7 @@ class LedgerReader:
         return brought
 
     async def run(self) -> None:
-        """Read ahead of readers, for ever. A failure is for whoever asks for the entry."""
+        """Read ahead of readers, for ever. A failure is left to the read that asks for the entry."""
         while True:
             await self._wake.wait()
             self._wake = trio.Event()
@@ -209,6 +212,7 @@ class LedgerReader:
         self.log_loads += 1
         for segment in segments:
             self.log_bytes += segment.record_bytes
+            # A ledger deleted while this read was on its thread must not come back through the cache.
             if deletions == self._deletions:
                 self._cache.add(segment)
         return segments
@@ -219,6 +223,8 @@ class LedgerReader:
         if segment is None:
             segment = self._cache.find(ledger_id, entry_id)
             self._found = self._in_read_cache
+        # The flushing cache cannot be changed while a thread writes it, so it still has the deleted ledger's
+        # entries.
         elif self._storage.is_deleted(ledger_id):
             return None
         return segment
@@ -239,11 +245,13 @@ class LedgerReader:
         return self._caches.find(ledger_id, entry_id) or self._cache.find(ledger_id, entry_id)
 
     def _want(self, ledger_id: int, entry_id: int) -> None:
-        """Somebody will ask for this entry soon, and for those behind it. What is not in memory of the next
+        """Expect reads of this entry soon, and of those behind it. What is not in memory of the next
         `read_ahead_bytes` is put on its way.
         """
+        # Every read behind the middle asks again for the same piece.
         if self._wanted_last.get(ledger_id) == entry_id:
             return
+        # Bounded, and cheap to forget: the worst is a piece that is looked for once more.
         if len(self._wanted_last) >= 100 * PREFETCHES_MAX:
             self._wanted_last.clear()
         self._wanted_last[ledger_id] = entry_id

@@ -1,5 +1,5 @@
-"""Reading what nobody reads: all that the index names in closed entry logs, slowly, again and again, so that
-a flipped bit is found while a journal may still have the entry.
+"""Checking closed entry logs in the background: all that the index names is read, slowly, over and over, so
+that a flipped bit is found while a journal may still have the entry.
 
 The newest logs come first: theirs is what journals still have. The scrub stands still while others need the
 disk: while 64 KiB of entries or more wait for a journal, while a write cache is flushed, and while a read
@@ -85,6 +85,8 @@ class Scrub:
             self.bytes += piece.bytes
             if piece.damaged:
                 await self._healing.heal(piece.damaged)
+            # Bytes alone would let a log of tiny entries take a whole core: each record costs its Python
+            # part.
             weight = max(piece.bytes, piece.entries * ENTRY_BYTES_MIN)
             await trio.sleep(pause_s(weight, trio.current_time() - started, self._rate))
         for remark in await disk.run(self._storage.remarks, log_id):

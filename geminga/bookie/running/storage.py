@@ -85,16 +85,22 @@ class LedgerStorage:
         no space: nothing has changed then, try again later.
         """
         async with self._log_lock:
+            # The log lock is held until the rows are in the index: garbage collection would see a closed log
+            # that nothing names and delete what was just written.
             rows = await self.disk.run(self._write, cache, dict(self.names))
             async with self._index_lock:
                 await self.disk.run(self._index.flushed, rows, marks)
         self.flushed_bytes += cache.bytes
+        # Outside the locks and last. A crash before it replays a journal that is not needed, which changes
+        # nothing.
         await self.disk.run(release)
 
     def _write(self, cache: SegmentMap, names: dict[int, LedgerName]) -> list[LedgerRow]:
         if self._closed:
             raise StorageError(f"{self._logs.directory}: closed")
         free_bytes = self.disk.free_bytes(self._logs.directory)
+        # Asked beforehand: a log that ends in the middle of a write for want of space is thrown away as a
+        # whole.
         if cache.entries and (why := flush_refusal(free_bytes, cache.bytes, self._settings)):
             raise ReadOnly(why)
         try:
@@ -128,6 +134,8 @@ class LedgerStorage:
         flush that is under way, and for one slice of a compaction.
         """
         async with self._log_lock, self._index_lock:
+            # Rows, synced, before files: a row whose log is gone would be reported as damage at the next
+            # start.
             await self.disk.run(self._index.purge)
             self.logs_deleted += await self.disk.run(self._delete_dead_logs)
 
@@ -159,8 +167,12 @@ class LedgerStorage:
         if piece is None or not piece.taken:
             return None if piece is None else 0
         async with self._log_lock:
+            # The lock is taken for each slice: holding it for a whole log would stop flushes, and with them
+            # publishers.
             new = await self.disk.run(self._write, piece.records, slices.names)
             async with self._index_lock:
+                # BookKeeper's issue 1534: the index has to be durable with the copies before the old log is
+                # unlinked.
                 await self.disk.run(self._index.move, piece.taken, piece.rest, new)
         copied = sum(row.ends[-1] for _, row in piece.taken)
         self._copied[slices.log_id] = self._copied.get(slices.log_id, 0) + copied

@@ -18,12 +18,14 @@ class WriteCaches:
     """
 
     def __init__(self, bytes_max: int, positions: list[JournalPosition]) -> None:
-        """`positions` has each journal's end as of the last group that was given to the caches; whoever gives
-        keeps it, for all directories together.
+        """`positions` has each journal's end as of the last group that was given to the caches. The bookie
+        moves it, for all directories together.
         """
         self.active = SegmentMap()
         self.flushing: SegmentMap | None = None
         self.positions = positions
+        # A copy, taken at the swap: groups that come during the flush are in the active cache and move
+        # `positions` on.
         self.flushing_positions = tuple(positions)
         """Once the flushing cache is in the index, the journals before this are not needed here."""
         self._half_bytes = bytes_max // 2
@@ -46,6 +48,8 @@ class WriteCaches:
             add(segment)
             record_bytes += segment.ends[-1]
         if segments:
+            # Headers and other ledgers' deleted entries are alive with the buffer; uncounted they would break
+            # the budget.
             self._foreign_bytes += len(segments[0].buffer) - record_bytes
 
     def add_part(self, segments: Sequence[Segment]) -> None:
@@ -78,6 +82,7 @@ class WriteCaches:
 
     def has_room(self, queued_bytes: int) -> bool:
         """Whether what is queued, and a little more, fits before the flush under way is done."""
+        # What is queued counts too: it will be durable and has to go into this cache whether or not it fits.
         return self.flushing is None or self.active_bytes + queued_bytes < self._half_bytes
 
     def swap(self) -> SegmentMap:

@@ -1,4 +1,4 @@
-"""Who is told what became of appended entries."""
+"""The listener that hears what became of appended entries."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ class AddListener(Protocol):
         ...
 
     def on_add_failed(self, error: GemingaError, contexts: list[Any]) -> None:
-        """These entries may or may not be on disk: nobody may be told that they are."""
+        # Not "they are not on disk": a failed sync says nothing, and the next start may find them.
+        """These entries may or may not be on disk; their publishers must not get receipts."""
         ...
 
 
-class NobodyListens:
+class NoListener:
     """Until a topic sets itself as the listener."""
 
     def on_confirmed(self, ledger_id: int, first_entry_id: int, contexts: list[Any]) -> None:

@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 
 class AppendRoom:
-    """One per process, shared by all managed ledgers. It only counts: the bound is that of whoever reads from
-    publishers.
+    """One per process, shared by all managed ledgers. It only counts: the bound is held where publishers'
+    sockets are read.
     """
 
     __slots__ = ("on_freed", "waiting_bytes")
 
     def __init__(self) -> None:
         self.waiting_bytes = 0
-        self.on_freed: Callable[[], None] = _nobody_waits
+        self.on_freed: Callable[[], None] = _nothing
 
     def take(self, size_bytes: int) -> None:
         """An entry of that size begins to wait. Never refused: it has been read already."""
@@ -23,9 +23,11 @@ class AppendRoom:
     def give(self, size_bytes: int) -> None:
         """Entries have found their ledger, or have failed."""
         self.waiting_bytes -= size_bytes
+        # Given back twice, the count would admit more than the memory budget has, and nothing else would
+        # notice.
         assert self.waiting_bytes >= 0
         self.on_freed()
 
 
-def _nobody_waits() -> None:
+def _nothing() -> None:
     pass

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from geminga.errors import GemingaError, ReadOnly, ServiceNotReady, StorageError, TopicTerminated
-from geminga.managed_ledger.chain.add_listener import AddListener, NobodyListens
+from geminga.managed_ledger.chain.add_listener import AddListener, NoListener
 from geminga.managed_ledger.chain.entry import Parsed
 from geminga.managed_ledger.chain.ledger_chain import ChainLedger, LedgerChain
 from geminga.managed_ledger.chain.rollover import ManagedLedgerSettings, is_full
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("geminga.managed_ledger")
 
+# Asking after each entry would cost a clock call for each message of a topic whose ledger is full but young.
 ROLL_CHECK_ENTRIES = 64
 """A ledger that is full but too young is looked at again after so many entries (and at each confirmation)."""
 
@@ -87,7 +88,7 @@ class Appender:
     ) -> None:
         self.name = name
         self.settings = settings
-        self.listener: AddListener = NobodyListens()
+        self.listener: AddListener = NoListener()
         self.state = State.OPENING
         self.last_confirmed = Position(-1, -1)
         self.caching = False
@@ -110,6 +111,8 @@ class Appender:
         self._room = tail_cache.append_room
         self._wake = wake
         self._writer: LedgerWriter | None = None
+        # Kept after the ledger is left: `settled` must wait for entries that its journal still has, or a new
+        # opening could count the ledger's entries before the last ones are there.
         self._newest_writer: LedgerWriter | None = None
         self._warned_of_length = False
         self._pending: list[Any] = []
@@ -170,22 +173,29 @@ class Appender:
             return
         try:
             entry_id = writer.append(body)
+        # Fencing here would close every topic on a full disk, where readers and acknowledgements must go on.
         except ReadOnly:
             raise  # it passes, and nothing that was accepted is affected
         except StorageError as error:
             self.fence(error)
             raise
+        # After the append: had it raised, the context would never be confirmed, and every later confirmation
+        # would be given to the entry before its own.
         self._pending.append(context)
         self.ledger_bytes += len(body)
         keep = self._run_append
         if keep is not None:
             keep(body if parsed is None else parsed)
+        # Compared by entry id, so that the usual entry pays one comparison for all three rules of rollover. A
+        # ledger that is full by size is found at its confirmation.
         if entry_id >= self._roll_check_entry_id:
             self.roll_if_full(entry_id + 1)
 
     def _append_later(self, body: bytes, context: Any, parsed: Parsed | None) -> None:
         state = self.state
         if state in QUEUEING:
+            # Counted, not refused: the bytes have been read from the socket. The publisher's connection is
+            # what waits.
             self._room.take(len(body))
             self._queue.append((body, context, parsed))
         elif state is State.TERMINATED:
@@ -209,6 +219,8 @@ class Appender:
     # -- up ---------------------------------------------------------------------------------------------
 
     def _on_durable(self, last_entry_id: int) -> None:
+        # A late confirmation after a fence. The publisher was told that the entry failed; to confirm it now
+        # as well would put a duplicate where deduplication has already let a second try pass.
         if self.error is not None:
             return
         chain = self._chain
@@ -217,11 +229,13 @@ class Appender:
         count = last_entry_id + 1 - first
         contexts = self._pending
         assert 0 < count <= len(contexts), f"{ledger_id}:{last_entry_id} confirmed, {first} was expected"
+        # The usual case takes the list over instead of copying it: one group confirms all that is pending.
         if count == len(contexts):
             self._pending = []
         else:
             contexts = contexts[:count]
             del self._pending[:count]
+        # Chain and last confirmed first: the listener wakes subscriptions, which read up to there at once.
         chain.confirm(last_entry_id + 1)
         self.last_confirmed = Position(ledger_id, last_entry_id)
         self.entries_added += count
@@ -253,6 +267,7 @@ class Appender:
             self.name,
             type(error).__name__,
             error,
+            # A failed disk needs no traceback, its text names the file. Anything else may be a bug of ours.
             exc_info=None if isinstance(error, StorageError) else error,
         )
         self.become(State.FENCED)
@@ -263,6 +278,8 @@ class Appender:
     def _stop(self, error: GemingaError) -> None:
         self.error = error
         self.refuse()
+        # Before the lists are emptied by anything else: a context that is neither confirmed nor failed leaves
+        # its publisher waiting until its own timeout.
         self._fail(self._pending, error)
         self._pending = []
         self.fail_queue(error)
@@ -290,6 +307,7 @@ class Appender:
         """
         now_ms = self._clock.now_ms()
         self.become(State.OPEN)
+        # Before `create_ledger`, whose first confirmation looks for the newest ledger of the chain.
         self._chain.append(ChainLedger(ledger_id, 0, 0, 0))
         self.ledger_created_ms = now_ms
         self._closed_bytes += self.ledger_bytes
@@ -303,6 +321,8 @@ class Appender:
             topic=path,
             purpose="data",
         )
+        # Before the queued entries go in: the tail cache holds consecutive entries only, from the first one
+        # on.
         self.cache(self.caching)
         queue = self._take_queue()
         for i, (body, context, parsed) in enumerate(queue):
@@ -331,6 +351,8 @@ class Appender:
     def _may_grow(self) -> bool:
         """Whether the chain's record has room for one more ledger; a full ledger is written on otherwise."""
         ledgers = len(self._chain.ids)
+        # A list that outgrows its record could not be written any more, and the topic would be fenced with
+        # its next ledger. Writing on costs only a longer ledger, which is trimmed later.
         if ledgers < self.settings.ledgers_max:
             self._warned_of_length = False
             return True
@@ -347,6 +369,7 @@ class Appender:
     def refuse(self) -> None:
         """Take no more entries into the open ledger; those that it has will still be confirmed."""
         if self._writer is not None:
+            # The cache's run ends here and its entries stay: consumers at the tail have not read them yet.
             self._tail_cache.close_run(self._writer.ledger_id)
             self._writer.close()
             self._writer = None
@@ -376,6 +399,7 @@ class Appender:
 
     def ledgers_dropped(self) -> None:
         """The chain has lost ledgers at its front: the last confirmed entry may have gone with them."""
+        # Possible when the newest ledger is still empty: the position would name a ledger that is gone.
         if self.last_confirmed.ledger_id < self._chain.ids[0]:
             self.last_confirmed = self._chain.tail
 

@@ -22,7 +22,7 @@ class Parsed(Protocol):
 
 
 class Entry(msgspec.Struct, gc=False):
-    """One stored entry. Shared by all who read it: nobody changes `body`.
+    """One stored entry, shared by all its readers; `body` is never changed.
 
     `peek` holds its parsed metadata: from publishing (`Parsed`), or by the first reader that parses it. This
     room never looks into it.

@@ -43,6 +43,8 @@ class LedgerChain:
     def append(self, ledger: ChainLedger) -> None:
         """Add the newest ledger."""
         ids = self.ids
+        # Positions are compared as pairs all over the broker. A ledger with a lower id at the end would put
+        # new entries before old ones.
         assert not ids or ledger.ledger_id > ids[-1], f"ledger {ledger.ledger_id} comes after {ids[-1]}"
         self._starts.append(self._starts[-1] + self.counts[ids[-1]] if ids else 0)
         ids.append(ledger.ledger_id)
@@ -53,6 +55,7 @@ class LedgerChain:
     def confirm(self, entries: int) -> None:
         """The newest ledger now has this many durable entries."""
         newest = self.ids[-1]
+        # A confirmation that goes back would hide entries that publishers have receipts for.
         assert entries > self.counts[newest], "confirmations only go forward"
         self.counts[newest] = entries
 
@@ -63,6 +66,7 @@ class LedgerChain:
 
     def drop_oldest(self, ledgers: int) -> None:
         """Forget that many ledgers at the front; at least the newest stays."""
+        # Every position needs a ledger to stand in, and an empty topic's cursors stand in its newest one.
         assert ledgers < len(self.ids), "the newest ledger is never dropped"
         for ledger_id in self.ids[:ledgers]:
             del self.counts[ledger_id]
@@ -88,6 +92,8 @@ class LedgerChain:
     @property
     def entries(self) -> int:
         """Entries in the whole chain."""
+        # Differences of ordinals: dropping ledgers at the front needs no renumbering, which would be
+        # O(ledgers).
         return self._starts[-1] + self.counts[self.ids[-1]] - self._starts[0]
 
     @property
@@ -112,6 +118,8 @@ class LedgerChain:
         """The first ledger after this one that has entries, or -1. The given one need not be in the chain."""
         ids = self.ids
         counts = self.counts
+        # Empty ledgers in between are usual: each start makes one, and a topic without traffic leaves it
+        # empty.
         for i in range(bisect_right(ids, ledger_id), len(ids)):
             if counts[ids[i]]:
                 return ids[i]
@@ -123,6 +131,8 @@ class LedgerChain:
         entries = self.counts.get(ledger_id)
         if entries is not None and entry_id < entries:
             return Position(ledger_id, entry_id if entry_id > 0 else 0)
+        # The ledger may be trimmed, or a client's seek may name one that never was: reading goes on at the
+        # next entry, as Pulsar's cursors do.
         following = self.next_ledger_with_entries(ledger_id)
         if following >= 0:
             return Position(following, 0)
@@ -140,6 +150,8 @@ class LedgerChain:
             return Position(ledger_id, max(-1, min(entry_id, entries - 1)))
         i = bisect_right(self.ids, ledger_id) - 1
         if i < 0:
+            # A position before the chain becomes the very beginning: all before it is gone, so all of it
+            # counts as read.
             return Position(self.ids[0], -1)
         return Position(self.ids[i], self.counts[self.ids[i]] - 1)
 
@@ -158,6 +170,7 @@ class LedgerChain:
         """How many entries stand at or before `position`, dropped ones included."""
         ledger_id, entry_id = position
         ids = self.ids
+        # Most questions are about the tail; this spares them the search.
         if ledger_id == ids[-1]:
             i = len(ids) - 1
         else:

@@ -23,6 +23,7 @@ from geminga.position import Position
 if TYPE_CHECKING:
     from geminga.bookie.running.bookie import Bookie
 
+# A read has a fixed cost (a thread, a seek); a few unwanted entries cost less than a second read.
 READ_GAP_MAX = 8
 """Wanted entries that are this near to each other are read in one go, with what lies between them."""
 READ_IN_ORDER_MIN = 16
@@ -59,6 +60,7 @@ class LedgerReads:
         """
         ledger_id, entry_id = start
         entries = self._chain.counts.get(ledger_id, 0)
+        # The hot case has skipped this: a cursor at the tail stands exactly on the next entry.
         if entry_id < 0 or entry_id >= entries:
             ledger_id, entry_id = self._chain.place(start)
             entries = self._chain.counts[ledger_id]
@@ -71,6 +73,7 @@ class LedgerReads:
             self._tail_cache.entries_served += len(cached)
             self._tail_cache.bytes_served += run.bytes_of(entry_id, len(cached))
             return cached
+        # The bookie's caches hold what the tail cache has let go, without a thread and an await.
         bodies = self._bookie.read_cached(ledger_id, entry_id, stop - 1, bytes_max=bytes_max)
         if not bodies:
             return []
@@ -93,6 +96,8 @@ class LedgerReads:
             if place.entry_id >= entries:
                 await trio.lowlevel.checkpoint()
                 return []
+            # Never past what is confirmed: an entry in the bookie without its receipt may still be failed by
+            # a fence.
             stop = min(place.entry_id + count_max, entries)
             bodies = await self._read_bookie(place.ledger_id, place.entry_id, stop - 1, bytes_max)
             if bodies is not None:
@@ -103,6 +108,8 @@ class LedgerReads:
         try:
             bodies = await self._bookie.read(ledger_id, first, last, bytes_max=bytes_max)
         except LedgerNotFound:
+            # Trimming deletes the ledger after it has left the chain. Still in the chain, a missing ledger is
+            # damage and must not be passed over in silence.
             if ledger_id in self._chain.counts:
                 raise
             return None
@@ -123,9 +130,12 @@ class LedgerReads:
         Ends behind the entry with which `bytes_max` is reached: see `reached`.
         """
         await trio.lowlevel.checkpoint()
+        # Runs bring unwanted neighbours along; the set filters them in one look-up each.
         wanted = set(positions)
         found: list[Entry] = []
         left_bytes = bytes_max
+        # First all that is in memory: what is due on a delayed subscription is often both old and new, and
+        # one trip to the disk then serves the rest.
         parts = self._in_memory(positions, bytes_max)
         while parts and left_bytes > 0:
             part = parts[0]

@@ -46,6 +46,8 @@ def is_full(settings: ManagedLedgerSettings, entries: int, size_bytes: int, age_
 
     As in Pulsar the minimum age holds for every bound: a size reached early waits for it too.
     """
+    # Pulsar's `ManagedLedgerImpl.currentLedgerIsFull`: the minimum age is what keeps small bounds from making
+    # a ledger every second.
     bound_reached = (
         entries >= settings.ledger_entries_max
         or size_bytes >= settings.ledger_bytes_max
@@ -62,6 +64,8 @@ def ledgers_to_drop(
     A ledger goes when it has been closed for longer than the retention time, or when without it and all older
     ones the topic still is as large as the retention size.
     """
+    # Counted with the unconsumed ledgers, as Pulsar does: the retention size is about the topic, not about
+    # what its subscriptions have read.
     left_bytes = total_bytes
     for i, ledger in enumerate(consumed):
         left_bytes -= ledger.size_bytes
@@ -69,6 +73,8 @@ def ledgers_to_drop(
         size_bytes = settings.retention_size_bytes
         expired = time_ms == 0 or 0 < time_ms < now_ms - ledger.closed_ms
         over_size = 0 <= size_bytes <= left_bytes
+        # Stops at the first ledger that stays: ledgers go from the front only, or the chain would have a
+        # hole.
         if not expired and not over_size:
             return i
     return len(consumed)

@@ -25,11 +25,14 @@ class State(enum.Enum):
 
 ALLOWED: Mapping[State, frozenset[State]] = {
     State.OPENING: frozenset({State.CREATING, State.TERMINATED, State.FENCED}),
+    # OPEN again only with the new ledger: the old one's writer is closed, and entries may wait for the new
+    # one.
     State.CREATING: frozenset({State.OPEN, State.TERMINATED, State.CLOSING, State.FENCED}),
     State.OPEN: frozenset({State.ROLLING, State.TERMINATED, State.CLOSING, State.FENCED}),
     State.ROLLING: frozenset({State.CREATING, State.TERMINATED, State.CLOSING, State.FENCED}),
     State.TERMINATED: frozenset({State.CLOSING, State.FENCED}),
     State.CLOSING: frozenset({State.CLOSED, State.FENCED}),
+    # Fenced is final for this object. What is on disk is unknown, and only opening the topic again finds out.
     State.FENCED: frozenset({State.CLOSED}),
     State.CLOSED: frozenset(),
 }

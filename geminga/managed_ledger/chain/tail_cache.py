@@ -20,8 +20,10 @@ from geminga.limits import KIB, MIB
 from geminga.managed_ledger.chain.append_room import AppendRoom
 from geminga.managed_ledger.chain.entry import Entry, Parsed, entries_from
 
+# Without it a topic of ten-byte messages would hold forty times the memory that the budget grants.
 ENTRY_OVERHEAD_BYTES: Final = 400
 """What a cached entry costs beside its body: slot, running size, `Entry`, position, parsed metadata."""
+# Eviction entry by entry would need a record for each; strides make its cost vanish beside the append's.
 STRIDE_BYTES: Final = 64 * KIB
 """Entries leave the cache in strides of about this size (or one entry, if that is larger)."""
 TURNS_OF_AGE: Final = 4
@@ -52,6 +54,8 @@ class TailRun:
         """Asked with the ledger's id: no active cursor has entries below this one to read."""
         self.base = first_entry_id
         """Entry id of slot 0."""
+        # Removing slots from the front at each eviction would move all that follow; half at once costs O(1)
+        # each.
         self.head = 0
         """Slots below this one have been evicted; they are removed when they are half of all."""
         self.slots: list[bytes | Parsed | Entry | None] = []
@@ -74,6 +78,8 @@ class TailRun:
         sums = self.sums
         visible = len(sums)
         confirmed = min(last_entry_id + 1 - self.base, len(slots))
+        # The cache may have been switched on in the middle of a ledger, behind entries that are confirmed
+        # only now.
         if confirmed <= visible:
             return 0
         seen = sums[-1] if sums else self._before_bytes
@@ -99,6 +105,8 @@ class TailRun:
         limit = (sums[i - 1] if i else self._before_bytes) + bytes_max
         if sums[j - 1] > limit:
             j = max(i + 1, bisect_right(sums, limit, i, j))
+        # Bodies become entries with the first reader and stay so: every further subscription gets the same
+        # objects.
         chunk = self.slots[i:j]
         kinds = set(map(type, chunk))
         if kinds == _BODIES:
@@ -125,6 +133,7 @@ class TailRun:
         if end <= head:
             return 0
         freed = self.sums[end - 1] - (self.sums[head - 1] if head else self._before_bytes)
+        # The bodies go at once, even though the slots stay: memory is what eviction is for.
         self.slots[head:end] = [None] * (end - head)
         self.head = end
         if end * 2 >= len(self.slots):
@@ -183,7 +192,7 @@ class TailCache:
     async def run_forever(self) -> None:
         """Let go of what is old or read by all, until cancelled."""
         while True:
-            if not self._strides:  # a broker that nobody uses need not wake up four times a second
+            if not self._strides:  # an idle broker need not wake up four times a second
                 self._filled = trio.Event()
                 await self._filled.wait()
             await trio.sleep(self.age_max_ms / TURNS_OF_AGE / 1000)
@@ -194,6 +203,7 @@ class TailCache:
         cursor has to read: what was read in this turn may be asked for once more, for want of permits.
         """
         strides, turn = self._strides, self._turn
+        # By turns of a quarter of the age, so that nothing reads a clock for each entry.
         while strides and strides[0].begun <= turn - TURNS_OF_AGE:
             self._evict(strides.popleft())
         needed: dict[TailRun, int] = {}
@@ -210,7 +220,7 @@ class TailCache:
     def open_run(
         self, ledger_id: int, first_entry_id: int, first_needed: Callable[[int], int] = _all_needed
     ) -> TailRun:
-        """Begin to hold a ledger's entries, from this one on. Whoever appends must append every later one.
+        """Begin to hold a ledger's entries, from this one on. The appender must add every later one.
         `first_needed(ledger_id)` is the first entry that an active cursor still has to read.
         """
         self.discard(ledger_id)
@@ -238,6 +248,7 @@ class TailCache:
         strides = self._strides
         newest = strides[-1] if strides else None
         if (
+            # One stride for a burst: neighbours in the same run and turn are let go together.
             newest is not None
             and newest.run is run
             and newest.size_bytes + added <= STRIDE_BYTES
@@ -250,6 +261,8 @@ class TailCache:
                 self._filled.set()
             strides.append(_Stride(run, last_entry_id + 1, added, self._turn))
             run.strides += 1
+        # The oldest of all topics first, whatever its topic: one busy topic must not keep what was read
+        # long ago while another one's consumers go to the disk.
         while self._bytes > self.bytes_max:
             self._evict(strides.popleft())
 
@@ -279,6 +292,8 @@ class TailCache:
         self._bytes -= run.evict_before(run.base + len(run.sums))
         run.slots.clear()
         self._strides_dead += run.strides
+        # Closing thousands of topics would otherwise leave a queue of strides without runs, each sweep
+        # O(all).
         if self._strides_dead * 2 > len(self._strides):
             runs = self._runs
             self._strides = deque(s for s in self._strides if runs.get(s.run.ledger_id) is s.run)

@@ -17,8 +17,8 @@ class StartsTasks(Protocol):
 
 
 class TaskGroup:
-    """Tasks that run in somebody's nursery and are cancelled together. What breaks one of them breaks the
-    nursery.
+    """Tasks that run in another object's nursery and are cancelled together. What breaks one of them breaks
+    the nursery.
     """
 
     __slots__ = ("_is_cancelled", "_nursery", "_scopes")
