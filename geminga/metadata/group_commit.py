@@ -18,10 +18,12 @@ from geminga.limits import KIB, MIB
 from geminga.metadata.node import VALUE_BYTES_MAX, Stored, encode_row
 from geminga.storage.key_value import KeyValue
 
+# A batch is built in memory and is one record of RocksDB's log: a larger one would also hold up its waiters.
 GROUP_BYTES_MAX = 4 * MIB
 """What one synced batch may hold; a single larger transaction is a batch of its own."""
 QUEUE_BYTES_MAX = 16 * MIB
 """Above this, counted with `REQUEST_OVERHEAD_BYTES`, puts wait before they are queued."""
+# Deletions have no value: counted without it, any number of them could wait.
 REQUEST_OVERHEAD_BYTES = KIB
 
 assert VALUE_BYTES_MAX < GROUP_BYTES_MAX < QUEUE_BYTES_MAX
@@ -73,6 +75,7 @@ class GroupCommit:
         self._key_value = key_value
         self._on_durable = on_durable
         self._threaded = threaded
+        # Its own: with trio's shared limiter a crowd of reads could keep every metadata write waiting.
         self._limiter = trio.CapacityLimiter(1)
         self._queue: deque[Request] = deque()
         self._committing: list[Request] = []
@@ -109,6 +112,7 @@ class GroupCommit:
         """Return when a request of that size fits into the queue. StorageError if the writer stopped."""
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_accepting()
+        # An empty queue takes any request, or one larger than the bound would wait for ever.
         while self._bytes and self._bytes + size_bytes + REQUEST_OVERHEAD_BYTES > QUEUE_BYTES_MAX:
             await self._room.park()
             self._check_accepting()
@@ -139,6 +143,8 @@ class GroupCommit:
                     async with self._turn:
                         self._take_group()
                         if self._threaded:
+                            # Not cancellable: a group given up half-way would be durable or not, with no one
+                            # left to say which.
                             await trio.to_thread.run_sync(self._commit, limiter=self._limiter)
                         else:
                             await trio.lowlevel.checkpoint()
@@ -164,10 +170,13 @@ class GroupCommit:
             size_bytes += request.size_bytes
             group.append(request)
             for write in request.writes:
+                # The first one of a group wins: two requests for a node may be in it, and readers see the
+                # state before both.
                 self.durable.setdefault(write.key, write.before)
 
     def _commit(self) -> None:
         """On the writer's thread: one batch, one sync. The loop does not touch the group meanwhile."""
+        # The last write of a node wins, so a counter that is written often costs one row for each sync.
         rows = {write.key: write.after for request in self._committing for write in request.writes}
         puts = [(key, encode_row(after)) for key, after in rows.items() if after is not None]
         self._key_value.write(puts, [key for key, after in rows.items() if after is None], sync=True)
@@ -179,6 +188,7 @@ class GroupCommit:
         for request in self._committing:
             self._bytes -= request.size_bytes
             for write in request.writes:
+                # A later request for the same node may be queued; its state stays the newest.
                 if self._newest[write.key][0] is request:
                     del self._newest[write.key]
             self._on_durable(request.writes)

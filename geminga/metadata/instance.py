@@ -1,4 +1,4 @@
-"""Whose data directory is it, and may this program write there? Asked before anything else is read."""
+"""The owner and format of a data directory, checked before anything else in it is read or written."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ bookie's files name the ledgers, in records that an older program takes for entr
 
 
 class ForeignDirectory(StorageError):
-    """The data directory is somebody else's: a newer version, another cluster, another kind of clock."""
+    """The data directory is not ours: a newer version, another cluster, another kind of clock."""
 
 
 async def check_instance(
@@ -40,6 +40,8 @@ async def check_instance(
     path = InstanceRecord.path
     stored = store.get(path)
     if stored is None:
+        # Without this a damaged or foreign store would get a new identity, and the bookie's cookies would
+        # then be refused.
         if not store.is_empty():
             raise ForeignDirectory(
                 "the metadata directory holds data but no instance record: it was not written by this "
@@ -60,15 +62,19 @@ async def check_instance(
             f"the data directory has format {record.format_version}, written by a newer version of this "
             f"program; this version reads up to format {DIRECTORY_FORMAT_VERSION}"
         )
+    # Tenants' records name the clusters they are allowed on: under another name they would not be ours.
     if record.cluster != cluster:
         raise ForeignDirectory(
             f"the data directory belongs to cluster {record.cluster!r}, "
             f"but the broker is configured for {cluster!r}"
         )
+    # Due times under a virtual clock are no points in real time: messages would come at once or never.
     if record.clock != clock:
         raise ForeignDirectory(
             f"the data directory was made for a {record.clock} clock and cannot be used with a {clock} one"
         )
+    # Raised at the first start, before anything is written in the newer format: an older program that is
+    # started by mistake afterwards refuses the directory.
     if record.format_version < DIRECTORY_FORMAT_VERSION:
         record = msgspec.structs.replace(record, format_version=DIRECTORY_FORMAT_VERSION)
         await store.put(path, encode(record), stored.version)

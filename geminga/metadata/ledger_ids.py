@@ -10,6 +10,8 @@ from geminga.metadata.records import LedgerIdsRecord, decode, encode
 from geminga.metadata.store import MetadataStore
 
 FIRST_LEDGER_ID = 1
+# Each topic makes a ledger when it is loaded; a synced write for each id would be one more wait. Lost ids
+# cost nothing.
 BLOCK_SIZE = 100
 
 
@@ -24,7 +26,8 @@ class LedgerIds:
         self._taking_block = trio.Lock()
 
     async def next(self) -> int:
-        """An id that nobody got before and nobody gets again. Waits for the disk once in `block_size` calls.
+        """An id that was never given before and never will be again. Waits for the disk once in `block_size`
+        calls.
 
         Raises StorageError. Cancelling loses at most the ids of one block.
         """
@@ -48,7 +51,7 @@ class LedgerIds:
             try:
                 await self._store.put(path, encode(LedgerIdsRecord(next_id=end)), version)
             except BadVersion:
-                # A cancelled call of ours took the block after all, and nobody uses it. Take the next.
+                # A cancelled call of ours took the block after all, and it stays unused. Take the next.
                 continue
             self._next, self._end = first, end
             return

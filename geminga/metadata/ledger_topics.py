@@ -1,4 +1,4 @@
-"""Whose ledger is whose, for people."""
+"""The topic of each ledger, for log lines and commands."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ def topic_of_ledger(metadata: MetadataStore, ledger_id: int) -> str:
     try:
         stored = metadata.get(path)
         record = records.decode(records.LedgerRecord, stored.value, path) if stored is not None else None
+    # Only text for a log line depends on it; a warning about damage must not fail over its wording.
     except StorageError:
         return ""
     if record is None:

@@ -15,8 +15,10 @@ from geminga.metadata.keys import path_of
 
 ANY_VERSION: Final = None
 MUST_NOT_EXIST: Final = -1
+# ZooKeeper's usual limit (`jute.maxbuffer`), for which Pulsar's records are made.
 VALUE_BYTES_MAX = 1 * MIB
 """Largest value of a node."""
+# Versions are kept in the row, so that a compare-and-set survives a restart, as ZooKeeper's do.
 VERSION_BYTES = 8
 
 

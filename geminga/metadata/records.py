@@ -18,6 +18,7 @@ FORMAT_VERSION = 1
 """Raised when an older reader would misunderstand a record; a new field with a default does not need it."""
 
 
+# JSON and not a binary form: an operator can read a damaged directory's metadata with any RocksDB tool.
 class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"):
     """Every record's base. `format` is the version that the record was written with."""
 

@@ -116,7 +116,11 @@ class MetadataStore:
         while start < end:
             with closing(self._key_value.scan(start, end)) as rows:  # type: ignore[type-var]
                 keys = {key for key, _ in islice(rows, CHILDREN_AT_ONCE)}
+            # In pieces, since RocksDB's iterator must not stay open while callers do other things: it pins
+            # tables.
             after = max(keys) + b"\0" if len(keys) == CHILDREN_AT_ONCE else end
+            # A batch can be read before it is synced. Readers get the durable state instead, or a crash could
+            # take back what they have acted upon.
             for key, stored in self._writer.durable.items():
                 if start <= key < after:
                     (keys.discard if stored is None else keys.add)(key)
@@ -137,7 +141,7 @@ class MetadataStore:
         """A channel of the durable changes of the node `prefix` and below, in order, while the context is
         open.
 
-        Bounded: a watcher that falls behind gets one RESYNC instead of what it missed, and must read anew.
+        Bounded: a watcher that falls behind gets one RESYNC instead of what it missed, and must read again.
         The channel ends when the store stops.
         """
         with self._watchers.watch(prefix) as receive:
@@ -167,7 +171,7 @@ class MetadataStore:
         """Write the node and return its new version; durable on return.
 
         BadVersion unless the node has `expected_version` (MUST_NOT_EXIST: is absent; ANY_VERSION: always
-        written). The write that came first is durable by then: whoever reads again sees it. ValueTooLarge,
+        written). The write that came first is durable by then: a second read sees it. ValueTooLarge,
         StorageError. Cancelled while it waits for room: nothing happens. Cancelled later: written all the
         same.
         """
@@ -188,11 +192,14 @@ class MetadataStore:
             if len(put.value) > VALUE_BYTES_MAX:
                 raise ValueTooLarge(f"{put.path[:200]}: {len(put.value)} bytes, at most {VALUE_BYTES_MAX}")
             size_bytes += len(put.value)
+        # Waits before versions are checked: afterwards they might be outdated.
         await self._writer.wait_room(size_bytes)
         try:
             writes = self._plan(puts, deletes)
         except _ConflictError as conflict:
             self._conflicts += 1
+            # The conflicting write may not be durable yet. An error told now would name a version that a
+            # crash takes back.
             if conflict.queued is not None:
                 await conflict.queued.wait()
             raise conflict.error from None
@@ -204,6 +211,7 @@ class MetadataStore:
         writes = []
         for path, value, expected in puts:
             key = key_of(path)
+            # Against unfinished requests too: they will be committed before this one.
             queued, current = self._writer.newest(key) or (None, self._get(key))
             version = MUST_NOT_EXIST if current is None else current.version
             if expected is not None and expected != version:

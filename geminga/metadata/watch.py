@@ -1,4 +1,4 @@
-"""Who wants to know what changed in the metadata tree: they are told, and never waited for."""
+"""Watches of the metadata tree: watchers are told of changes, and never waited for."""
 
 from __future__ import annotations
 

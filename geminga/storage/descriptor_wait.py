@@ -21,8 +21,12 @@ from geminga.errors import ServerError, StorageError
 
 log = logging.getLogger("geminga.storage")
 
+# Only these. EIO, EROFS or EACCES at an open say something about the disk, and waiting for them would hide
+# it.
 SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """At an open: nothing was begun, the disk is sound, and trying again helps."""
+# Descriptors come back when connections close, mostly within milliseconds; half a second bounds the load of a
+# longer shortage.
 _RETRY_S_MIN, _RETRY_S_MAX = 0.01, 0.5
 
 
@@ -49,12 +53,14 @@ class DescriptorWait:
 
     def is_allowed(self) -> bool:
         """Here and now: never on the event loop."""
+        # Waiting on the loop would stop the very connections whose closing gives descriptors back.
         is_on_loop = trio.lowlevel.in_trio_run()
         return self._make_room is not None and not is_on_loop and not self._stopped.is_set()
 
     def pause(self, seconds: float) -> None:
         """Make room, and wait so long at most."""
         assert self._make_room is not None
+        # Outside any lock: it closes idle connections, on whichever thread meets the shortage.
         self._make_room()
         self._stopped.wait(seconds)
 
@@ -74,6 +80,7 @@ class Attempts:
         """Return when it is time for the next try. OutOfDescriptors if there is to be none."""
         if not self._wait.is_allowed():
             raise OutOfDescriptors(f"{self._path}: cannot {self._doing} now: {reason}; try again")
+        # Once for each piece of work: a shortage of minutes would otherwise write thousands of lines.
         if self._retry_s == _RETRY_S_MIN:
             log.warning("%s: cannot %s now, waiting until it can: %s", self._path, self._doing, reason)
         self._wait.pause(self._retry_s)
@@ -87,6 +94,8 @@ class Attempts:
 def can_open(files: int) -> bool:
     """Whether this process could open so many more files now."""
     with contextlib.ExitStack() as opened:
+        # By really opening them: the limit is shared with other threads, and a count from /proc would be
+        # stale.
         for _ in range(files):
             try:
                 descriptor = os.open(os.devnull, os.O_RDONLY)

@@ -5,7 +5,7 @@ The real disk stands below; `simulation.disk.sim_disk` has one that crashes. Bot
 - What was written is durable once `File.sync` has returned; a name (created, renamed, unlinked) once
   `sync_directory` of its directory has returned.
 - A failure is a `StorageError` that names the file. A failed sync is final: the kernel may have dropped the
-  pages and called them clean, so a second sync would lie. Whoever sees one stops using the file.
+  pages and called them clean, so a second sync would lie. The caller stops using the file.
 
 Methods block. On the event loop only those that do no I/O worth waiting for may be called; all else goes
 through `Disk.run`.
@@ -187,12 +187,14 @@ if sys.platform == "darwin":
     def _sync(descriptor: int) -> None:
         # fsync on macOS stops at the drive's cache; F_FULLFSYNC empties that too. Some file systems refuse.
         try:
+            # macOS's fsync leaves the data in the drive's cache; only this survives a power cut.
             fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
         except OSError as error:
             if error.errno not in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):
                 raise
             os.fsync(descriptor)
 else:
+    # fdatasync is enough: it writes the length when that has changed, and journals are allocated in advance.
     _sync = getattr(os, "fdatasync", os.fsync)
 
 
@@ -204,6 +206,8 @@ class RealFile:
     def __init__(self, path: str, descriptor: int) -> None:
         self.path = path
         self._descriptor = descriptor
+        # Kept here: O_APPEND would make the kernel choose, and the offset has to be known for the index's
+        # row.
         self._end = os.fstat(descriptor).st_size
 
     def append(self, data: Buffer) -> int:
@@ -217,6 +221,7 @@ class RealFile:
         return offset
 
     def pwrite_many(self, offset: int, parts: Sequence[Buffer]) -> None:
+        # The kernel refuses more vectors than IOV_MAX with EINVAL.
         for first in range(0, len(parts), _VECTORS_MAX):
             offset = self._write_vector(offset, parts[first : first + _VECTORS_MAX])
 
@@ -232,6 +237,7 @@ class RealFile:
     def pread(self, offset: int, length: int) -> bytes:
         with _translated("read", self.path):
             data = _pread(self._descriptor, length, offset)
+            # A signal or the end of the file may cut a read short; only an empty one is the end.
             while len(data) < length:
                 more = _pread(self._descriptor, length - len(data), offset + len(data))
                 if not more:
@@ -251,6 +257,8 @@ class RealFile:
             return
         with _translated("reserve space", self.path):
             if sys.platform != "win32" and hasattr(os, "posix_fallocate"):
+                # Real blocks and not a hole: writing into a hole allocates at the sync, which is slow, and
+                # fails for want of space when an entry has been accepted already.
                 os.posix_fallocate(self._descriptor, self._end, length - self._end)
             else:
                 os.ftruncate(self._descriptor, length)
@@ -345,10 +353,13 @@ class RealDisk:
         self.make_directory(parent)
         with _translated("create directory", path):
             os.mkdir(path, self._directory_mode)
+        # Each level by itself: a directory whose own name is not durable takes all its files with it in a
+        # power cut.
         self.sync_directory(parent)
 
     def close_to_others(self, path: str) -> None:
         with contextlib.suppress(OSError):
+            # Only ever narrower: an operator may have closed a directory further than we would.
             mode = stat.S_IMODE(os.stat(path).st_mode)
             if mode & 0o077:
                 os.chmod(path, mode & ~0o077)
@@ -401,6 +412,8 @@ class RealDisk:
             file.sync()
         finally:
             file.close()
+        # Write, sync, rename, sync: a reader after a crash finds the old content or the new one, never half
+        # of it.
         self.rename(temporary, path)
         self.sync_directory(os.path.dirname(path) or ".")
 
@@ -419,6 +432,8 @@ class RealDisk:
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
         if self._limiter is None:
+            # Not trio's default of 40 shared by the whole process: DNS look-ups or an export must not keep
+            # reads waiting.
             self._limiter = trio.CapacityLimiter(WORKERS_MAX)
         return await trio.to_thread.run_sync(functools.partial(function, *args), limiter=self._limiter)
 
@@ -457,6 +472,8 @@ class RealDirectoryLock:
         except OSError as error:
             owner = _owner(file)
             file.close()
+            # Other errors (a file system without locks) must stop the start: unlocked, two brokers would
+            # write the same files.
             if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK):
                 raise storage_error(error, "lock", name) from error
             who = f"process {owner}" if owner.isdigit() else "another process"
@@ -474,6 +491,7 @@ class RealDirectoryLock:
 def _open_lock(name: str) -> io.FileIO:
     """Created if absent; emptied by whoever gets the lock, so it has to be a file of its own."""
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    # The owner's number is written by truncating the file, so a link planted here would empty its target.
     refused = f"{name}: is a link or no file, and its target would be emptied: remove it, and start again"
     if os.path.islink(name) or (os.path.exists(name) and not os.path.isfile(name)):
         raise StorageError(refused)

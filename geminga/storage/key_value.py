@@ -3,7 +3,7 @@
 Facts about `rocksdict` that the shape of this file comes from, each held by a test:
 
 - A block that fails its checksum makes an iterator *end*, without an exception. Only `status()` tells. So
-  every scan asks for the status after its last row, and nobody else may touch an iterator.
+  every scan asks for the status after its last row, and no code outside this module may touch an iterator.
 - `write()` keeps the interpreter lock while it syncs; `flush_wal()` gives it up. So a synced write is an
   unsynced write followed by `flush_wal()`, and a slow disk does not stop the event loop.
 - A live iterator keeps the database, and with it the directory's lock, open after `close()`. So iterators are
@@ -15,7 +15,7 @@ Facts about `rocksdict` that the shape of this file comes from, each held by a t
   mask of the process.
 - All errors are plain `Exception`s that carry RocksDB's text (`rocksdb_errors`).
 - After a background flush, a merge of tables or a new log could not open its file, each write fails until the
-  database is opened anew; reads go on. Where only descriptors or memory were lacking, that is done here, and
+  database is opened again; reads go on. Where only descriptors or memory were lacking, that is done here, and
   the write is applied again: see `_replace_database`.
 - An iterator that could not open a table stays failed, and one of a `snapshot()` sees later writes. So a scan
   goes on with a new iterator, and only if nothing was written since it began: sequence numbers tell.
@@ -45,9 +45,9 @@ T = TypeVar("T")
 log = logging.getLogger("geminga.storage")
 
 _BINDING_FILE = "rocksdict-config.json"
-"""Beside RocksDB's files; whatever its content, it is written anew at each opening."""
+"""Beside RocksDB's files; whatever its content, it is rewritten at each opening."""
 REOPENING_FILES = 4
-"""What opening a database anew needs beside the descriptors that closing it let go."""
+"""What opening a database again needs beside the descriptors that closing it released."""
 
 
 class KeyValue(Protocol):
@@ -102,7 +102,7 @@ class BlockCache:
 
 
 class _Cursor:
-    """A scan. Holds its RocksDB iterator, so that it can be taken away from a scan that nobody finished."""
+    """A scan. Holds its RocksDB iterator, so that it can be taken from a scan that was never finished."""
 
     __slots__ = ("__weakref__", "iterator", "last", "sequence")
 
@@ -131,7 +131,7 @@ class RocksKeyValue:
     any failure. A scan that was under way gets it, too, if it cannot go on as of its start.
 
     With `read_only` no byte of the directory changes: what is in the write-ahead log is read into memory,
-    and writes raise StorageError. It must be there, and the caller sees to it that nobody writes meanwhile.
+    and writes raise StorageError. It must be there, and the caller sees to it that nothing writes meanwhile.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class RocksKeyValue:
         self._closed = False
         self._no_sync = rocksdict.WriteOptions()
         self._writing = threading.Lock()
-        """Held by what may find that the database has to be opened anew."""
+        """Held by every call that may find that the database has to be opened again."""
         self._gate = threading.Lock()
         """Held by each read, which keeps the interpreter lock anyway, and while `_db` is replaced."""
         self._lacking = ""
@@ -190,6 +190,7 @@ class RocksKeyValue:
     def _sync(self) -> None:
         sequence = self._db.latest_sequence_number()
         self._db.flush_wal(True)
+        # Unsynced: the next sync carries it. A marker that a crash loses proves less, never anything wrong.
         self._db.delete(synced_marker(sequence), self._no_sync)
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -242,6 +243,7 @@ class RocksKeyValue:
         while True:
             sequence = self._db.latest_sequence_number()
             iterator: rocksdict.RdictIter | None = self._db.iter()
+            # A write between the two calls would give an iterator whose sequence number we do not know.
             if self._db.latest_sequence_number() == sequence:
                 break
         if cursor.last is not None and cursor.sequence != sequence:
@@ -268,6 +270,7 @@ class RocksKeyValue:
         try:
             assert iterator is not None
             iterator.seek_for_prev(end)
+            # `seek_for_prev` stops at the key itself if it is there; the range excludes it.
             if iterator.valid() and iterator.key() >= end:
                 iterator.prev()
             iterator.status()
@@ -316,6 +319,7 @@ class RocksKeyValue:
                 for cursor in list(self._cursors):
                     cursor.iterator = None
             try:
+                # After a failure nothing is flushed: RocksDB's state may be ahead of what is on the disk.
                 if self._failed is None and not self._read_only:
                     self._flush_tables()
             except Exception as error:
@@ -368,8 +372,8 @@ class RocksKeyValue:
         return attempts
 
     def _change(self, call: Callable[[], None], doing: str, *, is_final: bool = True) -> None:
-        """Call it, with the database opened anew before each new try. What failed for any other reason
-        than a shortage, or must not be waited for, leaves it refusing writes if `is_final`.
+        """Call it, with the database opened again before each retry. What failed for any other reason than a
+        shortage, or must not be waited for, leaves it refusing writes if `is_final`.
         """
         attempts: Attempts | None = None
         while True:
@@ -385,14 +389,14 @@ class RocksKeyValue:
                 return
             attempts = attempts or Attempts(self._descriptors, self.path, doing)
             try:
-                self._open_anew(reason, attempts)
+                self._open_again(reason, attempts)
             except StorageError as error:
                 with self._gate:
                     self._failed, self._lacking = error, ""
                 raise
 
-    def _open_anew(self, reason: str, attempts: Attempts) -> None:
-        """Blocking. While there is no hope of opening it, it stays open for those who read."""
+    def _open_again(self, reason: str, attempts: Attempts) -> None:
+        """Blocking. While there is no hope of opening it again, it stays open for readers."""
         attempts.failed(reason)
         while not can_open(REOPENING_FILES):
             attempts.failed(reason)
@@ -426,7 +430,8 @@ class RocksKeyValue:
         found = database.latest_sequence_number()
         if found < self._sequence:
             database.close()
-            raise StorageError(f"{self.path}: opened anew, it has {found} of {self._sequence} writes")
+            # RocksDB has cut its log shorter than what it had confirmed: that is damage, not to be hidden.
+            raise StorageError(f"{self.path}: opened again, it has {found} of {self._sequence} writes")
         self._db = database
         self._lacking = ""
         for cursor in list(self._cursors):
@@ -441,9 +446,12 @@ class RocksKeyValue:
         """The system's words if this comes from a want of descriptors or memory, or ""."""
         if isinstance(error, rocksdict.DbClosedError):
             return self._lacking
+        # By its text: the binding has no error codes.
         return shortage(str(error)) if type(error) is Exception else ""
 
     def _opened(self) -> rocksdict.Rdict:
+        # Before RocksDB opens them: a flipped bit in a length makes it drop all later writes in silence, and
+        # one in a type makes it loop for ever.
         check_logs(self.path)
         if not self._read_only:
             _make_private_files()
@@ -504,11 +512,12 @@ def _make_private_files() -> None:
     """RocksDB makes files at any time, on threads of its own, with the mode that the process' mask leaves.
     From now on that is the owner's part of it.
     """
+    # For the process and for good, since RocksDB makes files on its own threads at times that are not ours.
     os.umask(os.umask(0o077) | 0o077)
 
 
 def destroy(path: str) -> None:
-    """Delete a database that nobody has open, damaged or not, and its directory. StorageError."""
+    """Delete a database that is not open anywhere, damaged or not, and its directory. StorageError."""
     try:
         rocksdict.Rdict.destroy(path)
     except Exception as error:

@@ -9,7 +9,7 @@ before it may open a directory, its logs are read here.
     type   = 1 whole, 2 first, 3 middle, 4 last part of a payload         all integers little-endian
 
 A write-ahead log's payload is a batch: first sequence number (u64), count (u32), operations. After each sync
-`geminga.storage.key_value` logs a batch of one operation, the deletion of a key nobody has,
+`geminga.storage.key_value` logs a batch of one operation, the deletion of a key that does not exist,
 `synced_marker(sequence)`: all up to that sequence number was durable by then. A damaged place before such a
 number is no torn end.
 """
@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 
 from fastcrc.crc32 import iscsi as crc32c
 
+# RocksDB's constants, as of LevelDB; tests compare this reader with files that RocksDB wrote.
 BLOCK_BYTES: Final = 32_768
 HEADER_BYTES: Final = 7
 WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4
@@ -29,6 +30,8 @@ RECYCLED_TYPES = range(5, 9)
 """
 
 _MASK_DELTA: Final = 0xA282EAD8
+# A deletion of a key that is never there: it changes nothing, needs no column family, and any version of
+# RocksDB reads over it.
 _MARKER_PREFIX: Final = b"\x00synced"
 _BATCH_HEADER_BYTES: Final = 12
 _DELETION: Final = 0
@@ -58,8 +61,10 @@ class Damage(NamedTuple):
 
 def read_log(content: bytes) -> Iterator[Part | Damage]:
     """Intact records and the places between them that are none, in order. Zeros at the end are no item."""
+    # Zeros are what preallocated space and a torn write leave; they say nothing of damage.
     offset, size = 0, len(content.rstrip(b"\0"))
     while offset < size:
+        # RocksDB does not begin a record where its header does not fit.
         left_in_block = BLOCK_BYTES - offset % BLOCK_BYTES
         if left_in_block < HEADER_BYTES:
             offset += left_in_block
@@ -74,6 +79,7 @@ def read_log(content: bytes) -> Iterator[Part | Damage]:
             content[offset + 6] if offset + 6 < len(content) else 0,
             _has_wrong_length(content, offset),
         )
+        # Searched byte by byte: once a length is wrong, nothing says where the next record begins.
         offset = _next_intact(content, offset + 1, size)
 
 
@@ -83,6 +89,7 @@ def _part_at(content: bytes, offset: int) -> Part | None:
         return None
     length = header[4] | header[5] << 8
     end = offset + HEADER_BYTES + length
+    # A record never crosses a block: a length that says so is damaged, whatever the checksum would be.
     if end > len(content) or length > BLOCK_BYTES - offset % BLOCK_BYTES - HEADER_BYTES:
         return None
     if int.from_bytes(header[:4], "little") != _masked_crc(content[offset + 6 : end]):
@@ -91,6 +98,7 @@ def _part_at(content: bytes, offset: int) -> Part | None:
 
 
 def _masked_crc(data: bytes) -> int:
+    # Masked as in LevelDB: a CRC of data that contains CRCs is weak.
     crc = crc32c(data)
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
@@ -99,6 +107,8 @@ def _has_wrong_length(content: bytes, offset: int) -> bool:
     """Whether the record would be intact if its payload ended where the block or the file ends."""
     block_end = offset - offset % BLOCK_BYTES + BLOCK_BYTES
     stored = int.from_bytes(content[offset : offset + 4], "little")
+    # The flipped bit is in the length then: the payload is whole up to the block's end. No torn write leaves
+    # that.
     return stored == _masked_crc(content[offset + 6 : block_end])
 
 
@@ -119,6 +129,8 @@ def damage_in_manifest(content: bytes) -> int | None:
     """
     suspect: Damage | None = None
     for item in read_log(content):
+        # Anything intact behind a damaged place shows that it was synced: manifests are synced record by
+        # record.
         if suspect is not None:
             return suspect.offset
         if isinstance(item, Damage):
@@ -145,6 +157,8 @@ class WriteAheadCheck:
                     return name, item.offset
                 if self._suspect is None:
                     self._suspect = name, item.offset, self._next_sequence
+                # Parts of a batch around damage must not be joined: the marker inside would be read at a
+                # wrong place.
                 begun.clear()
                 continue
             if item.type in (WHOLE, FIRST):
@@ -161,8 +175,10 @@ class WriteAheadCheck:
         if len(batch) < _BATCH_HEADER_BYTES:
             return False
         first = int.from_bytes(batch[:8], "little")
+        # Counted from intact batches: the damaged one began at this number at the earliest.
         self._next_sequence = first + int.from_bytes(batch[8:12], "little")
         if self._suspect is None or not batch.startswith(_MARKER_OPERATION, _BATCH_HEADER_BYTES):
             return False
         start = _BATCH_HEADER_BYTES + len(_MARKER_OPERATION)
+        # A marker with a higher number was written after a sync that covered the damaged place.
         return int.from_bytes(batch[start : start + 8], "big") >= self._suspect[2]

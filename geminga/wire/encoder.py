@@ -39,6 +39,8 @@ def as_code(code: Code) -> pb.ServerError:
 
 def _said(text: str) -> str:
     """What may stand in a command: an error may quote what a peer sent, also what has no UTF-8."""
+    # A text that protobuf refuses would raise while an error is reported, and the client would get no answer
+    # at all.
     return text[:TEXT_CHARS_MAX].encode(errors="backslashreplace").decode()
 
 

@@ -14,7 +14,10 @@ from geminga.wire.varint import MORE, SHORT, varint
 _SIZES = struct.Struct(">II")
 _U32 = struct.Struct(">I")
 _NO_LEDGER = -1
+# Bounded: redelivery counts and ack sets make many lengths, and a consumer's encoder lives as long as it
+# does.
 _PARTS_MAX = 256
+# A view keeps the whole entry alive while it is in the outbox, so small payloads are copied.
 _VIEW_BYTES = 2048
 """From this size on a view of the payload is cheaper than a copy."""
 
@@ -124,6 +127,8 @@ class MessageEncoder:
             parts = self._before(len(entry), len(end))
             self._parts[key] = parts
         command_bytes, begin = parts
+        # Only clients that negotiated broker entry metadata (PIP-70) understand the stamp; others would see a
+        # bad checksum.
         skip = 0 if self._keep_stamp else stamp_bytes(body)
         total = command_bytes + len(body) - skip
         out.append(b"".join((total.to_bytes(4, "big"), begin, entry, end)))

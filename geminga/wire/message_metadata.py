@@ -1,4 +1,4 @@
-"""What the broker wants to know about a stored entry, and the stamp that it puts in front of one.
+"""The metadata of a stored entry as far as the broker needs it, and the stamp that it puts in front of one.
 
 stored entry := [0x0e02 u16 | size u32 | BrokerEntryMetadata]                        the broker's stamp
                 [0x0e01 u16 | CRC-32C u32] | size u32 | MessageMetadata | payload    as the client sent it
@@ -52,6 +52,7 @@ _INT32_MAX = 2**31 - 1
 _UINT32_MAX = 2**32 - 1
 _INT64_MAX = 2**63 - 1
 
+# Bounded, since publish times are the client's: one that sends random times must not fill the memory.
 _TIMES_MAX = 1024
 _times: dict[bytes, int] = {}
 """The upper four of a timestamp's six varint bytes -> their share of it. They change every 16 seconds."""
@@ -97,6 +98,8 @@ def peek(body: bytes) -> Peek:
             name_bytes = body[at + 1]
             at += 2 + name_bytes
         # past the name, at the sequence id's tag; past the sequence id, at the publish time's tag
+        # The order in which all official clients write. One that differs is read by protobuf, slower and the
+        # same.
         if tag == 0x0A and name_bytes < 0x80 and body[at] == 0x10 and end <= len(body):
             if body[at + 1] < 0x80:
                 at += 2
@@ -171,6 +174,8 @@ def _scan_rest(found: Peek, body: bytes, at: int, end: int) -> bool:
                 value, at = _scan_time(body, at - 1)
                 if value < 0:
                     return False
+        # Its presence and not its value says that the payload is in the batch format: a batch of one has it,
+        # too.
         if tag == _NUM_MESSAGES_IN_BATCH:
             if value > _INT32_MAX:
                 return False
@@ -206,6 +211,7 @@ def _parse(body: bytes, at: int, end: int) -> Peek:
         name = _NAMES.get(field.number)
         if name is not None:
             setattr(found, name, raw_text(value) if isinstance(value, str | bytes) else value)
+    # The fields are unsigned on the wire, while Java clients read and write longs.
     found.event_time_ms = signed(found.event_time_ms)
     found.highest_sequence_id = signed(found.highest_sequence_id)
     found.is_batch = metadata.HasField("num_messages_in_batch")

@@ -32,6 +32,8 @@ def parse_command(data: bytes, view: memoryview, at: int, command_end: int, end:
         envelope.ParseFromString(data[at:command_end])
     except DecodeError as error:
         raise ProtocolError(f"not a command: {error}") from error
+    # Returned, not raised: newer clients know more commands, and the session decides what one costs its
+    # connection.
     if not envelope.HasField("type"):
         return _unknown(envelope)
     name = _SUB_MESSAGES[envelope.type]
@@ -48,7 +50,7 @@ def parse_command(data: bytes, view: memoryview, at: int, command_end: int, end:
 
 
 def _check_text(message: Message) -> None:
-    """protobuf hands out text that is not UTF-8 as bytes; no handler shall meet that."""
+    """protobuf hands out text that is not UTF-8 as bytes; handlers expect str."""
     for field, value in message.ListFields():
         if field.type == field.TYPE_STRING:
             texts = value if field.is_repeated else (value,)
@@ -101,6 +103,7 @@ def _payload(data: bytes, view: memoryview, at: int, end: int) -> tuple[bytes, b
     metadata_at = at
     if end - at >= 2:
         magic = int.from_bytes(data[at : at + 2], "big")
+        # Stored as it came, the client's stamp would be taken for the broker's receipt time and index.
         if magic == MAGIC_STAMP:
             raise ProtocolError("a message that begins with the broker's own stamp")
         if magic == MAGIC_CHECKSUM:
@@ -151,6 +154,8 @@ def _convert_message(
 def _convert_ack(message: pb.CommandAck, *_: object) -> Ack | pb.CommandAck:
     cumulative = message.ack_type == pb.CommandAck.Cumulative
     ids = message.message_id
+    # Anything with a batch's ack set, a transaction or an error goes on as protobuf: the fast form has no
+    # place for it.
     plain = (
         (len(ids) == 1 or (len(ids) > 1 and not cumulative))
         and not message.properties

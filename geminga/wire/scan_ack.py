@@ -32,6 +32,7 @@ def scan_ack(data: bytes, consumer_id: int, at: int, end: int) -> Ack | None:
                 if data[at] != 0x10 or ledger_id < 0:
                     return None
                 at += 1
+                # Not after the last one, where the next id's bytes would lie behind the command.
                 if sub_end < end:
                     same = data[begin:at]
             entry_id = data[at]
@@ -59,6 +60,7 @@ def scan_ack(data: bytes, consumer_id: int, at: int, end: int) -> Ack | None:
                 return None
     except IndexError:
         return None
+    # A cumulative ack of several ids has no meaning; the long way deals with it.
     if at != end or cumulative > 1 or not positions or (cumulative and len(positions) != 1):
         return None
     return Ack(consumer_id, cumulative == 1, positions, request_id)

@@ -15,6 +15,7 @@ from geminga.wire.peek import Peek
 from geminga.wire.stored_entry import raw_text
 
 _CACHED_KEY_BYTES_MAX = 128
+# Bounded: keys are chosen by clients and may all differ.
 _CACHED_KEYS_MAX = 16_384
 _NO_KEY = b"NONE_KEY"
 _RANGE = 65_536
@@ -41,6 +42,8 @@ def _murmur3(key: bytes) -> int:
     h ^= length
     h = (h ^ h >> 16) * 0x85EBCA6B & 0xFFFFFFFF
     h = (h ^ h >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
+    # Without its sign bit, as Pulsar's Murmur3_32Hash: the same key has to meet the same consumer after a
+    # move from there.
     return (h ^ h >> 16) & 0x7FFFFFFF
 
 
@@ -52,6 +55,7 @@ def sticky_key(peek: Peek) -> bytes:
     if peek.ordering_key is not None:
         return peek.ordering_key
     if peek.partition_key_utf8 is None:
+        # As in Pulsar: without a key each message has one of its own, so that they spread over the consumers.
         metadata = peek.metadata
         return b"%b-%d" % (raw_text(metadata.producer_name), signed(metadata.sequence_id))
     key = peek.partition_key

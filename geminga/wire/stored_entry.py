@@ -62,6 +62,7 @@ def may_be_delayed(body: bytes) -> bool:
         at, end = metadata_place(body)
     except ProtocolError:
         return False
+    # The two bytes may occur by chance in a key or a property: then `peek` is asked, and only time is lost.
     return body.find(_DELIVER_AT_TAG, at, end) >= 0
 
 

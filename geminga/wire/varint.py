@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 _LOW = [bytes((n,)) for n in range(0x80)]
+# Tables: a loop over seven-bit groups costs more than the rest of a receipt's encoding.
 _TWO = [bytes((n & 0x7F | 0x80, n >> 7)) for n in range(0x4000)]
 MORE = [bytes((n & 0x7F | 0x80, n >> 7 | 0x80)) for n in range(0x4000)]
 """The two low groups of seven bits of a number that has more."""
@@ -45,6 +46,7 @@ def scan_varint(data: bytes, at: int) -> tuple[int, int]:
 
 def skip_varint(data: bytes, at: int) -> int:
     """Where the byte after the varint is: one of any length up to ten bytes, as a negative int32 takes."""
+    # protobuf writes a negative int32 as ten bytes; more are refused by every parser.
     limit = at + 10
     while data[at] >= 0x80:
         at += 1

@@ -59,9 +59,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "a-write-is-confirmed-that-was-not-applied-again",
         KEY_VALUE,
         "            attempts = attempts or Attempts(self._descriptors, self.path, doing)\n            try:\n"
-        "                self._open_anew(reason, attempts)\n",
+        "                self._open_again(reason, attempts)\n",
         "            attempts = attempts or Attempts(self._descriptors, self.path, doing)\n            try:\n"
-        "                return self._open_anew(reason, attempts)\n",
+        "                return self._open_again(reason, attempts)\n",
         (WITHOUT_DESCRIPTORS + "test_a_write_that_needs_a_new_log_waits_and_all_before_it_stays",),
         "a batch that failed for want of descriptors and was not applied after the database was opened anew",
     ),

@@ -44,7 +44,9 @@ from geminga.tracker.format.packed_columns import (
 )
 from geminga.tracker.format.rows import ENTRY_BITS, ENTRY_MASK, Integers, Rows, order_of
 
+# An entry of the bookie is at most 5 MiB. Smaller pieces keep one read, and one damaged record, small.
 PIECE_BYTES_MAX: Final = 1 * MIB
+# A segment is the unit of loading: larger ones bring rows into memory long before they are due.
 SEGMENT_INDEXES_MAX: Final = 200_000
 """Where a segment is cut even if no limit is configured: such an entry is still below 4 MiB."""
 SEGMENT_INDEXES_MIN: Final = 1000
@@ -52,11 +54,14 @@ SEGMENT_INDEXES_MIN: Final = 1000
 some 100 bytes by itself on disk and 37 in memory, which is much for the 170 messages that a bucket with
 random delays over a day has in five minutes.
 """
+# Offsets from a segment's first time are packed in at most 56 bits (`WIDTH_MAX`).
 SEGMENT_SPAN_MS_MAX: Final = 1 << 48
 _SEGMENT: Final = struct.Struct("<IqI")
 _PIECE: Final = struct.Struct("<HH")
 _DIRECTORY: Final = struct.Struct("<IIIII")
 _LEDGER: Final = struct.Struct("<III")
+# Two forms of times: random delays do not deflate and unpack faster as fixed widths; regular ones deflate to
+# almost nothing.
 _PACKED, _STEPS = range(2)
 _STEPS_SAMPLED: Final = 256
 _STEPS_DISTINCT_MAX: Final = 48
@@ -99,6 +104,7 @@ class Directory(NamedTuple):
         """That it is undamaged and the segment with this number, as far as can be told without decoding it.
         CorruptData.
         """
+        # The head alone: decoding the rows costs many times more, and the checksum has covered them already.
         head = checked("a segment of a bucket", lambda: _SEGMENT.unpack_from(body_of(entry, SEGMENT)))
         described = len(entry), *head[:2]
         if described != (self.sizes_bytes[number], self.counts[number], self.min_ms[number]):
@@ -106,6 +112,8 @@ class Directory(NamedTuple):
 
     def decode_segment(self, number: int, entry: bytes) -> Rows:
         """As the function `decode_segment`, and it must be what the directory says of this segment."""
+        # A sound segment in the wrong place is the danger: a ledger id given twice, or a bundle put together
+        # wrongly, would deliver messages early.
         rows = decode_segment(entry)
         first, last = int(rows.codes.min()) >> ENTRY_BITS, int(rows.codes.max()) >> ENTRY_BITS
         if (
@@ -135,6 +143,8 @@ def cut_segments(times_ms: Integers, span_max_ms: int, indexes_max: int) -> Iter
     while start < end:
         window = times_ms[start : start + indexes_max]
         rows = int(np.searchsorted(window, int(window[0]) + span_max_ms, "left"))
+        # Pulsar does not do this: sparse buckets give it segments of a few messages, each with its own
+        # overhead.
         if rows < min(indexes_min, len(window)):
             rows = _rows_of_whole_bits(window[:indexes_min]) if len(window) > indexes_min else len(window)
         yield start, start + rows
@@ -150,6 +160,8 @@ def _rows_of_whole_bits(window: Integers) -> int:
 
 def encode_segment(rows: Rows) -> bytes:
     """One entry for at least one row; they come in the order of (time, code)."""
+    # By position instead of time: the positions are a set, which packs far better than the times gain from
+    # order.
     order = order_of(rows.codes - rows.codes.min())
     codes, times_ms = rows.codes[order], rows.times_ms[order]
     min_ms = int(rows.times_ms[0])
@@ -160,9 +172,11 @@ def encode_segment(rows: Rows) -> bytes:
 
 def _encode_times(offsets_ms: Integers) -> bytes:
     width = int(offsets_ms.max()).bit_length()
+    # Known without packing, so that the fast form's size costs nothing to compare.
     packed_bytes = -(-len(offsets_ms) * width // 8)
     steps = np.diff(offsets_ms, prepend=0)
     if packed_bytes and len(set(steps[:_STEPS_SAMPLED].tolist())) <= _STEPS_DISTINCT_MAX:
+        # Zigzag, since in the order of positions times go up and down.
         deflated = deflate(to_varints((steps << 1) ^ (steps >> 63)))
         if len(deflated) < packed_bytes:
             return bytes((_STEPS,)) + deflated
@@ -193,6 +207,7 @@ class DirectoryBuilder:
         start, end = self._range
         assert self.rows > 0
         assert start <= min(members) <= max(members) <= end, "rows of ledgers out of the bucket's range"
+        # By columns: first times, spans, counts and sizes each resemble themselves, and deflate sees that.
         columns = np.array(self._table, np.int64).T.copy()
         columns[1] -= columns[0]
         columns[0] = np.diff(columns[0], prepend=0)
@@ -204,6 +219,8 @@ class DirectoryBuilder:
             parts += [_LEDGER.pack(ledger_id, len(entry_ids), len(written)), written]
         whole = b"".join(parts)
         pieces = [whole[at : at + PIECE_BYTES_MAX] for at in range(0, len(whole), PIECE_BYTES_MAX)]
+        # Each piece says how many there are: the last entry of the ledger then tells where the directory
+        # begins, so that opening a bucket takes two reads.
         return [framed(PIECE, _PIECE.pack(i, len(pieces)) + piece) for i, piece in enumerate(pieces)]
 
 
@@ -232,12 +249,16 @@ def decode_segment(entry: bytes) -> Rows:
 def _decode_segment(body: bytes) -> Rows:
     count, min_ms, positions_bytes = _SEGMENT.unpack_from(body)
     times_at = _SEGMENT.size + positions_bytes
+    # Bounds before work: the checksum says that bytes are as written, not that their writer was right.
     if not 0 < count <= SEGMENT_INDEXES_MAX or times_at >= len(body):
         raise ValueError(f"{count} rows in {len(body)} bytes")
     codes = from_positions(body[_SEGMENT.size : times_at], count)
     offsets_ms = _decode_times(body[times_at:], count)
+    # `min_ms` must be the true minimum: the index decides by it when to load, and a larger one would deliver
+    # late.
     if int(codes[0]) < 0 or int(offsets_ms.min()) != 0:
         raise ValueError("a segment that does not begin at its first time")
+    # Constant delays: already in the order of time, no sort needed.
     if _ascends(offsets_ms):
         return Rows(offsets_ms + min_ms, codes)
     order = order_of(offsets_ms)
@@ -249,6 +270,7 @@ def _decode_times(data: bytes, count: int) -> Integers:
         return from_widths(data[2:], count, data[1])
     if data[0] != _STEPS:
         raise ValueError(f"times of kind {data[0]}")
+    # Nine bytes a number at most: a deflate stream of a few bytes could otherwise inflate to gigabytes.
     folded = from_varints(inflate(data[1:], count * 9), count)
     offsets_ms: Integers = np.cumsum((folded >> 1) ^ -(folded & 1))
     return offsets_ms
@@ -261,6 +283,8 @@ def directory_pieces(last_entry: bytes) -> int:
 
 def _directory_pieces(last_entry: bytes) -> int:
     number, pieces = _PIECE.unpack_from(body_of(last_entry, PIECE))
+    # A ledger that a crash left unfinished ends in a segment or in an inner piece. Then the bucket never
+    # counted: its property is written only after its last entry.
     if number != pieces - 1:
         raise ValueError(f"piece {number} of {pieces} is the last entry")
     return int(pieces)
@@ -286,10 +310,13 @@ def _decode_directory(entries: Sequence[bytes]) -> Directory:
     folded = from_varints(inflate(whole[_DIRECTORY.size : at], 36 * segments), 4 * segments)
     columns = ((folded >> 1) ^ -(folded & 1)).reshape(4, segments)
     min_ms, counts = np.cumsum(columns[0]), columns[2].copy()
+    # Segments must follow each other in time: loading stops at the first one that is not due yet.
     if int(columns[1:].min()) < 0 or int(counts.min()) < 1 or not _ascends(min_ms):
         raise ValueError("a table of segments that cannot be")
     members = _decode_members(whole, at, ledgers)
     first, last = min(members), max(members)
+    # Fewer members than rows is right (a changed due time gives a second row), more cannot be: such a bucket
+    # would hide messages that no row ever delivers.
     if not start <= first <= last <= end or sum(map(len, members.values())) > int(counts.sum()):
         raise ValueError(f"members of ledgers {first} to {last} in a bucket of {start} to {end}")
     first_code, last_code = (
@@ -310,9 +337,12 @@ def _decode_members(whole: bytes, at: int, ledgers: int) -> dict[int, BitMap]:
         members[ledger_id] = entry_ids = BitMap()
         if len(firsts) < count:
             for first, length in zip(firsts.tolist(), lengths.tolist(), strict=True):
+                # Whole runs at once: a backlog of consecutive delayed messages is one range, not a million
+                # insertions.
                 entry_ids.add_range(first, first + length)
         else:
             entry_ids |= _bitmap(firsts)
+        # pyroaring merges repeated ids without a word; the count shows it.
         if len(entry_ids) != count:
             raise ValueError(f"{len(entry_ids)} members of ledger {ledger_id}, {count} expected")
     if at != len(whole) or not members:

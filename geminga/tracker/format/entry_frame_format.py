@@ -16,6 +16,8 @@ from fastcrc.crc32 import iscsi as crc32c
 from geminga.errors import CorruptData
 
 VERSION: Final = 1
+# The kind is under the checksum: an entry of the right bytes in the wrong place, such as a segment where the
+# directory should be, must not be decoded as the other.
 SEGMENT, PIECE, OVERRIDES = 1, 2, 3
 """Kinds: a bucket's segment, a piece of its directory, changed due times."""
 _HEAD: Final = struct.Struct("<BBI")
@@ -30,9 +32,12 @@ def framed(kind: int, body: bytes) -> bytes:
 def body_of(entry: bytes, kind: int) -> bytes:
     """ValueError, or struct.error, if it is not what `framed` has made of such a body."""
     version, found, crc = _HEAD.unpack_from(entry)
+    # The bookie checks its records too. This checksum accompanies the entry further: through bundles, copies
+    # made by `geminga pipeline`, and ledgers that another program wrote.
     body = entry[_HEAD.size :]
     if crc32c(bytes((version, found)) + body) != crc:
         raise ValueError("it does not match its checksum")
+    # After the checksum: a damaged version byte is reported as damage and not as a release that is too old.
     if version != VERSION:
         raise ValueError(f"version {version}; this release reads version {VERSION}")
     if found != kind:
@@ -44,5 +49,7 @@ def checked(what: str, decode: Callable[[], T]) -> T:
     """What `decode` returns. CorruptData, naming `what`, for whatever bytes of another form make of it."""
     try:
         return decode()
+    # All that damaged bytes can raise becomes CorruptData, upon which the index reads the bucket's range of
+    # the topic again. Any other exception is a bug and must not be taken for damage.
     except (struct.error, ValueError, IndexError, OverflowError) as error:
         raise CorruptData(f"{what} does not follow its format: {error}") from error

@@ -14,6 +14,7 @@ from typing import Final
 from geminga.tracker.format.entry_frame_format import OVERRIDES, body_of, checked, framed
 
 _COUNT: Final = struct.Struct("<I")
+# Changes are kept in memory beside the buckets and written as a whole; more of them should be a new bucket.
 OVERRIDES_MAX: Final = 100_000
 """In one entry, and in all."""
 
@@ -23,6 +24,7 @@ def encode_overrides(times_ms: Mapping[int, int]) -> bytes:
     assert len(times_ms) <= OVERRIDES_MAX
     return framed(
         OVERRIDES,
+        # Two columns rather than pairs: one call of `struct` for each, with no loop in Python.
         _COUNT.pack(len(times_ms)) + struct.pack(f"<{2 * len(times_ms)}q", *times_ms, *times_ms.values()),
     )
 
@@ -34,6 +36,7 @@ def decode_overrides(entry: bytes) -> dict[int, int]:
 
 def _decode(body: bytes) -> dict[int, int]:
     (count,) = _COUNT.unpack_from(body)
+    # Compared before unpacking, so that a damaged count cannot make the reader allocate by it.
     if len(body) != _COUNT.size + 16 * count:
         raise ValueError(f"{len(body)} bytes for {count} due times")
     numbers = struct.unpack_from(f"<{2 * count}q", body, _COUNT.size)

@@ -14,11 +14,14 @@ import numpy as np
 
 from geminga.tracker.format.rows import Integers
 
+# protobuf's take ten for negative numbers; here zigzag keeps all of them non-negative.
 _VARINT_BYTES_MAX: Final = 9
 """Nine groups of seven bits: every integer that is not negative."""
+# Numbers are read by one unaligned load of eight bytes, whatever bit they begin at.
 WIDTH_MAX: Final = 56
 """Widest packed number: with up to seven bits of offset it still lies within eight bytes."""
 _RAW, _DEFLATED = range(2)
+# A deflate stream's own overhead is several bytes.
 _DEFLATE_BYTES_MIN: Final = 16
 _SAMPLE_BYTES: Final = 512
 _WORD: Final = np.dtype("<u8")
@@ -37,6 +40,7 @@ def to_varints(numbers: Integers) -> bytes:
     highest = int(numbers.max())
     if highest < 0x80:
         return numbers.astype(np.uint8).tobytes()
+    # As many passes as the longest number needs; most columns have one or two groups.
     groups = -(-highest.bit_length() // 7)
     shifted = numbers[:, None] >> (7 * np.arange(groups))
     more = shifted[:, 1:] != 0
@@ -52,8 +56,10 @@ def from_varints(data: bytes, count: int) -> Integers:
     octets = np.frombuffer(data, np.uint8)
     is_last = octets < 0x80
     going_on = np.flatnonzero(~is_last)
+    # Count and bytes must agree before anything is allocated by the count.
     if len(data) - len(going_on) != count or (len(data) and not is_last[-1]):
         raise ValueError(f"{len(data) - len(going_on)} numbers in {len(data)} bytes, {count} expected")
+    # All one byte: a view and a widening, no arithmetic.
     if not len(going_on):
         return octets.astype(np.int64)
     # Most take one byte: the last of each first, and to those that are longer what stands before it.
@@ -68,6 +74,7 @@ def from_varints(data: bytes, count: int) -> Integers:
         if not bool(more.any()):
             return numbers
         at, longer = before[more], longer[more]
+    # Ten groups overflow int64 and would come back as a negative step.
     raise ValueError(f"a number of more than {_VARINT_BYTES_MAX} bytes")
 
 
@@ -79,6 +86,7 @@ def to_widths(numbers: Integers, width: int) -> bytes:
     if not width:
         return b""
     octets = numbers.astype(_WORD).view(np.uint8).reshape(len(numbers), 8)[:, : -(-width // 8)]
+    # Bit by bit is slow, but it is done once, when a bucket is sealed; reading is the frequent side.
     bits = np.unpackbits(octets, axis=1, bitorder="little")[:, :width]
     return np.packbits(bits.reshape(-1), bitorder="little").tobytes()
 
@@ -89,7 +97,9 @@ def from_widths(data: bytes, count: int, width: int) -> Integers:
         raise ValueError(f"{len(data)} bytes for {count} numbers of {width} bits")
     if not width:
         return np.zeros(count, np.int64)
+    # The last loads reach beyond the data; numpy refuses to read there.
     padded = data + bytes(8)
+    # Half-size words halve the memory traffic of the common widths.
     word = _WORD if width > _SHORT_WIDTH_MAX else _SHORT_WORD
     mask = word.type((1 << width) - 1)
     numbers = np.empty(count, np.int64)
@@ -109,12 +119,16 @@ def deflate(data: bytes) -> bytes:
     if len(data) <= _DEFLATE_BYTES_MIN:
         return bytes((_RAW,)) + data
     sample = data[:_SAMPLE_BYTES]
+    # Chosen by a sample: deflating everything in both ways would double the CPU of sealing. Noise has no
+    # matches, and looking for them is what deflate costs.
     matching = 2 * len(_packed(sample, zlib.Z_DEFAULT_STRATEGY)) < len(sample)
     packed = _packed(data, zlib.Z_DEFAULT_STRATEGY if matching else zlib.Z_HUFFMAN_ONLY)
     return bytes((_DEFLATED,)) + packed if len(packed) < len(data) else bytes((_RAW,)) + data
 
 
 def _packed(data: bytes, strategy: int) -> bytes:
+    # Level 1, since buckets are sealed while the broker dispatches. A raw stream: zlib's header and Adler
+    # checksum would repeat what the entry's CRC does.
     packer = zlib.compressobj(1, zlib.DEFLATED, -15, 9, strategy)
     return packer.compress(data) + packer.flush()
 
@@ -127,9 +141,11 @@ def inflate(data: bytes, bytes_max: int) -> bytes:
     if data[0] == _DEFLATED:
         unpacker = zlib.decompressobj(-15)
         try:
+            # One byte more than allowed shows that there is more, without inflating it all.
             body = unpacker.decompress(body, bytes_max + 1)
         except zlib.error as error:
             raise ValueError(str(error)) from error
+        # Trailing bytes would be lost in a rewrite, and a stream without an end was cut.
         if not unpacker.eof or unpacker.unused_data:
             raise ValueError("deflated bytes that do not end where they should")
     elif data[0] != _RAW:
@@ -152,10 +168,12 @@ def to_positions(codes: Integers) -> bytes:
     """
     steps = np.diff(codes)
     breaks = np.flatnonzero(steps != 1) + 1
+    # A run costs two numbers, a step one. Repeated positions (step 0) cannot be said by runs.
     if 2 * (len(breaks) + 1) <= len(codes) and steps.min(initial=1) > 0:
         firsts = np.concatenate(([0], breaks))
         numbers = np.empty(2 * len(firsts), np.int64)
         numbers[0] = 0
+        # Less 2, since a gap of one would have continued the run: small gaps stay small varints.
         numbers[2::2] = steps[breaks - 1] - 2
         numbers[1::2] = np.diff(np.concatenate((firsts, [len(codes)]))) - 1
         kind = _RUNS
@@ -179,6 +197,7 @@ def _steps_of(codes: Integers) -> bytes:
 
 def _low_bits(steps: Integers) -> int:
     """An eighth of the typical step is as large a part of it as is noise for certain."""
+    # The median and not the mean: the step from one ledger to the next is 2**32 and would dominate.
     typical = int(np.partition(steps, len(steps) // 2)[len(steps) // 2])
     return max(0, typical.bit_length() - 3)
 
@@ -199,6 +218,7 @@ def runs_of_positions(data: bytes, count: int) -> tuple[Integers, Integers]:
     if len(data) < _SET.size:
         raise ValueError(f"{len(data)} bytes for {count} positions")
     kind, size, first = _SET.unpack_from(data)
+    # `size` is bounded by the count that the caller knows, so damaged data allocates nothing large.
     if kind not in (_STEPS, _RUNS, _SPLIT_STEPS) or not 1 <= size <= count:
         raise ValueError(f"{size} numbers of kind {kind} for {count} positions")
     numbers = _numbers_of(data[_SET.size :], size, kind)
@@ -217,6 +237,8 @@ def runs_of_positions(data: bytes, count: int) -> tuple[Integers, Integers]:
         firsts = np.cumsum(steps)
         if int(lengths.sum()) != count:
             raise ValueError(f"runs of {int(lengths.sum())} positions, {count} expected")
+    # Positions are searched by bisection later; one out of order would be found by some look-ups and missed
+    # by others.
     if first < 0 or (len(firsts) > 1 and int(np.diff(firsts).min()) < 0):
         raise ValueError("positions out of order")
     return firsts, lengths
@@ -230,6 +252,7 @@ def _numbers_of(data: bytes, size: int, kind: int) -> Integers:
     numbers = from_varints(inflate(data[at:], size * _VARINT_BYTES_MAX), size)
     if not width:
         return numbers
+    # The shift below would drop bits and yield positions that exist, of other messages.
     if int(numbers.max()) >> (63 - min(width, WIDTH_MAX)):
         raise ValueError("steps that are too large")
     return (numbers << width) | from_widths(data[1:at], size, width)

@@ -15,6 +15,8 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+# Not `bucket_format`'s columns: rows in memory are unpacked when they fall due, on the loop, and inflating
+# them takes several times as long.
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,6 +33,7 @@ _INT_END: Final = 1 << 31
 
 def pack_rows(rows: Rows) -> bytes:
     """At least one row, sorted."""
+    # Steps instead of values: due times of neighbours differ by milliseconds, so that most fit into a byte.
     times = _pack(rows.times_ms[1:] - rows.times_ms[:-1])
     codes = _pack(rows.codes[1:] - rows.codes[:-1])
     first = rows.times_ms.item(0), rows.codes.item(0)
@@ -42,16 +45,21 @@ def _pack(steps: Integers) -> tuple[int, bytes]:
     count = len(steps)
     is_change = steps[1:] != steps[:-1]
     low, high = (int(steps.min()), int(steps.max())) if count else (0, 0)
+    # A single far step (another ledger, a message due next year) would otherwise widen all steps of the
+    # column.
     wide = 0 if max(-low, high) < _INT_END else _WIDE
     whole_bytes = (8 if wide else 4) + (2 if count < _SHORT_END else 4)
+    # Sizes are computed, not tried: packing in each form to compare would cost several times as much.
     sizes = {_RUNS: whole_bytes * (int(np.count_nonzero(is_change)) + 1)}
     for width in (1, 2, 4):
         apart = int(np.count_nonzero(_apart(steps, width))) if low < 0 or high >> 8 * width else 0
         sizes[width] = count * width + whole_bytes * apart
+        # Wider ones cannot be smaller once every step fits.
         if not apart:
             break
     kind = min(sizes, key=lambda kind: sizes[kind])
     if kind == _RUNS:
+        # Consecutive entries published at a steady pace with a constant delay are a single run.
         starts = np.concatenate(([0], np.flatnonzero(is_change) + 1))[:count]
         lengths = np.diff(starts, append=count)
         return kind | wide, _pack_whole(lengths, steps[starts], count, wide)
@@ -61,6 +69,7 @@ def _pack(steps: Integers) -> tuple[int, bytes]:
 
 def _apart(steps: Integers, width: int) -> NDArray[np.bool_]:
     """Which steps do not fit into that many bytes: those below 0 as well, which are large without a sign."""
+    # Seen without a sign a negative step is huge, so one comparison finds both kinds that do not fit.
     apart: NDArray[np.bool_] = steps.view(np.uint64) >= 1 << 8 * width
     return apart
 
@@ -101,6 +110,8 @@ def _unpack(packed: bytes, at: int, kind: int, count: int, first: int) -> tuple[
         steps = np.frombuffer(packed, f"<u{width}", count - 1, at)
         at += steps.nbytes
         numbers[1:] = steps
+        # The whole steps replace what their low bytes have put there.
         numbers[1:][places] = whole
+    # In place: a second array of the same length would double what unpacking takes from the memory budget.
     np.cumsum(numbers, out=numbers)
     return numbers, at

@@ -16,11 +16,15 @@ from numpy.typing import NDArray
 
 Integers = NDArray[np.int64]
 
+# One int64 for a position halves the memory of a pair and lets numpy sort, search and subtract whole columns.
+# Ledger ids get 31 bits, so that no packed position is negative.
 ENTRY_BITS: Final = 32
 ENTRY_MASK: Final = (1 << ENTRY_BITS) - 1
 LEDGER_ID_END: Final = 1 << 31
 _DIGIT_END: Final = 1 << 16
 _DIGITS_END: Final = 1 << 32
+# Clients may send any int64 as a delivery time. Without the cut, adding a delay or a step would overflow and
+# make the farthest message due at once.
 FAR_MS: Final = 1 << 62
 """Due times beyond this are cut to it: the year 146 million."""
 
@@ -44,6 +48,7 @@ class Rows(NamedTuple):
 
     def sorted(self) -> Rows:
         """The rows by (time, code); themselves if they are sorted already."""
+        # Rows mostly arrive in order (a constant delay), and looking is much cheaper than sorting.
         return self if is_sorted(self) else _sort(self)
 
 
@@ -80,7 +85,7 @@ def concatenate(parts: Sequence[Rows]) -> Rows:
 
 
 def merge(parts: Sequence[Rows]) -> Rows:
-    """Parts that need not be sorted as one that is. A code that occurs in several keeps all its rows."""
+    """Merge parts, which need not be sorted, into sorted rows. A code in several parts keeps all its rows."""
     return concatenate(parts).sorted()
 
 
@@ -89,6 +94,7 @@ def is_sorted(rows: Rows) -> bool:
     times_ms, codes = rows
     if len(codes) < 2:
         return True
+    # Times first: they settle it for most columns, and the codes are not touched.
     if not bool((times_ms[1:] >= times_ms[:-1]).all()):
         return False
     misplaced = times_ms[1:] == times_ms[:-1]
@@ -108,6 +114,7 @@ def order_of(numbers: Integers) -> Integers:
             order = order.take(np.argsort(upper.take(order), kind="stable"))
         return order
     bits = len(numbers).bit_length()
+    # Number and place do not fit into one word together.
     if highest >> (63 - bits):
         return np.argsort(numbers, kind="stable")
     # One plain sort of (number, place) in a word takes a third of the time of a stable one.
@@ -120,6 +127,7 @@ def order_of(numbers: Integers) -> Integers:
 def _sort(rows: Rows) -> Rows:
     times_ms, codes = rows
     offsets_ms = times_ms - times_ms.min()
+    # Clients often round due times: without their common zero bits more spans fit into 32 bits.
     unit = _lowest_bit(int(np.bitwise_or.reduce(offsets_ms)))
     if int(offsets_ms.max()) >> unit < _DIGITS_END:
         # By time alone, digit by digit: several times as fast, and enough where rows of the same time come in
@@ -153,6 +161,7 @@ def _sort_words(rows: Rows, offsets_ms: Integers) -> Rows:
         keys.sort()
         order = by_code[keys & ((1 << row_bits) - 1)]
     else:
+        # The slow way is left for spans of centuries with random positions.
         order = np.lexsort((codes, times_ms))
     return Rows(times_ms[order], codes[order])
 
@@ -161,6 +170,7 @@ def rows_up_to(rows: Rows, time_ms: int, code: int) -> int:
     """How many of these sorted rows are at or before (time, code)."""
     times_ms, codes = rows
     end = int(times_ms.searchsorted(time_ms, "right"))
+    # Many messages may be due in the same millisecond; only then the second search is needed.
     if end and times_ms.item(end - 1) == time_ms and codes.item(end - 1) > code:
         start = int(times_ms[:end].searchsorted(time_ms, "left"))
         return start + int(codes[start:end].searchsorted(code, "right"))
@@ -169,6 +179,7 @@ def rows_up_to(rows: Rows, time_ms: int, code: int) -> int:
 
 def split_repeated(rows: Rows) -> tuple[Rows, Rows]:
     """The first row of each code, and the others; each as sorted as they came."""
+    # The earliest row of a code counts: a message whose due time was changed may stand in two buckets.
     _, firsts = np.unique(rows.codes, return_index=True)
     is_first = np.zeros(rows.length, bool)
     is_first[firsts] = True

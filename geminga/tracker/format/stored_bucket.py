@@ -10,6 +10,7 @@ from geminga.tracker.format.bucket_format import Directory
 from geminga.tracker.format.rows import ENTRY_MASK, LEDGER_ID_END, code_of, place_of
 
 KEY_PREFIX: Final = DELAYED_PREFIX + "bucket_"
+# Bounded digits: properties come from metadata that an operator can edit, and `int` of a long text is slow.
 _KEY: Final = re.compile(re.escape(KEY_PREFIX) + r"(\d{1,10})(?::(\d{1,10}))?_(\d{1,10})(?::(\d{1,10}))?")
 
 
@@ -37,6 +38,8 @@ def bucket_key(covered: KeyRange) -> str:
     """The property's name: Pulsar's, to the letter, where whole ledgers are covered; else with entry ids."""
     start, end = covered.ledgers
     if covered.is_whole:
+        # Pulsar's `BucketDelayedDeliveryTracker` names buckets by ledgers alone. That form cannot say "from
+        # the middle of a ledger", where most of ours are cut.
         return f"{KEY_PREFIX}{start}_{end}"
     return f"{KEY_PREFIX}{start}:{place_of(covered.first_code)[1]}_{end}:{place_of(covered.last_code)[1]}"
 
@@ -44,6 +47,7 @@ def bucket_key(covered: KeyRange) -> str:
 def range_of_key(key: str) -> KeyRange | None:
     """What a bucket covers by its property's name; None if that is not one."""
     found = _KEY.fullmatch(key)
+    # Half of a range with entry ids is no name of ours: taken for a bucket it would cover too much.
     if found is None or (found[2] is None) != (found[4] is None):
         return None
     start, end = int(found[1]), int(found[3])
@@ -51,6 +55,8 @@ def range_of_key(key: str) -> KeyRange | None:
     if not start <= end < LEDGER_ID_END or max(first, last) > ENTRY_MASK:
         return None
     covered = KeyRange(code_of(start, first), code_of(end, last))
+    # It must be the very name that we would give: of two spellings of one range, removing one would leave the
+    # other.
     return covered if covered.first_code <= covered.last_code and key == bucket_key(covered) else None
 
 
@@ -71,10 +77,13 @@ class StoredBucket:
         self.ledger_id = ledger_id
         self.first_code, self.last_code = directory.first_code, directory.last_code
         """Of its first and its last message in the order of the topic."""
+        # The members are the largest part of a directory. Kept here as well, they would be in memory twice.
         self.directory = directory._replace(members={})
         self.bytes = size_bytes
         """Length of all its entries."""
         self._covered = covered or whole_ledgers(directory.start_ledger, directory.end_ledger)
+        # A mark and no removal: a load of this bucket may be under way on a thread, and has to be told to
+        # drop its rows.
         self.retired = False
         """Whether it is on its way out: released, merged away, lost or cleared."""
 
@@ -88,6 +97,8 @@ class StoredBucket:
 
     def widen(self) -> None:
         """Take another name, as there is a bucket of this one already: one that speaks of an entry more."""
+        # Properties are a map, so two buckets with the same bounds would overwrite each other's name and lose
+        # a ledger.
         self._covered = KeyRange(self._covered.first_code, self._covered.last_code + 1)
 
     def retire(self) -> None:
