@@ -68,6 +68,7 @@ class ManagedLedger:
         self.set_properties = life.set_properties
         self.swap_properties = life.swap_properties
         self.storage = storage
+        # A view: cursors are added and removed under the set's lock, with their records.
         self.cursors: Mapping[str, Cursor] = MappingProxyType(life.cursors.by_name)
 
     # -- life -------------------------------------------------------------------------------------------
@@ -120,8 +121,12 @@ class ManagedLedger:
         """
         self._life.check_open()
         if initial == "earliest":
+            # A mark-delete position is the last entry that is not wanted, so "earliest" stands before the
+            # first one.
             start = self._chain.before(self.first_position())
         elif initial == "latest":
+            # Not the last appended: entries without their receipt may fail, and the subscription would miss
+            # their retries.
             start = self.last_confirmed
         else:
             start = self._chain.before(initial)

@@ -65,7 +65,7 @@ async def recover_chain(storage: Storage, *, create: bool, properties: Mapping[s
 
 
 async def size_by_sample(bookie: Bookie, ledger_id: int, entries: int) -> int:
-    """About how many bytes a ledger holds whose size nobody wrote down: exact if it is small. 0 if its first
+    """Estimate the bytes of a ledger whose size is not recorded: exact if it is small. 0 if its first
     entry is damaged: no reason to refuse all the others.
     """
     if not entries:

@@ -9,7 +9,7 @@ and so do the buckets of the delayed index, which is rebuilt from the backlog.
 
 Subscriptions may be lost with the metadata, and those that are left may stand behind what comes back. So a
 topic that gets ledgers back gets a subscription too, `HOLDER`, before its first entry: without it the next
-trimming, or the deletion of topics that nobody uses, would take what was just restored.
+trimming, or the deletion of unused topics, would take what was just restored.
 
 Each topic changes in one transaction. A crash leaves some topics done; doing it again does the rest.
 """

@@ -52,6 +52,7 @@ class Comparison(NamedTuple):
 
     @property
     def is_behind(self) -> bool:
+        # Each of the three is impossible after any crash, by the order of writes: one is enough.
         return bool(self.unrecorded or self.deleted) or self.last_id >= self.next_id
 
 

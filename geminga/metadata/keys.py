@@ -8,6 +8,7 @@ listing 10 topics with 10,000 cursors each reads 10 rows. A subtree is one such 
 
 from __future__ import annotations
 
+# The depth is one byte of the key and bounds the ranges that reading a subtree takes.
 DEPTH_MAX = 16
 PATH_BYTES_MAX = 64 * 1024
 """Room for a topic's and a subscription's longest names, percent-encoded."""

@@ -23,7 +23,7 @@ VERSION_BYTES = 8
 
 
 class ValueTooLarge(PeerError):
-    """A value over `VALUE_BYTES_MAX`: properties or policies that somebody sent are too big to keep."""
+    """A value over `VALUE_BYTES_MAX`: properties or policies that a client sent are too big to keep."""
 
     http_status = 413
 

@@ -50,6 +50,7 @@ class BookieDirectoriesRecord(Record, frozen=True, tag="bookie-directories"):
     ledgers: list[str]
 
 
+# A bound and no list: ids are taken in blocks, and those of a block that a crash interrupts are never used.
 class LedgerIdsRecord(Record, frozen=True, tag="ledger-ids"):
     """All ledger ids below `next_id` may be in use."""
 
@@ -128,7 +129,7 @@ class CursorRecord(Record, frozen=True, tag="cursor"):
 
 
 class LedgerRecord(Record, frozen=True, tag="ledger"):
-    """Who a ledger on the bookie belongs to. Synced before the ledger's first entry; gone only after the
+    """The owner of a ledger on the bookie. Synced before the ledger's first entry; gone only after the
     ledger.
     """
 

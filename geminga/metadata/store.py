@@ -189,6 +189,7 @@ class MetadataStore:
         """
         size_bytes = 0
         for put in puts:
+            # Refused before it is queued: a failed batch would fail the requests of others in its group.
             if len(put.value) > VALUE_BYTES_MAX:
                 raise ValueTooLarge(f"{put.path[:200]}: {len(put.value)} bytes, at most {VALUE_BYTES_MAX}")
             size_bytes += len(put.value)
@@ -203,6 +204,7 @@ class MetadataStore:
             if conflict.queued is not None:
                 await conflict.queued.wait()
             raise conflict.error from None
+        # Queued without an await after the versions were checked: nothing can come in between.
         await self._writer.enqueue(writes).wait()
         return [write.after.version for write in writes if write.after is not None]
 
@@ -232,6 +234,7 @@ class MetadataStore:
         durable = self._writer.durable
         if key in durable:
             return durable[key]
+        # RocksDB's block cache is enough here; a map of all nodes would hold every topic's record in memory.
         row = self._key_value.get(key)
         return None if row is None else decode_row(key, row)
 

@@ -157,7 +157,7 @@ class Disk(Protocol):
         ...
 
     def lock(self, path: str) -> DirectoryLock:
-        """Claim the directory for this process; DirectoryInUse says who has it."""
+        """Claim the directory for this process; DirectoryInUse names the process that has it."""
         ...
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
@@ -476,8 +476,8 @@ class RealDirectoryLock:
             # write the same files.
             if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK):
                 raise storage_error(error, "lock", name) from error
-            who = f"process {owner}" if owner.isdigit() else "another process"
-            raise DirectoryInUse(f"{path}: already in use by {who}") from None
+            holder = f"process {owner}" if owner.isdigit() else "another process"
+            raise DirectoryInUse(f"{path}: already in use by {holder}") from None
         with contextlib.suppress(OSError):  # on a full disk, say: the lock is held, it only lacks a name
             file.truncate(0)
             file.write(b"%d\n" % os.getpid())
@@ -489,7 +489,7 @@ class RealDirectoryLock:
 
 
 def _open_lock(name: str) -> io.FileIO:
-    """Created if absent; emptied by whoever gets the lock, so it has to be a file of its own."""
+    """Created if absent; emptied by the process that gets the lock, so it has to be a file of its own."""
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     # The owner's number is written by truncating the file, so a link planted here would empty its target.
     refused = f"{name}: is a link or no file, and its target would be emptied: remove it, and start again"
@@ -501,7 +501,7 @@ def _open_lock(name: str) -> io.FileIO:
         if error.errno == errno.ELOOP:  # it has become a link since
             raise StorageError(refused) from None
         raise storage_error(error, "lock", name) from error
-    with contextlib.suppress(OSError):  # of an earlier version; whoever may read it may hold the lock
+    with contextlib.suppress(OSError):  # of an earlier version; a process that may read it may hold the lock
         os.chmod(name, FILE_MODE)
     return io.FileIO(descriptor, "a+")
 

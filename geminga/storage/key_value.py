@@ -149,6 +149,8 @@ class RocksKeyValue:
         self._cache = block_cache or BlockCache(block_cache_bytes)
         self._write_buffer_bytes = write_buffer_bytes
         self._descriptors = descriptors or DescriptorWait()
+        # Weak: a scan that its caller dropped must not keep its iterator, which pins tables and the
+        # directory's lock.
         self._cursors: weakref.WeakSet[_Cursor] = weakref.WeakSet()
         self._failed: StorageError | None = None
         self._closed = False
@@ -226,6 +228,8 @@ class RocksKeyValue:
             if iterator.valid():
                 key: bytes = iterator.key()
                 row = key, iterator.value()
+                # Set only with a row in hand: a retry after a shortage goes on behind what the caller has
+                # got.
                 cursor.last = key
                 return row
             iterator.status()
@@ -284,6 +288,7 @@ class RocksKeyValue:
     def flush(self) -> None:
         with self._writing:
             self._check_writable()
+            # By `flush_wal`, which gives up the interpreter while it syncs.
             self._change(self._sync, "sync")
 
     def checkpoint(self, path: str) -> None:
@@ -342,7 +347,7 @@ class RocksKeyValue:
         try:
             self._db.close()
         except Exception as error:
-            # After a failed write RocksDB reports it here once more; whoever waited was told already.
+            # After a failed write RocksDB reports it here once more; its waiters were told already.
             if self._failed is None and not self._shortage(error):
                 raise self._translate(error, "close") from None
 
@@ -398,6 +403,7 @@ class RocksKeyValue:
     def _open_again(self, reason: str, attempts: Attempts) -> None:
         """Blocking. While there is no hope of opening it again, it stays open for readers."""
         attempts.failed(reason)
+        # Closed too early, it could not be opened again, and readers would lose what they still can read.
         while not can_open(REOPENING_FILES):
             attempts.failed(reason)
         while True:
@@ -416,6 +422,7 @@ class RocksKeyValue:
         write put it there. Opening makes synced tables of it all and a new log. A batch is one record of the
         log, so that of the failed write is there completely or not at all.
         """
+        # Already closed by an earlier try that could not open it.
         if not self._lacking:
             self._sequence = self._db.latest_sequence_number()
             for cursor in list(self._cursors):

@@ -28,6 +28,7 @@ Code: TypeAlias = ServerError | int
 
 def frame(command: pb.BaseCommand) -> bytes:
     """The whole frame of a command that nothing follows."""
+    # No checksum: Pulsar's frames have one over metadata and payload only.
     body = command.SerializeToString()
     return _SIZES.pack(len(body) + 4, len(body)) + body
 
@@ -48,6 +49,7 @@ def message_id(
     ledger_id: int, entry_id: int, *, partition: int | None = None, batch_index: int | None = None
 ) -> pb.MessageIdData:
     """-1 for "none" is allowed in both ids; `partition` and `batch_index` are left out if None."""
+    # Java's ids are signed longs in unsigned fields: -1 is sent as 2**64 - 1, and clients turn it back.
     return pb.MessageIdData(
         ledgerId=unsigned(ledger_id), entryId=unsigned(entry_id), partition=partition, batch_index=batch_index
     )

@@ -57,6 +57,7 @@ class ReceiptEncoder:
             highest = b"\x20" + varint(highest_sequence_id)
             begin, middle = self._around(len(sequence), len(entry), len(highest))
             return b"".join((begin, sequence, middle, entry, highest))
+        # By lengths: as long as these are the same, all bytes around the two ids are, too.
         parts = self._parts.get(len(sequence) << 4 | len(entry))
         if parts is None:
             parts = self._around(len(sequence), len(entry), 0)

@@ -41,6 +41,7 @@ def parse_command(data: bytes, view: memoryview, at: int, command_end: int, end:
         raise ProtocolError(f"a command of type {_TYPE.Name(envelope.type)} without its {name}")
     message: Message = getattr(envelope, name)
     if not message.IsInitialized():
+        # Checked by us, since ParseFromString accepts a message whose required fields are missing.
         missing = ", ".join(message.FindInitializationErrors())  # type: ignore[attr-defined]
         raise ProtocolError(f"{type(message).__name__} lacks {missing}")
     if type(message).DESCRIPTOR.full_name in _WITH_TEXT:

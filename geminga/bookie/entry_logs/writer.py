@@ -132,6 +132,7 @@ class EntryLogWriter:
         self._close_row(row, rows)
 
     def _open_row(self, ledger_id: int, first: int) -> _OpenRow:
+        # Only between rows: a row names one log, so a ledger's run must not be torn in two by a full one.
         if self._file is not None and self._end >= self._settings.entry_log_bytes:
             self.finish()
         if self._file is None:

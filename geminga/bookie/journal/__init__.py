@@ -7,7 +7,7 @@ for each directory of `journalDirectories`. At a start `JournalInventory` says w
 first, then the top of `journal_format.py`.
 
 Group commit as in BookKeeper: while one group is synced the next one gathers, so groups grow as the disk gets
-slower, and an entry that comes alone does not wait. Few entries that nobody waits for share a sync in a
+slower, and an entry that comes alone does not wait. Few entries without a waiting publisher share a sync in a
 millisecond, where the loop says when its turns end (`Journal.follow_turns`). A dedicated thread answers
 faster than a thread pool call for each commit. Full files are reused (written over), hence the file id in
 every group and the `synced` offset that proves what lies below it was once on disk.

@@ -124,7 +124,7 @@ class JournalInventory:
                     synced[journal_id] = file.size()
             elif state is HeaderState.REBUILT and header is not None:
                 damages += self._before_first_group(header)
-            # Under a new index (no mark) the oldest journals may follow others that nobody needs.
+            # Under a new index (no mark) the oldest journals may follow others that are not needed.
             if header is not None and mark.journal_id and header.previous_id >= mark.journal_id:
                 before = JournalPosition(header.previous_id, header.previous_end)
                 if before > mark:
@@ -148,7 +148,7 @@ class JournalInventory:
         oldest first.
 
         One whose header is damaged in both copies stays as it is, now and at every start, unless its groups
-        could all be read: somebody may get more out of it.
+        could all be read: an operator may get more out of it.
         """
         damaged = {damage.path for damage in damages}
         return [

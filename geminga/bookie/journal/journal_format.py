@@ -58,7 +58,7 @@ GROUP_HEADER: Final = struct.Struct(">4sQQQIII")
 """magic | journal id | offset in the file | synced up to | records bytes | runs | crc
 
 The crc is over the file's salt, the header before it and the runs after it. The salt is random, so that
-nobody can send a payload that would pass for a group when a torn end is searched. The records carry their
+no client can send a payload that would pass for a group when a torn end is searched. The records carry their
 own crc."""
 GROUP_MARK: Final = struct.Struct(">4sQQ")
 """How a group header begins: what a search for one looks for."""

@@ -81,6 +81,7 @@ class JournalScan:
 
     def _walk(self, offset: int) -> Iterator[tuple[GroupHeader, list[Run], int]]:
         offset = max(offset, self._header.first_group)
+        # Not beyond the synced end: what follows there belongs to the journal that the file was before.
         while self._synced_end is None or offset < self._synced_end:
             header, runs = self._group_at(offset)
             if header is None or runs is None:

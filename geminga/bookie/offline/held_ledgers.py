@@ -1,7 +1,7 @@
 """Which ledgers a stopped bookie holds, told without writing: what a start would find after its recovery.
 
 From the rows that an index keeps of each ledger and log, and from the tables of the journals' groups behind
-the marks; no record is read. An index that the next start will make anew counts for nothing: then it is the
+the marks; no record is read. An index that the next start will rebuild counts for nothing: then it is the
 entry logs, and all journals, that say it, and ledgers that were deleted are among what they say.
 """
 
@@ -47,7 +47,7 @@ class HeldLedgers(NamedTuple):
     deleted: Set[int]
     """As far as an index says so still."""
     doubtful: Set[int]
-    """Those of `held` whose index will be made anew: they may have been deleted."""
+    """Those of `held` whose index will be rebuilt: they may have been deleted."""
 
     @property
     def last_id(self) -> int:
@@ -140,7 +140,7 @@ class _Place:
 
 
 def _readable(values: KeyValue | None, journals: int) -> LedgerIndex | None:
-    """With as much of its states as can be read, if it has to be made anew."""
+    """With as much of its states as can be read, if it has to be rebuilt."""
     if values is None:
         return None
     index = LedgerIndex(values, journals=journals)

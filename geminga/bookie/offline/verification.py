@@ -55,7 +55,7 @@ class Verification:
     def __init__(
         self, disk: Disk, report: Callable[[Finding], None], topic_of: Callable[[int], str] = lambda _: ""
     ) -> None:
-        """`topic_of(ledger_id)` is for those who read findings; "" if it is not known."""
+        """`topic_of(ledger_id)` is for the text of findings; "" if it is not known."""
         self.counts = Counts()
         self._topic_of = topic_of
         self.disk = disk
@@ -64,7 +64,7 @@ class Verification:
         """(path, offset) of what was reported already: a row that names it says nothing new."""
 
     def add(self, finding: Finding) -> None:
-        """Count and report what somebody else found."""
+        """Count and report a finding of another check."""
         self.counts.findings += 1
         self._report(finding)
 
@@ -135,7 +135,7 @@ class Verification:
             self._compare_footer(path, footer, seen)
 
     def _entries_in(self, file: File, bad: BadBytes, rows: Sequence[LedgerRow]) -> str:
-        """Whose entries are damaged there, by those who should know what was."""
+        """Name the ledgers whose entries are damaged there, by the rows of footer or index."""
         names: list[str] = []
         for ledger_id, damaged in sorted(damaged_entries(file, bad, rows).items()):
             for offset in damaged.values():
@@ -216,7 +216,7 @@ class Verification:
         try:
             index.load()
             if not index.marks[0].journal_id and present:
-                self._found(path, None, "there is no mark: the next start makes the index anew")
+                self._found(path, None, "there is no mark: the next start rebuilds the index")
             for key, value in key_value.scan(*ALL_ROWS):
                 self.counts.index_rows += 1
                 row_ledger, first = split_key(key)

@@ -1,4 +1,4 @@
-"""What a ledger is for, written beside its entries: for those who read the bookie's files without metadata.
+"""The purpose and topic of a ledger, written beside its entries for readers of the files without metadata.
 
     name := purpose length u8 | purpose (UTF-8) | topic (UTF-8)
 

@@ -35,7 +35,7 @@ class JournalSearch:
         self._gaps: dict[int, list[tuple[int, int]]] = {}
         for run in sorted(wanted):
             self._gaps.setdefault(run.ledger_id, []).append((run.first, run.last))
-        # `parse_id` and not `ids_in`: a running bookie must not stop over a file that somebody has put there.
+        # `parse_id` and not `ids_in`: a running bookie must not stop over a file that was put there by hand.
         ids = (parse_id(name, JOURNAL_SUFFIX) for name in disk.list(directory))
         self._left = sorted(id_ for id_ in ids if id_ is not None)
 

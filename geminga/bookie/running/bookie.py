@@ -263,7 +263,7 @@ class Bookie:
         After each group with entries of the ledger `on_durable(last entry id)` is called on the loop: all
         entries up to it are durable and can be read. `on_failed` is called at most once, if the disk fails
         while entries are pending. `topic` and `purpose`, those of the metadata record, are durable with the
-        first entry and go into entry logs too, for whoever reads the files without the metadata. With
+        first entry and go into entry logs too, for readers of the files without the metadata. With
         `high_priority` the ledger takes entries on a full disk too: for the few that help to free space.
         """
         self._lifeline.check()
@@ -309,8 +309,8 @@ class Bookie:
         return self._counts.record_bytes
 
     def call_on_change(self, tell: Callable[[], None]) -> None:
-        """Have `tell` called after each group, flush, and failure: for one who waits for more than
-        `has_room`.
+        """Have `tell` called after each group, flush, and failure: for a caller that waits for more
+        than `has_room`.
         """
         self._lifeline.on_change = tell
 

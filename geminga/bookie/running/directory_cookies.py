@@ -50,6 +50,8 @@ def claim_directories(
             check_new(path, disk.list(path), cookie, instance_id)
         else:
             disk.make_directory(path)
+        # Locked before the cookie is written: two brokers that start with one empty directory must not both
+        # claim it.
         held.callback(disk.lock(path).release)
         if first:
             disk.replace_file(f"{path}/{COOKIE}", encode_cookie(instance_id, role))
@@ -64,6 +66,8 @@ def what_is_gone(disk: Disk, data_dir: str, lists: DirectoryLists) -> str:
     """
     default = absolute(data_dir, DEFAULT)
     if DEFAULT in lists.all() and _cookie(disk, default) is None and not has_bookie_files(disk, default):
+        # An unmounted disk leaves an empty mount point. Taken for a new bookie it would get new entries
+        # beside metadata that knows the old ones, and hide them when it is mounted again.
         return _gone(data_dir, default, "the directory with their entries")
     for path in (journal_directory(absolute(data_dir, name)) for name in lists.journals):
         if not (disk.exists(path) and disk.list(path)):  # a bookie never is without a journal
@@ -72,6 +76,8 @@ def what_is_gone(disk: Disk, data_dir: str, lists: DirectoryLists) -> str:
         if not disk.exists(path):
             return _gone(data_dir, path, "the directory of their entry logs")
     for path in (index_directory(data_dir, name) for name in lists.ledgers):
+        # Between two renames of a replacement the index itself is missing for a moment; a crash there is no
+        # lost disk.
         is_being_rebuilt = disk.exists(path + REBUILT) or disk.exists(path + NOTE)
         if not is_being_rebuilt and not (disk.exists(path) and disk.list(path)):
             return (
@@ -98,6 +104,8 @@ def check_owners(disk: Disk, data_dir: str, lists: DirectoryLists, instance_id: 
         path = absolute(data_dir, directory)
         cookie = _cookie(disk, path)
         owner = owner_of(cookie) if cookie is not None else ""
+        # Asked before ledgers are compared: of two mixed data directories every ledger would look unrecorded,
+        # and the advice to restore them would mix the topics of both.
         if owner and owner != instance_id:
             raise ForeignLists(
                 f"{path}: the directory belongs to another instance than the metadata (its cookie says "

@@ -15,18 +15,23 @@ from typing import NamedTuple
 
 from geminga.errors import StorageError
 
+# Inside the data directory, so that a copy of one directory is a whole broker; its lock and metadata cover
+# it.
 DEFAULT = "bookie"
 """Inside the data directory; one of before it had a cookie gets one at the next start."""
 COOKIE = "cookie"
+# Without these a fresh ext4 volume would be refused as foreign, which is what volumes of their own look like.
 SYSTEMS_NAMES = frozenset({"lost+found", ".DS_Store"})
 """What an ext4 volume and a Finder window leave in a directory: it is as good as empty."""
 IGNORED = frozenset({COOKIE, f"{COOKIE}.tmp", "lock", *SYSTEMS_NAMES})
 """Names that may stand in a directory before anything of the bookie's does."""
+# A file of this name may be anything that an operator has put there; no more of it is read than a cookie has.
 COOKIE_BYTES_MAX = 1024
 _SAID_MAX = 120
 _COOKIE_HEAD = "geminga bookie directory, format 1"
 
 
+# The whole file has to match: a cookie cut short by a full disk must not pass for one with smaller numbers.
 _COOKIE = re.compile(_COOKIE_HEAD.encode() + rb"\ninstance=[!-~]+\njournal=[0-9]+\nledgers=[0-9]+\n")
 
 
@@ -56,6 +61,8 @@ class Role(NamedTuple):
     ledgers: int
 
 
+# The place in the list is in the cookie, since ledgers are mapped by it: two disks that changed places would
+# each be asked for the other's ledgers.
 def role_of(directory: str, lists: DirectoryLists) -> Role:
     return Role(*(of.index(directory) + 1 if directory in of else 0 for of in lists))
 

@@ -129,6 +129,8 @@ class GarbageCollector:
         """
         async with self._compacting:
             with self._failure_ends_it():
+                # Deleted one by one: a compaction of all logs at first would need space for a copy of all
+                # that lives.
                 for log_id in logs_to_compact(await self._storage.shares(), threshold):
                     await self._compact_log(log_id)
 

@@ -24,6 +24,7 @@ from geminga.errors import LedgerNotFound, StorageError
 PREFETCHES_MAX = 16
 """Pieces that may be on the way or waiting; more readers than that wait for their own reads."""
 
+# A cache full of single entries must not make each read walk through all of it.
 SEGMENTS_AHEAD_MAX = 32
 """How many segments in memory are passed over to find where reading should go on."""
 
@@ -117,6 +118,8 @@ class LedgerReader:
         if bodies:
             return bodies
         try:
+            # Its own segment and not the cache's: between the load and this line other reads may have pushed
+            # it out.
             segment = (await self._load(ledger_id, first, last, bytes_max))[0]
         except StorageError as error:
             self.failures += not isinstance(error, LedgerNotFound)
@@ -151,6 +154,8 @@ class LedgerReader:
                 return brought
             self.failures += not isinstance(error, LedgerNotFound)
             raise
+        # Fewer segments than runs: the disk stops at the bytes asked for, and the caller comes back for the
+        # rest.
         for run, segment in zip(missing, segments, strict=False):
             end = _last_within(segment, run.first, segment.last, bytes_max, at_least_one=True)
             brought[run] = segment.bodies(run.first, end)
@@ -167,6 +172,8 @@ class LedgerReader:
             while self._wanted:
                 place = self._wanted.popleft()
                 if place not in self._loading and self._find_quietly(*place) is None:
+                    # Reading ahead may meet damage that no consumer ever asks for; the read that does is
+                    # told.
                     with contextlib.suppress(StorageError):
                         await self._load(*place, place[1], 0)
 
@@ -235,6 +242,7 @@ class LedgerReader:
         end. A single entry that came from a log may be one of many far apart.
         """
         self._found.add(end - first + 1, size_bytes)
+        # What follows is newer, and so in the write caches too.
         if self._found is self._in_write_caches:
             return
         middle = segment.first + len(segment.ends) / 2
@@ -270,6 +278,7 @@ class LedgerReader:
 
 def _last_within(segment: Segment, first: int, last: int, bytes_max: int, *, at_least_one: bool) -> int:
     """The last entry up to which the bodies from `first` on are at most `bytes_max` long in all."""
+    # The usual read is bounded by its entries; the search below is for large ones.
     if segment.body_bytes(first, last) <= bytes_max:
         return last
     low, high = (first if at_least_one else first - 1), last - 1

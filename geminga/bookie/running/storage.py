@@ -302,7 +302,7 @@ class LedgerStorage:
         return len(dead)
 
     async def close(self) -> None:
-        """Let all files go, once nobody writes to a log; who reads now reads on."""
+        """Close all files once no log is being written; reads under way are not disturbed."""
         async with self._log_lock:
             self._closed = True
             await self.disk.run(self._logs.close)
@@ -351,13 +351,15 @@ class LedgerStorage:
 
     def _load(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[Segment]:
         segments = [self._load_row(ledger_id, first, last, bytes_max)]
+        # One trip to the disk for the entries asked for and those behind them: a consumer in a backlog wants
+        # both.
         left = self._settings.read_ahead_bytes - segments[0].record_bytes
         while left > self._settings.read_ahead_bytes // 8:  # a few entries are not worth a read of their own
             first = segments[-1].last + 1
             try:
                 segment = self._load_row(ledger_id, first, first, 0, read_ahead_bytes=left)
             except StorageError:
-                break  # whoever asks for that entry will be told
+                break  # the read that asks for that entry gets the error
             segments.append(segment)
             left -= segment.record_bytes
         return segments
@@ -373,10 +375,12 @@ class LedgerStorage:
         segments: list[Segment] = []
         for ledger_id, first, last in runs:
             try:
+                # No read-ahead: due messages with random delays lie anywhere, and it would evict what other
+                # consumers read.
                 segment = self._load_row(ledger_id, first, last, bytes_max, read_ahead_bytes=0)
             except StorageError:
                 if segments:
-                    break  # whoever asks for it first will be told
+                    break  # the read that asks for it first gets the error
                 raise
             segments.append(segment)
             bytes_max -= segment.record_bytes

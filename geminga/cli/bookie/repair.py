@@ -105,7 +105,7 @@ def _readable_index(
 ) -> tuple[RocksKeyValue | None, LedgerIndex | None]:
     if verification.disk.exists(place.damage_note):
         noted = verification.disk.read_file(place.damage_note).decode(errors="replace").strip()
-        text = f"the next start makes the index anew: {noted or 'this file asks for it'}"
+        text = f"the next start rebuilds the index: {noted or 'this file asks for it'}"
         verification.add(Finding(place.damage_note, None, text))
     try:
         values = place.open_index()

@@ -1,8 +1,8 @@
 """The writing end of a managed ledger: `append` down, confirmations up, the same few list operations per
 entry.
 
-Nothing here waits. A full ledger is left (`ROLLING`), its last confirmations come in, and whoever owns the
-appender is woken to make the next ledger durable and hand it over with `open_ledger`; entries queue
+Nothing here waits. A full ledger is left (`ROLLING`), its last confirmations come in, and the owner of
+the appender is woken to make the next ledger durable and hand it over with `open_ledger`; entries queue
 meanwhile.
 """
 
@@ -123,7 +123,7 @@ class Appender:
         self._run_append: Callable[[bytes | Parsed], None] | None = None
         self._roll_check_entry_id = 0
         self._drained: trio.Event | None = None
-        """Only while somebody waits: a topic that nobody uses should cost little."""
+        """Only while a task waits: an idle topic should cost little."""
 
     def become(self, state: State) -> None:
         """Go to another state; the table says from where that may be."""
@@ -258,12 +258,12 @@ class Appender:
 
     def fence(self, error: GemingaError) -> None:
         """The storage failed, or the records are not what we wrote: nothing is accepted or confirmed any
-        more, and whoever waits is told. This managed ledger only; it can be closed, and opened anew.
+        more, and every waiter is told. This managed ledger only; it can be closed and opened again.
         """
         if self.state in {State.FENCED, State.CLOSED}:
             return
         log.error(
-            "%s is FENCED and takes nothing until it is loaded anew: %s: %s",
+            "%s is FENCED and takes nothing until it is loaded again: %s: %s",
             self.name,
             type(error).__name__,
             error,

@@ -20,7 +20,7 @@ class State(enum.Enum):
     CLOSED = "Closed"
     TERMINATED = "Terminated"
     FENCED = "Fenced"
-    """The disk failed. Nothing is accepted or acknowledged until the ledger is opened anew."""
+    """The disk failed. Nothing is accepted or acknowledged until the ledger is opened again."""
 
 
 ALLOWED: Mapping[State, frozenset[State]] = {

@@ -13,5 +13,5 @@ row takes few bytes on disk and none of its own in Python. docs/formats/bucket.m
 examples that tests check; change both together.
 
 Importing numpy costs 75 ms, so nothing that a start of the broker needs may import these modules. No I/O, no
-clock, no knowledge of who owns a bucket.
+clock, no knowledge of a bucket's owner.
 """

@@ -388,7 +388,7 @@ def test_a_damage_note_is_told_and_gone_with_the_damage(data: Path, call: Call) 
     note.write_text("index/000009.sst: block checksum mismatch")
     code, out, _ = call("verify", "--data-dir", data)
     assert code == 1
-    assert f"{note}: the next start makes the index anew: index/000009.sst: block checksum" in out
+    assert f"{note}: the next start rebuilds the index: index/000009.sst: block checksum" in out
     assert call("rebuild-index", "--data-dir", data)[0] == 0
     assert not note.exists()
     assert call("verify", "--data-dir", data)[0] == 0
