@@ -1,4 +1,4 @@
-"""The broker's log on standard error: a kind of trouble that clients bring about is told once, then counted.
+"""The broker's log on standard error: a problem that clients can cause is logged once, then counted.
 
 `Repeats` decides, `BrokerLog` writes. Ten thousand bad connections are two lines a minute then, and not ten
 thousand. What storage says is never left out: each such line is about another file or ledger.
@@ -13,12 +13,12 @@ import trio
 from geminga.cli.output_thread import OutputThread
 
 ROUND_SECONDS = 60.0
-"""Trouble that goes on is told again after this, with the count of what was left out."""
+"""A problem that persists is logged again after this, with the number of records left out."""
 COLLAPSED_LOGGERS = frozenset({"geminga.broker", "geminga.admin"})
-"""What they warn of, clients can bring about, as often as they like."""
+"""Clients can cause these warnings as often as they like."""
 KINDS_MAX = 256
 MESSAGE_CHARS_MAX = 1000
-"""Of a message that was left out and may stand for all of its kind."""
+"""Length kept of a suppressed message, which may later represent all of its kind."""
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 Kind = tuple[object, ...]
@@ -31,7 +31,7 @@ class Repeats:
         self._left_out: dict[Kind, tuple[int, str, logging.LogRecord]] = {}
 
     def admits(self, record: logging.LogRecord) -> bool:
-        """Whether to write it: it is the first of its kind in this round, or of no kind that is counted."""
+        """True if the record is to be written: the first of its kind in this round, or a kind not counted."""
         kind = kind_of(record)
         if kind is None:
             return True
@@ -44,13 +44,13 @@ class Repeats:
         return count < 0
 
     def end_round(self) -> list[logging.LogRecord]:
-        """One record for each kind of which some were left out; all are written anew from now on."""
+        """Return one summary for each kind with suppressed records, and start counting again."""
         left_out, self._left_out = self._left_out, {}
         return [_summary(first, count, last) for count, last, first in left_out.values() if count]
 
 
 def kind_of(record: logging.LogRecord) -> Kind | None:
-    """What makes two records the same trouble: the place that logs them and the kind of error they report.
+    """The key by which two records count as the same problem: their log call and the kind of error.
     None: each is written.
     """
     if record.name not in COLLAPSED_LOGGERS:
@@ -88,7 +88,7 @@ class BrokerLog(logging.StreamHandler[OutputThread]):
             super().emit(record)
 
     def tell_counts(self) -> None:
-        """End the round: what it left out is told as counts."""
+        """End the round: log how many records it suppressed."""
         if self._repeats is not None:
             self.acquire()
             try:

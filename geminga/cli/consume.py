@@ -75,7 +75,7 @@ class Printer:
             line = _CONTROLS.sub(_escape, message.payload.decode(errors="backslashreplace")).encode()
         else:
             line = message.payload
-        self.printed += 1  # first, so that whoever has seen the line finds it counted
+        self.printed += 1  # before the write, so that a line on the output is always counted
         sys.stdout.buffer.write(line + b"\n")
         sys.stdout.buffer.flush()
 

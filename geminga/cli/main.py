@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _main(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read our output went away: nothing more to say, and nobody to say it to.
+        # The reader of our output has closed its end: there is nothing left to write to.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         return EXIT_OUTPUT_CLOSED

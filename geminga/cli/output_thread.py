@@ -20,9 +20,9 @@ from typing import NamedTuple
 from geminga.clock import RealClock
 
 QUEUE_BYTES_MAX = 1 << 20
-"""Of one stream, waiting to be written."""
+"""Bound on the text of one stream that waits to be written."""
 RECORD_BYTES = 100
-"""What a waiting record costs beside its text, roughly."""
+"""Approximate memory of a waiting record beyond its text."""
 LINE_CHARS_MAX = 64 << 10
 """A line without an end is passed on in pieces of this."""
 WRITE_BYTES = 64 << 10

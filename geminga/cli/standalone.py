@@ -254,7 +254,7 @@ class _Broker:
         raise failure
 
     def _hints(self, error: StorageError) -> list[str]:
-        """What may be done about a start that failed, where the error itself does not say."""
+        """Advice on a failed start, where the error itself gives none."""
         from geminga.metadata.instance import ForeignDirectory
         from geminga.server.metadata_check import METADATA
         from geminga.storage.disk import DirectoryInUse, DiskFull

@@ -1,9 +1,9 @@
-"""What a user may set: one frozen struct, read from the names of Pulsar's `broker.conf`.
+"""The settings: one frozen struct, read from the names of Pulsar's `broker.conf`.
 
-Four sources, the later one wins: the default here, a file in Java properties syntax, the environment (a key
-as it stands, or with `PULSAR_PREFIX_` before it, as Pulsar's container images do it), and flags. What none of
-them may be is silently wrong: a value that does not fit and a key that nobody knows are errors that name
-their place and say what is allowed; a key that Pulsar knows and this broker does not serve is accepted and
+There are four sources, and a later one overrides an earlier one: the default here, a file in Java properties
+syntax, the environment (a key as it stands, or with `PULSAR_PREFIX_` before it, as in Pulsar's container
+images), and flags. No source is silently wrong: an invalid value or an unknown key is an error that names
+its source and says what is allowed. A key that Pulsar knows and this broker does not serve is accepted and
 reported once.
 
 An empty value means "not set", as in Pulsar.
@@ -249,7 +249,7 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
         default=-1, name=SETTINGS["tail_cache"]
     )
 
-    # Not Pulsar's: whoever tests what a broken index does may break one over HTTP.
+    # Not Pulsar's: lets a test break the delayed index over HTTP.
     chaos_enabled: bool = False
 
     # Not Pulsar's: a log of what was published, dispatched and acknowledged; empty: none is written.
@@ -271,7 +271,7 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
 class Loaded(NamedTuple):
     config: Config
     notices: list[str]
-    """What the user should know and need not change, each to be logged once."""
+    """Notices for the user that need no action, each to be logged once."""
 
 
 OLD_KEYS = {"journalDirectory": "journalDirectories"}
@@ -357,7 +357,7 @@ def load(
         if too_large and "memory_mb" in values:
             problems.append(too_large)
         elif too_large:
-            # Whoever sets a cache and no budget, say with a file of Pulsar's, means the cache.
+            # A cache size without a budget, say in a file written for Pulsar, takes precedence.
             notices.append(f"{too_large}. The broker will take that much.")
     if problems:
         raise ConfigError(problems)
@@ -498,7 +498,7 @@ def _broken_relations(config: Config) -> list[str]:
 
 
 def _log_topic_problems(config: Config) -> list[str]:
-    """What is wrong with where the delivery log is to be shipped to."""
+    """Errors in the topic that the delivery log is to be shipped to."""
     text = config.geminga_delivery_log_topic
     if not text:
         return []

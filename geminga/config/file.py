@@ -14,7 +14,7 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class Property(NamedTuple):
-    """One key as somebody gave it, and where: `broker.conf:12`, a flag, an environment variable."""
+    """One key as the user gave it, and its source: `broker.conf:12`, a flag, an environment variable."""
 
     key: str
     value: str

@@ -76,7 +76,7 @@ class MemorySettings(Protocol):
 
 
 def memory_parts(config: MemorySettings) -> MemoryParts:
-    """What each part of the process may take."""
+    """The memory that each part of the process may take."""
     given = {
         "write_cache": config.db_storage_write_cache_max_size_mb * MIB,
         "read_cache": config.db_storage_read_ahead_cache_max_size_mb * MIB,
@@ -89,7 +89,7 @@ def memory_parts(config: MemorySettings) -> MemoryParts:
 
 
 def beyond_budget(config: MemorySettings) -> str:
-    """What is wrong if the parts add up to more than the budget; empty if they do not."""
+    """An error text if the parts add up to more than the budget; else empty."""
     parts = memory_parts(config)
     total_mb = -(-sum(parts) // MIB)
     if total_mb <= config.memory_mb:

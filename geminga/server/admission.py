@@ -2,7 +2,7 @@
 
 Only connections that are idle are ever closed for a newcomer, the longest idle one first. What idle means is
 the port's own: on the binary port a connection that has not sent CONNECT, on the admin port one without a
-request that is being answered. When none is idle, nobody is accepted until one leaves or becomes idle.
+request that is being answered. When none is idle, no connection is accepted until one closes or becomes idle.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ SLICE_BYTES = 8 * MIB
 """Copied in one call off the loop: cancelling waits for so much."""
 PIECE_BYTES = MIB
 FREE_BYTES_MIN = 64 * MIB
-"""What the copy leaves on its disk: it may be the broker's."""
+"""Free space that the copy must leave on its disk, which may be the broker's."""
 
 
 class _Cut(NamedTuple):
@@ -269,9 +269,9 @@ class Backup:
 class _Copied(NamedTuple):
     files: list[_Cut]
     lists: DirectoryLists
-    """Of the copy, all inside it."""
+    """The directories of the copy, all inside it."""
     settings: dict[str, str]
-    """What the copy has to be started with; empty: nothing."""
+    """Settings with which a broker must be started on the copy; empty: none."""
 
 
 def _lists_inside(lists: DirectoryLists) -> DirectoryLists:

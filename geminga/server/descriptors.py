@@ -26,7 +26,7 @@ LEDGER_DIRECTORY_FILES = OPEN_LOGS_MAX + 4
 DELIVERY_LOG_FILES = 2
 WEB_CONNECTIONS_MAX = 256
 CONNECTIONS_MIN = 16
-"""Of both ports together, however low the limit is: then the storage may have to wait for its files."""
+"""Connections of both ports together, however low the limit is: the storage may then wait for its files."""
 FILES_FEW = 1024
 """A limit below this is worth a warning."""
 NO_LIMIT = 1 << 20
@@ -36,7 +36,7 @@ MAC_FILES_MAX = 10_240
 
 
 class Division(NamedTuple):
-    """Who may have how many files open."""
+    """How many open files each part of the process may have."""
 
     reserved: int
     """For the storage and the process itself."""

@@ -45,7 +45,7 @@ def bind(host: str, port: int) -> list[socket.socket]:
 
 
 def is_loopback(listener: socket.socket) -> bool:
-    """Whether only this machine reaches it."""
+    """True if only this machine reaches the address."""
     return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 

@@ -1,4 +1,4 @@
-"""What is done once at the edges of each turn of the event loop, without a task.
+"""Work done once at the edges of each turn of the event loop, without a task.
 
 A message that comes alone costs little beside the turns of the loop that it takes. So what a turn has put
 together leaves at its end: one write to each client that is to hear something, and one wake-up of each

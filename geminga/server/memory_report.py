@@ -1,4 +1,4 @@
-"""What the memory of a running broker is used for, part by part."""
+"""The memory of a running broker, part by part."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from geminga.storage.disk import RealDisk
 from geminga.storage.key_value import BlockCache, KeyValue
 
 TOPIC_BYTES = 8 * KIB
-"""What a loaded topic takes without subscriptions, and..."""
+"""Memory of a loaded topic without subscriptions, and..."""
 SUBSCRIPTION_BYTES = 3 * KIB
 """...each of these without consumers: `bench/many_topics.py` measures a topic with one of them."""
 
@@ -44,7 +44,7 @@ class MemoryMeter:
         self._start_bytes = self._start_buffer_bytes = 0
 
     def started(self) -> None:
-        """Nobody has asked for anything yet: what the process takes now it takes for itself."""
+        """Record the process's own use of memory, before the first client connects."""
         self._start_buffer_bytes = self._buffer_bytes()
         self._start_bytes = self._used(resident_bytes())["process"]
 

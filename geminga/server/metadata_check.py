@@ -1,4 +1,4 @@
-"""Whether the metadata belongs to the bookie beside it: asked before the first byte is written.
+"""Check that the metadata belongs to the bookie, before the first byte is written.
 
 RocksDB rewrites its log and manifest when it opens a directory for writing, and a file that is put back after
 that is of no use. So both databases are opened for reading only first, and a start that is refused here has
@@ -116,7 +116,7 @@ def _lists(
 
 
 def _index(disk: Disk, path: str, cache: BlockCache, opened: contextlib.ExitStack) -> RocksKeyValue | None:
-    """None if the start will make it anew."""
+    """None if the start will rebuild the index."""
     if not disk.exists(os.path.join(path, "CURRENT")) or disk.exists(path + NOTE):
         return None
     try:
@@ -131,7 +131,7 @@ def _index(disk: Disk, path: str, cache: BlockCache, opened: contextlib.ExitStac
 
 
 def names_of(disk: Disk, data_dir: str, lists: DirectoryLists) -> dict[int, LedgerName]:
-    """Whose each ledger is, by the bookie's own files; what cannot be read names nothing. Blocking."""
+    """The owner of each ledger, from the bookie's own files; unreadable files are skipped. Blocking."""
     from geminga.bookie.offline.ledger_names import ledger_names
 
     names: dict[int, LedgerName] = {}
@@ -196,11 +196,11 @@ def _lost_flags(data_dir: str, lists: DirectoryLists, cluster: str) -> str:
 
 
 def aside_text(disk: Disk, data_dir: str, lists: DirectoryLists, bookie: Bookie, aside: Sequence[int]) -> str:
-    """What a start says of ledgers that it has set aside; several lines. Blocking."""
+    """The start's message about ledgers that it has set aside; several lines. Blocking."""
     by_topic = ledgers_by_topic(aside, bookie.usage(), names_of(disk, data_dir, lists))
     return "\n".join(
         [
-            "the index was made anew, and ledgers in it have no record: they were deleted, or the metadata "
+            "the index was rebuilt, and ledgers in it have no record: they were deleted, or the metadata "
             "is behind. They are set aside, neither served nor deleted:",
             *(f"  {line}" for line in by_topic),
             f"with the broker stopped, 'geminga bookie unrecorded restore --data-dir {data_dir}' brings them "

@@ -65,7 +65,7 @@ def bookie_settings(config: Config) -> BookieSettings:
 
 
 def _group_bytes_max(config: Config, bytes_max: int) -> int:
-    """Of all journals together, as everything that is held in memory."""
+    """The limit for all journals together, like every limit on memory."""
     each = config.journal_buffered_writes_threshold
     return min(each * max(1, len(config.journal_directories)), bytes_max) if each else bytes_max
 
@@ -76,8 +76,8 @@ def _group_entries_max(config: Config) -> int:
 
 
 def _free_bytes_min(config: Config, write_cache_bytes: int) -> int:
-    """What is in the write cache must find its place, at the next start at the latest. 0 stays 0: the share
-    alone counts.
+    """Free space for the content of the write cache, which the next start must be able to flush. 0 stays 0:
+    then only the share counts.
     """
     return config.disk_free_bytes_min and max(config.disk_free_bytes_min, 2 * write_cache_bytes)
 
@@ -135,7 +135,7 @@ def broker_settings(config: Config) -> BrokerSettings:
 
 
 def default_policies(config: Config) -> EffectivePolicies:
-    """What holds where neither a topic nor its namespace says otherwise."""
+    """The policies of topics that neither the topic nor its namespace sets."""
     action = config.backlog_quota_default_retention_policy
     relative = config.dispatch_throttling_rate_relative_to_publish_rate
     inactive_s = config.broker_delete_inactive_topics_max_inactive_duration_seconds
@@ -230,7 +230,7 @@ def listen_settings(config: Config) -> ListenSettings:
 
 
 class HostNames(NamedTuple):
-    """What the broker is called in the `Host` of a request."""
+    """The names by which requests may call the broker in `Host`."""
 
     own: tuple[str, ...]
     listed: tuple[str, ...]

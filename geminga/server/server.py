@@ -74,7 +74,7 @@ from geminga.storage.key_value import BlockCache
 log = logging.getLogger("geminga.server")
 
 LOCK, BOOKIE = "lock", DEFAULT
-"""What a data directory holds, beside `METADATA`."""
+"""Names inside a data directory, besides `METADATA`."""
 STOP_SECONDS = 10.0
 """How long an orderly stop may take; after it the recovery at the next start does the rest."""
 FAILURE_SECONDS = 0.5

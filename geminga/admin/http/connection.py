@@ -1,7 +1,7 @@
 """HTTP/1.1 around the router: h11 reads and writes, this file waits, limits and closes.
 
-Whoever sends too much, too slowly or something that is not HTTP gets a 4xx where possible and loses the
-connection; nobody else notices.
+A peer that sends too much, too slowly or something other than HTTP gets a 4xx where possible and loses its
+connection; other connections are not affected.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HEAD_BYTES_MAX = 16 * KIB
 HEADERS_MAX = 100
 BODY_BYTES_MAX = 1 * MIB
 LARGE_BODY_BYTES_MAX = 17 * MIB
-"""Of the few routes that take a bundle of buckets; of one request at a time."""
+"""Body limit of the few routes that take a bundle of buckets; one such request runs at a time."""
 RECEIVE_BYTES = 64 * KIB
 
 HEAD_SECONDS = 10.0
@@ -41,7 +41,7 @@ IDLE_SECONDS = 60.0
 WRITE_SECONDS = 30.0
 LINGER_SECONDS = 1.0
 LINGER_BYTES_MAX = 4 * MIB
-"""What is still read and thrown away after a refusal, so that its text is not lost to a reset."""
+"""Bytes still read and discarded after a refusal, so that a reset does not destroy its text."""
 
 _STATUSES = frozenset(http.HTTPStatus)
 
@@ -49,20 +49,20 @@ assert TARGET_BYTES_MAX < HEAD_BYTES_MAX
 
 
 class Application(Protocol):
-    """What answers requests."""
+    """Answers requests."""
 
     has_large_body: bool
-    """Whether a request with more than `BODY_BYTES_MAX` is under way."""
+    """True while a request with more than `BODY_BYTES_MAX` is under way."""
 
     def __call__(self, request: Request) -> Awaitable[Response]: ...
 
     def takes_large_body(self, method: str, target: str) -> bool:
-        """Whether such a request may have more than `BODY_BYTES_MAX`."""
+        """True if such a request may have more than `BODY_BYTES_MAX`."""
         ...
 
 
 class Visit(Protocol):
-    """What accepted this connection: while it is idle, it may be closed for the sake of others."""
+    """The admission that accepted this connection: while idle, it may be closed to make room for others."""
 
     def busy(self) -> None: ...
 
@@ -81,7 +81,7 @@ async def serve_http(sock: socket.socket, visit: Visit, *, application: Applicat
     """Serve one accepted connection until either side is done with it. Closes the socket.
 
     `visit` is told to be busy while a request is being answered. Waiting for one, reading it, and waiting
-    until the peer has read its answer are all idle: a peer that is slow in any of them locks out nobody.
+    until the peer has read its answer are all idle: a peer that is slow in any of them locks out no other.
     """
     stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
     try:
@@ -249,7 +249,7 @@ class _Connection:
             return _error(500, "internal error; the broker's log has the details")
 
     async def _with_first_part(self, response: Response, parts: AsyncGenerator[bytes, None]) -> Response:
-        """What goes wrong before there is anything to be sent has an answer of its own."""
+        """Errors before the first byte of the answer are answered with a status of their own."""
         try:
             first = await unless_gone(self._stream, self._http.receive_data, lambda: anext(parts, b""))
         except BaseException:

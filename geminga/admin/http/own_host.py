@@ -1,9 +1,9 @@
-"""Whether a request may come from a web page of another site. Pure: headers in, a reason to refuse out.
+"""Refuses requests from web pages of other sites. Pure: headers in, a reason to refuse out.
 
-There is no authentication, so the border is who can reach the port; a web browser on such a machine carries
-the requests of any page over it. Two ways are closed here. A page whose name is made to resolve to the
-broker's address (DNS rebinding) counts as the broker's own for the browser, but its name stands in `Host`. A
-page that posts to the broker's address (cross-site request forgery) names itself in `Origin` or
+There is no authentication, so network reach is the only border, and a web browser inside it carries requests
+of any page across. Two ways are closed here. With DNS rebinding, a page's name resolves to the broker's
+address; the browser then takes the broker for the page's own site, but sends that name in `Host`. With
+cross-site request forgery, a page posts to the broker's address; the browser names the page in `Origin` or
 `Sec-Fetch-Site`.
 """
 
@@ -23,9 +23,9 @@ class OwnHost:
     """The names that the broker goes by, on one listening socket."""
 
     def __init__(self, names: Iterable[str], *, listed: Iterable[str] = (), is_loopback: bool) -> None:
-        """`listed` are those of the setting: a page from a host of that name, on any port, may change
-        things. `is_loopback`: the socket is reached from this machine alone, so that a foreign name is
-        nobody's but a page's.
+        """`listed` are the names of the setting: a page from a host of that name, on any port, may change
+        things. `is_loopback`: only this machine reaches the socket, so a foreign name can only come from
+        a page.
         """
         self._listed = frozenset(map(_normal, listed))
         self._names = frozenset(map(_normal, names)) | self._listed | {"localhost"}

@@ -163,7 +163,7 @@ class Router:
             self._large.add(handler)
 
     def takes_large_body(self, method: str, target: str) -> bool:
-        """Whether this request is for a route that takes a large body."""
+        """True if this request is for a route that takes a large body."""
         try:
             handler, _ = self.find(method, Request(method, target).segments)
         except PeerError:

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 RECEIVE_BYTES: Final = 64 * KIB
 NAMES_MAX: Final = 500
-"""Of a list of texts or numbers, that are encoded at once: less than a tenth of a millisecond."""
+"""Items of a list of texts or numbers encoded at once: less than a tenth of a millisecond."""
 PIECES_MAX: Final = 50
 """That are drawn for one part."""
 

@@ -1,11 +1,11 @@
 """Prometheus exposition: Pulsar's names for topics and subscriptions, BookKeeper's for the bookie.
 
-A scrape meets `Pages` (`page.py`): whoever asks while a page is drawn gets that page, those who wait draw it
-slice by slice, and it is dropped when the last of them is gone. `exposition` (`exposition.py`) is what they
-draw: figures out of each topic's statistics, then the families one after the other. `families.py` lists each
-metric of topic and subscription and how it is read off a struct, `delayed.py` has the delayed index with
-buckets, `bookie.py` journal, caches, garbage collection and recovery, and memory by our own names. Read
-`families.py` first.
+A scrape meets `Pages` (`page.py`): requests that arrive while a page is rendered share it, render it slice by
+slice, and drop it when the last of them is gone. `exposition` (`exposition.py`) is the rendering itself: it
+collects figures from each topic's statistics, then writes the families one after the other. `families.py`
+lists each metric of topic and subscription and how it is read off a struct; `delayed.py` has the delayed
+index with buckets; `bookie.py` has journal, caches, garbage collection and recovery, and memory under our
+own names. Read `families.py` first.
 
 The names are those that the public dashboards query, so they show figures unchanged; names without a meaning
 here are there with a constant. Families are gauges, counters included, because the real broker declares them

@@ -1,7 +1,7 @@
 """The bookie's metrics by BookKeeper's names, others by ours, as data: `exposition.py` draws them up.
 
-Only what is measured: no quantiles of latencies that nobody keeps, nothing for parts that are not here. Like
-the real bookie's they have no cluster label. Counters start with the process.
+Only measured values: no quantiles of latencies, which are not kept, and no metrics of parts that Geminga does
+not have. As in the real bookie there is no cluster label. Counters start with the process.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _of_reads(bookie: BookieStatistics) -> Iterator[Figure]:
 
 
 def _of_damage(bookie: BookieStatistics) -> Iterator[Figure]:
-    """What the scrub and reads found wrong in entry logs."""
+    """Damage in entry logs that the scrub and reads found."""
     found, healed = bookie.damaged_entries_found, bookie.damaged_entries_healed
     yield _one("geminga_bookie_scrubbed_bytes", "Bytes that the scrub has checked", bookie.scrubbed_bytes)
     yield _one("geminga_bookie_scrub_passes", "Passes of the scrub over all entry logs", bookie.scrub_passes)
@@ -145,8 +145,8 @@ def _of_recovery(report: RecoveryReport) -> Iterator[Figure]:
         ("entries_lost", "Entries that were durable and are damaged", report.entries_lost),
         ("torn_bytes", "Bytes of an unfinished group that were cut", report.torn_bytes),
         ("damages", "Damaged places in journals", len(report.damages)),
-        ("index_rebuilt", "1: the index was made anew at the start", bool(report.index_rebuilt)),
-        ("entries_indexed", "Entries indexed anew from entry logs", report.entries_indexed),
+        ("index_rebuilt", "1: the index was rebuilt at the start", bool(report.index_rebuilt)),
+        ("entries_indexed", "Entries indexed again from entry logs", report.entries_indexed),
         ("entries_moved", "Entries found in another log than an old index named", report.entries_moved),
         ("logs_missing", "Entry logs that are not there", len(report.logs_missing)),
         ("logs_cut", "Entry logs that are cut short", len(report.logs_cut)),

@@ -161,7 +161,7 @@ def _of_lateness(lateness: LatenessStatistics, labels: Labels) -> Iterator[Sampl
 
 
 def samples_of_namespace(topic: TopicStatistics) -> Iterator[Sample]:
-    """Of a topic without its subscriptions, for a sum over topics."""
+    """Figures of a topic without its subscriptions, so that a sum over topics counts each once."""
     total: defaultdict[tuple[str, Labels], float] = defaultdict(float)
     for name, labels, value in samples_of_topic(topic):
         of_subscription = labels[:1] and labels[0][0] == "subscription"

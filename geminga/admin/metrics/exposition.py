@@ -28,9 +28,9 @@ from geminga.broker.flow.statistics import BrokerStatistics, TopicStatistics
 from geminga.names import TopicName
 
 LINES_MAX: Final = 500
-"""Of a page, that are written between two yields: some hundred microseconds."""
+"""Lines of a page that are written between two yields: some hundred microseconds."""
 SUBSCRIPTIONS_MAX: Final = 20
-"""Whose figures are taken between two yields."""
+"""Topics whose figures are collected between two yields."""
 _BROKER_FAMILIES: Final = [
     (place, family) for place, family in enumerate(TOPIC_FAMILIES) if family.name in SUMMED_OVER_BROKER
 ]
@@ -70,7 +70,7 @@ def exposition(
 
 
 class _Rows:
-    """What is labelled alike: its labels, and a column of figures for each family."""
+    """Series with the same labels: the labels, and a column of figures for each family."""
 
     def __init__(self, families: Sequence[Family]) -> None:
         self.families = families

@@ -47,7 +47,7 @@ def _minus_one(_: object) -> float:
 
 
 def _classes(prefix: str, attribute: str, labels: Sequence[str], text: str) -> list[Family]:
-    """Pulsar's histograms: a gauge for each class, counted anew in each interval."""
+    """Pulsar's histograms: a gauge for each class, which starts from zero in each interval."""
 
     def count(index: int) -> Callable[[TopicStatistics], float]:
         def read(topic: TopicStatistics) -> float:

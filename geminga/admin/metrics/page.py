@@ -1,9 +1,9 @@
-"""Pages of metrics: one is under way at a time, and all who ask meanwhile get it.
+"""Pages of metrics: one is rendered at a time, and requests that arrive meanwhile share it.
 
-A page is drawn in slices by those who wait for it, each slice by one of them, and kept compressed: some
-hundred bytes for a topic. There is no task of its own, so a page that nobody waits for any more is drawn no
-further. When it is whole, each takes it at the pace of its own connection; pages that slow connections still
-hold are let go, the oldest first, when they come to more than `HELD_BYTES_MAX`.
+The waiting requests render the page in slices, in turn, and it is kept compressed: some hundred bytes for a
+topic. There is no separate task, so rendering stops when no request waits for the page any more. Each request
+then sends the finished page at the pace of its own connection; pages that slow connections still hold are
+dropped, the oldest first, when they exceed `HELD_BYTES_MAX` together.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from geminga.errors import ServiceNotReady
 from geminga.limits import KIB, MIB
 
 HELD_BYTES_MAX: Final = 8 * MIB
-"""Of whole pages that are still being sent, without the newest."""
+"""Bound on the finished pages that are still being sent, not counting the newest."""
 PART_BYTES_MAX: Final = 64 * KIB
 _GZIP: Final = 31
 """zlib's window and format."""
@@ -32,10 +32,10 @@ class _Page:
         self.size_bytes = 0
         self.is_whole = False
         self.is_broken = False
-        """Whether a slice has raised: to whoever drew it, and the others are told so."""
+        """True if a slice raised. Its request gets the error, the others `ServiceNotReady`."""
         self.is_let_go = False
         self.drawing = trio.Lock()
-        """Fair: those who wait draw a slice each in turn."""
+        """Fair: waiting requests render one slice each, in turn."""
         self._slices = drawing
         self._compressor = zlib.compressobj(1, zlib.DEFLATED, _GZIP)
 

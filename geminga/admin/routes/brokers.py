@@ -10,7 +10,7 @@ from geminga.admin.routes.addresses import Addresses
 from geminga.admin.view.broker import BrokerView
 
 PULSAR_VERSION = "4.0.7"
-"""Whose admin API this is; clients compare it."""
+"""The version of Pulsar whose admin API this is; clients compare it."""
 WHOLE_RANGE = "0x00000000_0xffffffff"
 
 _JSON = "application/json"

@@ -105,7 +105,7 @@ class DelayedRoutes:
         return Response(200, found, "application/octet-stream")
 
     async def show(self, request: Request) -> Response:
-        """What a bucket holds, by its ledger (`45`) or its range (`10-11`)."""
+        """The contents of a bucket, named by its ledger (`45`) or its range (`10-11`)."""
         name = request.parameters["bucket"]
         return json_response(await self._view.bucket(topic_of(request), subscription_of(request), name))
 

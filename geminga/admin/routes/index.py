@@ -1,4 +1,4 @@
-"""The front page of the web port, for whoever opens it in a browser."""
+"""The front page of the web port, for a user with a browser."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ OWN_NAMESPACE = "/geminga/policies/{tenant}/{namespace}"
 OWN_TOPIC = "/geminga/policies/persistent/{tenant}/{namespace}/{topic}"
 TTL_QUERY = "messageTTL"
 KEPT = object()
-"""What a body of `null` means to some of Pulsar's endpoints: success, and nothing changes."""
+"""Some of Pulsar's endpoints answer a body of `null` with success, and change nothing."""
 
 Serve = Callable[[Policy, Endpoint, Request], Awaitable[Response]]
 
@@ -109,7 +109,7 @@ class PolicyRoutes:
 
 
 def _done(policy: Policy, value: object) -> Response:
-    """Whoever sets what this broker does not act upon is told so, in a header that others pass over."""
+    """Success. If this broker ignores the policy, a `Warning` header says so."""
     if policy.acted_upon or value is None:
         return NO_CONTENT
     text = f"{policy.name.replace('_', ' ')} is stored and shown, and has no effect in this broker"
@@ -133,7 +133,7 @@ def policy_topic_of(view: BrokerView, request: Request) -> TopicName:
 
 
 def _value(policy: Policy, endpoint: Endpoint, request: Request) -> Any:
-    """What the body sets: a value, None to take it away, or KEPT."""
+    """The policy's new value from the body: a value, None to remove it, or KEPT."""
     body = request.json()
     if body is not None:
         value = read(policy.kind, body)

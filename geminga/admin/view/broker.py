@@ -43,7 +43,7 @@ class BrokerView(Protocol):
     # -- topics ----------------------------------------------------------------------------------------------
 
     def exists(self, topic: TopicName) -> bool:
-        """Whether a topic without partitions, or one partition, is on disk."""
+        """True if a topic without partitions, or one partition, is on disk."""
         ...
 
     def partitions(self, topic: TopicName) -> int:
@@ -61,7 +61,7 @@ class BrokerView(Protocol):
     def partitioned_topics_in(self, namespace: NamespaceName) -> list[str]: ...
 
     def may_be_created(self, topic: TopicName) -> bool:
-        """Whether it is there, or a client's first use would make it."""
+        """True if it exists, or a client's first use would create it."""
         ...
 
     async def create_topic(self, topic: TopicName, properties: dict[str, str]) -> None:
@@ -136,7 +136,7 @@ class BrokerView(Protocol):
     # -- statistics ------------------------------------------------------------------------------------------
 
     async def load(self, topic: TopicName) -> None:
-        """So that what is asked about it next is in memory."""
+        """Load the topic, so that the questions that follow find it in memory."""
         ...
 
     async def topic_statistics(self, topic: TopicName) -> TopicStatistics:
@@ -148,8 +148,8 @@ class BrokerView(Protocol):
         ...
 
     def loaded_statistics(self) -> Iterator[TopicStatistics | None]:
-        """Of every topic that is loaded now, gathered as they are taken. None: a good place to let other
-        tasks run, which the caller has to see to.
+        """Statistics of every topic loaded now, each gathered when it is taken. At each None the caller must
+        let other tasks run.
         """
         ...
 
@@ -158,7 +158,7 @@ class BrokerView(Protocol):
     def bookie_statistics(self) -> BookieStatistics: ...
 
     def recovery_report(self) -> RecoveryReport:
-        """What the bookie found at this start."""
+        """The bookie's findings at this start."""
         ...
 
     def stored_counts(self) -> StoredCounts: ...
@@ -166,7 +166,7 @@ class BrokerView(Protocol):
     def memory_statistics(self) -> MemoryStatistics: ...
 
     async def health(self) -> HealthReport:
-        """Whether a message can be published and read, as of a second ago at most."""
+        """True if a message could be published and read, at most a second ago."""
         ...
 
     async def backup(self, directory: str) -> BackupReport:

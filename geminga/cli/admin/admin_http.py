@@ -56,7 +56,7 @@ class Admin:
 
 
 def unreachable(url: str, error: Exception) -> str:
-    """Why there was no answer; where nobody listens, what to do about it."""
+    """Why there was no answer. If the connection was refused, also what the user can do."""
     reason = getattr(error, "reason", error)
     if isinstance(reason, ConnectionRefusedError):
         return f"{url}: nothing listens there; --url or ${URL_VARIABLE} name the admin address of a broker"

@@ -159,7 +159,7 @@ def bucket_lines(parts: Sequence[Any], *, keeps_buckets: bool, holds_back: bool)
 
 
 def _only_day(parts: Sequence[Any]) -> str:
-    """Of all due times, said once so that a row fits a terminal; empty: there are several, or none."""
+    """The date that all due times share, printed once to keep rows short; empty: several or none."""
     times = [part[key] for part in parts for key in ("firstDueMs", "lastDueMs") if part[key] is not None]
     if not times or max(times) > DUE_MS_MAX:
         return ""

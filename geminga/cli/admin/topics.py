@@ -23,7 +23,7 @@ from geminga.cli.arguments.parser import Parser
 from geminga.clock import RealClock
 
 SUBSCRIPTION = flag("--subscription", "-s", required=True, help="the subscription")
-FORCE = flag("--force", "-f", action="store_true", default=None, help="disconnect who is connected")
+FORCE = flag("--force", "-f", action="store_true", default=None, help="disconnect all clients first")
 EXPIRE_TIME = flag("--expireTime", "-t", type=seconds, required=True, help="older than this: 10, 30s, 5m")
 
 

@@ -1,4 +1,4 @@
-"""Where the data goes when nobody says where."""
+"""The default data directory."""
 
 from __future__ import annotations
 

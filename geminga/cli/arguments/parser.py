@@ -1,4 +1,4 @@
-"""What every command's arguments go through, and the exit codes that all commands share."""
+"""The argument parser of every command, and the exit codes that all commands share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a port could not be had, and who has it."""
+"""Why a port could not be bound, and which process holds it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def refusal(host: str, port: int) -> int:
 
 
 def owner_of(port: int) -> str:
-    """`process 123 (java)` for who listens on a TCP port; "" where the system does not tell."""
+    """The process that listens on a TCP port, as `process 123 (java)`; "" if the system does not say."""
     sockets = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
     if not sockets:
         return ""

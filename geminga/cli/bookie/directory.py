@@ -1,4 +1,4 @@
-"""A data directory that no broker runs on, held for as long as somebody looks into it."""
+"""A stopped broker's data directory, locked while a command inspects it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class StoppedLedgers:
         self.entry_logs = entry_log_directory(path)
         self.index_path = index_path
         self.damage_note = index_path + NOTE
-        """What a broker writes when it meets damage in the index."""
+        """The file that a broker writes when it finds damage in the index."""
         self._disk = disk
         self._held = held
 
@@ -72,7 +72,7 @@ class StoppedLedgers:
         """For reading only. CorruptData if RocksDB cannot read it; StorageError if it is not there."""
         if not self.has_index:
             raise StorageError(
-                f"{self.index_path}: there is no index; 'geminga bookie rebuild-index' makes it anew"
+                f"{self.index_path}: there is no index; 'geminga bookie rebuild-index' rebuilds it"
             )
         values = RocksKeyValue(self.index_path, read_only=True)
         self._held.callback(values.close)
@@ -168,7 +168,7 @@ class StoppedBookie:
         return self._metadata
 
     def close_metadata(self) -> None:
-        """Nothing is read from it any more: somebody is going to write to it."""
+        """Close the read-only database, so that the caller can open it for writing."""
         if self._metadata_values is not None:
             self._metadata_values.close()
         self._metadata = self._metadata_values = None
@@ -195,7 +195,7 @@ class StoppedBookie:
         return indexes
 
     def ledger_records(self) -> LedgerRecords:
-        """Whose the ledgers are, by the metadata, and by the bookie's files where that does not say."""
+        """The owner of each ledger: from the metadata, else from the bookie's files."""
         return LedgerRecords(None if self.metadata_damage else self._opened_metadata(), self._ledger_names)
 
     def _ledger_names(self) -> dict[int, LedgerName]:
@@ -255,7 +255,7 @@ class LedgerRecords:
             return ""
 
     def is_named(self, ledger_id: int) -> bool:
-        """Whether a record of its topic, or of a cursor, names the ledger."""
+        """True if a record of its topic, or of a cursor, names the ledger."""
         record = self.get(ledger_id)
         return (
             record is not None
@@ -264,7 +264,7 @@ class LedgerRecords:
         )
 
     def compare(self, held: HeldLedgers) -> Comparison:
-        """What the bookie holds beside what the metadata says."""
+        """The ledgers of the bookie compared with the ledgers of the metadata."""
         return compare(held, self._store)
 
     def closed(self) -> Iterator[tuple[str, int, int]]:

@@ -192,7 +192,7 @@ def journals(parser: Parser, arguments: Sequence[str]) -> int:
     with directory_of(flags) as stopped:
         indexes = stopped.readable_indexes()
         known = [index.marks for index in indexes if index is not None]
-        # Without every index nobody knows from where on the journals are needed: a start replays them all.
+        # If an index is missing, its marks are unknown, so a start replays the journals from their beginning.
         is_known = len(known) == len(indexes)
         nowhere = JournalPosition(0, 0)
         marks = needed_from(known) if is_known else (nowhere,) * len(stopped.journals)

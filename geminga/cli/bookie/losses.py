@@ -1,4 +1,4 @@
-"""What the metadata promises of closed ledgers, beside what a stopped bookie has of them."""
+"""Compare the entries that the metadata records for closed ledgers with those that a stopped bookie has."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ShortLedger(NamedTuple):
     topic: str
     ledger_id: int
     entries: int
-    """That it has, counted from its first to its last one."""
+    """How many entries the bookie has, from the ledger's first to its last one."""
     promised: int
 
     def __str__(self) -> str:

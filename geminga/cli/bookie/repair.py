@@ -166,7 +166,7 @@ def _refuse_absent(stopped: StoppedBookie) -> None:
 
 
 class _OldIndex(NamedTuple):
-    """What only the old index knows, and where its files are now; "" if there was none."""
+    """The facts that only the old index has, and the path of its files now; "" if there was none."""
 
     states: dict[int, State]
     is_readable: bool = True
@@ -196,14 +196,14 @@ def _put_aside(stopped: StoppedBookie, place: StoppedLedgers) -> _OldIndex:
 
 
 def _forget_damage(stopped: StoppedBookie, place: StoppedLedgers) -> None:
-    """What a broker has noted for its next start is done."""
+    """Remove the note that makes the next start rebuild the index: this command has done it."""
     if stopped.disk.exists(place.damage_note):
         stopped.disk.unlink(place.damage_note)
         stopped.disk.sync_directory(os.path.dirname(place.damage_note))
 
 
 class _Made(NamedTuple):
-    """What came of a rebuild."""
+    """The outcome of a rebuild."""
 
     report: RecoveryReport
     back: str
@@ -211,7 +211,7 @@ class _Made(NamedTuple):
     aside: str
     """Those that were set aside, for people."""
     is_behind: bool
-    """Whether a start will be refused for the metadata."""
+    """True if the metadata will make the broker refuse to start."""
     short: list[ShortLedger]
 
 

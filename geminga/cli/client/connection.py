@@ -59,12 +59,12 @@ class Connection:
 
     @property
     def message_bytes_max(self) -> int:
-        """What the broker said that it takes."""
+        """The maximum that the broker announced."""
         return self._session.message_bytes_max
 
     @classmethod
     async def open(cls, url: str) -> Connection:
-        """Connect the socket. Raises `ClientError` in words if nobody is there."""
+        """Connect the socket. Raises `ClientError`, with a text for the user, if no broker answers."""
         host, port = parse_url(url)
         try:
             with trio.fail_after(HANDSHAKE_SECONDS):

@@ -176,7 +176,7 @@ def _message(
 
 
 def _payload(body: bytes) -> bytes:
-    """What comes after checksum and metadata."""
+    """The bytes after checksum and metadata."""
     at = 6 if body[:2] == b"\x0e\x01" else 0
     size = int.from_bytes(body[at : at + 4], "big")
     return body[at + 4 + size :]

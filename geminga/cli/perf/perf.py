@@ -86,7 +86,7 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
 
 
 class _Side:
-    """What one direction has done: in all, and since the last report."""
+    """Counts of one direction (published or consumed): in total, and since the last report."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -242,7 +242,7 @@ class _Run:
             now_ns = time.time_ns()
             for message in messages(delivery):
                 if self._producing and not message.payload.startswith(MAGIC + self._run_id):
-                    self._strange += 1  # somebody else's, or left over from an earlier run
+                    self._strange += 1  # from another producer, or left over from an earlier run
                     continue
                 self._consumed.add(1, len(message.payload), _age_us(message.payload, now_ns))
             consumer.acknowledge([position(delivery)])

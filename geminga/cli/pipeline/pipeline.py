@@ -41,8 +41,8 @@ _FLAGS = {
     "append": "--append",
     "schemas": "--no-schemas",
 }
-"""Of the options of the data source, and of arguments in Python, that are flags here; other options are given
-with --option.
+"""The data source's options, and arguments in Python, that have a flag here; other options are given with
+--option.
 """
 _FLAGS_OF = {"export": {"topicsPattern": "--topics-pattern", "failOnDataLoss": "--allow-loss"}}
 """Those that only one command has."""

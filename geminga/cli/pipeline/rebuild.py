@@ -1,4 +1,4 @@
-"""`geminga pipeline rebuild`: the buckets of a delayed index made anew, or checked and repaired.
+"""`geminga pipeline rebuild`: rebuild the buckets of a delayed index, or check and repair them.
 docs/rebuild.md.
 """
 
@@ -44,7 +44,7 @@ def run(parser: Parser, arguments: Sequence[str]) -> int:
         help="the index that all subscriptions share (a running broker knows)",
     )
     parser.add_argument("--verify", action="store_true", help="only check every bucket against the backlog")
-    parser.add_argument("--repair", action="store_true", help="check, and make anew only what is wrong")
+    parser.add_argument("--repair", action="store_true", help="check, and rebuild only the wrong ones")
     parser.add_argument(
         "--allow-damaged",
         action="store_true",
@@ -157,7 +157,7 @@ def _text_of_unread(codes: Sequence[int], shown_max: int = 20) -> str:
     more = f" and {len(ledgers) - shown_max:,} more" if len(ledgers) > shown_max else ""
     places = [f"of ledgers {names}{more}"] if ledgers else []
     if unknown := sum(code < 0 for code in codes):
-        places.append(f"{unknown:,} at least in logs without a footer, of ledgers that nobody knows")
+        places.append(f"{unknown:,} at least in logs without a footer, of unknown ledgers")
     return f"{len(codes):,} messages left out, as their records are damaged: {'; '.join(places)}"
 
 

@@ -84,7 +84,7 @@ def _add_flags(parser: Parser) -> None:
         type=count,
         default=0,
         metavar="N",
-        help="batch anew, N at most (0: the batches of old)",
+        help="make new batches of at most N messages (0: keep the batches as they were)",
     )
     add("--compression", choices=("none", "lz4", "zlib", "zstd", "snappy"), default="none", help="(none)")
     add("--by-key", action="store_true", help="choose partitions by key instead of keeping them")

@@ -81,7 +81,7 @@ def _plain(flags: argparse.Namespace) -> tuple[list[Held], list[Hole]]:
 
 
 def _settings(flags: argparse.Namespace) -> dict[str, str]:
-    """Of file systems. Raises `BadOption` for an option that is none of them."""
+    """The options of file systems. Raises `BadOption` for any other option."""
     from geminga.pipeline.errors import BadOption
     from geminga.pipeline.files.locations import without_settings
 

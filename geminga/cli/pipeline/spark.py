@@ -1,4 +1,4 @@
-"""What the pipeline's commands share: a session for those who ask for one, and output that is whole."""
+"""Shared by the pipeline's commands: a Spark session for those that need one, and output written whole."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class WholeDirectory:
         self._files.write(join(self.path, f"{name}.parquet"), data.getvalue().to_pybytes())
 
     def keep_only(self, names: Iterable[str]) -> None:
-        """Of the files that workers wrote: others are of attempts that failed."""
+        """Delete all other files of the workers: failed attempts wrote those."""
         from geminga.pipeline.files.locations import join
 
         kept = set(names)

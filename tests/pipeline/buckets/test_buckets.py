@@ -436,7 +436,7 @@ def test_messages_that_cannot_be_read_are_counted(
     if not has_footer:  # then nobody knows that the one of the first ledger does not matter
         told = (
             "3 messages left out, as their records are damaged: 3 at least in logs without a footer, "
-            "of ledgers that nobody knows\n"
+            "of unknown ledgers\n"
         )
     assert (code, out.endswith(told), "1 buckets made" in out) == (1, True, True), out
     assert rebuild(capsys, data, "--allow-damaged")[0] == 0
