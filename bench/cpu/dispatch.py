@@ -147,7 +147,7 @@ class Bench:
         while sent < entries:
             for consumer in attached:
                 if consumer.permits <= 500:
-                    subscription.flow(consumer, 500)
+                    subscription.consumers.flow(consumer, 500)
             await trio.lowlevel.checkpoint()
             sent = 0
             for number, consumer in enumerate(attached):
@@ -165,7 +165,7 @@ class Bench:
             ledger_id = self.ledger.first_position().ledger_id
             positions = [(ledger_id, e) for e in range(acked, consumer.messages_out)]
         for first in range(0, len(positions), ack_group):
-            subscription.acknowledge(consumer, positions[first : first + ack_group])
+            subscription.acks.acknowledge(consumer, positions[first : first + ack_group])
         return len(positions)
 
     def _forget_metadata(self, start: Position, entries: int) -> None:

@@ -154,16 +154,16 @@ class Client:
         return [c for c in self.outbox.commands if type(c) is kind]
 
     def flow(self, permits: int) -> None:
-        self.subscription.flow(self.consumer, permits)
+        self.subscription.consumers.flow(self.consumer, permits)
 
     def ack(self, *positions: tuple[int, int]) -> None:
-        self.subscription.acknowledge(self.consumer, list(positions))
+        self.subscription.acks.acknowledge(self.consumer, list(positions))
 
     def ack_all(self) -> None:
         self.ack(*self.positions)
 
     def nack(self, *positions: Position) -> None:
-        self.subscription.redeliver(self.consumer, list(positions), None)
+        self.subscription.consumers.redeliver(self.consumer, list(positions), None)
 
     def leave(self) -> None:
         self.subscription.remove_consumer(self.consumer)
@@ -316,7 +316,7 @@ class Rig:
         """Subscribe and, unless 0, send permits."""
         consumer, outbox = self.consumer(sub_type, name, **fields)
         subscription.add_consumer(consumer)
-        subscription.announce(consumer)
+        subscription.consumers.announce(consumer)
         client = Client(subscription, consumer, outbox)
         if permits:
             client.flow(permits)

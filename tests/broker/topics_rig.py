@@ -156,7 +156,7 @@ async def join(rig: TopicsRig, sub_type: str = SHARED, permits: int = 1000) -> t
     subscription = await (await topic_of(rig)).subscribe(
         "s", consumer, durable=True, initial="earliest", start=None, subscription_properties={}
     )
-    subscription.flow(consumer, permits)
+    subscription.consumers.flow(consumer, permits)
     return consumer, outbox
 
 

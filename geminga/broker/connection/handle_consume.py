@@ -95,7 +95,7 @@ async def _attach(
         return
     session.consumers[command.consumer_id] = Attached(topic, subscription, consumer)
     session.outbox.write(encoder.success(command.request_id))
-    subscription.announce(consumer)
+    subscription.consumers.announce(consumer)
 
 
 async def _start_position(topic: Topic, command: pb.CommandSubscribe) -> Position | None:
@@ -127,7 +127,7 @@ def acknowledge(session: Session, command: pb.CommandAck) -> None:
     answers = command.HasField("request_id")
     try:
         attached = _attached(session, command.consumer_id)
-        attached.subscription.acknowledge_command(attached.consumer, command)
+        attached.subscription.acks.acknowledge_command(attached.consumer, command)
     except GemingaError as error:
         if answers:
             session.outbox.write(
@@ -143,7 +143,7 @@ def redeliver(session: Session, command: pb.CommandRedeliverUnacknowledgedMessag
     if attached is None:
         return
     positions = [_position(m) for m in command.message_ids] or None
-    attached.subscription.redeliver(
+    attached.subscription.consumers.redeliver(
         attached.consumer, positions, command.consumer_epoch if command.HasField("consumer_epoch") else None
     )
 
@@ -228,7 +228,7 @@ def consumer_stats(session: Session, command: pb.CommandConsumerStats) -> None:
         answer.msgRateRedeliver = stats.msg_rate_redeliver
         answer.messageAckRate = stats.message_ack_rate
         answer.address = consumer.address
-        answer.type = subscription.type
+        answer.type = subscription.consumers.type
         answer.msgBacklog = subscription.backlog()
     session.outbox.write(encoder.consumer_stats(answer))
 

@@ -164,9 +164,9 @@ class Session:
         subscription, consumer = attached.subscription, attached.consumer
         try:
             if ack.cumulative:
-                subscription.acknowledge_cumulative(consumer, ack.positions[-1])
+                subscription.acks.acknowledge_cumulative(consumer, ack.positions[-1])
             else:
-                subscription.acknowledge(consumer, ack.positions)
+                subscription.acks.acknowledge(consumer, ack.positions)
         except GemingaError as error:
             if ack.request_id is None:
                 self._warn(f"ack refused: {error}")
@@ -190,7 +190,7 @@ class Session:
             raise ProtocolError(f"FLOW of {flow.permits} permits while the connection is {self.state.value}")
         attached = self.consumers.get(flow.consumer_id)
         if attached is not None:
-            attached.subscription.flow(attached.consumer, flow.permits)
+            attached.subscription.consumers.flow(attached.consumer, flow.permits)
 
     # -- requests --------------------------------------------------------------------------------------------
 

@@ -197,6 +197,14 @@ class Consumer:
             f"consumerId={self.consumer_id}, consumerName={self.name}, address={self.address}}}"
         )
 
+    def note_in(self, notes: SubscriptionNotes) -> None:
+        """Its subscription has the delivery log on."""
+        self.notes = notes
+
+    def close(self) -> None:
+        """It left the subscription or was disconnected: from now on nothing that it sends counts."""
+        self.closed = True
+
     # -- permits ---------------------------------------------------------------------------------------------
 
     def capacity(self) -> int:
@@ -244,6 +252,15 @@ class Consumer:
         self.unacked += messages
         if self.unacked_max and self.unacked >= self.unacked_max:
             self.blocked = True
+
+    def acked(self, messages: int, now_ms: int) -> None:
+        """It has acknowledged so many messages; none, if what it sent changes nothing."""
+        self.last_acked_ms = now_ms
+        self.acks += messages
+
+    def count_acks(self, messages: int) -> None:
+        """So many of the messages that it holds were acknowledged, perhaps by another consumer."""
+        self.acks += messages
 
     def subtract_unacked(self, messages: int) -> None:
         """So many of its messages do not wait for their acknowledgement any more."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def holds_back(subscription: Subscription) -> bool:
     """Whether its consumers are, or were last, or may yet be, of a type that waits for due times."""
-    return not subscription.ignores_delays
+    return not subscription.consumers.ignores_delays
 
 
 def pending_of(subscription: Subscription) -> int:
@@ -45,7 +45,8 @@ def again_of(subscription: Subscription) -> int:
 
 
 def _books_of(subscription: Subscription) -> UnackedBooks | None:
-    return subscription.dispatcher.books if subscription.dispatcher is not None else None
+    dispatcher = subscription.consumers.dispatcher
+    return dispatcher.books if dispatcher is not None else None
 
 
 def unread_of(subscription: Subscription) -> int:

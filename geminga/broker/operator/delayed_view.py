@@ -192,7 +192,8 @@ class DelayedOperator:
             return WhyNotDelivered(reason="no-such-entry", text=f"there is no message {place}")
         if found.cursor.is_acknowledged(position):
             return WhyNotDelivered(reason="acknowledged", text=f"{place} is acknowledged")
-        if found.dispatcher is not None and (books := found.dispatcher.books) is not None:
+        dispatcher = found.consumers.dispatcher
+        if dispatcher is not None and (books := dispatcher.books) is not None:
             for consumer in found.consumers:
                 if consumer.pending.get(ledger_id, entry_id):
                     text = f"{place} was sent to the consumer {consumer.name} and is not acknowledged yet"

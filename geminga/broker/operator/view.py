@@ -153,7 +153,7 @@ class View:
         last = await loaded.ledger.terminate()
         loaded.disconnect_producers()
         for subscription in loaded.subscriptions.values():
-            subscription.end_of_topic()
+            subscription.consumers.end_of_topic()
         return last
 
     async def truncate_topic(self, topic: TopicName) -> None:
@@ -206,7 +206,7 @@ class View:
             if number % SKIPPED_PER_TURN == 0:
                 await trio.lowlevel.checkpoint()
             position = subscription.cursor.next_unacknowledged(ledger.next_position(position))
-        subscription.skip_to(position)
+        subscription.acks.skip_to(position)
         await subscription.cursor.persist()
 
     async def expire(self, topic: TopicName, name: str, older_than_s: int) -> bool:
@@ -218,7 +218,7 @@ class View:
 
     async def expire_up_to(self, topic: TopicName, name: str, position: Position) -> bool:
         subscription = (await self._load(topic)).subscription(name)
-        is_done = subscription.expiry.expire_up_to(subscription, position)
+        is_done = subscription.expiry.expire_up_to(position)
         await subscription.cursor.persist()
         return is_done
 
@@ -290,7 +290,7 @@ def _with_shared_buckets(found: ManagedLedgerStatistics, topic: Topic) -> Manage
         if (
             subscription is not None
             and subscription.delayed.tracker is not None
-            and not subscription.ignores_delays
+            and not subscription.consumers.ignores_delays
         ):
             named = named_beyond(shared, cursor.mark_delete)
             cursors[name] = msgspec.structs.replace(cursor, properties={**cursor.properties, **named})

@@ -1,10 +1,12 @@
 """A subscription: its cursor, its consumers, the one dispatcher that serves them, and expiry.
 
-New entries wake `Subscription.run`, the subscription's one task, which has the dispatcher run a round.
-Acknowledgements come in as plain calls (`acknowledge`, `acknowledge_cumulative`, `acknowledge_command`),
-settle the dispatcher's pending entries and move the cursor's mark-delete position. TTL and `expire-messages`
-go through `Expiry`, policies that count from due times through `DueBacklog`. Read `Subscription` in
-`subscription.py` first, then `acks.py` for batches and cumulative acknowledgements.
+New entries wake `Subscription.run`, the subscription's one task, which has the dispatcher run a round. Its
+parts know each other in one direction: `Consumers` has the dispatcher and those attached; `Acks` takes every
+acknowledgement as a plain call, settles the dispatcher's pending entries and moves the cursor's mark-delete
+position; `DueBacklog` (policies that count from due times) and `Expiry` (TTL, `expire-messages`) decide what
+to let go and hand it to `Acks`. `Subscription` makes the parts and owns the beginning, the seek and the end.
+Read `subscription.py` first, then `acks.py` for batches and cumulative acknowledgements. `statistics.py`
+looks at all of it from above.
 
 Pulsar's PersistentSubscription and PersistentMessageExpiryMonitor. The dispatcher is chosen by the type of
 the first consumer and replaced only when a first consumer of another type comes; everything but the run loop

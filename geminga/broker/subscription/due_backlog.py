@@ -19,7 +19,9 @@ from geminga.position import EARLIEST, LATEST, Position
 from geminga.wire.message_metadata import broker_timestamp_ms, peek
 
 if TYPE_CHECKING:
-    from geminga.broker.subscription.subscription import Subscription
+    from geminga.broker.dispatch.settings import Surroundings
+    from geminga.broker.subscription.acks import Acks
+    from geminga.broker.subscription.consumers import Consumers
     from geminga.managed_ledger.chain.entry import Entry
 
 RUN_ENTRIES, RUN_BYTES = 100, MIB
@@ -32,11 +34,13 @@ OLDEST_ENTRIES_MAX = 10_000
 class DueBacklog:
     """Of one subscription; made with its first use. Reads wait for the disk and raise StorageError."""
 
-    def __init__(self, subscription: Subscription) -> None:
-        self._subscription = subscription
-        self._ledger = subscription.topic.ledger
-        self._cursor = subscription.cursor
-        self._delayed = subscription.delayed
+    def __init__(self, around: Surroundings, consumers: Consumers, acks: Acks) -> None:
+        self._clock = around.clock
+        self._ledger = around.ledger
+        self._cursor = around.cursor
+        self._delayed = around.delayed
+        self._consumers = consumers
+        self._acks = acks
         self._looking = trio.Lock()
         self._looked_up_to = EARLIEST
         self._clears = 0
@@ -48,7 +52,7 @@ class DueBacklog:
         While an index that was found at a start is still being read, nobody knows: False too.
         """
         return (
-            not self._subscription.ignores_delays
+            not self._consumers.ignores_delays
             and self._delayed.policy.active
             and self._delayed.unknown is None
         )
@@ -81,12 +85,12 @@ class DueBacklog:
 
     def _unread(self) -> Position:
         """From where on no dispatcher has looked at the backlog."""
-        if self._subscription.consumers:
+        if len(self._consumers):
             return self._cursor.read_position
         return self._cursor.mark_delete.next()
 
     async def _hold_back(self, entries: list[Entry]) -> None:
-        now_ms = self._subscription.clock.now_ms()
+        now_ms = self._clock.now_ms()
         timed = [entry for entry in entries if _has_peek(entry) and entry.peek.deliver_at_ms > now_ms]
         if not timed:
             return
@@ -101,7 +105,7 @@ class DueBacklog:
             await trio.lowlevel.checkpoint()
 
     def _take_due(self) -> bool:
-        dispatcher, tracker = self._subscription.dispatcher, self._delayed.tracker
+        dispatcher, tracker = self._consumers.dispatcher, self._delayed.tracker
         if dispatcher is not None and dispatcher.consumers:
             return dispatcher.take_due(DUE_AT_ONCE)
         return tracker is not None and tracker.has_due() and bool(tracker.take_due(DUE_AT_ONCE))
@@ -131,7 +135,7 @@ class DueBacklog:
 
     def entries(self) -> int:
         """How many are due and not acknowledged."""
-        return max(0, self._subscription.backlog() - len(self._delayed))
+        return max(0, self._cursor.backlog_entries() - len(self._delayed))
 
     async def oldest_ms(self) -> float:
         """Since when the oldest of them has been due; infinity if there is none.
@@ -160,7 +164,7 @@ class DueBacklog:
         while self.heeds_due_times and (found := await self._read(place, stop)) is not None:
             entries, place = found
             old = [entry for entry in entries if self.came_ms(entry, by_broker_time) < before_ms]
-            expired += self._subscription.let_go([entry.position for entry in old])
+            expired += self._acks.let_go([entry.position for entry in old])
         return expired
 
     async def evict(self, entries: int) -> int:
@@ -174,7 +178,7 @@ class DueBacklog:
             free = window.free if window.free is not None else range(first, window.end.entry_id)
             positions = (Position(ledger_id, entry_id) for entry_id in free)
             backlog = (position for position in positions if not self._cursor.is_acknowledged(position))
-            evicted += self._subscription.let_go(list(islice(backlog, entries - evicted)))
+            evicted += self._acks.let_go(list(islice(backlog, entries - evicted)))
             place = window.end
         return evicted
 
@@ -186,9 +190,9 @@ class DueBacklog:
             if found is None:
                 break
             read, place = found
-            now_ms = self._subscription.clock.now_ms()
+            now_ms = self._clock.now_ms()
             due = [e.position for e in read if not _has_peek(e) or self._delayed.due_ms(e) <= now_ms]
-            evicted += self._subscription.let_go(due[: entries - evicted])
+            evicted += self._acks.let_go(due[: entries - evicted])
         return evicted
 
     def came_ms(self, entry: Entry, by_broker_time: bool) -> int:

@@ -14,8 +14,13 @@ from geminga.position import LATEST
 from geminga.wire.message_metadata import broker_timestamp_ms, peek
 
 if TYPE_CHECKING:
-    from geminga.broker.subscription.subscription import Subscription
+    from geminga.broker.dispatch.settings import Surroundings
+    from geminga.broker.subscription.acks import Acks
+    from geminga.broker.subscription.consumers import Consumers
+    from geminga.broker.subscription.due_backlog import DueBacklog
     from geminga.managed_ledger.chain.entry import Entry
+    from geminga.managed_ledger.cursor.cursor import Cursor
+    from geminga.managed_ledger.managed_ledger import ManagedLedger
     from geminga.position import Position
 
 SMALL_BACKLOG = 1_000
@@ -25,9 +30,24 @@ SMALL_BACKLOG = 1_000
 class Expiry:
     """What has expired of one subscription, and what expires."""
 
-    __slots__ = ("_is_running", "last_ms", "rate", "total")
+    __slots__ = (
+        "_acks",
+        "_clock",
+        "_consumers",
+        "_cursor",
+        "_is_running",
+        "_ledger",
+        "last_ms",
+        "rate",
+        "total",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, around: Surroundings, consumers: Consumers, acks: Acks) -> None:
+        self._clock = around.clock
+        self._cursor = around.cursor
+        self._ledger = around.ledger
+        self._consumers = consumers
+        self._acks = acks
         self.total = 0
         """Entries since the topic was loaded."""
         self.rate = Rate()
@@ -36,57 +56,49 @@ class Expiry:
         self._is_running = False
 
     async def expire(
-        self,
-        subscription: Subscription,
-        older_than_s: int,
-        *,
-        by_broker_time: bool,
-        from_due_time: bool = False,
+        self, older_than_s: int, *, by_broker_time: bool, due_backlog: DueBacklog | None = None
     ) -> bool:
         """Acknowledge what was published more than `older_than_s` ago; durable as acknowledgements are. As in
-        Pulsar nothing is older than 0, and everything than less. With `from_due_time` a delayed message goes
+        Pulsar nothing is older than 0, and everything than less. With `due_backlog` a delayed message goes
         only when it has been due for as long.
 
         False: nothing was done, since there is no backlog, nothing of a small one is that old while consumers
         are connected, or another expiry is under way. StorageError when an entry cannot be read.
         """
-        if self._is_running or not subscription.backlog():
+        if self._is_running or not self._cursor.backlog_entries():
             return False
         self._is_running = True
         try:
-            return await self._expire(subscription, older_than_s, by_broker_time, from_due_time)
+            return await self._expire(older_than_s, by_broker_time, due_backlog)
         finally:
             self._is_running = False
 
-    def expire_up_to(self, subscription: Subscription, position: Position) -> bool:
+    def expire_up_to(self, position: Position) -> bool:
         """Acknowledge everything up to and with `position`. False: there is no such place yet, or an expiry
         is under way.
         """
-        if self._is_running or position > subscription.topic.ledger.last_confirmed:
+        if self._is_running or position > self._ledger.last_confirmed:
             return False
-        self.last_ms = subscription.clock.now_ms()
-        if position > subscription.cursor.mark_delete:
-            self.total += move_to(subscription, position)
+        self.last_ms = self._clock.now_ms()
+        if position > self._cursor.mark_delete:
+            self.total += self._acks.skip_to(position)
         return True
 
-    async def _expire(
-        self, subscription: Subscription, older_than_s: int, by_broker_time: bool, from_due_time: bool
-    ) -> bool:
-        ledger, cursor = subscription.topic.ledger, subscription.cursor
-        before_ms = subscription.clock.now_ms() - older_than_s * 1000
+    async def _expire(self, older_than_s: int, by_broker_time: bool, due_backlog: DueBacklog | None) -> bool:
+        ledger, cursor = self._ledger, self._cursor
+        before_ms = self._clock.now_ms() - older_than_s * 1000
         last = ledger.last_position()
 
         def is_young(entry: Entry) -> bool:
             return not older_than_s or published_ms(entry, by_broker_time) >= before_ms
 
-        oldest = await oldest_unacknowledged(subscription)
+        oldest = await oldest_unacknowledged(ledger, cursor)
         if oldest is None or is_young(oldest):
             # One read has answered what a connected, nearly caught up subscription needs to know.
-            is_nearly_caught_up = bool(subscription.consumers) and subscription.backlog() < SMALL_BACKLOG
+            is_nearly_caught_up = len(self._consumers) > 0 and cursor.backlog_entries() < SMALL_BACKLOG
             return oldest is not None and not is_nearly_caught_up
-        self.last_ms = subscription.clock.now_ms()
+        self.last_ms = self._clock.now_ms()
         young = await ledger.find_first(is_young, after=cursor.mark_delete)
-        due_backlog = subscription.due_backlog if from_due_time else None
         if due_backlog is not None and due_backlog.is_unknown:
             return False
         if due_backlog is not None and due_backlog.heeds_due_times:
@@ -95,20 +107,12 @@ class Expiry:
             return True
         up_to = last if young is None else ledger.previous_position(young)
         if up_to is not None and up_to > cursor.mark_delete:
-            self.total += move_to(subscription, up_to)
+            self.total += self._acks.skip_to(up_to)
         return True
 
 
-def move_to(subscription: Subscription, position: Position) -> int:
-    """Acknowledge everything up to `position`; how many entries that were."""
-    before = subscription.backlog()
-    subscription.skip_to(position)
-    return before - subscription.backlog()
-
-
-async def oldest_unacknowledged(subscription: Subscription) -> Entry | None:
+async def oldest_unacknowledged(ledger: ManagedLedger, cursor: Cursor) -> Entry | None:
     """The first entry of the backlog; None if it is empty."""
-    ledger, cursor = subscription.topic.ledger, subscription.cursor
     position = cursor.next_unacknowledged(ledger.next_position(cursor.mark_delete))
     found = await ledger.read_positions((position,))
     return found[0] if found else None

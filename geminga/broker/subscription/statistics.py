@@ -71,7 +71,7 @@ class SubscriptionStatistics(msgspec.Struct, frozen=True, kw_only=True):
 def statistics_in_slices(subscription: Subscription) -> Generator[int, None, SubscriptionStatistics]:
     """Without I/O. Yields after every `CONSUMERS_MAX` consumers, and at the end, how many there were."""
     consumers: list[ConsumerStatistics] = []
-    dispatcher = subscription.dispatcher
+    dispatcher = subscription.consumers.dispatcher
     looked = 0
     for consumer in list(dispatcher.consumers) if dispatcher is not None else ():
         assert dispatcher is not None
@@ -87,7 +87,7 @@ def statistics_in_slices(subscription: Subscription) -> Generator[int, None, Sub
 
 def statistics_of(subscription: Subscription) -> SubscriptionStatistics:
     """A moment's view, without I/O; O(consumers)."""
-    dispatcher = subscription.dispatcher
+    dispatcher = subscription.consumers.dispatcher
     consumers = (
         [dispatcher.consumer_statistics(c) for c in dispatcher.consumers] if dispatcher is not None else []
     )
@@ -95,20 +95,21 @@ def statistics_of(subscription: Subscription) -> SubscriptionStatistics:
 
 
 def _statistics_of(subscription: Subscription, consumers: list[ConsumerStatistics]) -> SubscriptionStatistics:
-    dispatcher = subscription.dispatcher
+    attached = subscription.consumers
+    dispatcher = attached.dispatcher
     cursor = subscription.cursor
     books = dispatcher.books if dispatcher is not None else None
     keyed = dispatcher.key_shared if dispatcher is not None else None
     active = dispatcher.active() if dispatcher is not None else None
-    index = None if subscription.ignores_delays else subscription.delayed
+    index = None if attached.ignores_delays else subscription.delayed
     delayed = len(index) if index is not None else 0
     backlog = cursor.backlog_entries()
     tracker = index.tracker if index is not None else None
     lateness = tracker.lateness() if tracker is not None else None
-    messages, throughput, redelivered, acks, chunks = subscription.rates
+    messages, throughput, redelivered, acks, chunks = attached.rates
     return SubscriptionStatistics(
         name=subscription.name,
-        type=subscription.type,
+        type=attached.type,
         msg_backlog=backlog,
         msg_backlog_no_delayed=max(backlog - delayed, 0),
         backlog_size=_estimated_bytes(subscription, backlog),
@@ -117,17 +118,17 @@ def _statistics_of(subscription: Subscription, consumers: list[ConsumerStatistic
         unacked_messages=books.messages if books is not None else 0,
         blocked_subscription_on_unacked_msgs=books is not None and books.blocked,
         active_consumer_name=active.name if active is not None else None,
-        msg_out_counter=subscription.messages_out_before + sum(c.msg_out_counter for c in consumers),
-        bytes_out_counter=subscription.bytes_out_before + sum(c.bytes_out_counter for c in consumers),
+        msg_out_counter=attached.messages_out_before + sum(c.msg_out_counter for c in consumers),
+        bytes_out_counter=attached.bytes_out_before + sum(c.bytes_out_counter for c in consumers),
         msg_rate_out=messages,
         msg_throughput_out=throughput,
         msg_rate_redeliver=redelivered,
         message_ack_rate=acks,
         chunked_message_rate=chunks,
-        last_consumed_flow_timestamp=subscription.last_flow_ms,
+        last_consumed_flow_timestamp=attached.last_flow_ms,
         last_consumed_timestamp=max((c.last_consumed_timestamp for c in consumers), default=0),
         last_acked_timestamp=max((c.last_acked_timestamp for c in consumers), default=0),
-        last_mark_delete_advanced_timestamp=subscription.last_mark_delete_advanced_ms,
+        last_mark_delete_advanced_timestamp=subscription.acks.last_mark_delete_advanced_ms,
         consumers=consumers,
         is_durable=cursor.durable,
         allow_out_of_order_delivery=keyed is not None and keyed.allows_out_of_order,

@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from geminga.broker.policies.records import AGE, STORAGE
-from geminga.broker.subscription.expiry import move_to, oldest_unacknowledged, published_ms
+from geminga.broker.subscription.expiry import oldest_unacknowledged, published_ms
 from geminga.errors import CorruptData, LedgerNotFound, PeerError, ServerError
 from geminga.position import LATEST
 
@@ -150,7 +150,11 @@ def backlog_bytes(subscription: Subscription) -> int:
 
 async def _oldest_ms(subscription: Subscription) -> float:
     """When the oldest message of the backlog was published; infinity without a backlog."""
-    entry = await oldest_unacknowledged(subscription) if subscription.backlog() else None
+    entry = (
+        await oldest_unacknowledged(subscription.topic.ledger, subscription.cursor)
+        if subscription.backlog()
+        else None
+    )
     return published_ms(entry, by_broker_time=False) if entry is not None else float("inf")
 
 
@@ -165,7 +169,7 @@ def _evict_by_size(topic: Topic, bytes_max: int) -> None:
         skipped = int((size - bytes_max) / size * entries)
         if not skipped:
             return
-        _note(slowest, move_to(slowest, _position_behind(slowest, skipped)))
+        _note(slowest, slowest.acks.skip_to(_position_behind(slowest, skipped)))
         previous = slowest
 
 
@@ -182,7 +186,7 @@ async def _evict_by_age(topic: Topic, age_max_ms: int) -> None:
     for subscription in _durable(topic):
         last = topic.ledger.previous_position(young)
         if last > subscription.cursor.mark_delete:
-            _note(subscription, move_to(subscription, last))
+            _note(subscription, subscription.acks.skip_to(last))
 
 
 async def _evict_due(topic: Topic, found: Exceeded) -> None:
@@ -195,7 +199,7 @@ async def _evict_due(topic: Topic, found: Exceeded) -> None:
         if found.kind == AGE and due.heeds_due_times:
             evicted = await due.expire(before_ms, young, False)
         elif found.kind == AGE:
-            evicted = move_to(found.slowest, topic.ledger.previous_position(young))
+            evicted = found.slowest.acks.skip_to(topic.ledger.previous_position(young))
         else:
             left_bytes = int(found.quota.limit_size * KEPT_SHARE)
             wanted = due.entries() if due.heeds_due_times else found.slowest.backlog()

@@ -90,7 +90,7 @@ async def expire_subscriptions(topic: Topic) -> None:
     for subscription in tuple(topic.subscriptions.values()):
         if topic.subscriptions.get(subscription.name) is not subscription:
             continue  # it went while another one was being deleted; one of its name may be new
-        unused_ms = topic.clock.now_ms() - subscription.unused_since_ms
+        unused_ms = topic.clock.now_ms() - subscription.consumers.unused_since_ms
         if subscription.cursor.durable and not subscription.consumers and unused_ms > minutes * MINUTE_MS:
             log.info(
                 "%s / %s: without a consumer for more than %d minutes: it is deleted",

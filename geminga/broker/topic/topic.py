@@ -264,9 +264,10 @@ class Topic:
         self, subscription: Subscription, than_s: int, *, from_due_time: bool = False
     ) -> bool:
         """See `Expiry.expire`."""
-        by_broker_time = self.settings.expires_by_broker_time
         return await subscription.expiry.expire(
-            subscription, than_s, by_broker_time=by_broker_time, from_due_time=from_due_time
+            than_s,
+            by_broker_time=self.settings.expires_by_broker_time,
+            due_backlog=subscription.due_backlog if from_due_time else None,
         )
 
     async def upkeep_deduplication(self) -> None:
@@ -570,10 +571,9 @@ class Topic:
             clock=self.clock,
             index_door=self.delays,
             reads=self.rooms.read_memory,
-        )
-        if self.delivery_log is not None and cursor.durable:
             # Readers go where they like and acknowledge nothing: nobody promised them anything.
-            subscription.notes = self.delivery_log.subscription(str(self.name), name, subscription)
+            delivery_log=self.delivery_log if cursor.durable else None,
+        )
         self.subscriptions[name] = subscription
         self._limit_dispatch(subscription)
         self.delays.attach(subscription.delayed)
@@ -583,8 +583,7 @@ class Topic:
 
     def _start(self, subscription: Subscription) -> None:
         """Give it its task, if it has none."""
-        if not subscription.has_task:
-            subscription.has_task = True
+        if subscription.needs_task():
             self.tasks.start_soon(self._run_subscription, subscription)
 
     async def _run_subscription(self, subscription: Subscription) -> None:

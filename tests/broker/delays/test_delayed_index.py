@@ -11,6 +11,7 @@ from trio.testing import MockClock
 
 from geminga.broker.delays.settings import DelayPolicy
 from geminga.broker.dispatch.consumer import EXCLUSIVE, KEY_SHARED, SHARED
+from geminga.broker.subscription.statistics import statistics_of
 from geminga.broker.subscription.subscription import Subscription
 from geminga.managed_ledger.chain.entry import Entry
 from geminga.position import Position
@@ -77,7 +78,7 @@ async def test_a_new_first_consumer_finds_the_index_as_it_was(
         await rig.settle()
         assert second.positions == [plain]
         assert reads.entries == [plain], "what is held back is not read again"
-        assert subscription.statistics().msg_delayed == 300
+        assert statistics_of(subscription).msg_delayed == 300
         await trio.sleep(61)
         assert sorted(second.positions) == [*held, plain]
 
@@ -140,9 +141,9 @@ async def test_a_lost_part_is_read_again_and_nothing_comes_twice(
         assert lost
         reads = Reads(rig, monkeypatch)
         await lose(subscription, *lost)
-        assert subscription.statistics().msg_delayed == 20 - len(lost)
+        assert statistics_of(subscription).msg_delayed == 20 - len(lost)
         await rig.settle()
-        assert subscription.statistics().msg_delayed == 20
+        assert statistics_of(subscription).msg_delayed == 20
         assert set(lost) <= set(reads.entries)
         assert {p.ledger_id for p in reads.entries} <= {
             lost[0].ledger_id,
@@ -223,9 +224,9 @@ async def test_acknowledging_what_is_held_back_takes_it_off_the_index(
         positions = await publish(rig, 1000, 2000, 3000, 4000)
         await rig.settle()
         client.ack(positions[2])
-        assert subscription.statistics().msg_delayed == 3
-        subscription.skip_to(positions[0])
-        assert subscription.statistics().msg_delayed == 2
+        assert statistics_of(subscription).msg_delayed == 3
+        subscription.acks.skip_to(positions[0])
+        assert statistics_of(subscription).msg_delayed == 2
         await trio.sleep(5)
         assert client.positions == [positions[1], positions[3]]
 
@@ -247,7 +248,7 @@ async def test_a_policy_that_is_not_active_lets_new_ones_through_and_keeps_what_
         subscription.delayed.set_policy(DelayPolicy())
         await publish(rig, 3000)
         await rig.settle()
-        assert subscription.statistics().msg_delayed == 1
+        assert statistics_of(subscription).msg_delayed == 1
 
 
 async def test_a_longer_tick_lets_go_of_what_it_covers(
@@ -371,7 +372,7 @@ async def test_what_is_read_again_keeps_to_the_look_ahead_of_key_shared(
         await trio.sleep(LATER_MS / 1000)
         subscription.delayed.read_again(positions[0].ledger_id, positions[-1].ledger_id)
         await rig.settle()
-        assert subscription.statistics().msg_in_replay == 10, "five for each consumer"
+        assert statistics_of(subscription).msg_in_replay == 10, "five for each consumer"
         for client in clients:
             client.flow(100)
         await rig.settle()

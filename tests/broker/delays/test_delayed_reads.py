@@ -10,6 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from geminga.broker.dispatch.consumer import KEY_SHARED, SHARED
+from geminga.broker.subscription.statistics import statistics_of
 from geminga.errors import StorageError
 from tests.broker.dispatch_rig import OpenRig, Rig, message
 
@@ -37,7 +38,7 @@ async def test_what_is_behind_several_reads_of_delayed_messages_comes_at_once(
         client = rig.join(subscription, sub_type, permits=10)
         await rig.settle()
         assert client.new() == [b"35", b"36", b"37"]
-        assert subscription.statistics().msg_delayed == 35
+        assert statistics_of(subscription).msg_delayed == 35
         await trio.sleep(6)
         client.flow(100)
         await rig.settle()
@@ -55,7 +56,7 @@ async def test_large_messages_that_fall_due_together_are_not_read_together(
         await rig.publish(*(message(b"%05d" % n * 2000, key="k", deliver_at_ms=due_ms) for n in range(60)))
         client = rig.join(subscription, sub_type, permits=100)
         await rig.settle()
-        assert (client.new(), subscription.statistics().msg_delayed) == ([], 60)
+        assert (client.new(), statistics_of(subscription).msg_delayed) == ([], 60)
         read = rig.ledger.read_positions
         read_bytes: list[int] = []
 
@@ -143,7 +144,7 @@ async def test_reads_that_fail_for_a_while_lose_no_delayed_message(
         assert failed > 2
         fails = False
         await trio.sleep(0.5)
-        assert (client.payloads, subscription.statistics().msg_delayed) == ([], 20)
+        assert (client.payloads, statistics_of(subscription).msg_delayed) == ([], 20)
         fails, failed = True, 0
         await trio.sleep(2)
         assert failed > 2

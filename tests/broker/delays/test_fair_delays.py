@@ -12,6 +12,7 @@ from trio.testing import MockClock
 
 from geminga.broker.dispatch.consumer import KEY_SHARED, SHARED
 from geminga.broker.dispatch.delaying import LEAP_ENTRIES_MIN
+from geminga.broker.subscription.statistics import statistics_of
 from tests.broker.dispatch_rig import OpenRig, Rig, message
 
 LATER_MS = 60_000
@@ -143,7 +144,7 @@ async def test_ordinary_messages_go_on_while_the_first_index_is_opened(
         may_open.set()
         await rig.settle()
         assert sorted(client.payloads) == [b"delayed"] * 5 + [b"plain"] * 2
-        assert subscription.statistics().msg_delayed == 1500
+        assert statistics_of(subscription).msg_delayed == 1500
         await trio.sleep(LATER_MS / 1000 + 1)
         assert len(client.payloads) == 1507
 

@@ -14,6 +14,7 @@ from geminga.broker.delays.settings import DelayPolicy, DelaySettings
 from geminga.broker.delays.statistics import bucket_statistics
 from geminga.broker.delays.topic_delays import TopicDelays
 from geminga.broker.dispatch.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
+from geminga.broker.subscription.statistics import statistics_of
 from geminga.broker.subscription.subscription import Subscription
 from geminga.clock import TrioClock
 from geminga.errors import CorruptData
@@ -87,7 +88,7 @@ async def test_a_shared_index_is_fed_by_what_is_appended(
         await rig.settle()
         assert client.payloads == [b"0", b"0"]
         assert not {positions[0], positions[2]} & set(reads.entries)
-        assert subscription.statistics().msg_delayed == 3
+        assert statistics_of(subscription).msg_delayed == 3
         await trio.sleep(3)
         assert client.payloads == [b"0", b"0", b"100", b"1000", b"2000"]
         assert reads.entries.count(positions[0]) == reads.entries.count(positions[2]) == 1
@@ -108,7 +109,7 @@ async def test_each_subscription_has_its_own_view_of_a_shared_index(
         assert (len(a.delayed), len(b.delayed)) == (3, 3)
         assert delays.shared is not None
         assert len(delays.shared.index) == 3
-        a.skip_to(positions[1])
+        a.acks.skip_to(positions[1])
         assert (len(a.delayed), len(b.delayed)) == (2, 3)
         await trio.sleep(4)
         assert first.positions == [positions[0], *positions[2:]]
@@ -262,10 +263,10 @@ async def test_exclusive_and_failover_count_nothing_as_delayed(
         positions = await publish(rig, [LATER_MS] * 4)
         await rig.settle()
         assert set(positions) <= set(client.positions)
-        found = at_once.statistics()
+        found = statistics_of(at_once)
         assert (found.msg_delayed, found.msg_backlog_no_delayed, found.msg_backlog) == (0, 7, 7)
         assert found.delayed_message_index_size_in_bytes == 0
-        held = waits.statistics()
+        held = statistics_of(waits)
         assert (held.msg_delayed, held.msg_backlog_no_delayed, held.msg_backlog) == (7, 0, 7)
         assert held.delayed_message_index_size_in_bytes > 0
 

@@ -10,6 +10,7 @@ from trio.testing import MockClock
 
 from geminga.broker.delays.settings import DelayPolicy
 from geminga.broker.dispatch.consumer import EXCLUSIVE, KEY_SHARED, SHARED
+from geminga.broker.subscription.statistics import statistics_of
 from geminga.clock import TrioClock
 from geminga.errors import StorageError
 from geminga.managed_ledger.chain.entry import Entry
@@ -87,7 +88,7 @@ async def test_no_wake_ups_without_permits_and_none_after_the_last(
         subscription = await rig.subscription()
         client = rig.join(subscription, SHARED, permits=3)
         rounds = 0
-        dispatcher = subscription.dispatcher
+        dispatcher = subscription.consumers.dispatcher
         assert dispatcher is not None
         original = dispatcher.run_round
 
@@ -99,7 +100,7 @@ async def test_no_wake_ups_without_permits_and_none_after_the_last(
         dispatcher.run_round = counted  # type: ignore[method-assign]
         await publish_delayed(rig, *range(1000, 2000, 100))
         await rig.settle()
-        statistics = subscription.statistics()
+        statistics = statistics_of(subscription)
         assert (statistics.msg_delayed, statistics.msg_backlog_no_delayed, statistics.msg_backlog) == (
             10,
             0,
@@ -131,10 +132,10 @@ async def test_delays_survive_a_change_of_consumers_without_being_counted_twice(
         second = rig.join(subscription, SHARED)
         await rig.settle()
         assert second.new() == [b"5000"]
-        assert subscription.statistics().msg_delayed == 2
+        assert statistics_of(subscription).msg_delayed == 2
         await trio.sleep(2)
         assert second.new() == [b"6000", b"7000"]
-        assert subscription.statistics().msg_delayed == 0
+        assert statistics_of(subscription).msg_delayed == 0
 
 
 async def test_clearing_the_backlog_forgets_delayed_messages(
@@ -147,7 +148,7 @@ async def test_clearing_the_backlog_forgets_delayed_messages(
         await rig.settle()
         assert client.consumer.unacked == 1
         await subscription.clear_backlog()
-        statistics = subscription.statistics()
+        statistics = statistics_of(subscription)
         assert (statistics.msg_delayed, statistics.msg_backlog, statistics.unacked_messages) == (0, 0, 0)
         await trio.sleep(2)
         assert client.payloads == [b"0"]
@@ -161,7 +162,7 @@ async def test_what_was_skipped_while_it_was_delayed_does_not_come(
         client = rig.join(subscription, SHARED)
         await publish_delayed(rig, 1000, 2000)
         await rig.settle()
-        subscription.skip_to(rig.ledger.first_position())
+        subscription.acks.skip_to(rig.ledger.first_position())
         await trio.sleep(3)
         assert client.payloads == [b"2000"]
 
@@ -188,7 +189,7 @@ async def test_another_type_takes_over_and_delivers_at_once(
         exclusive = rig.join(subscription, EXCLUSIVE)
         await rig.settle()
         assert exclusive.payloads == [b"60000"]
-        assert subscription.statistics().msg_delayed == 0
+        assert statistics_of(subscription).msg_delayed == 0
 
 
 async def test_many_messages_of_one_moment_come_in_the_order_of_the_topic(
@@ -212,7 +213,7 @@ async def test_a_message_that_falls_due_between_a_round_and_the_sleep_comes_at_o
         clock = rig.clock = SteppedClock()
         subscription = await rig.subscription()
         client = rig.join(subscription, sub_type)
-        dispatcher = subscription.dispatcher
+        dispatcher = subscription.consumers.dispatcher
         assert dispatcher is not None
         original = dispatcher.run_round
 

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from geminga.broker.delays import subscription_delays
 from geminga.broker.dispatch import delaying as dispatch_delayed
 from geminga.broker.dispatch.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
+from geminga.broker.subscription.statistics import statistics_of
 from geminga.errors import CorruptData, StorageError
 from geminga.position import Position
 from geminga.tracker.buckets.bucket_store import BucketStore
@@ -219,7 +220,7 @@ class Model:
 
     async def redeliver(self, number: int) -> None:
         if client := self.client(number):
-            self.rig.topic.subscriptions["s"].redeliver(client.consumer, None, None)
+            self.rig.topic.subscriptions["s"].consumers.redeliver(client.consumer, None, None)
             self._gives_back(self.held_by(client))
 
     async def block(self, number: int) -> None:
@@ -266,7 +267,7 @@ class Model:
                 assert held < UNACKED_MAX + 4
         if self._is_individual:
             held = sum(self.sizes[p] for p in self.pending)
-            assert self.subscription.statistics().unacked_messages == held
+            assert statistics_of(self.subscription).unacked_messages == held
         assert self.subscription.backlog() == len(self.sizes) - len(self.acked)
 
     def _sent(self, command: Any) -> None:

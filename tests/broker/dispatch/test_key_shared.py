@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from geminga.broker.dispatch.consumer import KEY_SHARED
+from geminga.broker.subscription.statistics import statistics_of
 from geminga.errors import ConsumerAssign, ConsumerBusy, StorageError
 from geminga.position import Position
 from geminga.wire import pulsar_pb2 as pb
@@ -36,7 +37,7 @@ async def publish(rig: Rig, *keys: str) -> list[Position]:
 
 
 def owner_of(client: Client, key: str) -> object:
-    dispatcher = client.subscription.dispatcher
+    dispatcher = client.subscription.consumers.dispatcher
     assert dispatcher is not None
     assert dispatcher.key_shared is not None
     selector = dispatcher.key_shared.selector
@@ -78,7 +79,7 @@ async def test_a_key_waits_behind_its_own_entries_only(dispatch_rig: OpenRig) ->
         await publish(rig, mine, other, mine, other)
         await rig.settle()
         assert (one.payloads, two.payloads) == ([], [f"{other}1".encode(), f"{other}2".encode()])
-        assert subscription.statistics().msg_in_replay == 2
+        assert statistics_of(subscription).msg_in_replay == 2
         one.flow(1)
         await publish(rig, mine)
         await rig.settle()
@@ -104,7 +105,7 @@ async def test_a_key_that_moves_waits_until_the_old_consumer_has_settled(dispatc
         await rig.settle()
         assert sorted(old.payloads[50:]) == sorted(f"{k}1".encode() for k in stayed)
         assert new.payloads == []
-        statistics = subscription.statistics()
+        statistics = statistics_of(subscription)
         assert (statistics.draining_hashes_count, statistics.msg_in_replay) == (len(moved), len(moved))
         assert statistics.draining_hashes_unacked_messages == len(moved)
         draining = statistics.consumers[0].draining_hashes
@@ -115,7 +116,7 @@ async def test_a_key_that_moves_waits_until_the_old_consumer_has_settled(dispatc
         old.ack(*positions)
         await rig.settle()
         assert sorted(new.payloads) == sorted(f"{k}1".encode() for k in moved)
-        statistics = subscription.statistics()
+        statistics = statistics_of(subscription)
         assert statistics.draining_hashes_count == 0
         assert statistics.draining_hashes_cleared_total == len(moved)
 
@@ -179,7 +180,7 @@ async def test_a_stuck_consumer_lets_others_go_on_up_to_the_look_ahead(dispatch_
         await publish(rig, *[mine, other] * 50)
         await rig.settle()
         assert len(two.payloads) == 9, "ten entries may wait for two consumers; the tenth was the last read"
-        assert subscription.statistics().msg_in_replay == 10
+        assert statistics_of(subscription).msg_in_replay == 10
         one.flow(1000)
         await rig.settle()
         assert (len(one.payloads), len(two.payloads)) == (50, 50)
@@ -202,7 +203,7 @@ async def test_sticky_ranges(dispatch_rig: OpenRig) -> None:
         high = rig.join(subscription, KEY_SHARED, "high", keySharedMeta=sticky((10_000, 65_535)))
         await rig.settle()
         assert high.payloads == [b"key-21"], "what no one wanted waited"
-        statistics = subscription.statistics()
+        statistics = statistics_of(subscription)
         assert statistics.key_shared_mode == "STICKY"
         assert statistics.consumers[0].key_hash_range_arrays == [(0, 9_999)]
 
@@ -230,7 +231,7 @@ async def test_policies_must_agree_in_pulsars_words(dispatch_rig: OpenRig) -> No
         refused_too, _ = rig.consumer(KEY_SHARED)
         with pytest.raises(ConsumerBusy, match="Active subscription allows out of order delivery while the"):
             subscription.add_consumer(refused_too)
-        assert subscription.statistics().allow_out_of_order_delivery
+        assert statistics_of(subscription).allow_out_of_order_delivery
 
 
 async def test_out_of_order_does_not_wait_for_anything(dispatch_rig: OpenRig) -> None:

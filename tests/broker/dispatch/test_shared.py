@@ -10,6 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from geminga.broker.dispatch.consumer import EXCLUSIVE, SHARED
+from geminga.broker.subscription.statistics import statistics_of
 from geminga.errors import ConsumerBusy, LedgerNotFound, NotAllowed
 from geminga.managed_ledger.cursor.batch_index import ACK_SET_WORDS_MAX
 from geminga.position import Position
@@ -55,11 +56,11 @@ async def test_what_found_no_permits_waits_and_goes_first(dispatch_rig: OpenRig)
         await rig.publish(*(message(b"%d" % n, batch=2) for n in range(6)))
         await rig.settle()
         assert client.new() == numbers(0, 2)
-        assert subscription.statistics().msg_in_replay == 2, "four permits: four entries were read"
+        assert statistics_of(subscription).msg_in_replay == 2, "four permits: four entries were read"
         client.flow(100)
         await rig.settle()
         assert client.new() == numbers(2, 4)
-        assert subscription.statistics().msg_in_replay == 0
+        assert statistics_of(subscription).msg_in_replay == 0
 
 
 async def test_nacks_come_again_with_their_count_and_before_anything_new(dispatch_rig: OpenRig) -> None:
@@ -80,7 +81,7 @@ async def test_nacks_come_again_with_their_count_and_before_anything_new(dispatc
         assert client.deliveries[-1].message.redelivery_count == 2
         client.ack(positions[1])
         assert client.consumer.redelivered == 2
-        assert subscription.statistics().consumers[0].msg_redeliver_counter == 2
+        assert statistics_of(subscription).consumers[0].msg_redeliver_counter == 2
 
 
 async def test_what_is_acknowledged_while_it_waits_is_not_sent_again(dispatch_rig: OpenRig) -> None:
@@ -104,7 +105,7 @@ async def test_redeliver_all_gives_everything_back_at_once(dispatch_rig: OpenRig
         await rig.numbered(3)
         await rig.settle()
         assert client.consumer.unacked == 3
-        subscription.redeliver(client.consumer, None, None)
+        subscription.consumers.redeliver(client.consumer, None, None)
         await rig.settle()
         assert client.payloads == numbers(0, 3) * 2
         assert [d.message.redelivery_count for d in client.deliveries[3:]] == [1, 1, 1]
@@ -125,7 +126,7 @@ async def test_what_a_consumer_leaves_behind_goes_to_the_others_without_a_count(
         await rig.settle()
         assert second.payloads == [b"0", b"1", b"3", b"4"]
         assert {d.message.redelivery_count for d in second.deliveries} == {0}
-        statistics = subscription.statistics()
+        statistics = statistics_of(subscription)
         assert (statistics.unacked_messages, statistics.msg_backlog) == (4, 4)
         assert statistics.msg_out_counter == 9, "counters outlive their consumers"
 
@@ -139,7 +140,7 @@ async def test_the_first_consumer_after_none_starts_over(dispatch_rig: OpenRig) 
         first.nack(first.positions[0])
         first.leave()
         await rig.settle()
-        assert subscription.statistics().msg_in_replay == 0
+        assert statistics_of(subscription).msg_in_replay == 0
         second = rig.join(subscription, SHARED)
         await rig.settle()
         assert second.payloads == numbers(0, 4)
@@ -194,7 +195,7 @@ async def test_a_consumer_with_too_much_unacknowledged_is_blocked_until_half_of_
         await rig.numbered(40)
         await rig.settle()
         assert client.new() == numbers(0, 10)
-        assert subscription.statistics().consumers[0].blocked_consumer_on_unacked_msgs
+        assert statistics_of(subscription).consumers[0].blocked_consumer_on_unacked_msgs
         client.flow(7)
         client.ack(*client.positions[:4])
         await rig.settle()
@@ -223,7 +224,7 @@ async def test_a_subscription_with_too_much_unacknowledged_reads_nothing_new(dis
         await rig.numbered(30)
         await rig.settle()
         assert one.new() == numbers(0, 10)
-        assert subscription.statistics().blocked_subscription_on_unacked_msgs
+        assert statistics_of(subscription).blocked_subscription_on_unacked_msgs
         one.nack(one.positions[0])
         await rig.settle()
         assert one.new() == [b"0"], "what is given back still goes out"
@@ -270,7 +271,7 @@ async def test_an_ack_through_another_consumer_counts_for_the_one_that_was_sent_
         two = rig.join(subscription, SHARED)
         two.ack(*one.positions)
         assert (one.consumer.unacked, two.consumer.unacked) == (0, 0)
-        assert subscription.statistics().unacked_messages == 0
+        assert statistics_of(subscription).unacked_messages == 0
 
 
 async def test_an_entry_acknowledged_before_it_was_read_is_not_sent(dispatch_rig: OpenRig) -> None:
@@ -293,7 +294,7 @@ async def test_cumulative_acks_are_ignored_with_a_warning(
         client = rig.join(subscription, SHARED)
         positions = await rig.numbered(3)
         await rig.settle()
-        subscription.acknowledge_cumulative(client.consumer, positions[2])
+        subscription.acks.acknowledge_cumulative(client.consumer, positions[2])
         assert subscription.backlog() == 3
         assert "cumulative ack on a Shared subscription is ignored" in caplog.text
 
@@ -309,8 +310,8 @@ async def test_what_a_client_does_over_and_over_is_said_once_a_second(
         corrupted.validation_error = pb.CommandAck.ChecksumMismatch
         for _ in range(3):
             for _ in range(100):
-                subscription.acknowledge_cumulative(client.consumer, position)
-                subscription.acknowledge_command(client.consumer, corrupted)
+                subscription.acks.acknowledge_cumulative(client.consumer, position)
+                subscription.acks.acknowledge_command(client.consumer, corrupted)
             await trio.sleep(1.1)
         lines = [record.getMessage() for record in caplog.records]
         ignored = [line for line in lines if "is ignored" in line]
@@ -331,18 +332,20 @@ async def test_an_ack_set_beyond_any_batch_is_ignored(
         await rig.settle()
         unacked = client.consumer.unacked
         longest = [0b110, *[0] * (ACK_SET_WORDS_MAX - 1)]
-        subscription.acknowledge_command(
+        subscription.acks.acknowledge_command(
             client.consumer, ack_command(client, message_id(second, *longest, 0))
         )
         assert subscription.cursor.ack_set(second) is None
         assert client.consumer.unacked == unacked
         assert f"an ack set of {ACK_SET_WORDS_MAX + 1} words is ignored" in caplog.text
-        subscription.acknowledge_command(client.consumer, ack_command(client, message_id(second, *longest)))
+        subscription.acks.acknowledge_command(
+            client.consumer, ack_command(client, message_id(second, *longest))
+        )
         assert subscription.cursor.ack_set(second) == [0b110]
         if sub_type == EXCLUSIVE:
             up_to = ack_command(client, message_id(second, *longest, 0b1))
             up_to.ack_type = pb.CommandAck.Cumulative
-            subscription.acknowledge_command(client.consumer, up_to)
+            subscription.acks.acknowledge_command(client.consumer, up_to)
             assert (subscription.cursor.mark_delete, subscription.cursor.ack_set(second)) == (first, [0b110])
         with pytest.raises(NotAllowed, match="An ack set of 1025 words is longer than 1024"):
             await subscription.seek(first, ack_set=[*longest, 0])
@@ -356,7 +359,9 @@ async def test_a_batch_that_claims_too_many_messages_counts_as_the_largest(dispa
         (position,) = await rig.publish(message(b"batch", batch=2**31 - 1))
         await rig.settle()
         assert (client.consumer.unacked, client.consumer.permits) == (65_536, 100_000 - 65_536)
-        subscription.acknowledge_command(client.consumer, ack_command(client, message_id(position, 0b110)))
+        subscription.acks.acknowledge_command(
+            client.consumer, ack_command(client, message_id(position, 0b110))
+        )
         assert client.consumer.unacked == 2
         client.ack(position)
         assert (client.consumer.unacked, subscription.backlog()) == (0, 0)
@@ -369,11 +374,11 @@ async def test_parts_of_a_batch(dispatch_rig: OpenRig) -> None:
         (position,) = await rig.publish(message(b"batch", batch=10))
         await rig.settle()
         assert client.consumer.unacked == 10
-        subscription.acknowledge_command(
+        subscription.acks.acknowledge_command(
             client.consumer, ack_command(client, message_id(position, 0b11_1111_0000))
         )
         assert client.consumer.unacked == 6
-        subscription.acknowledge_command(
+        subscription.acks.acknowledge_command(
             client.consumer, ack_command(client, message_id(position, 0b11_1111_1000))
         )
         assert client.consumer.unacked == 6, "acknowledged before"
@@ -395,7 +400,9 @@ async def test_the_last_part_of_a_batch_completes_it(dispatch_rig: OpenRig) -> N
         (position,) = await rig.publish(message(b"batch", batch=3))
         await rig.settle()
         for left in (0b110, 0b100, 0):
-            subscription.acknowledge_command(client.consumer, ack_command(client, message_id(position, left)))
+            subscription.acks.acknowledge_command(
+                client.consumer, ack_command(client, message_id(position, left))
+            )
         assert client.consumer.unacked == 0
         assert not len(client.consumer.pending)
         assert subscription.backlog() == 0
@@ -407,7 +414,9 @@ async def test_parts_of_batches_are_ignored_where_that_is_switched_off(dispatch_
         client = rig.join(subscription, SHARED)
         (position,) = await rig.publish(message(b"batch", batch=3))
         await rig.settle()
-        subscription.acknowledge_command(client.consumer, ack_command(client, message_id(position, 0b100)))
+        subscription.acks.acknowledge_command(
+            client.consumer, ack_command(client, message_id(position, 0b100))
+        )
         assert client.consumer.unacked == 3
         assert subscription.cursor.ack_set(position) is None
 
@@ -421,13 +430,13 @@ async def test_transactions_are_refused_and_validation_errors_acknowledged(
         positions = await rig.numbered(2)
         await rig.settle()
         with pytest.raises(NotAllowed, match="Server don't support transaction ack!"):
-            subscription.acknowledge_command(
+            subscription.acks.acknowledge_command(
                 client.consumer,
                 ack_command(client, message_id(positions[0]), txnid_most_bits=1, txnid_least_bits=2),
             )
         assert subscription.backlog() == 2
         with caplog.at_level(logging.WARNING, "geminga.broker"):
-            subscription.acknowledge_command(
+            subscription.acks.acknowledge_command(
                 client.consumer,
                 ack_command(
                     client, message_id(positions[1]), validation_error=pb.CommandAck.DecompressionError
@@ -530,7 +539,7 @@ async def test_a_wait_for_the_next_try_that_ends_before_the_sleep_is_not_forgott
     async with dispatch_rig() as rig:
         subscription = await rig.subscription(read_retry_ms_min=1000)
         client = rig.join(subscription, SHARED)
-        dispatcher = subscription.dispatcher
+        dispatcher = subscription.consumers.dispatcher
         assert dispatcher is not None
         with monkeypatch.context() as broken:
             broken.setattr(rig.ledger, "read_cached", lambda *_: [])
@@ -610,9 +619,9 @@ async def test_skipping_a_partly_acknowledged_batch_takes_what_was_left_of_it_of
         client = rig.join(subscription, SHARED)
         batch, single = await rig.publish(message(batch=4), message())
         await rig.settle()
-        subscription.acknowledge_command(client.consumer, ack_command(client, message_id(batch, 0b1000)))
+        subscription.acks.acknowledge_command(client.consumer, ack_command(client, message_id(batch, 0b1000)))
         assert client.consumer.unacked == 2
-        subscription.skip_to(batch)
-        assert client.consumer.unacked == subscription.statistics().unacked_messages == 1
+        subscription.acks.skip_to(batch)
+        assert client.consumer.unacked == statistics_of(subscription).unacked_messages == 1
         client.ack(single)
         assert client.consumer.unacked == 0

@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from geminga.broker.dispatch.consumer import EXCLUSIVE, FAILOVER, SHARED
+from geminga.broker.subscription.statistics import statistics_of
 from geminga.errors import ConsumerBusy
 from geminga.position import Position
 from geminga.wire import pulsar_pb2 as pb
@@ -104,10 +105,10 @@ async def test_cumulative_acks_move_mark_delete(dispatch_rig: OpenRig, autojump_
         client = rig.join(subscription)
         positions = await rig.numbered(10)
         await rig.settle()
-        subscription.acknowledge_cumulative(client.consumer, positions[6])
+        subscription.acks.acknowledge_cumulative(client.consumer, positions[6])
         assert subscription.cursor.mark_delete == positions[6]
-        assert subscription.statistics().last_mark_delete_advanced_timestamp == rig.now_ms()
-        subscription.acknowledge_cumulative(client.consumer, Position(999, 999))
+        assert statistics_of(subscription).last_mark_delete_advanced_timestamp == rig.now_ms()
+        subscription.acks.acknowledge_cumulative(client.consumer, Position(999, 999))
         assert subscription.cursor.mark_delete == positions[6], "beyond the topic's end means nothing"
 
 
@@ -120,10 +121,10 @@ async def test_redelivery_reads_again_and_carries_the_epoch(dispatch_rig: OpenRi
         assert [d.message.consumer_epoch for d in client.deliveries] == [0, 0, 0, 0]
         client.ack(positions[0])
         client.new()
-        subscription.redeliver(client.consumer, [positions[3]], None)
+        subscription.consumers.redeliver(client.consumer, [positions[3]], None)
         await rig.settle()
         assert client.new() == numbers(1, 3), "single messages cannot be redelivered: all come again"
-        subscription.redeliver(client.consumer, None, 7)
+        subscription.consumers.redeliver(client.consumer, None, 7)
         await rig.settle()
         assert client.new() == numbers(1, 3)
         assert [d.message.consumer_epoch for d in client.deliveries[-3:]] == [7, 7, 7]
@@ -184,7 +185,7 @@ async def test_failover_of_a_partition_goes_by_priority_then_name(
         assert not clients["c0"].payloads
         assert not clients["c2"].payloads
         assert not low.payloads
-        assert subscription.statistics().active_consumer_name == "c1"
+        assert statistics_of(subscription).active_consumer_name == "c1"
 
 
 async def test_failover_waits_and_then_tells_everyone_who_is_active(
@@ -255,7 +256,7 @@ async def test_a_batch_that_is_partly_acknowledged_comes_with_what_is_left(dispa
         client = rig.join(subscription)
         (position,) = await rig.publish(message(b"batch", batch=10))
         await rig.settle()
-        subscription.acknowledge_command(
+        subscription.acks.acknowledge_command(
             client.consumer,
             pb.CommandAck(
                 consumer_id=client.consumer.consumer_id,
@@ -266,7 +267,7 @@ async def test_a_batch_that_is_partly_acknowledged_comes_with_what_is_left(dispa
             ),
         )
         before = client.consumer.permits
-        subscription.redeliver(client.consumer, None, None)
+        subscription.consumers.redeliver(client.consumer, None, None)
         await rig.settle()
         assert list(client.deliveries[-1].message.ack_set) == [0b1111]
         assert client.consumer.permits == before - 4, "what was acknowledged takes no permits"

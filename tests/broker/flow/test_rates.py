@@ -9,6 +9,7 @@ from trio.testing import MockClock
 from geminga.broker.dispatch.consumer import EXCLUSIVE, KEY_SHARED, SHARED, Consumer
 from geminga.broker.dispatch.rate import DispatchLimit, dispatch_limit
 from geminga.broker.policies.values import DispatchRate, SubscribeRate
+from geminga.broker.subscription.statistics import statistics_of
 from geminga.broker.topic.subscribe_rate import CONSUMERS_REMEMBERED_MAX, SubscribeLimit, subscribe_limit
 from geminga.errors import NotAllowed
 from geminga.wire import pulsar_pb2 as pb
@@ -94,7 +95,7 @@ async def test_a_subscription_gives_out_no_faster_and_forgets_nothing(
             counts.append(len(client.deliveries))
         assert counts == pytest.approx([20, 30, 40, 45, 45], abs=1)
         assert client.positions == positions
-        assert subscription.statistics().dispatch_throttled_msg_events_by_subscription_limit > 0
+        assert statistics_of(subscription).dispatch_throttled_msg_events_by_subscription_limit > 0
 
 
 async def test_a_limit_counts_the_messages_of_batches_though_a_consumer_has_had_none(

@@ -221,7 +221,7 @@ async def test_subscriptions_that_share_an_index_each_get_what_they_lack(
         due_ms = await backlog(rig, [LATER_MS + n for n in range(75)])
         await until(lambda: len(a.delayed) == 75)
         places = list(due_ms)
-        b.skip_to(places[9])
+        b.acks.skip_to(places[9])
         a.delayed.passed(places[20:30])
         a.cursor.acknowledge(places[20:30])
         found = await adopt(rig, b, bundle(due_ms))

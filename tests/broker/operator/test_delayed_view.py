@@ -57,7 +57,7 @@ async def test_counts_by_due_time(
         positions = await publish(rig, delays)
         await until(lambda: len(subscription.delayed) == 150 == len(other.delayed))
         await trio.sleep(1)
-        subscription.skip_to(positions[9])
+        subscription.acks.skip_to(positions[9])
         view = operator(rig)
         rows = (await view.histogram(TOPIC, "s", 10_000)).classes
         assert sum(row.messages for row in rows) == pytest.approx(140, abs=5)

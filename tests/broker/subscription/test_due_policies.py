@@ -15,6 +15,7 @@ from geminga.broker.dispatch.consumer import EXCLUSIVE
 from geminga.broker.policies.policies import EffectivePolicies
 from geminga.broker.policies.settings import BrokerSettings
 from geminga.broker.policies.values import BacklogQuota
+from geminga.broker.subscription.statistics import statistics_of
 from geminga.broker.topic.backlog_quota import BacklogQuotaRefused, check_producer, due_bytes
 from geminga.errors import CorruptData
 from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
@@ -68,7 +69,7 @@ async def test_a_delayed_message_lives_for_its_ttl_from_when_it_is_due(
         assert subscription.backlog() == 12, "due, and not as old as that"
         await trio.sleep(12)
         assert (subscription.backlog(), subscription.expiry.total) == (0, 19)
-        assert subscription.statistics().unacked_messages == 0
+        assert statistics_of(subscription).unacked_messages == 0
         assert all(consumer.unacked == 0 for consumer in subscription.consumers)
 
 
@@ -182,7 +183,7 @@ async def test_what_is_consumed_behind_a_delayed_message_does_not_count_either(
         for _ in range(31):
             place = ledger.next_position(place)
             if place != ledger.first_position():
-                subscription.let_go([place])
+                subscription.acks.let_go([place])
         assert subscription.backlog() == 1
         assert not await refused(rig)
 

@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from geminga.broker.dispatch.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
+from geminga.broker.subscription.statistics import statistics_of
 from geminga.errors import ConsumerBusy, NotAllowed, ServiceNotReady
 from geminga.position import EARLIEST, LATEST
 from geminga.wire import pulsar_pb2 as pb
@@ -201,7 +202,7 @@ async def test_the_end_of_a_terminated_topic_is_told_once_everything_is_acknowle
         await rig.numbered(2)
         await rig.settle()
         await rig.ledger.terminate()
-        subscription.end_of_topic()
+        subscription.consumers.end_of_topic()
         assert not client.told(pb.CommandReachedEndOfTopic)
         client.ack_all()
         client.flow(1)
@@ -216,15 +217,15 @@ async def test_the_end_of_a_terminated_topic_is_told_once_everything_is_acknowle
 async def test_a_subscription_changes_its_type_when_it_is_empty(dispatch_rig: OpenRig) -> None:
     async with dispatch_rig() as rig:
         subscription = await rig.subscription()
-        assert subscription.type == "None"
+        assert subscription.consumers.type == "None"
         await rig.numbered(2)
         for sub_type in (SHARED, EXCLUSIVE, KEY_SHARED, SHARED):
             client = rig.join(subscription, sub_type)
             await rig.settle()
             assert client.payloads == numbers(0, 2)
-            assert subscription.type == sub_type
+            assert subscription.consumers.type == sub_type
             client.leave()
-            assert subscription.type == sub_type
+            assert subscription.consumers.type == sub_type
 
 
 async def test_compacted_reads_are_for_one_consumer_only(
@@ -266,14 +267,14 @@ async def test_one_connection_with_two_consumers_keeps_its_wake_up_until_both_le
 async def test_statistics_and_rates(dispatch_rig: OpenRig, autojump_clock: MockClock) -> None:
     async with dispatch_rig() as rig:
         subscription = await rig.subscription()
-        empty = subscription.statistics()
+        empty = statistics_of(subscription)
         assert (empty.type, empty.consumers, empty.is_durable) == ("None", [], True)
         client = rig.join(subscription, SHARED, "c", permits=10, metadata=[pb.KeyValue(key="k", value="v")])
         positions = await rig.numbered(10)
         await rig.settle()
         client.ack(*positions[1:5])
         subscription.update_rates(2.0)
-        statistics = subscription.statistics()
+        statistics = statistics_of(subscription)
         assert statistics.name == "s"
         assert statistics.msg_rate_out == 5.0
         assert statistics.msg_throughput_out == statistics.bytes_out_counter / 2
@@ -293,7 +294,7 @@ async def test_statistics_and_rates(dispatch_rig: OpenRig, autojump_clock: MockC
         client.ack(positions[0])
         await trio.sleep(1)
         subscription.update_rates(1.0)
-        statistics = subscription.statistics()
+        statistics = statistics_of(subscription)
         assert statistics.msg_rate_out == 0
         assert statistics.last_mark_delete_advanced_timestamp == rig.now_ms() - 1000
         assert statistics.last_acked_timestamp == rig.now_ms() - 1000

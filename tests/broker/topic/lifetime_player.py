@@ -187,7 +187,7 @@ class Broker:
         subscription = await topic.subscribe(
             name, consumer, durable=True, initial="latest", start=None, subscription_properties={}
         )
-        subscription.flow(consumer, 1000)
+        subscription.consumers.flow(consumer, 1000)
         self._consumers.setdefault(name, []).append((subscription, consumer))
         return outbox
 

@@ -15,6 +15,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from geminga.broker.delays.settings import DelaySettings
 from geminga.broker.dispatch.consumer import SHARED, Consumer
 from geminga.broker.policies.settings import BrokerSettings
+from geminga.broker.subscription.statistics import statistics_of
 from geminga.errors import ServiceNotReady, TopicTerminated
 from geminga.managed_ledger.chain.state import State
 from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
@@ -65,7 +66,7 @@ def told(outbox: FakeOutbox, kind: type) -> int:
 
 
 async def acknowledge(rig: TopicsRig, consumer: Consumer, positions: list[Any]) -> None:
-    (await topic_of(rig)).subscription("s").acknowledge(consumer, positions)
+    (await topic_of(rig)).subscription("s").acks.acknowledge(consumer, positions)
 
 
 @pytest.mark.parametrize("index", INDEXES)
@@ -100,12 +101,12 @@ async def test_truncate_moves_readers_too_and_what_is_to_be_sent_again_is_not(
         topic = await topic_of(rig)
         subscription = topic.subscription("s")
         reader = await topic.create_subscription("r", durable=False, start=topic.ledger.first_position())
-        subscription.redeliver(consumer, None, None)
+        subscription.consumers.redeliver(consumer, None, None)
         await topic.truncate()
         await trio.sleep(1)
         assert reader.backlog() == subscription.backlog() == 0
         assert received(outbox) == 25
-        assert subscription.statistics().msg_in_replay == 0
+        assert statistics_of(subscription).msg_in_replay == 0
 
 
 async def test_a_closing_topic_is_not_truncated(autojump_clock: MockClock) -> None:
