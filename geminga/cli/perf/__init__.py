@@ -3,8 +3,8 @@
 `perf.py` publishes, consumes or does both at a pace and prints a line each interval: rates, publish latency
 (call to receipt) and end-to-end latency, which is read from the first bytes of each payload so that both
 sides may be processes of their own. `caches.py` is `perf tail` and `perf catch-up`: each second it asks the
-broker's metrics (`metrics.py`) where the entries were read, from tail cache, write cache, read cache or disk,
-and `plot.py` draws the samples. Read `perf.py` first, then `caches.py`.
+broker's metrics (`metrics.py`) where the entries were read, from tail cache, write cache, read cache or disk;
+`course.py` keeps and sums the samples, `plot.py` draws them. Read `perf.py` first, then `caches.py`.
 
 `catch-up` exists to show the cost of a consumer that falls behind: its reads leave the tail cache for the
 bookie, and must not slow the consumers that keep up. docs/caches.md tells what the curves mean. Works with

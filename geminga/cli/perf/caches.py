@@ -12,7 +12,6 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import trio
@@ -24,11 +23,10 @@ from geminga.cli.arguments.parser import EXIT_FAILED, Parser
 from geminga.cli.client.client import SUBSCRIPTION_TYPES, Client, open_client
 from geminga.cli.client.consumer import Consumer, messages, position
 from geminga.cli.client.errors import ClientError
-from geminga.cli.perf.metrics import Meter, Served
-from geminga.cli.perf.perf import SCENARIOS
+from geminga.cli.perf.course import SCENARIOS, Course, Sample
+from geminga.cli.perf.metrics import Meter
 
 SAMPLE_S = 1.0
-MB = 1e6
 
 
 def parser(kind: type[Parser]) -> Parser:
@@ -75,77 +73,6 @@ def parser(kind: type[Parser]) -> Parser:
     return made
 
 
-@dataclass(slots=True)
-class Sample:
-    """One second, or about one."""
-
-    at_s: float
-    """Since the beginning, at its end."""
-    seconds: float
-    served: Served
-    published_messages: int
-    published_bytes: int
-    consumed_messages: int
-    consumed_bytes: int
-
-    def line(self) -> str:
-        served, mb = self.served, MB * self.seconds
-        places = {
-            "tail cache": served.tail_bytes,
-            "write cache": served.write_cache_bytes,
-            "read cache": served.read_cache_bytes,
-            "disk": served.log_bytes + served.unplaced_bytes,
-        }
-        return (
-            f"{self.at_s:6.1f} s  publish {self.published_bytes / mb:6.1f}"
-            f"  consume {self.consumed_bytes / mb:6.1f}  from "
-            + ", ".join(f"{place} {size / mb:.1f}" for place, size in places.items())
-            + f" MB/s; {served.log_loads:.0f} disk reads"
-        )
-
-
-@dataclass(slots=True)
-class Course:
-    """All samples of a run."""
-
-    scenario: str
-    samples: list[Sample] = field(default_factory=list)
-    consuming_from_s: float = 0.0
-    is_geminga: bool = True
-
-    def total(self) -> Served:
-        return Served(*map(sum, zip(*(sample.served for sample in self.samples), strict=True)))
-
-    def summary(self) -> dict[str, float | str]:
-        """Rates in messages and MB a second while each side ran; shares of what was served; reads."""
-        total, read = self.total(), [sample for sample in self.samples if sample.at_s > self.consuming_from_s]
-        ahead = total.read_cache_bytes + total.log_bytes
-        return {
-            "scenario": self.scenario,
-            "published_messages": sum(sample.published_messages for sample in self.samples),
-            "consumed_messages": sum(sample.consumed_messages for sample in self.samples),
-            "publish_mb_per_s": _rate(self.samples, "published_bytes"),
-            "consume_mb_per_s": _rate(read, "consumed_bytes"),
-            "tail_cache_share": _share(total.tail_bytes, total.bytes),
-            "write_cache_share": _share(total.write_cache_bytes, total.bytes),
-            "read_cache_share": _share(total.read_cache_bytes, total.bytes),
-            "entry_log_share": _share(total.log_bytes, total.bytes),
-            "bookie_share": _share(total.bookie_bytes, total.bytes),
-            "read_ahead_share": _share(total.read_cache_bytes, ahead),
-            "entries_read_from_bookie": round(total.bookie_entries),
-            "disk_reads": round(total.log_loads),
-        }
-
-
-def _rate(samples: Sequence[Sample], name: str) -> float:
-    seconds = sum(sample.seconds for sample in samples)
-    return round(sum(getattr(sample, name) for sample in samples) / MB / seconds, 2) if seconds else 0.0
-
-
-def _share(part: float, whole: float) -> float:
-    return round(part / whole, 4) if whole else 0.0
-
-
 def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     """The whole command; returns its exit code."""
     flags = parser(kind).parse_strictly(arguments)
@@ -161,7 +88,8 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
 class _Run:
     def __init__(self, flags: argparse.Namespace) -> None:
         self._flags = flags
-        self._course = Course(flags.what)
+        self._backlog_s = flags.backlog / 1000 if flags.what == "catch-up" else 0.0
+        self._course = Course(flags.what, consuming_from_s=self._backlog_s)
         self._meter = Meter(flags.web_url)
         self._published = self._published_bytes = 0
         self._consumed = self._consumed_bytes = 0
@@ -179,12 +107,10 @@ class _Run:
                 self._report()
 
     async def _measure(self, client: Client) -> None:
-        flags, course = self._flags, self._course
-        backlog_s = flags.backlog / 1000 if flags.what == "catch-up" else 0.0
+        backlog_s = self._backlog_s
         consumer = await self._subscribe(client)
         if backlog_s:
             await consumer.close()  # the subscription stays, and so does what it has not consumed
-        course.consuming_from_s = backlog_s
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._sample)
             nursery.start_soon(self._publish, client)
@@ -192,7 +118,7 @@ class _Run:
                 await trio.sleep(backlog_s)
                 consumer = await self._subscribe(client)
             nursery.start_soon(self._consume, consumer)
-            await trio.sleep(flags.duration / 1000)
+            await trio.sleep(self._flags.duration / 1000)
             nursery.cancel_scope.cancel()
 
     async def _subscribe(self, client: Client) -> Consumer:
@@ -256,7 +182,6 @@ class _Run:
 
     def _report(self) -> None:
         flags, course = self._flags, self._course
-        course.is_geminga = self._meter.is_geminga
         summary = course.summary()
         if flags.json:
             samples = [
@@ -276,4 +201,5 @@ class _Run:
         if flags.png is not None:
             from geminga.cli.perf.plot import draw
 
-            draw(course, flags.png, flags.title or f"geminga perf {flags.what}")
+            title = flags.title or f"geminga perf {flags.what}"
+            draw(course, flags.png, title, has_places=self._meter.is_geminga)

@@ -8,37 +8,12 @@ to look at curves), and a standalone one does not say where in its bookie a miss
 from __future__ import annotations
 
 import urllib.request
-from typing import Final, NamedTuple
+from typing import Final
 
 from geminga.cli.client.errors import ClientError
+from geminga.cli.perf.course import Served
 
 SECONDS_MAX: Final = 20
-
-
-class Served(NamedTuple):
-    """Since the broker's start, or (a difference) in a stretch of time. All bytes are of entries."""
-
-    tail_bytes: float = 0
-    write_cache_bytes: float = 0
-    read_cache_bytes: float = 0
-    log_bytes: float = 0
-    unplaced_bytes: float = 0
-    """From the bookie, which does not say from where in it."""
-    bookie_entries: float = 0
-    """Entries that were read from the bookie, its caches included."""
-    log_loads: float = 0
-    """Reads from files of the bookie, read-ahead included."""
-
-    def since(self, earlier: Served) -> Served:
-        return Served(*(max(0.0, now - then) for now, then in zip(self, earlier, strict=True)))
-
-    @property
-    def bytes(self) -> float:
-        return self.tail_bytes + self.bookie_bytes
-
-    @property
-    def bookie_bytes(self) -> float:
-        return self.write_cache_bytes + self.read_cache_bytes + self.log_bytes + self.unplaced_bytes
 
 
 GEMINGA: Final = {

@@ -31,6 +31,7 @@ from geminga.cli.arguments.parser import Parser
 from geminga.cli.client.client import SUBSCRIPTION_TYPES, Client, open_client
 from geminga.cli.client.consumer import Consumer, messages, position
 from geminga.cli.client.producer import Producer
+from geminga.cli.perf.course import SCENARIOS
 from geminga.cli.perf.latency import Histogram
 
 MAGIC = b"gmg2"
@@ -38,8 +39,6 @@ RUN_BYTES = 4
 STAMP_BYTES = len(MAGIC) + RUN_BYTES + 8
 """Every payload begins with: whose it is, the run it belongs to, when it was made in nanoseconds."""
 REPORT_SECONDS = 1.0
-SCENARIOS = ("tail", "catch-up")
-"""These are `caches.py`'s."""
 
 
 def parser(kind: type[Parser]) -> Parser:

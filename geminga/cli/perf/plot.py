@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from geminga.cli.perf.caches import Course
+    from geminga.cli.perf.course import Course
 
 PLACES = (
     ("tail_bytes", "tail cache", "#4c9f70"),
@@ -27,9 +27,9 @@ def missing() -> str:
     return ""
 
 
-def draw(course: Course, path: Path, title: str) -> None:
+def draw(course: Course, path: Path, title: str, *, has_places: bool) -> None:
     """Write a PNG: both rates, where reads found their entries, and how many reads came to the bookie and to
-    the disk.
+    the disk; not `has_places`: the broker does not tell one place in its bookie from another.
     """
     import matplotlib
 
@@ -55,7 +55,7 @@ def draw(course: Course, path: Path, title: str) -> None:
         linestyle="--",
     )
     above.set_ylabel("MB/s, of the client")
-    places = PLACES if course.is_geminga else (PLACES[0], UNPLACED)
+    places = PLACES if has_places else (PLACES[0], UNPLACED)
     stacks = [rates([getattr(s.served, name) / MB for s in samples]) for name, _, _ in places]
     middle.stackplot(
         times,
@@ -70,7 +70,7 @@ def draw(course: Course, path: Path, title: str) -> None:
         label="entries read from the bookie",
         color="#3b73b9",
     )
-    if course.is_geminga:
+    if has_places:
         below.plot(
             times,
             rates([s.served.log_loads for s in samples]),

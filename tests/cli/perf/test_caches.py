@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from geminga.cli.perf.caches import Course, Sample
-from geminga.cli.perf.metrics import Served, sums
+from geminga.cli.perf.course import Course, Sample, Served
+from geminga.cli.perf.metrics import sums
 from tests.e2e.broker_process import BrokerProcess
 
 GEMINGA = [sys.executable, "-P", "-m", "geminga"]
