@@ -60,7 +60,8 @@ def test_no_file_is_left_open(golden: list[Golden]) -> None:
     before = open_files()
     for seed in range(2 * len(KINDS)):
         kind, outcome = flip(golden, seed)
-        assert open_files() == before, (seed, kind, outcome)
+        # What an earlier test left to the garbage collector, such as a client's sockets, may go meanwhile.
+        assert not open_files() - before, (seed, kind, outcome)
 
 
 def open_files() -> Counter[str]:
