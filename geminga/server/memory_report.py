@@ -78,7 +78,7 @@ class MemoryMeter:
             for subscription in topic.subscriptions.values()
         )
         shares = [
-            MemoryShare("at_start", self._start_bytes, "interpreter, code, tables: before anybody came"),
+            MemoryShare("at_start", self._start_bytes, "interpreter, code, tables: before the first client"),
             MemoryShare(
                 "topics",
                 len(loaded) * TOPIC_BYTES + subscriptions * SUBSCRIPTION_BYTES,
