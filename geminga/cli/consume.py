@@ -41,9 +41,9 @@ def parser(kind: type[Parser]) -> Parser:
         dest="start",
         help="where a new subscription begins (default: latest)",
     )
-    add("--timeout", type=duration_ms, metavar="TIME", help="end when nothing came for so long: 5s, 1m")
-    add("--no-ack", action="store_true", help="do not acknowledge: the messages will come again")
-    add("--json", action="store_true", help="print each message as a line of JSON, with all that is known")
+    add("--timeout", type=duration_ms, metavar="TIME", help="end after this long without a message: 5s, 1m")
+    add("--no-ack", action="store_true", help="do not acknowledge: the messages will be redelivered")
+    add("--json", action="store_true", help="print each message as a line of JSON, with all its metadata")
     add_url(made)
     return made
 

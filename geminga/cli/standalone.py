@@ -53,7 +53,7 @@ log = logging.getLogger("geminga.standalone")
 def parser(kind: type[Parser]) -> Parser:
     made = kind(prog="geminga standalone", description="Run a broker until it is told to stop.")
     add = made.add_argument
-    add("--data-dir", metavar="DIR", help=f"where everything is kept (default: {default_data_dir()})")
+    add("--data-dir", metavar="DIR", help=f"the data directory (default: {default_data_dir()})")
     add("--port", metavar="N", help="port of the binary protocol (default: 6650; 0: any free one)")
     add("--web-port", metavar="N", help="port of the admin API and metrics (default: 8080; 0: any free one)")
     add("--conf", "-c", "--config", metavar="FILE", help="a broker.conf or standalone.conf")
@@ -63,19 +63,19 @@ def parser(kind: type[Parser]) -> Parser:
         help="memory for the whole process, such as 192M (the default), 512MB or 1GiB; M is 1024 * 1024",
     )
     add("--bind-address", metavar="HOST", help="address to listen on (default: 127.0.0.1)")
-    add("--advertised-address", metavar="HOST", help="address that clients are told to connect to")
+    add("--advertised-address", metavar="HOST", help="address that lookups give to clients")
     add(
         "--set",
         "-D",
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="any key of broker.conf; may be repeated, and wins over the file and the environment",
+        help="any key of broker.conf; may be repeated, and overrides the file and the environment",
     )
     add(
         "--chaos",
         action="store_true",
-        help="let anyone lose, cut or damage parts of the delayed index over HTTP, to test what happens then",
+        help="allow any HTTP client to delete, truncate or damage parts of the delayed index, for tests",
     )
     add(
         "--log-level",

@@ -49,7 +49,7 @@ class Refused(Exception):
 
 
 def run(kind: type[Parser], arguments: Sequence[str]) -> int:
-    parser = kind(prog="geminga delayed", description="Look into delayed messages, and change their times.")
+    parser = kind(prog="geminga delayed", description="Inspect delayed messages, and change their times.")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
     def action(name: str, text: str) -> argparse.ArgumentParser:
@@ -97,7 +97,7 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     precision = action("precision", "how early messages may be, so that they come together; or change it")
     change = precision.add_mutually_exclusive_group()
     change.add_argument("--set", dest="precision_ms", type=duration_ms, metavar="TIME", help="such as 1s")
-    change.add_argument("--unset", action="store_true", help="as the broker is set")
+    change.add_argument("--unset", action="store_true", help="use the broker's setting")
     for name, text in (
         ("lose-bucket", "delete a bucket (only with --chaos)"),
         ("truncate-bucket", "cut a bucket short (only with --chaos)"),

@@ -28,8 +28,8 @@ THEN = {
 
 def add_to(actions: Any) -> None:
     made = actions.add_parser("verify", help=TEXT, description=f"{TEXT}. Exit code 1 if there is one.")
-    made.add_argument("topic", nargs="?", help="partitions and all; every topic if not given")
-    made.add_argument("-s", "--subscription", help="only what this one looks at")
+    made.add_argument("topic", nargs="?", help="a topic with all its partitions (default: every topic)")
+    made.add_argument("-s", "--subscription", help="only the index of this subscription")
     made.add_argument(
         "--url",
         default=os.environ.get(URL_VARIABLE, DEFAULT_URL),

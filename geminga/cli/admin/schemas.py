@@ -59,7 +59,7 @@ VERBS = {
         "show a topic's schema",
         "TOPIC",
         (
-            flag("--version", "-v", type=int, default=None, help="not the newest but this one"),
+            flag("--version", "-v", type=int, default=None, help="this version instead of the newest"),
             flag("--all-version", "-a", dest="all", action="store_true", help="all versions"),
         ),
         _get,

@@ -10,7 +10,10 @@ from geminga.cli.admin.policy_verbs import policy_verbs
 from geminga.cli.arguments.parser import Parser
 
 APPLIED = flag(
-    "--applied", "-ap", action="store_true", help="what holds: of the topic, its namespace or the broker"
+    "--applied",
+    "-ap",
+    action="store_true",
+    help="the effective value: the topic's, its namespace's or the broker's",
 )
 VERBS = {
     **policy_verbs(TOPIC_VERBS, "TOPIC", topic_path, (APPLIED,), "backlog-quota"),

@@ -30,7 +30,7 @@ SAMPLE_S = 1.0
 
 
 def parser(kind: type[Parser]) -> Parser:
-    made = kind(prog="geminga perf", description="Measure from where a broker serves what is consumed.")
+    made = kind(prog="geminga perf", description="Measure which cache serves consumed messages.")
     add = made.add_argument
     add("what", choices=SCENARIOS, help="consume at once, or a backlog")
     add("topic", nargs="?", default="geminga-perf-caches", help="the topic (default: geminga-perf-caches)")

@@ -68,36 +68,36 @@ def _add_flags(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="T",
-        help="tell of this one only, or of all of its partitions; may be repeated",
+        help="report only this topic, with all its partitions; may be repeated",
     )
     parser.add_argument(
         "--subscription",
         action="append",
         default=[],
         metavar="S",
-        help="tell of this one only; may be repeated",
+        help="report only this subscription; may be repeated",
     )
     parser.add_argument(
         "--early",
         type=duration_ms,
         metavar="TIME",
-        help="how early is early, instead of what the broker's log says that it allowed (else 0)",
+        help="how much earlier counts as early (default: as the broker's log allows, else 0)",
     )
     parser.add_argument(
-        "--late", type=duration_ms, default=1000, metavar="TIME", help="how late is late (1s)"
+        "--late", type=duration_ms, default=1000, metavar="TIME", help="how much later counts as late (1s)"
     )
     parser.add_argument(
         "--settle",
         type=duration_ms,
         default=5000,
         metavar="TIME",
-        help="what is due so near the end is pending (5s)",
+        help="messages due so shortly before the end are pending, not lost (5s)",
     )
     parser.add_argument(
         "--order",
         choices=("client", "key", "subscription", "none"),
         default="client",
-        help="what has to be in order",
+        help="within what messages must be in order",
     )
     parser.add_argument(
         "--level", choices=("auto", "message", "entry"), default="auto", help="what a position is"
@@ -106,12 +106,12 @@ def _add_flags(parser: Parser) -> None:
         "--start",
         choices=("all", "first"),
         default="all",
-        help="what a subscription gets: all, or from its first on",
+        help="what a subscription should receive: everything, or everything from its first message on",
     )
     parser.add_argument(
         "--leave-out-malformed",
         action="store_true",
-        help="audit the other events where some cannot be; how many were left out is told",
+        help="leave out events that cannot be audited, and say how many",
     )
     parser.add_argument("--out", metavar="DIR", help="write minutes, totals and findings there as Parquet")
     parser.add_argument(

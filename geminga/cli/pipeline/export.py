@@ -29,7 +29,9 @@ def run(parser: Parser, arguments: Sequence[str]) -> int:
         "--continue", dest="resume", action="store_true", help="add to DIR what has been stored since"
     )
     parser.add_argument(
-        "--allow-loss", action="store_true", help="go on where messages since the last export were trimmed"
+        "--allow-loss",
+        action="store_true",
+        help="continue even if messages since the last export were trimmed",
     )
     add_broker(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")

@@ -70,13 +70,18 @@ def _add_flags(parser: Parser) -> None:
         metavar="NAME",
         help="make it before the first message, so that it holds them all; may be repeated",
     )
-    add("--delivery", choices=DELIVERIES, default="auto", help="what a failed attempt may leave twice (auto)")
+    add(
+        "--delivery",
+        choices=DELIVERIES,
+        default="auto",
+        help="whether a retry may store twice (auto)",
+    )
     add(
         "--shift",
         type=_shift,
         default=0,
         metavar="TIME",
-        help="move delivery times, such as 2h or =-30m (0: they stay; what is overdue goes at once)",
+        help="move delivery times, such as 2h or =-30m (0: keep them; overdue ones come at once)",
     )
     add("--rate", type=rate, metavar="N", help="messages a second, all together (no limit)")
     add(
@@ -90,7 +95,7 @@ def _add_flags(parser: Parser) -> None:
     add("--by-key", action="store_true", help="choose partitions by key instead of keeping them")
     add("--append", action="store_true", help="also write to topics that hold messages already")
     add("--no-schemas", action="store_true", help="register no schemas")
-    add("--name", help="of this replay: the same name goes on where the broker deduplicates")
+    add("--name", help="name of this replay: with deduplication, the same name resumes it")
     add("--json", action="store_true", help="print one JSON object for each partition")
 
 

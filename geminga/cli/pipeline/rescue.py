@@ -27,7 +27,7 @@ def run(parser: Parser, arguments: Sequence[str]) -> int:
         action="append",
         required=True,
         metavar="DIR",
-        help="a data directory, or what has journals or entry logs below it, also a URL; may be repeated",
+        help="a data directory, or a folder above journals or entry logs, also a URL; may be repeated",
     )
     parser.add_argument("--out", metavar="DIR", help="write the entries there as Parquet")
     add_options(parser, "of a file system, such as fs.s3a.endpoint=URL")
