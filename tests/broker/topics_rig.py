@@ -130,12 +130,14 @@ async def subscription_of(rig: TopicsRig) -> Subscription:
 async def publish(rig: TopicsRig, count: int, *, delay_s: float = 0, size: int = 100) -> None:
     """By a producer that comes and goes; durable on return."""
     topic = await topic_of(rig)
-    producer = Producer(topic, 1, "p", FakeOutbox(), message_bytes_max=2**22)  # type: ignore[arg-type]
+    producer = Producer(1, "p", FakeOutbox(), message_bytes_max=2**22)  # type: ignore[arg-type]
     await topic.add_producer(producer, None)
     now_ms = rig.rooms.clock.now_ms()
     due_ms = int(now_ms + delay_s * 1000) if delay_s else 0
     for number in range(count):
-        producer.publish(send(number, b"x" * size, publish_time_ms=now_ms, deliver_at_ms=due_ms))
+        topic.publishing.publish(
+            producer, send(number, b"x" * size, publish_time_ms=now_ms, deliver_at_ms=due_ms)
+        )
     durable = trio.Event()
     producer.when_idle(durable.set)
     await durable.wait()

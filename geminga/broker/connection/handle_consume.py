@@ -11,6 +11,7 @@ from geminga.broker.connection.handle_attach import begin
 from geminga.broker.connection.handle_schemas import check_consumer_schema
 from geminga.broker.connection.session import Attached, Handler, Session
 from geminga.broker.dispatch.consumer import Consumer
+from geminga.broker.subscription.publish_times import first_published_at
 from geminga.broker.topic.topic import Topic
 from geminga.errors import (
     GemingaError,
@@ -102,7 +103,7 @@ async def _start_position(topic: Topic, command: pb.CommandSubscribe) -> Positio
     """Where a new cursor begins to read, if the client said so; None: by the initial position."""
     if command.start_message_rollback_duration_sec > 0:
         since_ms = topic.clock.now_ms() - command.start_message_rollback_duration_sec * 1000
-        return await topic.first_published_at(since_ms)
+        return await first_published_at(topic.ledger, since_ms)
     if not command.HasField("start_message_id"):
         if command.durable:
             return None
@@ -170,7 +171,7 @@ async def seek(session: Session, command: pb.CommandSeek) -> None:
         position = _position(command.message_id)
         await subscription.seek(position, ack_set=list(command.message_id.ack_set))
     elif command.HasField("message_publish_time"):
-        await subscription.seek(await topic.first_published_at(command.message_publish_time))
+        await subscription.seek(await first_published_at(topic.ledger, command.message_publish_time))
     else:
         raise NotAllowed("SEEK needs a message id or a publish time")
     session.outbox.write(encoder.success(command.request_id))

@@ -10,6 +10,7 @@ import contextlib
 import enum
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
@@ -55,6 +56,14 @@ def _name(kind: type, command: Any) -> str:
     return f"command type {command.type}" if kind is UnknownCommand else kind.__name__
 
 
+@dataclass(slots=True, frozen=True)
+class Publisher:
+    """A producer of this connection and where it belongs."""
+
+    topic: Topic
+    producer: Producer
+
+
 class Attached(NamedTuple):
     """A consumer of this connection and where it belongs."""
 
@@ -94,7 +103,7 @@ class Session:
         self.wants_broker_metadata = False
         self.requests_open = 0
         self._request_ended = trio.Event()
-        self.producers: dict[int, Producer] = {}
+        self.producers: dict[int, Publisher] = {}
         self.consumers: dict[int, Attached] = {}
         self.opening: dict[tuple[str, int], trio.CancelScope] = {}
         """Producers and consumers that are being made: ("producer" | "consumer", id)."""
@@ -147,11 +156,12 @@ class Session:
     # -- the hot three ---------------------------------------------------------------------------------------
 
     def _send(self, send: Send) -> None:
-        producer = self.producers.get(send.producer_id)
-        if producer is None:
+        publisher = self.producers.get(send.producer_id)
+        if publisher is None:
             raise ProtocolError(f"SEND for producer {send.producer_id}, which this connection does not have")
+        producer = publisher.producer
         if not producer.closed:
-            producer.publish(send)
+            publisher.topic.publishing.publish(producer, send)
 
     def _ack(self, ack: Ack) -> None:
         attached = self.consumers.get(ack.consumer_id)
@@ -261,9 +271,8 @@ class Session:
         self.state = State.CLOSING
         for kind, number in tuple(self._metadata_bytes):
             self.drop_metadata(kind, number)
-        for producer in self.producers.values():
-            producer.closed = True
-            producer.topic.producers.remove(producer)
+        for publisher in self.producers.values():
+            publisher.topic.producers.leave(publisher.producer)
         for attached in self.consumers.values():
             attached.subscription.remove_consumer(attached.consumer)
         self.producers.clear()

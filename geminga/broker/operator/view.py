@@ -19,6 +19,7 @@ from geminga.broker.flow.statistics import (
 )
 from geminga.broker.operator.delayed_verify import DelayedVerifier
 from geminga.broker.operator.delayed_view import DelayedOperator
+from geminga.broker.subscription.publish_times import first_published_at
 from geminga.broker.subscription.statistics import statistics_in_slices
 from geminga.broker.topic.producers import AccessMode
 from geminga.broker.topic.topic import check_properties
@@ -228,7 +229,7 @@ class View:
     async def reset_to_time(self, topic: TopicName, name: str, publish_time_ms: int) -> None:
         loaded = await self._load(topic)
         subscription = loaded.subscription(name)
-        await subscription.seek(await loaded.first_published_at(publish_time_ms))
+        await subscription.seek(await first_published_at(loaded.ledger, publish_time_ms))
 
     async def load(self, topic: TopicName) -> None:
         await self._load(topic)
@@ -299,7 +300,7 @@ def _with_shared_buckets(found: ManagedLedgerStatistics, topic: Topic) -> Manage
 
 def _statistics_in_slices(topic: Topic) -> Generator[int, None, TopicStatistics]:
     """Yields after some rows (the topic, its producers, subscriptions and their consumers) how many."""
-    ledger, shared = topic.ledger, topic.delays.shared
+    ledger, shared, published = topic.ledger, topic.delays.shared, topic.publishing
     subscriptions = {}
     for name, subscription in list(topic.subscriptions.items()):
         subscriptions[name] = yield from statistics_in_slices(subscription)
@@ -311,12 +312,12 @@ def _statistics_in_slices(topic: Topic) -> Generator[int, None, TopicStatistics]
     yield 1
     return TopicStatistics(
         name=str(topic.name),
-        msg_rate_in=topic.message_rate.per_s,
-        msg_throughput_in=topic.byte_rate.per_s,
-        msg_in_counter=topic.messages_in,
-        bytes_in_counter=topic.bytes_in,
-        average_msg_size=_ratio(topic.byte_rate.per_s, topic.message_rate.per_s),
-        msg_chunk_published=topic.chunks_in > 0,
+        msg_rate_in=published.message_rate.per_s,
+        msg_throughput_in=published.byte_rate.per_s,
+        msg_in_counter=published.messages_in,
+        bytes_in_counter=published.bytes_in,
+        average_msg_size=_ratio(published.byte_rate.per_s, published.message_rate.per_s),
+        msg_chunk_published=published.chunks_in > 0,
         storage_size=ledger.total_size_bytes,
         backlog_quota_limit_size=topic.policies.quota_size.limit_size,
         backlog_quota_limit_time=topic.policies.quota_age.limit_time,
@@ -326,11 +327,11 @@ def _statistics_in_slices(topic: Topic) -> Generator[int, None, TopicStatistics]
         subscriptions=subscriptions,
         delayed_index_bytes=None if shared is None else index_bytes(shared),
         delayed_buckets=None if shared is None else bucket_statistics(shared),
-        entry_sizes=topic.entry_sizes.classes(),
-        write_latencies=topic.write_latencies.classes(),
+        entry_sizes=published.entry_sizes.classes(),
+        write_latencies=published.write_latencies.classes(),
         topic_epoch=topic.producers.epoch,
         topic_creation_time_stamp=ledger.created_ms,
-        last_publish_time_stamp=topic.last_publish_ms,
+        last_publish_time_stamp=published.last_publish_ms,
         is_deduplicated=topic.dedup.ids is not None,
     )
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from geminga.broker.flow.rates import Rate
-from geminga.errors import ProtocolError
+from geminga.broker.subscription.publish_times import oldest_unacknowledged, published_ms
 from geminga.position import LATEST
-from geminga.wire.message_metadata import broker_timestamp_ms, peek
 
 if TYPE_CHECKING:
     from geminga.broker.dispatch.settings import Surroundings
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from geminga.broker.subscription.consumers import Consumers
     from geminga.broker.subscription.due_backlog import DueBacklog
     from geminga.managed_ledger.chain.entry import Entry
-    from geminga.managed_ledger.cursor.cursor import Cursor
-    from geminga.managed_ledger.managed_ledger import ManagedLedger
     from geminga.position import Position
 
 SMALL_BACKLOG = 1_000
@@ -109,21 +106,3 @@ class Expiry:
         if up_to is not None and up_to > cursor.mark_delete:
             self.total += self._acks.skip_to(up_to)
         return True
-
-
-async def oldest_unacknowledged(ledger: ManagedLedger, cursor: Cursor) -> Entry | None:
-    """The first entry of the backlog; None if it is empty."""
-    position = cursor.next_unacknowledged(ledger.next_position(cursor.mark_delete))
-    found = await ledger.read_positions((position,))
-    return found[0] if found else None
-
-
-def published_ms(entry: Entry, by_broker_time: bool) -> int:
-    """When an entry was published, by its producer's clock or by ours; 0 if its metadata cannot be read: it
-    is delivered to no one and may go.
-    """
-    try:
-        stamped_ms = broker_timestamp_ms(entry.body) if by_broker_time else None
-        return peek(entry.body).publish_time_ms if stamped_ms is None else stamped_ms
-    except ProtocolError:
-        return 0

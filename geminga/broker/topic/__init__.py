@@ -1,9 +1,10 @@
 """Topics: loading and deleting them, their producers, deduplication, backlog quotas, inactivity.
 
-A producer's entry goes through `Producer.publish` and `Topic.append`: deduplication judges it, the broker's
-stamp is put in front, the managed ledger takes it with a `PublishContext`. `Topic.on_confirmed` gets these
-back in order: receipts first, then the delayed index is fed, then subscriptions are woken. `Topics` is the
-registry: a topic is loaded once, by the first request. Read `Topic` in `topic.py` first, then `topics.py`.
+A producer's entry goes through `Publishing.publish`: deduplication judges it, the broker's stamp is put in
+front, the managed ledger takes it with a `PublishContext`. `Publishing.on_confirmed` gets these back in
+order: receipts first, then the delayed index is fed, then subscriptions are woken. A producer knows neither:
+the session calls the topic that it belongs to. `Topics` is the registry: a topic is loaded once, by the first
+request. Read `Topic` in `topic.py` first, then `publishing.py` and `topics.py`.
 
 Pulsar's PersistentTopic and BrokerService. Producer access modes and the topic epoch follow PIP-68 and
 PIP-179, deduplication PIP-6: sequence ids in the properties of the cursor `pulsar.dedup`, written before its

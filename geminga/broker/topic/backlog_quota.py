@@ -1,25 +1,31 @@
 """Backlog quotas: how large and how old a topic's backlog is, and what happens when it is too much.
 
 Only durable subscriptions count, and of those the slowest. Pulsar's rules: whether a producer is held or
-refused is decided when it asks, those that are connected are sent away at the next check; eviction moves the
-slowest subscription on until nine tenths of the quota are left.
+refused is decided when it asks, those that are connected are disconnected at the next check; eviction moves
+the slowest subscription on until nine tenths of the quota are left.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from geminga.broker.policies.records import AGE, STORAGE
-from geminga.broker.subscription.expiry import oldest_unacknowledged, published_ms
+from geminga.broker.subscription.publish_times import (
+    first_published_at,
+    oldest_unacknowledged,
+    published_ms,
+)
 from geminga.errors import CorruptData, LedgerNotFound, PeerError, ServerError
 from geminga.position import LATEST
 
 if TYPE_CHECKING:
+    from geminga.broker.policies.policies import EffectivePolicies
     from geminga.broker.policies.values import BacklogQuota
     from geminga.broker.subscription.subscription import Subscription
-    from geminga.broker.topic.topic import Topic
-    from geminga.position import Position
+    from geminga.clock import Clock
+    from geminga.managed_ledger.managed_ledger import ManagedLedger
 
 log = logging.getLogger("geminga.broker")
 
@@ -49,46 +55,139 @@ class Exceeded(NamedTuple):
     """Of the slowest: what counts."""
 
 
-async def exceeded(topic: Topic) -> Exceeded | None:
-    """Which of a topic's quotas is exceeded, the size before the age; None: neither. May read an entry, and
-    more where what is not due does not count.
-    """
-    policies = topic.policies
-    slowest = slowest_subscription(topic)
-    if slowest is None:
-        return None
-    size, age = policies.quota_size, policies.quota_age
-    if policies.quota_from_due_time:
-        return await _exceeded_by_due(topic)
-    size_bytes = backlog_bytes(slowest)
-    if 0 <= size.limit_size <= size_bytes:
-        return Exceeded(STORAGE, size, slowest, size_bytes)
-    if age.limit_time > 0 and topic.clock.now_ms() - await _oldest_ms(slowest) > age.limit_time * 1000:
-        return Exceeded(AGE, age, slowest, size_bytes)
-    return None
+class BacklogQuotas:
+    """Looks at one topic's subscriptions. The policies in force are given with each call."""
 
+    __slots__ = ("_clock", "_ledger", "_subscriptions", "_topic")
 
-async def _exceeded_by_due(topic: Topic) -> Exceeded | None:
-    """The same, but for what is not due yet. What is held back cannot make a mark-delete position the oldest
-    here, so every subscription is looked at.
-    """
-    size, age = topic.policies.quota_size, topic.policies.quota_age
-    for subscription in _durable(topic):
-        whole_bytes = backlog_bytes(subscription)
-        due = subscription.due_backlog
-        if due.is_unknown or not subscription.backlog():
-            continue
-        if not 0 <= size.limit_size <= whole_bytes and age.limit_time <= 0:
-            continue  # less than the quota, with all that waits
-        if due.heeds_due_times:
-            await due.look()
-        size_bytes = due_bytes(subscription)
+    def __init__(
+        self, topic: str, ledger: ManagedLedger, clock: Clock, subscriptions: Mapping[str, Subscription]
+    ) -> None:
+        self._topic = topic
+        self._ledger = ledger
+        self._clock = clock
+        self._subscriptions = subscriptions
+
+    async def exceeded(self, policies: EffectivePolicies) -> Exceeded | None:
+        """Which quota is exceeded, the size before the age; None: neither. May read an entry, and more where
+        what is not due does not count. StorageError.
+        """
+        slowest = self._slowest()
+        if slowest is None:
+            return None
+        size, age = policies.quota_size, policies.quota_age
+        if policies.quota_from_due_time:
+            return await self._exceeded_by_due(policies)
+        size_bytes = backlog_bytes(slowest)
         if 0 <= size.limit_size <= size_bytes:
-            return Exceeded(STORAGE, size, subscription, size_bytes)
-        since_ms = await (due.oldest_ms() if due.heeds_due_times else _oldest_ms(subscription))
-        if age.limit_time > 0 and topic.clock.now_ms() - since_ms > age.limit_time * 1000:
-            return Exceeded(AGE, age, subscription, size_bytes)
-    return None
+            return Exceeded(STORAGE, size, slowest, size_bytes)
+        if age.limit_time > 0 and self._clock.now_ms() - await _oldest_ms(slowest) > age.limit_time * 1000:
+            return Exceeded(AGE, age, slowest, size_bytes)
+        return None
+
+    async def _exceeded_by_due(self, policies: EffectivePolicies) -> Exceeded | None:
+        """The same, but for what is not due yet. What is held back cannot make a mark-delete position the
+        oldest here, so every subscription is looked at.
+        """
+        size, age = policies.quota_size, policies.quota_age
+        for subscription in self._durable():
+            whole_bytes = backlog_bytes(subscription)
+            due = subscription.due_backlog
+            if due.is_unknown or not subscription.backlog():
+                continue
+            if not 0 <= size.limit_size <= whole_bytes and age.limit_time <= 0:
+                continue  # less than the quota, with all that waits
+            if due.heeds_due_times:
+                await due.look()
+            size_bytes = due_bytes(subscription)
+            if 0 <= size.limit_size <= size_bytes:
+                return Exceeded(STORAGE, size, subscription, size_bytes)
+            since_ms = await (due.oldest_ms() if due.heeds_due_times else _oldest_ms(subscription))
+            if age.limit_time > 0 and self._clock.now_ms() - since_ms > age.limit_time * 1000:
+                return Exceeded(AGE, age, subscription, size_bytes)
+        return None
+
+    async def check_producer(self, policies: EffectivePolicies) -> None:
+        """Raise `BacklogQuotaRefused` if no producer may join now. A message that is lost keeps nobody out:
+        its subscription waits in front of it, and nobody knows how old it was.
+        """
+        try:
+            found = await self.exceeded(policies)
+        except (CorruptData, LedgerNotFound) as error:
+            log.warning("%s: its backlog quotas cannot be looked at: %s", self._topic, error)
+            return
+        if found is not None and found.quota.policy != EVICT:
+            kind = BacklogQuotaHeld if found.quota.policy == HOLD else BacklogQuotaRefused
+            raise kind("Cannot create producer on topic with backlog quota exceeded")
+
+    def _slowest(self) -> Subscription | None:
+        """The durable subscription whose mark-delete position is the oldest."""
+        return min(self._durable(), key=lambda s: s.cursor.mark_delete, default=None)
+
+    def _durable(self) -> list[Subscription]:
+        return [s for s in self._subscriptions.values() if s.cursor.durable]
+
+    # -- eviction --------------------------------------------------------------------------------------------
+
+    async def evict(self, policies: EffectivePolicies, found: Exceeded) -> None:
+        """Acknowledge what is too much by the quota that is exceeded. StorageError."""
+        if policies.quota_from_due_time:
+            await self._evict_due(policies, found)
+        elif found.kind == STORAGE:
+            self._evict_by_size(int(found.quota.limit_size * KEPT_SHARE))
+        else:
+            await self._evict_by_age(found.quota.limit_time * 1000)
+
+    def _evict_by_size(self, bytes_max: int) -> None:
+        """Move the slowest on, one after the other, until what is behind all of them fits."""
+        previous = None
+        while (slowest := self._slowest()) is not None and slowest is not previous:
+            size = backlog_bytes(slowest)
+            entries = slowest.backlog()
+            if size <= bytes_max or not entries:
+                return
+            skipped = int((size - bytes_max) / size * entries)
+            if not skipped:
+                return
+            # The last of so many entries behind the mark-delete position, acknowledged ones counted.
+            last = self._ledger.position_after(slowest.cursor.mark_delete, skipped)
+            self._note(slowest, slowest.acks.skip_to(last))
+            previous = slowest
+
+    async def _evict_by_age(self, age_max_ms: int) -> None:
+        """Acknowledge what is older than the quota, on every subscription that has such messages."""
+        before_ms = self._clock.now_ms() - age_max_ms * KEPT_SHARE
+        young = await first_published_at(self._ledger, int(before_ms))
+        for subscription in self._durable():
+            last = self._ledger.previous_position(young)
+            if last > subscription.cursor.mark_delete:
+                self._note(subscription, subscription.acks.skip_to(last))
+
+    async def _evict_due(self, policies: EffectivePolicies, found: Exceeded) -> None:
+        """Let go of what is due, of each subscription that has too much; what waits for its time stays."""
+        age_max_ms = int(found.quota.limit_time * 1000 * KEPT_SHARE)
+        before_ms = self._clock.now_ms() - age_max_ms
+        young = await first_published_at(self._ledger, before_ms) if found.kind == AGE else LATEST
+        while True:
+            due = found.slowest.due_backlog
+            if found.kind == AGE and due.heeds_due_times:
+                evicted = await due.expire(before_ms, young, False)
+            elif found.kind == AGE:
+                evicted = found.slowest.acks.skip_to(self._ledger.previous_position(young))
+            else:
+                left_bytes = int(found.quota.limit_size * KEPT_SHARE)
+                wanted = due.entries() if due.heeds_due_times else found.slowest.backlog()
+                over = (found.backlog_bytes - left_bytes) / found.backlog_bytes
+                evicted = await due.evict(int(over * wanted))
+            if evicted:
+                self._note(found.slowest, evicted)
+            following = await self.exceeded(policies)
+            if not evicted or following is None or following.kind != found.kind:
+                return
+            found = following
+
+    def _note(self, subscription: Subscription, entries: int) -> None:
+        log.info("%s / %s: %d entries evicted by the backlog quota", self._topic, subscription.name, entries)
 
 
 def due_bytes(subscription: Subscription) -> int:
@@ -100,47 +199,6 @@ def due_bytes(subscription: Subscription) -> int:
     due = subscription.due_backlog
     wanted = due.entries() if due.heeds_due_times else subscription.backlog()
     return backlog_bytes(subscription) * wanted // entries if entries else 0
-
-
-async def check_producer(topic: Topic) -> None:
-    """Raise `BacklogQuotaRefused` if no producer may join now. A message that is lost keeps nobody out: its
-    subscription waits in front of it, and nobody knows how old it was.
-    """
-    try:
-        found = await exceeded(topic)
-    except (CorruptData, LedgerNotFound) as error:
-        log.warning("%s: its backlog quotas cannot be looked at: %s", topic.name, error)
-        return
-    if found is not None and found.quota.policy != EVICT:
-        kind = BacklogQuotaHeld if found.quota.policy == HOLD else BacklogQuotaRefused
-        raise kind("Cannot create producer on topic with backlog quota exceeded")
-
-
-async def enforce(topic: Topic) -> None:
-    """Do what the quotas ask for now: send producers away, or evict. To be called every now and then."""
-    found = await exceeded(topic)
-    if found is None:
-        return
-    kind, quota = found.kind, found.quota
-    if quota.policy != EVICT:
-        if len(topic.producers):
-            log.info("%s: its backlog quota (%s) is exceeded; its producers are sent away", topic.name, kind)
-            topic.disconnect_producers()
-    elif topic.policies.quota_from_due_time:
-        await _evict_due(topic, found)
-    elif kind == STORAGE:
-        _evict_by_size(topic, int(quota.limit_size * KEPT_SHARE))
-    else:
-        await _evict_by_age(topic, quota.limit_time * 1000)
-
-
-def slowest_subscription(topic: Topic) -> Subscription | None:
-    """The durable subscription whose mark-delete position is the oldest."""
-    return min(_durable(topic), key=lambda s: s.cursor.mark_delete, default=None)
-
-
-def _durable(topic: Topic) -> list[Subscription]:
-    return [s for s in topic.subscriptions.values() if s.cursor.durable]
 
 
 def backlog_bytes(subscription: Subscription) -> int:
@@ -156,62 +214,3 @@ async def _oldest_ms(subscription: Subscription) -> float:
         else None
     )
     return published_ms(entry, by_broker_time=False) if entry is not None else float("inf")
-
-
-def _evict_by_size(topic: Topic, bytes_max: int) -> None:
-    """Move the slowest on, one after the other, until what is behind all of them fits."""
-    previous = None
-    while (slowest := slowest_subscription(topic)) is not None and slowest is not previous:
-        size = backlog_bytes(slowest)
-        entries = slowest.backlog()
-        if size <= bytes_max or not entries:
-            return
-        skipped = int((size - bytes_max) / size * entries)
-        if not skipped:
-            return
-        _note(slowest, slowest.acks.skip_to(_position_behind(slowest, skipped)))
-        previous = slowest
-
-
-def _position_behind(subscription: Subscription, entries: int) -> Position:
-    """The last of so many entries behind the mark-delete position, acknowledged ones counted."""
-    ledger = subscription.topic.ledger
-    return ledger.position_after(subscription.cursor.mark_delete, entries)
-
-
-async def _evict_by_age(topic: Topic, age_max_ms: int) -> None:
-    """Acknowledge what is older than the quota, on every subscription that has such messages."""
-    before_ms = topic.clock.now_ms() - age_max_ms * KEPT_SHARE
-    young = await topic.first_published_at(int(before_ms))
-    for subscription in _durable(topic):
-        last = topic.ledger.previous_position(young)
-        if last > subscription.cursor.mark_delete:
-            _note(subscription, subscription.acks.skip_to(last))
-
-
-async def _evict_due(topic: Topic, found: Exceeded) -> None:
-    """Let go of what is due, of each subscription that has too much of it; what waits for its time stays."""
-    age_max_ms = int(found.quota.limit_time * 1000 * KEPT_SHARE)
-    before_ms = topic.clock.now_ms() - age_max_ms
-    young = await topic.first_published_at(before_ms) if found.kind == AGE else LATEST
-    while True:
-        due = found.slowest.due_backlog
-        if found.kind == AGE and due.heeds_due_times:
-            evicted = await due.expire(before_ms, young, False)
-        elif found.kind == AGE:
-            evicted = found.slowest.acks.skip_to(topic.ledger.previous_position(young))
-        else:
-            left_bytes = int(found.quota.limit_size * KEPT_SHARE)
-            wanted = due.entries() if due.heeds_due_times else found.slowest.backlog()
-            evicted = await due.evict(int((found.backlog_bytes - left_bytes) / found.backlog_bytes * wanted))
-        if evicted:
-            _note(found.slowest, evicted)
-        following = await exceeded(topic)
-        if not evicted or following is None or following.kind != found.kind:
-            return
-        found = following
-
-
-def _note(subscription: Subscription, entries: int) -> None:
-    topic, name = subscription.topic.name, subscription.name
-    log.info("%s / %s: %d entries evicted by the backlog quota", topic, name, entries)

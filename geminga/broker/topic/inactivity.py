@@ -34,7 +34,7 @@ def is_to_go(topic: Topic) -> bool:
     if topic.is_in_use or _is_wanted(topic, policy.delete_mode == CAUGHT_UP):
         topic.active_ms = now_ms
         return False
-    idle_ms = now_ms - max(topic.active_ms, topic.last_publish_ms)
+    idle_ms = now_ms - max(topic.active_ms, topic.publishing.last_publish_ms)
     return idle_ms >= policy.inactive_s_max * 1000 and not _is_retained(topic, idle_ms)
 
 

@@ -34,13 +34,12 @@ LOOKED_AT_MAX: Final = 10
 class _OwnProducer(Producer):
     """One entry at a time; `error` says how it went once `done` is set."""
 
-    __slots__ = ("_wait_until_s", "done", "error", "sequence_id")
+    __slots__ = ("_wait_until_s", "done", "error", "sequence_id", "topic")
 
     def __init__(self, topic: Topic, rooms: Rooms) -> None:
         outbox = Outbox(rooms.send_memory)
         outbox.close()
         super().__init__(
-            topic,
             0,
             PRODUCER_NAME,
             outbox,
@@ -49,6 +48,7 @@ class _OwnProducer(Producer):
             connected_since_ms=rooms.clock.now_ms(),
             throttle=self._wait_until,
         )
+        self.topic = topic
         self._wait_until_s = 0.0
         self.sequence_id = topic.dedup.last_sequence_id(PRODUCER_NAME)
         self.done = trio.Event()
@@ -58,7 +58,7 @@ class _OwnProducer(Producer):
         """Durable on return; GemingaError, then it may be in the topic yet. Waits as its limits ask."""
         await trio.sleep(max(0.0, self._wait_until_s - self.topic.clock.monotonic_s()))
         self.done, self.error = trio.Event(), None
-        self.publish(Send(0, self.sequence_id, 1, 0, entry, True))
+        self.topic.publishing.publish(self, Send(0, self.sequence_id, 1, 0, entry, True))
         with trio.move_on_after(DURABLE_S_MAX):
             await self.done.wait()
         if not self.done.is_set():
@@ -70,7 +70,7 @@ class _OwnProducer(Producer):
         super().confirm(sequence_id, highest_sequence_id, ledger_id, entry_id)
         self.done.set()
 
-    def _refuse(self, sequence_id: int, error: GemingaError) -> None:
+    def refuse(self, sequence_id: int, error: GemingaError) -> None:
         self.error = error
         self.done.set()
 

@@ -1,4 +1,4 @@
-"""One producer of one topic, as its connection sees it."""
+"""One producer of one topic: what it was told, and what it waits for."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from geminga.wire import encoder
 
 if TYPE_CHECKING:
     from geminga.broker.flow.outbox import Outbox
-    from geminga.broker.topic.topic import Topic
     from geminga.wire.decoder import Send
+
+NO_REQUEST = -1
 
 
 def _not_throttled(until_s: float) -> None:
@@ -21,7 +22,7 @@ def _not_throttled(until_s: float) -> None:
 
 
 class Producer:
-    """Takes SEND commands, gives receipts in their order.
+    """Counts what its client sends, gives receipts in that order.
 
     A receipt is written only from `confirm`, which the managed ledger calls after the entry is durable.
     """
@@ -48,13 +49,11 @@ class Producer:
         "producer_id",
         "schema_version",
         "throttle",
-        "topic",
         "user_provided_name",
     )
 
     def __init__(
         self,
-        topic: Topic,
         producer_id: int,
         name: str,
         outbox: Outbox,
@@ -67,11 +66,11 @@ class Producer:
         address: str = "",
         client_version: str = "",
         connected_since_ms: int = 0,
+        schema_version: bytes = b"",
         throttle: Callable[[float], None] = _not_throttled,
     ) -> None:
         """`throttle(until_s)` is called when its connection should not be read before then."""
         self.throttle = throttle
-        self.topic = topic
         self.producer_id = producer_id
         self.name = name
         self.outbox = outbox
@@ -83,7 +82,7 @@ class Producer:
         self.address = address
         self.client_version = client_version
         self.connected_since_ms = connected_since_ms
-        self.schema_version = b""
+        self.schema_version = schema_version
         """Of the schema that it brought, as on the wire; empty: it brought none."""
         self.closed = False
         self.given_up = False
@@ -95,29 +94,24 @@ class Producer:
         self._receipts = encoder.ReceiptEncoder(producer_id)
         self._on_idle: Callable[[], None] | None = None
 
-    def publish(self, send: Send) -> None:
-        """Accept one entry, or answer SEND_ERROR. Its receipt follows once it is durable."""
+    def take(self, send: Send) -> GemingaError | None:
+        """Count an entry as on its way to the disk; the error, if its form is not one that is taken."""
         size = len(send.headers_and_payload)
         if not send.checksum_ok:
-            error = ChecksumMismatch("Checksum failed on the broker, or the metadata is cut")
-            self._refuse(send.sequence_id, error)
-            self.topic.after_refusal(self, error)
-        elif size > self.message_bytes_max + limits.FRAME_PADDING_BYTES:
-            too_large = NotAllowed(
+            return ChecksumMismatch("Checksum failed on the broker, or the metadata is cut")
+        if size > self.message_bytes_max + limits.FRAME_PADDING_BYTES:
+            return NotAllowed(
                 f"the message has {size} bytes, more than the {self.message_bytes_max} of maxMessageSize; "
                 "send it in chunks or make it smaller"
             )
-            self._refuse(send.sequence_id, too_large)
-        else:
-            self.messages_in += send.num_messages
-            self.bytes_in += size
-            self.pending += 1
-            try:
-                self.topic.append(self, send)
-            except GemingaError as error:
-                self.pending -= 1
-                self._refuse(send.sequence_id, error)
-                self.topic.after_refusal(self, error)
+        self.messages_in += send.num_messages
+        self.bytes_in += size
+        self.pending += 1
+        return None
+
+    def untake(self) -> None:
+        """The topic refused what was taken last."""
+        self.pending -= 1
 
     def confirm(self, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int) -> None:
         """The entry is durable: write its receipt."""
@@ -130,7 +124,7 @@ class Producer:
     def fail(self, sequence_id: int, error: GemingaError) -> None:
         """The entry will not become durable: say so, and hold nobody up."""
         if not self.given_up:
-            self._refuse(sequence_id, error)
+            self.refuse(sequence_id, error)
         self.pending -= 1
         if self.pending == 0 and self._on_idle is not None:
             self._on_idle()
@@ -139,7 +133,7 @@ class Producer:
         """This entry, the first that it waits for, takes too long. What comes of it and of later ones is not
         told any more: the client sends them again.
         """
-        self._refuse(sequence_id, error)
+        self.refuse(sequence_id, error)
         self.given_up = True
 
     def when_idle(self, tell: Callable[[], None]) -> None:
@@ -149,5 +143,15 @@ class Producer:
         else:
             self._on_idle = tell
 
-    def _refuse(self, sequence_id: int, error: GemingaError) -> None:
+    def close(self) -> None:
+        """It left its topic, or was made to: from now on nothing that it sends counts."""
+        self.closed = True
+
+    def tell_closed(self) -> None:
+        """Close it, and make its client look the topic up again."""
+        self.close()
+        self.outbox.write(encoder.close_producer(self.producer_id, NO_REQUEST))
+
+    def refuse(self, sequence_id: int, error: GemingaError) -> None:
+        """Answer SEND_ERROR."""
         self.outbox.write(encoder.send_error(self.producer_id, sequence_id, error.server_error, str(error)))

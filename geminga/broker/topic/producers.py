@@ -102,6 +102,19 @@ class Producers:
                 self.remove(producer)
             raise
 
+    def names(self) -> set[str]:
+        return set(self._by_name)
+
+    def leave(self, producer: Producer) -> None:
+        """The producer is gone, admitted or not: nothing that it sends counts any more."""
+        producer.close()
+        self.remove(producer)
+
+    def disconnect(self, producer: Producer) -> None:
+        """Have the producer's client look the topic up again."""
+        self.remove(producer)
+        producer.tell_closed()
+
     def remove(self, producer: Producer) -> None:
         """Forget a producer that is gone; the next that waits for exclusive access takes its place."""
         if self._by_name.get(producer.name) is producer:
@@ -128,7 +141,7 @@ class Producers:
         same_connection = existing.outbox is producer.outbox and existing.producer_id == producer.producer_id
         if (same_connection and producer.epoch > existing.epoch) or existing.outbox.closed:
             self.remove(existing)
-            existing.closed = True
+            existing.close()
             return
         raise ProducerBusy(
             f"Producer with name '{producer.name}' is already connected to topic '{self._topic_name}'"

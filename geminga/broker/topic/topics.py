@@ -12,7 +12,6 @@ import msgspec
 import trio
 
 from geminga.broker.schemas.registry import SchemaRegistry
-from geminga.broker.topic.backlog_quota import enforce
 from geminga.broker.topic.inactivity import IdleDeletions, expire_subscriptions, is_to_go
 from geminga.broker.topic.topic import Topic
 from geminga.errors import (
@@ -96,7 +95,7 @@ class Topics:
         if settings.write_timeout_s:
             nursery.start_soon(self._watch_writes, settings.write_timeout_s)
         if settings.checks_quotas:
-            nursery.start_soon(self._every, settings.quota_interval_s, enforce)
+            nursery.start_soon(self._every, settings.quota_interval_s, Topic.enforce_quotas)
 
     async def _measure_rates(self) -> None:
         while True:
@@ -113,7 +112,7 @@ class Topics:
             if memory.pending_bytes:
                 accepted_before_s = clock.monotonic_s() - timeout_s
                 for topic in tuple(self.loaded.values()):
-                    topic.fail_overdue(accepted_before_s)
+                    topic.publishing.fail_overdue(accepted_before_s)
 
     async def _every(
         self,
@@ -440,7 +439,7 @@ class Topics:
 
     async def _delete_if_idle(self, topic: Topic, deletions: IdleDeletions) -> None:
         if is_to_go(topic):
-            topic.closing = True  # from now on nobody joins, and no message is taken that would be lost
+            topic.publishing.close()  # from now on nobody joins, and no message is taken that would be lost
             deletions.note(str(topic.name), topic.ledger.number_of_entries)
             await self._to_the_end(partial(self._delete_one, topic))
 

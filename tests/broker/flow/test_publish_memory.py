@@ -291,14 +291,14 @@ async def test_a_write_that_is_not_durable_in_time_fails_its_producer(autojump_c
     async with open_topics(bookie_runs=False) as rig, trio.open_nursery() as nursery:
         topic = await rig.topics.get(TOPIC, create=True)
         late, later = FakeOutbox(), FakeOutbox()
-        first = Producer(topic, 1, "first", late, message_bytes_max=MIB)  # type: ignore[arg-type]
-        second = Producer(topic, 2, "second", later, message_bytes_max=MIB)  # type: ignore[arg-type]
+        first = Producer(1, "first", late, message_bytes_max=MIB)  # type: ignore[arg-type]
+        second = Producer(2, "second", later, message_bytes_max=MIB)  # type: ignore[arg-type]
         for producer in (first, second):
             await topic.add_producer(producer, None)
-        first.publish(send(7))
-        first.publish(send(8))
+        topic.publishing.publish(first, send(7))
+        topic.publishing.publish(first, send(8))
         await trio.sleep(20)
-        second.publish(send(3))
+        topic.publishing.publish(second, send(3))
         await trio.sleep(9.5)
         assert late.commands == []
         await trio.sleep(2)
@@ -308,7 +308,7 @@ async def test_a_write_that_is_not_durable_in_time_fails_its_producer(autojump_c
         assert isinstance(closed, pb.CommandCloseProducer)
         assert later.commands == []  # it has waited for 12 s
         assert [producer.name for producer in topic.producers] == ["second"]
-        again = Producer(topic, 1, "first", late, message_bytes_max=MIB)  # type: ignore[arg-type]
+        again = Producer(1, "first", late, message_bytes_max=MIB)  # type: ignore[arg-type]
         await topic.add_producer(again, None)
 
         await nursery.start(rig.bookie.run)
@@ -317,7 +317,7 @@ async def test_a_write_that_is_not_durable_in_time_fails_its_producer(autojump_c
         assert (first.pending, second.pending) == (0, 0)
         (receipt,) = later.commands
         assert (receipt.producer_id, receipt.sequence_id) == (2, 3)
-        again.publish(send(7))
+        topic.publishing.publish(again, send(7))
         await trio.sleep(0.1)
         assert late.commands[2].sequence_id == 7
         nursery.cancel_scope.cancel()
@@ -327,13 +327,13 @@ async def test_a_producer_beyond_its_topics_rate_is_held_back(autojump_clock: Mo
     async with open_topics(BrokerSettings(topic_publish_rate=PublishRate(10, -1)), bookie_runs=False) as rig:
         topic = await rig.topics.get(TOPIC, create=True)
         held: list[float] = []
-        producer = Producer(topic, 1, "p", FakeOutbox(), message_bytes_max=MIB, throttle=held.append)  # type: ignore[arg-type]
+        producer = Producer(1, "p", FakeOutbox(), message_bytes_max=MIB, throttle=held.append)  # type: ignore[arg-type]
         now_s = topic.clock.monotonic_s()
         for number in range(10):
-            producer.publish(send(number))
+            topic.publishing.publish(producer, send(number))
         assert held == []
         for number in range(5):
-            producer.publish(send(number))
+            topic.publishing.publish(producer, send(number))
         assert held[-1] == pytest.approx(now_s + 0.5)
 
 

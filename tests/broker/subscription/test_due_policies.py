@@ -16,7 +16,7 @@ from geminga.broker.policies.policies import EffectivePolicies
 from geminga.broker.policies.settings import BrokerSettings
 from geminga.broker.policies.values import BacklogQuota
 from geminga.broker.subscription.statistics import statistics_of
-from geminga.broker.topic.backlog_quota import BacklogQuotaRefused, check_producer, due_bytes
+from geminga.broker.topic.backlog_quota import BacklogQuotaRefused, due_bytes
 from geminga.errors import CorruptData
 from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
 from tests.broker.dispatch_rig import on_loop
@@ -145,7 +145,8 @@ async def test_asking_for_expiry_goes_by_publish_time(autojump_clock: MockClock)
 
 async def refused(rig: TopicsRig) -> bool:
     try:
-        await check_producer(await topic_of(rig))
+        topic = await topic_of(rig)
+        await topic.quotas.check_producer(topic.policies)
     except BacklogQuotaRefused:
         return True
     return False

@@ -131,18 +131,18 @@ class Broker:
 
     async def attach(self) -> str:
         topic = await self._topic()
-        self._producer = Producer(topic, 1, "stays", FakeOutbox(), message_bytes_max=2**22)  # type: ignore[arg-type]
+        self._producer = Producer(1, "stays", FakeOutbox(), message_bytes_max=2**22)  # type: ignore[arg-type]
         await topic.add_producer(self._producer, None)
         return "ok"
 
     async def detach(self) -> str:
         assert self._producer is not None
-        self._producer.topic.producers.remove(self._producer)
+        (await self._topic()).producers.remove(self._producer)
         return "ok"
 
     async def publish(self, count: int, size: int, delay_s: int = 0) -> str:
         topic = await self._topic()
-        producer = Producer(topic, 1, "p", FakeOutbox(), message_bytes_max=2**22)  # type: ignore[arg-type]
+        producer = Producer(1, "p", FakeOutbox(), message_bytes_max=2**22)  # type: ignore[arg-type]
         try:
             await topic.add_producer(producer, None)
         except PeerError as error:
@@ -150,7 +150,9 @@ class Broker:
         now_ms = self.rooms.clock.now_ms() + self.producers_ahead_ms
         due_ms = now_ms + delay_s * 1000 if delay_s else 0
         for number in range(count):
-            producer.publish(send(number, b"x" * size, publish_time_ms=now_ms, deliver_at_ms=due_ms))
+            topic.publishing.publish(
+                producer, send(number, b"x" * size, publish_time_ms=now_ms, deliver_at_ms=due_ms)
+            )
         durable = trio.Event()
         producer.when_idle(durable.set)
         await durable.wait()

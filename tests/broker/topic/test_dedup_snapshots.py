@@ -13,6 +13,7 @@ from geminga.broker.policies.policies import EffectivePolicies
 from geminga.broker.policies.settings import BrokerSettings
 from geminga.broker.topic.dedup import PROPERTIES_BYTES_MAX, SequenceIds
 from geminga.broker.topic.producer import Producer
+from geminga.broker.topic.topic import Topic
 from geminga.managed_ledger.cursor.cursor import DEDUPLICATION_CURSOR
 from geminga.wire.commands import Send
 from tests.broker.dispatch_rig import message
@@ -27,10 +28,10 @@ async def rig() -> AsyncIterator[TopicsRig]:
         yield opened
 
 
-async def publish(producer: Producer, numbers: Iterable[int]) -> None:
+async def publish(topic: Topic, producer: Producer, numbers: Iterable[int]) -> None:
     """Durable on return, and time has passed for a snapshot."""
     for number in numbers:
-        producer.publish(send(number))
+        topic.publishing.publish(producer, send(number))
     await trio.sleep(1)
 
 
@@ -42,7 +43,7 @@ async def test_each_so_many_entries_there_is_another_snapshot(
     producer, _ = await producer_of(topic)
     found = []
     for first in range(0, 40, 10):
-        await publish(producer, range(first, first + 10))
+        await publish(topic, producer, range(first, first + 10))
         found.append((dict(cursor.properties), cursor.backlog_entries()))
     assert found == [({"p": last}, 0) for last in (9, 19, 29, 39)]
 
@@ -56,7 +57,7 @@ async def test_with_an_interval_of_0_no_snapshot_is_written_for_its_age(
     async with open_topics(settings, defaults=defaults) as rig:
         topic = await topic_of(rig)
         producer, _ = await producer_of(topic)
-        await publish(producer, range(5))
+        await publish(topic, producer, range(5))
         await trio.sleep(60)
         assert topic.ledger.cursors[DEDUPLICATION_CURSOR].backlog_entries() == backlog
 
@@ -80,7 +81,7 @@ async def test_long_names_of_many_producers_do_not_keep_a_snapshot_from_being_wr
     names = [f"{number:03}" + "x" * 8000 for number in range(150)]
     for number, name in enumerate(names):
         producer, _ = await producer_of(topic, name)
-        producer.publish(send(number))
+        topic.publishing.publish(producer, send(number))
         await trio.sleep(0.01)
         topic.producers.remove(producer)
     await trio.sleep(1)
@@ -99,12 +100,12 @@ async def test_only_the_last_chunk_counts_as_the_message(rig: TopicsRig, autojum
     producer, answers = await producer_of(topic)
     known = []
     for number in range(3):
-        producer.publish(chunk(7, number, 3))
+        topic.publishing.publish(producer, chunk(7, number, 3))
         await trio.sleep(1)
         known.append(topic.dedup.last_sequence_id("p"))
     assert known == [-1, -1, 7]
     for number in range(3):
-        producer.publish(chunk(7, number, 3))
+        topic.publishing.publish(producer, chunk(7, number, 3))
     await trio.sleep(1)
     assert told(answers) == [7, 7, 7, -7, -7, -7]
     assert topic.ledger.number_of_entries == 3
@@ -116,14 +117,14 @@ async def test_chunks_of_a_message_that_is_not_complete_are_stored_again_after_a
     topic = await topic_of(rig)
     producer, _ = await producer_of(topic)
     for number in range(2):
-        producer.publish(chunk(7, number, 3))
+        topic.publishing.publish(producer, chunk(7, number, 3))
     await trio.sleep(1)
     rig = await rig.restart()
     topic = await topic_of(rig)
     assert topic.dedup.last_sequence_id("p") == -1
     producer, answers = await producer_of(topic)
     for number in range(3):
-        producer.publish(chunk(7, number, 3))
+        topic.publishing.publish(producer, chunk(7, number, 3))
         await trio.sleep(1)
     assert told(answers) == [7, 7, 7]
     rig = await rig.restart()

@@ -12,7 +12,8 @@ from geminga.broker.policies.policies import EffectivePolicies
 from geminga.broker.policies.settings import BrokerSettings
 from geminga.broker.policies.table import BY_NAME
 from geminga.broker.topic.producer import Producer
-from geminga.broker.topic.topic import NOWHERE, Topic
+from geminga.broker.topic.publishing import NOWHERE
+from geminga.broker.topic.topic import Topic
 from geminga.errors import NotAllowed, ReadOnly, ServerError, StorageError
 from geminga.managed_ledger.cursor.cursor import DEDUPLICATION_CURSOR
 from geminga.wire import pulsar_pb2 as pb
@@ -39,7 +40,7 @@ async def stuck() -> AsyncIterator[TopicsRig]:
 
 async def producer_of(topic: Topic, name: str = "p") -> tuple[Producer, FakeOutbox]:
     outbox = FakeOutbox()
-    producer = Producer(topic, 1, name, outbox, message_bytes_max=2**22)  # type: ignore[arg-type]
+    producer = Producer(1, name, outbox, message_bytes_max=2**22)  # type: ignore[arg-type]
     await topic.add_producer(producer, None)
     return producer, outbox
 
@@ -64,10 +65,10 @@ async def test_what_is_on_its_way_is_neither_confirmed_nor_stored_again(
     topic = await topic_of(stuck)
     first, answers = await producer_of(topic)
     for number in (1, 2):
-        first.publish(send(number))
+        topic.publishing.publish(first, send(number))
     topic.producers.remove(first)
     second, others = await producer_of(topic)
-    second.publish(send(1))
+    topic.publishing.publish(second, send(1))
     assert told(others) == ["UNKNOWN", "closed"]
     assert second.closed
     settled: list[int] = []
@@ -84,7 +85,7 @@ async def test_what_is_on_its_way_is_neither_confirmed_nor_stored_again(
     assert told(answers) == [1, 2]
     third, others = await producer_of(topic)
     for number in (1, 2, 3):
-        third.publish(send(number))
+        topic.publishing.publish(third, send(number))
     await trio.sleep(1)
     assert told(others) == [-1, -2, 3]
     assert topic.ledger.number_of_entries == 3
@@ -95,20 +96,20 @@ async def test_nothing_overtakes_an_entry_that_was_refused(
 ) -> None:
     topic = await topic_of(rig)
     producer, answers = await producer_of(topic)
-    producer.publish(send(1))
+    topic.publishing.publish(producer, send(1))
     append = topic.ledger.append
 
     def refuse(*_: object) -> None:
         raise ReadOnly("the disk is full")
 
     monkeypatch.setattr(topic.ledger, "append", refuse)
-    producer.publish(send(2))
+    topic.publishing.publish(producer, send(2))
     monkeypatch.setattr(topic.ledger, "append", append)
     assert producer.closed, "so that its session gives it nothing more"
     assert [other.name for other in topic.producers] == []
     again, others = await producer_of(topic)
     for number in (2, 3):
-        again.publish(send(number))
+        topic.publishing.publish(again, send(number))
     await trio.sleep(1)
     assert told(answers) == ["PERSISTENCE", "closed", 1]
     assert told(others) == [2, 3]
@@ -121,7 +122,7 @@ async def test_after_a_failure_exactly_what_is_stored_is_known(
     topic = await topic_of(stuck)
     producer, answers = await producer_of(topic)
     for number in (1, 2, 3):
-        producer.publish(send(number))
+        topic.publishing.publish(producer, send(number))
     topic.ledger._appender.fence(StorageError("it may be on disk or not"))
     assert told(answers) == ["PERSISTENCE"] * 3 + ["closed"]
     await stuck.nursery.start(stuck.bookie.run)
@@ -131,7 +132,7 @@ async def test_after_a_failure_exactly_what_is_stored_is_known(
     stored = anew.ledger.number_of_entries
     again, others = await producer_of(anew)
     for number in (1, 2, 3):
-        again.publish(send(number))
+        anew.publishing.publish(again, send(number))
     await trio.sleep(1)
     assert told(others) == [-number if number <= stored else number for number in (1, 2, 3)]
     assert anew.ledger.number_of_entries == 3
@@ -151,7 +152,7 @@ async def test_snapshots_move_the_cursor_and_the_rest_is_read_again(
     assert topic.ledger.number_of_entries == 30
     other, _ = await producer_of(topic, "q")
     for number in range(4):
-        other.publish(send(number))
+        topic.publishing.publish(other, send(number))
     await trio.sleep(1)
     assert "q" not in cursor.properties
     rig = await rig.restart()
@@ -177,20 +178,20 @@ async def test_switched_on_it_knows_what_is_on_its_way_and_off_it_forgets(autoju
     async with open_topics(SETTINGS) as rig:
         topic = await topic_of(rig)
         producer, answers = await producer_of(topic)
-        producer.publish(send(3))
+        topic.publishing.publish(producer, send(3))
         policy = BY_NAME["deduplication"]
         await rig.rooms.policies.set_for_topic(TOPIC, policy, True)
-        producer.publish(send(4))
+        topic.publishing.publish(producer, send(4))
         await topic.dedup.ready()
         await trio.sleep(1)
         for number in (4, 5):
-            producer.publish(send(number))
+            topic.publishing.publish(producer, send(number))
         await trio.sleep(1)
         assert told(answers) == [3, 4, -4, 5]
         await rig.rooms.policies.set_for_topic(TOPIC, policy, False)
         await topic.dedup.ready()
         await trio.sleep(1)
-        producer.publish(send(5))
+        topic.publishing.publish(producer, send(5))
         await trio.sleep(1)
         assert told(answers) == [3, 4, -4, 5, 5]
         assert DEDUPLICATION_CURSOR not in topic.ledger.cursors
@@ -205,7 +206,7 @@ async def test_a_highest_id_beyond_all_ids_is_negative_and_counts_for_nothing(
     for sequence_id in (5, 6):
         batch = send(sequence_id)
         batch.highest_sequence_id = highest
-        producer.publish(batch)
+        topic.publishing.publish(producer, batch)
         await wait_all_tasks_blocked()
     assert told(outbox) == [5, 6]
     assert topic.dedup.last_sequence_id("p") == 6

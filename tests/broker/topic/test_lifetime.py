@@ -75,9 +75,9 @@ async def test_an_entry_that_nobody_can_read_does_not_stop_expiry(autojump_clock
     async with open_broker() as broker:
         await broker.subscribe("s")
         topic = await broker.topics.get(TOPIC, create=False)
-        producer = Producer(topic, 1, "p", FakeOutbox(), message_bytes_max=100)  # type: ignore[arg-type]
+        producer = Producer(1, "p", FakeOutbox(), message_bytes_max=100)  # type: ignore[arg-type]
         await topic.add_producer(producer, None)
-        producer.publish(Send(1, 0, 1, 0, b"\xff" * 40, True))
+        topic.publishing.publish(producer, Send(1, 0, 1, 0, b"\xff" * 40, True))
         durable = trio.Event()
         producer.when_idle(durable.set)
         await durable.wait()
@@ -113,7 +113,7 @@ async def test_connected_producers_are_sent_away_only_while_a_quota_is_exceeded(
         await broker.subscribe("s")
         topic = await broker.topics.get(TOPIC, create=False)
         outbox = FakeOutbox()
-        producer = Producer(topic, 1, "stays", outbox, message_bytes_max=100)  # type: ignore[arg-type]
+        producer = Producer(1, "stays", outbox, message_bytes_max=100)  # type: ignore[arg-type]
         await topic.add_producer(producer, None)
         await broker.set("T/backlogQuota", {"limitSize": 500, "policy": "producer_request_hold"})
         await broker.wait(20)
@@ -146,7 +146,7 @@ async def test_nobody_joins_a_topic_that_is_about_to_go(
     async with open_broker() as broker:
         topic = await broker.topics.get(TOPIC, create=False)
         await broker.set("T/inactiveTopicPolicies", {**NO_SUBSCRIPTIONS, "maxInactiveDurationSeconds": 0})
-        producer = Producer(topic, 1, "p", FakeOutbox(), message_bytes_max=100)  # type: ignore[arg-type]
+        producer = Producer(1, "p", FakeOutbox(), message_bytes_max=100)  # type: ignore[arg-type]
         to_the_end = broker.topics._to_the_end
         refused = []
 

@@ -8,19 +8,14 @@ from typing import Any
 import pytest
 import trio
 
+from geminga.broker.topic.producer import Producer
 from geminga.broker.topic.producers import AccessMode, Producers
 from geminga.errors import ProducerBusy, ProducerFenced
 
 
 def producer(name: str, mode: AccessMode = AccessMode.SHARED, *, producer_id: int = 1, epoch: int = 0) -> Any:
-    return SimpleNamespace(
-        name=name,
-        access_mode=mode,
-        producer_id=producer_id,
-        epoch=epoch,
-        outbox=SimpleNamespace(closed=False),
-        closed=False,
-    )
+    outbox: Any = SimpleNamespace(closed=False)
+    return Producer(producer_id, name, outbox, message_bytes_max=1, access_mode=mode, epoch=epoch)
 
 
 def test_shared_producers_join_and_a_name_is_taken_once() -> None:

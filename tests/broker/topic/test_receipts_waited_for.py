@@ -21,17 +21,17 @@ async def test_only_a_publisher_with_one_entry_on_its_way_is_waited_for(
         producers = []
         for number in range(2):
             name = f"p{number}"
-            producer = Producer(topic, number, name, FakeOutbox(), message_bytes_max=2**22)  # type: ignore[arg-type]
+            producer = Producer(number, name, FakeOutbox(), message_bytes_max=2**22)  # type: ignore[arg-type]
             await topic.add_producer(producer, None)
             producers.append(producer)
         first, second = producers
         for at, producer in enumerate([first, first, first, second, second]):
-            producer.publish(send(at))
+            topic.publishing.publish(producer, send(at))
         assert hurried == [0, 3]
         durable = trio.Event()
         first.when_idle(durable.set)
         await rig.nursery.start(rig.bookie.run)
         await durable.wait()
         at = 5
-        first.publish(send(at))
+        topic.publishing.publish(first, send(at))
         assert hurried == [0, 3, 5]
