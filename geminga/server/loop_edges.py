@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import trio
 
 from geminga.bookie.running.bookie import Bookie
-from geminga.broker.flow.outgoing import Outgoing
+from geminga.broker.flow.outbox import Outgoing
 
 
 class LoopEdges(trio.abc.Instrument):

@@ -23,7 +23,7 @@ from geminga.bookie.running.directory_cookies import claimed_by, has_bookie_file
 from geminga.bookie.running.directory_lists import DEFAULT, SYSTEMS_NAMES, DirectoryLists, lists_from
 from geminga.broker.connection.connection import Connections
 from geminga.broker.flow.client_metadata import ClientMetadata
-from geminga.broker.flow.outgoing import Outgoing
+from geminga.broker.flow.outbox import Outgoing
 from geminga.broker.flow.publish_memory import PublishMemory
 from geminga.broker.flow.publish_rate import publish_limit
 from geminga.broker.flow.read_memory import ReadMemory

@@ -18,7 +18,7 @@ from geminga.broker.delays.settings import DelaySettings
 from geminga.broker.dispatch.consumer import SHARED, SUBSCRIPTION_TYPES, Consumer
 from geminga.broker.dispatch.settings import SubscriptionSettings
 from geminga.broker.flow.client_metadata import ClientMetadata
-from geminga.broker.flow.outgoing import Outgoing
+from geminga.broker.flow.outbox import Outgoing
 from geminga.broker.flow.publish_memory import PublishMemory
 from geminga.broker.flow.read_memory import ReadMemory
 from geminga.broker.flow.send_memory import SendMemory

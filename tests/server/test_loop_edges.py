@@ -14,8 +14,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from geminga import limits
 from geminga.bookie.running.bookie import Bookie
-from geminga.broker.flow.outbox import LEAVING_BYTES_MAX, Outbox
-from geminga.broker.flow.outgoing import Outgoing
+from geminga.broker.flow.outbox import LEAVING_BYTES_MAX, Outbox, Outgoing
 from geminga.broker.flow.send_memory import SendMemory
 from geminga.server.loop_edges import LoopEdges
 from simulation.disk.sim_disk import SimDisk

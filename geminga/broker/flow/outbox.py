@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import trio
@@ -22,8 +23,6 @@ from geminga.broker.flow.send_memory import SendMemory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from geminga.broker.flow.outgoing import Outgoing
 
     Buffer = bytes | bytearray | memoryview
 
@@ -162,7 +161,7 @@ class Outbox:
             return False
         memory = self._memory
         if memory.pending_bytes >= memory.full_bytes:
-            memory.wait(self)
+            memory.wait(self.has_room)
             return False
         return True
 
@@ -193,7 +192,7 @@ class Outbox:
         self.closed = True
         self._parts.clear()
         pending_bytes, self.pending_bytes = self.pending_bytes, 0
-        self._memory.leave(self)
+        self._memory.leave(self.has_room)
         self._memory.give(pending_bytes)
         self._wake.set()
         self._idle.set()
@@ -298,3 +297,41 @@ class Outbox:
         self._unblocked.set()
         for tell in tuple(self.on_writable):
             tell()
+
+
+class Outgoing:
+    """What leaves at the end of a turn of the loop: the outboxes that were written to in it, each in one
+    write. One per broker.
+
+    To wake a task for each would cost a further turn of the loop, which is most of what a single message
+    costs.
+    """
+
+    __slots__ = ("_outboxes", "is_sending")
+
+    def __init__(self) -> None:
+        self._outboxes: list[Outbox] = []
+        """At most one place for each connection."""
+        self.is_sending = False
+        """Whether `send_all` is called at the end of each turn: else nothing may be added."""
+
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """Meanwhile the caller has `send_all` called at the end of each turn."""
+        self.is_sending = True
+        try:
+            yield
+        finally:
+            self.is_sending = False
+            self.send_all()
+
+    def add(self, outbox: Outbox) -> None:
+        """Have `outbox.send_now()` called at the end of this turn."""
+        self._outboxes.append(outbox)
+
+    def send_all(self) -> None:
+        """At the end of a turn."""
+        if self._outboxes:
+            outboxes, self._outboxes = self._outboxes, []
+            for outbox in outboxes:
+                outbox.send_now()

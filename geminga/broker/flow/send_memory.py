@@ -9,12 +9,9 @@ until there is room, and a peer that takes next to nothing while others wait is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from geminga.limits import KIB, MIB
-
-if TYPE_CHECKING:
-    from geminga.broker.flow.outbox import Outbox
 
 BEYOND_BYTES = 32 * MIB
 """So far beyond their part the outboxes may go for the sake of peers that read."""
@@ -33,7 +30,7 @@ class SendMemory:
         self.pending_bytes = 0
         self.waits = 0
         """How often an outbox that had room of its own had to wait for others."""
-        self._waiting: dict[Outbox, None] = {}
+        self._waiting: dict[Callable[[], None], None] = {}
 
     def take(self, size_bytes: int) -> bool:
         """An outbox holds so much more; whether memory is tight now."""
@@ -58,14 +55,15 @@ class SendMemory:
         """How much may be read for an outbox that has room for `own_bytes` by its own limit."""
         return max(READ_BYTES_TIGHT, min(own_bytes, self.bytes_max - self.pending_bytes))
 
-    def wait(self, outbox: Outbox) -> None:
-        """Have `outbox.has_room` called, once, when memory is not full any more."""
-        if outbox not in self._waiting:
-            self._waiting[outbox] = None
+    def wait(self, has_room: Callable[[], None]) -> None:
+        """Have `has_room` called, once, when memory is not full any more."""
+        if has_room not in self._waiting:
+            self._waiting[has_room] = None
             self.waits += 1
 
-    def leave(self, outbox: Outbox) -> None:
-        self._waiting.pop(outbox, None)
+    def leave(self, has_room: Callable[[], None]) -> None:
+        """It need not be called any more."""
+        self._waiting.pop(has_room, None)
 
     def give(self, size_bytes: int) -> None:
         """An outbox holds so much less; those that wait are told in the order of their coming."""
@@ -73,5 +71,5 @@ class SendMemory:
         assert self.pending_bytes >= 0
         if self._waiting and not self.is_full():
             waiting, self._waiting = self._waiting, {}
-            for outbox in waiting:
-                outbox.has_room()
+            for has_room in waiting:
+                has_room()

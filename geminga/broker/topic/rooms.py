@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from geminga.bookie.running.bookie import Bookie
     from geminga.broker.delays.settings import DelaySettings
     from geminga.broker.flow.client_metadata import ClientMetadata
-    from geminga.broker.flow.outgoing import Outgoing
+    from geminga.broker.flow.outbox import Outgoing
     from geminga.broker.flow.publish_memory import PublishMemory
     from geminga.broker.flow.publish_rate import PublishLimit
     from geminga.broker.flow.read_memory import ReadMemory

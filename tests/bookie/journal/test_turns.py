@@ -13,7 +13,7 @@ import trio
 from geminga.bookie.journal.journal import SPACED_ENTRIES_MAX
 from geminga.bookie.records.settings import BookieSettings
 from geminga.bookie.running.bookie import Bookie
-from geminga.broker.flow.outgoing import Outgoing
+from geminga.broker.flow.outbox import Outgoing
 from geminga.server.loop_edges import LoopEdges
 from tests.bookie.journal.test_group_wait import LONG_S, Owner, running
 
