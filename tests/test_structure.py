@@ -31,9 +31,7 @@ LONG = {
     "storage/key_value.py",
 }
 WIDE = {
-    "admin/view/broker.py:BrokerView",
     "bookie/running/bookie.py:Bookie",
-    "broker/operator/view.py:View",
 }
 ASSIGNED = {
     "bookie/offline/verification.py": {

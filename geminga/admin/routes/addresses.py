@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from geminga.admin.view.broker import BrokerView
+from geminga.admin.view.broker import BrokerIdentity
 
 
 class Addresses:
     """The addresses for one request, which came in on `local_host`."""
 
-    def __init__(self, view: BrokerView, local_host: str) -> None:
-        host = view.config.advertised_address or local_host
+    def __init__(self, broker: BrokerIdentity, local_host: str) -> None:
+        host = broker.config.advertised_address or local_host
         self._host = f"[{host}]" if ":" in host else host
-        self._view = view
+        self._broker = broker
 
     @property
     def binary(self) -> str:
-        return f"pulsar://{self._host}:{self._view.binary_port}"
+        return f"pulsar://{self._host}:{self._broker.binary_port}"
 
     @property
     def web(self) -> str:
@@ -24,4 +24,4 @@ class Addresses:
     @property
     def broker(self) -> str:
         """Pulsar's id of a broker: host and port of its admin API."""
-        return f"{self._host}:{self._view.web_port}"
+        return f"{self._host}:{self._broker.web_port}"

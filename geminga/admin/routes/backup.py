@@ -5,13 +5,13 @@ from __future__ import annotations
 import ipaddress
 
 from geminga.admin.http.router import BadRequest, Request, Response, Router, json_response
-from geminga.admin.view.broker import BrokerView
+from geminga.admin.view.process import ProcessView
 from geminga.errors import NotAllowed
 
 
 class BackupRoutes:
-    def __init__(self, view: BrokerView) -> None:
-        self._view = view
+    def __init__(self, process: ProcessView) -> None:
+        self._process = process
 
     def add_to(self, router: Router) -> None:
         router.add("POST", "/geminga/backup", self.backup)
@@ -29,4 +29,4 @@ class BackupRoutes:
         directory = body.get("directory") if isinstance(body, dict) else None
         if not isinstance(directory, str) or not directory or "\0" in directory:
             raise BadRequest('expected {"directory": an absolute path}')
-        return json_response(await self._view.backup(directory))
+        return json_response(await self._process.backup(directory))

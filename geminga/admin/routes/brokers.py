@@ -7,7 +7,9 @@ import msgspec
 from geminga import __version__
 from geminga.admin.http.router import NotFound, Request, Response, Router, json_response, text_response
 from geminga.admin.routes.addresses import Addresses
-from geminga.admin.view.broker import BrokerView
+from geminga.admin.view.broker import BrokerIdentity
+from geminga.admin.view.process import ProcessView
+from geminga.broker.policies.namespaces import Namespaces
 
 PULSAR_VERSION = "4.0.7"
 """The version of Pulsar whose admin API this is; clients compare it."""
@@ -17,8 +19,10 @@ _JSON = "application/json"
 
 
 class BrokerRoutes:
-    def __init__(self, view: BrokerView) -> None:
-        self._view = view
+    def __init__(self, broker: BrokerIdentity, namespaces: Namespaces, process: ProcessView) -> None:
+        self._broker = broker
+        self._namespaces = namespaces
+        self._process = process
 
     def add_to(self, router: Router) -> None:
         brokers = "/admin/v2/brokers"
@@ -44,14 +48,14 @@ class BrokerRoutes:
 
     async def health(self, request: Request) -> Response:
         """A message was published and read back a second ago at most; 503 with the reason if not."""
-        report = await self._view.health()
+        report = await self._process.health()
         if report.reasons:
             return json_response({"reason": "; ".join(report.reasons)}, 503)
         return text_response("ok", _JSON)
 
     async def health_report(self, request: Request) -> Response:
         """The same in full."""
-        report = await self._view.health()
+        report = await self._process.health()
         return json_response(report, 503 if report.reasons else 200)
 
     async def ready(self, request: Request) -> Response:
@@ -63,15 +67,15 @@ class BrokerRoutes:
         return text_response(f"{PULSAR_VERSION}-geminga-{__version__}", _JSON)
 
     async def brokers(self, request: Request) -> Response:
-        return json_response([Addresses(self._view, request.local_host).broker])
+        return json_response([Addresses(self._broker, request.local_host).broker])
 
     async def leader(self, request: Request) -> Response:
-        addresses = Addresses(self._view, request.local_host)
+        addresses = Addresses(self._broker, request.local_host)
         return json_response({"serviceUrl": addresses.web, "brokerId": addresses.broker})
 
     async def owned_namespaces(self, request: Request) -> Response:
         owned = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
-        names = self._view.namespaces.all_namespaces()
+        names = self._namespaces.all_namespaces()
         return json_response({f"{name}/{WHOLE_RANGE}": owned for name in names})
 
     async def dynamic_configuration(self, request: Request) -> Response:
@@ -81,19 +85,19 @@ class BrokerRoutes:
         return json_response({})
 
     async def runtime_configuration(self, request: Request) -> Response:
-        values = msgspec.to_builtins(self._view.config)
+        values = msgspec.to_builtins(self._broker.config)
         return json_response({key: _as_in_file(value) for key, value in values.items()})
 
     async def internal_configuration(self, request: Request) -> Response:
         return json_response({"ledgersRootPath": "/ledgers"})
 
     async def clusters(self, request: Request) -> Response:
-        return json_response([self._view.config.cluster_name])
+        return json_response([self._broker.config.cluster_name])
 
     async def cluster(self, request: Request) -> Response:
-        if request.parameters["cluster"] != self._view.config.cluster_name:
+        if request.parameters["cluster"] != self._broker.config.cluster_name:
             raise NotFound("Cluster does not exist")
-        addresses = Addresses(self._view, request.local_host)
+        addresses = Addresses(self._broker, request.local_host)
         return json_response(
             {
                 "serviceUrl": addresses.web,

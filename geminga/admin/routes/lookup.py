@@ -6,7 +6,9 @@ from geminga.admin.http.router import Request, Response, Router, json_response, 
 from geminga.admin.routes.addresses import Addresses
 from geminga.admin.routes.brokers import WHOLE_RANGE
 from geminga.admin.routes.names import topic_of
-from geminga.admin.view.broker import BrokerView
+from geminga.admin.view.broker import BrokerIdentity
+from geminga.admin.view.topics import TopicsView
+from geminga.broker.policies.namespaces import Namespaces
 from geminga.errors import InvalidName, NamespaceNotFound, TopicNotFound
 from geminga.names import TopicDomain, TopicName
 
@@ -14,8 +16,10 @@ LOOKUP = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"
 
 
 class LookupRoutes:
-    def __init__(self, view: BrokerView) -> None:
-        self._view = view
+    def __init__(self, broker: BrokerIdentity, namespaces: Namespaces, topics: TopicsView) -> None:
+        self._broker = broker
+        self._namespaces = namespaces
+        self._topics = topics
 
     def add_to(self, router: Router) -> None:
         router.add("GET", LOOKUP, self.lookup)
@@ -24,12 +28,12 @@ class LookupRoutes:
     async def lookup(self, request: Request) -> Response:
         topic = _topic(request)
         try:
-            self._view.namespaces.check_exists(topic.namespace)
+            self._namespaces.check_exists(topic.namespace)
         except NamespaceNotFound:
             raise NamespaceNotFound("Namespace not found") from None
-        if not self._view.partitions(topic) and not self._view.may_be_created(topic):
+        if not self._topics.partitions(topic) and not self._topics.may_be_created(topic):
             raise TopicNotFound(f"Topic not found {topic}")
-        addresses = Addresses(self._view, request.local_host)
+        addresses = Addresses(self._broker, request.local_host)
         return json_response(
             {
                 "brokerUrl": addresses.binary,

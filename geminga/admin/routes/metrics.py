@@ -10,14 +10,18 @@ import trio
 from geminga.admin.http.router import Request, Response, Router, json_response
 from geminga.admin.metrics.bookie import bookie_figures, log_figures, memory_figures
 from geminga.admin.metrics.page import Pages
-from geminga.admin.view.broker import BrokerView
+from geminga.admin.view.broker import BrokerIdentity
+from geminga.admin.view.process import ProcessView
+from geminga.admin.view.statistics import StatisticsView
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class MetricsRoutes:
-    def __init__(self, view: BrokerView) -> None:
-        self._view = view
+    def __init__(self, broker: BrokerIdentity, statistics: StatisticsView, process: ProcessView) -> None:
+        self._broker = broker
+        self._statistics = statistics
+        self._process = process
         self._pages = Pages(self._draw)
         self._is_ready = False
 
@@ -27,7 +31,7 @@ class MetricsRoutes:
         router.add("GET", "/geminga/v1/memory", self.memory)
 
     async def memory(self, request: Request) -> Response:
-        return json_response(self._view.memory_statistics())
+        return json_response(self._process.memory())
 
     async def metrics(self, request: Request) -> Response:
         if not self._is_ready:
@@ -43,18 +47,18 @@ class MetricsRoutes:
         from geminga.admin.metrics.exposition import exposition
         from geminga.admin.metrics.process import process_figures
 
-        view, config = self._view, self._view.config
+        config, statistics, process = self._broker.config, self._statistics, self._process
         figures = [
             *process_figures(),
-            *bookie_figures(view.bookie_statistics(), view.recovery_report(), view.stored_counts()),
-            *memory_figures(view.memory_statistics()),
-            *log_figures(view.dropped_log_lines()),
+            *bookie_figures(statistics.of_bookie(), statistics.recovery_report(), statistics.stored_counts()),
+            *memory_figures(process.memory()),
+            *log_figures(process.dropped_log_lines()),
             *self._pages.figures(),
         ]
         yield ""
         yield from exposition(
-            view.loaded_statistics(),
-            view.broker_statistics(),
+            statistics.of_loaded_topics(),
+            statistics.of_connections(),
             figures,
             cluster=config.cluster_name,
             topic_level=config.expose_topic_level_metrics_in_prometheus,

@@ -14,16 +14,17 @@ from geminga.admin.http.router import (
 )
 from geminga.admin.http.streaming import json_list
 from geminga.admin.routes.names import namespace_of
-from geminga.admin.view.broker import BrokerView
+from geminga.admin.view.topics import TopicsView
+from geminga.broker.policies.namespaces import Namespaces
 from geminga.errors import NotAllowed
 
 MODES = {"PERSISTENT", "NON_PERSISTENT", "ALL"}
 
 
 class NamespaceRoutes:
-    def __init__(self, view: BrokerView) -> None:
-        self._view = view
-        self._namespaces = view.namespaces
+    def __init__(self, namespaces: Namespaces, topics: TopicsView) -> None:
+        self._namespaces = namespaces
+        self._topics = topics
 
     def add_to(self, router: Router) -> None:
         path = "/admin/v2/namespaces/{tenant}/{namespace}"
@@ -62,5 +63,5 @@ class NamespaceRoutes:
         mode = request.query.get("mode", "PERSISTENT")
         if mode not in MODES:
             raise NotFound("Not Found")
-        names = [] if mode == "NON_PERSISTENT" else await self._view.topics_in(name)
+        names = [] if mode == "NON_PERSISTENT" else await self._topics.names_in(name)
         return streamed_json(json_list(names))

@@ -24,8 +24,11 @@ from geminga.admin.routes.names import namespace_of, topic_of
 from geminga.admin.routes.topics import TOPIC, BadPartitionName, properties_of
 from geminga.admin.statistics.internal_stats_json import PartitionedInternalStats, internal_stats_json
 from geminga.admin.statistics.stats_json import PartitionedMetadata, PartitionedTotal, topic_json
-from geminga.admin.view.broker import BrokerView
+from geminga.admin.view.broker import BrokerIdentity
+from geminga.admin.view.statistics import StatisticsView
+from geminga.admin.view.topics import TopicsView
 from geminga.broker.flow.slices import in_slices
+from geminga.broker.policies.namespaces import Namespaces
 from geminga.errors import Conflict, GemingaError, NamespaceNotFound, PeerError, TopicNotFound
 from geminga.names import PARTITION_SUFFIX, TopicName
 
@@ -42,8 +45,17 @@ class TooFewPartitions(PeerError):
 
 
 class PartitionRoutes:
-    def __init__(self, view: BrokerView) -> None:
-        self._view = view
+    def __init__(
+        self,
+        broker: BrokerIdentity,
+        namespaces: Namespaces,
+        topics: TopicsView,
+        statistics: StatisticsView,
+    ) -> None:
+        self._broker = broker
+        self._namespaces = namespaces
+        self._topics = topics
+        self._statistics = statistics
 
     def add_to(self, router: Router) -> None:
         router.add("GET", "/admin/v2/persistent/{tenant}/{namespace}/partitioned", self.names)
@@ -56,8 +68,8 @@ class PartitionRoutes:
 
     async def names(self, request: Request) -> Response:
         name = namespace_of(request)
-        self._view.namespaces.record(name)
-        return streamed_json(json_list(self._view.partitioned_topics_in(name)))
+        self._namespaces.record(name)
+        return streamed_json(json_list(self._topics.partitioned_names_in(name)))
 
     async def create(self, request: Request) -> Response:
         topic = topic_of(request)
@@ -68,18 +80,18 @@ class PartitionRoutes:
             raise BadPartitionCount("Number of partitions should be more than 0")
         self._check_count(partitions)
         try:
-            self._view.namespaces.check_exists(topic.namespace)
+            self._namespaces.check_exists(topic.namespace)
         except NamespaceNotFound:
             raise NamespaceNotFound("Namespace not found") from None
-        if self._view.exists(topic) or self._view.partitions(topic):
+        if self._topics.exists(topic) or self._topics.partitions(topic):
             raise Conflict("This topic already exists")
-        await self._view.create_partitioned_topic(topic, partitions, properties)
+        await self._topics.create_partitioned(topic, partitions, properties)
         return NO_CONTENT
 
     async def get(self, request: Request) -> Response:
         topic = topic_of(request)
-        if not self._view.partitions(topic) and not self._view.exists(topic):
-            allowed = request.flag("checkAllowAutoCreation") and self._view.may_be_created(topic)
+        if not self._topics.partitions(topic) and not self._topics.exists(topic):
+            allowed = request.flag("checkAllowAutoCreation") and self._topics.may_be_created(topic)
             if not allowed:
                 raise TopicNotFound(f"Topic {topic} not found")
         return json_response(self._metadata(topic))
@@ -87,7 +99,7 @@ class PartitionRoutes:
     async def grow(self, request: Request) -> Response:
         topic = topic_of(request)
         wanted, _ = _partitions(request.json())
-        partitions = self._view.partitions(topic)
+        partitions = self._topics.partitions(topic)
         if not partitions:
             raise Conflict(f"Topic {topic} is not the partitioned topic.")
         if wanted < partitions:
@@ -96,19 +108,19 @@ class PartitionRoutes:
             )
         self._check_count(wanted)
         if wanted > partitions:
-            await self._view.grow_partitioned_topic(topic, wanted)
+            await self._topics.grow_partitioned(topic, wanted)
         return NO_CONTENT
 
     async def delete(self, request: Request) -> Response:
         topic = topic_of(request)
-        if not self._view.partitions(topic):
-            if self._view.exists(topic):
+        if not self._topics.partitions(topic):
+            if self._topics.exists(topic):
                 raise Conflict(
                     f"{topic} is a non-partitioned topic. Instead of calling delete-partitioned-topic please "
                     "call delete."
                 )
             raise TopicNotFound(f"Topic {topic} not found.")
-        await self._view.delete_partitioned_topic(topic, force=request.flag("force"))
+        await self._topics.delete_partitioned(topic, force=request.flag("force"))
         return NO_CONTENT
 
     async def stats(self, request: Request) -> Response:
@@ -127,9 +139,9 @@ class PartitionRoutes:
     async def _shown(
         self, request: Request, parts: Sequence[TopicName], total: PartitionedTotal
     ) -> AsyncGenerator[tuple[str, object], None]:
-        owner = Addresses(self._view, request.local_host).broker
+        owner = Addresses(self._broker, request.local_host).broker
         for part in parts:
-            statistics = await self._view.topic_statistics(part)
+            statistics = await self._statistics.of_topic(part)
             shown = await in_slices(
                 topic_json(
                     statistics,
@@ -148,7 +160,7 @@ class PartitionRoutes:
 
         async def shown() -> AsyncGenerator[tuple[str, object], None]:
             for part in parts:
-                yield str(part), internal_stats_json(await self._view.ledger_statistics(part))
+                yield str(part), internal_stats_json(await self._statistics.of_ledgers(part))
 
         rest = PartitionedInternalStats(metadata=metadata, partitions={})
         return streamed_json(_with_partitions(shown(), lambda: rest, rest_first=True))
@@ -161,7 +173,7 @@ class PartitionRoutes:
         async def load() -> None:
             for part in rest:
                 try:
-                    await self._view.load(part)
+                    await self._topics.load(part)
                 except GemingaError as error:
                     errors.append(error)
                     return
@@ -177,18 +189,18 @@ class PartitionRoutes:
         return parts
 
     def _parts(self, topic: TopicName) -> list[TopicName]:
-        partitions = self._view.partitions(topic)
+        partitions = self._topics.partitions(topic)
         if not partitions:
             raise TopicNotFound(f"Partitioned Topic {topic} not found")
         return [topic.partition(index) for index in range(partitions)]
 
     def _metadata(self, topic: TopicName) -> PartitionedMetadata:
-        partitions = self._view.partitions(topic)
-        properties = self._view.partition_properties(topic) if partitions else {}
+        partitions = self._topics.partitions(topic)
+        properties = self._topics.partition_properties(topic) if partitions else {}
         return PartitionedMetadata(partitions=partitions, properties=properties or UNSET)
 
     def _check_count(self, partitions: int) -> None:
-        allowed = self._view.config.max_num_partitions_per_partitioned_topic
+        allowed = self._broker.config.max_num_partitions_per_partitioned_topic
         if allowed and partitions > allowed:
             raise BadPartitionCount(f"Number of partitions should be less than or equal to {allowed}")
 

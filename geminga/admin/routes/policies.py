@@ -20,7 +20,9 @@ from geminga.admin.http.router import (
 )
 from geminga.admin.routes.names import namespace_of, topic_of
 from geminga.admin.routes.topics import TOPIC
-from geminga.admin.view.broker import BrokerView
+from geminga.admin.view.topics import TopicsView
+from geminga.broker.policies.namespaces import Namespaces
+from geminga.broker.policies.policies import Policies
 from geminga.broker.policies.table import POLICIES, Endpoint, Policy, check_count
 from geminga.broker.policies.values import Int32, PolicyInvalid, PolicyRefused, read, shown
 from geminga.errors import NamespaceNotFound, TopicNotFound
@@ -39,9 +41,10 @@ Serve = Callable[[Policy, Endpoint, Request], Awaitable[Response]]
 class PolicyRoutes:
     """Every policy but the backlog quotas, of which a topic has two."""
 
-    def __init__(self, view: BrokerView) -> None:
-        self._view = view
-        self._policies = view.policies
+    def __init__(self, namespaces: Namespaces, policies: Policies, topics: TopicsView) -> None:
+        self._namespaces = namespaces
+        self._policies = policies
+        self._topics = topics
 
     def add_to(self, router: Router) -> None:
         def add(method: str, pattern: str, serve: Serve, policy: Policy, endpoint: Endpoint) -> None:
@@ -66,13 +69,13 @@ class PolicyRoutes:
 
     async def namespace_value(self, policy: Policy, endpoint: Endpoint, request: Request) -> Response:
         name = namespace_of(request)
-        self._view.namespaces.record(name)
+        self._namespaces.record(name)
         return _shown(self._policies.namespace_value(name, policy), endpoint)
 
     async def set_for_namespace(self, policy: Policy, endpoint: Endpoint, request: Request) -> Response:
         value = _value(policy, endpoint, request)
         name = namespace_of(request)
-        self._view.namespaces.record(name)
+        self._namespaces.record(name)
         check_count(endpoint, value)
         if value is not KEPT:
             await self._policies.set_for_namespace(name, policy, value)
@@ -85,7 +88,7 @@ class PolicyRoutes:
     # -- topics ----------------------------------------------------------------------------------------------
 
     async def topic_value(self, policy: Policy, endpoint: Endpoint, request: Request) -> Response:
-        topic = policy_topic_of(self._view, request)
+        topic = policy_topic_of(self._namespaces, self._topics, request)
         if request.flag("applied"):
             return _shown(getattr(self._policies.effective(topic), policy.name), endpoint)
         return _shown(self._policies.topic_value(topic, policy), endpoint)
@@ -93,18 +96,20 @@ class PolicyRoutes:
     async def set_for_topic(self, policy: Policy, endpoint: Endpoint, request: Request) -> Response:
         is_ttl = endpoint.path == TTL_QUERY
         value = _ttl(request) if is_ttl else _value(policy, endpoint, request)
-        topic = policy_topic_of(self._view, request)
+        topic = policy_topic_of(self._namespaces, self._topics, request)
         check_count(endpoint, value)
         if value is not KEPT:
             await self._policies.set_for_topic(topic, policy, value)
         return _done(policy, value)
 
     async def remove_from_topic(self, policy: Policy, endpoint: Endpoint, request: Request) -> Response:
-        await self._policies.set_for_topic(policy_topic_of(self._view, request), policy, None)
+        await self._policies.set_for_topic(
+            policy_topic_of(self._namespaces, self._topics, request), policy, None
+        )
         return NO_CONTENT
 
     async def forget_topic(self, request: Request) -> Response:
-        await self._policies.forget_topic(policy_topic_of(self._view, request))
+        await self._policies.forget_topic(policy_topic_of(self._namespaces, self._topics, request))
         return NO_CONTENT
 
 
@@ -116,7 +121,7 @@ def _done(policy: Policy, value: object) -> Response:
     return NO_CONTENT._replace(headers=(("Warning", f'299 geminga "{text}"'),))
 
 
-def policy_topic_of(view: BrokerView, request: Request) -> TopicName:
+def policy_topic_of(namespaces: Namespaces, topics: TopicsView, request: Request) -> TopicName:
     """The topic that a request for policies is about. `TopicNotFound`; a partition has none of its own."""
     topic = topic_of(request)
     if request.flag("isGlobal"):
@@ -124,10 +129,10 @@ def policy_topic_of(view: BrokerView, request: Request) -> TopicName:
     if topic.is_partition:
         raise PolicyInvalid("Not allowed to set/get topic policy for a partition")
     try:
-        view.namespaces.check_exists(topic.namespace)
+        namespaces.check_exists(topic.namespace)
     except NamespaceNotFound:
         raise NamespaceNotFound("Namespace not found") from None
-    if not view.exists(topic) and not view.partitions(topic):
+    if not topics.exists(topic) and not topics.partitions(topic):
         raise TopicNotFound(f"Topic {topic} not found")
     return topic
 

@@ -8,16 +8,19 @@ from geminga.admin.http.router import NO_CONTENT, NotFound, Request, Response, R
 from geminga.admin.routes.names import namespace_of
 from geminga.admin.routes.policies import NAMESPACE, policy_topic_of
 from geminga.admin.routes.topics import TOPIC
-from geminga.admin.view.broker import BrokerView
+from geminga.admin.view.topics import TopicsView
+from geminga.broker.policies.namespaces import Namespaces
+from geminga.broker.policies.policies import Policies
 from geminga.broker.policies.records import QUOTA_TYPES, STORAGE
 from geminga.broker.policies.values import BacklogQuota, PolicyRefused, read, shown
 from geminga.names import NamespaceName
 
 
 class QuotaRoutes:
-    def __init__(self, view: BrokerView) -> None:
-        self._view = view
-        self._policies = view.policies
+    def __init__(self, namespaces: Namespaces, policies: Policies, topics: TopicsView) -> None:
+        self._namespaces = namespaces
+        self._policies = policies
+        self._topics = topics
 
     def add_to(self, router: Router) -> None:
         router.add("GET", f"{NAMESPACE}/backlogQuotaMap", self.of_namespace)
@@ -29,13 +32,13 @@ class QuotaRoutes:
 
     async def of_namespace(self, request: Request) -> Response:
         name = namespace_of(request)
-        self._view.namespaces.record(name)
+        self._namespaces.record(name)
         return _shown(self._policies.namespace_quotas(name))
 
     async def set_for_namespace(self, request: Request) -> Response:
         kind, name = _kind(request), namespace_of(request)
         quota = read(BacklogQuota, request.json())
-        self._view.namespaces.record(name)
+        self._namespaces.record(name)
         await self._policies.set_namespace_quota(name, kind, _checked(quota, name))
         return NO_CONTENT
 
@@ -44,7 +47,7 @@ class QuotaRoutes:
         return NO_CONTENT
 
     async def of_topic(self, request: Request) -> Response:
-        topic = policy_topic_of(self._view, request)
+        topic = policy_topic_of(self._namespaces, self._topics, request)
         if request.flag("applied"):
             return _shown(self._policies.applied_quotas(topic))
         return _shown(self._policies.topic_quotas(topic))
@@ -52,14 +55,16 @@ class QuotaRoutes:
     async def set_for_topic(self, request: Request) -> Response:
         kind, body = _kind(request), request.json()
         quota = None if body is None else read(BacklogQuota, body)
-        topic = policy_topic_of(self._view, request)
+        topic = policy_topic_of(self._namespaces, self._topics, request)
         if quota is not None:
             _checked(quota, topic.namespace)
         await self._policies.set_topic_quota(topic, kind, quota)
         return NO_CONTENT
 
     async def remove_from_topic(self, request: Request) -> Response:
-        await self._policies.set_topic_quota(policy_topic_of(self._view, request), _kind(request), None)
+        await self._policies.set_topic_quota(
+            policy_topic_of(self._namespaces, self._topics, request), _kind(request), None
+        )
         return NO_CONTENT
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from geminga.admin.http.router import BadRequest, NotFound, Request, Response, Router, json_response
 from geminga.admin.routes.names import topic_of
-from geminga.admin.view.broker import BrokerView
+from geminga.broker.policies.namespaces import Namespaces
+from geminga.broker.policies.policies import Policies
 from geminga.broker.schemas.registry import SchemaRegistry, StoredSchema
 from geminga.broker.schemas.types import KNOWN, TopicSchema, data_from_text, text_of
 from geminga.errors import IncompatibleSchema, NamespaceNotFound
@@ -18,12 +19,10 @@ NO_VERSION = -1
 class SchemaRoutes:
     """A topic need not be there, as in Pulsar: a schema may be prepared for one."""
 
-    def __init__(self, view: BrokerView) -> None:
-        self._view = view
-
-    @property
-    def _schemas(self) -> SchemaRegistry:
-        return self._view.schemas
+    def __init__(self, namespaces: Namespaces, policies: Policies, schemas: SchemaRegistry) -> None:
+        self._namespaces = namespaces
+        self._policies = policies
+        self._schemas = schemas
 
     def add_to(self, router: Router) -> None:
         router.add("GET", f"{SCHEMAS}/schema", self.latest)
@@ -59,7 +58,7 @@ class SchemaRoutes:
         topic = topic_of(request)
         self._check_namespace(request)
         schema = _schema_of(request)
-        strategy = self._view.policies.effective(topic).schema_compatibility
+        strategy = self._policies.effective(topic).schema_compatibility
         version = await self._schemas.add(topic, schema, strategy)
         return json_response({"version": {"version": version}})
 
@@ -74,7 +73,7 @@ class SchemaRoutes:
     async def check(self, request: Request) -> Response:
         topic = topic_of(request)
         schema = _schema_of(request)
-        strategy = self._view.policies.effective(topic).schema_compatibility
+        strategy = self._policies.effective(topic).schema_compatibility
         try:
             self._schemas.check_addition(topic, schema, strategy)
         except IncompatibleSchema:
@@ -91,7 +90,7 @@ class SchemaRoutes:
 
     def _check_namespace(self, request: Request) -> None:
         try:
-            self._view.namespaces.check_exists(topic_of(request).namespace)
+            self._namespaces.check_exists(topic_of(request).namespace)
         except NamespaceNotFound:
             raise NamespaceNotFound("Namespace does not exist") from None
 

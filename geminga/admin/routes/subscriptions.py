@@ -17,7 +17,8 @@ from geminga.admin.http.router import (
 )
 from geminga.admin.routes.names import subscription_of, topic_of
 from geminga.admin.routes.topics import TOPIC, parts_of, properties_of
-from geminga.admin.view.broker import BrokerView
+from geminga.admin.view.subscriptions import SubscriptionsView
+from geminga.admin.view.topics import TopicsView
 from geminga.broker.policies.values import Int32, Int64, read
 from geminga.errors import Conflict, NotAllowed, PeerError, SubscriptionNotFound
 from geminga.names import TopicName
@@ -46,8 +47,9 @@ class BadPartition(PeerError):
 
 
 class SubscriptionRoutes:
-    def __init__(self, view: BrokerView) -> None:
-        self._view = view
+    def __init__(self, topics: TopicsView, subscriptions: SubscriptionsView) -> None:
+        self._topics = topics
+        self._subscriptions = subscriptions
 
     def add_to(self, router: Router) -> None:
         router.add("GET", f"{TOPIC}/subscriptions", self.names)
@@ -63,46 +65,46 @@ class SubscriptionRoutes:
 
     async def names(self, request: Request) -> Response:
         names: dict[str, None] = {}
-        for part in parts_of(self._view, topic_of(request)):
-            names.update(dict.fromkeys(await self._view.subscription_names(part)))
+        for part in parts_of(self._topics, topic_of(request)):
+            names.update(dict.fromkeys(await self._subscriptions.names(part)))
         return json_response(list(names))
 
     async def create(self, request: Request) -> Response:
         topic, name = topic_of(request), subscription_of(request)
         start, properties = _start(request.json())
         replicated = request.flag("replicated")
-        if not self._view.partitions(topic) and not self._view.exists(topic):
+        if not self._topics.partitions(topic) and not self._topics.exists(topic):
             # As in Pulsar: a subscription may come before its topic, if topics may make themselves.
-            if not self._view.may_be_created(topic):
-                parts_of(self._view, topic)
-            await self._view.create_topic(topic, {})
-        for part in parts_of(self._view, topic):
+            if not self._topics.may_be_created(topic):
+                parts_of(self._topics, topic)
+            await self._topics.create(topic, {})
+        for part in parts_of(self._topics, topic):
             try:
-                await self._view.create_subscription(
+                await self._subscriptions.create(
                     part, name, start=start, properties=properties, replicated=replicated
                 )
             except Conflict:
-                if not self._view.partitions(topic):
+                if not self._topics.partitions(topic):
                     raise
         return NO_CONTENT
 
     async def delete(self, request: Request) -> Response:
         force = request.flag("force")
         for part, name in await self._targets(request):
-            await self._view.delete_subscription(part, name, force=force)
+            await self._subscriptions.delete(part, name, force=force)
         return NO_CONTENT
 
     async def skip_all(self, request: Request) -> Response:
         for part, name in await self._targets(request):
-            await self._view.skip(part, name, None)
+            await self._subscriptions.skip(part, name, None)
         return NO_CONTENT
 
     async def skip(self, request: Request) -> Response:
         count = _number(request.parameters["count"])
-        if self._view.partitions(topic_of(request)):
+        if self._topics.partitions(topic_of(request)):
             raise NotAllowed("Skip messages on a partitioned topic is not allowed")
         for part, name in await self._targets(request):
-            await self._view.skip(part, name, count)
+            await self._subscriptions.skip(part, name, count)
         return NO_CONTENT
 
     async def expire(self, request: Request) -> Response:
@@ -111,13 +113,13 @@ class SubscriptionRoutes:
 
     async def expire_all(self, request: Request) -> Response:
         seconds = _seconds(request.parameters["seconds"])
-        parts = parts_of(self._view, topic_of(request))
-        targets = [(part, name) for part in parts for name in await self._view.subscription_names(part)]
+        parts = parts_of(self._topics, topic_of(request))
+        targets = [(part, name) for part in parts for name in await self._subscriptions.names(part)]
         return await self._expire(targets, seconds)
 
     async def _expire(self, targets: list[tuple[TopicName, str]], seconds: int) -> Response:
         for part, name in targets:
-            if not await self._view.expire(part, name, seconds):
+            if not await self._subscriptions.expire(part, name, seconds):
                 raise Conflict(
                     f"Expire message by timestamp not issued on topic {part} for subscription {name} due to "
                     "ongoing message expiration not finished or subscription almost catch  up. If it's "
@@ -129,7 +131,7 @@ class SubscriptionRoutes:
     async def expire_up_to(self, request: Request) -> Response:
         body = request.json()
         asked = read(MessageId, _ENDS.get(body, body) if isinstance(body, str) else body)
-        if self._view.partitions(topic_of(request)):
+        if self._topics.partitions(topic_of(request)):
             raise NotAllowed("Expire message at position is not supported for partitioned-topic")
         position = Position(asked.ledger_id, asked.entry_id)
         if asked.excluded or asked.is_excluded:
@@ -141,7 +143,7 @@ class SubscriptionRoutes:
                 "position doesn't match partition index for the topic"
             )
         for part, name in targets:
-            if not await self._view.expire_up_to(part, name, position):
+            if not await self._subscriptions.expire_up_to(part, name, position):
                 raise Conflict(
                     f"Expire message by position not issued on topic {part} for subscription {name} due to "
                     "ongoing message expiration not finished or invalid message position provided."
@@ -151,20 +153,20 @@ class SubscriptionRoutes:
     async def reset_to_time(self, request: Request) -> Response:
         publish_time_ms = _number(request.parameters["timestamp"])
         for part, name in await self._targets(request):
-            await self._view.reset_to_time(part, name, publish_time_ms)
+            await self._subscriptions.reset_to_time(part, name, publish_time_ms)
         return NO_CONTENT
 
     async def reset(self, request: Request) -> Response:
         body = request.json()
         if not isinstance(body, dict):
             raise BadRequest("expected an object with ledgerId and entryId")
-        if self._view.partitions(topic_of(request)):
+        if self._topics.partitions(topic_of(request)):
             raise NotAllowed("Reset-cursor at position is not allowed for partitioned-topic")
         position = _position(body)
         if body.get("isExcluded") or body.get("excluded"):
             position = position.next()
         for part, name in await self._targets(request):
-            await self._view.reset(part, name, position)
+            await self._subscriptions.reset(part, name, position)
         return NO_CONTENT
 
     async def _targets(self, request: Request) -> list[tuple[TopicName, str]]:
@@ -172,8 +174,8 @@ class SubscriptionRoutes:
         topic, name = topic_of(request), subscription_of(request)
         found = [
             (part, name)
-            for part in parts_of(self._view, topic)
-            if name in await self._view.subscription_names(part)
+            for part in parts_of(self._topics, topic)
+            if name in await self._subscriptions.names(part)
         ]
         if not found:
             raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from geminga.admin.http.router import NO_CONTENT, BadRequest, Request, Response, Router, json_response
-from geminga.admin.view.broker import BrokerView
+from geminga.broker.policies.namespaces import Namespaces
 from geminga.errors import NotAllowed, PeerError
 from geminga.metadata.records import TenantRecord
 
@@ -15,8 +15,8 @@ class TenantInfoMissing(PeerError):
 
 
 class TenantRoutes:
-    def __init__(self, view: BrokerView) -> None:
-        self._namespaces = view.namespaces
+    def __init__(self, namespaces: Namespaces) -> None:
+        self._namespaces = namespaces
 
     def add_to(self, router: Router) -> None:
         router.add("GET", "/admin/v2/tenants", self.names)

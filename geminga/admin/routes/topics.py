@@ -16,8 +16,11 @@ from geminga.admin.routes.addresses import Addresses
 from geminga.admin.routes.names import namespace_of, topic_of
 from geminga.admin.statistics.internal_stats_json import internal_stats_json
 from geminga.admin.statistics.stats_json import topic_json
-from geminga.admin.view.broker import BrokerView
+from geminga.admin.view.broker import BrokerIdentity
+from geminga.admin.view.statistics import StatisticsView
+from geminga.admin.view.topics import TopicsView
 from geminga.broker.flow.slices import in_slices
+from geminga.broker.policies.namespaces import Namespaces
 from geminga.errors import Conflict, NamespaceNotFound, NotAllowed, PeerError, TopicNotFound
 from geminga.names import PARTITION_SUFFIX, TopicName
 
@@ -29,8 +32,17 @@ class BadPartitionName(PeerError):
 
 
 class TopicRoutes:
-    def __init__(self, view: BrokerView) -> None:
-        self._view = view
+    def __init__(
+        self,
+        broker: BrokerIdentity,
+        namespaces: Namespaces,
+        topics: TopicsView,
+        statistics: StatisticsView,
+    ) -> None:
+        self._broker = broker
+        self._namespaces = namespaces
+        self._topics = topics
+        self._statistics = statistics
 
     def add_to(self, router: Router) -> None:
         router.add("GET", "/admin/v2/persistent/{tenant}/{namespace}", self.names)
@@ -48,27 +60,27 @@ class TopicRoutes:
 
     async def names(self, request: Request) -> Response:
         name = namespace_of(request)
-        self._view.namespaces.record(name)
-        return streamed_json(json_list(await self._view.topics_in(name)))
+        self._namespaces.record(name)
+        return streamed_json(json_list(await self._topics.names_in(name)))
 
     async def no_names(self, request: Request) -> Response:
-        self._view.namespaces.record(namespace_of(request))
+        self._namespaces.record(namespace_of(request))
         return json_response([])
 
     async def create(self, request: Request) -> Response:
         topic = topic_of(request)
-        _check_namespace(self._view, topic)
+        _check_namespace(self._namespaces, topic)
         properties = properties_of(request.json())
-        if self._view.exists(topic) or self._view.partitions(topic):
+        if self._topics.exists(topic) or self._topics.partitions(topic):
             raise Conflict("This topic already exists")
         if topic.is_partition:
             self._check_is_partition(topic)
-        await self._view.create_topic(topic, properties)
+        await self._topics.create(topic, properties)
         return NO_CONTENT
 
     def _check_is_partition(self, topic: TopicName) -> None:
         whole = topic.partitioned_name
-        partitions = self._view.partitions(whole)
+        partitions = self._topics.partitions(whole)
         if not partitions:
             raise BadPartitionName(
                 f'Can\'t create topic {topic.local} with "{PARTITION_SUFFIX}" followed by numeric value if '
@@ -82,24 +94,24 @@ class TopicRoutes:
 
     async def delete(self, request: Request) -> Response:
         topic = topic_of(request)
-        if self._view.partitions(topic):
+        if self._topics.partitions(topic):
             raise Conflict(
                 f"{topic} is a partitioned topic, instead of calling delete topic, please call "
                 "delete-partitioned-topic."
             )
-        check_is_there(self._view, topic)
-        if self._view.exists(topic):
-            await self._view.delete_topic(topic, force=request.flag("force"))
+        check_is_there(self._topics, topic)
+        if self._topics.exists(topic):
+            await self._topics.delete(topic, force=request.flag("force"))
         return NO_CONTENT
 
     async def stats(self, request: Request) -> Response:
         topic = topic_of(request)
-        check_is_there(self._view, topic)
-        statistics = await self._view.topic_statistics(topic)
+        check_is_there(self._topics, topic)
+        statistics = await self._statistics.of_topic(topic)
         shown = await in_slices(
             topic_json(
                 statistics,
-                owner=Addresses(self._view, request.local_host).broker,
+                owner=Addresses(self._broker, request.local_host).broker,
                 publishers=not request.flag("excludePublishers"),
                 consumers=not request.flag("excludeConsumers"),
             )
@@ -108,20 +120,20 @@ class TopicRoutes:
 
     async def internal_stats(self, request: Request) -> Response:
         topic = topic_of(request)
-        check_is_there(self._view, topic)
-        return json_response(internal_stats_json(await self._view.ledger_statistics(topic)))
+        check_is_there(self._topics, topic)
+        return json_response(internal_stats_json(await self._statistics.of_ledgers(topic)))
 
     async def properties(self, request: Request) -> Response:
         topic = topic_of(request)
-        if self._view.partitions(topic):
-            return json_response(self._view.partition_properties(topic))
-        check_is_there(self._view, topic)
-        return json_response(await self._view.topic_properties(topic))
+        if self._topics.partitions(topic):
+            return json_response(self._topics.partition_properties(topic))
+        check_is_there(self._topics, topic)
+        return json_response(await self._topics.properties(topic))
 
     async def last_message_id(self, request: Request) -> Response:
         topic = topic_of(request)
-        check_is_there(self._view, topic)
-        last = await self._view.last_message_id(topic)
+        check_is_there(self._topics, topic)
+        last = await self._topics.last_message_id(topic)
         return json_response(
             {
                 "ledgerId": last.ledger_id,
@@ -134,39 +146,39 @@ class TopicRoutes:
 
     async def unload(self, request: Request) -> Response:
         topic = topic_of(request)
-        for part in parts_of(self._view, topic):
-            if self._view.exists(part):
-                await self._view.unload_topic(part)
+        for part in parts_of(self._topics, topic):
+            if self._topics.exists(part):
+                await self._topics.unload(part)
         return NO_CONTENT
 
     async def truncate(self, request: Request) -> Response:
-        for part in parts_of(self._view, topic_of(request)):
-            if self._view.exists(part):
-                await self._view.truncate_topic(part)
+        for part in parts_of(self._topics, topic_of(request)):
+            if self._topics.exists(part):
+                await self._topics.truncate(part)
         return NO_CONTENT
 
     async def terminate_partitions(self, request: Request) -> Response:
         topic = topic_of(request)
-        if not self._view.partitions(topic):
+        if not self._topics.partitions(topic):
             raise NotAllowed(
                 "Termination of a non-partitioned topic is not allowed using partitioned-terminate, "
                 "please use terminate commands"
             )
         ends: dict[str, dict[str, int]] = {}
-        for part in parts_of(self._view, topic):
-            if not self._view.exists(part):
-                await self._view.create_topic(part, {})
-            last = await self._view.terminate_topic(part)
+        for part in parts_of(self._topics, topic):
+            if not self._topics.exists(part):
+                await self._topics.create(part, {})
+            last = await self._topics.terminate(part)
             place = {"ledgerId": last.ledger_id, "entryId": last.entry_id, "partitionIndex": -1}
             ends[str(part.partition_index)] = {**place, "batchIndex": -1, "batchSize": 0}
         return json_response(ends)
 
     async def terminate(self, request: Request) -> Response:
         topic = topic_of(request)
-        if self._view.partitions(topic):
+        if self._topics.partitions(topic):
             raise NotAllowed("Termination of a partitioned topic is not allowed")
-        check_is_there(self._view, topic)
-        last = await self._view.terminate_topic(topic)
+        check_is_there(self._topics, topic)
+        last = await self._topics.terminate(topic)
         return json_response(
             {
                 "ledgerId": last.ledger_id,
@@ -176,12 +188,12 @@ class TopicRoutes:
         )
 
 
-def check_is_there(view: BrokerView, topic: TopicName) -> None:
+def check_is_there(topics: TopicsView, topic: TopicName) -> None:
     """Raises `TopicNotFound`. A partition is there as soon as its partitioned topic is, used or not."""
-    if view.exists(topic):
+    if topics.exists(topic):
         return
     if topic.is_partition:
-        partitions = view.partitions(topic.partitioned_name)
+        partitions = topics.partitions(topic.partitioned_name)
         if topic.partition_index < partitions:
             return
         if partitions:
@@ -190,12 +202,12 @@ def check_is_there(view: BrokerView, topic: TopicName) -> None:
     raise TopicNotFound(f"Topic {topic} not found")
 
 
-def parts_of(view: BrokerView, topic: TopicName) -> list[TopicName]:
+def parts_of(topics: TopicsView, topic: TopicName) -> list[TopicName]:
     """The partitions of a partitioned topic, or the topic itself. Raises `TopicNotFound`."""
-    partitions = view.partitions(topic)
+    partitions = topics.partitions(topic)
     if partitions:
         return [topic.partition(index) for index in range(partitions)]
-    check_is_there(view, topic)
+    check_is_there(topics, topic)
     return [topic]
 
 
@@ -208,8 +220,8 @@ def properties_of(body: object) -> dict[str, str]:
     return body
 
 
-def _check_namespace(view: BrokerView, topic: TopicName) -> None:
+def _check_namespace(namespaces: Namespaces, topic: TopicName) -> None:
     try:
-        view.namespaces.check_exists(topic.namespace)
+        namespaces.check_exists(topic.namespace)
     except NamespaceNotFound:
         raise NamespaceNotFound("Namespace not found") from None

@@ -1,9 +1,10 @@
-"""What the admin API needs of the broker, as two protocols: `BrokerView` and `DelayedView`.
+"""What the admin API needs of the broker, as protocols: `BrokerView` and its parts.
 
-Routes call `BrokerView` (`broker.py`): reads of topics, subscriptions and statistics, and the changes that an
-operator may ask for. What concerns delayed messages (summary, histogram, why, cancel, reschedule, adopt) is
-`DelayedView` (`delayed.py`). Both are implemented in `broker/operator`, by `View` and `DelayedOperator`. Read
-`broker.py`; its docstrings are the contract, with the errors that each call may raise.
+`BrokerView` (`broker.py`) only names the parts. Each class of routes gets those that it needs: `TopicsView`
+(`topics.py`), `SubscriptionsView` (`subscriptions.py`), `StatisticsView` (`statistics.py`), `ProcessView`
+(`process.py`: health, backup, memory), and `DelayedView` (`delayed.py`: summary, histogram, why, cancel,
+reschedule, adopt). `broker/operator` has a module of the same name for each part, but for the process. The
+docstrings here are the contract, with the errors that each call may raise.
 
 Protocols between `admin` and `broker` keep HTTP out of the broker and topics, dispatchers and cursors out of
 the routes. They are not a full wall: the registries of namespaces, policies and schemas, `Config`, and the

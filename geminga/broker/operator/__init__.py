@@ -1,8 +1,9 @@
 """What an operator sees of the broker and may change: the implementation of the admin API's views.
 
-A request of the admin API arrives at `View` (`view.py`): topics, subscriptions, skip, expire, reset,
-statistics. Requests about delayed messages go to `DelayedOperator` (`delayed_view.py`): summary, histogram,
-why, cancel, expedite, postpone. Buckets that were built elsewhere are taken in by `adopt_buckets`
+`View` (`view.py`) puts the parts together, and a request of the admin API arrives at one of them:
+`TopicsOperator` (`topics.py`), `SubscriptionsOperator` (`subscriptions.py`: skip, expire, reset),
+`StatisticsOperator` (`statistics.py`), or `DelayedOperator` (`delayed_view.py`): summary, histogram, why,
+cancel, expedite, postpone. Buckets that were built elsewhere are taken in by `adopt_buckets`
 (`delayed_adopt.py`): decoded and checked against the topic off the loop, written, named in one write, told to
 the index. Read `View` first.
 

@@ -103,7 +103,7 @@ def _leaves(recorder: Recorder, rooms: Rooms, view: View) -> Leaves:
         "host_names": HostNames(named["0"], named["listed"]),
         "listen": ListenSettings(binary["0"], binary["1"], web["1"]),
     }
-    memory = {f"memory.{part.name}": part.configured_bytes for part in view.memory_statistics().parts}
+    memory = {f"memory.{part.name}": part.configured_bytes for part in view.process.memory().parts}
     return {**flattened(given), **memory}
 
 

@@ -1,0 +1,27 @@
+"""What the admin API needs of the process as a whole; `geminga.broker.operator.view` passes it through."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Protocol
+
+from geminga.broker.flow.statistics import BackupReport, MemoryStatistics
+from geminga.broker.operator.health import HealthReport
+
+
+class ProcessView(Protocol):
+    """Only the composition root knows all the rooms that these calls concern."""
+
+    def memory(self) -> MemoryStatistics: ...
+
+    def backup(self, directory: str, /) -> Awaitable[BackupReport]:
+        """A consistent copy of all data in a new directory, durable on return. `Conflict` says why not."""
+        ...
+
+    def health(self) -> Awaitable[HealthReport]:
+        """Whether a message could be published and read, a second ago at most, and if not, why."""
+        ...
+
+    def dropped_log_lines(self) -> int:
+        """Lines of the log, since the start, that found no room or no reader."""
+        ...

@@ -1,0 +1,39 @@
+"""What the admin API shows of topics and the bookie; `geminga.broker.operator.statistics` implements it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from geminga.bookie.records.settings import BookieStatistics
+from geminga.bookie.recovery.recovery import RecoveryReport
+from geminga.bookie.running.stored_counts import StoredCounts
+from geminga.broker.flow.statistics import BrokerStatistics, TopicStatistics
+from geminga.managed_ledger.statistics import ManagedLedgerStatistics
+from geminga.names import TopicName
+
+
+class StatisticsView(Protocol):
+    """Figures of one moment. Methods with a topic load it, and raise `TopicNotFound` if it does not exist."""
+
+    async def of_topic(self, topic: TopicName) -> TopicStatistics: ...
+
+    async def of_ledgers(self, topic: TopicName) -> ManagedLedgerStatistics:
+        """Of the topic's managed ledger: its ledgers and cursors."""
+        ...
+
+    def of_loaded_topics(self) -> Iterator[TopicStatistics | None]:
+        """Of every topic that is loaded now, each gathered when it is taken. At each None the caller must let
+        other tasks run.
+        """
+        ...
+
+    def of_connections(self) -> BrokerStatistics: ...
+
+    def of_bookie(self) -> BookieStatistics: ...
+
+    def recovery_report(self) -> RecoveryReport:
+        """What the bookie's recovery found at this start."""
+        ...
+
+    def stored_counts(self) -> StoredCounts: ...

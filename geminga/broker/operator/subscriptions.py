@@ -1,0 +1,87 @@
+"""Subscriptions as an operator sees them: `admin.view.subscriptions.SubscriptionsView` on loaded topics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from geminga.broker.operator.topics import loaded_topic
+from geminga.broker.subscription.publish_times import first_published_at
+from geminga.errors import Conflict, ConsumerBusy
+from geminga.position import EARLIEST, LATEST, Position
+
+if TYPE_CHECKING:
+    from geminga.broker.topic.topics import Topics
+    from geminga.names import TopicName
+
+SKIPPED_PER_TURN = 1000
+
+
+class SubscriptionsOperator:
+    """Which subscriptions a topic has, and what an operator does to one of them."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+
+    async def names(self, topic: TopicName) -> list[str]:
+        return sorted((await loaded_topic(self._topics, topic)).subscriptions)
+
+    async def create(
+        self, topic: TopicName, name: str, *, start: Position, properties: dict[str, str], replicated: bool
+    ) -> None:
+        loaded = await self._topics.get(topic, create=self._topics.may_be_created(topic))
+        if name in loaded.subscriptions:
+            raise Conflict("Subscription already exists for topic")
+        if 0 < loaded.policies.subscriptions_max <= len(loaded.subscriptions):
+            raise Conflict(f"Exceed the maximum number of subscriptions of the topic: {topic}")
+        ends = {EARLIEST: "earliest", LATEST: "latest"}
+        await loaded.create_subscription(
+            name,
+            initial=ends.get(start, "latest"),
+            start=None if start in ends else start,
+            subscription_properties=properties,
+        )
+
+    async def delete(self, topic: TopicName, name: str, *, force: bool) -> None:
+        loaded = await loaded_topic(self._topics, topic)
+        subscription = loaded.subscription(name)
+        if subscription.consumers and not force:
+            raise ConsumerBusy("Subscription has active connected consumers")
+        await loaded.delete_subscription(name)
+
+    async def skip(self, topic: TopicName, name: str, count: int | None) -> None:
+        subscription = (await loaded_topic(self._topics, topic)).subscription(name)
+        if count is None:
+            await subscription.clear_backlog()
+            await subscription.cursor.persist()
+            return
+        position = subscription.cursor.mark_delete
+        ledger = subscription.topic.ledger
+        for number in range(min(count, subscription.backlog())):
+            if number % SKIPPED_PER_TURN == 0:
+                await trio.lowlevel.checkpoint()
+            position = subscription.cursor.next_unacknowledged(ledger.next_position(position))
+        subscription.acks.skip_to(position)
+        await subscription.cursor.persist()
+
+    async def expire(self, topic: TopicName, name: str, older_than_s: int) -> bool:
+        loaded = await loaded_topic(self._topics, topic)
+        subscription = loaded.subscription(name)
+        is_done = await loaded.expire_older(subscription, older_than_s)
+        await subscription.cursor.persist()
+        return is_done
+
+    async def expire_up_to(self, topic: TopicName, name: str, position: Position) -> bool:
+        subscription = (await loaded_topic(self._topics, topic)).subscription(name)
+        is_done = subscription.expiry.expire_up_to(position)
+        await subscription.cursor.persist()
+        return is_done
+
+    async def reset(self, topic: TopicName, name: str, position: Position) -> None:
+        await (await loaded_topic(self._topics, topic)).subscription(name).seek(position)
+
+    async def reset_to_time(self, topic: TopicName, name: str, publish_time_ms: int) -> None:
+        loaded = await loaded_topic(self._topics, topic)
+        subscription = loaded.subscription(name)
+        await subscription.seek(await first_published_at(loaded.ledger, publish_time_ms))

@@ -1,0 +1,100 @@
+"""Topics as an operator sees them: `admin.view.topics.TopicsView` on the topics of this broker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from geminga.broker.flow.slices import sorted_names
+from geminga.broker.topic.topic import check_properties
+from geminga.errors import Conflict, TopicNotFound
+from geminga.metadata import records
+from geminga.metadata.records import PartitionedTopicRecord
+
+if TYPE_CHECKING:
+    from geminga.broker.topic.topic import Topic
+    from geminga.broker.topic.topics import Topics
+    from geminga.metadata.store import MetadataStore
+    from geminga.names import NamespaceName, TopicName
+    from geminga.position import Position
+
+
+async def loaded_topic(topics: Topics, name: TopicName) -> Topic:
+    """An existing topic, loaded if need be. Always a checkpoint: some requests load many topics in a row."""
+    await trio.lowlevel.checkpoint()
+    return await topics.get(name, create=False)
+
+
+class TopicsOperator:
+    """Which topics exist, and what an operator does to one of them."""
+
+    def __init__(self, topics: Topics, metadata: MetadataStore) -> None:
+        self._topics = topics
+        self._metadata = metadata
+
+    def exists(self, topic: TopicName) -> bool:
+        return self._topics.exists(topic)
+
+    def partitions(self, topic: TopicName) -> int:
+        return self._topics.partitions(topic)
+
+    def partition_properties(self, topic: TopicName) -> dict[str, str]:
+        path = records.partitioned_topic_path(topic)
+        stored = self._metadata.get(path)
+        if stored is None:
+            raise TopicNotFound(f"Partitioned topic {topic} does not exist")
+        return records.decode(PartitionedTopicRecord, stored.value, path).properties
+
+    async def names_in(self, namespace: NamespaceName) -> list[str]:
+        return await sorted_names(self._topics.each_name_in(namespace))
+
+    def partitioned_names_in(self, namespace: NamespaceName) -> list[str]:
+        return self._topics.partitioned_names_in(namespace)
+
+    def may_be_created(self, topic: TopicName) -> bool:
+        return self._topics.may_be_created(topic)
+
+    async def create(self, topic: TopicName, properties: dict[str, str]) -> None:
+        if self._topics.exists(topic) or self._topics.partitions(topic):
+            raise Conflict("This topic already exists")
+        check_properties(properties)
+        loaded = await self._topics.get(topic, create=True)
+        if properties:
+            await loaded.ledger.set_properties({**loaded.ledger.properties, **properties})
+
+    async def create_partitioned(self, topic: TopicName, partitions: int, properties: dict[str, str]) -> None:
+        await self._topics.create_partitioned(topic, partitions, properties)
+
+    async def grow_partitioned(self, topic: TopicName, partitions: int) -> None:
+        await self._topics.grow_partitioned(topic, partitions)
+
+    async def delete(self, topic: TopicName, *, force: bool) -> None:
+        await self._topics.delete(topic, force=force)
+
+    async def delete_partitioned(self, topic: TopicName, *, force: bool) -> None:
+        await self._topics.delete_partitioned(topic, force=force)
+
+    async def unload(self, topic: TopicName) -> None:
+        await self._topics.unload(topic)
+
+    async def terminate(self, topic: TopicName) -> Position:
+        loaded = await loaded_topic(self._topics, topic)
+        last = await loaded.ledger.terminate()
+        loaded.disconnect_producers()
+        for subscription in loaded.subscriptions.values():
+            subscription.consumers.end_of_topic()
+        return last
+
+    async def truncate(self, topic: TopicName) -> None:
+        await (await loaded_topic(self._topics, topic)).truncate()
+
+    async def properties(self, topic: TopicName) -> dict[str, str]:
+        properties = (await loaded_topic(self._topics, topic)).ledger.properties
+        return {key: value for key, value in properties.items() if not key.startswith("geminga.")}
+
+    async def last_message_id(self, topic: TopicName) -> Position:
+        return (await loaded_topic(self._topics, topic)).ledger.last_confirmed
+
+    async def load(self, topic: TopicName) -> None:
+        await loaded_topic(self._topics, topic)
