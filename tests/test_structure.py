@@ -73,17 +73,17 @@ ASSIGNED = {
         "self._appender.on_fenced",
         "self._appender.settings",
     },
-    "pipeline/audit/stream_topics.py": {"audit.starts"},
-    "pipeline/client/connection.py": {"context.check_hostname", "context.verify_mode"},
-    "pipeline/client/entry_stream.py": {"buffer.others", "connection.until_s", "self.buffer.others"},
-    "pipeline/client/kept_connections.py": {"self._watching.daemon"},
-    "pipeline/client/shared_connection.py": {"self._buffer.others"},
-    "pipeline/spark/progress.py": {"CellProgress._of_this_kernel"},
-    "pipeline/topics/admission.py": {"limit.rows", "limit.size_bytes"},
     "tracker/index/feed.py": {"members.run_end"},
     "wire/message_metadata.py": {"found.deliver_at_ms", "found.is_batch"},
 }
 """Attributes of objects that another module's class owns, assigned from outside. By file."""
+FOREIGN = {
+    "pipeline/client/connection.py": {"context.check_hostname", "context.verify_mode"},
+    "pipeline/client/kept_connections.py": {"self._watching.daemon"},
+}
+"""Attributes of foreign classes that can only be assigned: `ssl.SSLContext` is configured by them, and the
+constructor of `threading.Timer` does not take `daemon`.
+"""
 
 
 @functools.cache
@@ -258,11 +258,12 @@ def is_class(called: ast.expr) -> bool:
 
 @pytest.mark.parametrize("path", MODULES, ids=relative)
 def test_no_attribute_is_assigned_from_another_object(path: Path) -> None:
-    assert assigned_in(path) == ASSIGNED.get(relative(path), set())
+    name = relative(path)
+    assert assigned_in(path) == ASSIGNED.get(name, set()) | FOREIGN.get(name, set())
 
 
 def test_the_exceptions_name_files_that_there_are() -> None:
-    assert ASSIGNED.keys() <= {relative(path) for path in MODULES}
+    assert ASSIGNED.keys() | FOREIGN.keys() <= {relative(path) for path in MODULES}
 
 
 def test_an_assignment_from_outside_is_found(tmp_path: Path) -> None:

@@ -80,7 +80,9 @@ class TopicAudit:
         self._event_ms = 0
         self._heard_ms = 0
         self.starts = 0
-        """How many starts of the broker this topic knows of."""
+        """Number of the broker's starts that this topic has taken. Its name is in the pickled states of old
+        checkpoints.
+        """
 
     def to_bytes(self) -> bytes:
         return pickle.dumps(self)
@@ -95,6 +97,14 @@ class TopicAudit:
     def has_open(self) -> bool:
         """Whether anything is still to come: then `pass_time` has to be called now and then."""
         return bool(self._open)
+
+    def new_starts(self, starts_ms: tuple[int, ...]) -> tuple[int, ...]:
+        """Of all starts of the broker, those since the last call; the caller puts them among the events that
+        it passes to `take` next.
+        """
+        new = starts_ms[self.starts :]
+        self.starts = len(starts_ms)
+        return new
 
     def take(self, events: Events, now_ms: int) -> list[Delta]:
         """The next events of the topic, in the order in which they happened, and starts of the broker between

@@ -87,10 +87,9 @@ class TopicsAudit:
 
     def _with_starts(self, own: Events, audit: TopicAudit) -> Events:
         """The events of a topic and the starts that it does not know yet, in the order of time."""
-        new = self.shared.starts_ms[audit.starts :]
+        new = audit.new_starts(self.shared.starts_ms)
         if not new:
             return own
-        audit.starts = len(self.shared.starts_ms)
         both = joined([_opened(new), own])
         return taken(both, np.argsort(both.time_ms, kind="stable"))
 

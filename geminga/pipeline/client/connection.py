@@ -9,7 +9,7 @@ import errno
 import math
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -38,7 +38,7 @@ class Connection:
 
     def __init__(self, sock: socket.socket, url: str, until_s: float = math.inf) -> None:
         self.url = url
-        self.until_s = until_s
+        self._until_s = until_s
         self.socket = sock
         self.session = Session()
         """Others may ask by it too, where they read the socket themselves."""
@@ -117,6 +117,17 @@ class Connection:
     ) -> None:
         self.close()
 
+    @contextlib.contextmanager
+    def requests_end_by(self, until_s: float) -> Iterator[None]:
+        """Requests inside do not block beyond `until_s` of the monotonic clock. Requests after it have no
+        common end, even if the connection was opened with one.
+        """
+        self._until_s = until_s
+        try:
+            yield
+        finally:
+            self._until_s = math.inf
+
     def new_consumer_id(self) -> int:
         """One that no consumer of this connection had before."""
         self._last_consumer_id += 1
@@ -124,7 +135,7 @@ class Connection:
 
     def write(self, data: bytes) -> None:
         try:
-            self.socket.settimeout(_left(REQUEST_SECONDS, self.until_s))
+            self.socket.settimeout(_left(REQUEST_SECONDS, self._until_s))
             self.socket.sendall(data)
         except OSError as error:
             raise BrokerUnreachable(f"the connection to {self.url} is lost: {error}") from None
@@ -136,7 +147,7 @@ class Connection:
         return self._answer_to(request_id)
 
     def _answer_to(self, request_id: int) -> Any:
-        seconds = _left(REQUEST_SECONDS, self.until_s)
+        seconds = _left(REQUEST_SECONDS, self._until_s)
         until = _CLOCK.monotonic_s() + seconds
         while request_id not in self._answers:
             left = until - _CLOCK.monotonic_s()
@@ -214,7 +225,7 @@ class Connection:
         """Until nothing is kept of a frame that is not whole: others may read the socket then. Drops what
         arrives, and has arrived. Raises `BrokerUnreachable`.
         """
-        until_s = _CLOCK.monotonic_s() + _left(REQUEST_SECONDS, self.until_s)
+        until_s = _CLOCK.monotonic_s() + _left(REQUEST_SECONDS, self._until_s)
         while self._decoder.partial_bytes:
             left = until_s - _CLOCK.monotonic_s()
             if left <= 0:

@@ -78,27 +78,26 @@ class EntryStream:
 
     def _begin(self, connection: Connection, start: Place, permits: int, until_s: float) -> None:
         self._connection = connection
-        connection.until_s = until_s
         self._consumer_id = connection.new_consumer_id()
         message_bytes_max = max(MESSAGE_BYTES_MAX, connection.message_bytes_max)
         self.buffer = FrameBuffer(
             frame_bytes_max=message_bytes_max + FRAME_PADDING_BYTES, consumer_id=self._consumer_id
         )
+        name = f"{self._access.reader_name}-{uuid.uuid4().hex[:16]}"
         try:
-            name = f"{self._access.reader_name}-{uuid.uuid4().hex[:16]}"
-            connection.request(
-                lambda number: subscribe_reader(
-                    self.topic, start, number, subscription=name, consumer_id=self._consumer_id
+            with connection.requests_end_by(until_s):
+                connection.request(
+                    lambda number: subscribe_reader(
+                        self.topic, start, number, subscription=name, consumer_id=self._consumer_id
+                    )
                 )
-            )
-            connection.finish_frame()
-            answer = connection.request(
-                lambda number: client_commands.last_message_id(number, self._consumer_id)
-            )
-            self.last = of_message_id(answer.last_message_id)
-            """The last message of the topic; its entry id is -1 if there is none."""
-            self.flow(permits)
-            connection.until_s = math.inf
+                connection.finish_frame()
+                answer = connection.request(
+                    lambda number: client_commands.last_message_id(number, self._consumer_id)
+                )
+                self.last = of_message_id(answer.last_message_id)
+                """The last message of the topic; its entry id is -1 if there is none."""
+                self.flow(permits)
         except BaseException:
             connection.close()
             raise
@@ -140,8 +139,7 @@ class EntryStream:
                     return False
                 left_bytes -= size
                 buffer.received(size)
-                others, buffer.others = buffer.others, []
-                if any(_is_success(body, request_id) for body in others):
+                if any(_is_success(body, request_id) for body in buffer.take_others()):
                     return buffer.is_whole
         except (OSError, PipelineError, ProtocolError, CorruptEntry):
             return False
@@ -157,8 +155,7 @@ class EntryStream:
             return False
         try:
             self.buffer.received(size)
-            if self.buffer.others:
-                self._obey()
+            self._obey()
         except ProtocolError as error:
             raise BrokerUnreachable(f"{self._connection.url} does not follow the protocol: {error}") from None
         except CorruptEntry as error:
@@ -166,8 +163,7 @@ class EntryStream:
         return True
 
     def _obey(self) -> None:
-        others, self.buffer.others = self.buffer.others, []
-        for body in others:
+        for body in self.buffer.take_others():
             size = int.from_bytes(body[:4], "big")
             command = parse_command(body, memoryview(body), 4, 4 + size, len(body))
             if isinstance(command, pb.CommandPing):

@@ -65,8 +65,7 @@ class FrameBuffer:
         self._filled = 0
         self._scanned = 0
         self._places = array("q")
-        self.others: list[bytes] = []
-        """Frames of other commands since `take`, without their total size."""
+        self._others: list[bytes] = []
         self.last_position: tuple[int, int] | None = None
         """(ledger id, entry id) of the last whole MESSAGE frame."""
 
@@ -103,6 +102,11 @@ class FrameBuffer:
         del self._places[:]
         return Taken(np.frombuffer(self._data, np.uint8), places)
 
+    def take_others(self) -> list[bytes]:
+        """The frames of other commands, without their total size. They are copies, so they stay valid."""
+        others, self._others = self._others, []
+        return others
+
     def settle(self) -> None:
         """Give up what was taken: the bytes of a frame that is not whole yet move to the front."""
         rest = self._filled - self._scanned
@@ -129,7 +133,7 @@ class FrameBuffer:
             command_end = at + 8 + command_size
             command_at = _message_at(data, at + 8, command_end)
             if command_at < 0:
-                self.others.append(bytes(self._view[at + 4 : end]))
+                self._others.append(bytes(self._view[at + 4 : end]))
             elif data.startswith(self._consumer_head, command_at) or self._is_ours(command_at, command_end):
                 self._add(command_at, command_end, end)
                 last = command_at

@@ -173,8 +173,7 @@ class SharedConnection:
         self._buffer.settle()
 
     def _hear_others(self) -> None:
-        others, self._buffer.others = self._buffer.others, []
-        for body in others:
+        for body in self._buffer.take_others():
             command = parse_command(body, memoryview(body), 4, 4 + int.from_bytes(body[:4], "big"), len(body))
             if isinstance(command, pb.CommandCloseConsumer):
                 self.closed_consumers.add(command.consumer_id)

@@ -19,7 +19,7 @@ def show_progress_in_a_notebook(spark: SparkSession) -> None:
     """From the next cell on, where this Python is the kernel of a notebook; elsewhere nothing."""
     shell = _shell_of_a_notebook()
     if shell is not None:
-        CellProgress(spark, shell.events).show()
+        _BAR.show(CellProgress(spark, shell.events))
 
 
 def _shell_of_a_notebook() -> Any:
@@ -32,8 +32,6 @@ def _shell_of_a_notebook() -> Any:
 class CellProgress:
     """Watches the stages of a session while a cell runs."""
 
-    _of_this_kernel: CellProgress | None = None
-
     def __init__(self, spark: SparkSession, events: Any, out: TextIO | None = None) -> None:
         """`events` are those of IPython."""
         self._spark = spark
@@ -42,15 +40,11 @@ class CellProgress:
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def show(self) -> None:
-        """In place of the one of a session before."""
-        if CellProgress._of_this_kernel is not None:
-            CellProgress._of_this_kernel.leave()
-        CellProgress._of_this_kernel = self
+    def follow_cells(self) -> None:
         self._events.register("pre_run_cell", self.begin)
         self._events.register("post_run_cell", self.end)
 
-    def leave(self) -> None:
+    def stop_following(self) -> None:
         self.end()
         with contextlib.suppress(ValueError):
             self._events.unregister("pre_run_cell", self.begin)
@@ -88,6 +82,23 @@ class CellProgress:
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
         known = [stage for stage in stages if stage is not None]
         return sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known)
+
+
+class KernelBar:
+    """The one bar of a kernel: cells have one output, and the bar of a stopped session would show nothing."""
+
+    def __init__(self) -> None:
+        self._shown: CellProgress | None = None
+
+    def show(self, progress: CellProgress) -> None:
+        """From the next cell on, in place of the bar of an earlier session."""
+        if self._shown is not None:
+            self._shown.stop_following()
+        self._shown = progress
+        progress.follow_cells()
+
+
+_BAR = KernelBar()
 
 
 def bar(done: int, total: int) -> str:

@@ -52,8 +52,7 @@ def admit(entries: Entries, start: Place, limit: Limit) -> Place | None:
         inside = int(limit.rows) - (int(rows[stop - 1]) if stop else 0)
         if stop == 0:
             inside += skipped
-    limit.rows = 0 if limit.rows is not None else None
-    limit.size_bytes = 0 if limit.size_bytes is not None else None
+    limit.exhaust()
     return Place(int(entries.ledger_id[stop]), int(entries.entry_id[stop]), inside)
 
 

@@ -44,6 +44,13 @@ class Limit:
         if self.size_bytes is not None:
             self.size_bytes -= size_bytes
 
+    def exhaust(self) -> None:
+        """Nothing more may be read, even if part of a message's bytes is left. Without a bound there is
+        nothing to exhaust.
+        """
+        self.rows = None if self.rows is None else 0
+        self.size_bytes = None if self.size_bytes is None else 0
+
 
 @dataclass
 class Samples:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from geminga.pipeline.spark import progress
-from geminga.pipeline.spark.progress import CellProgress, bar
+from geminga.pipeline.spark.progress import CellProgress, KernelBar, bar
 
 
 class Events:
@@ -52,7 +52,7 @@ def session(*stages: tuple[int, int]) -> Any:
 def test_a_bar_stands_while_a_cell_runs_and_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_SECONDS", 0.001)
     events, out = Events(), Written()
-    CellProgress(session((3, 4), (0, 4)), events, out).show()
+    KernelBar().show(CellProgress(session((3, 4), (0, 4)), events, out))
     events.fire("pre_run_cell")
     assert out.some.wait(10)
     events.fire("post_run_cell")
@@ -65,8 +65,9 @@ def test_a_bar_stands_while_a_cell_runs_and_is_taken_away(monkeypatch: pytest.Mo
 def test_a_second_session_takes_the_bar_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_SECONDS", 0.001)
     events, old, new = Events(), Written(), Written()
-    CellProgress(session((1, 2)), events, old).show()
-    CellProgress(session((1, 2)), events, new).show()
+    kernel = KernelBar()
+    kernel.show(CellProgress(session((1, 2)), events, old))
+    kernel.show(CellProgress(session((1, 2)), events, new))
     assert [len(callbacks) for callbacks in events.called.values()] == [1, 1]
     events.fire("pre_run_cell")
     assert new.some.wait(10)
