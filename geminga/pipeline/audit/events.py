@@ -102,8 +102,8 @@ class Events(NamedTuple):
     """Columns of one length. `topic`, `subscription`, `client` and `key` are places in the tables, -1 where
     absent.
 
-    A column with one value throughout may be `constant`: it takes no memory, and who asks `is_constant` need
-    not look at each row.
+    A column with one value throughout may be `constant`: it takes no memory, and a caller that checks
+    `is_constant` can skip the rows.
     """
 
     kind: Integers

@@ -249,7 +249,7 @@ def _by_time(parts: list[Part]) -> list[tuple[tuple[int, int], list[Part]]]:
 
 
 def _hold(held: dict[str, BitMap], group: list[Part]) -> None:
-    """Who was given what last; all of those who were given it in the same minute."""
+    """Note which client each position was last sent to; several, if they were sent it in the same minute."""
     new: dict[str, BitMap] = defaultdict(BitMap)
     for part in group:
         if part.client:

@@ -1,6 +1,6 @@
-"""Logs on disk, cut into pieces that are read side by side: Parquet files and the broker's delivery log.
+"""Logs on disk, cut into pieces that tasks read in parallel: Parquet files and the broker's delivery log.
 
-A piece is read with pyarrow or numpy by whoever works on it; nothing but its description travels.
+The driver sends a task only the description of a piece; the task reads it with pyarrow or numpy.
 """
 
 from __future__ import annotations

@@ -238,7 +238,7 @@ def resumes_of(topic: str, subscription: str, tables: Iterable[bytes]) -> list[R
     is_first = np.zeros(len(order), bool)
     is_first[begins] = True
     before = np.roll(reached, 1)
-    # Of pieces that overlap in time nobody can say which came first.
+    # Pieces that overlap in time have no known order: compare a piece only with those that ended before it.
     ended = np.roll(_highest(last_ms[order] - last_ms.min(), begins), 1) + last_ms.min()
     conflicts = np.flatnonzero(~is_first & (low < before) & (first_ms[order] >= ended))
     high_ranks = np.argsort(high, kind="stable")

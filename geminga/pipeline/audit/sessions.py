@@ -1,7 +1,7 @@
 """What a delivery belongs to: its position's code, and the session of its subscription.
 
-A session ends where what was delivered may come again with a redelivery count of 0: a broker began anew (it
-has forgotten the counts), a cursor was moved, a consumer left or gave back all that it had.
+A session ends where an entry may be redelivered with a redelivery count of 0: the broker restarted (it keeps
+the counts in memory only), a cursor was reset, a consumer left or gave back all its pending entries.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Chosen(NamedTuple):
     events: Events
     codes: Integers
     rows: Integers | None
-    """Their places in the piece; None: nobody needs to know, no session ends within it."""
+    """Their row numbers in the piece; None if no session ends within it, since nothing needs them then."""
 
 
 def choose(events: Events, mask: Mask, facts: Facts, piece: int) -> Chosen:

@@ -39,8 +39,8 @@ DELTAS: Final = pa.schema(
         ("batch_index", pa.int32()),
     ]
 )
-"""`count` more of `what` in this minute; with the first position of them where something is wrong. Whoever
-wants totals sums them up.
+"""`count` more of `what` in this minute, with the first position of them if `what` is a fault. Totals are the
+sums of these rows.
 """
 _COUNTED: Final = ("dispatched", "redelivered", "acked")
 _WRONG: Final = ("early", "late", "reordered")

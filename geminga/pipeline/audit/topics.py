@@ -84,8 +84,8 @@ def plan_topics(log: TopicLog) -> list[TopicPiece]:
 def topic_chunks(
     piece: TopicPiece, columns: Sequence[str] | None = None, *, rows_max: int = ROWS_PER_PIECE
 ) -> Iterator[Events]:
-    """The events of a piece in the order in which they stand, by `rows_max`: whoever reads them again gets
-    the same chunks. With `columns`, all others absent.
+    """The events of a piece in their stored order, in chunks of `rows_max` rows. A second read gets the same
+    chunks. With `columns`, all others are absent.
 
     Raises `WrongLog`, which names the topic, and `PipelineError`.
     """

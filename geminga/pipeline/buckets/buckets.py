@@ -287,7 +287,7 @@ class Fault(NamedTuple):
     """`damaged`: cannot be read. `missing`: positions of the backlog that it does not have. `other time`: it
     has them, due at another time. `unknown`: it has positions that are not in the backlog (acknowledged
     since, as a rule), or that another bucket has, too; harmless. `unread`: records of these messages are
-    damaged, so nobody can say whether the bucket is right about them, nor deliver them.
+    damaged, so they can be neither checked against the bucket nor delivered.
     """
     positions: int
     ledger_id: int

@@ -240,7 +240,7 @@ class TimeBuckets(NamedTuple):
 
 @functools.lru_cache(maxsize=1)
 def _every_id(count: int) -> BitMap:
-    """0 to `count` - 1, without runs. Whoever gets it leaves it as it is."""
+    """0 to `count` - 1, without runs. Cached, so callers must not change it."""
     return BitMap(array("I", np.arange(count, dtype=np.uint32).tobytes()), optimize=False)
 
 

@@ -59,7 +59,7 @@ class EntryColumns:
         self.body_bytes += len(body)
 
     def take(self) -> pa.RecordBatch:
-        """All that was collected, and begin anew."""
+        """All rows since the last call."""
         batch = pa.RecordBatch.from_pylist(self._rows, ENTRIES)
         self._rows, self.body_bytes = [], 0
         return batch

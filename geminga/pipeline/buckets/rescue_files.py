@@ -75,7 +75,7 @@ class Hole(NamedTuple):
 class Plan(NamedTuple):
     slices: list[Slice]
     topics: dict[int, str]
-    """By ledger, as far as a footer names it. Whoever reads the slices may learn of more."""
+    """By ledger, where a footer names it. The entries of the slices may name more."""
     holes: list[Hole]
     """Footers that are damaged."""
 

@@ -1,4 +1,4 @@
-"""Buckets into a topic's storage, and what its records say of them; for whoever has the stores open."""
+"""Writes buckets into a topic's storage and names them in its records. The caller opens the stores."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ ALIKE_MIN: Final = 24
 
 
 def runs_of(file: File, part: Slice) -> list[tuple[int, Row]] | None:
-    """Runs of records in this slice by ledger, in the order of the file; None: nobody knows, as the log has
-    no (right) footer.
+    """Runs of records in this slice by ledger, in the order of the file. None: unknown, because the log
+    has no readable footer.
     """
     footer, _ = footer_of(file)
     if footer is None:

@@ -53,7 +53,7 @@ def subscribe_reader(
 
 
 class EntryStream:
-    """The entries of a topic from one place on, as long as somebody takes them. Close it."""
+    """The entries of a topic from a position on; permits bound how many are on their way. Close it."""
 
     def __init__(
         self,

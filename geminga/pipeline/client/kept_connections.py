@@ -12,7 +12,7 @@ from geminga.pipeline.errors import Access, BrokerUnreachable
 
 CONNECTIONS_MAX = 16
 IDLE_SECONDS_MAX = 25.0
-"""Less than the 30 s after which brokers send a PING that nobody would answer."""
+"""Less than the 30 s after which brokers send a PING, which an idle connection would not answer."""
 OWNERS_MAX = 10_000
 _LOOK_SECONDS = 0.001
 _CLOCK = RealClock()

@@ -63,7 +63,7 @@ class SharedConnection:
         connection.finish_frame()
         self.url = connection.url
         self.closed_consumers: set[int] = set()
-        """Those that the broker has closed since somebody looked."""
+        """Consumers that the broker has closed, until `was_closed` reports them."""
         self.is_active: dict[int, bool] = {}
         """Of consumers of Failover subscriptions, as far as the broker has told."""
         self.facts: dict[int, EntryFacts] = {}

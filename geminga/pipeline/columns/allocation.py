@@ -20,8 +20,8 @@ REUSED_WORKER: Final = "SPARK_REUSE_WORKER"
 def keep_freed_memory() -> None:
     """Let the process keep what freed arrays leave, up to `KEPT_BYTES_MAX`, for those that come next.
 
-    Otherwise glibc takes every large array anew from the kernel, which has to clear it first: half of the
-    time of work that makes one array of another. Without glibc nothing happens.
+    Otherwise glibc maps every large array from the kernel, which clears it first; that took half of the time
+    of code that makes one array from another. Without glibc this does nothing.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

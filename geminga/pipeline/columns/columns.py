@@ -143,7 +143,7 @@ class ColumnMaker:
         }
 
     def batch(self, messages: Messages) -> pa.RecordBatch:
-        """Exactly the schema's columns. A name that nobody knows is an error of ours."""
+        """Exactly the schema's columns. An unknown name is a bug of ours."""
         values: dict[str, pa.Array] | None = None
         columns: list[pa.Array] = []
         for wanted in self._schema:

@@ -63,7 +63,7 @@ def _zstd(payload: bytes, size_bytes: int) -> bytes:
 
 
 def _snappy(payload: bytes, size_bytes: int) -> bytes:
-    """Of a block that is shorter than stated Arrow would hand out memory that nobody has written."""
+    """Checks the stated size: for a block that is shorter Arrow returns uninitialized memory."""
     if payload:
         stated, _ = scan_varint(payload[:_VARINT_BYTES_MAX] + b"\0", 0)
         if stated != size_bytes:

@@ -35,7 +35,7 @@ def by_key(keys: pa.BinaryArray, partitions: int, hashing: str = "java") -> Ints
 
 
 def in_turn(first_row: int, rows: int, block_rows: int, partitions: int, offset: int) -> Ints:
-    """Blocks of consecutive rows in turn, `offset` saying who is first: the same rows go the same way
-    again.
+    """Partition of each row: blocks of consecutive rows take turns, the first goes to partition `offset`.
+    Depends on row numbers only, so a task that is retried sends its rows to the same partitions.
     """
     return ((np.arange(first_row, first_row + rows) // block_rows) + offset) % partitions

@@ -70,7 +70,7 @@ class BadOption(PipelineError):
 
 
 class BrokerUnreachable(PipelineError):
-    """Nobody answers at an address, or the connection ended. Trying again may help."""
+    """No broker answers at an address, or the connection ended. A retry may help."""
 
 
 class Refused(PipelineError):

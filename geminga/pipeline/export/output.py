@@ -53,7 +53,7 @@ class Output:
     """
 
     def __init__(self, files: Files, directory: str, *, resume: bool) -> None:
-        """`resume`: add a run to what is there, if it is there; what a run that was killed left is made anew.
+        """`resume`: add a run to an existing export; files that a killed run left unfinished are replaced.
         Raises `PipelineError`, `StorageError`.
         """
         self._files = files

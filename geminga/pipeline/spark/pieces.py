@@ -30,7 +30,7 @@ def started(master: str, settings: Mapping[str, str] | None = None) -> SparkSess
     session = make_session(
         master=master, settings={"spark.ui.showConsoleProgress": "false"} | dict(settings or {})
     )
-    # What fails in a worker is told in a line by whoever waits for it; Spark would log its pages beside it.
+    # The command reports a worker's failure in one line; Spark would log pages of traces beside it.
     session.sparkContext.setLogLevel("FATAL")
     return session
 
@@ -66,7 +66,8 @@ def _shared_out(spark: SparkSession, items: Sequence[Any]) -> DataFrame:
     pickled = [pickle.dumps(one) for one in enumerate(items)]
     table = pa.Table.from_pydict({"pickled": pickled}, PICKLED)
     tasks = min(len(pickled), TASKS_PER_CORE * spark.sparkContext.defaultParallelism) or 1
-    # Spark makes a partition of each Arrow batch that is no local relation; that one would be cut anew.
+    # Spark makes one partition of each Arrow batch, unless the table is small enough to be a local relation,
+    # which it splits as it likes: the threshold of 0 rules that out.
     settings = {
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(-(-len(pickled) // tasks) or 1),
         "spark.sql.execution.arrow.localRelationThreshold": "0",

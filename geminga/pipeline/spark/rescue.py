@@ -30,8 +30,8 @@ _Item: TypeAlias = tuple[int, Slice, dict[int, bytes], dict[int, str]]
 
 class Rescued(NamedTuple):
     entries: DataFrame
-    """Columns of `rescue_columns.ENTRIES`, each entry once, in no order. Read anew from the files whenever it
-    is used, so they have to stay as they are.
+    """Columns of `rescue_columns.ENTRIES`, each entry once, in no order. Each use reads the files again,
+    so they must not change.
     """
     ledgers: list[Held]
     holes: list[Hole]

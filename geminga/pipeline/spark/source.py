@@ -59,7 +59,7 @@ class PulsarSource(DataSource):
         return StreamReader(options, values, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """`overwrite` has no meaning for a topic: refused, so that nobody believes in it."""
+        """Refuses `overwrite`: messages of a topic cannot be replaced, only appended to."""
         if overwrite:
             raise PipelineError("a topic cannot be overwritten; use mode('append')")
         return BatchWriter(parse_options(self.options), schema)

@@ -60,12 +60,12 @@ class Subscriptions:
         """Until when the broker may tell whether our consumer is the active one."""
 
     def open(self, topics: Iterable[str]) -> None:
-        """Makes subscriptions that are new; they begin with the topic: `acknowledge` says from where on they
-        count. Raises `TopicMissing`, `PipelineError`.
+        """Create subscriptions that do not exist yet, at the beginning of their topics; the first
+        `acknowledge` sets the position from which they count. Raises `TopicMissing`, `PipelineError`.
 
-        A subscription that the other calls have to make begins with the end. It was there before, so it went
-        with its topic, or on its own; one at the begin would look like one that has acknowledged all that was
-        there before, and nobody would be told that messages are lost.
+        The other calls create a missing subscription at the end of its topic. It existed before, so it was
+        deleted, with its topic or alone. A new one at the beginning would look as if it had acknowledged all
+        earlier messages, and the loss of messages would go unreported.
         """
         for answer in self._ask_each(dict.fromkeys(topics, last_message_id), earliest=True).values():
             if isinstance(answer, PipelineError):

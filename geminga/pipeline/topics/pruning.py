@@ -1,9 +1,8 @@
-"""What conditions of a query leave to be read: topics, publish times and messages that cannot fulfil them are
-left out of the plan. Pure.
+"""Prunes the plan of a query: drops topics, publish times and messages that its conditions exclude. Pure.
 
-Pruning by topic and partition is exact, as they are the same for a whole range. Rows outside of bounds of
-publish time are left out when the range is read. A message id names one place, and what is read there may
-still be another message. Bytes of message ids do not sort as messages do: only equality counts.
+Pruning by topic and partition is exact, since a whole range has the same ones. Rows outside the bounds of
+publish time are dropped when the range is read. A message id names one position, where the read may still
+find another message. The bytes of message ids do not sort as messages do, so only equality prunes.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from geminga.wire import pulsar_pb2 as pb
 
 FILTERS_APART_MS: Final = 3_600_000
 """How far publish times may be out of order before a filter misses messages, unless publishTimesApartMs says
-otherwise. Wider than for startingTime: who writes WHERE asks for every message, also for one that came
-late from another cluster.
+otherwise. Wider than for startingTime: a query with WHERE must return every matching message, including one
+that arrived late from another cluster.
 """
 PLACES_MAX: Final = 1000
 """More message ids than these are not looked up one by one."""

@@ -65,7 +65,7 @@ class Range:
 
 
 _DELETED = (
-    "was deleted (perhaps because nobody used it for a while; a subscription keeps it) or trimmed. ",
+    "was deleted (perhaps because it was unused for a while; a subscription keeps it) or trimmed. ",
     ALLOW_LOSS,
     " to go on with what there is",
 )
@@ -203,7 +203,7 @@ class EntryReader:
         return False
 
     def _hear(self) -> float:
-        """Something came, or we were busy ourselves: silence begins anew. The time."""
+        """Data has arrived, or we were busy ourselves: restart the timers of silence. Returns the time."""
         self._heard_s = _CLOCK.monotonic_s()
         self._ask_at_s = self._heard_s + PING_SECONDS
         self._silent_until_s = self._heard_s + SILENT_SECONDS

@@ -29,7 +29,7 @@ class Waiting:
         self._since_s = now_s
 
     def is_over(self, rows: float, now_s: float) -> bool:
-        """Whether to begin a micro-batch now, with so many rows unread; if so, the waiting begins anew."""
+        """True if a micro-batch should begin now, with so many rows unread; the delay starts again then."""
         if rows < self._rows_min and now_s - self._since_s < self._delay_max_s:
             return False
         self._since_s = now_s

@@ -160,7 +160,7 @@ class ValueDecoder:
             except (*_BAD_AVRO, fastavro.read.SchemaResolutionError) as error:
                 raise SchemaMismatch(
                     f"{self._topic}: a value is not what its schema says ({type(error).__name__}: {error}); "
-                    "the schema may have changed: load anew, or ",
+                    "the schema may have changed: load the table again, or ",
                     SET_RAW_VALUE,
                     " to get bytes",
                 ) from None
@@ -226,7 +226,8 @@ def _array(values: list[Any], kind: pa.DataType, topic: str) -> pa.Array:
         return pa.array(values, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise SchemaMismatch(
-            f"{topic}: values do not fit the column type {kind}: {error}; load anew if the schema has changed"
+            f"{topic}: values do not fit the column type {kind}: {error}; if the schema has changed, "
+            "load the table again"
         ) from None
 
 

@@ -91,7 +91,7 @@ def _numbers(raw: pa.BinaryArray, layout: np.dtype[Any], topic: str) -> Any:
     if len(sizes) and (sizes != width).any():
         raise SchemaMismatch(
             f"{topic}: a value of {int(sizes[sizes != width][0])} bytes where the schema says {width}; the "
-            "schema may have changed: load anew, or ",
+            "schema may have changed: load the table again, or ",
             SET_RAW_VALUE,
             " to get bytes",
         )

@@ -11,9 +11,10 @@ from geminga.pipeline.topics.options import Options
 
 
 def deduplicates(producer: Producer, options: Options) -> bool:
-    """False: nobody can say before the first receipt. The admin API is asked if there is one that answers us.
+    """True if the topic deduplicates; False if that is unknown before the first receipt, because the options
+    name no admin API, or it refuses us.
 
-    Raises `PipelineError` if it does not, and nothing was sent then.
+    Raises `PipelineError` if deduplication is off. Nothing has been sent then.
     """
     if producer.last_sequence_id >= 0:
         return True  # where it is off, brokers keep none

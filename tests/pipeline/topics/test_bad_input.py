@@ -97,7 +97,7 @@ def test_a_schema_that_changed_between_planning_and_reading(
     assert dict(planned.dtypes)["value"] == "int"
     register("INT64")
     topics.write(topic, {"value": [struct.pack(">q", 8)]})
-    assert "load anew" in said(planned.collect)
+    assert "load the table again" in said(planned.collect)
     anew = reading(spark, url, topic)
     assert "a value of 4 bytes where the schema says 8" in said(anew.collect)
     raw = reading(spark, url, topic, rawValue="true").collect()

@@ -274,7 +274,7 @@ def test_every_message_is_read_with_its_version_into_the_latest() -> None:
     row = encoded(first, {"n": 5, "gone": "x"})
     assert decoded(latest, [row], of_version=first) == [{"n": 5, "later": None, "given": "d"}]
     required = record(number, {"name": "must", "type": "string"})
-    with pytest.raises(SchemaMismatch, match="load anew"):
+    with pytest.raises(SchemaMismatch, match="load the table again"):
         decoded(required, [row], of_version=first)
 
 

@@ -127,7 +127,7 @@ def test_avro_of_an_older_schema_is_resolved() -> None:
     found = decoder._avro(schema, raw, kind, lambda row: b"v0" if row == 0 else None).to_pylist()
     assert [each["number"] for each in found] == [None, 7]
     assert found[0]["inner"] == {"x": b"y"}
-    with pytest.raises(SchemaMismatch, match="load anew"):
+    with pytest.raises(SchemaMismatch, match="load the table again"):
         decoder._avro(schema, pa.array([b"\x00"], pa.binary()), kind, lambda row: None)
 
 

@@ -52,7 +52,7 @@ def from_json(*docs: bytes) -> list[dict[str, Any]]:
     ],
 )
 def test_json_that_no_column_takes_is_refused_at_once(doc: bytes) -> None:
-    with pytest.raises(SchemaMismatch, match="rawValue=true|load anew"):
+    with pytest.raises(SchemaMismatch, match="rawValue=true|load the table again"):
         from_json(b'{"i":1}', doc)
 
 
