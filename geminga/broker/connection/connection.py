@@ -18,7 +18,6 @@ from geminga.broker.connection.turns import Turn, Turns
 from geminga.broker.flow.outbox import Outbox
 from geminga.broker.flow.publish_memory import LargeFrame
 from geminga.errors import ProtocolError
-from geminga.wire import encoder
 
 if TYPE_CHECKING:
     from geminga.broker.topic.rooms import Rooms
@@ -86,7 +85,7 @@ class Connections:
                 producer_names=self.producer_name,
             )
             nursery.start_soon(self._write, nursery, outbox, sock)
-            nursery.start_soon(self._keep_alive, nursery, session, outbox, on_connected)
+            nursery.start_soon(self._keep_alive, nursery, session, on_connected)
             frame = LargeFrame(partial(self._end_lost, nursery, session))
             turn = Turn(self._turns, self._rooms.clock)
             reader = Reader(sock, session, frame, turn, is_crowded=self._is_crowded)
@@ -122,7 +121,7 @@ class Connections:
             nursery.cancel_scope.cancel()
 
     async def _keep_alive(
-        self, nursery: trio.Nursery, session: Session, outbox: Outbox, on_connected: Callable[[], None]
+        self, nursery: trio.Nursery, session: Session, on_connected: Callable[[], None]
     ) -> None:
         with trio.move_on_after(limits.HANDSHAKE_SECONDS):
             await session.connected.wait()
@@ -135,9 +134,8 @@ class Connections:
         on_connected()
         while True:
             await trio.sleep(self._rooms.settings.keep_alive_s)
-            if session.ping_unanswered and not (session.is_held_back and not outbox.is_behind()):
+            if session.is_silent():
                 log.warning("%s: connection closed: no answer to PING", session.address)
                 nursery.cancel_scope.cancel()
                 return
-            session.ping_unanswered = True
-            outbox.write(encoder.ping())
+            session.ping()

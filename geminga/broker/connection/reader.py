@@ -82,7 +82,7 @@ class Reader:
                 chunk = await self._receive(expected=more_expected)
             if not chunk:
                 return
-            session.ping_unanswered = False
+            session.heard()
             began_s = monotonic_s()
             try:
                 commands = decoder.feed(chunk)

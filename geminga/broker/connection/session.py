@@ -112,12 +112,20 @@ class Session:
         """
         self.large_answers = trio.Lock()
         """Held by whoever writes an answer that may be large, so that they queue up one at a time."""
-        self.ping_unanswered = False
-        self.is_held_back = False
-        """We do not read from the peer now: the disk, or its own unread answers, have to catch up first."""
+        self._ping_unanswered = False
+        self._is_held_back = False
+        """The socket is not read now: the disk or the client's own unread answers have to catch up."""
         self.throttled_until_s = 0.0
         """It has published more than a rate limit allows and is not read before then (monotonic)."""
         self._warned = False
+
+    def begin(self, *, protocol_version: int, client_version: str, wants_broker_metadata: bool) -> None:
+        """Accept the client's CONNECT: from now on it may send any command."""
+        self.protocol_version = protocol_version
+        self.client_version = client_version
+        self.wants_broker_metadata = wants_broker_metadata
+        self.state = State.READY
+        self.connected.set()
 
     def throttle(self, until_s: float) -> None:
         self.throttled_until_s = max(self.throttled_until_s, until_s)
@@ -130,13 +138,32 @@ class Session:
 
     @contextlib.contextmanager
     def held_back(self) -> Iterator[None]:
-        """While we do not read, the peer's PONG is not read either: its silence means nothing."""
-        self.is_held_back = True
+        """Do not read the socket inside this context."""
+        self._is_held_back = True
         try:
             yield
         finally:
-            self.is_held_back = False
-            self.ping_unanswered = False
+            self._is_held_back = False
+            self.heard()
+
+    # -- keep-alive ------------------------------------------------------------------------------------------
+
+    def heard(self) -> None:
+        """Note that the client has sent something: any byte answers a PING."""
+        self._ping_unanswered = False
+
+    def ping(self) -> None:
+        """Send a PING. The client has until the next one to send anything."""
+        self._ping_unanswered = True
+        self.outbox.write(encoder.ping())
+
+    def is_silent(self) -> bool:
+        """True if the last PING is unanswered and an answer would have been read."""
+        if not self._ping_unanswered:
+            return False
+        # While the socket is not read, its PONG is not read either, so silence means nothing. Except if the
+        # reason is that the client leaves its own answers unread: then it has stopped, and may be gone.
+        return not self._is_held_back or self.outbox.is_behind()
 
     def serve(self, commands: Iterable[Any]) -> None:
         """Serve what the decoder found, in order. Raises `ProtocolError`; then the connection must be
