@@ -55,9 +55,7 @@ ASSIGNED = {
     "broker/flow/publish_memory.py": {"waiting.on_freed"},
     "broker/operator/delayed_looks.py": {"entry.peek"},
     "broker/operator/delayed_unread.py": {"one.entries"},
-    "broker/policies/policies.py": {"namespaces.on_policies_changed"},
     "broker/subscription/due_backlog.py": {"entry.peek"},
-    "broker/topic/inactivity.py": {"topic.active_ms"},
     "broker/topic/topic.py": {"ledger.listener", "ledger.on_fenced", "self.ledger.settings"},
     "managed_ledger/chain/ledger_reads.py": {
         "self._tail_cache.bytes_served",

@@ -50,8 +50,13 @@ class Namespaces:
         self._metadata = metadata
         self._clock = clock
         self.cluster = cluster
-        self.on_policies_changed: Callable[[NamespaceName], None] = lambda name: None
-        """Called after each change of what was set for a namespace."""
+        self._listeners: list[Callable[[NamespaceName], None]] = []
+
+    def call_on_policies_change(self, listener: Callable[[NamespaceName], None]) -> None:
+        """From now on call `listener` with each namespace whose policies have changed, once that is durable
+        and before the request that changed them is answered.
+        """
+        self._listeners.append(listener)
 
     async def bootstrap(self) -> None:
         """Make what every Pulsar has: public/default for users, pulsar/system for itself. Idempotent."""
@@ -231,7 +236,8 @@ class Namespaces:
                 break
             except BadVersion:
                 continue
-        self.on_policies_changed(name)
+        for listener in self._listeners:
+            listener(name)
 
     def _check_replication(self, name: NamespaceName, clusters: object) -> None:
         if clusters is None:

@@ -128,7 +128,7 @@ class Policies:
         self._shared: dict[str, EffectivePolicies] = {}
         """By namespace: what holds for its topics that have no policies of their own."""
         self._attached: dict[NamespaceName, dict[TopicName, _Attached]] = {}
-        namespaces.on_policies_changed = self._namespace_changed
+        namespaces.call_on_policies_change(self._namespace_changed)
 
     # -- what holds ------------------------------------------------------------------------------------------
 

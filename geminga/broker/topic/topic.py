@@ -61,7 +61,7 @@ class Topic:
         "_dispatch_limit",
         "_now_s",
         "_subscribe_limit",
-        "active_ms",
+        "_used_ms",
         "clock",
         "dedup",
         "delays",
@@ -99,8 +99,8 @@ class Topic:
         epoch = ledger.properties.get(EPOCH_PROPERTY)
         self.producers = Producers(str(name), int(epoch) if epoch else None)
         self.subscriptions: dict[str, Subscription] = {}
-        self.active_ms = rooms.clock.now_ms()
-        """When it was loaded, or seen in use since."""
+        self._used_ms = rooms.clock.now_ms()
+        """When it was loaded, or last found in use."""
         self._now_s = rooms.clock.monotonic_s
         self.delays = TopicDelays(ledger, rooms.clock, rooms.delay_settings)
         self.delivery_log = None if rooms.delivery_log is None else rooms.delivery_log.of_topic(str(name))
@@ -167,6 +167,14 @@ class Topic:
     def is_in_use(self) -> bool:
         """Whether a producer or a consumer is connected."""
         return bool(len(self.producers)) or any(s.consumers for s in self.subscriptions.values())
+
+    def idle_ms(self) -> int:
+        """For how long it has been neither in use nor published to."""
+        return self.clock.now_ms() - max(self._used_ms, self.publishing.last_publish_ms)
+
+    def restart_idle_time(self) -> None:
+        """Count `idle_ms` from now on: it is in use, or kept for its subscriptions."""
+        self._used_ms = self.clock.now_ms()
 
     def _policies_changed(self, policies: EffectivePolicies) -> None:
         self.policies = policies
