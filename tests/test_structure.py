@@ -53,8 +53,6 @@ ASSIGNED = {
     "broker/dispatch/reader.py": {"entry.peek"},
     "broker/dispatch/task.py": {"self._sleep.deadline"},
     "broker/flow/publish_memory.py": {"waiting.on_freed"},
-    "broker/operator/delayed_looks.py": {"entry.peek"},
-    "broker/operator/delayed_unread.py": {"one.entries"},
     "broker/subscription/due_backlog.py": {"entry.peek"},
     "broker/topic/topic.py": {"ledger.listener", "ledger.on_fenced", "self.ledger.settings"},
     "managed_ledger/chain/ledger_reads.py": {

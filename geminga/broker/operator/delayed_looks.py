@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
 import trio
 
 from geminga.broker.flow.slices import in_slices
@@ -77,7 +78,7 @@ class Looked(NamedTuple):
 def due_ms_of(subscription: Subscription, entry: Entry) -> int | None:
     """When an entry is due: as it was sent, or as it was changed. None: its metadata cannot be read."""
     try:
-        entry.peek = entry.peek or peek(entry.body)
+        entry.parsed(peek)
     except ProtocolError:
         return None
     return subscription.delayed.due_ms(entry)
@@ -85,9 +86,7 @@ def due_ms_of(subscription: Subscription, entry: Entry) -> int | None:
 
 async def why_not_read(looked: Looked) -> list[NotRead]:
     found = await in_slices(not_read(looked.subscription))
-    for one in found:
-        one.partition = looked.partition
-    return found
+    return [msgspec.structs.replace(one, partition=looked.partition) for one in found]
 
 
 async def summary_of(looked: Looked) -> DelayedSummary:

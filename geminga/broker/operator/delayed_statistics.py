@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class NotRead(msgspec.Struct, rename="camel", kw_only=True):
+class NotRead(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     """Entries that a subscription has not been looked up for yet: any of them may have to wait."""
 
     why: str

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 from pyroaring import BitMap
 
 from geminga.broker.delays.subscription_delays import WINDOW_ENTRIES
@@ -106,19 +107,23 @@ def not_read(subscription: Subscription) -> Generator[int, None, list[NotRead]]:
 
 
 def _that_add_up(found: list[NotRead], subscription: Subscription) -> list[NotRead]:
-    """As of now: what has been read since it was looked at is left out, and the rest has a reason too."""
+    """The reasons with numbers that add up to `unread_of` now, including one for the entries without a
+    reason.
+    """
+    # Entries were read and acknowledged between the slices of the look, so its numbers may be too high.
     left = unread_of(subscription)
+    reasons = []
     for one in found:
-        one.entries = min(one.entries, left)
-        left -= one.entries
-    found = [one for one in found if one.entries]
+        if entries := min(one.entries, left):
+            reasons.append(msgspec.structs.replace(one, entries=entries))
+            left -= entries
     if left and subscription.consumers:
         text = f"not reached by the consumers yet: {capacity(subscription)}"
-        found.append(NotRead(why="unread", text=text, entries=left, of=left))
+        reasons.append(NotRead(why="unread", text=text, entries=left, of=left))
     elif left:
         text = "no consumer is connected; entries are read for the first one that connects"
-        found.append(NotRead(why="no-consumer", text=text, entries=left, of=left))
-    return found
+        reasons.append(NotRead(why="no-consumer", text=text, entries=left, of=left))
+    return reasons
 
 
 class _Looked(NamedTuple):

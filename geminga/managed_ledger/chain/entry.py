@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import count, repeat
 from typing import Any, Protocol
@@ -24,13 +24,20 @@ class Parsed(Protocol):
 class Entry(msgspec.Struct, gc=False):
     """One stored entry, shared by all its readers; `body` is never changed.
 
-    `peek` holds its parsed metadata: from publishing (`Parsed`), or by the first reader that parses it. This
-    room never looks into it.
+    `peek` holds its parsed metadata: from publishing (`Parsed`), or from the first reader that parses it.
+    This package never looks into it.
     """
 
     position: Position
     body: bytes
     peek: Any = None
+
+    def parsed(self, parse: Callable[[bytes], Any]) -> Any:
+        """The metadata: `parse(body)` at the first call, kept for all other readers. Errors of `parse`."""
+        found = self.peek
+        if found is None:
+            found = self.peek = parse(self.body)
+        return found
 
 
 _place = partial(tuple.__new__, Position)
