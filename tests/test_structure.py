@@ -25,7 +25,6 @@ CALLBACKS_MAX = 4
 
 LONG = {
     "bookie/running/bookie.py",
-    "broker/topic/topics.py",
     "config/config.py",
     "storage/disk.py",
     "storage/key_value.py",

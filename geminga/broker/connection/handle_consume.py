@@ -55,7 +55,7 @@ async def _subscribe(
 ) -> None:
     try:
         with scope:
-            create = command.force_topic_creation and session.topics.may_be_created(name)
+            create = command.force_topic_creation and session.topics.catalog.may_be_created(name)
             topic = await session.topics.get(name, create=create)
             await check_consumer_schema(session, topic, command)
             await _attach(session, command, topic, scope)

@@ -16,7 +16,7 @@ def lookup(session: Session, command: pb.CommandLookupTopic) -> None:
     try:
         name = TopicName.parse(command.topic)
         session.rooms.namespaces.check_exists(name.namespace)
-        if not session.topics.may_be_created(name):
+        if not session.topics.catalog.may_be_created(name):
             raise TopicNotFound(f"Topic {name} does not exist and may not be created automatically")
     except NamespaceNotFound as error:
         answer = encoder.lookup_failed(command.request_id, error.server_error, "Namespace not found")
@@ -31,7 +31,7 @@ async def partition_metadata(session: Session, command: pb.CommandPartitionedTop
     """How many partitions a topic has; one that is made partitioned by default is made here, as in Pulsar."""
     try:
         name = TopicName.parse(command.topic)
-        partitions = await session.topics.partitions_or_create(
+        partitions = await session.topics.catalog.partitions_or_create(
             name, create=command.metadata_auto_creation_enabled
         )
     except GemingaError as error:
@@ -50,7 +50,7 @@ async def topics_of_namespace(session: Session, command: pb.CommandGetTopicsOfNa
         await session.outbox.wait_taken()
         persistent = command.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT
         async with session.topics.listing:
-            names = await sorted_names(session.topics.each_name_in(namespace)) if persistent else []
+            names = await sorted_names(session.topics.catalog.each_name_in(namespace)) if persistent else []
             digest = topics_hash(names)
             changed = command.topics_hash != digest
             session.outbox.write(

@@ -38,7 +38,7 @@ async def _open_producer(
 ) -> None:
     try:
         with scope:
-            topic = await session.topics.get(name, create=session.topics.may_be_created(name))
+            topic = await session.topics.get(name, create=session.topics.catalog.may_be_created(name))
             if command.initial_subscription_name:
                 await topic.create_subscription(
                     command.initial_subscription_name,

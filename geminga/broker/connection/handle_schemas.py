@@ -103,7 +103,7 @@ def _found(session: Session, command: pb.CommandGetSchema) -> bytes:
 async def get_or_create_schema(session: Session, command: pb.CommandGetOrCreateSchema) -> None:
     try:
         name = TopicName.parse(command.topic)
-        if not session.topics.exists(name):
+        if not session.topics.catalog.exists(name):
             raise TopicNotFound(f"Topic not found {name}")
         topic = await session.topics.get(name, create=False)
         version = await add_schema(session, topic, command)

@@ -80,9 +80,9 @@ class DelayedVerifier:
                     yield found
 
     def _named_topics(self, topic: TopicName, subscription: str | None) -> list[TopicName]:
-        partitions = self._topics.partitions(topic)
+        partitions = self._topics.catalog.partitions(topic)
         found = [topic.partition(number) for number in range(partitions)] if partitions else [topic]
-        found = [name for name in found if self._topics.exists(name)]
+        found = [name for name in found if self._topics.catalog.exists(name)]
         if not found and not partitions:
             raise TopicNotFound(f"Topic {topic} does not exist")
         if subscription is not None and not any(self._cursor(name, subscription) for name in found):
@@ -91,7 +91,7 @@ class DelayedVerifier:
 
     def _all_topics(self) -> Iterator[TopicName]:
         for namespace in self._rooms.namespaces.all_namespaces():
-            for name in self._topics.plain_names_in(NamespaceName.parse(namespace)):
+            for name in self._topics.catalog.plain_names_in(NamespaceName.parse(namespace)):
                 yield TopicName.parse(name)
 
     def _cursor(self, topic: TopicName, subscription: str) -> CursorRecord | None:

@@ -85,13 +85,13 @@ class DelayedOperator:
 
     async def _each(self, topic: TopicName, name: str) -> list[Looked]:
         """The subscription of a topic, or of each of its partitions that have it. At least one."""
-        partitions = self._topics.partitions(topic)
+        partitions = self._topics.catalog.partitions(topic)
         if not partitions:
             loaded = await self._topics.get(topic, create=False)
             return [Looked(loaded, loaded.subscription(name), None)]
         found = []
         for number in range(partitions):
-            if self._topics.exists(topic.partition(number)):
+            if self._topics.catalog.exists(topic.partition(number)):
                 loaded = await self._topics.get(topic.partition(number), create=False)
                 if name in loaded.subscriptions:
                     found.append(Looked(loaded, loaded.subscription(name), number))

@@ -30,7 +30,7 @@ class SubscriptionsOperator:
     async def create(
         self, topic: TopicName, name: str, *, start: Position, properties: dict[str, str], replicated: bool
     ) -> None:
-        loaded = await self._topics.get(topic, create=self._topics.may_be_created(topic))
+        loaded = await self._topics.get(topic, create=self._topics.catalog.may_be_created(topic))
         if name in loaded.subscriptions:
             raise Conflict("Subscription already exists for topic")
         if 0 < loaded.policies.subscriptions_max <= len(loaded.subscriptions):

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 import trio
 
 from geminga.broker.flow.slices import sorted_names
+from geminga.broker.operator.partitioned_topics import PartitionedTopics
 from geminga.broker.topic.topic import check_properties
 from geminga.errors import Conflict, TopicNotFound
 from geminga.metadata import records
 from geminga.metadata.records import PartitionedTopicRecord
 
 if TYPE_CHECKING:
+    from geminga.broker.topic.rooms import Rooms
     from geminga.broker.topic.topic import Topic
     from geminga.broker.topic.topics import Topics
-    from geminga.metadata.store import MetadataStore
     from geminga.names import NamespaceName, TopicName
     from geminga.position import Position
 
@@ -29,15 +30,17 @@ async def loaded_topic(topics: Topics, name: TopicName) -> Topic:
 class TopicsOperator:
     """Which topics exist, and what an operator does to one of them."""
 
-    def __init__(self, topics: Topics, metadata: MetadataStore) -> None:
+    def __init__(self, topics: Topics, rooms: Rooms) -> None:
         self._topics = topics
-        self._metadata = metadata
+        self._catalog = topics.catalog
+        self._partitioned = PartitionedTopics(topics, rooms)
+        self._metadata = rooms.metadata
 
     def exists(self, topic: TopicName) -> bool:
-        return self._topics.exists(topic)
+        return self._catalog.exists(topic)
 
     def partitions(self, topic: TopicName) -> int:
-        return self._topics.partitions(topic)
+        return self._catalog.partitions(topic)
 
     def partition_properties(self, topic: TopicName) -> dict[str, str]:
         path = records.partitioned_topic_path(topic)
@@ -47,16 +50,16 @@ class TopicsOperator:
         return records.decode(PartitionedTopicRecord, stored.value, path).properties
 
     async def names_in(self, namespace: NamespaceName) -> list[str]:
-        return await sorted_names(self._topics.each_name_in(namespace))
+        return await sorted_names(self._catalog.each_name_in(namespace))
 
     def partitioned_names_in(self, namespace: NamespaceName) -> list[str]:
-        return self._topics.partitioned_names_in(namespace)
+        return self._catalog.partitioned_names_in(namespace)
 
     def may_be_created(self, topic: TopicName) -> bool:
-        return self._topics.may_be_created(topic)
+        return self._catalog.may_be_created(topic)
 
     async def create(self, topic: TopicName, properties: dict[str, str]) -> None:
-        if self._topics.exists(topic) or self._topics.partitions(topic):
+        if self._catalog.exists(topic) or self._catalog.partitions(topic):
             raise Conflict("This topic already exists")
         check_properties(properties)
         loaded = await self._topics.get(topic, create=True)
@@ -64,16 +67,16 @@ class TopicsOperator:
             await loaded.ledger.set_properties({**loaded.ledger.properties, **properties})
 
     async def create_partitioned(self, topic: TopicName, partitions: int, properties: dict[str, str]) -> None:
-        await self._topics.create_partitioned(topic, partitions, properties)
+        await self._catalog.create_partitioned(topic, partitions, properties)
 
     async def grow_partitioned(self, topic: TopicName, partitions: int) -> None:
-        await self._topics.grow_partitioned(topic, partitions)
+        await self._partitioned.grow(topic, partitions)
 
     async def delete(self, topic: TopicName, *, force: bool) -> None:
         await self._topics.delete(topic, force=force)
 
     async def delete_partitioned(self, topic: TopicName, *, force: bool) -> None:
-        await self._topics.delete_partitioned(topic, force=force)
+        await self._partitioned.delete(topic, force=force)
 
     async def unload(self, topic: TopicName) -> None:
         await self._topics.unload(topic)

@@ -49,7 +49,7 @@ class View:
         self.namespaces = rooms.namespaces
         self.policies = rooms.policies
         self.schemas = topics.schemas
-        self.topics = TopicsOperator(topics, rooms.metadata)
+        self.topics = TopicsOperator(topics, rooms)
         self.subscriptions = SubscriptionsOperator(topics)
         self.statistics = StatisticsOperator(topics, rooms.bookie, connections)
         self.delayed = DelayedOperator(

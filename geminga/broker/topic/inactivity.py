@@ -31,9 +31,9 @@ def is_to_go(topic: Topic) -> bool:
     if not policy.deletes:
         return False
     if topic.is_in_use or _is_wanted(topic, policy.delete_mode == CAUGHT_UP):
-        # Noted here and not at each connect and disconnect, as in Pulsar (`checkGC`): the paths of clients stay
-        # free of it. The price: the time counts from the last check that found a client, so a topic may be
-        # deleted up to one interval of the check early.
+        # Noted here and not at each connect and disconnect, as in Pulsar (`checkGC`): the paths of clients
+        # stay free of it. The price: the time counts from the last check that found a client, so a topic may
+        # be deleted up to one interval of the check early.
         topic.restart_idle_time()
         return False
     idle_ms = topic.idle_ms()

@@ -38,7 +38,7 @@ def operator(rig: Rig, *, allows_damage: bool = False) -> DelayedOperator:
         assert name == TOPIC
         return topic
 
-    topics: Any = SimpleNamespace(get=get, partitions=lambda name: 0)
+    topics: Any = SimpleNamespace(get=get, catalog=SimpleNamespace(partitions=lambda name: 0))
     return DelayedOperator(topics, allows_damage=allows_damage)
 
 

@@ -1,0 +1,78 @@
+"""Partitioned topics: more partitions, and the deletion of all of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from geminga.broker.topic.catalog import check_count
+from geminga.errors import ConsumerBusy, KeyMissing, NotAllowed, TopicNotFound
+from geminga.metadata import records
+from geminga.metadata.records import PartitionedTopicRecord
+
+if TYPE_CHECKING:
+    from geminga.broker.topic.rooms import Rooms
+    from geminga.broker.topic.topics import Topics
+    from geminga.names import TopicName
+
+
+class PartitionedTopics:
+    """Changes of a partitioned topic that concern its partitions too."""
+
+    def __init__(self, topics: Topics, rooms: Rooms) -> None:
+        self._topics = topics
+        self._catalog = topics.catalog
+        self._rooms = rooms
+
+    async def grow(self, name: TopicName, partitions: int) -> None:
+        """Raise the number of partitions; it never falls. New partitions get the subscriptions of the
+        first.
+        """
+        path = records.partitioned_topic_path(name)
+        stored = self._rooms.metadata.get(path)
+        if stored is None:
+            raise TopicNotFound(f"Partitioned topic {name} does not exist")
+        record = records.decode(PartitionedTopicRecord, stored.value, path)
+        if partitions <= record.partitions:
+            raise NotAllowed(
+                f"number of partitions must be more than the existing {record.partitions}, not {partitions}"
+            )
+        check_count(partitions)
+        subscriptions = await self._subscription_names(name, record.partitions)
+        grown = msgspec.structs.replace(record, partitions=partitions)
+        await self._rooms.metadata.put(
+            records.partitioned_topic_path(name), records.encode(grown), expected_version=stored.version
+        )
+        for index in range(record.partitions, partitions):
+            if subscriptions:
+                topic = await self._topics.get(name.partition(index), create=True)
+                for subscription in subscriptions:
+                    await topic.create_subscription(subscription, initial="earliest")
+
+    async def delete(self, name: TopicName, *, force: bool = False) -> None:
+        """Delete every partition, then the record of the partitioned topic."""
+        partitions = self._catalog.partitions(name)
+        if not partitions:
+            raise TopicNotFound(f"Partitioned topic {name} does not exist")
+        present = [name.partition(i) for i in range(partitions) if self._catalog.exists(name.partition(i))]
+        for partition in present:
+            topic = await self._topics.get(partition, create=False)
+            if not force and topic.is_in_use:
+                raise ConsumerBusy("Topic has active producers/subscriptions")
+        for partition in present:
+            await self._topics.delete(partition, force=force)
+        try:
+            await self._rooms.metadata.delete(records.partitioned_topic_path(name))
+        except KeyMissing:
+            raise TopicNotFound(f"Partitioned topic {name} does not exist") from None
+        await self._rooms.policies.forget_topic(name)
+        await self._topics.schemas.forget(name)
+
+    async def _subscription_names(self, name: TopicName, partitions: int) -> set[str]:
+        names: set[str] = set()
+        for index in range(partitions):
+            if self._catalog.exists(name.partition(index)):
+                topic = await self._topics.get(name.partition(index), create=False)
+                names |= {n for n, s in topic.subscriptions.items() if s.cursor.durable}
+        return names

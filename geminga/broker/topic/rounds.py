@@ -1,0 +1,98 @@
+"""What the broker does on all loaded topics periodically: one task for each kind of work."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from geminga.broker.topic.inactivity import IdleDeletions, expire_subscriptions, is_to_go
+from geminga.broker.topic.topic import Topic
+from geminga.errors import GemingaError
+
+if TYPE_CHECKING:
+    from geminga.broker.topic.rooms import Rooms
+
+log = logging.getLogger("geminga.broker")
+
+
+class Rounds:
+    """Trimming, expiry, quotas, rates and write deadlines of the loaded topics."""
+
+    def __init__(
+        self, rooms: Rooms, loaded: Mapping[str, Topic], delete: Callable[[Topic], Awaitable[None]]
+    ) -> None:
+        """`loaded` is the registry's own mapping; `delete` deletes an unused topic from it and from disk."""
+        self._rooms = rooms
+        self._loaded = loaded
+        self._delete = delete
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Start all rounds in `nursery`. They end when it is cancelled."""
+        settings = self._rooms.settings
+        nursery.start_soon(self._measure_rates)
+        nursery.start_soon(self._every, settings.trim_interval_s, Topic.trim)
+        nursery.start_soon(self._every, settings.expiry_interval_s, Topic.expire)
+        idle = IdleDeletions()
+        nursery.start_soon(
+            self._every,
+            settings.inactive_topics_interval_s,
+            partial(self._delete_if_idle, deletions=idle),
+            idle.tell,
+        )
+        nursery.start_soon(self._every, settings.subscription_expiry_interval_s, expire_subscriptions)
+        nursery.start_soon(self._every, settings.dedup_upkeep_s, Topic.upkeep_deduplication)
+        if settings.write_timeout_s:
+            nursery.start_soon(self._watch_writes, settings.write_timeout_s)
+        if settings.checks_quotas:
+            nursery.start_soon(self._every, settings.quota_interval_s, Topic.enforce_quotas)
+
+    async def _measure_rates(self) -> None:
+        while True:
+            started_s = trio.current_time()
+            await trio.sleep(self._rooms.settings.rates_interval_s)
+            for topic in tuple(self._loaded.values()):
+                topic.measure(trio.current_time() - started_s)
+
+    async def _watch_writes(self, timeout_s: float) -> None:
+        """Give up producers whose entries are not durable in time; looks only while something is not."""
+        memory, clock = self._rooms.publish_memory, self._rooms.clock
+        while True:
+            await trio.sleep(min(1.0, timeout_s / 4))
+            if memory.pending_bytes:
+                accepted_before_s = clock.monotonic_s() - timeout_s
+                for topic in tuple(self._loaded.values()):
+                    topic.publishing.fail_overdue(accepted_before_s)
+
+    async def _every(
+        self,
+        interval_s: float,
+        work: Callable[[Topic], Awaitable[None]],
+        end_round: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Do `work` on every loaded topic, every so often; what goes wrong with one is that one's.
+
+        `end_round` is called after each round, also after one that is cancelled.
+        """
+        while True:
+            await trio.sleep(interval_s)
+            try:
+                for topic in tuple(self._loaded.values()):
+                    if not topic.closing:
+                        try:
+                            await work(topic)
+                        except GemingaError as error:
+                            log.warning("%s: %s", topic.name, error)
+            finally:
+                end_round()
+
+    async def _delete_if_idle(self, topic: Topic, deletions: IdleDeletions) -> None:
+        if is_to_go(topic):
+            # Closed before the deletion's first await: a producer that joined in between would get receipts
+            # for messages that the deletion removes.
+            topic.publishing.close()
+            deletions.note(str(topic.name), topic.ledger.number_of_entries)
+            await self._delete(topic)
