@@ -27,7 +27,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "journal-forgets-the-held",
         JOURNAL,
-        " or len(self.queue) >= SPACED_ENTRIES_MAX",
+        " or len(self._queue) >= SPACED_ENTRIES_MAX",
         "",
         (TURNS + "test_many_entries_are_worth_a_group",),
         "groups at full speed would be two milliseconds apart",

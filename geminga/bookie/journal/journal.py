@@ -25,6 +25,7 @@ import trio
 from geminga.bookie.journal.bell import Bell
 from geminga.bookie.journal.files import JournalFiles, WrittenGroup
 from geminga.bookie.records.ledger_name import LedgerName
+from geminga.bookie.records.records import RECORD_PREFIX_BYTES
 from geminga.bookie.records.settings import BookieSettings
 from geminga.clock import RealClock
 from geminga.errors import StorageError
@@ -55,7 +56,7 @@ QueuedEntry = tuple[Adder, int, bytes]
 
 
 class Journal:
-    """One writer of entries. `queue`, `queued_bytes` and `idle` are public for the append path alone."""
+    """One writer of entries: `append` takes them, its thread writes them."""
 
     def __init__(
         self,
@@ -70,13 +71,11 @@ class Journal:
         order.
         """
         self.files = files
-        self.queue: deque[QueuedEntry] = deque()
+        self._queue: deque[QueuedEntry] = deque()
         self.queued_bytes = 0
-        """Records accepted and not yet reported durable; the loop alone counts."""
+        """Of records accepted and not yet reported durable."""
         self.idle = True
-        """The writer sleeps (or is about to look once more): call `wake` after putting something in the
-        queue.
-        """
+        """The writer sleeps, or is about to look into the queue once more: it has to be woken."""
         self._entries_max = settings.journal_group_entries_max
         self._bytes_max = settings.journal_group_bytes_max
         self._on_group = on_group
@@ -108,7 +107,15 @@ class Journal:
         self._bell: Bell | None = None
         """While the thread runs."""
 
-    def wake(self) -> None:
+    def append(self, adder: Adder, entry_id: int, body: bytes) -> None:
+        """Put one entry into the queue, after the one before it of the same adder. Never waits."""
+        self._queue.append((adder, entry_id, body))
+        # Counted by the loop alone: the thread takes entries, the loop subtracts them once they are reported.
+        self.queued_bytes += len(body) + RECORD_PREFIX_BYTES
+        if self.idle:
+            self._wake()
+
+    def _wake(self) -> None:
         self.idle = False
         if self._follows_turns:
             self._is_wake_wanted = True
@@ -150,7 +157,7 @@ class Journal:
         """Write what is queued, then let `run` return."""
         self._stopping = True
         self._stop_wanted.set()
-        self.wake()
+        self._wake()
         self.end_turn()
 
     async def run(self) -> None:
@@ -167,7 +174,7 @@ class Journal:
                 # After a failed write nothing may be written: the kernel may have dropped the pages that it
                 # could not write and report success for the next sync ("fsyncgate"). The failure stays final
                 # for this process.
-                while self.queue and not self._broken:  # cancelled before the thread had begun
+                while self._queue and not self._broken:  # cancelled before the thread had begun
                     self._write_group()
             finally:
                 self._deliver()
@@ -197,7 +204,7 @@ class Journal:
 
     async def _run_inline(self) -> None:
         while True:
-            if self.queue:
+            if self._queue:
                 self._write_group()
                 self._deliver()
                 # The simulated disk does not block, so without this the loop would see nothing else while the
@@ -214,7 +221,7 @@ class Journal:
         """The thread."""
         self._waiting_since_s = _monotonic_s()
         while True:
-            if self.queue:
+            if self._queue:
                 if self._group_wait_s:
                     self._wait_for_more()
                 elif self._follows_turns:
@@ -227,7 +234,7 @@ class Journal:
                 continue
             # Announce the sleep, then look again: an append after the announcement leaves a wake-up.
             self.idle = True
-            if self.queue:
+            if self._queue:
                 self.idle = False
             elif self._stopping:
                 return
@@ -239,7 +246,7 @@ class Journal:
     def _wait_for_more(self) -> None:
         end_s = self._waiting_since_s + self._group_wait_s
         while (left_s := end_s - _monotonic_s()) > 0 and not self._stop_wanted.is_set():
-            if len(self.queue) >= self._entries_max or self.queued_bytes >= self._bytes_max:
+            if len(self._queue) >= self._entries_max or self.queued_bytes >= self._bytes_max:
                 break
             self._stop_wanted.wait(min(left_s, FILL_CHECK_S))
         self._waiting_since_s = _monotonic_s()
@@ -260,17 +267,17 @@ class Journal:
         self._began_s = now_s
 
     def _may_begin(self) -> bool:
-        return self._is_hurried or self._stopping or len(self.queue) >= SPACED_ENTRIES_MAX
+        return self._is_hurried or self._stopping or len(self._queue) >= SPACED_ENTRIES_MAX
 
     def _write_group(self) -> None:
         self._is_hurried = False
         # Cleared before the queue is read: a publisher that begins to wait meanwhile sets it again, and the
         # next group begins at once. Cleared afterwards, its wish would be lost and its receipt delayed.
-        popleft = self.queue.popleft
+        popleft = self._queue.popleft
         bytes_left = self._bytes_max
         adders: dict[Adder, tuple[int, int, list[bytes]]] = {}
         names: list[tuple[int, LedgerName]] = []
-        for _ in range(min(len(self.queue), self._entries_max)):
+        for _ in range(min(len(self._queue), self._entries_max)):
             adder, entry_id, body = popleft()
             # Grouped by adder: recovery reads the group as runs, and one `durable` call answers all entries
             # of one.

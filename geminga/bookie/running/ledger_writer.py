@@ -8,7 +8,6 @@ import trio
 
 from geminga.bookie.journal.journal import Journal
 from geminga.bookie.records.ledger_name import LedgerName
-from geminga.bookie.records.records import RECORD_PREFIX_BYTES
 from geminga.errors import LedgerFenced, StorageError
 
 
@@ -18,7 +17,6 @@ class LedgerWriter:
     __slots__ = (
         "_durable",
         "_enqueue",
-        "_journal",
         "_on_durable",
         "_on_failed",
         "_paused",
@@ -44,8 +42,8 @@ class LedgerWriter:
         self._durable = -1
         self._on_durable = on_durable
         self._on_failed = on_failed
-        self._journal = journal
-        self._enqueue = journal.queue.append
+        # Bound once: the path of every entry pays for one call, without a look-up of the method.
+        self._enqueue = journal.append
         self._refusal: StorageError | None = None
         self._paused = False
         self._settled: trio.Event | None = None
@@ -62,12 +60,7 @@ class LedgerWriter:
             raise type(self._refusal)(str(self._refusal))
         entry_id = self.next_entry_id
         self.next_entry_id = entry_id + 1
-        journal = self._journal
-        self._enqueue((self, entry_id, body))
-        # Counted by the loop alone: the thread takes entries, the loop subtracts them once they are reported.
-        journal.queued_bytes += len(body) + RECORD_PREFIX_BYTES
-        if journal.idle:
-            journal.wake()
+        self._enqueue(self, entry_id, body)
         return entry_id
 
     def close(self) -> None:
