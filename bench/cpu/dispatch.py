@@ -85,7 +85,7 @@ class Bench:
         self.clock = clock
         self.topic: Any = SimpleNamespace(name=TOPIC, partition_index=-1, ledger=ledger, subscriptions={})
         self.confirmed = 0
-        ledger.listener = self
+        ledger.attach(self)
 
     def on_confirmed(self, ledger_id: int, first_entry_id: int, contexts: list[Any]) -> None:
         self.confirmed += len(contexts)

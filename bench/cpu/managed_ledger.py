@@ -64,7 +64,13 @@ class Room:
         self.chain = LedgerChain()
         self.cache = TailCache(cache_bytes)
         self.appender = Appender(
-            "bench", self.chain, self.cache, RealClock(), ManagedLedgerSettings(), lambda: None
+            "bench",
+            self.chain,
+            self.cache,
+            RealClock(),
+            ManagedLedgerSettings(),
+            wake=lambda: None,
+            first_needed=lambda ledger_id: 0,
         )
         self.appender.become(State.CREATING)
         self.appender.cache(True)

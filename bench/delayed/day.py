@@ -144,7 +144,7 @@ class Day:
                 ),
                 tail_cache=TailCache(),
             )
-            ledger.listener = self
+            ledger.attach(self)
             ledger.run_in(nursery)
             cursor = await ledger.open_cursor("s", initial="earliest")
             settings = DelaySettings(

@@ -47,9 +47,16 @@ class Lifecycle:
         chain = recovered.chain
         self.name = storage.topic
         self.chain = chain
-        self.appender = Appender(self.name, chain, tail_cache, storage.clock, storage.settings, self._wake_up)
+        self.appender = Appender(
+            self.name,
+            chain,
+            tail_cache,
+            storage.clock,
+            storage.settings,
+            wake=self._wake_up,
+            first_needed=self._first_needed,
+        )
         self.cursors = CursorSet(storage, chain, self.appender, self._wake_up)
-        self.appender.first_needed = self._first_needed
         self.check_open = self.appender.check_open
         self.record = ChainRecord(storage, chain, recovered.record, recovered.version)
         self._storage = storage
@@ -94,16 +101,13 @@ class Lifecycle:
 
     async def open(self) -> None:
         """Make the first ledger, unless the topic is terminated, and recover the cursors."""
-        appender = self.appender
         if self.record.terminated is None:
-            appender.become(State.CREATING)
-            await self._create_ledger()
             # A new ledger at each opening, as in Pulsar. The old one is never written again, so an entry id
             # that was used before a crash, with or without a receipt, is never used twice.
-            appender.last_confirmed = self.chain.tail
+            self.appender.become(State.CREATING)
+            await self._create_ledger()
         else:
-            appender.become(State.TERMINATED)
-            appender.last_confirmed = Position(*self.record.terminated)
+            self.appender.recovered_terminated(Position(*self.record.terminated))
         # After the chain is complete: a cursor's position is moved to a place that the chain has.
         await self.cursors.recover()
         self.cache_if_read()

@@ -7,7 +7,7 @@ are attributes here, so that a call on the hot path is one call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
@@ -39,7 +39,7 @@ __all__ = ["AddListener", "ManagedLedger", "ManagedLedgerSettings"]
 class ManagedLedger:
     """Made by `open`. `append` and the cursors' acknowledgments are synchronous; whatever returns from an
     `await` here is durable. When its storage fails, or its records are not as it left them, it is fenced: it
-    accepts and confirms nothing until it is closed and opened again; `on_fenced` is called then.
+    accepts and confirms nothing until it is closed and opened again; its listener is told.
     """
 
     def __init__(self, storage: Storage, recovered: Recovered, tail_cache: TailCache) -> None:
@@ -60,6 +60,8 @@ class ManagedLedger:
         self.read = self._reads.read
         self.read_positions = self._reads.read_positions
         self.find_first = self._reads.find_first
+        self.attach = self._appender.attach
+        self.apply = self._appender.apply
         self.run_in = life.run_in
         self.trim = life.trim
         self.terminate = life.terminate
@@ -203,19 +205,8 @@ class ManagedLedger:
 
     @property
     def listener(self) -> AddListener:
+        """Attached last."""
         return self._appender.listener
-
-    @listener.setter
-    def listener(self, listener: AddListener) -> None:
-        self._appender.listener = listener
-
-    @property
-    def on_fenced(self) -> Callable[[], None]:
-        return self._appender.on_fenced
-
-    @on_fenced.setter
-    def on_fenced(self, on_fenced: Callable[[], None]) -> None:
-        self._appender.on_fenced = on_fenced
 
     @property
     def fenced(self) -> bool:
@@ -224,12 +215,8 @@ class ManagedLedger:
 
     @property
     def settings(self) -> ManagedLedgerSettings:
-        """May be replaced at any time: rollover and retention go by the new ones from then on."""
+        """Those of the broker, changed by the topic's policies since: see `apply`."""
         return self._appender.settings
-
-    @settings.setter
-    def settings(self, settings: ManagedLedgerSettings) -> None:
-        self._appender.settings = settings
 
     @property
     def state(self) -> State:

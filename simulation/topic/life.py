@@ -67,7 +67,7 @@ class TopicLife:
         )
         self._ledger = ledger
         truth.exists = "yes"
-        ledger.listener = self
+        ledger.attach(self)
         await verify(self)
         self._note_ledgers()
         ledger.run_in(self._nursery)

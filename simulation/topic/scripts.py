@@ -284,8 +284,9 @@ async def _act(life: TopicLife, kind: str, chance: random.Random) -> None:
         life.world.clock.ms += chance.choice((1, HOUR_MS // 3, 2 * HOUR_MS))
     elif kind == "settings":
         time_ms, size_bytes = chance.choice(RETENTIONS)
-        life.ledger.settings = msgspec.structs.replace(
-            life.ledger.settings, retention_time_ms=time_ms, retention_size_bytes=size_bytes
+        settings = life.ledger.settings
+        life.ledger.apply(
+            msgspec.structs.replace(settings, retention_time_ms=time_ms, retention_size_bytes=size_bytes)
         )
     elif kind in ("trim", "truncate", "flush", "unload", "delete", "collect"):
         if kind == "collect":

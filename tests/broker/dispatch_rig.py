@@ -223,7 +223,7 @@ class Rig:
         self._consumer_id = 0
         self._confirmed = 0
         self._published = trio.Event()
-        ledger.listener = self
+        ledger.attach(self)
 
     def on_confirmed(self, ledger_id: int, first_entry_id: int, contexts: list[Any]) -> None:
         self._confirmed += len(contexts)

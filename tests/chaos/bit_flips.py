@@ -134,7 +134,7 @@ async def opened(path: Path, *, create: bool, close: bool) -> AsyncIterator[Open
                 tail_cache=TailCache(),
                 create=create,
             )
-            ledger.listener = _Listener()
+            ledger.attach(_Listener())
             ledger.run_in(nursery)
             yield Opened(bookie, ledger, index)
             if close:

@@ -100,8 +100,8 @@ class Rooms:
             tail_cache=self.tail_cache,
             create=create,
         )
-        ledger.listener = listener = Listener()
-        ledger.on_fenced = listener.fenced.set
+        listener = Listener()
+        ledger.attach(listener, listener.fenced.set)
         ledger.run_in(self.nursery)
         return ledger
 

@@ -295,7 +295,7 @@ async def test_retention_holds_consumed_ledgers_back(rooms, publish, clock):
     async with rooms() as r:
         ledger = await r.open(ROLL_AT_10)
         await publish(ledger, bodies(25))
-        ledger.settings = ManagedLedgerSettings(retention_time_ms=1000, retention_size_bytes=-1)
+        ledger.apply(ManagedLedgerSettings(retention_time_ms=1000, retention_size_bytes=-1))
         assert await ledger.trim() == 0
         clock.ms += 1001
         assert await ledger.trim() == 2

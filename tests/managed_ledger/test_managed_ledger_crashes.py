@@ -119,7 +119,7 @@ class World:
             tail_cache=TailCache(),
             create=not self.deleting,
         )
-        ledger.listener = self
+        ledger.attach(self)
         for cursor in ledger.cursors.values():
             self._watch(cursor.name, cursor.cursor_ledger)
         ledger.run_in(nursery)

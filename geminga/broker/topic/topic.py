@@ -114,8 +114,7 @@ class Topic:
         self._dispatch_limit: DispatchLimit | None = None
         self._subscribe_limit: SubscribeLimit | None = None
         self._apply_policies()
-        ledger.listener = self.publishing
-        ledger.on_fenced = partial(on_fenced, self)
+        ledger.attach(self.publishing, partial(on_fenced, self))
 
     # -- life ------------------------------------------------------------------------------------------------
 
@@ -182,7 +181,7 @@ class Topic:
 
     def _apply_policies(self) -> None:
         """Have what is looked at for each message or entry at hand. Everything else asks `policies`."""
-        self.ledger.settings = ledger_settings(self.ledger.settings, self.policies)
+        self.ledger.apply(ledger_settings(self.ledger.settings, self.policies))
         delayed = self.policies.delayed_delivery
         self.delays.set_policy(DelayPolicy(delayed.active, delayed.tick_ms))
         self.publishing.apply(self.policies)

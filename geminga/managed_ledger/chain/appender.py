@@ -39,10 +39,6 @@ def _nothing() -> None:
     pass
 
 
-def _all(ledger_id: int) -> int:
-    return 0
-
-
 class Appender:
     """State, open ledger and unconfirmed entries of one managed ledger."""
 
@@ -51,7 +47,9 @@ class Appender:
         "_clock",
         "_closed_bytes",
         "_drained",
+        "_first_needed",
         "_newest_writer",
+        "_on_fenced",
         "_pending",
         "_queue",
         "_roll_check_entry_id",
@@ -66,13 +64,11 @@ class Appender:
         "entries_added",
         "error",
         "fenced",
-        "first_needed",
         "last_confirmed",
         "ledger_bytes",
         "ledger_created_ms",
         "listener",
         "name",
-        "on_fenced",
         "settings",
         "state",
     )
@@ -84,17 +80,20 @@ class Appender:
         tail_cache: TailCache,
         clock: Clock,
         settings: ManagedLedgerSettings,
+        *,
         wake: Callable[[], None],
+        first_needed: Callable[[int], int],
     ) -> None:
+        """`wake` is called when there may be work for the owner; `first_needed` is for the tail cache, see
+        `TailCache.open_run`.
+        """
         self.name = name
         self.settings = settings
         self.listener: AddListener = NoListener()
         self.state = State.OPENING
         self.last_confirmed = Position(-1, -1)
         self.caching = False
-        """Whether anybody could read: without cursors nothing is kept in the tail cache."""
-        self.first_needed: Callable[[int], int] = _all
-        """What the tail cache asks: see `TailCache.open_run`."""
+        """Whether there are cursors that read: without them nothing is kept in the tail cache."""
         self.entries_added = 0
         self.ledger_created_ms = 0
         self.ledger_bytes = 0
@@ -102,7 +101,8 @@ class Appender:
         self.error: GemingaError | None = None
         """What fenced or ended it."""
         self.fenced = False
-        self.on_fenced: Callable[[], None] = _nothing
+        self._on_fenced: Callable[[], None] = _nothing
+        self._first_needed = first_needed
         self._closed_bytes = 0
         """Bytes appended to earlier ledgers since this one was opened."""
         self._chain = chain
@@ -129,6 +129,22 @@ class Appender:
         """Go to another state; the table says from where that may be."""
         assert state in ALLOWED[self.state], f"{self.name}: {self.state.name} -> {state.name}"
         self.state = state
+
+    def attach(self, listener: AddListener, on_fenced: Callable[[], None] = _nothing) -> None:
+        """From now on `listener` hears what becomes of entries, and `on_fenced` is called if this is fenced.
+        A managed ledger has one listener, and needs it before the first entry.
+        """
+        self.listener = listener
+        self._on_fenced = on_fenced
+
+    def apply(self, settings: ManagedLedgerSettings) -> None:
+        """Roll over by these from the next confirmation on."""
+        self.settings = settings
+
+    def recovered_terminated(self, last: Position) -> None:
+        """The topic was terminated before this opening, and ends at this position."""
+        self.become(State.TERMINATED)
+        self.last_confirmed = last
 
     @property
     def bytes_added(self) -> int:
@@ -273,7 +289,7 @@ class Appender:
         self.become(State.FENCED)
         self._stop(error)
         self.fenced = True
-        self.on_fenced()
+        self._on_fenced()
 
     def _stop(self, error: GemingaError) -> None:
         self.error = error
@@ -309,6 +325,10 @@ class Appender:
         self.become(State.OPEN)
         # Before `create_ledger`, whose first confirmation looks for the newest ledger of the chain.
         self._chain.append(ChainLedger(ledger_id, 0, 0, 0))
+        if self.last_confirmed.ledger_id < 0:
+            # The first ledger of this opening. Nothing is confirmed in it, and the position before its first
+            # entry comes after all that was recovered.
+            self.last_confirmed = self._chain.tail
         self.ledger_created_ms = now_ms
         self._closed_bytes += self.ledger_bytes
         self.ledger_bytes = 0
@@ -412,7 +432,7 @@ class Appender:
         if writer is None:
             return
         if wanted and self._run is None:
-            self._run = self._tail_cache.open_run(writer.ledger_id, writer.next_entry_id, self.first_needed)
+            self._run = self._tail_cache.open_run(writer.ledger_id, writer.next_entry_id, self._first_needed)
             self._run_append = self._run.slots.append
         elif not wanted and self._run is not None:
             self._tail_cache.discard(writer.ledger_id)

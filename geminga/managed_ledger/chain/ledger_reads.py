@@ -67,11 +67,8 @@ class LedgerReads:
             if entry_id >= entries:
                 return []
         stop = entry_id + count_max if entry_id + count_max < entries else entries
-        run = self._tail_cache.run(ledger_id)
-        if run is not None and (cached := run.read(entry_id, stop, bytes_max)):
+        if cached := self._tail_cache.read(ledger_id, entry_id, stop, bytes_max):
             self.entries_from_cache += len(cached)
-            self._tail_cache.entries_served += len(cached)
-            self._tail_cache.bytes_served += run.bytes_of(entry_id, len(cached))
             return cached
         # The bookie's caches hold what the tail cache has let go, without a thread and an await.
         bodies = self._bookie.read_cached(ledger_id, entry_id, stop - 1, bytes_max=bytes_max)
@@ -120,7 +117,7 @@ class LedgerReads:
 
     def _missed(self, bodies: list[bytes]) -> None:
         self.entries_from_bookie += len(bodies)
-        self._tail_cache.entries_missed += len(bodies)
+        self._tail_cache.missed(len(bodies))
 
     async def read_positions(
         self, positions: Sequence[tuple[int, int]], bytes_max: int = sys.maxsize

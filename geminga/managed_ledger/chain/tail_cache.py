@@ -174,9 +174,9 @@ class TailCache:
         self.bytes_max = bytes_max
         self.age_max_ms = age_max_ms
         self.backlogged_entries = backlogged_entries
-        self.entries_served = self.bytes_served = 0
+        self._entries_served = self._bytes_served = 0
         """Entries read from here..."""
-        self.entries_missed = 0
+        self._entries_missed = 0
         """...and from the bookie, its caches included."""
         self._turn = 0
         self.append_room = AppendRoom()
@@ -227,9 +227,22 @@ class TailCache:
         run = self._runs[ledger_id] = TailRun(ledger_id, first_entry_id, first_needed)
         return run
 
-    def run(self, ledger_id: int) -> TailRun | None:
-        """The run of that ledger, if there is one."""
-        return self._runs.get(ledger_id)
+    def read(self, ledger_id: int, first: int, stop: int, bytes_max: int) -> list[Entry]:
+        """Entries of a ledger from `first` up to before `stop`: as many as are here, confirmed, and within
+        the bytes. At least one if `first` itself is here, however large; [] if it is not.
+        """
+        run = self._runs.get(ledger_id)
+        if run is None:
+            return []
+        entries = run.read(first, stop, bytes_max)
+        if entries:
+            self._entries_served += len(entries)
+            self._bytes_served += run.bytes_of(first, len(entries))
+        return entries
+
+    def missed(self, entries: int) -> None:
+        """So many entries of managed ledgers had to be read from the bookie instead."""
+        self._entries_missed += entries
 
     def close_run(self, ledger_id: int) -> None:
         """No entry will be added to this ledger any more; what is here stays until it is evicted."""
@@ -301,9 +314,9 @@ class TailCache:
 
     def statistics(self) -> TailCacheStatistics:
         return TailCacheStatistics(
-            entries_served=self.entries_served,
-            bytes_served=self.bytes_served,
-            entries_missed=self.entries_missed,
+            entries_served=self._entries_served,
+            bytes_served=self._bytes_served,
+            entries_missed=self._entries_missed,
             waiting_bytes=self.append_room.waiting_bytes,
             bytes_used=self._bytes,
             bytes_max=self.bytes_max,
