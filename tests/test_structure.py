@@ -66,7 +66,6 @@ ASSIGNED = {
         "self._appender.settings",
     },
     "tracker/index/feed.py": {"members.run_end"},
-    "wire/message_metadata.py": {"found.deliver_at_ms", "found.is_batch"},
 }
 """Attributes of objects that another module's class owns, assigned from outside. By file."""
 FOREIGN = {

@@ -11,7 +11,7 @@ from geminga.wire.commands import signed
 from geminga.wire.stored_entry import metadata_place, parse_metadata, raw_text
 
 
-class Peek(msgspec.Struct, gc=False):
+class Peek(msgspec.Struct, frozen=True, gc=False):
     """One entry's metadata, as far as the broker cares about it for each message.
 
     Texts are the bytes that came, valid UTF-8 or not. Numbers are as clients have them, with their sign, but
@@ -29,10 +29,10 @@ class Peek(msgspec.Struct, gc=False):
     num_messages_in_batch: int = 1
     is_batch: bool = False
     """Whether the payload is in the batch format; a batch may hold just one message."""
-    event_time_ms: int = 0
-    highest_sequence_id: int = 0
     compression: int = 0
     uncompressed_bytes: int = 0
+    event_time_ms: int = 0
+    highest_sequence_id: int = 0
     marker_type: int | None = None
     txnid_most_bits: int | None = None
     txnid_least_bits: int | None = None
