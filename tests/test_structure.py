@@ -33,20 +33,6 @@ WIDE = {
     "bookie/running/bookie.py:Bookie",
 }
 ASSIGNED = {
-    "bookie/offline/verification.py": {
-        "counts.entry_logs",
-        "counts.journal_groups",
-        "counts.journal_records",
-        "counts.journals",
-        "counts.journals_unused",
-        "counts.log_bytes",
-        "counts.log_records",
-        "counts.torn_bytes",
-        "counts.unfinished_bytes",
-        "self.counts.findings",
-        "self.counts.index_entries",
-        "self.counts.index_rows",
-    },
     "bookie/running/bookie.py": {"self._lifeline.on_change"},
     "bookie/running/ledger_writer.py": {"journal.queued_bytes"},
     "broker/dispatch/reader.py": {"entry.peek"},

@@ -1,11 +1,10 @@
-"""What a verification says: findings, counts, and the words for ledgers' entries in them."""
+"""What a verification says: findings, and the words for ledgers' entries in them."""
 
 from __future__ import annotations
 
 import contextlib
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from geminga.bookie.entry_logs.scan import record_at
@@ -28,29 +27,6 @@ class Finding(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.path}{'' if self.offset is None else f': offset {self.offset}'}: {self.text}"
-
-
-@dataclass(slots=True)
-class Counts:
-    """What was looked at."""
-
-    entry_logs: int = 0
-    log_records: int = 0
-    log_bytes: int = 0
-    unfinished_bytes: int = 0
-    """Behind the last whole record of a log that was never closed, and named by no row of the index."""
-    journals: int = 0
-    journals_unused: int = 0
-    """Made ready and never written."""
-    journal_groups: int = 0
-    journal_records: int = 0
-    torn_bytes: int = 0
-    """Of last groups that are not whole, with nothing to prove a sync of them: cut short by a crash, or
-    damaged at the very end.
-    """
-    index_rows: int = 0
-    index_entries: int = 0
-    findings: int = 0
 
 
 class Promised(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from geminga.bookie.entry_logs.entry_log_format import HEADER_BYTES, Footer
 from geminga.bookie.entry_logs.reader import EntryLogs
@@ -17,7 +18,6 @@ from geminga.bookie.journal.headers import HeaderState
 from geminga.bookie.journal.scan import JournalScan
 from geminga.bookie.offline.findings import (
     ALL_ROWS,
-    Counts,
     Finding,
     Promised,
     damaged_entries,
@@ -47,6 +47,29 @@ RUNS_NAMED_MAX = 5
 """Runs of entries that one finding names."""
 LOAD_BYTES_MAX = 4 << 20
 """Records that are checked against the index at once."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was looked at."""
+
+    entry_logs: int = 0
+    log_records: int = 0
+    log_bytes: int = 0
+    unfinished_bytes: int = 0
+    """Behind the last whole record of a log that was never closed, and named by no row of the index."""
+    journals: int = 0
+    journals_unused: int = 0
+    """Made ready and never written."""
+    journal_groups: int = 0
+    journal_records: int = 0
+    torn_bytes: int = 0
+    """Of last groups that are not whole, with nothing to prove a sync of them: cut short by a crash, or
+    damaged at the very end.
+    """
+    index_rows: int = 0
+    index_entries: int = 0
+    findings: int = 0
 
 
 class Verification:
