@@ -90,8 +90,8 @@ class MissingEntries:
 
     def __init__(self, bookie: Bookie) -> None:
         self._bookie = bookie
-        self._usage = bookie.usage()
-        self._is_log_missing = bookie.lacks_entries()
+        self._usage = bookie.inventory.usage()
+        self._is_log_missing = bookie.inventory.lacks_entries()
         self.by_topic: dict[str, list[str]] = {}
         """Ranges of positions, by path of the topic."""
 
@@ -101,7 +101,7 @@ class MissingEntries:
             usage = self._usage.get(info.ledger_id)
             # Sums first, since a start with many topics must not read every ledger's rows.
             if (usage is None or usage.entries < info.entries or self._is_log_missing) and info.entries:
-                for first, last in self._bookie.missing(info.ledger_id, info.entries):
+                for first, last in self._bookie.inventory.missing(info.ledger_id, info.entries):
                     text = f"{info.ledger_id}:{first} to {info.ledger_id}:{last}"
                     self.by_topic.setdefault(path, []).append(text)
 

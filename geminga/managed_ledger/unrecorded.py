@@ -102,7 +102,7 @@ async def set_aside_unrecorded(bookie: Bookie, metadata: MetadataStore) -> list[
     an index that was rebuilt are set aside, and those that have a record again are served again. Durable on
     return. Returns the ids of those that were set aside. StorageError.
     """
-    aside, unsorted = bookie.ledgers_aside(), bookie.unsorted_ledgers()
+    aside, unsorted = bookie.inventory.aside(), bookie.inventory.unsorted()
     # The usual start ends here without reading the list of ledgers, which grows with the topics.
     if unsorted is None and not aside:
         return []
@@ -110,7 +110,7 @@ async def set_aside_unrecorded(bookie: Bookie, metadata: MetadataStore) -> list[
     unknown = sorted((unsorted or set()) - recorded)
     back = sorted(aside & recorded)
     # Lifted in the same write: an operator has put the right metadata back, and no second command is needed.
-    await bookie.set_aside(unknown, lift=back)
+    await bookie.inventory.set_aside(unknown, lift=back)
     if back:
         log.info("%d ledgers have a record again and are served: %s", len(back), ranges_text(back))
     return unknown

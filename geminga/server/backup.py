@@ -132,11 +132,11 @@ class Backup:
     async def _copy(self, target: str) -> _Copied:
         lists = self._lists()
         moved = _lists_inside(lists)
-        async with self._bookie.keeping_files():
+        async with self._bookie.files.keeping():
             async with self._metadata.paused():
                 await self._disk.run(self._checkpoint, target, lists, moved)
                 # After the indexes: their marks are behind none of these ends then.
-                ends = self._bookie.journal_ends()
+                ends = self._bookie.files.journal_ends()
                 files = await self._disk.run(self._files, target, lists, moved, ends)
             if moved != lists:
                 await self._record_lists(target, moved)  # before all else: it names the originals

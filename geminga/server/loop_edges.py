@@ -13,15 +13,15 @@ from contextlib import contextmanager
 
 import trio
 
-from geminga.bookie.running.bookie import Bookie
+from geminga.bookie.journal.journal_set import JournalSet
 from geminga.broker.flow.outbox import Outgoing
 
 
 class LoopEdges(trio.abc.Instrument):
     """Called by trio before and after the loop looks for events, which is where it may sleep."""
 
-    def __init__(self, bookie: Bookie, outgoing: Outgoing) -> None:
-        self._bookie = bookie
+    def __init__(self, journals: JournalSet, outgoing: Outgoing) -> None:
+        self._journals = journals
         self._outgoing = outgoing
 
     @contextmanager
@@ -29,7 +29,7 @@ class LoopEdges(trio.abc.Instrument):
         """From the end of the turn that enters it to that of the one that leaves it."""
         trio.lowlevel.add_instrument(self)
         try:
-            with self._outgoing.sending(), self._bookie.following_turns():
+            with self._outgoing.sending(), self._journals.following_turns():
                 yield
         finally:
             trio.lowlevel.remove_instrument(self)
@@ -38,14 +38,14 @@ class LoopEdges(trio.abc.Instrument):
         """The end of a turn. No task may be woken here: the loop has seen that none waits, and may sleep."""
         try:
             self._outgoing.send_all()
-            self._bookie.end_turn()
+            self._journals.end_turn()
         except BaseException as error:  # trio would log it and go on without these edges
             _end_run(error)
 
     def after_io_wait(self, timeout: float) -> None:
         """The beginning of one: tasks that are woken here have their turn in it."""
         try:
-            self._bookie.begin_turn()
+            self._journals.begin_turn()
         except BaseException as error:
             _end_run(error)
 

@@ -197,7 +197,7 @@ def _lost_flags(data_dir: str, lists: DirectoryLists, cluster: str) -> str:
 
 def aside_text(disk: Disk, data_dir: str, lists: DirectoryLists, bookie: Bookie, aside: Sequence[int]) -> str:
     """The start's message about ledgers that it has set aside; several lines. Blocking."""
-    by_topic = ledgers_by_topic(aside, bookie.usage(), names_of(disk, data_dir, lists))
+    by_topic = ledgers_by_topic(aside, bookie.inventory.usage(), names_of(disk, data_dir, lists))
     return "\n".join(
         [
             "the index was rebuilt, and ledgers in it have no record: they were deleted, or the metadata "

@@ -251,7 +251,7 @@ async def _serve(
             )
             backup = Backup(disk, data_dir, metadata, metadata_values, bookie, indexes)
             health = HealthCheck(rooms, watch.gone)
-            with stop, LoopEdges(bookie, rooms.outgoing).followed():
+            with stop, LoopEdges(bookie.journals, rooms.outgoing).followed():
                 process = Process(memory, backup, health, dropped_log_lines)
                 doors = _Doors(binary, web, division)
                 disk.descriptors.begin(doors.make_room_soon())

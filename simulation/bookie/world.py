@@ -274,7 +274,9 @@ class BookieWorld:
             return -1
         if ledger.deleted or (ledger.deleting and last == -1):
             promise(last == -1, f"ledger {ledger_id} was deleted and is back")
-            promise(ledger_id not in bookie.ledgers(), f"ledger {ledger_id} was deleted and is listed")
+            promise(
+                ledger_id not in bookie.inventory.ledgers(), f"ledger {ledger_id} was deleted and is listed"
+            )
             try:
                 await bookie.read(ledger_id, 0, 0, bytes_max=1000)
             except LedgerNotFound:

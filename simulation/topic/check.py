@@ -113,7 +113,7 @@ async def _use_up(life: TopicLife) -> None:
     promise(len(kept) == 1 or not life.ledger.cursors, f"ledgers {kept} are consumed and were not trimmed")
     await life.flush()
     await life.bookie.collect_garbage()
-    _check_recorded(life.metadata, life.bookie.ledgers())
+    _check_recorded(life.metadata, life.bookie.inventory.ledgers())
     await life.delete()
     await _check_nothing_left(life)
 
@@ -122,7 +122,10 @@ async def _check_nothing_left(life: TopicLife) -> None:
     await life.flush()
     await life.bookie.collect_garbage()
     await life.flush()
-    promise(not life.bookie.ledgers(), f"the topic is gone, and ledgers {life.bookie.ledgers()} are not")
+    promise(
+        not life.bookie.inventory.ledgers(),
+        f"the topic is gone, and ledgers {life.bookie.inventory.ledgers()} are not",
+    )
     recorded = life.metadata.children(records.LEDGERS)
     promise(not recorded, f"the topic is gone, and records of ledgers {recorded} are not")
     promise(not life.metadata.children(PATH), "the topic is gone, and its cursors are not")
@@ -209,7 +212,7 @@ def _need_record(metadata: MetadataStore, ledger_id: int, purpose: str) -> None:
 async def check_leaks(stores: Stores) -> None:
     """After the sweep and a collection: no ledger that no record names, no record that nothing names."""
     await stores.bookie.collect_garbage()
-    _check_recorded(stores.metadata, stores.bookie.ledgers())
+    _check_recorded(stores.metadata, stores.bookie.inventory.ledgers())
 
 
 def _check_recorded(metadata: MetadataStore, held: set[int]) -> None:

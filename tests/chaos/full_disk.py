@@ -96,7 +96,7 @@ async def main(directory: Path) -> None:
         await bookie.close()
         nursery.cancel_scope.cancel()
     bookie = await Bookie.open(RealDisk(), index, str(directory / "bookie"), settings)
-    assert bookie.ledgers() == {TIMES}
+    assert bookie.inventory.ledgers() == {TIMES}
     assert await bookie.read(TIMES, 0, 0, bytes_max=100) == [b"still here"]
     await bookie.close()
     index.close()

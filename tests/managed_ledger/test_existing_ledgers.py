@@ -18,7 +18,7 @@ async def test_every_ledger_that_a_topic_writes_exists_and_others_do_not(rooms: 
         cursor = ledger.cursors["sub"]
         cursor.acknowledge([ledger.last_confirmed])
         await cursor.persist()
-        there = r.bookie.ledgers()
+        there = r.bookie.inventory.ledgers()
         assert len(there) == 2
         wanted = [*there, 10**6]
         assert await existing_ledgers(r.metadata, wanted) == there

@@ -469,7 +469,7 @@ async def test_entries_that_wait_for_a_ledger_are_counted_until_it_is_there(room
             ledger.append(body, body)
         assert room.waiting_bytes == 10 << 20  # the second ten have no ledger yet
         freed = trio.Event()
-        room.on_freed = freed.set
+        room.call_when_freed(freed.set)
         with trio.fail_after(10):
             await freed.wait()
         await ledger.listener.settled(20)

@@ -48,17 +48,17 @@ async def test_a_lost_index_after_all_topics_were_deleted_sets_their_ledgers_asi
     async with rooms(crash=True):
         pass  # the index is made anew, and nobody has looked at its ledgers yet
     async with rooms() as r:
-        assert r.bookie.unsorted_ledgers() == {position.ledger_id}
+        assert r.bookie.inventory.unsorted() == {position.ledger_id}
         assert await set_aside_unrecorded(r.bookie, r.metadata) == [position.ledger_id]
-        assert r.bookie.ledgers() == set()
-        assert r.bookie.unsorted_ledgers() is None
+        assert r.bookie.inventory.ledgers() == set()
+        assert r.bookie.inventory.unsorted() is None
         await r.bookie.collect_garbage()
     async with rooms() as r:
         assert await set_aside_unrecorded(r.bookie, r.metadata) == []
-        assert r.bookie.ledgers_aside() == {position.ledger_id}
+        assert r.bookie.inventory.aside() == {position.ledger_id}
         with pytest.raises(LedgerNotFound, match="set aside"):
             await r.bookie.read(position.ledger_id, 0, 0, bytes_max=100)
-        await r.bookie.set_aside([], lift=[position.ledger_id])
+        await r.bookie.inventory.set_aside([], lift=[position.ledger_id])
         [body] = await r.bookie.read(position.ledger_id, 0, 0, bytes_max=100)
         assert body == b"of a topic that was deleted"
 
@@ -66,10 +66,10 @@ async def test_a_lost_index_after_all_topics_were_deleted_sets_their_ledgers_asi
 async def test_a_ledger_aside_is_served_again_once_it_has_a_record(rooms: Any, publish: Any) -> None:
     async with rooms() as r:
         [position] = await publish(await r.open(), [b"of a topic whose record was away"])
-        await r.bookie.set_aside([position.ledger_id])
+        await r.bookie.inventory.set_aside([position.ledger_id])
     async with rooms() as r:
-        assert r.bookie.ledgers() == set()
+        assert r.bookie.inventory.ledgers() == set()
         assert await set_aside_unrecorded(r.bookie, r.metadata) == []
-        assert r.bookie.ledgers() == {position.ledger_id}
+        assert r.bookie.inventory.ledgers() == {position.ledger_id}
         [entry] = await (await r.open()).read_positions([position])
         assert entry.body == b"of a topic whose record was away"

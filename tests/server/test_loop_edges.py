@@ -13,6 +13,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from geminga import limits
+from geminga.bookie.journal.journal_set import JournalSet
 from geminga.bookie.running.bookie import Bookie
 from geminga.broker.flow.outbox import LEAVING_BYTES_MAX, Outbox, Outgoing
 from geminga.broker.flow.send_memory import SendMemory
@@ -55,7 +56,7 @@ async def connected(
     bookie = await Bookie.open(SimDisk(), SimKeyValue(), "/bookie", threaded=False)
     outgoing = Outgoing()
     ours, theirs = socket.socketpair()
-    with ours, theirs, LoopEdges(bookie, outgoing).followed(), trio.fail_after(20):
+    with ours, theirs, LoopEdges(bookie.journals, outgoing).followed(), trio.fail_after(20):
         ours.setblocking(False)
         theirs.setblocking(False)
         outbox = Outbox(memory or SendMemory(64 * limits.MIB), outgoing)
@@ -153,7 +154,12 @@ async def test_a_peer_that_is_gone_ends_the_task() -> None:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     outbox = Outbox(SendMemory(64 * limits.MIB), outgoing)
-    with ours, LoopEdges(bookie, outgoing).followed(), trio.fail_after(20), pytest.RaisesGroup(OSError):
+    with (
+        ours,
+        LoopEdges(bookie.journals, outgoing).followed(),
+        trio.fail_after(20),
+        pytest.RaisesGroup(OSError),
+    ):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(outbox.run, ours)
             await wait_all_tasks_blocked()
@@ -162,7 +168,7 @@ async def test_a_peer_that_is_gone_ends_the_task() -> None:
 
 
 def test_a_bug_at_an_edge_ends_the_loop() -> None:
-    class Broken(Bookie):
+    class Broken(JournalSet):
         def __init__(self) -> None:
             pass
 

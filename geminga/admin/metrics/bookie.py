@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from geminga.bookie.records.settings import BookieStatistics
 from geminga.bookie.recovery.recovery import RecoveryReport
-from geminga.bookie.running.stored_counts import StoredCounts
+from geminga.bookie.running.ledger_inventory import StoredCounts
 from geminga.broker.flow.statistics import MemoryStatistics
 
 Samples = Sequence[tuple[dict[str, str], float]]

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from geminga.bookie.records.settings import BookieStatistics
 from geminga.bookie.recovery.recovery import RecoveryReport
-from geminga.bookie.running.stored_counts import StoredCounts
+from geminga.bookie.running.ledger_inventory import StoredCounts
 from geminga.broker.flow.statistics import BrokerStatistics, TopicStatistics
 from geminga.managed_ledger.statistics import ManagedLedgerStatistics
 from geminga.names import TopicName

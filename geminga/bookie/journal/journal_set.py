@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import trio
 
@@ -82,22 +82,34 @@ class JournalSet:
             await journal.run()
 
     def hurry(self) -> None:
-        """A publisher waits for what one of the queues has got last."""
+        """A publisher waits for what was appended last: have it written at once. Otherwise an entry that
+        comes within a millisecond of the last group may wait until that is over.
+        """
         for journal in self._journals:
             # All of them: the caller does not know which journal has the entry it waits for, and an early
             # group on an idle journal costs nothing.
             journal.hurry()
 
-    def follow_turns(self, follows: bool) -> None:
-        """See `Journal.follow_turns`, also for the next two."""
+    @contextlib.contextmanager
+    def following_turns(self) -> Iterator[None]:
+        """Meanwhile the caller calls `begin_turn` and `end_turn` at the edges of each turn of the loop, which
+        saves wake-ups of threads and tasks.
+        """
         for journal in self._journals:
-            journal.follow_turns(follows)
+            journal.follow_turns(True)
+        try:
+            yield
+        finally:
+            for journal in self._journals:
+                journal.follow_turns(False)
 
     def begin_turn(self) -> None:
+        """The loop has looked for events, and no task has run since: report what is durable."""
         for journal in self._journals:
             journal.begin_turn()
 
     def end_turn(self) -> None:
+        """The loop is about to look for events: begin with what was appended. Wakes no task."""
         for journal in self._journals:
             journal.end_turn()
 

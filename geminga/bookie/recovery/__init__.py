@@ -12,6 +12,6 @@ power at every operation of it.
 
 What was synced and is wrong now is damage and is named as lost; what is wrong with nothing behind it is a
 torn end, was never promised, and is cut. Do not blur the two. Entries whose ledger was deleted stay deleted
-unless the index is gone too; then `Bookie.ledgers` is compared with the metadata. Deciding on topics or
-cursors does not belong here.
+unless the index is gone too; then `LedgerInventory.ledgers` is compared with the metadata. Deciding on topics
+or cursors does not belong here.
 """

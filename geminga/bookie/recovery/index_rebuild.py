@@ -1,7 +1,7 @@
 """A new index from the entry logs, when the old one is lost or older than what stands beside it.
 
 Deleted ledgers come back unless the index still knows of their deletion; the start compares them with the
-metadata and sets them aside (`Bookie.unsorted_ledgers`). Fences go with an index that cannot be read at all;
+metadata and sets them aside (`LedgerInventory.unsorted`). Fences go with an index that cannot be read at all;
 no ledger is written to after a restart anyway.
 """
 

@@ -18,14 +18,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
-from geminga.bookie.index.index_format import ASIDE, Usage
 from geminga.bookie.journal.files import WrittenGroup
 from geminga.bookie.journal.journal_set import JournalSet, LastEntries
-from geminga.bookie.records.journal_position import JournalPosition
 from geminga.bookie.records.ledger_name import LedgerName
 from geminga.bookie.records.records import Run
 from geminga.bookie.records.settings import BookieSettings, BookieStatistics
@@ -34,10 +32,11 @@ from geminga.bookie.recovery.report import missing_text
 from geminga.bookie.running.directory_set import DirectorySet
 from geminga.bookie.running.disk_space import DiskSpace
 from geminga.bookie.running.garbage_collector import ExistingLedgers
+from geminga.bookie.running.kept_files import KeptFiles
+from geminga.bookie.running.ledger_inventory import LedgerInventory
 from geminga.bookie.running.ledger_writer import LedgerWriter
 from geminga.bookie.running.lifeline import Lifeline
 from geminga.bookie.running.opening import LedgerPlace, Opened, open_all
-from geminga.bookie.running.reader import LedgerReader
 from geminga.bookie.running.statistics import JournalCounts, statistics_of
 from geminga.errors import StorageError
 from geminga.storage.disk import Disk
@@ -71,7 +70,9 @@ class Bookie:
         # First: all that follows reports its failure there, and the first failure decides what publishers are
         # told.
         self._lifeline = Lifeline(self._failed)
-        self._journals = JournalSet(
+        # The edges of the loop's turns and the publishers' wish for a receipt go straight to the journals:
+        # each message meets them, and a call that only forwards is paid by each.
+        self.journals = JournalSet(
             opened.journals,
             settings,
             on_group=self._on_group,
@@ -83,13 +84,15 @@ class Bookie:
         self._set = DirectorySet(
             opened,
             settings,
-            self._journals,
+            self.journals,
             self._lifeline,
             self._space,
             existing_ledgers=existing_ledgers,
             topic_of=topic_of,
         )
         self.directories = self._set.all
+        self.inventory = LedgerInventory(self._set, self._lifeline)
+        self.files = KeptFiles(self.journals, self._set.all)
         self._ended: trio.Event | None = None
         self._running = trio.CancelScope()
         self._counts = JournalCounts()
@@ -200,35 +203,8 @@ class Bookie:
             finally:
                 self._ended.set()
 
-    def hurry(self) -> None:
-        """A publisher waits for what was appended last: have it written at once. Otherwise an entry that
-        comes within a millisecond of the last group may wait until that is over.
-        """
-        self._journals.hurry()
-
-    @contextlib.contextmanager
-    def following_turns(self) -> Iterator[None]:
-        """Meanwhile the caller has `begin_turn` and `end_turn` called at the edges of each turn of the loop,
-        which saves wake-ups of threads and tasks.
-        """
-        self._journals.follow_turns(True)
-        try:
-            yield
-        finally:
-            self._journals.follow_turns(False)
-
-    def begin_turn(self) -> None:
-        """The loop has looked for events, and no task has run since: report what is durable."""
-        self._journals.begin_turn()
-
-    def end_turn(self) -> None:
-        """The loop is about to look for events: have the journals begin with what was appended. Wakes no
-        task.
-        """
-        self._journals.end_turn()
-
     async def _run_journals(self) -> None:
-        await self._journals.run()
+        await self.journals.run()
         # The journals ended by themselves: `close` stopped them, or a disk failed. No flush may follow a
         # failed journal.
         self._running.cancel()
@@ -269,7 +245,7 @@ class Bookie:
         self._lifeline.check()
         return self._set.of(ledger_id).create(
             ledger_id,
-            self._journals.of(ledger_id),
+            self.journals.of(ledger_id),
             on_durable=on_durable,
             on_failed=on_failed,
             name=LedgerName(purpose, topic) if topic else None,
@@ -280,11 +256,11 @@ class Bookie:
         """Whether publishers may go on. False while too much waits for a disk: then `wait_room`. True on a
         full disk, so that they are told.
         """
-        directory, journal = self._set.only, self._journals.only
+        directory, journal = self._set.only, self.journals.only
         # Asked for every chunk that a publisher's socket brings.
         if directory is not None and journal is not None:  # the usual case, quickly
             queued_bytes = journal.queued_bytes
-            if queued_bytes < self._journals.queue_bytes_max and directory.caches.has_room(queued_bytes):
+            if queued_bytes < self.journals.queue_bytes_max and directory.caches.has_room(queued_bytes):
                 return True
         if self._lifeline.failed is not None:
             return True
@@ -292,16 +268,16 @@ class Bookie:
         # never learn why. Only what must stay in memory until there is space again still counts.
         if self._space.reason and not any(directory.caches.is_over() for directory in self.directories):
             return True
-        if self._journals.is_queue_full():
+        if self.journals.is_queue_full():
             return False
-        queued_bytes = self._journals.queued_bytes
+        queued_bytes = self.journals.queued_bytes
         # What is queued may all be for one directory.
         return all(directory.caches.has_room(queued_bytes) for directory in self.directories)
 
     @property
     def queued_bytes(self) -> int:
         """Of entries that may still become durable; 0 after a failure."""
-        return 0 if self._lifeline.failed is not None else self._journals.queued_bytes
+        return 0 if self._lifeline.failed is not None else self.journals.queued_bytes
 
     @property
     def durable_bytes(self) -> int:
@@ -312,7 +288,7 @@ class Bookie:
         """Have `tell` called after each group, flush, and failure: for a caller that waits for more
         than `has_room`.
         """
-        self._lifeline.on_change = tell
+        self._lifeline.call_on_change(tell)
 
     async def wait_room(self) -> None:
         """Return once `has_room()`; after a failure at once, so that `append` can say what happened."""
@@ -343,53 +319,6 @@ class Bookie:
         """
         return self._set.of(ledger_id).reader.last_entry_id(ledger_id)
 
-    def ledgers(self) -> set[int]:
-        """Every ledger with a durable entry here that is served. After an index was lost, deleted ones may be
-        among them (`unsorted_ledgers`) until the start has set them aside.
-        """
-        return {ledger_id for directory in self.directories for ledger_id in directory.reader.ledgers()}
-
-    def ledgers_aside(self) -> set[int]:
-        """The ledgers that `set_aside` keeps from being served."""
-        return {id_ for each in self.directories for id_ in each.storage.index.in_state(ASIDE)}
-
-    def unsorted_ledgers(self) -> set[int] | None:
-        """Every ledger that a directory with a rebuilt index serves, deleted ones among them. None if
-        there is no such directory, or `set_aside` was called since.
-        """
-        unsorted = [each for each in self.directories if each.storage.index.unsorted]
-        return {id_ for each in unsorted for id_ in each.reader.ledgers()} if unsorted else None
-
-    def missing(self, ledger_id: int, entries: int) -> list[tuple[int, int]]:
-        """(first, last) of what a ledger with `entries` entries should have and has not, of what is flushed.
-        Blocking; reads all of its rows, and the sizes of the logs.
-        """
-        return self._set.of(ledger_id).storage.missing(ledger_id, entries)
-
-    def lacks_entries(self) -> bool:
-        """Whether an entry log is gone, or shorter than the index knows it. Blocking."""
-        return any(directory.storage.lacks_entries() for directory in self.directories)
-
-    def usage(self) -> dict[int, Usage]:
-        """Entries and record bytes in entry logs of each ledger that is not purged, served or not. A pass
-        over what the indexes keep in memory.
-        """
-        sums: dict[int, Usage] = {}
-        for directory in self.directories:
-            directory.storage.index.add_usage(sums)
-        return sums
-
-    async def set_aside(self, ledger_ids: Collection[int], *, lift: Collection[int] = ()) -> None:
-        """Keep ledgers without serving them; they live for the garbage collection. Those in `lift` are served
-        again. Durable on return, a directory at a time; `unsorted_ledgers` is None then.
-        """
-        self._lifeline.check()
-        for directory in self.directories:
-            await directory.set_aside(
-                [each for each in ledger_ids if self._set.of(each) is directory],
-                [each for each in lift if self._set.of(each) is directory],
-            )
-
     def read_cached(
         self, ledger_id: int, first: int, last: int, *, bytes_max: int = sys.maxsize
     ) -> list[bytes]:
@@ -418,18 +347,7 @@ class Bookie:
         read ahead. All runs of a directory take one trip to the disk; runs in memory behind one that is not
         are left for another call. Errors as in `read`, of the first run.
         """
-        readers: dict[LedgerReader, list[Run]] = {}
-        for run in runs:
-            readers.setdefault(self._set.of(run.ledger_id).reader, []).append(run)
-        brought: dict[Run, list[bytes]] = {}
-        for reader, part in readers.items():
-            try:
-                # One directory's damage must not keep what another has already read from its consumer.
-                brought |= await reader.read_runs(part, bytes_max)
-            except StorageError:
-                if not brought:
-                    raise
-        return brought
+        return await self._set.read_runs(runs, bytes_max)
 
     def watch_ledger(self, ledger_id: int, tell: Callable[[int], None]) -> None:
         """Have `tell(ledger_id)` called, once, when the ledger is deleted, or entries of it turn out to be
@@ -449,28 +367,6 @@ class Bookie:
         bookie: what a failed flush left on disk is for recovery to find out.
         """
         await self._set.flush()
-
-    @contextlib.asynccontextmanager
-    async def keeping_files(self) -> AsyncIterator[None]:
-        """No file of a journal and no entry log is deleted, renamed or written over while the context is
-        open: they only grow, and new ones come. For one at a time.
-        """
-        self._journals.keep_files(True)
-        for directory in self.directories:
-            directory.storage.keep_logs(True)
-        try:
-            # A deletion that had begun is over.
-            for directory in self.directories:
-                await directory.storage.settle_deletions()
-            yield
-        finally:
-            for directory in self.directories:
-                directory.storage.keep_logs(False)
-            self._journals.keep_files(False)
-
-    def journal_ends(self) -> list[JournalPosition]:
-        """For each journal, behind the last group whose entries are durable and can be read."""
-        return list(self._journals.positions)
 
     async def collect_garbage(self) -> None:
         """Delete entry logs without a living ledger; `run` does so every `gc_wait_s`. A StorageError ends the
@@ -497,11 +393,11 @@ class Bookie:
         if self._ended is not None:
             # Flushed only when nothing is queued any more: a group that comes after the flush would need a
             # replay.
-            while self._journals.queued_bytes and lifeline.failed is None:
+            while self.journals.queued_bytes and lifeline.failed is None:
                 await lifeline.next_change()
         if lifeline.failed is None:
             await self._set.finish()
-        self._journals.stop()
+        self.journals.stop()
         if self._ended is not None:
             await self._ended.wait()
         else:
@@ -512,7 +408,7 @@ class Bookie:
         # Shielded, since a cancelled close would leave descriptors open, and worker threads writing through
         # them.
         with trio.CancelScope(shield=True):
-            await self._disk.run(self._journals.close_files)
+            await self._disk.run(self.journals.close_files)
             for directory in self.directories:
                 await directory.storage.close()
 
@@ -520,7 +416,7 @@ class Bookie:
         """Sums over all directories, as of now."""
         return statistics_of(
             self._counts,
-            self._journals.queued_bytes,
+            self.journals.queued_bytes,
             self.directories,
             read_only=bool(self._space.reason),
         )
@@ -536,7 +432,7 @@ class Bookie:
         # journal as spent up to entries that no cache held, and a reader woken too early would not find its
         # entry.
         self._set.add(group.segments)
-        self._journals.positions[number] = group.end
+        self.journals.positions[number] = group.end
         self._set.flush_if_full()
         for writer, last_entry_id in last:
             writer.durable(last_entry_id)

@@ -10,7 +10,7 @@ import trio
 from geminga.bookie.journal.journal_set import JournalSet
 from geminga.bookie.records.file_names import journal_directory
 from geminga.bookie.records.ledger_mapping import needed_from, place_of
-from geminga.bookie.records.records import Segment
+from geminga.bookie.records.records import Run, Segment
 from geminga.bookie.records.settings import BookieSettings, ledger_directory_share
 from geminga.bookie.running.disk_space import DiskSpace
 from geminga.bookie.running.garbage_collector import ExistingLedgers
@@ -18,7 +18,8 @@ from geminga.bookie.running.healing import Healing
 from geminga.bookie.running.ledger_directory import LedgerDirectory
 from geminga.bookie.running.lifeline import Lifeline
 from geminga.bookie.running.opening import Opened
-from geminga.errors import ReadOnly
+from geminga.bookie.running.reader import LedgerReader
+from geminga.errors import ReadOnly, StorageError
 
 
 class DirectorySet:
@@ -81,6 +82,21 @@ class DirectorySet:
             # A group's buffer is shared. A directory with a small part of it would keep all of it alive until
             # its flush.
             directory.caches.add_part(part)
+
+    async def read_runs(self, runs: Sequence[Run], bytes_max: int) -> dict[Run, list[bytes]]:
+        """See `Bookie.read_runs`."""
+        readers: dict[LedgerReader, list[Run]] = {}
+        for run in runs:
+            readers.setdefault(self.of(run.ledger_id).reader, []).append(run)
+        brought: dict[Run, list[bytes]] = {}
+        for reader, part in readers.items():
+            try:
+                # One directory's damage must not keep what another has already read from its consumer.
+                brought |= await reader.read_runs(part, bytes_max)
+            except StorageError:
+                if not brought:
+                    raise
+        return brought
 
     def flush_if_full(self) -> None:
         """In the background."""

@@ -18,7 +18,6 @@ from geminga.bookie.records.records import Run
 from geminga.bookie.records.segment_map import SegmentMap
 from geminga.bookie.recovery.journal_search import JournalSearch
 from geminga.bookie.recovery.report import RUNS_NAMED_MAX, WHAT_TO_DO, run_text
-from geminga.bookie.running.ledger_watch import LedgerWatch
 from geminga.bookie.running.lifeline import Lifeline
 from geminga.bookie.running.storage import LedgerStorage
 from geminga.errors import ReadOnly
@@ -26,6 +25,29 @@ from geminga.errors import ReadOnly
 RANGES_MAX: Final = 10_000
 """Ranges of damaged entries that are remembered as named; more are named again by every pass of the scrub."""
 log = logging.getLogger("geminga.bookie")
+
+
+class LedgerWatch:
+    """One function for each ledger, called when the ledger has lost entries for good: for a room above that
+    can make up for the loss. On the loop.
+    """
+
+    def __init__(self) -> None:
+        self._tell: dict[int, Callable[[int], None]] = {}
+
+    def watch(self, ledger_id: int, tell: Callable[[int], None]) -> None:
+        """Call `tell` with the ledger's id when it has lost entries. Replaces an earlier function."""
+        self._tell[ledger_id] = tell
+
+    def unwatch(self, ledger_id: int) -> None:
+        self._tell.pop(ledger_id, None)
+
+    def lost(self, ledger_id: int) -> None:
+        """It is deleted, or some of its entries are damaged and in no journal."""
+        # Forgotten first: the loss is final, and the function may watch the ledger that replaces this one.
+        tell = self._tell.pop(ledger_id, None)
+        if tell is not None:
+            tell(ledger_id)
 
 
 class Healing:

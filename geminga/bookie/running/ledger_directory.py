@@ -165,7 +165,7 @@ class LedgerDirectory:
             self.healing.watch.lost(ledger_id)
 
     async def set_aside(self, ledger_ids: Collection[int], lift: Collection[int]) -> None:
-        """See `Bookie.set_aside`."""
+        """See `LedgerInventory.set_aside`."""
         if ledger_ids or lift or self.storage.index.unsorted:
             with self._lifeline.failure_ends_it():
                 await self.storage.set_aside(ledger_ids, lift)

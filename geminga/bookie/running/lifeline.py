@@ -18,7 +18,7 @@ class Lifeline:
         self.failed: StorageError | None = None
         self._on_failed = on_failed
         self._changed = trio.Event()
-        self.on_change: Callable[[], None] = _nothing
+        self._listeners: list[Callable[[], None]] = []
 
     def fail(self, error: StorageError) -> None:
         # Kept for good. Linux reports a failed sync once and then calls the lost pages clean, so a disk that
@@ -46,16 +46,17 @@ class Lifeline:
             self.fail(error)
             raise
 
+    def call_on_change(self, tell: Callable[[], None]) -> None:
+        """Have `tell` called after each group, flush, and failure, from now on."""
+        self._listeners.append(tell)
+
     def notify(self) -> None:
         self._changed.set()
-        self.on_change()
+        for tell in self._listeners:
+            tell()
 
     async def next_change(self) -> None:
         """Until the next group, flush or failure."""
         if self._changed.is_set():
             self._changed = trio.Event()
         await self._changed.wait()
-
-
-def _nothing() -> None:
-    pass

@@ -313,7 +313,7 @@ class LedgerStorage:
         return state is not None and state.kind == DELETED
 
     def missing(self, ledger_id: int, entries: int) -> list[tuple[int, int]]:
-        """See `Bookie.missing`. Blocking."""
+        """See `LedgerInventory.missing`. Blocking."""
         if self.is_deleted(ledger_id):
             return [(0, entries - 1)] if entries else []
         return self._index.missing(ledger_id, entries, self._log_bytes())

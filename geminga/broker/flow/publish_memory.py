@@ -105,7 +105,7 @@ class PublishMemory:
         """Whole large frames that may not be durable: (`Bookie.durable_bytes` once they are, size)."""
         self._handed_on_bytes = 0
         bookie.call_on_change(self._wake)
-        waiting.on_freed = self._wake
+        waiting.call_when_freed(self._wake)
 
     @property
     def pending_bytes(self) -> int:

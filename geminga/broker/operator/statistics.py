@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from geminga.bookie.running.stored_counts import StoredCounts, stored_counts
+from geminga.bookie.running.ledger_inventory import StoredCounts
 from geminga.broker.delays.statistics import bucket_statistics, index_bytes, named_beyond
 from geminga.broker.flow.slices import in_slices
 from geminga.broker.flow.statistics import BrokerStatistics, PublisherStatistics, TopicStatistics
@@ -75,7 +75,7 @@ class StatisticsOperator:
         return self._bookie.recovery
 
     def stored_counts(self) -> StoredCounts:
-        return stored_counts(self._bookie)
+        return self._bookie.inventory.counts()
 
     def of_connections(self) -> BrokerStatistics:
         created, active = self._connections.created, self._connections.active

@@ -195,7 +195,7 @@ class Publishing:
         )
         self._ledger.append(stored, context, parsed)
         if producer.pending == 1:
-            self._rooms.bookie.hurry()
+            self._rooms.bookie.journals.hurry()
         if ids is not None and recorded is not None and recorded != PART:
             ids.pushed(producer.name, recorded)
         self.entry_sizes.add(len(body))

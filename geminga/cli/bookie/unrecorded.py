@@ -221,10 +221,10 @@ async def _change(stopped: StoppedBookie, flags: argparse.Namespace, names: dict
         dropped = {each for result in results.values() if result is not None for each in result.dropped}
         placed = {path: [each for each in ids if each not in dropped] for path, ids in placed.items()}
         back = {each for of_topic in placed.values() for each in of_topic}
-        held = opened.bookie.ledgers() | opened.bookie.ledgers_aside()
+        held = opened.bookie.inventory.ledgers() | opened.bookie.inventory.aside()
         aside = sorted(({*opened.unknown} | dropped) & held - back)
-        await opened.bookie.set_aside(aside, lift=back & opened.bookie.ledgers_aside())
-        usage = opened.bookie.usage()
+        await opened.bookie.inventory.set_aside(aside, lift=back & opened.bookie.inventory.aside())
+        usage = opened.bookie.inventory.usage()
     for path, ids in sorted((path, ids) for path, ids in placed.items() if ids):
         entries = sum(usage[each].entries for each in ids)
         what = "ledger" if len(ids) == 1 else "ledgers"
@@ -274,7 +274,7 @@ def _tell_missing(results: dict[str, Merged | None]) -> bool:
 
 
 async def _delete(opened: _Open, wanted: Collection[int]) -> int:
-    deletable = sorted(set(wanted) & opened.bookie.ledgers_aside())
+    deletable = sorted(set(wanted) & opened.bookie.inventory.aside())
     for ledger_id in deletable:
         await opened.bookie.delete_ledger(ledger_id)
     print(f"deleted: {ranges_text(deletable) or 'nothing: only ledgers that are set aside can be deleted'}")
@@ -282,27 +282,27 @@ async def _delete(opened: _Open, wanted: Collection[int]) -> int:
 
 
 def _stored(bookie: Bookie) -> StoredLedgers:
-    usage = bookie.usage()
+    usage = bookie.inventory.usage()
 
     def entries(ledger_id: int) -> int:
         """Up to the last one that is there: a log may be missing that the index names."""
         count = bookie.last_entry_id(ledger_id) + 1
-        missing = bookie.missing(ledger_id, count)
+        missing = bookie.inventory.missing(ledger_id, count)
         return missing[-1][0] if missing and missing[-1][1] == count - 1 else count
 
     return StoredLedgers(
         entries,
         bookie.last_entry_id,
         lambda ledger_id: usage[ledger_id].bytes if ledger_id in usage else 0,
-        bookie.missing,
+        bookie.inventory.missing,
     )
 
 
 async def _purpose(bookie: Bookie, ledger_id: int) -> str:
     """By what its first entry looks like: every message has the broker's stamp. "" if that cannot be told."""
-    was_aside = ledger_id in bookie.ledgers_aside()
+    was_aside = ledger_id in bookie.inventory.aside()
     if was_aside:
-        await bookie.set_aside([], lift=[ledger_id])
+        await bookie.inventory.set_aside([], lift=[ledger_id])
     try:
         [body, *_] = await bookie.read(ledger_id, 0, 0, bytes_max=_PEEK_BYTES)
     except (StorageError, LedgerNotFound):

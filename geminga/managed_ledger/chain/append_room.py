@@ -10,11 +10,11 @@ class AppendRoom:
     sockets are read.
     """
 
-    __slots__ = ("on_freed", "waiting_bytes")
+    __slots__ = ("_listeners", "waiting_bytes")
 
     def __init__(self) -> None:
         self.waiting_bytes = 0
-        self.on_freed: Callable[[], None] = _nothing
+        self._listeners: list[Callable[[], None]] = []
 
     def take(self, size_bytes: int) -> None:
         """An entry of that size begins to wait. Never refused: it has been read already."""
@@ -26,8 +26,9 @@ class AppendRoom:
         # Given back twice, the count would admit more than the memory budget has, and nothing else would
         # notice.
         assert self.waiting_bytes >= 0
-        self.on_freed()
+        for tell in self._listeners:
+            tell()
 
-
-def _nothing() -> None:
-    pass
+    def call_when_freed(self, tell: Callable[[], None]) -> None:
+        """Have `tell` called from now on, each time that something was given back."""
+        self._listeners.append(tell)

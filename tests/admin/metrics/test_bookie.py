@@ -12,7 +12,7 @@ from geminga.bookie.records.read_counts import ReadStatistics
 from geminga.bookie.records.settings import BookieStatistics
 from geminga.bookie.records.space_statistics import SpaceStatistics, total
 from geminga.bookie.recovery.recovery import RecoveryReport
-from geminga.bookie.running.stored_counts import StoredCounts
+from geminga.bookie.running.ledger_inventory import StoredCounts
 from geminga.broker.flow.statistics import BrokerStatistics, MemoryPart, MemoryStatistics
 
 

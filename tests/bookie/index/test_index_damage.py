@@ -175,7 +175,7 @@ async def drop_unrecorded(bookie: Bookie) -> None:
     """As a broker does at its start, whose metadata has no record of deleted ledgers: old journals may bring
     them back.
     """
-    back = bookie.ledgers() & DELETED
+    back = bookie.inventory.ledgers() & DELETED
     for ledger_id in back:
         await bookie.delete_ledger(ledger_id)
     if back:

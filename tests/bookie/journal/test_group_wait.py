@@ -55,7 +55,7 @@ class Owner:
 
 async def idle(bookie: Bookie) -> None:
     """Until the journal's thread sleeps."""
-    while not bookie._journals.of(1).idle:  # noqa: ASYNC110 - a thread says so, without an event
+    while not bookie.journals.of(1).idle:  # noqa: ASYNC110 - a thread says so, without an event
         await trio.sleep(0.001)
 
 
@@ -67,7 +67,7 @@ async def test_entries_of_one_wait_are_one_group(tmp_path: Path) -> None:
             owner.writer.append(b"%d" % number)
             await trio.sleep(0.001)
         assert owner.durable == -1
-        bookie._journals.of(1).stop()
+        bookie.journals.of(1).stop()
         await owner.until_durable(19)
         assert bookie.statistics().journal_groups == 1
 

@@ -24,7 +24,7 @@ SPACED = BookieSettings(journal_spacing_s=LONG_S)
 async def following(path: Path, settings: BookieSettings = SPACED) -> AsyncIterator[tuple[Bookie, Owner]]:
     """A bookie that has written its first group, so that the next one would have to keep its distance."""
     async with running(path, settings) as bookie:
-        with trio.fail_after(20), LoopEdges(bookie, Outgoing()).followed():
+        with trio.fail_after(20), LoopEdges(bookie.journals, Outgoing()).followed():
             owner = Owner(bookie)
             owner.writer.append(b"first")
             await owner.until_durable(0)
@@ -41,7 +41,7 @@ async def test_entries_that_nobody_waits_for_share_a_group_with_the_first_that_s
         # The wish for the first entry may come after its group has begun, and holds for the next one then.
         assert owner.durable <= 1
         owner.writer.append(b"waited for")
-        bookie.hurry()
+        bookie.journals.hurry()
         await owner.until_durable(6)
         assert bookie.statistics().journal_groups <= 3
 
@@ -50,7 +50,7 @@ async def test_each_entry_that_somebody_waits_for_is_a_group_at_once(tmp_path: P
     async with following(tmp_path) as (bookie, owner):
         for number in range(1, 20):
             owner.writer.append(b"waited for")
-            bookie.hurry()
+            bookie.journals.hurry()
             await owner.until_durable(number)
         assert bookie.statistics().journal_groups == 20
 
@@ -75,7 +75,7 @@ async def test_a_journal_that_stops_writes_what_keeps_its_distance(tmp_path: Pat
     async with following(tmp_path) as (bookie, owner):
         owner.writer.append(b"sent on")
         await trio.sleep(0.001)
-        bookie._journals.of(1).stop()
+        bookie.journals.of(1).stop()
         await owner.until_durable(1)
 
 

@@ -141,7 +141,7 @@ async def test_names_take_no_entry_s_place(tmp_path: Path) -> None:
         part.unlink()
     async with running(tmp_path, close=True) as bookie:
         assert bookie.recovery.index_rebuilt
-        assert bookie.ledgers() == set(NAMES)
+        assert bookie.inventory.ledgers() == set(NAMES)
         for ledger_id in NAMES:
             assert bookie.last_entry_id(ledger_id) == 2
             assert await bookie.read(ledger_id, 0, 2, bytes_max=1000) == [b"0", b"1", b"2"]

@@ -97,7 +97,7 @@ def test_a_ledger_that_was_deleted_does_not_come_back_by_another_directory_s_mar
             assert len(bookie.recovery.damages) == damaged
             assert bookie.recovery.entries_lost == 0
             assert bookie.recovery.entries_replayed == 3 + damaged
-            assert bookie.ledgers() == {FIRST}
+            assert bookie.inventory.ledgers() == {FIRST}
             assert await world.read_back(bookie, FIRST) == 2 + damaged
             with pytest.raises(LedgerNotFound):
                 await bookie.read(SECOND, 0, 0, bytes_max=1)

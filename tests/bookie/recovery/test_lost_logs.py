@@ -62,7 +62,7 @@ async def test_the_journals_give_it_back(
         for ledger_id in (1, 2):
             assert await world.read_back(bookie, ledger_id) == 41
         if not index_lost:
-            assert bookie.ledgers() == {1, 2}
+            assert bookie.inventory.ledgers() == {1, 2}
     async with world.running() as bookie:
         assert bookie.recovery.clean, bookie.recovery
 
@@ -218,7 +218,7 @@ async def all_is_there(world: World) -> None:
     async with world.running() as bookie:
         for ledger_id in (1, 2):
             assert await world.read_back(bookie, ledger_id) == 41
-        assert bookie.ledgers() == {1, 2}
+        assert bookie.inventory.ledgers() == {1, 2}
 
 
 async def test_the_id_of_a_deleted_log_is_not_used_again(new_world: Callable[..., World]) -> None:

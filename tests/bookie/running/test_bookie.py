@@ -258,7 +258,7 @@ async def test_a_lost_index_is_made_anew_from_the_logs(tmp_path: Path) -> None:
         async with running(tmp_path) as bookie:
             assert bookie.recovery.index_rebuilt == ("" if start else "it was lost")
             assert bookie.recovery.entries_indexed == (0 if start else 1200)
-            assert bookie.ledgers() == {1, 2}
+            assert bookie.inventory.ledgers() == {1, 2}
             for ledger_id, entries in wanted.items():
                 assert await read_all(bookie, ledger_id) == entries
 

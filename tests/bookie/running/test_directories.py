@@ -71,8 +71,8 @@ def test_all_is_there_after_a_restart(world: BookieWorld, close: bool) -> None:
             assert bookie.recovery.clean is close
             assert bookie.recovery.journals_read >= 2
             assert bookie.recovery.entries_replayed == (0 if close else 6 * 20)
-            assert bookie.ledgers() == {0, 1, 2, 3, 4, 6}
-            for ledger_id in bookie.ledgers():
+            assert bookie.inventory.ledgers() == {0, 1, 2, 3, 4, 6}
+            for ledger_id in bookie.inventory.ledgers():
                 assert await world.read_back(bookie, ledger_id) == 19
             with pytest.raises(LedgerNotFound):
                 await bookie.read(5, 0, 0, bytes_max=1)
@@ -128,7 +128,7 @@ def test_a_directory_without_traffic_lets_journals_go_in_time(world: BookieWorld
             world.create(bookie, 0)
             await trio.sleep(world.settings.flush_interval_s + 1)  # the first flush has a reason of its own
             await world.add(bookie, 0, count=10, size=900)
-            later = bookie._journals.positions[0]
+            later = bookie.journals.positions[0]
             assert later.journal_id > 2
             await trio.sleep(2 * world.settings.flush_interval_s + 1)
             marks = needed_from(directory.storage.index.marks for directory in bookie.directories)
@@ -165,7 +165,7 @@ def test_a_new_index_does_not_bring_back_what_another_directory_has_deleted(worl
         async with world.running(close=False) as bookie:
             assert bookie.recovery.index_rebuilt.endswith("ledgers-2/entry-logs: it was lost")
             assert bookie.recovery.groups_read >= 1
-            assert bookie.ledgers() == {0, 2}
+            assert bookie.inventory.ledgers() == {0, 2}
 
     run(world, before)
     world.lose_index(number=2)

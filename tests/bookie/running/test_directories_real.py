@@ -106,7 +106,7 @@ async def test_a_slow_journal_does_not_hold_the_receipts_of_another(tmp_path: Pa
     with trio.fail_after(SECONDS_MAX):
         async with RealBookie(tmp_path, RealDisk()) as bookie:
             quick, slow = Receipts(bookie, 2), Receipts(bookie, 3)
-            files = bookie._journals.of(3).files
+            files = bookie.journals.of(3).files
             write = files.write
 
             def write_late(batches: Sequence[tuple[int, int, list[bytes]]], names: Sequence[Any]) -> Any:
@@ -135,7 +135,7 @@ async def test_a_failed_journal_ends_all_of_it(tmp_path: Path) -> None:
             def fail(*_: object) -> Any:
                 raise StorageError("disk on fire")
 
-            bookie._journals.of(3).files.write = fail  # type: ignore[method-assign]
+            bookie.journals.of(3).files.write = fail  # type: ignore[method-assign]
             other.writer.append(b"x")
             await other.wait(0)
             assert str(other.failure) == "disk on fire"

@@ -70,7 +70,7 @@ class Place:
 
     async def collect(self, bookie: Bookie) -> None:
         """Delete what its metadata does not know any more, and collect the garbage."""
-        for ledger_id in sorted(bookie.ledgers() - self.known):
+        for ledger_id in sorted(bookie.inventory.ledgers() - self.known):
             await bookie.delete_ledger(ledger_id)
         await bookie.collect_garbage()
 
@@ -145,7 +145,7 @@ async def test_unreadable_metadata_names_nothing(place: Place, caplog: pytest.Lo
         place.metadata_broken = True
         await bookie.collect_garbage()
         assert [record.levelname for record in caplog.records] == ["WARNING"]
-        assert bookie.ledgers() == {1}
+        assert bookie.inventory.ledgers() == {1}
 
 
 async def test_a_ledger_that_is_created_meanwhile_is_not_asked_for(place: Place) -> None:
@@ -192,7 +192,7 @@ async def test_scattered_production_does_not_keep_its_space(place: Place) -> Non
             assert await read_all(bookie, ledger_id) == bodies[ledger_id]
     async with place.running() as bookie:
         assert bookie.recovery.clean
-        assert bookie.ledgers() == place.known
+        assert bookie.inventory.ledgers() == place.known
         for ledger_id in place.known:
             assert await read_all(bookie, ledger_id) == bodies[ledger_id]
 
@@ -369,7 +369,7 @@ async def test_garbage_is_collected_and_compacted_by_itself(place: Place) -> Non
         with trio.fail_after(5):
             while bookie.statistics().logs_compacted < 1:
                 await trio.lowlevel.checkpoint()
-        assert bookie.ledgers() == {4}
+        assert bookie.inventory.ledgers() == {4}
         assert await read_all(bookie, 4) == bodies[4]
 
 

@@ -85,7 +85,7 @@ async def full_for_a_while(world: Any) -> None:
         await world.delete(bookie, 2)
         await bookie.collect_garbage()
         await bookie.compact(1.0)
-        assert bookie.ledgers() == {1}
+        assert bookie.inventory.ledgers() == {1}
         await fill_and_check(bookie, world, 1 << 40)
         assert not bookie.read_only
         await world.add(bookie, 1, 3, count=2)

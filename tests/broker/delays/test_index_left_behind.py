@@ -27,14 +27,14 @@ async def test_no_bucket_is_left_when_the_cursor_leaps(
         bucket_ledgers = {
             subscription.cursor.properties[key] for key in bucket_keys(subscription.cursor.properties)
         }
-        assert bucket_ledgers <= bookie.ledgers()
+        assert bucket_ledgers <= bookie.inventory.ledgers()
         if leap == "clear-backlog":
             await subscription.clear_backlog()
         else:
             await subscription.seek(LATEST if leap == "seek to the end" else positions[0])
         assert bucket_keys(subscription.cursor.properties) == []
         assert len(subscription.delayed) == 0
-        await until(lambda: not bucket_ledgers & bookie.ledgers())
+        await until(lambda: not bucket_ledgers & bookie.inventory.ledgers())
         client.leave()
         await restarted(rig, **BUCKETS)
         again = rig.join(await rig.subscription(), SHARED)

@@ -245,7 +245,10 @@ async def test_a_refusal_changes_nothing(
         first = next(iter(due_ms))
         whole = bundle(due_ms)
         await adopt(rig, subscription, whole)
-        properties, ledger_ids = dict(named(rig, subscription)), set(rig.ledger.storage.bookie.ledgers())
+        properties, ledger_ids = (
+            dict(named(rig, subscription)),
+            set(rig.ledger.storage.bookie.inventory.ledgers()),
+        )
 
         def flipped(at: int) -> bytes:
             data = bytearray(whole)
@@ -282,7 +285,7 @@ async def test_a_refusal_changes_nothing(
             with pytest.raises(BadBucket, match=text):
                 await adopt(rig, subscription, data)
         assert named(rig, subscription) == properties
-        assert set(rig.ledger.storage.bookie.ledgers()) == ledger_ids
+        assert set(rig.ledger.storage.bookie.inventory.ledgers()) == ledger_ids
         assert len(subscription.delayed) == 100
         client = rig.join(subscription, SHARED)
         await trio.sleep(LATER_MS / 1000 + 1)
@@ -445,7 +448,10 @@ async def test_a_write_that_is_refused_changes_nothing(
         await adopt(rig, subscription, bundle(due_ms))
         buckets = subscription.delayed.buckets
         assert buckets is not None
-        properties, ledger_ids = dict(named(rig, subscription)), set(rig.ledger.storage.bookie.ledgers())
+        properties, ledger_ids = (
+            dict(named(rig, subscription)),
+            set(rig.ledger.storage.bookie.inventory.ledgers()),
+        )
 
         async def too_large(add: Any, remove: Any) -> None:
             await trio.lowlevel.checkpoint()
@@ -456,7 +462,7 @@ async def test_a_write_that_is_refused_changes_nothing(
             with pytest.raises(ValueTooLarge):
                 await adopt(rig, subscription, bundle(due_ms, *((n, n) for n in ledgers_of(due_ms))))
         assert named(rig, subscription) == properties
-        await until(lambda: set(rig.ledger.storage.bookie.ledgers()) == ledger_ids)
+        await until(lambda: set(rig.ledger.storage.bookie.inventory.ledgers()) == ledger_ids)
         client = rig.join(subscription, SHARED)
         await trio.sleep(LATER_MS / 1000 + 1)
         assert client.positions == list(due_ms)

@@ -17,7 +17,7 @@ async def test_only_a_publisher_with_one_entry_on_its_way_is_waited_for(
         topic = await topic_of(rig)
         hurried: list[int] = []
         at = 0
-        monkeypatch.setattr(rig.bookie, "hurry", lambda: hurried.append(at))
+        monkeypatch.setattr(rig.bookie.journals, "hurry", lambda: hurried.append(at))
         producers = []
         for number in range(2):
             name = f"p{number}"

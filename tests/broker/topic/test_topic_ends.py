@@ -180,7 +180,7 @@ async def test_a_deleted_topic_leaves_nothing_that_falls_due(autojump_clock: Moc
         ledger = (await topic_of(rig)).ledger
         named = {info.ledger_id for info in ledger.ledgers}
         named |= {s.cursor_ledger_id for s in ledger.internal_stats().cursors.values()}
-        kept = set(rig.bookie.ledgers())
+        kept = set(rig.bookie.inventory.ledgers())
         assert kept <= named, "the deleted topic's ledgers went with it, its buckets' too"
 
 

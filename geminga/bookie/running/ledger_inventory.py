@@ -1,0 +1,90 @@
+"""Which ledgers a running bookie has, which of them it serves, and what is missing of them.
+
+For the rooms above that compare it with the metadata: the sweep of orphans, and the ledgers without a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from geminga.bookie.index.index_format import ASIDE, Usage
+from geminga.bookie.running.directory_set import DirectorySet
+from geminga.bookie.running.lifeline import Lifeline
+
+
+class StoredCounts(NamedTuple):
+    """How much a running bookie holds, for metrics."""
+
+    ledgers: int
+    entries: int
+    """In entry logs and in write caches; entries of deleted ledgers until their rows are gone."""
+
+
+class LedgerInventory:
+    """Of all ledger directories together. Belongs to the event loop, but for what is called blocking."""
+
+    def __init__(self, directories: DirectorySet, lifeline: Lifeline) -> None:
+        self._set = directories
+        self._lifeline = lifeline
+
+    def ledgers(self) -> set[int]:
+        """Every ledger with a durable entry here that is served. After an index was lost, deleted ones may be
+        among them (`unsorted`) until the start has set them aside.
+        """
+        return {ledger_id for directory in self._set.all for ledger_id in directory.reader.ledgers()}
+
+    def aside(self) -> set[int]:
+        """The ledgers that `set_aside` keeps from being served."""
+        return {id_ for each in self._set.all for id_ in each.storage.index.in_state(ASIDE)}
+
+    def unsorted(self) -> set[int] | None:
+        """Every ledger that a directory with a rebuilt index serves, deleted ones among them. None if
+        there is no such directory, or `set_aside` was called since.
+        """
+        unsorted = [each for each in self._set.all if each.storage.index.unsorted]
+        # An empty set is an answer too: the rebuilt index serves nothing, and the caller still has to say so.
+        return {id_ for each in unsorted for id_ in each.reader.ledgers()} if unsorted else None
+
+    def missing(self, ledger_id: int, entries: int) -> list[tuple[int, int]]:
+        """(first, last) of what a ledger with `entries` entries should have and has not, of what is flushed.
+        Blocking; reads all of its rows, and the sizes of the logs.
+        """
+        return self._set.of(ledger_id).storage.missing(ledger_id, entries)
+
+    def lacks_entries(self) -> bool:
+        """Whether an entry log is gone, or shorter than the index knows it. Blocking."""
+        return any(directory.storage.lacks_entries() for directory in self._set.all)
+
+    def counts(self) -> StoredCounts:
+        """A pass over the sums that the indexes keep in memory."""
+        entries = 0
+        for directory in self._set.all:
+            for cache in (directory.caches.active, directory.caches.flushing):
+                entries += cache.entries if cache is not None else 0
+            # A copy: a flush on a thread adds logs meanwhile.
+            usage = list(directory.storage.index.usage.values())
+            entries += sum(of.entries for ledgers in usage for of in ledgers.values())
+        return StoredCounts(len(self.ledgers()), entries)
+
+    def usage(self) -> dict[int, Usage]:
+        """Entries and record bytes in entry logs of each ledger that is not purged, served or not. A pass
+        over what the indexes keep in memory.
+        """
+        sums: dict[int, Usage] = {}
+        for directory in self._set.all:
+            directory.storage.index.add_usage(sums)
+        return sums
+
+    async def set_aside(self, ledger_ids: Collection[int], *, lift: Collection[int] = ()) -> None:
+        """Keep ledgers without serving them; the garbage collection spares them. Those in `lift` are served
+        again. Durable on return, a directory at a time; `unsorted` is None then. StorageError.
+        """
+        self._lifeline.check()
+        # Each directory, even one without any of these ledgers: only this call tells a rebuilt index that its
+        # ledgers have been sorted.
+        for directory in self._set.all:
+            await directory.set_aside(
+                [each for each in ledger_ids if self._set.of(each) is directory],
+                [each for each in lift if self._set.of(each) is directory],
+            )
