@@ -40,8 +40,8 @@ import trio
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.figures import add_options
-from geminga.config.config import load
 from geminga.config.file import Property
+from geminga.config.loading import load
 from geminga.server.server import Addresses, serve
 
 STEP_MS_MAX = 5.0

@@ -35,8 +35,8 @@ import trio
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from geminga.config.config import load
 from geminga.config.file import parse
+from geminga.config.loading import load
 from geminga.server.server import serve
 
 HELD_MS_MAX = 20.0

@@ -32,7 +32,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.delayed.stall import STEP_MS_MAX, ticking, watched
 from bench.pipeline.buckets import BROKER, DAY_MS, WINDOW_MS, mixed, receive
-from geminga.config.config import Property, load
+from geminga.config.file import Property
+from geminga.config.loading import load
 from geminga.pipeline.buckets.backlog import Backlog, stored_sources
 from geminga.pipeline.buckets.here import build, ranges_of
 from geminga.pipeline.buckets.served import Adopted, ServedIndex

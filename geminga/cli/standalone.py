@@ -29,8 +29,9 @@ from geminga.cli.arguments.data_directory import default_data_dir
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, EXIT_USAGE, STARTED_S, Parser
 from geminga.cli.broker_log import BrokerLog
 from geminga.cli.output_thread import Streams, streams_on_threads
-from geminga.config.config import Config, ConfigError, Loaded, load
+from geminga.config.config import Config, ConfigError
 from geminga.config.file import ConfigFile, Property, parse
+from geminga.config.loading import Loaded, load
 from geminga.errors import CorruptData, StorageError
 
 if TYPE_CHECKING:

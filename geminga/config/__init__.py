@@ -3,8 +3,9 @@
 Settings come from defaults, a `broker.conf` (`file.py`: Java properties), the environment (plain or with
 PULSAR_PREFIX_) and flags, the later one wins; `load` checks them all and returns a frozen `Config` with what
 is to be reported, or raises a `ConfigError` with every problem. `memory_parts` divides the budget.
-`server/room_settings.py` turns a `Config` into each room's settings. Read `Config` and `load` in `config.py`
-first, then `memory_budget.py`.
+`server/room_settings.py` turns a `Config` into each room's settings. Read `Config` in `config.py`
+and `load` in `loading.py` first, then `memory_budget.py`. `values.py` reads a text by a field's type,
+`relations.py` checks fields against each other.
 
 The names are Pulsar's so that an existing file starts this broker unchanged. A key that Pulsar knows and
 Geminga does not serve is accepted and reported (`keys.py`, `foreign.py`, imported only when such a key

@@ -7,10 +7,11 @@ import sys
 
 import pytest
 
-from geminga.config import config
 from geminga.config import file as config_file
-from geminga.config.config import Config, ConfigError, load
+from geminga.config import values as config_values
+from geminga.config.config import BUCKET_TRACKER, IN_MEMORY_TRACKER, Config, ConfigError
 from geminga.config.file import Property
+from geminga.config.loading import load
 from geminga.config.memory_budget import PROCESS_BYTES, SETTINGS, memory_parts
 from geminga.limits import MIB
 
@@ -187,7 +188,9 @@ def test_defaults_are_pulsars_names_and_need_no_source() -> None:
     loaded = load(environment={"PATH": "/bin", "HOME": "/", "lowercase": "1", "camelCase": "2"})
     assert loaded.config == Config()
     assert loaded.notices == []
-    assert {"brokerServicePort", "managedLedgerCacheSizeMB", "journalMaxSizeMB"} <= set(config.settings())
+    assert {"brokerServicePort", "managedLedgerCacheSizeMB", "journalMaxSizeMB"} <= set(
+        config_values.settings()
+    )
 
 
 def test_flag_beats_environment_beats_file_beats_default() -> None:
@@ -345,7 +348,7 @@ def test_buckets_are_set_by_pulsars_names() -> None:
     key = "delayedDeliveryTrackerFactoryClassName"
     loaded = load(
         file=conf(
-            f"{key}={config.IN_MEMORY_TRACKER}\ndelayedDeliveryMinIndexCountPerBucket=7\n"
+            f"{key}={IN_MEMORY_TRACKER}\ndelayedDeliveryMinIndexCountPerBucket=7\n"
             "delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds=60\n"
             "delayedDeliveryMaxIndexesPerBucketSnapshotSegment=-1\ndelayedDeliveryMaxNumBuckets=50\n"
             "delayedDeliverySharedIndexEnabled=true"
@@ -353,8 +356,8 @@ def test_buckets_are_set_by_pulsars_names() -> None:
         environment={},
     )
     assert loaded.notices == []
-    assert Config().delayed_delivery_tracker_factory_class_name == config.BUCKET_TRACKER
-    assert loaded.config.delayed_delivery_tracker_factory_class_name == config.IN_MEMORY_TRACKER
+    assert Config().delayed_delivery_tracker_factory_class_name == BUCKET_TRACKER
+    assert loaded.config.delayed_delivery_tracker_factory_class_name == IN_MEMORY_TRACKER
     assert loaded.config.delayed_delivery_min_index_count_per_bucket == 7
     assert loaded.config.delayed_delivery_max_time_step_per_bucket_snapshot_segment_seconds == 60
     assert loaded.config.delayed_delivery_max_indexes_per_bucket_snapshot_segment == -1
@@ -363,7 +366,7 @@ def test_buckets_are_set_by_pulsars_names() -> None:
 
 
 def test_every_bounded_setting_has_a_default_within_its_bounds() -> None:
-    for setting in config.settings().values():
+    for setting in config_values.settings().values():
         default = getattr(Config(), setting.attribute)
         if setting.type in (int, float):
             assert setting.low is not None
@@ -381,7 +384,7 @@ def test_a_share_is_a_number_from_0_to_1(value: str) -> None:
 
 def test_loading_without_foreign_keys_imports_no_list_of_them() -> None:
     program = (
-        "import sys; from geminga.config import config; config.load(environment={'PATH': ''});"
+        "import sys; from geminga.config.loading import load; load(environment={'PATH': ''});"
         "print([m for m in ('geminga.config.keys', 'difflib') if m in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from geminga.config.config import Config, settings
+from geminga.config.config import Config
+from geminga.config.values import settings
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from geminga.bookie.running.directory_lists import ForeignLists
-from geminga.config.config import Config, load
+from geminga.config.config import Config
 from geminga.config.file import Property
+from geminga.config.loading import load
 from geminga.errors import StorageError
 from geminga.metadata.bookie_directories import recorded_directories
 from geminga.metadata.records import InstanceRecord, decode

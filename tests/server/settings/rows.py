@@ -13,7 +13,8 @@ from typing import NamedTuple
 import msgspec
 
 from geminga.config import file as config_file
-from geminga.config.config import Config, load
+from geminga.config.config import Config
+from geminga.config.loading import load
 from geminga.config.memory_budget import memory_parts
 from geminga.server.room_settings import (
     bookie_settings,

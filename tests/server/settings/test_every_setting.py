@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import geminga
-from geminga.config.config import Config, settings
+from geminga.config.config import Config
+from geminga.config.values import settings
 from tests.server.settings.admin_rows import ADMIN_ROWS
 from tests.server.settings.tables import ROOM_ROWS, every_key
 

@@ -15,7 +15,8 @@ import trio
 
 from geminga.cli import standalone
 from geminga.cli.arguments.parser import EXIT_USAGE, Parser
-from geminga.config.config import Config, settings
+from geminga.config.config import Config
+from geminga.config.values import settings
 from geminga.server import server
 from geminga.server.server import Addresses
 from tests.server.settings.rows import config_of
