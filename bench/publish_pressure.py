@@ -34,7 +34,7 @@ from geminga.cli.client.connection import Connection
 from geminga.cli.client.errors import ClientError
 from geminga.cli.client.producer import Producer
 from geminga.cli.main import main as geminga_main
-from geminga.storage import disk
+from geminga.storage import real_file
 
 MIB = 1024 * 1024
 WATCH_S = 0.05
@@ -42,13 +42,13 @@ WATCH_S = 0.05
 
 def run_slow_broker(sync_s: float, arguments: list[str]) -> None:
     """This process becomes a broker whose syncs take longer."""
-    sync = disk._sync
+    sync = real_file._sync
 
     def slow_sync(descriptor: int) -> None:
         time.sleep(sync_s)
         sync(descriptor)
 
-    disk._sync = slow_sync
+    real_file._sync = slow_sync
     sys.exit(geminga_main(arguments))
 
 

@@ -258,7 +258,7 @@ class _Broker:
         """Advice on a failed start, where the error itself gives none."""
         from geminga.metadata.instance import ForeignDirectory
         from geminga.server.metadata_check import METADATA
-        from geminga.storage.disk import DirectoryInUse, DiskFull
+        from geminga.storage.disk_errors import DirectoryInUse, DiskFull
 
         if isinstance(error, CorruptData):
             if str(error).startswith(os.path.join(self._data_dir, METADATA)):

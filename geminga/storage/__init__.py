@@ -3,8 +3,9 @@
 Everything that opens, writes, syncs, renames or locks a file calls a `Disk`; every ordered map is a
 `KeyValue`. Before RocksDB opens a directory, `rocksdb_logs.py` looks through its write-ahead log and manifest
 and refuses damage that RocksDB would take for a torn end. Read the protocols `Disk` and `File` first, then
-the list of facts at the top of `key_value.py`.
-What RocksDB's errors mean is in `rocksdb_errors.py`; what waits for descriptors, in `descriptor_wait.py`.
+the list of facts at the top of `rocksdb.py`. Behind `disk.py` are a file of the system (`real_file.py`), the
+lock of a directory and the errors; what RocksDB's errors mean is in `rocksdb_errors.py`; what waits for
+descriptors, in `descriptor_wait.py`.
 
 Two protocols, two implementations each: the real ones here, the ones that lose power in `simulation/disk`.
 That is why no other module may write files or import `rocksdict` by itself: a write that goes around the door

@@ -1,6 +1,7 @@
-"""The only door to files. Everything that opens, writes, syncs or renames a file does it here.
+"""The only door to files. Everything that opens, writes, syncs or renames a file calls a `Disk`.
 
-The real disk stands below; `simulation.disk.sim_disk` has one that crashes. Both keep these promises:
+The real disk is below, with its files in `real_file.py` and its lock in `directory_lock.py`;
+`simulation.disk.sim_disk` has one that crashes. Both keep these promises:
 
 - What was written is durable once `File.sync` has returned; a name (created, renamed, unlinked) once
   `sync_directory` of its directory has returned.
@@ -14,38 +15,28 @@ through `Disk.run`.
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import io
 import os
 import shutil
 import stat
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
 import trio
 
-from geminga.errors import StorageError
 from geminga.storage.descriptor_wait import SHORTAGES, Attempts, DescriptorWait
+from geminga.storage.directory_lock import RealDirectoryLock
+from geminga.storage.disk_errors import storage_error, translated
+from geminga.storage.real_file import FILE_MODE, Buffer, RealFile
 
 T = TypeVar("T")
-Buffer = bytes | bytearray | memoryview
 
 WORKERS_MAX = 8
 """Blocking calls that may be under way at once through `RealDisk.run`."""
-_VECTORS_MAX = 1024
-FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
-"""What holds messages is its owner's alone; the process' mask may take more away."""
-
-
-class DirectoryInUse(StorageError):
-    """Another process holds the directory's lock."""
-
-
-class DiskFull(StorageError):
-    """No space left: nothing was promised, and freeing space helps."""
+DIRECTORY_MODE = 0o700
+"""As `FILE_MODE`, for directories."""
 
 
 class File(Protocol):
@@ -165,150 +156,6 @@ class Disk(Protocol):
         ...
 
 
-def storage_error(error: OSError, doing: str, path: str) -> StorageError:
-    """Ours for the system's, with the file's name and the system's own words."""
-    text = f"{path}: cannot {doing}: {error.strerror or error}"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFull(text)
-    return StorageError(text)
-
-
-@contextlib.contextmanager
-def _translated(doing: str, path: str):  # type: ignore[no-untyped-def]
-    try:
-        yield
-    except OSError as error:
-        raise storage_error(error, doing, path) from error
-
-
-if sys.platform == "darwin":
-    import fcntl
-
-    def _sync(descriptor: int) -> None:
-        # fsync on macOS stops at the drive's cache; F_FULLFSYNC empties that too. Some file systems refuse.
-        try:
-            # macOS's fsync leaves the data in the drive's cache; only this survives a power cut.
-            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
-        except OSError as error:
-            if error.errno not in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):
-                raise
-            os.fsync(descriptor)
-else:
-    # fdatasync is enough: it writes the length when that has changed, and journals are allocated in advance.
-    _sync = getattr(os, "fdatasync", os.fsync)
-
-
-class RealFile:
-    """A descriptor and the offset where the next append goes."""
-
-    __slots__ = ("_descriptor", "_end", "path")
-
-    def __init__(self, path: str, descriptor: int) -> None:
-        self.path = path
-        self._descriptor = descriptor
-        # Kept here: O_APPEND would make the kernel choose, and the offset has to be known for the index's
-        # row.
-        self._end = os.fstat(descriptor).st_size
-
-    def append(self, data: Buffer) -> int:
-        offset = self._end
-        self.pwrite(offset, data)
-        return offset
-
-    def append_many(self, parts: Sequence[Buffer]) -> int:
-        offset = self._end
-        self.pwrite_many(offset, parts)
-        return offset
-
-    def pwrite_many(self, offset: int, parts: Sequence[Buffer]) -> None:
-        # The kernel refuses more vectors than IOV_MAX with EINVAL.
-        for first in range(0, len(parts), _VECTORS_MAX):
-            offset = self._write_vector(offset, parts[first : first + _VECTORS_MAX])
-
-    def pwrite(self, offset: int, data: Buffer) -> None:
-        with _translated("write", self.path):
-            written = _pwrite(self._descriptor, data, offset)
-            length = len(data)
-            while written < length:
-                # The kernel takes at most 2 GiB at once, and less on a full disk: the next call says which.
-                written += _pwrite(self._descriptor, memoryview(data)[written:], offset + written)
-        self._end = max(self._end, offset + length)
-
-    def pread(self, offset: int, length: int) -> bytes:
-        with _translated("read", self.path):
-            data = _pread(self._descriptor, length, offset)
-            # A signal or the end of the file may cut a read short; only an empty one is the end.
-            while len(data) < length:
-                more = _pread(self._descriptor, length - len(data), offset + len(data))
-                if not more:
-                    break
-                data += more
-            return data
-
-    def size(self) -> int:
-        return self._end
-
-    def sync(self) -> None:
-        with _translated("sync", self.path):
-            _sync(self._descriptor)
-
-    def allocate(self, length: int) -> None:
-        if length <= self._end:
-            return
-        with _translated("reserve space", self.path):
-            if sys.platform != "win32" and hasattr(os, "posix_fallocate"):
-                # Real blocks and not a hole: writing into a hole allocates at the sync, which is slow, and
-                # fails for want of space when an entry has been accepted already.
-                os.posix_fallocate(self._descriptor, self._end, length - self._end)
-            else:
-                os.ftruncate(self._descriptor, length)
-        self._end = length
-
-    def truncate(self, length: int) -> None:
-        with _translated("truncate", self.path):
-            os.ftruncate(self._descriptor, length)
-        self._end = length
-
-    def drop_cache(self, offset: int, length: int) -> None:
-        if sys.platform == "linux":
-            with contextlib.suppress(OSError):
-                os.posix_fadvise(self._descriptor, offset, length, os.POSIX_FADV_DONTNEED)
-
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def _write_vector(self, position: int, parts: Sequence[Buffer]) -> int:
-        length = sum(map(len, parts))
-        written = 0
-        if sys.platform != "win32" and hasattr(os, "pwritev"):
-            with _translated("write", self.path):
-                written = os.pwritev(self._descriptor, parts, position)
-        if written < length:
-            self.pwrite(position + written, memoryview(b"".join(parts))[written:])
-        self._end = max(self._end, position + length)
-        return position + length
-
-
-if sys.platform == "win32":
-    # No positioned reads and writes there: a seek and a call, one at a time.
-    _seek_lock = threading.Lock()
-
-    def _pwrite(descriptor: int, data: Buffer, offset: int) -> int:
-        with _seek_lock:
-            os.lseek(descriptor, offset, os.SEEK_SET)
-            return os.write(descriptor, data)
-
-    def _pread(descriptor: int, length: int, offset: int) -> bytes:
-        with _seek_lock:
-            os.lseek(descriptor, offset, os.SEEK_SET)
-            return os.read(descriptor, length)
-else:
-    _pwrite = os.pwrite
-    _pread = os.pread
-
-
 class RealDisk:
     """The machine's own file systems.
 
@@ -335,11 +182,11 @@ class RealDisk:
         return os.path.exists(path)
 
     def rename(self, old: str, new: str) -> None:
-        with _translated(f"rename to {new}", old):
+        with translated(f"rename to {new}", old):
             os.replace(old, new)
 
     def unlink(self, path: str) -> None:
-        with _translated("delete", path):
+        with translated("delete", path):
             os.unlink(path)
 
     def list(self, directory: str) -> list[str]:
@@ -351,7 +198,7 @@ class RealDisk:
             return
         parent = os.path.dirname(path)
         self.make_directory(parent)
-        with _translated("create directory", path):
+        with translated("create directory", path):
             os.mkdir(path, self._directory_mode)
         # Each level by itself: a directory whose own name is not durable takes all its files with it in a
         # power cut.
@@ -368,7 +215,7 @@ class RealDisk:
         if sys.platform == "win32":
             return  # a directory cannot be opened there; NTFS journals names
         descriptor = self._opened(functools.partial(os.open, path, os.O_RDONLY), "sync directory", path)
-        with _translated("sync directory", path):
+        with translated("sync directory", path):
             try:
                 os.fsync(descriptor)
             finally:
@@ -386,20 +233,20 @@ class RealDisk:
     def free_bytes(self, path: str) -> int:
         if sys.platform == "win32":
             return shutil.disk_usage(path).free
-        with _translated("ask for free space", path):
+        with translated("ask for free space", path):
             facts = os.statvfs(path)
         return facts.f_bavail * facts.f_frsize
 
     def total_bytes(self, path: str) -> int:
         if sys.platform == "win32":
             return shutil.disk_usage(path).total
-        with _translated("ask for space", path):
+        with translated("ask for space", path):
             facts = os.statvfs(path)
         return (facts.f_blocks - facts.f_bfree + facts.f_bavail) * facts.f_frsize
 
     def read_file(self, path: str) -> bytes:
         opened: io.FileIO = self._opened(functools.partial(io.FileIO, path), "read", path)
-        with opened as file, _translated("read", path):
+        with opened as file, translated("read", path):
             return file.readall()
 
     def replace_file(self, path: str, data: bytes) -> None:
@@ -419,12 +266,12 @@ class RealDisk:
 
     def remove_tree(self, path: str) -> None:
         """The directory and all below it, links themselves and not what they lead to."""
-        with _translated("delete", path):
+        with translated("delete", path):
             shutil.rmtree(path)
 
     def size_of(self, path: str) -> int:
         """Of a file that need not be opened for it."""
-        with _translated("look", path):
+        with translated("look", path):
             return os.stat(path).st_size
 
     def lock(self, path: str) -> DirectoryLock:
@@ -440,7 +287,7 @@ class RealDisk:
     def _open_file(self, path: str, flags: int, doing: str) -> File:
         flags |= os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
         descriptor = self._opened(functools.partial(os.open, path, flags, self._file_mode), doing, path)
-        with _translated(doing, path):
+        with translated(doing, path):
             return RealFile(path, descriptor)
 
     def _opened(self, call: Callable[[], T], doing: str, path: str) -> T:
@@ -456,73 +303,3 @@ class RealDisk:
             else:
                 attempts.succeeded()
                 return opened
-
-
-class RealDirectoryLock:
-    """An advisory lock on the file `lock` in the directory; it holds the owner's process id as text.
-
-    The system lets it go when the process ends, however it ends.
-    """
-
-    def __init__(self, path: str) -> None:
-        name = os.path.join(path, "lock")
-        file = _open_lock(name)
-        try:
-            _claim(file)
-        except OSError as error:
-            owner = _owner(file)
-            file.close()
-            # Other errors (a file system without locks) must stop the start: unlocked, two brokers would
-            # write the same files.
-            if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK):
-                raise storage_error(error, "lock", name) from error
-            holder = f"process {owner}" if owner.isdigit() else "another process"
-            raise DirectoryInUse(f"{path}: already in use by {holder}") from None
-        with contextlib.suppress(OSError):  # on a full disk, say: the lock is held, it only lacks a name
-            file.truncate(0)
-            file.write(b"%d\n" % os.getpid())
-        self._file = file
-
-    def release(self) -> None:
-        """Let go. The file stays: if it were removed, two later owners could lock different files."""
-        self._file.close()
-
-
-def _open_lock(name: str) -> io.FileIO:
-    """Created if absent; emptied by the process that gets the lock, so it has to be a file of its own."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-    # The owner's number is written by truncating the file, so a link planted here would empty its target.
-    refused = f"{name}: is a link or no file, and its target would be emptied: remove it, and start again"
-    if os.path.islink(name) or (os.path.exists(name) and not os.path.isfile(name)):
-        raise StorageError(refused)
-    try:
-        descriptor = os.open(name, flags | getattr(os, "O_NOFOLLOW", 0), FILE_MODE)
-    except OSError as error:
-        if error.errno == errno.ELOOP:  # it has become a link since
-            raise StorageError(refused) from None
-        raise storage_error(error, "lock", name) from error
-    with contextlib.suppress(OSError):  # of an earlier version; a process that may read it may hold the lock
-        os.chmod(name, FILE_MODE)
-    return io.FileIO(descriptor, "a+")
-
-
-def _owner(file: io.FileIO) -> str:
-    """What the lock's file says; "" if it cannot be read."""
-    with contextlib.suppress(OSError):
-        file.seek(0)
-        return file.read(20).decode("ascii", "replace").strip()
-    return ""
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _claim(file: io.FileIO) -> None:
-        # A byte far behind the text, so that the owner's number stays readable.
-        os.lseek(file.fileno(), 1 << 20, os.SEEK_SET)
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-else:
-    import fcntl
-
-    def _claim(file: io.FileIO) -> None:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)

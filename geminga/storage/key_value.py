@@ -35,7 +35,7 @@ import rocksdict
 from geminga.errors import StorageError
 from geminga.limits import MIB
 from geminga.storage.descriptor_wait import SHORTAGES, Attempts, DescriptorWait, OutOfDescriptors, can_open
-from geminga.storage.disk import storage_error
+from geminga.storage.disk_errors import storage_error
 from geminga.storage.rocksdb_errors import shortage, translated
 from geminga.storage.rocksdb_log_format import synced_marker
 from geminga.storage.rocksdb_logs import check_logs

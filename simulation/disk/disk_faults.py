@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 from geminga.errors import StorageError
-from geminga.storage.disk import DiskFull
+from geminga.storage.disk_errors import DiskFull
 
 FAILING_KINDS = ("write", "sync", "sync_directory", "create", "rename", "unlink", "read", "allocate")
 """Kinds of operation that `fail` can be told of; truncations and those of other stores have names too."""

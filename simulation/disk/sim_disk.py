@@ -35,7 +35,8 @@ import trio
 
 from geminga.errors import StorageError
 from geminga.storage.descriptor_wait import DescriptorWait
-from geminga.storage.disk import DirectoryInUse, DirectoryLock, File
+from geminga.storage.disk import DirectoryLock, File
+from geminga.storage.disk_errors import DirectoryInUse
 from simulation.disk.disk_faults import DiskFaults
 from simulation.disk.sim_file import PowerCut, SimFile
 from simulation.disk.sim_inode import SECTOR_BYTES, CrashMode, Inode

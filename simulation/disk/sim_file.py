@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from geminga.errors import StorageError
-from geminga.storage.disk import Buffer
+from geminga.storage.real_file import Buffer
 from simulation.disk.sim_inode import Inode
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from geminga.errors import StorageError
-from geminga.storage.disk import DiskFull
+from geminga.storage.disk_errors import DiskFull
 from simulation.disk.sim_disk import SECTOR_BYTES, PowerCut, SimDisk
 
 

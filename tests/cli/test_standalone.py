@@ -287,7 +287,7 @@ def test_a_hint_is_given_where_it_helps(tmp_path: Path, capsys: pytest.CaptureFi
     from geminga.config.config import Config
     from geminga.errors import CorruptData, StorageError
     from geminga.metadata.instance import ForeignDirectory
-    from geminga.storage.disk import DiskFull
+    from geminga.storage.disk_errors import DiskFull
 
     for error, code, hint in (
         (ForeignDirectory("x"), 4, f"The data directory is {tmp_path}; --data-dir names another one."),

@@ -14,7 +14,9 @@ from geminga.delivery_log import notes as delivery_log_notes
 from geminga.delivery_log.delivery_log import DeliveryLog
 from geminga.delivery_log.log_format import Kind, file_name, segments
 from geminga.delivery_log.notes import ACKED, CLOSED, DUPLICATE, MISSED, OPENED, RELEASED
-from geminga.storage.disk import DiskFull, File, RealDisk, RealFile
+from geminga.storage.disk import File, RealDisk
+from geminga.storage.disk_errors import DiskFull
+from geminga.storage.real_file import RealFile
 
 
 class Strict:

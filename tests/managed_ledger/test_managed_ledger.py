@@ -324,7 +324,7 @@ async def test_failed_disk_fences_and_fails_what_is_pending(rooms, publish, monk
         async with rooms(crash=True) as r:
             ledger = await r.open()
             await publish(ledger, bodies(3))
-            monkeypatch.setattr("geminga.storage.disk._sync", _fails)
+            monkeypatch.setattr("geminga.storage.real_file._sync", _fails)
             for body in bodies(5, 3):
                 ledger.append(body, body)
             await ledger.listener.settled(8)

@@ -18,16 +18,11 @@ import pytest
 import trio
 
 from geminga.errors import StorageError
-from geminga.storage import disk as disk_module
+from geminga.storage import real_file
 from geminga.storage.descriptor_wait import OutOfDescriptors
-from geminga.storage.disk import (
-    Buffer,
-    DirectoryInUse,
-    Disk,
-    DiskFull,
-    RealDisk,
-    storage_error,
-)
+from geminga.storage.disk import Disk, RealDisk
+from geminga.storage.disk_errors import DirectoryInUse, DiskFull, storage_error
+from geminga.storage.real_file import Buffer
 from simulation.disk.sim_disk import SimDisk
 from tests.e2e.child_process import running
 
@@ -170,7 +165,7 @@ def test_a_failed_sync_is_a_storage_error(tmp_path: Path, monkeypatch: pytest.Mo
         raise OSError(errno.EIO, "Input/output error")
 
     file = RealDisk().create(str(tmp_path / "a"))
-    monkeypatch.setattr(disk_module, "_sync", broken)
+    monkeypatch.setattr(real_file, "_sync", broken)
     with pytest.raises(StorageError, match=r"a: cannot sync: Input/output error"):
         file.sync()
     file.close()
@@ -178,7 +173,7 @@ def test_a_failed_sync_is_a_storage_error(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.pwrite
-    monkeypatch.setattr(disk_module, "_pwrite", lambda fd, data, at: real(fd, bytes(data[:3]), at))
+    monkeypatch.setattr(real_file, "_pwrite", lambda fd, data, at: real(fd, bytes(data[:3]), at))
     monkeypatch.setattr(os, "pwritev", lambda fd, parts, at: real(fd, b"".join(parts)[:2], at), raising=False)
     file = RealDisk().create(str(tmp_path / "a"))
     file.append(b"0123456789")
@@ -248,7 +243,7 @@ async def test_an_open_without_descriptors_waits_until_there_are_some(
 
         return call
 
-    for module, name in ((os, "open"), (os, "listdir"), (disk_module.io, "FileIO")):
+    for module, name in ((os, "open"), (os, "listdir"), (io, "FileIO")):
         monkeypatch.setattr(module, name, short(getattr(module, name)))
     for name, call in calls.items():
         shortages, tries = 1, []
@@ -284,8 +279,8 @@ def test_a_sync_or_a_write_without_memory_is_a_failed_disk(
     def no_memory(*arguments: object) -> None:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
-    monkeypatch.setattr(disk_module, "_sync", no_memory)
-    monkeypatch.setattr(disk_module, "_pwrite", no_memory)
+    monkeypatch.setattr(real_file, "_sync", no_memory)
+    monkeypatch.setattr(real_file, "_pwrite", no_memory)
     for failing in (file.sync, partial(file.pwrite, 0, b"x")):
         with pytest.raises(StorageError) as failure:
             failing()

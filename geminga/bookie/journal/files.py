@@ -17,7 +17,8 @@ from geminga.bookie.records.ledger_name import LedgerName
 from geminga.bookie.records.records import Segment
 from geminga.bookie.records.settings import BookieSettings
 from geminga.clock import RealClock
-from geminga.storage.disk import Disk, DiskFull, File
+from geminga.storage.disk import Disk, File
+from geminga.storage.disk_errors import DiskFull
 
 # BookKeeper drops the page cache behind its journal too (`journalRemoveFromPageCache`): nothing reads these
 # bytes again before a crash, and they would push out the pages of entry logs, which consumers do read.

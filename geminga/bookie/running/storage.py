@@ -30,7 +30,8 @@ from geminga.bookie.records.segment_map import SegmentMap
 from geminga.bookie.records.settings import BookieSettings
 from geminga.bookie.running.disk_space import flush_refusal
 from geminga.errors import CorruptData, LedgerNotFound, ReadOnly, StorageError
-from geminga.storage.disk import Disk, DiskFull
+from geminga.storage.disk import Disk
+from geminga.storage.disk_errors import DiskFull
 
 DAMAGE_BYTES_MAX = 1 << 20
 """Records that one attempt to heal looks at."""

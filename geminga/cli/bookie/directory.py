@@ -34,7 +34,8 @@ from geminga.metadata.records import InstanceRecord, LedgerRecord, ManagedLedger
 from geminga.metadata.store import MetadataStore
 from geminga.server.metadata_check import METADATA
 from geminga.server.server import BOOKIE
-from geminga.storage.disk import DirectoryInUse, RealDisk
+from geminga.storage.disk import RealDisk
+from geminga.storage.disk_errors import DirectoryInUse
 from geminga.storage.key_value import RocksKeyValue
 
 

@@ -45,7 +45,8 @@ def _held(directories: Sequence[str]) -> Iterator[None]:
     same.
     """
     from geminga.errors import StorageError
-    from geminga.storage.disk import DirectoryInUse, RealDisk
+    from geminga.storage.disk import RealDisk
+    from geminga.storage.disk_errors import DirectoryInUse
 
     with contextlib.ExitStack() as held:
         for directory in directories:

@@ -27,7 +27,8 @@ from geminga.names import TopicName
 from geminga.server.bookie_places import open_bookie, open_database
 from geminga.server.metadata_check import METADATA
 from geminga.server.room_settings import ledger_settings
-from geminga.storage.disk import DirectoryInUse, RealDisk
+from geminga.storage.disk import RealDisk
+from geminga.storage.disk_errors import DirectoryInUse
 from geminga.storage.key_value import BlockCache
 
 

@@ -20,7 +20,8 @@ from geminga.bookie.running.directory_lists import (
     role_of,
 )
 from geminga.errors import StorageError
-from geminga.storage.disk import DirectoryInUse, RealDisk
+from geminga.storage.disk import RealDisk
+from geminga.storage.disk_errors import DirectoryInUse
 
 LISTS = DirectoryLists(("/a", "/b"), ("/b", "/c", "/d"))
 

@@ -18,7 +18,8 @@ from geminga.bookie.records.settings import BookieSettings
 from geminga.bookie.running.bookie import Bookie, LedgerPlace
 from geminga.bookie.running.disk_space import refusal
 from geminga.errors import ReadOnly, StorageError
-from geminga.storage.disk import DiskFull, RealDisk
+from geminga.storage.disk import RealDisk
+from geminga.storage.disk_errors import DiskFull
 from geminga.storage.key_value import RocksKeyValue
 from simulation.disk.sim_disk import SimDisk
 from simulation.disk.sim_key_value import SimKeyValue

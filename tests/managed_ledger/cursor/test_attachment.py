@@ -17,7 +17,7 @@ from geminga.managed_ledger.orphans import find_orphan_ledgers
 from geminga.metadata import records, store
 from geminga.metadata.node import ValueTooLarge
 from geminga.position import EARLIEST
-from geminga.storage import disk
+from geminga.storage import real_file
 
 PATH = "/managed-ledgers/public/default/persistent/orders"
 CURSOR = f"{PATH}/s"
@@ -230,13 +230,13 @@ async def test_fenced_with_entries_on_their_way_opens_again_with_a_fixed_end(
         ledger = await r.open()
         await publish(ledger, bodies(3))
         await r.metadata.put(PATH, r.metadata.get(PATH).value)
-        may_sync, sync = threading.Event(), disk._sync
+        may_sync, sync = threading.Event(), real_file._sync
 
         def late_sync(fd):
             assert may_sync.wait(10)
             sync(fd)
 
-        monkeypatch.setattr(disk, "_sync", late_sync)
+        monkeypatch.setattr(real_file, "_sync", late_sync)
         for body in bodies(200):
             ledger.append(body, body)
         with pytest.raises(BadVersion):

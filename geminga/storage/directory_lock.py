@@ -1,0 +1,83 @@
+"""Which process has a directory: an advisory lock on a file in it. Behind `disk.py`."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import sys
+
+from geminga.errors import StorageError
+from geminga.storage.disk_errors import DirectoryInUse, storage_error
+from geminga.storage.real_file import FILE_MODE
+
+
+class RealDirectoryLock:
+    """An advisory lock on the file `lock` in the directory; it holds the owner's process id as text.
+
+    The system lets it go when the process ends, however it ends.
+    """
+
+    def __init__(self, path: str) -> None:
+        name = os.path.join(path, "lock")
+        file = _open_lock(name)
+        try:
+            _claim(file)
+        except OSError as error:
+            owner = _owner(file)
+            file.close()
+            # Other errors (a file system without locks) must stop the start: unlocked, two brokers would
+            # write the same files.
+            if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK):
+                raise storage_error(error, "lock", name) from error
+            holder = f"process {owner}" if owner.isdigit() else "another process"
+            raise DirectoryInUse(f"{path}: already in use by {holder}") from None
+        with contextlib.suppress(OSError):  # on a full disk, say: the lock is held, it only lacks a name
+            file.truncate(0)
+            file.write(b"%d\n" % os.getpid())
+        self._file = file
+
+    def release(self) -> None:
+        """Let go. The file stays: if it were removed, two later owners could lock different files."""
+        self._file.close()
+
+
+def _open_lock(name: str) -> io.FileIO:
+    """Created if absent; emptied by the process that gets the lock, so it has to be a file of its own."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    # The owner's number is written by truncating the file, so a link planted here would empty its target.
+    refused = f"{name}: is a link or no file, and its target would be emptied: remove it, and start again"
+    if os.path.islink(name) or (os.path.exists(name) and not os.path.isfile(name)):
+        raise StorageError(refused)
+    try:
+        descriptor = os.open(name, flags | getattr(os, "O_NOFOLLOW", 0), FILE_MODE)
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # it has become a link since
+            raise StorageError(refused) from None
+        raise storage_error(error, "lock", name) from error
+    with contextlib.suppress(OSError):  # of an earlier version; a process that may read it may hold the lock
+        os.chmod(name, FILE_MODE)
+    return io.FileIO(descriptor, "a+")
+
+
+def _owner(file: io.FileIO) -> str:
+    """What the lock's file says; "" if it cannot be read."""
+    with contextlib.suppress(OSError):
+        file.seek(0)
+        return file.read(20).decode("ascii", "replace").strip()
+    return ""
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _claim(file: io.FileIO) -> None:
+        # A byte far behind the text, so that the owner's number stays readable.
+        os.lseek(file.fileno(), 1 << 20, os.SEEK_SET)
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+else:
+    import fcntl
+
+    def _claim(file: io.FileIO) -> None:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
