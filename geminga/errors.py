@@ -85,6 +85,13 @@ class InvalidName(PeerError):
     http_status = 412
 
 
+class InvalidPattern(PeerError):
+    """A client's pattern of topic names that no regular expression library takes."""
+
+    server_error = ServerError.INVALID_TOPIC_NAME
+    http_status = 412
+
+
 class TopicNotFound(PeerError):
     server_error = ServerError.TOPIC_NOT_FOUND
     http_status = 404

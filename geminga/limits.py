@@ -34,6 +34,8 @@ OUTBOX_BYTES_LOW = 1 * MIB
 """...until they have fallen below this."""
 PRODUCERS_PER_CONNECTION_MAX = 10_000
 CONSUMERS_PER_CONNECTION_MAX = 10_000
+TOPIC_LIST_WATCHES_PER_CONNECTION_MAX = 1000
+"""Consumers by pattern of one client share a connection; each has a watch."""
 CLIENT_METADATA_BYTES_MAX = 64 * KIB
 """Name and metadata of one producer or consumer."""
 CLIENT_VERSION_CHARACTERS_MAX = 256

@@ -23,34 +23,12 @@ PUBLIC_METHODS_MAX = 30
 CALLBACKS_MAX = 4
 """Parameters of one constructor that are to be called."""
 
-LONG = {
-    "bookie/running/bookie.py",
-    "config/config.py",
-    "storage/disk.py",
-    "storage/key_value.py",
-}
-WIDE = {
-    "bookie/running/bookie.py:Bookie",
-}
-ASSIGNED = {
-    "bookie/running/bookie.py": {"self._lifeline.on_change"},
-    "bookie/running/ledger_writer.py": {"journal.queued_bytes"},
+LONG: set[str] = {"storage/key_value.py"}
+WIDE: set[str] = set()
+ASSIGNED: dict[str, set[str]] = {
     "broker/dispatch/reader.py": {"entry.peek"},
     "broker/dispatch/task.py": {"self._sleep.deadline"},
-    "broker/flow/publish_memory.py": {"waiting.on_freed"},
     "broker/subscription/due_backlog.py": {"entry.peek"},
-    "broker/topic/topic.py": {"ledger.listener", "ledger.on_fenced", "self.ledger.settings"},
-    "managed_ledger/chain/ledger_reads.py": {
-        "self._tail_cache.bytes_served",
-        "self._tail_cache.entries_missed",
-        "self._tail_cache.entries_served",
-    },
-    "managed_ledger/lifecycle.py": {"appender.last_confirmed", "self.appender.first_needed"},
-    "managed_ledger/managed_ledger.py": {
-        "self._appender.listener",
-        "self._appender.on_fenced",
-        "self._appender.settings",
-    },
     "tracker/index/feed.py": {"members.run_end"},
 }
 """Attributes of objects that another module's class owns, assigned from outside. By file."""

@@ -87,6 +87,8 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
     default_num_partitions: Positive = 1
     max_num_partitions_per_partitioned_topic: Count = 0  # 0: no limit
     allow_auto_subscription_creation: bool = True
+    enable_broker_side_subscription_pattern_evaluation: bool = True
+    subscription_pattern_max_length: Count = 50
     exposing_broker_entry_metadata_to_client_enabled: bool = False
     retention_check_interval_in_seconds: Positive = 120
     default_retention_time_in_minutes: Limit = 0  # -1: for ever

@@ -137,14 +137,14 @@ class MetadataStore:
         return all(stored is None for stored in self._writer.durable.values())
 
     @contextmanager
-    def watch(self, prefix: str) -> Iterator[trio.MemoryReceiveChannel[Change]]:
-        """A channel of the durable changes of the node `prefix` and below, in order, while the context is
+    def watch(self, *prefixes: str) -> Iterator[trio.MemoryReceiveChannel[Change]]:
+        """A channel of the durable changes of the nodes `prefixes` and below, in order, while the context is
         open.
 
         Bounded: a watcher that falls behind gets one RESYNC instead of what it missed, and must read again.
         The channel ends when the store stops.
         """
-        with self._watchers.watch(prefix) as receive:
+        with self._watchers.watch(*prefixes) as receive:
             yield receive
 
     def statistics(self) -> StoreStatistics:

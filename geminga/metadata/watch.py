@@ -20,13 +20,13 @@ class ChangeKind(enum.Enum):
     MODIFIED = "modified"
     DELETED = "deleted"
     RESYNC = "resync"
-    """More changed than the watcher kept up with: read everything below the watched prefix again."""
+    """More changed than the watcher kept up with: read everything below the watched prefixes again."""
 
 
 class Change(NamedTuple):
     """One durable change. `version` is the node's new version; of a deleted node the last one; of RESYNC -1.
 
-    `path` of a RESYNC is the watched prefix.
+    `path` of a RESYNC is the first watched prefix.
     """
 
     path: str
@@ -35,10 +35,12 @@ class Change(NamedTuple):
 
 
 class _Watcher:
-    __slots__ = ("changes_max", "prefix", "resync_sent", "send")
+    __slots__ = ("changes_max", "prefixes", "resync_sent", "send")
 
-    def __init__(self, prefix: str, send: trio.MemorySendChannel[Change], changes_max: int) -> None:
-        self.prefix = prefix
+    def __init__(
+        self, prefixes: tuple[str, ...], send: trio.MemorySendChannel[Change], changes_max: int
+    ) -> None:
+        self.prefixes = prefixes
         self.send = send
         self.changes_max = changes_max
         self.resync_sent = False
@@ -52,7 +54,7 @@ class _Watcher:
                 return
             self.resync_sent = False
         if buffered >= self.changes_max:
-            change = Change(self.prefix, ChangeKind.RESYNC, -1)
+            change = Change(self.prefixes[0], ChangeKind.RESYNC, -1)
             self.resync_sent = True
         try:
             self.send.send_nowait(change)
@@ -69,13 +71,13 @@ class Watchers:
         self._closed = False
 
     @contextmanager
-    def watch(self, prefix: str) -> Iterator[trio.MemoryReceiveChannel[Change]]:
-        """Changes of the node `prefix` and all below it that become durable while the context is open, in
-        order.
+    def watch(self, *prefixes: str) -> Iterator[trio.MemoryReceiveChannel[Change]]:
+        """Changes of the nodes `prefixes` and all below them that become durable while the context is open,
+        in order.
         """
         # One place more than changes: the last is for RESYNC.
         send, receive = trio.open_memory_channel[Change](self._changes_max + 1)
-        watcher = _Watcher(prefix, send, self._changes_max)
+        watcher = _Watcher(prefixes, send, self._changes_max)
         self._watchers.add(watcher)
         if self._closed:
             send.close()
@@ -87,7 +89,7 @@ class Watchers:
 
     def publish(self, change: Change) -> None:
         for watcher in self._watchers:
-            if is_within(change.path, watcher.prefix):
+            if any(is_within(change.path, prefix) for prefix in watcher.prefixes):
                 watcher.offer(change)
 
     def close(self) -> None:

@@ -110,6 +110,8 @@ def broker_settings(config: Config) -> BrokerSettings:
         keep_alive_s=float(config.keep_alive_interval_seconds),
         auto_topic_creation=config.allow_auto_topic_creation,
         auto_topic_creation_partitions=config.default_num_partitions if partitioned else 0,
+        applies_patterns=config.enable_broker_side_subscription_pattern_evaluation,
+        pattern_characters_max=config.subscription_pattern_max_length,
         trim_interval_s=float(config.retention_check_interval_in_seconds),
         expiry_interval_s=config.message_expiry_check_interval_in_minutes * 60.0,
         expires_by_broker_time=BROKER_TIMESTAMPS in config.broker_entry_metadata_interceptors.split(","),

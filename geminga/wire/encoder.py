@@ -173,6 +173,22 @@ def topics_of_namespace(
     )
 
 
+def topic_list_watched(request_id: int, watcher_id: int, topics: Iterable[str], topics_hash: str) -> bytes:
+    answer = pb.CommandWatchTopicListSuccess(
+        request_id=request_id, watcher_id=watcher_id, topic=topics, topics_hash=topics_hash
+    )
+    return frame(pb.BaseCommand(type=_TYPE.WATCH_TOPIC_LIST_SUCCESS, watchTopicListSuccess=answer))
+
+
+def topic_list_changed(
+    watcher_id: int, new_topics: Iterable[str], deleted_topics: Iterable[str], topics_hash: str
+) -> bytes:
+    update = pb.CommandWatchTopicUpdate(
+        watcher_id=watcher_id, new_topics=new_topics, deleted_topics=deleted_topics, topics_hash=topics_hash
+    )
+    return frame(pb.BaseCommand(type=_TYPE.WATCH_TOPIC_UPDATE, watchTopicUpdate=update))
+
+
 # -- schemas ---------------------------------------------------------------------------------------------
 
 

@@ -110,8 +110,8 @@ MUTANTS = (
     ),
     Mutant(
         "lists-of-topics-side-by-side",
-        "geminga/broker/connection/handle_lookup.py",
-        "        async with session.topics.listing:\n",
+        "geminga/broker/connection/handle_topic_lists.py",
+        "        async with lists.listing:\n",
         "        if True:\n",
         (f"{FAIR_TURNS}::test_lists_of_many_topics_are_gathered_in_slices_one_list_at_a_time",),
         "clients that ask for the topics of a namespace again and again, and everybody else between them",

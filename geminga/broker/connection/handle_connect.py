@@ -24,6 +24,7 @@ def connect(session: Session, command: pb.CommandConnect) -> None:
             f"Geminga {geminga.__version__}",
             protocol_version=session.protocol_version,
             message_bytes_max=settings.message_bytes_max,
+            topic_watchers=settings.applies_patterns,
         )
     )
 

@@ -1,14 +1,12 @@
-"""Where is a topic, how many partitions has it, which topics are there."""
+"""Where a topic is, and how many partitions it has."""
 
 from __future__ import annotations
 
 from geminga.broker.connection.session import Handler, Session
-from geminga.broker.flow.slices import sorted_names
 from geminga.errors import GemingaError, NamespaceNotFound, TopicNotFound
-from geminga.names import NamespaceName, TopicName
+from geminga.names import TopicName
 from geminga.wire import encoder
 from geminga.wire import pulsar_pb2 as pb
-from geminga.wire.topic_list import topics_hash
 
 
 def lookup(session: Session, command: pb.CommandLookupTopic) -> None:
@@ -41,27 +39,7 @@ async def partition_metadata(session: Session, command: pb.CommandPartitionedTop
     session.outbox.write(answer)
 
 
-async def topics_of_namespace(session: Session, command: pb.CommandGetTopicsOfNamespace) -> None:
-    """All topics of a namespace, none for one that does not exist. The client applies its pattern itself:
-    regular expressions of strangers are not run here.
-    """
-    namespace = NamespaceName.parse(command.namespace)
-    async with session.large_answers:
-        await session.outbox.wait_taken()
-        persistent = command.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT
-        async with session.topics.listing:
-            names = await sorted_names(session.topics.catalog.each_name_in(namespace)) if persistent else []
-            digest = topics_hash(names)
-            changed = command.topics_hash != digest
-            session.outbox.write(
-                encoder.topics_of_namespace(
-                    command.request_id, names if changed else [], topics_hash=digest, changed=changed
-                )
-            )
-
-
 HANDLERS: dict[type, Handler] = {
     pb.CommandLookupTopic: lookup,
     pb.CommandPartitionedTopicMetadata: partition_metadata,
-    pb.CommandGetTopicsOfNamespace: topics_of_namespace,
 }

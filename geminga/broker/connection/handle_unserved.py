@@ -62,7 +62,5 @@ HANDLERS: dict[type, Handler] = {
     pb.CommandEndTxn: _no_transaction(pb.CommandEndTxnResponse),
     pb.CommandEndTxnOnPartition: _no_transaction(pb.CommandEndTxnOnPartitionResponse),
     pb.CommandEndTxnOnSubscription: _no_transaction(pb.CommandEndTxnOnSubscriptionResponse),
-    pb.CommandWatchTopicList: unserved,
-    pb.CommandWatchTopicListClose: unserved,
     pb.CommandAuthResponse: ignored,
 }

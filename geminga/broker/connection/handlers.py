@@ -11,6 +11,7 @@ from geminga.broker.connection import (
     handle_lookup,
     handle_produce,
     handle_schemas,
+    handle_topic_lists,
     handle_unserved,
 )
 from geminga.broker.connection.session import Handler
@@ -18,6 +19,7 @@ from geminga.broker.connection.session import Handler
 HANDLERS: dict[type, Handler] = {
     **handle_connect.HANDLERS,
     **handle_lookup.HANDLERS,
+    **handle_topic_lists.HANDLERS,
     **handle_produce.HANDLERS,
     **handle_consume.HANDLERS,
     **handle_schemas.HANDLERS,

@@ -23,6 +23,7 @@ from geminga.wire.commands import Ack, Flow, Send, UnknownCommand, request_id_of
 from geminga.wire.decoder import Decoder
 
 if TYPE_CHECKING:
+    from geminga.broker.connection.topic_list_watch import TopicListWatch
     from geminga.broker.dispatch.consumer import Consumer
     from geminga.broker.flow.client_metadata import Pair
     from geminga.broker.flow.outbox import Outbox
@@ -105,6 +106,8 @@ class Session:
         self._request_ended = trio.Event()
         self.producers: dict[int, Publisher] = {}
         self.consumers: dict[int, Attached] = {}
+        self.watches: dict[int, TopicListWatch] = {}
+        """Of topic names, by the client's watcher id."""
         self.opening: dict[tuple[str, int], trio.CancelScope] = {}
         """Producers and consumers that are being made: ("producer" | "consumer", id)."""
         self._metadata_bytes: dict[tuple[str, int], int] = {}
@@ -302,5 +305,8 @@ class Session:
             publisher.topic.producers.leave(publisher.producer)
         for attached in self.consumers.values():
             attached.subscription.remove_consumer(attached.consumer)
+        for watch in self.watches.values():
+            watch.end()
         self.producers.clear()
         self.consumers.clear()
+        self.watches.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from heapq import merge
 from itertools import islice
 from typing import Final, TypeVar
@@ -40,3 +40,12 @@ async def sorted_names(names: Iterable[str]) -> list[str]:
         found.update(dict.fromkeys(part))
         await trio.lowlevel.checkpoint()
     return list(found)
+
+
+async def matching(names: Sequence[str], matches: Callable[[str], bool]) -> list[str]:
+    """Those that match, in their order; `NAMES_MAX` are looked at between two checkpoints."""
+    found: list[str] = []
+    for start in range(0, len(names), NAMES_MAX):
+        found.extend(filter(matches, names[start : start + NAMES_MAX]))
+        await trio.lowlevel.checkpoint()
+    return found

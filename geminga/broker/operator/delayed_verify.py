@@ -91,7 +91,7 @@ class DelayedVerifier:
 
     def _all_topics(self) -> Iterator[TopicName]:
         for namespace in self._rooms.namespaces.all_namespaces():
-            for name in self._topics.catalog.plain_names_in(NamespaceName.parse(namespace)):
+            for name in self._topics.catalog.names.plain_names_in(NamespaceName.parse(namespace)):
                 yield TopicName.parse(name)
 
     def _cursor(self, topic: TopicName, subscription: str) -> CursorRecord | None:

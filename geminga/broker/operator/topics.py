@@ -50,10 +50,10 @@ class TopicsOperator:
         return records.decode(PartitionedTopicRecord, stored.value, path).properties
 
     async def names_in(self, namespace: NamespaceName) -> list[str]:
-        return await sorted_names(self._catalog.each_name_in(namespace))
+        return await sorted_names(self._catalog.names.each_name_in(namespace))
 
     def partitioned_names_in(self, namespace: NamespaceName) -> list[str]:
-        return self._catalog.partitioned_names_in(namespace)
+        return self._catalog.names.partitioned_names_in(namespace)
 
     def may_be_created(self, topic: TopicName) -> bool:
         return self._catalog.may_be_created(topic)

@@ -21,6 +21,12 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """[allowAutoTopicCreation]"""
     auto_topic_creation_partitions: int = 0
     """0: topics are created without partitions [allowAutoTopicCreationType, defaultNumPartitions]"""
+    applies_patterns: bool = True
+    """Consumers by pattern get filtered lists and are told of new topics
+    [enableBrokerSideSubscriptionPatternEvaluation]
+    """
+    pattern_characters_max: int = 50
+    """A longer pattern is left to its client [subscriptionPatternMaxLength]"""
     trim_interval_s: float = 120.0
     """[retentionCheckIntervalInSeconds]"""
     expiry_interval_s: float = 300.0

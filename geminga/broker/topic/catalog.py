@@ -7,17 +7,16 @@ and each of its partitions exists from its first use on.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from geminga.broker.topic_lists.topic_names import TopicNames
 from geminga.errors import BadVersion, Conflict, NotAllowed, TopicNotFound
 from geminga.metadata import records
 from geminga.metadata.records import PartitionedTopicRecord
-from geminga.names import TopicDomain, TopicName, decode_name
+from geminga.names import TopicName
 
 if TYPE_CHECKING:
     from geminga.broker.topic.rooms import Rooms
-    from geminga.names import NamespaceName
 
 PARTITIONS_MAX = 10_000
 """Of one topic. Each is a topic of its own; a larger number is most likely a slip of the keyboard."""
@@ -34,6 +33,7 @@ class TopicCatalog:
 
     def __init__(self, rooms: Rooms) -> None:
         self._rooms = rooms
+        self.names = TopicNames(rooms.metadata)
 
     def check_served(self, name: TopicName) -> None:
         """NotAllowed for a non-persistent topic, NamespaceNotFound."""
@@ -42,14 +42,12 @@ class TopicCatalog:
         self._rooms.namespaces.check_exists(name.namespace)
 
     def exists(self, name: TopicName) -> bool:
-        """Whether the topic is on disk, or will be made the moment someone asks for it."""
-        return self._rooms.metadata.get(records.managed_ledger_path(name)) is not None
+        """Whether the topic is on disk: without partitions, or one partition that was used."""
+        return self.names.exists(name)
 
     def partitions(self, name: TopicName) -> int:
-        """How many partitions a topic has; 0 if it is not partitioned (or is not there)."""
-        path = records.partitioned_topic_path(name)
-        stored = self._rooms.metadata.get(path)
-        return records.decode(PartitionedTopicRecord, stored.value, path).partitions if stored else 0
+        """Number of partitions of a partitioned topic; 0 if it is not partitioned or does not exist."""
+        return self.names.partitions(name)
 
     def may_be_created(self, name: TopicName) -> bool:
         """Whether a client's first use makes this topic, if it is not there yet."""
@@ -90,32 +88,6 @@ class TopicCatalog:
             with contextlib.suppress(Conflict):
                 await self.create_partitioned(name, settings.auto_topic_creation_partitions)
         return self.partitions(name)
-
-    def each_name_in(self, namespace: NamespaceName) -> Iterator[str]:
-        """Full names of the persistent topics of a namespace, each partition by its own name: one after the
-        other, in no order, some twice.
-        """
-        yield from self._each_child(records.MANAGED_LEDGERS, namespace)
-        for partitioned in self.partitioned_names_in(namespace):
-            name = TopicName.parse(partitioned)
-            for index in range(self.partitions(name)):
-                yield str(name.partition(index))
-
-    def plain_names_in(self, namespace: NamespaceName) -> list[str]:
-        """Topics that have a managed ledger: those without partitions, and partitions that were used."""
-        return self._children(records.MANAGED_LEDGERS, namespace)
-
-    def partitioned_names_in(self, namespace: NamespaceName) -> list[str]:
-        """Names of the partitioned topics of a namespace, without the partitions."""
-        return self._children(records.PARTITIONED_TOPICS, namespace)
-
-    def _children(self, root: str, namespace: NamespaceName) -> list[str]:
-        return list(self._each_child(root, namespace))
-
-    def _each_child(self, root: str, namespace: NamespaceName) -> Iterator[str]:
-        path = records.topics_path(root, namespace, TopicDomain.PERSISTENT)
-        for child in self._rooms.metadata.each_child(path):
-            yield f"persistent://{namespace}/{decode_name(child)}"
 
     async def create_partitioned(
         self, name: TopicName, partitions: int, properties: dict[str, str] | None = None

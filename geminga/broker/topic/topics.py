@@ -13,6 +13,7 @@ from geminga.broker.schemas.registry import SchemaRegistry
 from geminga.broker.topic.catalog import TopicCatalog
 from geminga.broker.topic.rounds import Rounds
 from geminga.broker.topic.topic import Topic
+from geminga.broker.topic_lists.watches import TopicLists
 from geminga.errors import (
     ConsumerBusy,
     GemingaError,
@@ -57,14 +58,14 @@ class Topics:
         self._closing = False
         self.catalog = TopicCatalog(rooms)
         self.schemas = SchemaRegistry(rooms.metadata, rooms.clock)
-        self.listing = trio.Lock()
-        """Held while a client's list of names is gathered: one at a time has its slices of the loop."""
+        self.lists = TopicLists(self.catalog.names, rooms.metadata)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the tasks of all topics. A topic that breaks for a reason of ours ends the broker, loudly."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._rooms.tail_cache.run_forever)
+            await nursery.start(self.lists.run)
             Rounds(self._rooms, self.loaded, self._delete_to_the_end).start(nursery)
             task_status.started()
             try:

@@ -29,7 +29,7 @@ from geminga.broker.connection.turns import (
 )
 from geminga.broker.flow.slices import NAMES_MAX
 from geminga.broker.flow.switching import SHORT_S, USUAL_S, SwitchInterval
-from geminga.broker.topic.catalog import TopicCatalog
+from geminga.broker.topic_lists.topic_names import TopicNames
 from geminga.limits import KIB, MIB, OUTBOX_BYTES_HIGH
 from geminga.names import NamespaceName
 from geminga.wire import client_commands
@@ -337,12 +337,12 @@ async def test_lists_of_many_topics_are_gathered_in_slices_one_list_at_a_time(
     names = [f"persistent://public/default/t-{number:04}" for number in range(3000)]
     drawn: list[str] = []
 
-    def each_name_in(_: TopicCatalog, namespace: NamespaceName) -> Iterator[str]:
+    def each_name_in(_: TopicNames, namespace: NamespaceName) -> Iterator[str]:
         for name in reversed(names):
             drawn.append(name)
             yield name
 
-    monkeypatch.setattr(TopicCatalog, "each_name_in", each_name_in)
+    monkeypatch.setattr(TopicNames, "each_name_in", each_name_in)
     async with serving() as served:
         clients = [await served.client() for _ in range(5)]
         for client in clients:

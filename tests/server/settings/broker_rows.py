@@ -19,6 +19,8 @@ TOPIC_ROWS = [
         {"broker.auto_topic_creation_partitions": 4},
         given={"allowAutoTopicCreationType": "partitioned"},
     ),
+    Row("enableBrokerSideSubscriptionPatternEvaluation", "false", {"broker.applies_patterns": False}),
+    Row("subscriptionPatternMaxLength", "20", {"broker.pattern_characters_max": 20}),
     Row("retentionCheckIntervalInSeconds", "11", {"broker.trim_interval_s": 11.0}),
     Row("messageExpiryCheckIntervalInMinutes", "3", {"broker.expiry_interval_s": 180.0}),
     Row("brokerEntryMetadataInterceptors", BROKER_TIMESTAMPS, {"broker.expires_by_broker_time": True}),

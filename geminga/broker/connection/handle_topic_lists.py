@@ -1,0 +1,108 @@
+"""Lists of topics, by pattern if the client sends one, and watches of what is added to them (PIP-145)."""
+
+from __future__ import annotations
+
+from geminga import limits
+from geminga.broker.connection.session import Handler, Session
+from geminga.broker.connection.topic_list_watch import TopicListWatch
+from geminga.broker.flow.slices import matching, sorted_names
+from geminga.broker.topic_lists.pattern import TopicsPattern, compiled
+from geminga.errors import InvalidPattern, NotAllowed, ServerError
+from geminga.names import NamespaceName
+from geminga.wire import encoder
+from geminga.wire import pulsar_pb2 as pb
+from geminga.wire.topic_list import topics_hash
+
+NOT_WATCHED = "Unable to create topic list watcher: "
+
+
+async def topics_of_namespace(session: Session, command: pb.CommandGetTopicsOfNamespace) -> None:
+    """The topics of a namespace, none for one that does not exist. `filtered` tells the client whether the
+    pattern was applied; otherwise it applies its pattern itself, as with brokers that know no patterns.
+    """
+    namespace = NamespaceName.parse(command.namespace)
+    try:
+        pattern = _applied(session, command) if command.HasField("topics_pattern") else None
+    except InvalidPattern as error:
+        session.outbox.write(encoder.error(command.request_id, ServerError.METADATA, str(error)))
+        return
+    async with session.large_answers:
+        await session.outbox.wait_taken()
+        persistent = command.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT
+        lists = session.topics.lists
+        async with lists.listing:
+            names = await sorted_names(lists.names.each_name_in(namespace)) if persistent else []
+            if pattern is not None:
+                names = await matching(names, pattern.matches)
+            digest = topics_hash(names)
+            changed = command.topics_hash != digest
+            session.outbox.write(
+                encoder.topics_of_namespace(
+                    command.request_id,
+                    names if changed else [],
+                    filtered=pattern is not None,
+                    topics_hash=digest,
+                    changed=changed,
+                )
+            )
+
+
+def _applied(session: Session, command: pb.CommandGetTopicsOfNamespace) -> TopicsPattern | None:
+    """The pattern that the broker applies to the list. Raises `InvalidPattern`."""
+    settings = session.rooms.settings
+    text = command.topics_pattern
+    if not settings.applies_patterns or len(text) > settings.pattern_characters_max:
+        return None
+    return compiled(text)
+
+
+async def watch_topic_list(session: Session, command: pb.CommandWatchTopicList) -> None:
+    """The topics that match now; from then on each change is pushed. A second watch with the same id answers
+    for the first: a client repeats its request when an answer takes too long.
+    """
+    watch = session.watches.get(command.watcher_id)
+    if watch is None:
+        namespace = NamespaceName.parse(command.namespace)
+        pattern = _watched(session, command.topics_pattern)
+        watch = TopicListWatch(command.watcher_id, session.outbox, session.topics.lists)
+        session.watches[command.watcher_id] = watch
+        try:
+            await watch.begin(namespace, command.topics_pattern, pattern)
+        except BaseException:
+            session.watches.pop(command.watcher_id, None)
+            raise
+    async with session.large_answers:
+        await session.outbox.wait_taken()
+        watch.answer(command.request_id, command.topics_hash)
+
+
+def _watched(session: Session, text: str) -> TopicsPattern:
+    """Raises `InvalidPattern`, and `NotAllowed` for a pattern that is not watched: its client looks at the
+    whole list at its own intervals then.
+    """
+    settings = session.rooms.settings
+    if not settings.applies_patterns:
+        raise NotAllowed(f"{NOT_WATCHED}Evaluating subscription patterns is disabled.")
+    if len(text) > settings.pattern_characters_max:
+        raise NotAllowed(f"{NOT_WATCHED}Pattern longer than maximum: {settings.pattern_characters_max}")
+    if len(session.watches) >= limits.TOPIC_LIST_WATCHES_PER_CONNECTION_MAX:
+        raise NotAllowed(f"{NOT_WATCHED}this connection has {len(session.watches)} already")
+    pattern = compiled(text)
+    if pattern is None:
+        raise NotAllowed(f"{NOT_WATCHED}the pattern has parts that the broker does not evaluate (RE2)")
+    return pattern
+
+
+def close_watch(session: Session, command: pb.CommandWatchTopicListClose) -> None:
+    """Also of a watch that is not there, as Pulsar does."""
+    watch = session.watches.pop(command.watcher_id, None)
+    if watch is not None:
+        watch.end()
+    session.outbox.write(encoder.success(command.request_id))
+
+
+HANDLERS: dict[type, Handler] = {
+    pb.CommandGetTopicsOfNamespace: topics_of_namespace,
+    pb.CommandWatchTopicList: watch_topic_list,
+    pb.CommandWatchTopicListClose: close_watch,
+}

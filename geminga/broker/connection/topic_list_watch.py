@@ -1,0 +1,57 @@
+"""One client's watch of topic names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from geminga.errors import ServiceNotReady
+from geminga.wire import encoder
+from geminga.wire.topic_list import topics_hash
+
+if TYPE_CHECKING:
+    from geminga.broker.flow.outbox import Outbox
+    from geminga.broker.topic_lists.pattern import TopicsPattern
+    from geminga.broker.topic_lists.watches import PatternList, TopicLists
+    from geminga.names import NamespaceName
+
+
+class TopicListWatch:
+    """Pushes what is added and deleted into the outbox, from its first answer until `end`."""
+
+    def __init__(self, watcher_id: int, outbox: Outbox, lists: TopicLists) -> None:
+        self._watcher_id = watcher_id
+        self._outbox = outbox
+        self._lists = lists
+        self._list: PatternList | None = None
+        self._is_answered = False
+
+    async def begin(self, namespace: NamespaceName, text: str, pattern: TopicsPattern) -> None:
+        """Raises as `TopicLists.watch`; then, and if it is cancelled, nothing is watched."""
+        self._list = await self._lists.watch(namespace, text, pattern, self)
+
+    def answer(self, request_id: int, known_hash: str) -> None:
+        """Write the matching names of now; none if the client has the list with this hash already.
+
+        Raises `ServiceNotReady` while `begin` runs.
+        """
+        if self._list is None:
+            raise ServiceNotReady("Topic list watcher is already present on the connection")
+        names = self._list.names
+        digest = topics_hash(names)
+        known = known_hash == digest
+        self._outbox.write(
+            encoder.topic_list_watched(request_id, self._watcher_id, [] if known else names, digest)
+        )
+        self._is_answered = True
+
+    def changed(self, added: list[str], deleted: list[str], digest: str) -> None:
+        """Push a change. Before the first answer nothing is pushed: the answer's list has the change, and
+        clients do not know the watcher's id until then.
+        """
+        if self._is_answered:
+            self._outbox.write(encoder.topic_list_changed(self._watcher_id, added, deleted, digest))
+
+    def end(self) -> None:
+        """May be repeated."""
+        if self._list is not None:
+            self._lists.unwatch(self._list, self)

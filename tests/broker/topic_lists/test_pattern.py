@@ -1,0 +1,75 @@
+"""Which names a client's pattern matches. What the tables expect was asked of a Pulsar 4.0.7 broker."""
+
+from __future__ import annotations
+
+import pytest
+
+from geminga.broker.topic_lists.pattern import compiled, without_domain
+from geminga.errors import InvalidPattern
+
+ORDERS = [
+    "persistent://public/default/orders-a",
+    "persistent://public/default/orders-b",
+    "persistent://public/default/orders-p-partition-0",
+    "persistent://public/default/orders-p-partition-1",
+]
+NAMES = [*ORDERS, "persistent://public/default/other"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("persistent://public/default/orders-.*", ORDERS),
+        ("public/default/orders-.*", ORDERS),
+        ("non-persistent://public/default/orders-.*", ORDERS),
+        ("(persistent://public/default/orders-.*)", ORDERS),
+        (".*orders-a", ORDERS[:1]),
+        ("orders-.*", []),
+        ("", []),
+        ("persistent://public/default/orders-p", ORDERS[2:]),
+        ("persistent://public/default/orders-p-partition-0", []),
+    ],
+)
+def test_a_pattern_matches_the_whole_name_without_domain_and_partition(
+    text: str, expected: list[str]
+) -> None:
+    pattern = compiled(text)
+    assert pattern is not None
+    assert [name for name in NAMES if pattern.matches(name)] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("(", "missing )"),
+        ("persistent://public/default/orders-[", "missing ]"),
+        ("a)", "unexpected )"),
+        ("*a", "no argument for repetition operator"),
+        ("a\\", "trailing"),
+        ("http://x/y", "topic domain: http"),
+        ("://", "topic domain"),
+        ("persistent://", "topic domain"),
+    ],
+)
+def test_a_malformed_pattern_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(InvalidPattern, match="^.*" + reason.replace(")", r"\)").replace("[", r"\[")):
+        compiled(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["(?=o)orders", r"(a)\1", "a++", r"\p{Alpha}", "a{2000}", "((a{99}){99}){99}"]
+)
+def test_what_re2_lacks_is_left_to_the_client(text: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert compiled(text) is None
+    assert capfd.readouterr().err == "", "RE2 would log each pattern to standard error"
+
+
+def test_a_pattern_that_backtracks_takes_no_more_time_than_the_name_is_long() -> None:
+    pattern = compiled("public/default/(a*)*(a*)*(a*)*(a*)*(a*)*(a*)*b")
+    assert pattern is not None
+    assert not pattern.matches("persistent://public/default/" + "a" * 8000)
+
+
+def test_the_domain_goes_wherever_a_bracket_stands_before_it() -> None:
+    assert without_domain("(persistent://a/b/c)") == "(a/b/c)"
+    assert without_domain("a/b/c") == "a/b/c"

@@ -1,0 +1,184 @@
+"""Lists of names that follow the metadata store, on topics with real parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from geminga.broker.operator.partitioned_topics import PartitionedTopics
+from geminga.broker.topic.topics import Topics
+from geminga.broker.topic_lists import watches
+from geminga.broker.topic_lists.pattern import TopicsPattern, compiled
+from geminga.broker.topic_lists.topic_names import TopicNames
+from geminga.broker.topic_lists.watches import PatternList
+from geminga.errors import NotAllowed
+from geminga.names import NamespaceName, TopicName
+from geminga.wire.topic_list import topics_hash
+from tests.broker.topics_rig import open_topics
+
+NAMESPACE = NamespaceName.parse("public/default")
+PREFIX = "persistent://public/default/"
+TEXT = PREFIX + "orders-.*"
+
+
+def pattern_of(text: str) -> TopicsPattern:
+    pattern = compiled(text)
+    assert pattern is not None
+    return pattern
+
+
+@dataclass(eq=False)
+class Seen:
+    """A watch that keeps what it was told."""
+
+    changes: list[tuple[list[str], list[str], str]] = field(default_factory=list)
+
+    def changed(self, added: list[str], deleted: list[str], digest: str) -> None:
+        self.changes.append(([name.removeprefix(PREFIX) for name in added], deleted, digest))
+
+    @property
+    def added(self) -> list[str]:
+        return [name for added, _, _ in self.changes for name in added]
+
+
+async def watch(topics: Topics, seen: Seen, text: str = TEXT) -> PatternList:
+    return await topics.lists.watch(NAMESPACE, text, pattern_of(text), seen)
+
+
+async def test_what_is_added_and_deleted_is_told_with_the_hash_of_the_whole_list(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_topics() as rig:
+        topics, seen = rig.topics, Seen()
+        await topics.get(TopicName.parse("orders-a"), create=True)
+        kept = await watch(topics, seen)
+        assert kept.names == [PREFIX + "orders-a"]
+        for name in ("orders-b", "other"):
+            await topics.get(TopicName.parse(name), create=True)
+        await wait_all_tasks_blocked()
+        names = [PREFIX + "orders-a", PREFIX + "orders-b"]
+        assert seen.changes == [(["orders-b"], [], topics_hash(names))]
+        await topics.delete(TopicName.parse("orders-a"))
+        await wait_all_tasks_blocked()
+        assert seen.changes[1:] == [([], names[:1], topics_hash(names[1:]))]
+        assert kept.names == names[1:]
+
+
+async def test_partitions_come_with_their_topic_and_with_its_growth_and_go_with_it(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_topics() as rig:
+        topics, seen, name = rig.topics, Seen(), TopicName.parse("orders-p")
+        kept = await watch(topics, seen)
+        await topics.catalog.create_partitioned(name, 2)
+        await wait_all_tasks_blocked()
+        assert seen.added == ["orders-p-partition-0", "orders-p-partition-1"]
+        await topics.get(name.partition(0), create=True)
+        await wait_all_tasks_blocked()
+        assert len(seen.changes) == 1, "its first use makes it no newer"
+        await PartitionedTopics(topics, rig.rooms).grow(name, 3)
+        await wait_all_tasks_blocked()
+        assert seen.added[2:] == ["orders-p-partition-2"]
+        await PartitionedTopics(topics, rig.rooms).delete(name)
+        await wait_all_tasks_blocked()
+        assert seen.changes[-1][1] == [f"{PREFIX}orders-p-partition-{index}" for index in range(3)]
+        assert kept.names == []
+
+
+async def test_topics_made_at_once_are_told_in_few_pushes(autojump_clock: MockClock) -> None:
+    async with open_topics() as rig:
+        topics, seen = rig.topics, Seen()
+        kept = await watch(topics, seen)
+        async with trio.open_nursery() as nursery:
+            for number in range(300):
+                name = TopicName.parse(f"orders-{number:03}")
+                nursery.start_soon(topics.catalog.create_partitioned, name, 1)
+        await wait_all_tasks_blocked()
+        assert sorted(seen.added) == [f"orders-{number:03}-partition-0" for number in range(300)]
+        assert len(kept.names) == 300
+        assert len(seen.changes) < 30
+        assert seen.changes[-1][2] == topics_hash(kept.names)
+
+
+async def test_a_watch_that_falls_behind_reads_the_names_again(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_topics() as rig:
+        topics, seen = rig.topics, Seen()
+        for number in range(3):
+            await topics.catalog.create_partitioned(TopicName.parse(f"orders-old-{number}"), 1)
+        kept = await watch(topics, seen)
+        async with trio.open_nursery() as nursery:
+            for number in range(3):
+                old = TopicName.parse(f"orders-old-{number}")
+                nursery.start_soon(PartitionedTopics(topics, rig.rooms).delete, old)
+            for number in range(600):
+                name = TopicName.parse(f"orders-{number:03}")
+                nursery.start_soon(topics.catalog.create_partitioned, name, 1)
+        await wait_all_tasks_blocked()
+        assert len(kept.names) == 600
+        assert len(seen.added) == 600
+        assert sum(len(deleted) for _, deleted, _ in seen.changes) == 3
+
+
+async def test_watches_of_one_pattern_share_a_list_and_the_last_frees_it(autojump_clock: MockClock) -> None:
+    async with open_topics() as rig:
+        topics, first, second = rig.topics, Seen(), Seen()
+        before = rig.rooms.metadata.statistics().watchers
+        kept = await watch(topics, first)
+        assert await watch(topics, second) is kept
+        assert rig.rooms.metadata.statistics().watchers == before + 1
+        topics.lists.unwatch(kept, first)
+        topics.lists.unwatch(kept, first)
+        await topics.catalog.create_partitioned(TopicName.parse("orders-p"), 1)
+        await wait_all_tasks_blocked()
+        assert (first.added, second.added) == ([], ["orders-p-partition-0"])
+        topics.lists.unwatch(kept, second)
+        again = await watch(topics, first)
+        assert again is not kept, "it does not join a list that ends"
+        assert again.names == [PREFIX + "orders-p-partition-0"]
+        topics.lists.unwatch(again, first)
+        await wait_all_tasks_blocked()
+        assert rig.rooms.metadata.statistics().watchers == before
+
+
+async def test_names_that_all_watches_keep_are_bounded(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watches, "NAMES_KEPT_MAX", 5)
+    async with open_topics() as rig:
+        topics, seen = rig.topics, Seen()
+        await topics.catalog.create_partitioned(TopicName.parse("orders-p"), 4)
+        kept = await watch(topics, seen)
+        with pytest.raises(NotAllowed, match="at most 5 names"):
+            await watch(topics, Seen(), PREFIX + "orders-p.*")
+        await topics.catalog.create_partitioned(TopicName.parse("orders-q"), 2)
+        await wait_all_tasks_blocked()
+        assert "not watched any more" in caplog.text
+        topics.lists.unwatch(kept, seen)
+        assert (await watch(topics, seen, PREFIX + "orders-q")).names == [
+            PREFIX + f"orders-q-partition-{index}" for index in range(2)
+        ]
+
+
+async def test_a_cancelled_watch_leaves_nothing(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = TopicNames.each_name_in
+
+    def slow(self: TopicNames, namespace: NamespaceName) -> Iterator[str]:
+        scope.cancel()
+        yield from drawn(self, namespace)
+
+    async with open_topics() as rig:
+        before = rig.rooms.metadata.statistics().watchers
+        monkeypatch.setattr(TopicNames, "each_name_in", slow)
+        with trio.CancelScope() as scope:
+            await watch(rig.topics, Seen())
+        assert scope.cancelled_caught
+        await wait_all_tasks_blocked()
+        assert rig.rooms.metadata.statistics().watchers == before
