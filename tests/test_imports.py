@@ -63,7 +63,7 @@ WITHOUT_NETWORK = (
 """Modules that bring no network with them, by whatever they import: errors, options, shapes."""
 IO_THERE = {"wire/compile_proto.py"}
 DOORS = {
-    "rocksdict": {"storage/key_value.py", "storage/rocksdb_options.py"},
+    "rocksdict": {"storage/rocksdb.py", "storage/rocksdb_options.py"},
     "time": {"clock.py", "cli/arguments/parser.py", "cli/standalone.py", "cli/perf/perf.py"},
     "prometheus_client": {"admin/metrics/process.py"},
     "h11": {"admin/http/connection.py"},

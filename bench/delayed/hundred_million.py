@@ -50,7 +50,8 @@ from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.store import MetadataStore
 from geminga.server.room_settings import bookie_settings, ledger_settings
 from geminga.storage.disk import RealDisk
-from geminga.storage.key_value import BlockCache, RocksKeyValue
+from geminga.storage.key_value import RocksKeyValue
+from geminga.storage.rocksdb import BlockCache
 from geminga.tracker.buckets.bucket_owner import CursorOwner
 from geminga.tracker.buckets.bucket_settings import BUCKETS_MAX, BucketSettings
 from geminga.tracker.buckets.bucket_store import BucketStore, BucketWriter

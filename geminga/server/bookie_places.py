@@ -34,7 +34,8 @@ from geminga.metadata.records import BookieDirectoriesRecord, InstanceRecord
 from geminga.metadata.store import MetadataStore
 from geminga.server.room_settings import bookie_settings
 from geminga.storage.disk import Disk
-from geminga.storage.key_value import BlockCache, RocksKeyValue
+from geminga.storage.key_value import RocksKeyValue
+from geminga.storage.rocksdb import BlockCache
 
 
 class OpenBookie(NamedTuple):

@@ -13,7 +13,8 @@ from geminga.config.memory_budget import SETTINGS, MemoryParts
 from geminga.errors import StorageError
 from geminga.limits import KIB
 from geminga.storage.disk import RealDisk
-from geminga.storage.key_value import BlockCache, KeyValue
+from geminga.storage.key_value import KeyValue
+from geminga.storage.rocksdb import BlockCache
 
 TOPIC_BYTES = 8 * KIB
 """Memory of a loaded topic without subscriptions, and..."""

@@ -34,7 +34,8 @@ from geminga.metadata.bookie_directories import recorded_directories
 from geminga.metadata.records import InstanceRecord, decode
 from geminga.metadata.store import MetadataStore
 from geminga.storage.disk import Disk
-from geminga.storage.key_value import BlockCache, RocksKeyValue
+from geminga.storage.key_value import RocksKeyValue
+from geminga.storage.rocksdb import BlockCache
 
 if TYPE_CHECKING:
     from geminga.bookie.running.bookie import Bookie

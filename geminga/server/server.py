@@ -69,7 +69,7 @@ from geminga.server.room_settings import (
     tail_cache_settings,
 )
 from geminga.storage.disk import Disk, RealDisk
-from geminga.storage.key_value import BlockCache
+from geminga.storage.rocksdb import BlockCache
 
 log = logging.getLogger("geminga.server")
 

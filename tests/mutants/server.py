@@ -10,6 +10,7 @@ CONNECTION = "geminga/admin/http/connection.py"
 DESCRIPTOR_WAIT = "geminga/storage/descriptor_wait.py"
 KEY_VALUE = "geminga/storage/key_value.py"
 OWN_HOST = "geminga/admin/http/own_host.py"
+ROCKSDB = "geminga/storage/rocksdb.py"
 ROCKSDB_ERRORS = "geminga/storage/rocksdb_errors.py"
 WITHOUT_DESCRIPTORS = "tests/storage/test_key_value_descriptors.py::"
 PAGES = ("tests/admin/http/test_own_host.py::test_who_is_refused",)
@@ -67,9 +68,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a-scan-goes-on-with-later-rows",
-        KEY_VALUE,
-        "cursor.last is not None and cursor.sequence != sequence",
-        "cursor.last is not None and cursor.sequence > sequence",
+        ROCKSDB,
+        "scan.last is not None and scan.sequence != sequence",
+        "scan.last is not None and scan.sequence > sequence",
         (WITHOUT_DESCRIPTORS + "test_a_scan_that_cannot_go_on_as_of_its_start_says_so",),
         "that a scan is as of one moment, also after the database was opened anew",
     ),

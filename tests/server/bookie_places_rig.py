@@ -19,7 +19,7 @@ from geminga.metadata.records import LedgerIdsRecord, LedgerRecord, encode
 from geminga.metadata.store import MetadataStore
 from geminga.server.bookie_places import open_bookie, open_database
 from geminga.storage.disk import RealDisk
-from geminga.storage.key_value import BlockCache
+from geminga.storage.rocksdb import BlockCache
 
 TOPIC_PATH = "/managed-ledgers/public/default/persistent/orders"
 

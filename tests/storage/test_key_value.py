@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geminga.errors import CorruptData, StorageError
-from geminga.storage.key_value import BlockCache, KeyValue, RocksKeyValue
+from geminga.storage.key_value import KeyValue, RocksKeyValue
+from geminga.storage.rocksdb import BlockCache
 from simulation.disk.sim_key_value import SimKeyValue
 
 

@@ -122,7 +122,7 @@ def test_what_a_log_that_was_not_synced_holds_is_synced_before_it_goes(
     fill(key_value, 50, sync=False)
     lack.begin()
     with pytest.raises(Exception, match="Too many open files"):
-        key_value._db.flush(True)
+        key_value._database._db.flush(True)
     key_value.flush()
     assert lack.tries == 3
     assert sum(log.stat().st_size for log in (tmp_path / "db").glob("*.log")) < 100
@@ -133,7 +133,7 @@ def test_what_a_log_that_was_not_synced_holds_is_synced_before_it_goes(
 @pytest.mark.parametrize("doing", ["flush", "merge", "checkpoint"])
 def test_what_fails_in_the_background_fails_no_write(doing: str, lack: Shortage, tmp_path: Path) -> None:
     key_value = opened(tmp_path / "db", lack)
-    database = key_value._db
+    database = key_value._database._db
     for part in range(3):
         fill(key_value, 20, first=20 * part)
         database.flush(True)
@@ -152,7 +152,7 @@ def test_what_fails_in_the_background_fails_no_write(doing: str, lack: Shortage,
     key_value.write([row(80)], sync=True)
     key_value.flush()
     assert lack.tries == 3
-    assert key_value._db is not database
+    assert key_value._database._db is not database
     assert rows(key_value) == [row(number) for number in range(81)]
     key_value.close()
     again = opened(tmp_path / "db")
@@ -164,10 +164,10 @@ def many_tables(path: Path, lack: Shortage | None, monkeypatch: pytest.MonkeyPat
     """With so many that only some are open: 60 of two rows each."""
     monkeypatch.setattr("geminga.storage.rocksdb_options.OPEN_FILES_MAX", 20)
     key_value = opened(path, lack)
-    key_value._db.set_options({"disable_auto_compactions": "true"})
+    key_value._database._db.set_options({"disable_auto_compactions": "true"})
     for number in range(60):
         fill(key_value, 2, first=2 * number)
-        key_value._db.flush(True)
+        key_value._database._db.flush(True)
     return key_value
 
 
@@ -234,7 +234,7 @@ def test_a_scan_goes_on_as_of_its_start(lack: Shortage, tmp_path: Path) -> None:
     read = [next(scan) for _ in range(10)]
     lack.begin()
     with pytest.raises(Exception, match="Too many open files"):
-        key_value._db.flush(True)
+        key_value._database._db.flush(True)
     key_value.write([(b"k000030x", b"")], [row(20)[0]], sync=True)
     assert lack.tries == 3
     assert [key_value.get(key) for key in (b"k000030x", row(20)[0])] == [b"", None]

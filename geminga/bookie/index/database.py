@@ -23,7 +23,8 @@ from geminga.bookie.index.index_format import REBUILD_KEY, STATE_KEYS
 from geminga.errors import CorruptData, StorageError
 from geminga.storage.descriptor_wait import OutOfDescriptors
 from geminga.storage.disk import Disk
-from geminga.storage.key_value import BlockCache, RocksKeyValue, destroy
+from geminga.storage.key_value import RocksKeyValue
+from geminga.storage.rocksdb import BlockCache, destroy
 
 # Names beside the database, not inside it: its directory is renamed and destroyed as a whole.
 ASIDE, REBUILT, NOTE = ".damaged", ".new", ".damage"

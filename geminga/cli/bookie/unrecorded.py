@@ -35,7 +35,8 @@ from geminga.metadata.instance import check_instance
 from geminga.metadata.records import BookieDirectoriesRecord
 from geminga.metadata.store import MetadataStore
 from geminga.server.metadata_check import METADATA, look_at, names_of
-from geminga.storage.key_value import BlockCache, RocksKeyValue
+from geminga.storage.key_value import RocksKeyValue
+from geminga.storage.rocksdb import BlockCache
 from geminga.wire.stored_entry import STAMP_MAGIC
 
 _ROW = "{:>10} {:>10} {:>12}  {:8} {:14} {}"

@@ -29,7 +29,7 @@ from geminga.server.metadata_check import METADATA
 from geminga.server.room_settings import ledger_settings
 from geminga.storage.disk import RealDisk
 from geminga.storage.disk_errors import DirectoryInUse
-from geminga.storage.key_value import BlockCache
+from geminga.storage.rocksdb import BlockCache
 
 
 class StoppedTopic(NamedTuple):

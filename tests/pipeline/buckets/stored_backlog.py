@@ -35,7 +35,8 @@ from geminga.names import TopicName
 from geminga.pipeline.buckets.record_columns import Table, checksums, likeness
 from geminga.server.bookie_places import open_bookie
 from geminga.storage.disk import RealDisk
-from geminga.storage.key_value import BlockCache, RocksKeyValue
+from geminga.storage.key_value import RocksKeyValue
+from geminga.storage.rocksdb import BlockCache
 from geminga.wire.message_metadata import stamp
 
 TOPIC = "persistent://public/default/backlog"

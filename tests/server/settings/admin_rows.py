@@ -16,7 +16,7 @@ from geminga.config.memory_budget import memory_parts
 from geminga.errors import PeerError
 from geminga.limits import MIB
 from geminga.server.memory_report import MemoryMeter
-from geminga.storage.key_value import BlockCache
+from geminga.storage.rocksdb import BlockCache
 from tests.broker.topics_rig import TopicsRig, open_topics, subscription_of
 from tests.server.settings.rows import LOCAL_HOST, Leaves, Row
 

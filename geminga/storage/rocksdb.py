@@ -1,0 +1,333 @@
+"""One RocksDB directory as the binding shows it: opened, read, written, closed, and opened again.
+
+Nothing is retried here, and most methods raise what RocksDB raises; `key_value.py` makes the map of it that
+all other rooms use.
+
+Facts about `rocksdict` that the shape of both files comes from, each held by a test:
+
+- A block that fails its checksum makes an iterator *end*, without an exception. Only `status()` tells. So
+  every scan asks for the status after its last row, and no code outside this module may touch an iterator.
+- `write()` keeps the interpreter lock while it syncs; `flush_wal()` gives it up. So a synced write is an
+  unsynced write followed by `flush_wal()`, and a slow disk does not stop the event loop.
+- A live iterator keeps the database, and with it the directory's lock, open after `close()`. So iterators are
+  let go by `close()` even if a half-used scan is still referenced.
+- What RocksDB holds to be the torn end of a log may be damage to synced data, and some damage makes it loop
+  for ever. So each sync leaves a mark in the log, and logs are checked before RocksDB reads them
+  (`rocksdb_log_format`).
+- It makes files with mode 0644, and has no option for another one. So opening one for writing narrows the
+  mask of the process.
+- All errors are plain `Exception`s that carry RocksDB's text (`rocksdb_errors`).
+- After a background flush, a merge of tables or a new log could not open its file, each write fails until the
+  database is opened again; reads go on. Where only descriptors or memory were lacking, that is done here, and
+  the write is applied again: see `Database.replace`.
+- An iterator that could not open a table stays failed, and one of a `snapshot()` sees later writes. So a scan
+  goes on with a new iterator, and only if nothing was written since it began: sequence numbers tell.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from collections.abc import Iterable
+
+import rocksdict
+
+from geminga.errors import StorageError
+from geminga.storage.descriptor_wait import SHORTAGES, OutOfDescriptors
+from geminga.storage.disk_errors import storage_error
+from geminga.storage.rocksdb_errors import shortage, translated
+from geminga.storage.rocksdb_log_format import synced_marker
+from geminga.storage.rocksdb_logs import check_logs
+from geminga.storage.rocksdb_options import database_options
+
+log = logging.getLogger("geminga.storage")
+
+_BINDING_FILE = "rocksdict-config.json"
+"""Beside RocksDB's files; whatever its content, it is rewritten at each opening."""
+
+
+class BlockCache:
+    """Memory for blocks read from disk, bounded, to be shared by all databases of a process."""
+
+    def __init__(self, capacity_bytes: int) -> None:
+        self._cache = rocksdict.Cache(capacity_bytes)
+
+    def usage_bytes(self) -> int:
+        return self._cache.get_usage()
+
+
+class Scan:
+    """One pass over rows. Holds its RocksDB iterator, so that it can be taken from a scan that was never
+    finished.
+    """
+
+    __slots__ = ("__weakref__", "iterator", "last", "sequence")
+
+    def __init__(self) -> None:
+        self.iterator: rocksdict.RdictIter | None = None
+        """At `last`, or at the first row. None: to be made."""
+        self.last: bytes | None = None
+        """The key that was returned last."""
+        self.sequence = 0
+        """That of the last write that the scan sees."""
+
+    def end(self) -> None:
+        """Release what the iterator holds: tables and the directory's lock."""
+        self.iterator = None
+
+
+class Database:
+    """Created if absent. Raises as `RocksKeyValue` says at the opening, and what RocksDB raises after that:
+    `shortage` and `translate` tell what it means. One call at a time.
+    """
+
+    def __init__(self, path: str, cache: BlockCache, write_buffer_bytes: int, *, read_only: bool) -> None:
+        self._path = path
+        self._block_cache = cache
+        self._write_buffer_bytes = write_buffer_bytes
+        self._read_only = read_only
+        # Weak: a scan that its caller dropped must not keep its iterator, which pins tables and the
+        # directory's lock.
+        self._scans: weakref.WeakSet[Scan] = weakref.WeakSet()
+        self._no_sync = rocksdict.WriteOptions()
+        self._ended = False
+        self._lacking = ""
+        """Why the database is closed while it is being replaced; "" at any other time."""
+        self._sequence = 0
+        """Up to where it was written when it was closed for that."""
+        _check_name(path)
+        self._db = self._opened()
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._db.get(key)
+
+    def apply(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes]) -> None:
+        """One batch, puts first: all of it or nothing. Not synced."""
+        batch = rocksdict.WriteBatch(raw_mode=True)
+        for key, value in puts:
+            batch.put(key, value)
+        for key in deletes:
+            batch.delete(key)
+        if len(batch):
+            self._db.write(batch, self._no_sync)
+
+    def sync(self) -> None:
+        """All that was applied survives a power cut on return."""
+        sequence = self._db.latest_sequence_number()
+        self._db.flush_wal(True)
+        # Unsynced: the next sync carries it. A marker that a crash loses proves less, never anything wrong.
+        self._db.delete(synced_marker(sequence), self._no_sync)
+
+    def next_row(self, scan: Scan, start: bytes) -> tuple[bytes, bytes] | None:
+        """The row after the one that the scan returned last, or the first one from `start` on. None: it was
+        the last one, and no block on the way was damaged.
+        """
+        iterator = scan.iterator
+        try:
+            if iterator is None:
+                self._seek(scan, start)
+                iterator = scan.iterator
+                assert iterator is not None
+            if scan.last is not None:
+                iterator.next()
+            if iterator.valid():
+                key: bytes = iterator.key()
+                row = key, iterator.value()
+                # Set only with a row in hand: a retry after a shortage goes on behind what the caller has
+                # got.
+                scan.last = key
+                return row
+            iterator.status()
+        except Exception:
+            scan.end()
+            raise
+        finally:
+            iterator = None
+        return None
+
+    def _seek(self, scan: Scan, start: bytes) -> None:
+        """Make a new iterator for the scan, at the row that it has reached."""
+        if self._ended:
+            raise StorageError(f"{self._path}: closed{'' if scan.last is None else ' during a scan'}")
+        while True:
+            sequence = self._db.latest_sequence_number()
+            iterator: rocksdict.RdictIter | None = self._db.iter()
+            # A write between the two calls would give an iterator whose sequence number we do not know.
+            if self._db.latest_sequence_number() == sequence:
+                break
+        if scan.last is not None and scan.sequence != sequence:
+            iterator = None  # a traceback keeps this frame, and a live iterator the directory's lock
+            raise OutOfDescriptors(
+                f"{self._path}: cannot go on with a scan: what it reads was changed while nothing could be "
+                "opened; try again"
+            )
+        self._scans.add(scan)
+        scan.iterator, scan.sequence = iterator, sequence
+        try:
+            assert iterator is not None
+            iterator.seek(start if scan.last is None else scan.last)
+            if scan.last is not None:
+                iterator.status()
+        finally:
+            iterator = None
+
+    def last_before(self, end: bytes, start: bytes) -> tuple[bytes, bytes] | None:
+        """The row with the greatest key in [start, end), or None."""
+        iterator: rocksdict.RdictIter | None = self._db.iter()
+        try:
+            assert iterator is not None
+            iterator.seek_for_prev(end)
+            # `seek_for_prev` stops at the key itself if it is there; the range excludes it.
+            if iterator.valid() and iterator.key() >= end:
+                iterator.prev()
+            iterator.status()
+            if not iterator.valid():
+                return None
+            key: bytes = iterator.key()
+            return (key, iterator.value()) if key >= start else None
+        finally:
+            iterator = None  # a traceback may keep this frame
+
+    def checkpoint(self, path: str) -> None:
+        """See `RocksKeyValue.checkpoint`."""
+        rocksdict.Checkpoint(self._db).create_checkpoint(path)
+
+    def memory_bytes(self) -> int:
+        """Write buffers, table readers and the whole block cache (shared or not), as RocksDB counts."""
+        names = ("rocksdb.cur-size-all-mem-tables", "rocksdb.estimate-table-readers-mem")
+        counts = [0 if self._lacking else self._db.property_int_value(name) or 0 for name in names]
+        return sum(counts) + self._block_cache.usage_bytes()
+
+    # ---- closing, and opening again
+
+    def end_scans(self) -> None:
+        """Take the iterators from all scans, which get a StorageError if they go on; before `close`."""
+        self._ended = True
+        self._lacking = ""
+        for scan in list(self._scans):
+            scan.end()
+
+    def flush_tables(self) -> None:
+        """Tables are checksummed block by block, the log's tail is not: leave no log behind if possible."""
+        try:
+            self._db.flush(True)
+        except Exception as error:
+            reason = self.shortage(error)
+            if not reason:
+                raise
+            log.warning("%s: closed with what was written last in its log: %s", self._path, reason)
+            self._db.flush_wal(True)
+
+    def close(self) -> None:
+        self._db.close()
+
+    def replace(self, reason: str) -> None:
+        """Close it and open it again, with all that was written. OutOfDescriptors leaves it closed; `reason`
+        is what `shortage` says meanwhile.
+
+        What was synced is in the log or in tables, and what was not is at least in the system's cache: each
+        write put it there. Opening makes synced tables of it all and a new log. A batch is one record of the
+        log, so that of the failed write is there completely or not at all.
+        """
+        # Already closed by an earlier attempt that could not open it.
+        if not self._lacking:
+            self._sequence = self._db.latest_sequence_number()
+            for scan in list(self._scans):
+                scan.end()
+            self._lacking = reason
+            try:
+                self._db.close()
+            except Exception as error:
+                if not self.shortage(error):
+                    raise translate(error, "close", self._path) from None
+        database = self._opened()
+        found = database.latest_sequence_number()
+        if found < self._sequence:
+            database.close()
+            # RocksDB has cut its log shorter than what it had confirmed: that is damage, not to be hidden.
+            raise StorageError(f"{self._path}: opened again, it has {found} of {self._sequence} writes")
+        self._db = database
+        self._lacking = ""
+        for scan in list(self._scans):
+            if scan.last is not None and scan.sequence == found:
+                # Now, before the next write. If it cannot be done the scan retries by itself.
+                try:
+                    self._seek(scan, b"")
+                except Exception:
+                    scan.end()
+
+    def give_up(self) -> None:
+        """It will not be opened again: what comes now finds it closed, and does not wait."""
+        self._lacking = ""
+
+    def shortage(self, error: Exception) -> str:
+        """The system's words if this comes from a want of descriptors or memory, or ""."""
+        if isinstance(error, rocksdict.DbClosedError):
+            return self._lacking
+        # By its text: the binding has no error codes.
+        return shortage(str(error)) if type(error) is Exception else ""
+
+    def _opened(self) -> rocksdict.Rdict:
+        # Before RocksDB opens them: a flipped bit in a length makes it drop all later writes in silence, and
+        # one in a type makes it loop for ever.
+        check_logs(self._path)
+        if not self._read_only:
+            _make_private_files()
+        options = database_options(self._block_cache._cache, self._write_buffer_bytes)
+        try:
+            return rocksdict.Rdict(self._path, options, access_type=_access(self._read_only))
+        except Exception as error:
+            raise translate(error, "open", self._path) from None
+
+
+def is_closed(error: Exception) -> bool:
+    """Whether the binding says that the database is closed."""
+    return isinstance(error, rocksdict.DbClosedError)
+
+
+def translate(error: Exception, doing: str, path: str) -> Exception:
+    """Ours for RocksDB's. An error that RocksDB did not raise (a TypeError, say) is a bug and is returned."""
+    if isinstance(error, rocksdict.DbClosedError):
+        return StorageError(f"{path}: closed")
+    if isinstance(error, OSError):  # from the binding, about the file where it keeps its own settings
+        if error.errno in SHORTAGES:
+            return _out_of_descriptors(os.strerror(error.errno), doing, path)
+        return storage_error(error, doing, os.path.join(path, _BINDING_FILE))
+    if type(error) is not Exception:
+        return error
+    reason = shortage(str(error))
+    return _out_of_descriptors(reason, doing, path) if reason else translated(str(error), doing, path)
+
+
+def _out_of_descriptors(reason: str, doing: str, path: str) -> OutOfDescriptors:
+    return OutOfDescriptors(f"{path}: cannot {doing} now: {reason}; try again")
+
+
+def _check_name(path: str) -> None:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise StorageError(
+            f"{path}: the name is not UTF-8, and RocksDB takes no other; rename the directory"
+        ) from None
+
+
+def _make_private_files() -> None:
+    """RocksDB makes files at any time, on threads of its own, with the mode that the process' mask leaves.
+    From now on that is the owner's part of it.
+    """
+    # For the process and for good, since RocksDB makes files on its own threads at times that are not ours.
+    os.umask(os.umask(0o077) | 0o077)
+
+
+def destroy(path: str) -> None:
+    """Delete a database that is not open anywhere, damaged or not, and its directory. StorageError."""
+    try:
+        rocksdict.Rdict.destroy(path)
+    except Exception as error:
+        raise StorageError(f"{path}: cannot delete: {error}") from None
+
+
+def _access(read_only: bool) -> rocksdict.AccessType:
+    return rocksdict.AccessType.read_only() if read_only else rocksdict.AccessType.read_write()
