@@ -1,9 +1,9 @@
 """What can go wrong, and by whose fault.
 
-Two roots. A `PeerError` is the fault of whoever sent the request: they are told, nobody else notices. A
-`StorageError` is the fault of a disk below us: whoever waits is told, and the process stops rather than
-guess. Anything else (an `AssertionError`, a `KeyError`) is our own bug and is not caught below the connection
-boundary.
+There are two roots. A `PeerError` is the fault of the client that sent the request: only that client gets
+it. A `StorageError` is the fault of a disk: every request that waits for the disk gets it, and the process
+stops rather than guess. Any other exception (an `AssertionError`, a `KeyError`) is a bug of ours and is not
+caught below the connection boundary.
 
 Each class carries the `ServerError` number that the binary protocol uses for it and the HTTP status that the
 admin API answers with. The numbers are Pulsar's (`ServerError` in protocol version 20).
@@ -54,14 +54,14 @@ class GemingaError(Exception):
 
 
 class PeerError(GemingaError):
-    """The peer asked for something that it may not have, or asked badly."""
+    """The request is not allowed, or malformed."""
 
     server_error = ServerError.NOT_ALLOWED
     http_status = 400
 
 
 class ProtocolError(PeerError):
-    """The peer's bytes do not follow the protocol; its connection is closed, nobody else is disturbed."""
+    """The peer's bytes do not follow the protocol. Its connection is closed, and no other is affected."""
 
     server_error = ServerError.UNKNOWN
 
@@ -158,7 +158,7 @@ class Conflict(PeerError):
 
 
 class ServiceNotReady(PeerError):
-    """Try again: the topic is closing, loading or fenced. Clients look the topic up anew and retry."""
+    """The topic is closing, loading or fenced. Clients look it up again and retry."""
 
     server_error = ServerError.SERVICE_NOT_READY
     http_status = 503
@@ -172,7 +172,9 @@ class StorageError(GemingaError):
 
 
 class CorruptData(StorageError):
-    """Bytes on disk that do not match their checksum or their place. The message names file and offset."""
+    """Bytes on disk that do not match their checksum, or that belong to another offset. The message names
+    file and offset.
+    """
 
 
 class LedgerNotFound(StorageError):
@@ -188,7 +190,7 @@ class ReadOnly(StorageError):
 
 
 class BadVersion(GemingaError):
-    """A versioned write named a version that is no longer the current one; read again and decide anew."""
+    """A versioned write named a version that is no longer the current one: read again and decide."""
 
     server_error = ServerError.METADATA
     http_status = 409

@@ -24,7 +24,7 @@ PARTITION_INDEX_MAX = 2**31 - 1
 PARSED_NAMES_MAX = 4096
 """How many parsed topic names are remembered; lookups and producers ask for the same ones again and again."""
 REMEMBERED_LENGTH_MAX = 256
-"""Longer names are parsed anew each time, so that a peer cannot fill memory with remembered names."""
+"""Longer names are parsed each time, so that a peer cannot fill memory with remembered names."""
 
 _NAMED_ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
 _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Position(NamedTuple):
-    """One entry's place. Compares like a tuple, which is the order of the topic.
+    """One entry of a topic. Compares like a tuple, which is the order of the topic.
 
     `entry_id` -1 means "before the first entry of that ledger": a cursor's mark-delete position may be there.
     """
@@ -15,7 +15,7 @@ class Position(NamedTuple):
     entry_id: int
 
     def next(self) -> Position:
-        """The place after this one in the same ledger; it may not exist yet."""
+        """The position after this one in the same ledger; its entry may not exist yet."""
         return Position(self.ledger_id, self.entry_id + 1)
 
     def __str__(self) -> str:

@@ -18,6 +18,7 @@ CLEAN_ROOMS = (
     "cli",
     "client",
     "config",
+    "managed_ledger",
     "metadata",
     "pipeline",
     "server",

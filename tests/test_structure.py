@@ -23,7 +23,7 @@ PUBLIC_METHODS_MAX = 30
 CALLBACKS_MAX = 4
 """Parameters of one constructor that are to be called."""
 
-LONG: set[str] = {"storage/key_value.py"}
+LONG: set[str] = set()
 WIDE: set[str] = set()
 ASSIGNED: dict[str, set[str]] = {
     "broker/dispatch/reader.py": {"entry.peek"},

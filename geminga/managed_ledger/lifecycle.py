@@ -62,7 +62,7 @@ class Lifecycle:
         self._storage = storage
         self._tail_cache = tail_cache
         self._garbage: list[int] = recovered.empty_ledger_ids
-        """Ledgers that no record names any more and that are still to be deleted."""
+        """Ledgers that no record names and that are still to be deleted."""
         self._deleted = False
         self._lock: trio.Lock | None = None
         self._tasks: StartsTasks | None = None
@@ -108,7 +108,7 @@ class Lifecycle:
             await self._create_ledger()
         else:
             self.appender.recovered_terminated(Position(*self.record.terminated))
-        # After the chain is complete: a cursor's position is moved to a place that the chain has.
+        # After the chain is complete: a cursor is moved to a position that the chain has.
         await self.cursors.recover()
         self.cache_if_read()
 
@@ -127,9 +127,9 @@ class Lifecycle:
         for cursor in self.cursors.by_name.values():
             if cursor.is_system:
                 continue
-            place = cursor.read_position
-            if place.ledger_id <= ledger_id and tail - self.chain.ordinal(place) < threshold:
-                first = min(first, place.entry_id if place.ledger_id == ledger_id else 0)
+            read = cursor.read_position
+            if read.ledger_id <= ledger_id and tail - self.chain.ordinal(read) < threshold:
+                first = min(first, read.entry_id if read.ledger_id == ledger_id else 0)
         return first
 
     def run_in(self, tasks: StartsTasks) -> None:

@@ -116,7 +116,8 @@ class ManagedLedger:
         properties: Mapping[str, int] | None = None,
         subscription_properties: Mapping[str, str] | None = None,
     ) -> Cursor:
-        """The durable cursor of that name, as it stands; a new one begins at `initial`, the first to be read.
+        """The durable cursor of that name, unchanged if it exists. The first entry that a new one reads is at
+        `initial`.
 
         Its record is durable on return. Conflict: a non-durable cursor has the name. ServiceNotReady,
         StorageError.
@@ -163,12 +164,12 @@ class ManagedLedger:
     # -- positions --------------------------------------------------------------------------------------
 
     def first_position(self) -> Position:
-        """The first entry there is, or the place of the next one."""
-        return self._chain.place((self._chain.ids[0], 0))
+        """The first entry of the topic, or the position of the next one."""
+        return self._chain.ceiling((self._chain.ids[0], 0))
 
     def next_position(self, position: Position) -> Position:
-        """The place after `position`, across ledgers: an entry, or where the next one will be."""
-        return self._chain.place(position.next())
+        """The position after `position`, across ledgers: an entry, or the next one to come."""
+        return self._chain.ceiling(position.next())
 
     def previous_position(self, position: Position) -> Position:
         """The last entry before `position`, across ledgers; (first ledger, -1) if there is none."""

@@ -142,7 +142,7 @@ class Restorer:
         self._now_ms = now_ms
 
     async def give_ids_behind(self, last_id: int) -> None:
-        """No id up to this one is given again; durable on return."""
+        """Never hand out an id up to this one again; durable on return."""
         path = LedgerIdsRecord.path
         held = self._store.get(path)
         next_id = records.decode(LedgerIdsRecord, held.value, path).next_id if held is not None else 0

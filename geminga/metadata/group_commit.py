@@ -39,7 +39,7 @@ class Write(NamedTuple):
 
 
 class Request:
-    """What one call asked for, applied as a whole. `wait` returns once it is durable."""
+    """The changes of one call, applied as a whole. `wait` returns once it is durable."""
 
     __slots__ = ("_done", "_error", "size_bytes", "writes")
 

@@ -75,7 +75,7 @@ class Watchers:
         """Changes of the nodes `prefixes` and all below them that become durable while the context is open,
         in order.
         """
-        # One place more than changes: the last is for RESYNC.
+        # One slot more than changes: the last is for RESYNC.
         send, receive = trio.open_memory_channel[Change](self._changes_max + 1)
         watcher = _Watcher(prefixes, send, self._changes_max)
         self._watchers.add(watcher)

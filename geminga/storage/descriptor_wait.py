@@ -48,7 +48,7 @@ class DescriptorWait:
         self._make_room = make_room
 
     def stop(self) -> None:
-        """What waits now, or would later, gets OutOfDescriptors."""
+        """Calls that wait now, or would wait later, get OutOfDescriptors."""
         self._stopped.set()
 
     def is_allowed(self) -> bool:

@@ -39,7 +39,7 @@ class RealDirectoryLock:
         self._file = file
 
     def release(self) -> None:
-        """Let go. The file stays: if it were removed, two later owners could lock different files."""
+        """Unlock. The file stays: if it were removed, two later owners could lock different files."""
         self._file.close()
 
 

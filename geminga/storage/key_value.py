@@ -78,7 +78,7 @@ class RocksKeyValue:
     any failure. A scan that was under way gets it, too, if it cannot go on as of its start.
 
     With `read_only` no byte of the directory changes: what is in the write-ahead log is read into memory,
-    and writes raise StorageError. It must be there, and the caller sees to it that nothing writes meanwhile.
+    and writes raise StorageError. It must exist, and the caller ensures that no process writes meanwhile.
     """
 
     def __init__(

@@ -48,8 +48,8 @@ MUTANTS = (
     Mutant(
         "acknowledged-runs-are-not-passed",
         "geminga/managed_ledger/cursor/acknowledged.py",
-        "while (bitmap := self._acked.get(place.ledger_id)) is not None and place.entry_id in bitmap:",
-        "while (bitmap := None) is not None and place.entry_id in bitmap:",
+        "while (bitmap := self._acked.get(found.ledger_id)) is not None and found.entry_id in bitmap:",
+        "while (bitmap := None) is not None and found.entry_id in bitmap:",
         ("tests/managed_ledger/cursor/test_next_unacknowledged.py",),
         "the next unacknowledged entry behind entries acknowledged beyond mark-delete",
     ),

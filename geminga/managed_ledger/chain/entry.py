@@ -1,4 +1,4 @@
-"""An entry as it is handed to readers: its place and its stored bytes."""
+"""An entry as it is handed to readers: its position and its stored bytes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The order of a topic: which ledgers it is made of, and arithmetic over positions in them. Pure.
 
-A *place* is a position where an entry is, or where the next one will be. An *ordinal* counts entries from the
-moment the chain was built; it keeps growing when ledgers are dropped at the front, so differences stay right.
+A position need not be one of the chain: its ledger may be trimmed, or a client may have made it up. `ceiling`
+and `floor` bring it to the chain. An *ordinal* counts entries from the moment the chain was built; it keeps
+growing when ledgers are dropped at the front, so differences stay right.
 """
 
 from __future__ import annotations
@@ -125,8 +126,8 @@ class LedgerChain:
                 return ids[i]
         return -1
 
-    def place(self, position: tuple[int, int]) -> Position:
-        """The first place at or after `position`: an entry, or the place where the next entry will be."""
+    def ceiling(self, position: tuple[int, int]) -> Position:
+        """The first position of the chain at or after `position`: an entry, or the next entry to come."""
         ledger_id, entry_id = position
         entries = self.counts.get(ledger_id)
         if entries is not None and entry_id < entries:
@@ -140,9 +141,8 @@ class LedgerChain:
         return Position(newest, self.counts[newest])
 
     def floor(self, position: tuple[int, int]) -> Position:
-        """The greatest place of the chain not after `position` that can be a mark-delete position.
-
-        That is an entry, or (ledger, -1) of a ledger of the chain.
+        """The last mark-delete position of the chain at or before `position`: an entry, or (ledger, -1) of
+        one of its ledgers.
         """
         ledger_id, entry_id = position
         entries = self.counts.get(ledger_id)
@@ -156,7 +156,7 @@ class LedgerChain:
         return Position(self.ids[i], self.counts[self.ids[i]] - 1)
 
     def before(self, position: tuple[int, int]) -> Position:
-        """Where a mark-delete position stands when `position` is the next entry to be read."""
+        """The mark-delete position of a cursor whose next entry to read is `position`."""
         return self.floor((position[0], position[1] - 1))
 
     def previous(self, position: tuple[int, int]) -> Position:

@@ -54,7 +54,7 @@ class LedgerReads:
         self.bytes_read = 0
 
     def read_cached(self, start: tuple[int, int], count_max: int, bytes_max: int) -> list[Entry]:
-        """Entries from `start` on that are in memory: one ledger's run, [] if there is none at that place.
+        """Entries from `start` on that are in memory: one ledger's run, [] if there is none at that position.
 
         At least one entry even if it alone is larger than `bytes_max`.
         """
@@ -62,7 +62,7 @@ class LedgerReads:
         entries = self._chain.counts.get(ledger_id, 0)
         # The hot case has skipped this: a cursor at the tail stands exactly on the next entry.
         if entry_id < 0 or entry_id >= entries:
-            ledger_id, entry_id = self._chain.place(start)
+            ledger_id, entry_id = self._chain.ceiling(start)
             entries = self._chain.counts[ledger_id]
             if entry_id >= entries:
                 return []
@@ -70,7 +70,7 @@ class LedgerReads:
         if cached := self._tail_cache.read(ledger_id, entry_id, stop, bytes_max):
             self.entries_from_cache += len(cached)
             return cached
-        # The bookie's caches hold what the tail cache has let go, without a thread and an await.
+        # The bookie's caches hold what the tail cache has evicted, without a thread and an await.
         bodies = self._bookie.read_cached(ledger_id, entry_id, stop - 1, bytes_max=bytes_max)
         if not bodies:
             return []
@@ -88,17 +88,17 @@ class LedgerReads:
             if cached := self.read_cached(start, count_max, bytes_max):
                 await trio.lowlevel.checkpoint()
                 return cached
-            place = chain.place(start)
-            entries = chain.counts[place.ledger_id]
-            if place.entry_id >= entries:
+            ledger_id, entry_id = chain.ceiling(start)
+            entries = chain.counts[ledger_id]
+            if entry_id >= entries:
                 await trio.lowlevel.checkpoint()
                 return []
             # Never past what is confirmed: an entry in the bookie without its receipt may still be failed by
             # a fence.
-            stop = min(place.entry_id + count_max, entries)
-            bodies = await self._read_bookie(place.ledger_id, place.entry_id, stop - 1, bytes_max)
+            stop = min(entry_id + count_max, entries)
+            bodies = await self._read_bookie(ledger_id, entry_id, stop - 1, bytes_max)
             if bodies is not None:
-                return entries_from(place.ledger_id, place.entry_id, bodies)
+                return entries_from(ledger_id, entry_id, bodies)
 
     async def _read_bookie(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes] | None:
         """None: the ledger was trimmed while we waited."""
@@ -122,7 +122,7 @@ class LedgerReads:
     async def read_positions(
         self, positions: Sequence[tuple[int, int]], bytes_max: int = sys.maxsize
     ) -> list[Entry]:
-        """The entries at these ascending positions. Those that do not exist (any more) are left out.
+        """The entries at these ascending positions. Those that do not exist, or no longer, are left out.
 
         Ends behind the entry with which `bytes_max` is reached: see `reached`.
         """

@@ -127,7 +127,7 @@ class TailRun:
         return self.sums[i + count - 1] - seen - count * ENTRY_OVERHEAD_BYTES
 
     def evict_before(self, entry_id: int) -> int:
-        """Let go of entries below this one; returns the bytes freed."""
+        """Evict entries below this one; returns the bytes freed."""
         end = min(entry_id - self.base, len(self.sums))
         head = self.head
         if end <= head:
@@ -190,7 +190,7 @@ class TailCache:
         """Strides of runs that were discarded; swept when they are most of all."""
 
     async def run_forever(self) -> None:
-        """Let go of what is old or read by all, until cancelled."""
+        """Evict what is old or read by all, until cancelled."""
         while True:
             if not self._strides:  # an idle broker need not wake up four times a second
                 self._filled = trio.Event()
@@ -199,8 +199,8 @@ class TailCache:
             self.turn()
 
     def turn(self) -> None:
-        """Let go of strides that are `TURNS_OF_AGE` turns old, and of those of an earlier turn that no active
-        cursor has to read: what was read in this turn may be asked for once more, for want of permits.
+        """Evict strides that are `TURNS_OF_AGE` turns old, and those of an earlier turn that no active cursor
+        has to read: what was read in this turn may be read once more, if the consumer had no permits.
         """
         strides, turn = self._strides, self._turn
         # By turns of a quarter of the age, so that nothing reads a clock for each entry.
@@ -245,7 +245,7 @@ class TailCache:
         self._entries_missed += entries
 
     def close_run(self, ledger_id: int) -> None:
-        """No entry will be added to this ledger any more; what is here stays until it is evicted."""
+        """No more entries will be added to this ledger; those that are here stay until they are evicted."""
         run = self._runs.get(ledger_id)
         if run is not None:
             run.closed = True
@@ -261,7 +261,7 @@ class TailCache:
         strides = self._strides
         newest = strides[-1] if strides else None
         if (
-            # One stride for a burst: neighbours in the same run and turn are let go together.
+            # One stride for a burst: neighbours in the same run and turn are evicted together.
             newest is not None
             and newest.run is run
             and newest.size_bytes + added <= STRIDE_BYTES

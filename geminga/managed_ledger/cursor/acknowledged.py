@@ -52,15 +52,15 @@ class Acknowledged:
         return None if remaining is None else words_of(remaining)
 
     def next_unacknowledged(self, position: tuple[int, int]) -> Position:
-        """The first place at or after `position` that is not acknowledged; it may be the tail's empty
-        place.
+        """The first position at or after `position` that is not acknowledged; it may be that of the next
+        entry to come.
         """
         chain = self._chain
         after = (self._md_ledger, self._md_entry + 1)
-        place = chain.place(position if position > after else after)
-        while (bitmap := self._acked.get(place.ledger_id)) is not None and place.entry_id in bitmap:
-            place = chain.place((place.ledger_id, end_of_run(bitmap, place.entry_id)))
-        return place
+        found = chain.ceiling(position if position > after else after)
+        while (bitmap := self._acked.get(found.ledger_id)) is not None and found.entry_id in bitmap:
+            found = chain.ceiling((found.ledger_id, end_of_run(bitmap, found.entry_id)))
+        return found
 
     def unacknowledged(self, entries: list[Entry]) -> list[Entry]:
         """Those of a run of entries (one ledger, ascending) that are not acknowledged; often the list

@@ -1,8 +1,9 @@
-"""What a cursor needs to know of its managed ledger: whether it may still write, and whom to tell if it
-cannot.
+"""What a cursor needs of its managed ledger: whether it may still write, and a way to fence it if a write
+fails.
 
-A topic's records belong to one attachment at a time. One that is closed, deleted or fenced may still be held
-by somebody; it must never touch the records again, which by then may be another attachment's.
+A topic's records belong to one attachment at a time. A subscription or a request may still hold an attachment
+that is closed, deleted or fenced; that one never touches the records again, since by then they may belong to
+another attachment.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from geminga.limits import KIB
 from geminga.metadata.node import VALUE_BYTES_MAX, ValueTooLarge
 
 HEADROOM_BYTES = 64 * KIB
-"""What a record may still grow by on our own account once somebody's properties were let in."""
+"""Kept free for what the broker itself adds to a record after a client has set its properties."""
 
 
 class Attachment(Protocol):
@@ -25,12 +26,12 @@ class Attachment(Protocol):
         ...
 
     def fence(self, error: GemingaError) -> None:
-        """It no longer knows what its records are: nothing is accepted until it is opened anew."""
+        """It no longer knows what its records contain: accept nothing until it is opened again."""
         ...
 
 
 def check_room(path: str, value: bytes) -> None:
-    """ValueTooLarge if a record with somebody's properties leaves no room for what we add to it later."""
+    """ValueTooLarge if a client's properties leave no room in a record for what the broker adds later."""
     bytes_max = VALUE_BYTES_MAX - HEADROOM_BYTES
     if len(value) > bytes_max:
         raise ValueTooLarge(f"{path[:200]}: its properties make {len(value)} bytes, at most {bytes_max}")

@@ -20,11 +20,11 @@ from geminga.position import Position
 log = logging.getLogger("geminga.managed_ledger")
 
 DEDUPLICATION_CURSOR = "pulsar.dedup"
-"""Pulsar's name for the cursor of a topic's deduplication: it holds back ledgers, and nobody reads by it."""
+"""Pulsar's name for the cursor of a topic's deduplication. It holds back ledgers; no consumer reads by it."""
 
 
 class Cursor(Acknowledgments):
-    """One reader's place in a managed ledger.
+    """How far one reader of a managed ledger has come.
 
     Acknowledging is synchronous and in memory; a durable cursor's state is written at most every
     `cursor_persist_interval_ms`, at close, and by `persist`. A crash takes acknowledgments back to the last
@@ -165,7 +165,7 @@ class Cursor(Acknowledgments):
             self._check_open()
             chain = self._chain
             self.clear(min(chain.before(position), chain.tail))
-            self.read_position = chain.place(self.mark_delete.next())
+            self.read_position = chain.ceiling(self.mark_delete.next())
             self._changed()
             await self._write()
 

@@ -100,7 +100,7 @@ class CursorLedger:
         self._durable_entry_id = -1
         self._error: StorageError | None = None
         self._progress: trio.Event | None = None
-        """Only while somebody waits: most cursors are idle."""
+        """Exists only while a write waits: most cursors are idle."""
         self.last_entry_id = -1
         self.switched_ms = 0
 
@@ -161,7 +161,7 @@ class CursorLedger:
             await self._progress.wait()
 
     async def _switch(self, data: bytes, mark_delete: tuple[int, int]) -> None:
-        """Go on in a new ledger. If that fails none is written to: the next state tries anew."""
+        """Continue in a new ledger. If that fails, no ledger is open, and the next write makes one."""
         storage = self._storage
         old_ledger_id = self.record.cursor_ledger_id
         ledger_id = await storage.create_ledger_record("cursor")

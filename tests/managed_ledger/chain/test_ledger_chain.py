@@ -32,12 +32,12 @@ def test_every_answer_is_that_of_a_list(
     chain.drop_oldest(dropped)
     ids = [3 + 2 * i for i in range(dropped, len(counts))]
     entries = [Position(3 + 2 * i, e) for i in range(dropped, len(counts)) for e in range(counts[i])]
-    tail_place = Position(ids[-1], counts[-1])
+    end = Position(ids[-1], counts[-1])
 
     assert chain.entries == len(entries)
     assert chain.last_entry() == (entries[-1] if entries else None)
     assert chain.tail == (ids[-1], counts[-1] - 1)
-    assert chain.place(a) == next((p for p in entries if p >= a), tail_place)
+    assert chain.ceiling(a) == next((p for p in entries if p >= a), end)
     assert chain.previous(a) == max((p for p in entries if p < a), default=Position(ids[0], -1))
     assert chain.count_between(a, b) == len([p for p in entries if a < p <= b])
     for i, position in enumerate(entries, 1):
@@ -57,8 +57,8 @@ def test_every_answer_is_that_of_a_list(
 
 def test_ends_of_the_world() -> None:
     chain = chain_of([0, 2, 0, 3])
-    assert chain.place(EARLIEST) == (5, 0)
-    assert chain.place(LATEST) == (9, 3)
+    assert chain.ceiling(EARLIEST) == (5, 0)
+    assert chain.ceiling(LATEST) == (9, 3)
     assert chain.floor(EARLIEST) == (3, -1)
     assert chain.floor(LATEST) == (9, 2)
     assert chain.before((5, 0)) == (5, -1)
