@@ -190,6 +190,7 @@ class ManagedLedger:
     def position_after(self, position: Position, entries: int) -> Position:
         """The entry that stands so many entries behind `position`; the last one if there are not so many."""
         chain = self._chain
+        # By ordinals: adding to the entry id would leave the ledger, or meet one that was trimmed.
         ordinal = min(chain.ordinal(position) + entries, chain.ordinal(chain.tail))
         return chain.at_ordinal(ordinal) if ordinal > chain.ordinal((chain.ids[0], -1)) else position
 

@@ -132,6 +132,8 @@ class MetadataStore:
         """Whether no node is durable."""
         start, end = everything()
         for key, _ in self._key_value.scan(start, end):
+            # A row may be of a batch that is not synced yet, or be deleted by one: `durable` has the last
+            # synced state of such keys.
             if self._writer.durable.get(key, True) is not None:
                 return False
         return all(stored is None for stored in self._writer.durable.values())
@@ -218,6 +220,8 @@ class MetadataStore:
             version = MUST_NOT_EXIST if current is None else current.version
             if expected is not None and expected != version:
                 raise _ConflictError(_bad_version(path, expected, version), queued)
+            # Versions of a path begin at zero again after a delete, as in ZooKeeper: MUST_NOT_EXIST is the
+            # version before the first.
             writes.append(Write(path, key, current, Stored(bytes(value), version + 1)))
         for path, expected in deletes:
             key = key_of(path)

@@ -53,6 +53,8 @@ class _Watcher:
             if buffered:
                 return
             self.resync_sent = False
+        # Told once, and not by a closed channel: the watcher reads its subtree again and goes on with the
+        # same watch.
         if buffered >= self.changes_max:
             change = Change(self.prefixes[0], ChangeKind.RESYNC, -1)
             self.resync_sent = True

@@ -34,6 +34,7 @@ class RealDirectoryLock:
             holder = f"process {owner}" if owner.isdigit() else "another process"
             raise DirectoryInUse(f"{path}: already in use by {holder}") from None
         with contextlib.suppress(OSError):  # on a full disk, say: the lock is held, it only lacks a name
+            # Only now: until the lock is held the file may name the process that holds it.
             file.truncate(0)
             file.write(b"%d\n" % os.getpid())
         self._file = file

@@ -183,6 +183,7 @@ class RealDisk:
 
     def rename(self, old: str, new: str) -> None:
         with translated(f"rename to {new}", old):
+            # Unlike `os.rename` it replaces on Windows too.
             os.replace(old, new)
 
     def unlink(self, path: str) -> None:
@@ -190,9 +191,11 @@ class RealDisk:
             os.unlink(path)
 
     def list(self, directory: str) -> list[str]:
+        # Sorted, since the system's order differs from one file system to the next, and recovery must not.
         return sorted(self._opened(functools.partial(os.listdir, directory), "list", directory))
 
     def make_directory(self, path: str) -> None:
+        # Up to the root, so that the recursion ends at a directory that exists.
         path = os.path.abspath(path)
         if os.path.isdir(path):
             return
@@ -228,6 +231,8 @@ class RealDisk:
             return None
         except OSError as error:
             raise storage_error(error, "look", path) from error
+        # The inode and not the path: a directory that was replaced by another one, or mounted over, keeps its
+        # path.
         return facts.st_dev, facts.st_ino
 
     def free_bytes(self, path: str) -> int:
@@ -235,6 +240,7 @@ class RealDisk:
             return shutil.disk_usage(path).free
         with translated("ask for free space", path):
             facts = os.statvfs(path)
+        # `f_bavail` and not `f_bfree`: the difference is reserved for root.
         return facts.f_bavail * facts.f_frsize
 
     def total_bytes(self, path: str) -> int:
@@ -242,15 +248,19 @@ class RealDisk:
             return shutil.disk_usage(path).total
         with translated("ask for space", path):
             facts = os.statvfs(path)
+        # Without the blocks that only root may use: with them, a disk that is full for this user might never
+        # reach the share at which the bookie becomes read-only.
         return (facts.f_blocks - facts.f_bfree + facts.f_bavail) * facts.f_frsize
 
     def read_file(self, path: str) -> bytes:
+        # Unbuffered: all of it is read at once, and a buffer would only copy it.
         opened: io.FileIO = self._opened(functools.partial(io.FileIO, path), "read", path)
         with opened as file, translated("read", path):
             return file.readall()
 
     def replace_file(self, path: str, data: bytes) -> None:
         temporary = path + ".tmp"
+        # Left by a crash before the rename. It may be half-written, and `create` refuses a name that exists.
         if self.exists(temporary):
             self.unlink(temporary)
         file = self.create(temporary)

@@ -95,6 +95,8 @@ class RocksKeyValue:
         self._read_only = read_only
         self._descriptors = descriptors or DescriptorWait()
         self._failed: StorageError | None = None
+        # The first failure is kept for good. What a failed write or sync left on the disk is unknown, and a
+        # later sync may report success for pages that the kernel has dropped.
         self._closed = False
         self._writing = threading.Lock()
         """Held by every call that may find that the database has to be opened again."""
@@ -135,6 +137,8 @@ class RocksKeyValue:
                 if attempts is not None:
                     attempts.succeeded()
                     attempts = None
+                # No upper bound is set on the iterator: the row after the range is read and dropped, which
+                # costs one row for each scan.
                 if row is None or row[0] >= end:
                     return
                 yield row
@@ -148,6 +152,8 @@ class RocksKeyValue:
     def flush(self) -> None:
         with self._writing:
             self._check_writable()
+            # With the writer's lock, although it writes nothing of its own: the database may have to be
+            # opened again.
             self._change(self._database.sync, "sync")
 
     def checkpoint(self, path: str) -> None:
@@ -166,6 +172,7 @@ class RocksKeyValue:
         """Write buffers, table readers and this database's whole block cache (shared or not), as RocksDB
         counts.
         """
+        # The gate, since the database may be closed for a moment while it is replaced.
         with self._gate:
             return self._database.memory_bytes()
 
@@ -174,6 +181,8 @@ class RocksKeyValue:
             if self._closed:
                 return
             with self._gate:
+                # Under the gate: a scan on another thread is between two rows then, and finds its iterator
+                # gone, not freed beneath it.
                 self._closed = True
                 self._database.end_scans()
             try:
@@ -239,6 +248,8 @@ class RocksKeyValue:
                 self._open_again(reason, attempts)
             except StorageError as error:
                 with self._gate:
+                    # Final, as any failed write: the batch is not in the database, and later writes without
+                    # it would break the order that callers rely on.
                     self._failed = error
                     self._database.give_up()
                 raise

@@ -109,6 +109,7 @@ class Database:
             batch.put(key, value)
         for key in deletes:
             batch.delete(key)
+        # A caller may only want to sync what was written before.
         if len(batch):
             self._db.write(batch, self._no_sync)
 
@@ -243,6 +244,7 @@ class Database:
                     raise translate(error, "close", self._path) from None
         database = self._opened()
         found = database.latest_sequence_number()
+        # Counted, because RocksDB recovers up to the first record that it cannot read and reports success.
         if found < self._sequence:
             database.close()
             # RocksDB has cut its log shorter than what it had confirmed: that is damage, not to be hidden.

@@ -55,10 +55,13 @@ class SegmentMap:
         firsts = self._firsts.get(ledger_id)
         if firsts is None:
             return None
+        # The last segment that begins at or before the entry; segments of a ledger do not overlap, so no
+        # other can hold it.
         at = bisect_right(firsts, entry_id) - 1
         if at < 0:
             return None
         segment = self._segments[ledger_id][at]
+        # There are gaps: the read cache has only what was read, and a damaged entry is in no cache.
         return segment if entry_id - segment.first < len(segment.ends) else None
 
     def first_after(self, ledger_id: int, entry_id: int) -> int | None:
@@ -73,6 +76,7 @@ class SegmentMap:
         firsts = self._firsts[segment.ledger_id]
         at = bisect_left(firsts, segment.first)
         segments = self._segments[segment.ledger_id]
+        # Identity: the memory that is given back is that of this very segment.
         assert segments[at] is segment
         # An empty ledger's lists would stay for ever: a broker opens a ledger for each topic at each start.
         if len(firsts) == 1:
@@ -91,10 +95,13 @@ class SegmentMap:
 
     def last_entry_id(self, ledger_id: int) -> int:
         segments = self._segments.get(ledger_id)
+        # The last segment ends last, since they do not overlap.
         return segments[-1].last if segments else -1
 
     def sorted_segments(self) -> Iterator[tuple[int, list[Segment]]]:
         """Every ledger with its segments, both in ascending order."""
+        # This is the order of the entry log: a flush writes each ledger in one stretch, so that reading ahead
+        # finds its next entries.
         for ledger_id in sorted(self._segments):
             yield ledger_id, self._segments[ledger_id]
 

@@ -184,6 +184,7 @@ class LedgerReads:
     async def _read_runs(self, runs: Sequence[Run], bytes_max: int) -> dict[Run, list[Entry]]:
         """Of at least the first run at least the first entry; nothing if its ledger was trimmed."""
         first = runs[0]
+        # A long run is read as a stream, with read-ahead: a catch-up reads what comes after it next.
         if _is_in_order(first):
             bodies = await self._read_bookie(*first, bytes_max)
             return {first: entries_from(first.ledger_id, first.first, bodies or [])}
@@ -213,9 +214,13 @@ class LedgerReads:
         low = chain.ordinal((chain.ids[0], -1) if after is None else after)  # the answer is above `low`...
         high = chain.ordinal(chain.tail) + 1  # ...and at most `high`; above the tail means none
         end = high
+        # By ordinals, since the entries of one ledger are not enough: the answer may be in any ledger of the
+        # chain.
         while low + 1 < high:
             middle = (low + high) // 2
             entry = await self._read_one(chain.at_ordinal(middle))
+            # An entry that was trimmed meanwhile counts as before the answer: it is older than all that is
+            # left.
             if entry is not None and predicate(entry):
                 high = middle
             else:

@@ -83,6 +83,8 @@ class TailRun:
         if confirmed <= visible:
             return 0
         seen = sums[-1] if sums else self._before_bytes
+        # Running sums, so that a read finds by bisection how far its bytes go, and an eviction knows what it
+        # frees.
         overhead = ENTRY_OVERHEAD_BYTES
         sizes = [
             overhead + len(slot if type(slot) is bytes else slot.body)  # type: ignore[union-attr]
@@ -223,6 +225,8 @@ class TailCache:
         """Begin to hold a ledger's entries, from this one on. The appender must add every later one.
         `first_needed(ledger_id)` is the first entry that an active cursor still has to read.
         """
+        # A run holds consecutive entries only: one that is left of the same ledger would lack those in
+        # between.
         self.discard(ledger_id)
         run = self._runs[ledger_id] = TailRun(ledger_id, first_entry_id, first_needed)
         return run
@@ -231,6 +235,7 @@ class TailCache:
         """Entries of a ledger from `first` up to before `stop`: as many as are here, confirmed, and within
         the bytes. At least one if `first` itself is here, however large; [] if it is not.
         """
+        # One call for look-up, read and counts: every read of a consumer at the tail comes through here.
         run = self._runs.get(ledger_id)
         if run is None:
             return []
@@ -249,6 +254,7 @@ class TailCache:
         run = self._runs.get(ledger_id)
         if run is not None:
             run.closed = True
+            # Nothing is left in an empty run to be evicted, so no eviction would forget it later.
             if run.is_empty:
                 self._forget(run)
 

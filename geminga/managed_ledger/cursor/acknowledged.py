@@ -26,6 +26,8 @@ class Acknowledged:
 
     def __init__(self, chain: LedgerChain, mark_delete: tuple[int, int]) -> None:
         self._chain = chain
+        # Two integers in place of a `Position`: acknowledging moves the entry id for most messages, and would
+        # make a new tuple each time.
         self._md_ledger, self._md_entry = chain.floor(min(mark_delete, chain.tail))
         self._acked: dict[int, BitMap] = {}
         self._acked_entries = 0
@@ -42,6 +44,7 @@ class Acknowledged:
         if position <= (self._md_ledger, self._md_entry):
             return True
         bitmap = self._acked.get(ledger_id)
+        # The range is checked first: a position comes from a client, and a bitmap takes ids of 32 bits only.
         return bitmap is not None and 0 <= entry_id < self._chain.counts[ledger_id] and entry_id in bitmap
 
     def ack_set(self, position: tuple[int, int]) -> list[int] | None:
@@ -71,6 +74,8 @@ class Acknowledged:
         first = entries[0].position
         if first > (self._md_ledger, self._md_entry):
             bitmap = self._acked.get(first.ledger_id)
+            # Most runs that a dispatcher reads have no acknowledged entry. One count over the range tells,
+            # and the list goes on without a copy.
             if bitmap is None:
                 return entries
             if not bitmap.range_cardinality(first.entry_id, entries[-1].position.entry_id + 1):
@@ -96,6 +101,7 @@ class Acknowledged:
         ranges = []
         for ledger_id in sorted(self._acked):
             bitmap = self._acked[ledger_id]
+            # Set operations of the bitmap and no loop over its entries: a cursor may have a million of them.
             firsts = bitmap - bitmap.shift(1)
             lasts = bitmap - bitmap.shift(-1)
             ranges += [(ledger_id, first, last) for first, last in zip(firsts, lasts, strict=True)]
@@ -114,6 +120,8 @@ def end_of_run(bitmap: BitMap, start: int) -> int:
     """The first number after `start` (which is in the set) that is not in the set; O(log) of the run."""
     end = start + 1
     stride = 1
+    # Strides that double, then halve: a run may be one entry or a whole ledger, and a test of a range costs
+    # about the same for either.
     while bitmap.contains_range(end, end + stride):
         end += stride
         stride *= 2

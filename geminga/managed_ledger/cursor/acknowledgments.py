@@ -27,18 +27,23 @@ class Acknowledgments(Acknowledged):
 
     def acknowledge(self, positions: Iterable[tuple[int, int]]) -> int:
         """Acknowledge entries one by one, in any order; returns how many were not acknowledged before."""
+        # The usual consumer acknowledges in the order of the topic. Such positions only move mark-delete: no
+        # bitmap is made and emptied again.
         ledger_id = self._md_ledger
         expected = self._md_entry + 1
         limit = self._chain.counts.get(ledger_id, 0)
         first = expected
         apart: list[tuple[int, int]] | None = None
         for position in positions:
+            # `limit` keeps mark-delete behind the last confirmed entry: a client may acknowledge positions
+            # that were never delivered to it.
             if position[1] == expected and position[0] == ledger_id and expected < limit:
                 expected += 1
             elif apart is None:
                 apart = [position]
             else:
                 apart.append(position)
+        # Mark-delete moves first, so that what is left is compared with where it is now.
         newly = self._advance(expected - 1) if expected > first else 0
         if apart is not None:
             newly += self._acknowledge_apart(apart)
@@ -51,8 +56,11 @@ class Acknowledgments(Acknowledged):
 
         Nothing happens if it is at or before mark-delete, or beyond the last confirmed entry.
         """
+        # Not cut to the tail: entries that come later would count as acknowledged without having been
+        # delivered.
         if position > self._chain.tail:
             return 0
+        # A cumulative position may name a ledger that was trimmed since its entry was delivered.
         newly = self._move(self._chain.floor(position))
         if newly:
             self._changed()
@@ -69,13 +77,17 @@ class Acknowledgments(Acknowledged):
         """
         if self.is_acknowledged(position):
             return True
+        # Kept only for entries that exist: a client could fill the memory with positions of its own making.
         if not self._is_entry(position):
             return False
         remaining = bits_of(ack_set) & ((1 << min(batch_size, WORD_BITS * len(ack_set))) - 1)
         before = self._batches.get(position)
+        # Acknowledgments of a batch only add up. Two consumers, or a repeated ACK, may send sets that do not
+        # know of each other, and neither may take back what the other has acknowledged.
         if before is not None:
             remaining &= before
         if not remaining:
+            # From here on the entry is one bit, or behind mark-delete: an entry never has a bit and a batch.
             self.acknowledge((position,))
             return True
         if remaining != before:
@@ -108,6 +120,8 @@ class Acknowledgments(Acknowledged):
         for ledger_id, entry_id in positions:
             if ledger_id < md_ledger or (ledger_id == md_ledger and entry_id <= self._md_entry):
                 continue
+            # Collected by ledger first: one update of a bitmap with many ids costs a fraction of as many
+            # single ones.
             if 0 <= entry_id < counts.get(ledger_id, 0):
                 by_ledger.setdefault(ledger_id, []).append(entry_id)
         newly = 0
@@ -116,6 +130,8 @@ class Acknowledgments(Acknowledged):
             if bitmap is None:
                 bitmap = self._acked[ledger_id] = BitMap(entry_ids)
                 newly += len(bitmap)
+            # A single id has a path of its own, since most commands acknowledge one entry and counting the
+            # bitmap twice would cost more than adding to it.
             elif len(entry_ids) == 1:
                 if entry_ids[0] not in bitmap:
                     bitmap.add(entry_ids[0])
@@ -138,6 +154,7 @@ class Acknowledgments(Acknowledged):
         if target <= at:
             return 0
         newly = chain.ordinal(target) - chain.ordinal(at)
+        # Whole ledgers at once: the cost is that of the ledgers passed, not of their entries.
         for ledger_id in [ledger_id for ledger_id in self._acked if ledger_id < target.ledger_id]:
             passed = len(self._acked.pop(ledger_id))
             self._acked_entries -= passed
@@ -164,6 +181,8 @@ class Acknowledgments(Acknowledged):
                 self._forget_bits(ledger_id, following, end)
                 self._md_entry = end - 1
             elif following >= chain.counts.get(ledger_id, 0):
+                # Behind the last entry of a ledger mark-delete stays, until the first entry of the next one
+                # is acknowledged: there it needs no change when that ledger is still empty.
                 next_ledger = chain.next_ledger_with_entries(ledger_id)
                 bitmap = acked.get(next_ledger)
                 if bitmap is None or 0 not in bitmap:
@@ -180,12 +199,15 @@ class Acknowledgments(Acknowledged):
         if gone:
             bitmap.remove_range(first, stop)
             self._acked_entries -= gone
+            # An empty bitmap would be written with each state, and keep `_absorb` looking.
             if not bitmap:
                 del self._acked[ledger_id]
         return gone
 
     def _forget_batches(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
         batches = self._batches
+        # By the shorter of the two: mark-delete may pass thousands of entries while a few batches are partly
+        # acknowledged, or the other way round.
         if len(entry_ids) <= len(batches):
             for entry_id in entry_ids:
                 batches.pop((ledger_id, entry_id), None)
@@ -201,6 +223,7 @@ class Acknowledgments(Acknowledged):
         chain = self._chain
         self.clear(min(state.mark_delete, chain.tail))
         for ledger_id, written in state.acknowledged.items():
+            # Cut to what the chain has: ledgers may have been trimmed since the state was written.
             entries = chain.counts.get(ledger_id, 0)
             first = self._md_entry + 1 if ledger_id == self._md_ledger else 0
             if ledger_id < self._md_ledger or first >= entries:
@@ -209,6 +232,7 @@ class Acknowledgments(Acknowledged):
             if bitmap:
                 self._acked[ledger_id] = bitmap
                 self._acked_entries += len(bitmap)
+        # The cut may have moved mark-delete next to acknowledged entries.
         self._absorb()
         for position, remaining in state.batches.items():
             if remaining and self._is_entry(position) and not self.is_acknowledged(position):
@@ -224,6 +248,7 @@ class Acknowledgments(Acknowledged):
     def ledgers_dropped(self) -> None:
         """The chain has lost ledgers at its front: what they held counts as acknowledged."""
         first = self._chain.ids[0]
+        # A slow non-durable cursor holds no ledger back, so its mark-delete may be in one that is gone.
         if self._md_ledger >= first:
             return
         for ledger_id in [ledger_id for ledger_id in self._acked if ledger_id < first]:

@@ -89,6 +89,8 @@ class Cursor(Acknowledgments):
         return self._dirty
 
     def _changed(self) -> None:
+        # Once for each written state: an acknowledgment on the path of every message costs one comparison
+        # here while a write is due already.
         if not self._dirty and self._ledger is not None and not self._closed:
             self._dirty = True
             self._on_dirty()
@@ -107,6 +109,8 @@ class Cursor(Acknowledgments):
                 self._ledger.record.cursor_ledger_id,
                 Position(*state.mark_delete),
             )
+        # From mark-delete on: which entries were sent to consumers and not acknowledged is on no disk, so all
+        # of them are delivered again.
         self.restore(state)
         self.read_position = self.next_unacknowledged(self.mark_delete)
 
@@ -133,14 +137,19 @@ class Cursor(Acknowledgments):
         ledger = self._ledger
         if ledger is None or not self._dirty or self._closed:
             return
+        # Before the state is taken: an acknowledgment that comes while this write waits makes the cursor
+        # dirty again, and gets a write of its own. Cleared afterwards, it would be lost with a crash.
         self._dirty = False
         try:
             left_out = await ledger.write(self.state())
         except BaseException as error:
+            # Cancelled too: the state may be on disk or not, and a second write of it does no harm.
             self._dirty = True
             if isinstance(error, GemingaError):
                 self._owner.fence(error)
             raise
+        # Once until all fits again: a subscription with too many holes writes such a state four times a
+        # second.
         if left_out and not self.left_out:
             log.warning(
                 "cursor %s: %d parts of its state are beyond the largest state that is written; after a "
@@ -164,8 +173,12 @@ class Cursor(Acknowledgments):
         async with self._persisting:
             self._check_open()
             chain = self._chain
+            # Cut to the tail, for `latest` and for positions of other topics: mark-delete beyond it would
+            # skip the messages to come.
             self.clear(min(chain.before(position), chain.tail))
             self.read_position = chain.ceiling(self.mark_delete.next())
+            # Written before the seek is answered: a crash would otherwise bring the client back to where it
+            # was, although it was told that the seek is done.
             self._changed()
             await self._write()
 
@@ -176,6 +189,8 @@ class Cursor(Acknowledgments):
         async with self._persisting:
             if self._ledger is not None:
                 self._check_open()
+                # The record first. Its ledger is then named by none, and a crash leaves an orphan for the
+                # sweep at the start; in the other order the subscription would come back without its states.
                 try:
                     await self._ledger.delete_record()
                 except GemingaError as error:
@@ -186,6 +201,8 @@ class Cursor(Acknowledgments):
 
     async def retire(self) -> None:
         """Take no more, once what is being written is; later acknowledgments are forgotten."""
+        # The lock waits for a write that is under way: one that came later would overwrite the cursor of the
+        # next opening.
         async with self._persisting:
             self._abandon()
 

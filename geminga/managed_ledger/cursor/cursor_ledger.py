@@ -63,6 +63,8 @@ class Storage:
         """Delete a ledger that no record names any more; its own record goes last, so that it can be
         found.
         """
+        # Shielded, entries first, record last. A half-done deletion leaves the record, by which the sweep at
+        # the next start finds the ledger; without it the entries would keep their space for ever.
         with trio.CancelScope(shield=True):
             try:
                 await self.bookie.delete_ledger(ledger_id)
@@ -81,6 +83,8 @@ class Storage:
             stored = self.metadata.get(path) if path else None
             if stored is not None:
                 record = records.decode(LedgerRecord, stored.value, path)
+                # A property is no proof. Only the ledger's own record says that it holds a bucket of this
+                # topic; deleting by the property alone could delete another topic's data.
                 if record.purpose == "bucket" and record.topic == self.path:
                     found.append(ledger_id)
         return found
@@ -117,8 +121,11 @@ class CursorLedger:
         if ledger_id >= 0:
             last = bookie.last_entry_id(ledger_id)
             self.last_entry_id = last
+            # Each state is complete, so an older one is a valid cursor that redelivers more. Only a few are
+            # tried: where three entries in a row are damaged, the rest of the ledger will be too.
             for entry_id in range(last, max(-1, last - STATES_TRIED_MAX), -1):
                 try:
+                    # One byte is enough of a bound: a read returns the first entry whatever its length.
                     (body,) = await bookie.read(ledger_id, entry_id, entry_id, bytes_max=1)
                     return decode(body), damaged
                 except StorageError:
@@ -134,8 +141,14 @@ class CursorLedger:
         """
         data, left_out = encode(state, self._storage.settings.cursor_state_bytes_max)
         mark_delete = state.mark_delete
+        # A state is up to 4 MiB, and thousands of cursors may be due at once: they wait for room like
+        # publishers do.
         await self._storage.bookie.wait_room()
+        # No writer after an opening: a ledger that a previous process wrote is never written again, as with
+        # topics.
         if self._writer is None or self._is_full():
+            # A switch that is cut in the middle leaves a ledger that no record names. The sweep would find
+            # it, at the next start only.
             with trio.CancelScope(shield=True):
                 await self._switch(data, mark_delete)
         else:
@@ -166,6 +179,8 @@ class CursorLedger:
         old_ledger_id = self.record.cursor_ledger_id
         ledger_id = await storage.create_ledger_record("cursor")
         self.close()
+        # Set before the first append: a late confirmation of the ledger that is left must not count for this
+        # one.
         self._ledger_id = ledger_id
         self._durable_entry_id = -1
         self._ledger_bytes = 0
@@ -178,11 +193,15 @@ class CursorLedger:
             high_priority=True,  # without acknowledgments nothing could be trimmed from a full disk
         )
         try:
+            # The state before the record that names its ledger: after a crash in between the old ledger is
+            # still named, and its last state is what the client was promised.
             await self._append(writer, data)
             await self.save(cursor_ledger_id=ledger_id, mark_delete=mark_delete)
         except (BadVersion, KeyMissing, PeerError):
             await storage.delete_ledger(ledger_id)  # no record names it, and none will
             raise
+        # What the disk has is unknown, so nothing is deleted. The caller fences the managed ledger, and the
+        # next opening decides by the record.
         except StorageError:
             writer.close()
             raise
@@ -229,9 +248,13 @@ class CursorLedger:
             created_ms=old.created_ms,
         )
         value = records.encode(record)
+        # Only properties can be refused: a record near its limit must still be able to name its next cursor
+        # ledger.
         if properties is not None or subscription_properties is not None:
             check_room(self._path, value)
         with trio.CancelScope(shield=True):
+            # A conditional write: of two attachments that believe to own the cursor one fails here, instead
+            # of overwriting the record of the other.
             self._version = await self._storage.metadata.put(self._path, value, self._version)
         self.record = record
 
