@@ -52,9 +52,9 @@ def read_topic(
     given["service.url"] = service_url
     given |= _topics(topic, pattern)
     given |= {"rawValue": "true"} if raw_value else {}
-    for name, place in (("startingOffsets", start), ("endingOffsets", end)):
-        if place is not None:
-            given[name] = place if isinstance(place, str) else json.dumps(dict(place))
+    for name, offset in (("startingOffsets", start), ("endingOffsets", end)):
+        if offset is not None:
+            given[name] = offset if isinstance(offset, str) else json.dumps(dict(offset))
     for name, argument, time in (
         ("startingTime", "start_time", start_time),
         ("endingTime", "end_time", end_time),

@@ -74,7 +74,7 @@ SCHEMA: Final = pa.schema(
 )
 REQUIRED: Final = ("kind", "time_ms", "topic")
 NAMES: Final = ("topic", "subscription", "client")
-"""Columns that are held as places in a table of names; -1 is absent."""
+"""Columns that are held as indexes of a table of names; -1 is absent."""
 TABLES: Final = ("topics", "subscriptions", "clients", "keys")
 """Their tables, and that of `key`."""
 ABSENT: Final = {"batch_index": -1, "ledger_id": -2, "entry_id": -2}
@@ -99,7 +99,7 @@ class LeftOut(NamedTuple):
 
 
 class Events(NamedTuple):
-    """Columns of one length. `topic`, `subscription`, `client` and `key` are places in the tables, -1 where
+    """Columns of one length. `topic`, `subscription`, `client` and `key` are indexes of the tables, -1 where
     absent.
 
     A column with one value throughout may be `constant`: it takes no memory, and a caller that checks
@@ -164,7 +164,7 @@ def from_arrow(
     """`name` is what an error calls the table; `kind` is that of every event if there is no such column.
     `checked` is False where columns were left out on purpose. `constants` are columns that the table need not
     have: their one value, None if it is absent throughout; then `rows` says how many there are. `first_row`
-    is the place of the first row in the log.
+    is the number of the first row in the log.
 
     A receipt of -1:-1 is a `duplicate`: the broker had stored the message before. With `leaves_out` what is
     malformed becomes an event of no kind and is told in `left_out`.
@@ -192,7 +192,7 @@ def from_arrow(
             elif column == "kind":
                 found[column] = _kinds(*_names(table[column]))
             elif column == "key":
-                found[column], keys = _places(table[column])
+                found[column], keys = _indexes(table[column])
                 tables[column] = [digest_of(key) for key in keys]
             else:
                 found[column] = _numbers(table[column], ABSENT.get(column, 0))
@@ -294,12 +294,12 @@ def _numbers(column: pa.ChunkedArray, absent: int) -> Integers:
 def _names(column: pa.ChunkedArray) -> tuple[Integers, list[str]]:
     if not pa.types.is_dictionary(column.type):
         column = column.cast(pa.string())
-    places, names = _places(column)
-    return places, pa.array(names).cast(pa.string()).to_pylist()
+    indexes, names = _indexes(column)
+    return indexes, pa.array(names).cast(pa.string()).to_pylist()
 
 
-def _places(column: pa.ChunkedArray) -> tuple[Integers, list[Any]]:
-    """Each row's place in the table of values that comes with them, -1 for null."""
+def _indexes(column: pa.ChunkedArray) -> tuple[Integers, list[Any]]:
+    """Each row's index in the table of values that comes with them, -1 for null."""
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     column = column.unify_dictionaries()
@@ -312,12 +312,12 @@ def _places(column: pa.ChunkedArray) -> tuple[Integers, list[Any]]:
     return _numbers(indices, -1), values
 
 
-def _kinds(places: Integers, names: Sequence[str]) -> Integers:
+def _kinds(indexes: Integers, names: Sequence[str]) -> Integers:
     """`MALFORMED` where a kind is not known, or absent."""
     known = [KINDS.get(name, MALFORMED) for name in names]
-    if len(names) == 1 and is_constant(places) and (not len(places) or places[0] == 0):
-        return constant(known[0], len(places))
-    numbers: Integers = np.array([*known, MALFORMED], np.int64)[places]
+    if len(names) == 1 and is_constant(indexes) and (not len(indexes) or indexes[0] == 0):
+        return constant(known[0], len(indexes))
+    numbers: Integers = np.array([*known, MALFORMED], np.int64)[indexes]
     return numbers
 
 
@@ -333,8 +333,8 @@ def to_arrow(events: Events) -> pa.RecordBatch:
     columns: dict[str, pa.Array] = {"kind": kinds.take(pa.array(events.kind))}
     for name, table in zip(NAMES, TABLES, strict=False):
         names = pa.array([*getattr(events, table), None], pa.string())
-        places = getattr(events, name)
-        columns[name] = names.take(pa.array(np.where(places < 0, len(names) - 1, places)))
+        indexes = getattr(events, name)
+        columns[name] = names.take(pa.array(np.where(indexes < 0, len(names) - 1, indexes)))
     columns["key"] = pa.nulls(events.length, pa.string())
     for field in SCHEMA:
         if field.name not in columns:
@@ -349,13 +349,13 @@ def joined(parts: Sequence[Events]) -> Events:
         return parts[0]
     columns: dict[str, Any] = {}
     for name, table in zip((*NAMES, "key"), TABLES, strict=True):
-        places: dict[Any, int] = {}
+        indexes: dict[Any, int] = {}
         moved = []
         for part in parts:
-            here = [places.setdefault(text, len(places)) for text in getattr(part, table)]
+            here = [indexes.setdefault(text, len(indexes)) for text in getattr(part, table)]
             moved.append(np.array([*here, -1], np.int64)[getattr(part, name)])
         columns[name] = np.concatenate(moved)
-        columns[table] = list(places)
+        columns[table] = list(indexes)
     for name in SCHEMA.names:
         if name not in columns:
             columns[name] = _concatenated([getattr(part, name) for part in parts])

@@ -39,7 +39,7 @@ from geminga.storage.disk import RealDisk
 ROWS_PER_PIECE: Final = 1_000_000
 _ADVICE: Final = "; take it from a copy, or leave it out"
 _DICTIONARIES: Final = ["kind", "topic", "subscription", "client", "key"]
-PLACES: Final = ("kind", "topic", "subscription", "ledger_id", "entry_id")
+POSITION_COLUMNS: Final = ("kind", "topic", "subscription", "ledger_id", "entry_id")
 """What is checked of each event, where it is read."""
 
 
@@ -152,7 +152,7 @@ def _delivery_log_pieces(path: str, rows_max: int) -> list[Piece]:
 def read(piece: Piece, columns: Sequence[str] | None = None) -> Events:
     """The events of a piece in the order in which they stand; with `columns`, all others absent.
 
-    Events of messages are checked to have a place, unless columns are left out that say it. Raises
+    Events of messages are checked to have a position, unless columns are left out that say it. Raises
     `CorruptData` or `WrongLog`, which name the file.
     """
     if file_number(os.path.basename(piece.path)) is not None:
@@ -166,7 +166,7 @@ def read(piece: Piece, columns: Sequence[str] | None = None) -> Events:
             table = file.read_row_groups(range(piece.first, piece.last), columns=left, use_threads=False)
         except (pa.ArrowException, OSError) as error:
             raise CorruptData(f"{piece.path}: damaged: {error}{_ADVICE}") from None
-    checked = columns is None or set(columns) >= set(PLACES)
+    checked = columns is None or set(columns) >= set(POSITION_COLUMNS)
     return from_arrow(
         table,
         name=piece.path,

@@ -67,12 +67,12 @@ def order_parts(
     With `resumes` only what is out of order by them, and was not found without.
     """
     events = some.events
-    places, digests = _lanes(events, facts)
+    numbers, digests = _lanes(events, facts)
     if not len(digests):
         return
     for topic, subscription, rows in _pairs(events):
         names = events.topics[topic], events.subscriptions[subscription]
-        columns = (events.ledger_id, some.codes, places, sessions, events.time_ms)
+        columns = (events.ledger_id, some.codes, numbers, sessions, events.time_ms)
         ledgers, codes, lanes, inside, times_ms = (column[rows] for column in columns)
         found = _Lanes(ledgers, codes, lanes, inside, digests)
         reordered = found.reordered()
@@ -100,7 +100,7 @@ def _pairs(events: Events) -> Iterator[tuple[int, int, Any]]:
 
 
 def _lanes(events: Events, facts: Facts) -> tuple[Integers, Integers]:
-    """The lane of each event as a place, and what it is called at each place (at -1 too); no places if the
+    """The number of each event's lane, and the digest of each number (of -1 too); no numbers if the
     logs do not say it of any.
     """
     order = facts.settings.order
@@ -139,7 +139,7 @@ def _add_reordered(
 class _Lanes:
     """First deliveries of one subscription in one piece, in the order in which they came.
 
-    `lanes` are places in `digests`.
+    `lanes` are indexes of `digests`.
     """
 
     def __init__(
@@ -156,8 +156,8 @@ class _Lanes:
             groups = groups[self._order]
             self._begins = begins_of(groups)
         self._positions = positions[self._order]
-        places, self._session_of = packing.unpack(groups[self._begins])
-        self._lane_of = digests[places]
+        numbers, self._session_of = packing.unpack(groups[self._begins])
+        self._lane_of = digests[numbers]
 
     @property
     def count(self) -> int:
@@ -187,12 +187,12 @@ class _Lanes:
         return np.append(np.int64(piece), table.reshape(-1)).astype("<i8").tobytes()
 
     def before(self, resume: Resume) -> Integers:
-        """The rows that are before the place that their lane had reached."""
+        """The rows that are before the position that their lane had reached."""
         columns = (resume.lanes, resume.sessions, resume.ledgers, resume.codes)
         rows = zip(*(column.tolist() for column in columns), strict=True)
         reached = {(lane, session): (ledger, code) for lane, session, ledger, code in rows}
-        places = zip(self._lane_of.tolist(), self._session_of.tolist(), strict=True)
-        limits = np.array([reached.get(place, (-1, -1)) for place in places], np.int64).reshape(-1, 2)
+        lanes = zip(self._lane_of.tolist(), self._session_of.tolist(), strict=True)
+        limits = np.array([reached.get(lane, (-1, -1)) for lane in lanes], np.int64).reshape(-1, 2)
         lengths = np.diff(np.append(self._begins, len(self._positions)))
         ledgers, codes = (np.repeat(column, lengths) for column in limits.T)
         there, codes_there = self._ledgers[self._order], self._codes[self._order]

@@ -178,16 +178,16 @@ def _bitmaps(
     for group in bitmaps(columns, codes if narrow else codes & CODE_MASK):
         topic, subscription, ledger_id, slab, minute, session, client = group.of
         names = events.topics[topic], events.subscriptions[subscription] if subscription >= 0 else ""
-        place: Any = {
+        keys: Any = {
             "ledger_id": ledger_id,
             "slab": slab,
             "minute": minute,
             "session": session,
             "client": events.clients[client] if client >= 0 else "",
         }
-        parts.add(what, *names, data=packed(group.codes), count=len(group.codes) + group.extra, **place)
+        parts.add(what, *names, data=packed(group.codes), count=len(group.codes) + group.extra, **keys)
         if group.extra and what == "dispatched":
-            parts.add("doubled", *names, data=packed(group.repeated), count=group.extra, **place)
+            parts.add("doubled", *names, data=packed(group.repeated), count=group.extra, **keys)
 
 
 def _acked(parts: Parts, some: Chosen, sessions: Integers, facts: Facts) -> None:

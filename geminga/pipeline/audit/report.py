@@ -102,10 +102,10 @@ class Report(NamedTuple):
                         finding.topic,
                         finding.subscription,
                         finding.ledger_id,
-                        *self._place(finding.slab, code),
+                        *self._entry_and_index(finding.slab, code),
                     )
 
-    def _place(self, slab: int, code: int) -> tuple[int, int]:
+    def _entry_and_index(self, slab: int, code: int) -> tuple[int, int]:
         whole = slab << CODE_BITS | code
         if not self.batch_bits:
             return whole, -1
@@ -118,13 +118,13 @@ class Report(NamedTuple):
         for finding in self.found:
             key = finding[:3]
             room = each_max - taken[key]
-            places = [self._place(finding.slab, code) for code in finding.codes[:room]]
-            taken[key] += len(places)
+            positions = [self._entry_and_index(finding.slab, code) for code in finding.codes[:room]]
+            taken[key] += len(positions)
             for name, value in (*zip(FINDINGS.names[:3], key, strict=True), ("ledger_id", finding.ledger_id)):
-                columns[name] += [value] * len(places)
-            columns["minute"] += [finding.minute * MINUTE_MS] * len(places)
-            columns["entry_id"] += [entry for entry, _ in places]
-            columns["batch_index"] += [index for _, index in places]
+                columns[name] += [value] * len(positions)
+            columns["minute"] += [finding.minute * MINUTE_MS] * len(positions)
+            columns["entry_id"] += [entry for entry, _ in positions]
+            columns["batch_index"] += [index for _, index in positions]
         return pa.Table.from_pydict(columns, FINDINGS)
 
 
@@ -181,8 +181,8 @@ def _expected(
             key = part.topic, part.subscription
             seen[key].add((part.ledger_id, part.slab))
             if part.data:
-                place = part.ledger_id, part.slab, part.codes[0]
-                first[key] = min(first.get(key, place), place)
+                position = part.ledger_id, part.slab, part.codes[0]
+                first[key] = min(first.get(key, position), position)
     skips = _Skips(facts, first)
     for part in parts:
         codes = part.codes if part.data and part.ledger_id >= 0 else BitMap()
@@ -224,8 +224,8 @@ class _Skips:
             self._deleted.add(key)
         elif control.kind in (KINDS["subscribed"], KINDS["skipped_up_to"], KINDS["sought"]):
             self._deleted.discard(key)
-            place = control.ledger_id, control.entry_id
-            self._up_to[key] = max(place, self._up_to.get(key, place))
+            position = control.ledger_id, control.entry_id
+            self._up_to[key] = max(position, self._up_to.get(key, position))
 
     def cut(self, part: Part, codes: BitMap) -> Iterator[Finding]:
         """The codes that had to come, and as `skipped` those that had not."""
@@ -252,13 +252,13 @@ class _Skips:
 
 
 def _merged(findings: Iterable[Finding]) -> list[Finding]:
-    """One for each place and kind, in order."""
-    by_place: dict[tuple[str, str, str, int, int, int], Finding] = {}
+    """One for each slab, minute and kind, in order."""
+    by_key: dict[tuple[str, str, str, int, int, int], Finding] = {}
     for finding in findings:
-        place = finding[:6]
-        known = by_place.get(place)
-        by_place[place] = finding._replace(codes=known.codes | finding.codes) if known else finding
-    return [by_place[place] for place in sorted(by_place)]
+        key = finding[:6]
+        known = by_key.get(key)
+        by_key[key] = finding._replace(codes=known.codes | finding.codes) if known else finding
+    return [by_key[key] for key in sorted(by_key)]
 
 
 def _first_only(findings: list[Finding]) -> list[Finding]:

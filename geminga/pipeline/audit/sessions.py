@@ -120,7 +120,7 @@ def _by_subscription(ends: list[Control]) -> dict[tuple[str, str], list[Control]
 
 
 def _ends_before(ends: list[Control], times_ms: Integers, rows: Integers | None, piece: int) -> Integers:
-    """How many are before each row: by their places in the same piece, else by time."""
+    """How many are before each row: by row number in the same piece, else by time."""
     others = np.sort(np.array([control.time_ms for control in ends if control.piece != piece], np.int64))
     before = np.searchsorted(others, times_ms, side="right")
     if rows is not None:

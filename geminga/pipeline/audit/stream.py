@@ -45,7 +45,7 @@ sums of these rows.
 _COUNTED: Final = ("dispatched", "redelivered", "acked")
 _WRONG: Final = ("early", "late", "reordered")
 
-Place = tuple[int, int]
+SlabKey = tuple[int, int]
 """Ledger and slab of codes."""
 
 
@@ -60,10 +60,10 @@ class Delta(NamedTuple):
 
 class _Subscription:
     def __init__(self) -> None:
-        self.repeats: dict[Place, Repeats] = defaultdict(Repeats)
-        self.delivered: dict[Place, BitMap] = defaultdict(BitMap)
-        self.lost: dict[Place, BitMap] = defaultdict(BitMap)
-        self.lanes: dict[int, Place] = {}
+        self.repeats: dict[SlabKey, Repeats] = defaultdict(Repeats)
+        self.delivered: dict[SlabKey, BitMap] = defaultdict(BitMap)
+        self.lost: dict[SlabKey, BitMap] = defaultdict(BitMap)
+        self.lanes: dict[int, SlabKey] = {}
         """The latest position of each lane: ledger and whole code."""
 
 
@@ -74,9 +74,9 @@ class TopicAudit:
         self._settings = settings
         self._batch_bits = batch_bits
         self._subscriptions: dict[str, _Subscription] = {}
-        self._open: dict[int, dict[tuple[Place, int], BitMap]] = {}
-        """By the slice of time in which it is due what was published, by place and minute of publishing."""
-        self._published: dict[Place, BitMap] = defaultdict(BitMap)
+        self._open: dict[int, dict[tuple[SlabKey, int], BitMap]] = {}
+        """By the slice of time in which it is due what was published, by slab and minute of publishing."""
+        self._published: dict[SlabKey, BitMap] = defaultdict(BitMap)
         self._event_ms = 0
         self._heard_ms = 0
         self.starts = 0
@@ -144,11 +144,11 @@ class TopicAudit:
         columns = (due_ms // SLICE_MS, minutes, events.ledger_id, codes >> CODE_BITS)
         for group in bitmaps(columns, codes & CODE_MASK):
             due, minute, ledger_id, slab = group.of
-            place = ledger_id, slab
+            slab_key = ledger_id, slab
             waiting = self._open.setdefault(due, {})
-            key = place, minute
+            key = slab_key, minute
             waiting[key] = waiting[key] | group.codes if key in waiting else group.codes
-            self._published[place] |= group.codes
+            self._published[slab_key] |= group.codes
             yield Delta("", minute, "published", len(group.codes))
 
     def _take_deliveries(
@@ -156,29 +156,29 @@ class TopicAudit:
     ) -> Iterator[Delta]:
         # What came again is told as that alone; what was told of its first delivery is not taken back.
         ends = list(session_ends(facts, topic, name))
-        by_place: dict[Place, list[Part]] = defaultdict(list)
+        by_slab: dict[SlabKey, list[Part]] = defaultdict(list)
         for part in parts:
             if part.ledger_id >= 0:
-                by_place[part.ledger_id, part.slab].append(part)
-        for place in {*by_place, *(own.repeats if ends else ())}:
-            some = by_place.get(place, [])
+                by_slab[part.ledger_id, part.slab].append(part)
+        for slab_key in {*by_slab, *(own.repeats if ends else ())}:
+            some = by_slab.get(slab_key, [])
             again = BitMap()
-            for minute, wrong, excused in own.repeats[place].take(some, ends):
+            for minute, wrong, excused in own.repeats[slab_key].take(some, ends):
                 again |= wrong | excused
-                yield from _delta(name, minute, "duplicated", place, wrong)
-                yield from _delta(name, minute, "repeated", place, excused)
+                yield from _delta(name, minute, "duplicated", slab_key, wrong)
+                yield from _delta(name, minute, "repeated", slab_key, excused)
             for part in some:
                 if part.what in _COUNTED:
                     yield Delta(name, part.minute, part.what, part.events)
                 if part.what == "doubled":
-                    yield Delta(name, part.minute, "duplicated", part.events, place[0], part.codes.min())
+                    yield Delta(name, part.minute, "duplicated", part.events, slab_key[0], part.codes.min())
                 if part.what in _WRONG:
-                    yield from _delta(name, part.minute, part.what, place, part.codes - again)
+                    yield from _delta(name, part.minute, part.what, slab_key, part.codes - again)
                 if part.what in ("dispatched", "redelivered"):
                     codes = part.codes
-                    yield from _delta(name, part.minute, "recovered", place, codes & own.lost[place])
-                    own.lost[place] -= codes
-                    own.delivered[place] |= codes
+                    yield from _delta(name, part.minute, "recovered", slab_key, codes & own.lost[slab_key])
+                    own.lost[slab_key] -= codes
+                    own.delivered[slab_key] |= codes
 
     def _take_order(
         self, name: str, own: _Subscription, parts: list[Part], events: Events, facts: Facts
@@ -194,12 +194,12 @@ class TopicAudit:
                 0,
                 np.array([lane for lane, _ in known]),
                 np.zeros(len(known), np.int64),
-                np.array([place[0] for _, place in known]),
-                np.array([place[1] for _, place in known]),
+                np.array([slab_key[0] for _, slab_key in known]),
+                np.array([slab_key[1] for _, slab_key in known]),
             )
             for part in parts_in(second_look(events, facts, 0, [resume])):
-                place = part.ledger_id, part.slab
-                yield from _delta(name, part.minute, "reordered", place, part.codes)
+                slab_key = part.ledger_id, part.slab
+                yield from _delta(name, part.minute, "reordered", slab_key, part.codes)
         if sessions:
             own.lanes.clear()
         for part in lanes:
@@ -212,16 +212,16 @@ class TopicAudit:
         """What was due so long before has been delivered, or is lost."""
         last = (until_ms - self._settings.settle_ms) // SLICE_MS
         for due in sorted(due for due in self._open if due < last):
-            for (place, minute), codes in self._open.pop(due).items():
+            for (slab_key, minute), codes in self._open.pop(due).items():
                 for name, own in self._subscriptions.items():
-                    lost = codes - own.delivered[place]
-                    own.lost[place] |= lost
-                    yield from _delta(name, minute, "lost", place, lost)
+                    lost = codes - own.delivered[slab_key]
+                    own.lost[slab_key] |= lost
+                    yield from _delta(name, minute, "lost", slab_key, lost)
 
 
-def _delta(subscription: str, minute: int, what: str, place: Place, codes: BitMap) -> Iterator[Delta]:
+def _delta(subscription: str, minute: int, what: str, slab_key: SlabKey, codes: BitMap) -> Iterator[Delta]:
     if codes:
-        ledger_id, slab = place
+        ledger_id, slab = slab_key
         yield Delta(subscription, minute, what, len(codes), ledger_id, slab << CODE_BITS | codes.min())
 
 

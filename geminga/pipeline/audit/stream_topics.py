@@ -70,9 +70,9 @@ class TopicsAudit:
         if missed.length:
             sizes = zip(missed.time_ms.tolist(), missed.batch_size.tolist(), strict=True)
             yield "", [Delta("", time_ms // MINUTE_MS, "missed", size) for time_ms, size in sizes]
-        for place in np.unique(events.topic[events.topic >= 0]).tolist():
-            topic = events.topics[place]
-            own = chosen(events, where_is(events.topic, place))
+        for number in np.unique(events.topic[events.topic >= 0]).tolist():
+            topic = events.topics[number]
+            own = chosen(events, where_is(events.topic, number))
             audit = self._audit(topic)
             own = self._with_starts(own._replace(topics=[topic], topic=constant(0, own.length)), audit)
             yield topic, audit.take(own, now_ms)

@@ -26,7 +26,7 @@ from geminga.pipeline.audit.events import (
     sliced,
     to_arrow,
 )
-from geminga.pipeline.audit.logs import PLACES, ROWS_PER_PIECE, events_of_segment
+from geminga.pipeline.audit.logs import POSITION_COLUMNS, ROWS_PER_PIECE, events_of_segment
 from geminga.pipeline.client.connection import Connection
 from geminga.pipeline.columns.columns import VALUE, ColumnMaker
 from geminga.pipeline.topics.options import Options, parse_options
@@ -115,7 +115,7 @@ def _decoded(piece: TopicPiece, columns: Sequence[str] | None) -> Iterator[Event
         wanted = pa.schema([(name, fields[name]) for name in columns or SCHEMA.names if name in fields])
     access, topic = piece.options.access, piece.wanted.topic
     decoder = None if piece.values.is_raw else ValueDecoder(access, topic, piece.values, wanted)
-    checked = columns is None or set(columns) >= set(PLACES)
+    checked = columns is None or set(columns) >= set(POSITION_COLUMNS)
     maker = ColumnMaker(topic, wanted, decoder)
     start = piece.wanted.start
     name = f"{topic} from {start.ledger_id}:{start.entry_id} on" if start.ledger_id >= 0 else topic

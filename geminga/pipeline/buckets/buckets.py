@@ -105,7 +105,7 @@ class Division(NamedTuple):
 
     @classmethod
     def into(cls, ranges: Sequence[KeyRange]) -> Division:
-        """Rows by the place of their range; no bucket."""
+        """Rows by the index of their range; no bucket."""
         return cls(tuple(regions_of(dict(enumerate(ranges)))), frozenset())
 
     @classmethod
@@ -115,13 +115,13 @@ class Division(NamedTuple):
 
     def number_of(self, code: int) -> int | None:
         """To what a position belongs."""
-        place = bisect_right(self.regions, code, key=_first_code) - 1
-        return self.regions[place].number if place >= 0 and code <= self.regions[place].last_code else None
+        index = bisect_right(self.regions, code, key=_first_code) - 1
+        return self.regions[index].number if index >= 0 and code <= self.regions[index].last_code else None
 
     def has_any(self, first_code: int, last_code: int) -> bool:
         """Whether some of these positions belong to something."""
-        place = bisect_right(self.regions, last_code, key=_first_code) - 1
-        return place >= 0 and first_code <= self.regions[place].last_code
+        index = bisect_right(self.regions, last_code, key=_first_code) - 1
+        return index >= 0 and first_code <= self.regions[index].last_code
 
 
 def _first_code(region: Region) -> int:
@@ -223,11 +223,11 @@ def row_shares(rows: Rows, division: Division) -> Iterator[tuple[int, str, int, 
     if not rows.length or not division.regions:
         return
     firsts, lasts, numbers = np.array(division.regions, np.int64).T
-    places = np.searchsorted(firsts, rows.codes, "right") - 1
-    inside = (places >= 0) & (rows.codes <= lasts[places])
+    indexes = np.searchsorted(firsts, rows.codes, "right") - 1
+    inside = (indexes >= 0) & (rows.codes <= lasts[indexes])
     if not inside.any():
         return
-    chosen, mine = rows.where(inside), numbers[places[inside]]
+    chosen, mine = rows.where(inside), numbers[indexes[inside]]
     order = np.argsort(mine, kind="stable")
     mine, codes, times_ms = mine[order], chosen.codes[order], chosen.times_ms[order]
     begins = np.flatnonzero(np.diff(mine, prepend=-1))
@@ -321,10 +321,10 @@ def check_bucket(ledger_id: int, covered: KeyRange, overlaps: bool, shares: pa.T
         found.append(("damaged", wanted))
     faults = []
     for fault, rows in found:
-        place = _place(rows.codes) if fault != "damaged" else (place_of(covered.first_code)[0], -1)
+        position = _position(rows.codes) if fault != "damaged" else (place_of(covered.first_code)[0], -1)
         is_open = overlaps and fault in ("missing", "unknown")
         data = _packed(rows.codes, rows.times_ms) if is_open else None
-        values = (ledger_id, fault, rows.length, *place, data)
+        values = (ledger_id, fault, rows.length, *position, data)
         faults.append(dict(zip(FAULTS.names, values, strict=True)))
     return pa.Table.from_pylist(faults, FAULTS)
 
@@ -351,7 +351,7 @@ def _unexplained(fault: Mapping[str, Any], others: Rows) -> Iterator[Fault]:
     apart = ~np.isin(rows.codes, others.codes)
     if apart.any():
         codes = rows.codes[apart]
-        yield Fault(fault["bucket"], fault["fault"], len(codes), *_place(codes))
+        yield Fault(fault["bucket"], fault["fault"], len(codes), *_position(codes))
     if fault["fault"] == "missing" and not apart.all():
         right = set(zip(others.codes.tolist(), others.times_ms.tolist(), strict=True))
         mine = zip(rows.codes[~apart].tolist(), rows.times_ms[~apart].tolist(), strict=True)
@@ -390,7 +390,7 @@ def _by_code(rows: Rows) -> Rows:
     return Rows(rows.times_ms[order], rows.codes[order])
 
 
-def _place(codes: Integers) -> tuple[int, int]:
+def _position(codes: Integers) -> tuple[int, int]:
     code = int(codes.min())
     return (-1, -1) if code == NO_CODE else place_of(code)
 

@@ -30,11 +30,11 @@ def png_of(rows: list[Row]) -> bytes:
 
     figure, axes = pyplot.subplots(figsize=(max(8.0, 2.2 * len(rows) + 3), 6))
     width = 0.85 / len(SERIES)
-    for place, (label, color, value_of) in enumerate(SERIES):
+    for number, (label, color, value_of) in enumerate(SERIES):
         for group, row in enumerate(rows):
             value = value_of(row)
             if value:
-                left = group + (place - (len(SERIES) - 1) / 2) * width
+                left = group + (number - (len(SERIES) - 1) / 2) * width
                 axes.bar(left, value, width * 0.94, color=color, label=label)
                 text = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
                 axes.text(left, value * 1.08, text, ha="center", va="bottom", fontsize=7.5, rotation=90)

@@ -1,7 +1,7 @@
 """Records of an entry log as columns: many of one length are checked, and looked into, at once.
 
 CRC-32C is linear: the checksum of a record is that of another one of the same length, changed by what each
-differing byte contributes at its place. Neighbouring entries differ in few bytes, so a table for each of
+differing byte contributes at its offset. Neighbouring entries differ in few bytes, so a table for each of
 these and an exclusive or is all that is left of checking them.
 """
 
@@ -112,9 +112,9 @@ def _is_right(record: bytes) -> bool:
 def _heads(records: Table, ledger_id: int, entry_ids: Integers) -> Mask:
     heads = np.ascontiguousarray(records[:, :_CRC_AT])
     lengths = np.ascontiguousarray(heads[:, :4]).view(">u4")[:, 0]
-    places = np.ascontiguousarray(heads[:, 4:]).view(">u8")
-    right: Mask = (lengths == records.shape[1] - RECORD_PREFIX_BYTES) & (places[:, 0] == ledger_id)
-    right &= places[:, 1] == entry_ids
+    ids = np.ascontiguousarray(heads[:, 4:]).view(">u8")
+    right: Mask = (lengths == records.shape[1] - RECORD_PREFIX_BYTES) & (ids[:, 0] == ledger_id)
+    right &= ids[:, 1] == entry_ids
     return right
 
 
@@ -123,22 +123,22 @@ def _heads(records: Table, ledger_id: int, entry_ids: Integers) -> Mask:
 
 def due_times_ms(records: Table, like: Likeness) -> Integers:
     """When each message is due, 0 without such a time; of an entry that is no message 0, too."""
-    place = _shared_place(records, like)
-    if place is not None:
-        return _numbers(records, *place)
+    span = _shared_span(records, like)
+    if span is not None:
+        return _numbers(records, *span)
     try:
         return _scanned(records)
     except (ProtocolError, IndexError):
         return np.array([_due_ms(row[RECORD_PREFIX_BYTES:].tobytes()) for row in records], np.int64)
 
 
-def _shared_place(records: Table, like: Likeness) -> tuple[int, int] | None:
+def _shared_span(records: Table, like: Likeness) -> tuple[int, int] | None:
     """The columns of the number, where all messages have it in the same ones; an empty range: none has it.
     None: that is not known.
     """
     first = records[0].tobytes()
     try:
-        at, end = (RECORD_PREFIX_BYTES + place for place in metadata_place(first[RECORD_PREFIX_BYTES:]))
+        at, end = (RECORD_PREFIX_BYTES + offset for offset in metadata_place(first[RECORD_PREFIX_BYTES:]))
     except ProtocolError:
         return None
     is_stamped = first.startswith(STAMP_MAGIC, RECORD_PREFIX_BYTES)

@@ -34,8 +34,8 @@ ENTRIES: Final = pa.schema(
     ]
 )
 """`body` is the entry as it was stored; from `payload_at` on is what the client sent, compressed and with all
-messages of a batch. Of a property that is given twice the last counts. `topic` is null where no file names
-the ledger. What is not a message (a cursor's state, a bucket of the delayed index) has only its place and its
+messages of a batch. If a property occurs twice, the last one counts. `topic` is null where no file names the
+ledger. Entries that are not messages (states of cursors, buckets of the delayed index) have only position and
 bytes.
 """
 _COMPRESSIONS: Final = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
@@ -54,8 +54,8 @@ class EntryColumns:
         return len(self._rows)
 
     def add(self, topic: str | None, ledger_id: int, entry_id: int, offset: int, body: bytes) -> None:
-        place = {"topic": topic, "ledger_id": ledger_id, "entry_id": entry_id, "path": self._path}
-        self._rows.append({**place, "offset": offset, "body": body, **said_by(body)})
+        found_at = {"topic": topic, "ledger_id": ledger_id, "entry_id": entry_id, "path": self._path}
+        self._rows.append({**found_at, "offset": offset, "body": body, **said_by(body)})
         self.body_bytes += len(body)
 
     def take(self) -> pa.RecordBatch:

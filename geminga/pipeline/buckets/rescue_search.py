@@ -34,8 +34,8 @@ def _candidates(window: bytes) -> list[int]:
     data = np.frombuffer(window, np.uint8)
     count = len(data) - RECORD_PREFIX_BYTES + 1
     likely = data[:count] == 0
-    for place in (4, 5, 6, 7, 12, 13, 14, 15):
-        likely &= data[place : place + count] == 0
+    for offset in (4, 5, 6, 7, 12, 13, 14, 15):
+        likely &= data[offset : offset + count] == 0
     found: list[int] = np.flatnonzero(likely).tolist()
     return found
 

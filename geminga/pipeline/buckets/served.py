@@ -27,7 +27,7 @@ from geminga.pipeline.buckets.buckets import (
     row_shares,
 )
 from geminga.pipeline.client.admin_http import get_bytes, get_json, post_bytes
-from geminga.pipeline.columns.places import Place
+from geminga.pipeline.columns.message_id import MessageId
 from geminga.pipeline.errors import Access, AdminRefused, PipelineError
 from geminga.pipeline.topics.options import Options
 from geminga.pipeline.topics.planning import plan_batch
@@ -275,8 +275,8 @@ class ServedRows(NamedTuple):
             yield from row_shares(self.rows(), division)
 
 
-def _code_of(place: Place) -> int:
-    return (place.ledger_id << ENTRY_BITS) + place.entry_id
+def _code_of(message_id: MessageId) -> int:
+    return (message_id.ledger_id << ENTRY_BITS) + message_id.entry_id
 
 
 def _done(rows: Rows, cursor: Acknowledged) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -312,7 +312,7 @@ def served_rows(index: ServedIndex, options: Options, due_after_ms: int) -> list
     """What is stored now and not acknowledged, in parts. `PipelineError`."""
     acknowledged = tuple(index.acknowledged())
     ledger_id, entry_id = min(one.mark_delete for one in acknowledged)
-    after = Place(ledger_id, entry_id + 1, 0)
+    after = MessageId(ledger_id, entry_id + 1, 0)
     parts = []
     for part in plan_batch(options):
         start = max(part.start, after)

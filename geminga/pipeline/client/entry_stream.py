@@ -12,7 +12,7 @@ from geminga.pipeline.client.connection import Connection
 from geminga.pipeline.client.frames import CorruptEntry, FrameBuffer
 from geminga.pipeline.client.kept_connections import KEPT
 from geminga.pipeline.client.lookup import owner_of
-from geminga.pipeline.columns.places import Place, of_message_id
+from geminga.pipeline.columns.message_id import MessageId, of_message_id
 from geminga.pipeline.errors import Access, BrokerUnreachable, PipelineError, Refused
 from geminga.wire import client_commands, encoder
 from geminga.wire import pulsar_pb2 as pb
@@ -33,7 +33,7 @@ class ConsumerClosed(BrokerUnreachable):
 
 def subscribe_reader(
     topic: str,
-    start: Place,
+    start: MessageId,
     request_id: int,
     *,
     subscription: str | None = None,
@@ -59,7 +59,7 @@ class EntryStream:
         self,
         access: Access,
         topic: str,
-        start: Place,
+        start: MessageId,
         *,
         permits: int = PERMITS,
         until_s: float = math.inf,
@@ -76,7 +76,7 @@ class EntryStream:
                 pass  # it was closed meanwhile, or the topic has moved
         self._begin(owner_of(access, topic, until_s=until_s), start, permits, until_s)
 
-    def _begin(self, connection: Connection, start: Place, permits: int, until_s: float) -> None:
+    def _begin(self, connection: Connection, start: MessageId, permits: int, until_s: float) -> None:
         self._connection = connection
         self._consumer_id = connection.new_consumer_id()
         message_bytes_max = max(MESSAGE_BYTES_MAX, connection.message_bytes_max)

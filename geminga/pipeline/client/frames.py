@@ -21,7 +21,7 @@ from geminga.wire.stored_entry import STAMP_MAGIC
 from geminga.wire.varint import scan_varint, varint
 
 BUFFER_BYTES = 8 * MIB
-PLACES = 7
+BOUNDS = 7
 """Numbers for each frame: command (inside its envelope), broker's stamp and metadata, each from and to,
 then the
 end of the payload, which begins where the metadata ends. A stamp that is not there is empty."""
@@ -42,8 +42,8 @@ class Taken(NamedTuple):
     """Whole frames and the buffer they are in, which is overwritten by the next `receive`."""
 
     data: Bytes
-    places: Ints
-    """(number of MESSAGE frames, PLACES)"""
+    bounds: Ints
+    """(number of MESSAGE frames, BOUNDS)"""
 
 
 class FrameBuffer:
@@ -64,14 +64,14 @@ class FrameBuffer:
         self._view = memoryview(self._data)
         self._filled = 0
         self._scanned = 0
-        self._places = array("q")
+        self._bounds = array("q")
         self._others: list[bytes] = []
         self.last_position: tuple[int, int] | None = None
         """(ledger id, entry id) of the last whole MESSAGE frame."""
 
     @property
     def frames(self) -> int:
-        return len(self._places) // PLACES
+        return len(self._bounds) // BOUNDS
 
     @property
     def frame_bytes(self) -> int:
@@ -98,9 +98,9 @@ class FrameBuffer:
 
     def take(self) -> Taken:
         """All whole MESSAGE frames. They are valid until the next `settle`."""
-        places = np.array(self._places, np.int64).reshape(-1, PLACES)
-        del self._places[:]
-        return Taken(np.frombuffer(self._data, np.uint8), places)
+        bounds = np.array(self._bounds, np.int64).reshape(-1, BOUNDS)
+        del self._bounds[:]
+        return Taken(np.frombuffer(self._data, np.uint8), bounds)
 
     def take_others(self) -> list[bytes]:
         """The frames of other commands, without their total size. They are copies, so they stay valid."""
@@ -140,7 +140,7 @@ class FrameBuffer:
             at = end
         self._scanned = at
         if last >= 0:
-            self.last_position = position_of(self._view, *self._places[-PLACES : 2 - PLACES])
+            self.last_position = position_of(self._view, *self._bounds[-BOUNDS : 2 - BOUNDS])
 
     def _is_ours(self, command_at: int, command_end: int) -> bool:
         """Of a command that does not begin with our consumer id."""
@@ -166,7 +166,7 @@ class FrameBuffer:
         metadata_end = at + 4 + (_U32.unpack_from(data, at)[0] if end - at >= 4 else end)
         if metadata_end > end:
             raise ProtocolError("a message that ends inside its metadata")
-        self._places.extend((command_at, command_end, stamp_at, stamp_end, at + 4, metadata_end, end))
+        self._bounds.extend((command_at, command_end, stamp_at, stamp_end, at + 4, metadata_end, end))
 
 
 def position_of(data: memoryview, command_at: int, command_end: int) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from geminga.pipeline.client.connection import Connection
 from geminga.pipeline.client.entry_stream import subscribe_reader
 from geminga.pipeline.client.lookup import owner_of
 from geminga.pipeline.client.topics import Last, missing
-from geminga.pipeline.columns.places import LATEST, of_message_id
+from geminga.pipeline.columns.message_id import LATEST, of_message_id
 from geminga.pipeline.errors import Access, Refused
 from geminga.wire import client_commands
 
@@ -36,5 +36,5 @@ def subscribe_for_questions(connection: Connection, topic: str, reader_name: str
 
 def ask_last(connection: Connection) -> Last:
     answer = connection.request(lambda number: client_commands.last_message_id(number, _CONSUMER_ID))
-    place = of_message_id(answer.last_message_id)
-    return Last(None if place.entry_id < 0 else place)
+    message_id = of_message_id(answer.last_message_id)
+    return Last(None if message_id.entry_id < 0 else message_id)

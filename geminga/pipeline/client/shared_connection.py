@@ -159,7 +159,7 @@ class SharedConnection:
         if self._buffer.frames:
             taken = self._buffer.take()
             entries = read_entries(*taken)
-            for row, (at, end) in enumerate(taken.places[:, :2].tolist()):
+            for row, (at, end) in enumerate(taken.bounds[:, :2].tolist()):
                 consumer = pb.CommandMessage.FromString(taken.data[at:end].tobytes()).consumer_id
                 chunks = int(entries.chunks[row]) if entries.chunk_id[row] >= 0 else 1
                 found = EntryFacts(

@@ -22,7 +22,7 @@ from geminga.pipeline.client.owning_brokers import (
 )
 from geminga.pipeline.client.shared_connection import PIPELINED_MAX, Answer, EntryFacts, OfConsumer
 from geminga.pipeline.client.topics import Last, full_name, missing
-from geminga.pipeline.columns.places import LATEST, Place, of_message_id
+from geminga.pipeline.columns.message_id import LATEST, MessageId, of_message_id
 from geminga.pipeline.errors import Access, BrokerUnreachable, PipelineError, Refused, TopicMissing
 from geminga.wire import client_commands
 
@@ -99,8 +99,8 @@ class TopicQuestions:
                 continue
             if isinstance(answer, PipelineError):
                 raise answer
-            place = of_message_id(answer.last_message_id)
-            found[topic] = Last(None if place.entry_id < 0 else place)
+            message_id = of_message_id(answer.last_message_id)
+            found[topic] = Last(None if message_id.entry_id < 0 else message_id)
         return found
 
     def last_before(self, asked: Sequence[tuple[str, int]]) -> list[tuple[int, int]]:
@@ -108,13 +108,13 @@ class TopicQuestions:
         ledger before it, without reading anything. Entry id -1: nothing is before it. Raises `PipelineError`.
         """
         answers = self._with_readers_at(
-            [(topic, Place(ledger_id, 0, 0)) for topic, ledger_id in asked],
+            [(topic, MessageId(ledger_id, 0, 0)) for topic, ledger_id in asked],
             lambda readers: self._ask_consumers(readers, last_message_id),
         )
         return [of_message_id(answer.consumer_mark_delete_position).entry for answer in answers]
 
-    def first_entries(self, asked: Sequence[tuple[str, Place]]) -> list[EntryFacts | None]:
-        """Of each topic the first entry at a place or behind it; None: none came. Raises `PipelineError`."""
+    def first_entries(self, asked: Sequence[tuple[str, MessageId]]) -> list[EntryFacts | None]:
+        """Of each topic the first entry at an id or after it; None: none arrived. Raises `PipelineError`."""
         return self._with_readers_at(asked, self._receive_one)
 
     def _receive_one(self, readers: list[Consumer]) -> list[Answer | None]:
@@ -138,9 +138,9 @@ class TopicQuestions:
     # -- one round of them ----------------------------------------------------------------------------------
 
     def _with_readers_at(
-        self, asked: Sequence[tuple[str, Place]], ask: Callable[[list[Consumer]], list[Any]]
+        self, asked: Sequence[tuple[str, MessageId]], ask: Callable[[list[Consumer]], list[Any]]
     ) -> list[Any]:
-        """What `ask` finds for readers that begin at these places and are closed then."""
+        """What `ask` finds for readers that begin at these ids; closes them afterwards."""
 
         def attempt(waiting: list[int]) -> dict[int, Answer]:
             readers, found = self._subscribe({key: asked[key] for key in waiting})
@@ -163,20 +163,20 @@ class TopicQuestions:
         return lost
 
     def _subscribe(
-        self, wanted: Mapping[Key, tuple[str, Place]]
+        self, wanted: Mapping[Key, tuple[str, MessageId]]
     ) -> tuple[dict[Key, Consumer], dict[Key, Answer]]:
-        """Readers at these places, and why others are not there."""
+        """Readers that begin at these ids, and why others could not be opened."""
         return self.brokers.subscribe(
             {
-                key: Subscribing(topic, self._subscribing(topic, place))
-                for key, (topic, place) in wanted.items()
+                key: Subscribing(topic, self._subscribing(topic, message_id))
+                for key, (topic, message_id) in wanted.items()
             }
         )
 
-    def _subscribing(self, topic: str, place: Place) -> Callable[[int, int], bytes]:
+    def _subscribing(self, topic: str, message_id: MessageId) -> Callable[[int, int], bytes]:
         name = f"{self.brokers.access.reader_name}-{uuid.uuid4().hex[:16]}"
         return lambda number, consumer_id: subscribe_reader(
-            topic, place, number, subscription=name, consumer_id=consumer_id
+            topic, message_id, number, subscription=name, consumer_id=consumer_id
         )
 
     def _has_reader(self, topic: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from geminga.errors import InvalidName, ServerError
 from geminga.names import TopicName
-from geminga.pipeline.columns.places import EARLIEST, Place
+from geminga.pipeline.columns.message_id import EARLIEST, MessageId
 from geminga.pipeline.errors import TOPICS_PATTERN, Option, PipelineError, Refused, TopicMissing
 from geminga.wire import client_commands
 
@@ -22,16 +22,16 @@ class Asks(Protocol):
 
 @dataclass(frozen=True)
 class Last:
-    """The end of a topic. `place` None: it holds nothing."""
+    """The end of a topic. `message_id` None: it is empty."""
 
-    place: Place | None
+    message_id: MessageId | None
 
     @property
-    def end(self) -> Place:
-        """The first place after it."""
-        if self.place is None:
+    def end(self) -> MessageId:
+        """The first id after it."""
+        if self.message_id is None:
             return EARLIEST
-        return Place(self.place.ledger_id, self.place.entry_id + 1, 0)
+        return MessageId(self.message_id.ledger_id, self.message_id.entry_id + 1, 0)
 
 
 class Ledger(NamedTuple):

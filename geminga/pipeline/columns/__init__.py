@@ -12,6 +12,6 @@ message, with the same result.
 
 Must not be broken: bytes that break the rules raise `ProtocolError` or `BadPayload`, allocate by what is
 there and not by what a header claims, and never shift neighbouring rows; the order is the topic's. Sockets
-belong to `client`, the meaning of payloads to `values`. `Place` (ledger, entry, batch index) is how offsets
-are written everywhere in the pipeline.
+belong to `client`, the meaning of payloads to `values`. All offsets of the pipeline are `MessageId`s (ledger,
+entry, batch index).
 """

@@ -35,7 +35,7 @@ _U32 = struct.Struct(">I")
 
 @dataclass
 class Messages:
-    """Columns of messages, in the order of their entries. All places are in `data`."""
+    """Columns of messages, in the order of their entries. All offsets are into `data`."""
 
     data: Bytes
     entries: Entries
@@ -66,7 +66,7 @@ class Payload:
     """
 
     data: Bytes
-    """Begins with the buffer of the entries, so that places in that are places here."""
+    """Begins with the buffer of the entries, so that offsets into that are offsets here."""
     entry: Ints
     at: Ints
     end: Ints
@@ -249,17 +249,17 @@ def _run_of_fields(
     they end may not.
     """
     columns = [0, 1, 2, 3]
-    place = body
-    while place < payload and raw[place] in _LENGTH_TAGS:
-        size, after = scan_varint(raw, place + 1)  # type: ignore[arg-type]
+    offset = body
+    while offset < payload and raw[offset] in _LENGTH_TAGS:
+        size, after = scan_varint(raw, offset + 1)  # type: ignore[arg-type]
         if size < 0:
             return 1
-        columns.extend(range(place - at, after - at))
-        place = after + size
-    if place >= payload or raw[place] != _PAYLOAD_SIZE_TAG:
+        columns.extend(range(offset - at, after - at))
+        offset = after + size
+    if offset >= payload or raw[offset] != _PAYLOAD_SIZE_TAG:
         return 1
-    _, after = scan_varint(raw, place + 1)  # type: ignore[arg-type]
-    columns.extend(range(place - at, after - at))
+    _, after = scan_varint(raw, offset + 1)  # type: ignore[arg-type]
+    columns.extend(range(offset - at, after - at))
     if any(
         raw[at + column] != raw[at + stride * step + column]
         for step in (1, _RUN_MIN - 1)
@@ -271,14 +271,14 @@ def _run_of_fields(
 
 def _payload_size(raw: memoryview, at: int, end: int) -> int:
     """Of any metadata, by protobuf if it is unusual."""
-    place = at
-    while place < end and raw[place] in _LENGTH_TAGS:
-        size, place = scan_varint(raw, place + 1)  # type: ignore[arg-type]
+    offset = at
+    while offset < end and raw[offset] in _LENGTH_TAGS:
+        size, offset = scan_varint(raw, offset + 1)  # type: ignore[arg-type]
         if size < 0:
             break
-        place += size
-    if place < end and raw[place] == _PAYLOAD_SIZE_TAG:
-        size, _ = scan_varint(raw, place + 1)  # type: ignore[arg-type]
+        offset += size
+    if offset < end and raw[offset] == _PAYLOAD_SIZE_TAG:
+        size, _ = scan_varint(raw, offset + 1)  # type: ignore[arg-type]
         return size
     try:
         metadata = pb.SingleMessageMetadata.FromString(bytes(raw[at:end]))

@@ -13,7 +13,7 @@ from geminga.errors import ProtocolError
 from geminga.names import TopicName
 from geminga.pipeline.columns.batches import Messages
 from geminga.pipeline.columns.entries import NO_BATCH, Flags
-from geminga.pipeline.columns.message_ids import message_ids
+from geminga.pipeline.columns.message_id_column import message_ids
 from geminga.pipeline.columns.protobuf_columns import Bytes, Ints, Spans, scan
 
 _PAIR_KEY, _PAIR_VALUE = 1, 2

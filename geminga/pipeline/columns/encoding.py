@@ -234,7 +234,7 @@ def _first_keys(metadata: pb.MessageMetadata, rows: Rows) -> None:
 
 
 def send_frame(producer_id: int, metadata: pb.MessageMetadata, payload: bytes, compression: int) -> bytes:
-    """A whole SEND, its payload compressed and its checksum in place."""
+    """A whole SEND, its payload compressed and its checksum computed."""
     if compression != pb.NONE:
         metadata.compression = pb.CompressionType.ValueType(compression)  # type: ignore[assignment]
         metadata.uncompressed_size = len(payload)

@@ -85,10 +85,10 @@ class Entries:
         if ((step > 0) | ((step == 0) & (np.diff(self.entry_id) > 0))).all():
             return self
         rows, last = [], (-2, -2)
-        for row, place in enumerate(zip(self.ledger_id.tolist(), self.entry_id.tolist(), strict=True)):
-            if place > last:
+        for row, entry in enumerate(zip(self.ledger_id.tolist(), self.entry_id.tolist(), strict=True)):
+            if entry > last:
                 rows.append(row)
-                last = place
+                last = entry
         return self.select(np.array(rows, np.int64))
 
     def select(self, rows: Ints) -> Entries:
@@ -110,9 +110,9 @@ class Entries:
         return Entries(**columns)
 
 
-def read_entries(data: Bytes, places: Ints) -> Entries:
-    """`places`: one row of `frames.PLACES` for each MESSAGE frame. Raises `ProtocolError`."""
-    command_at, command_end, stamp_at, stamp_end, metadata_at, metadata_end, end = places.T.copy()
+def read_entries(data: Bytes, bounds: Ints) -> Entries:
+    """`bounds`: one row of `frames.BOUNDS` for each MESSAGE frame. Raises `ProtocolError`."""
+    command_at, command_end, stamp_at, stamp_end, metadata_at, metadata_end, end = bounds.T.copy()
     command = scan(data, command_at, command_end, numbers={_REDELIVERY_COUNT: 0}, spans=(_MESSAGE_ID,))
     position = command.spans[_MESSAGE_ID]
     if not position.present.all():

@@ -74,19 +74,19 @@ def _snappy(payload: bytes, size_bytes: int) -> bytes:
 _INFLATE: dict[int, Inflate] = {pb.LZ4: _lz4, pb.ZLIB: _zlib, pb.ZSTD: _zstd, pb.SNAPPY: _snappy}
 
 
-def inflate(compression: int, payload: bytes, size_bytes: int, place: str) -> bytes:
+def inflate(compression: int, payload: bytes, size_bytes: int, entry: str) -> bytes:
     """`size_bytes` as the metadata says. Raises `BadPayload`."""
     method = _INFLATE.get(compression)
     if method is None:
-        raise BadPayload(f"entry {place}: compressed in a way that is not known here ({compression})")
+        raise BadPayload(f"entry {entry}: compressed in a way that is not known here ({compression})")
     if not 0 <= size_bytes <= INFLATED_BYTES_MAX:
-        raise BadPayload(f"entry {place}: says that it is {size_bytes} bytes long once inflated")
+        raise BadPayload(f"entry {entry}: says that it is {size_bytes} bytes long once inflated")
     try:
         found = method(payload, size_bytes)
     except (OSError, zlib.error, pa.ArrowException) as error:
-        raise BadPayload(f"entry {place}: cannot be inflated: {error}") from None
+        raise BadPayload(f"entry {entry}: cannot be inflated: {error}") from None
     if len(found) != size_bytes:
-        raise BadPayload(f"entry {place}: {len(found)} bytes once inflated, not {size_bytes}")
+        raise BadPayload(f"entry {entry}: {len(found)} bytes once inflated, not {size_bytes}")
     return found
 
 
@@ -234,8 +234,8 @@ def _one(entries: Entries, row: int, payload: bytes, chunked: ChunkedMessages) -
         payload = whole
     if compression == 0:
         return payload
-    return inflate(compression, payload, size_bytes, _place(entries, row))
+    return inflate(compression, payload, size_bytes, _entry_text(entries, row))
 
 
-def _place(entries: Entries, row: int) -> str:
+def _entry_text(entries: Entries, row: int) -> str:
     return f"{entries.ledger_id[row]}:{entries.entry_id[row]}"

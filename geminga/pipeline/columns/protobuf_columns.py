@@ -37,7 +37,7 @@ class Spans:
 
 @dataclass
 class Repeated:
-    """Every occurrence of a repeated field: the message it is in, in no particular order, and its place.
+    """Every occurrence of a repeated field: the message it is in, in no particular order, and its offset.
 
     Occurrences within a message are in order.
     """
@@ -57,7 +57,7 @@ class Columns:
 
 
 def read_varints(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
-    """The varint at each place, and where the byte after it is. Raises `ProtocolError` for an endless one."""
+    """The varint at each offset, and the offset after it. Raises `ProtocolError` for an endless one."""
     byte = data[at]
     value = (byte & 0x7F).astype(np.int64)
     after = at + 1
@@ -95,19 +95,19 @@ def scan(
     )
     parts: dict[int, list[tuple[Ints, Ints, Ints]]] = {number: [] for number in repeated}
     rows = np.flatnonzero(at < end)
-    place, stop = at[rows], end[rows]
+    offset, stop = at[rows], end[rows]
     while rows.size:
-        tags, place = read_varints(data, place)
+        tags, offset = read_varints(data, offset)
         if (tags == tags[0]).all():
-            _step(data, found, parts, int(tags[0]), rows, place, slice(None))
+            _step(data, found, parts, int(tags[0]), rows, offset, slice(None))
         else:
             for tag in np.unique(tags):
-                _step(data, found, parts, int(tag), rows, place, np.flatnonzero(tags == tag))
-        if (place > stop).any():
+                _step(data, found, parts, int(tag), rows, offset, np.flatnonzero(tags == tag))
+        if (offset > stop).any():
             raise ProtocolError("a field that ends after its message")
-        going = place < stop
+        going = offset < stop
         if not going.all():
-            rows, place, stop = rows[going], place[going], stop[going]
+            rows, offset, stop = rows[going], offset[going], stop[going]
     for number, pieces in parts.items():
         columns = zip(*pieces, strict=True) if pieces else ([np.zeros(0, np.int64)],) * 3
         found.repeated[number] = Repeated(*(np.concatenate(list(column)) for column in columns))
@@ -120,21 +120,21 @@ def _step(
     parts: dict[int, list[tuple[Ints, Ints, Ints]]],
     tag: int,
     rows: Ints,
-    place: Ints,
+    offset: Ints,
     chosen: slice | Ints,
 ) -> None:
-    """Read the field `tag` of the chosen messages and move their `place` behind it."""
+    """Read the field `tag` of the chosen messages and move their `offset` behind it."""
     number, kind = tag >> 3, tag & 7
     if kind == 0:
-        value, after = read_varints(data, place[chosen])
-        place[chosen] = after
+        value, after = read_varints(data, offset[chosen])
+        offset[chosen] = after
         if number in found.numbers:
             found.numbers[number][rows[chosen]] = value
     elif kind == 2:
-        size, start = read_varints(data, place[chosen])
+        size, start = read_varints(data, offset[chosen])
         if ((size < 0) | (size > len(data))).any():
             raise ProtocolError("a field longer than all messages")
-        place[chosen] = start + size
+        offset[chosen] = start + size
         if number in found.spans:
             spans = found.spans[number]
             spans.at[rows[chosen]] = start
@@ -142,6 +142,6 @@ def _step(
         elif number in parts:
             parts[number].append((rows[chosen], start, size))
     elif kind in (1, 5):
-        place[chosen] += 8 if kind == 1 else 4
+        offset[chosen] += 8 if kind == 1 else 4
     else:
         raise ProtocolError(f"field {number} of an unknown kind ({kind})")

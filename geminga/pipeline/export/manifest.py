@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from geminga.pipeline.columns.places import Place, parse
+from geminga.pipeline.columns.message_id import MessageId, parse
 from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.values.schemas import TopicSchema
 
@@ -58,8 +58,8 @@ class Run:
 class ExportedTopic:
     partitions: int
     """0: it is not partitioned."""
-    offsets: Mapping[str, Place]
-    """Of each partition: the first place that was not read."""
+    offsets: Mapping[str, MessageId]
+    """Of each partition: the id of the first message that was not read."""
     schemas: tuple[tuple[bytes, TopicSchema], ...] = ()
     """Versions as the registry numbers them, oldest first."""
 
@@ -88,7 +88,7 @@ def encode(manifest: Manifest) -> bytes:
     topics = {
         name: {
             "partitions": topic.partitions,
-            "offsets": {part: str(place) for part, place in topic.offsets.items()},
+            "offsets": {part: str(message_id) for part, message_id in topic.offsets.items()},
             "schemas": [_schema_out(version, schema) for version, schema in topic.schemas],
         }
         for name, topic in manifest.topics.items()
@@ -103,14 +103,14 @@ def encode(manifest: Manifest) -> bytes:
     return json.dumps(whole, indent=1).encode()
 
 
-def decode(data: bytes, place: str) -> Manifest:
-    """`place` is named in errors. Raises `NoExport`."""
+def decode(data: bytes, name: str) -> Manifest:
+    """`name` identifies the file in errors. Raises `NoExport`."""
     try:
         found: Any = json.loads(data)
         if found.get("format") != FORMAT:
-            raise NoExport(f"{place} is not the manifest of an export; name a directory that export wrote")
+            raise NoExport(f"{name} is not the manifest of an export; name a directory that export wrote")
         if found["version"] != VERSION:
-            raise NoExport(f"{place} is of version {found['version']}; this program reads version {VERSION}")
+            raise NoExport(f"{name} is of version {found['version']}; this program reads version {VERSION}")
         return Manifest(
             str(found["id"]),
             {name: _topic_in(topic) for name, topic in found["topics"].items()},
@@ -120,7 +120,7 @@ def decode(data: bytes, place: str) -> Manifest:
         raise
     except (*_BAD_JSON, PipelineError) as error:
         raise NoExport(
-            f"{place} is damaged ({type(error).__name__}: {error}); take it from a copy, or export again"
+            f"{name} is damaged ({type(error).__name__}: {error}); take it from a copy, or export again"
         ) from None
 
 
@@ -141,7 +141,7 @@ def _topic_in(given: Mapping[str, Any]) -> ExportedTopic:
         )
         for one in given["schemas"]
     )
-    offsets = {part: parse(place) for part, place in given["offsets"].items()}
+    offsets = {part: parse(text) for part, text in given["offsets"].items()}
     return ExportedTopic(int(given["partitions"]), offsets, schemas)
 
 

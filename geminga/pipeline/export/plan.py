@@ -27,7 +27,7 @@ from geminga.pipeline.columns.columns import (
     VALUE,
     ColumnMaker,
 )
-from geminga.pipeline.columns.places import EARLIEST, Place
+from geminga.pipeline.columns.message_id import EARLIEST, MessageId
 from geminga.pipeline.errors import ALLOW_LOSS, DataLost, PipelineError
 from geminga.pipeline.export.manifest import ExportedFile, ExportedTopic
 from geminga.pipeline.files.files import Files, NotThere
@@ -78,14 +78,14 @@ def plan_export(options: Options, known: Mapping[str, ExportedTopic]) -> Plan:
     return Plan(tuple(ranges), topics)
 
 
-def _range(options: Options, topic: str, start: Place, last: Last) -> Range:
-    if last.place is None:
+def _range(options: Options, topic: str, start: MessageId, last: Last) -> Range:
+    if last.message_id is None:
         return Range(topic, start, start)
     if start > last.end:
         if options.fail_on_data_loss:
             raise DataLost(
-                f"{topic} ends at {last.place}, but was exported up to {start}: it was deleted and created "
-                "again. ",
+                f"{topic} ends at {last.message_id}, but was exported up to {start}: it was deleted and "
+                "created again. ",
                 ALLOW_LOSS,
                 " to export what there is now as well, or begin a new export",
             )

@@ -137,11 +137,12 @@ def _check_fresh(access: Access, target: Target, producer_prefix: str, partition
             last = last_of(access, part)
         except TopicMissing:
             continue
-        if last.place is None:
+        if last.message_id is None:
             continue
         if not any(_is_known(access, part, producer_name(producer_prefix, one)) for one in sources):
             raise PipelineError(
-                f"{part} holds messages already, up to {last.place}: name another topic, or append to it (",
+                f"{part} holds messages already, up to {last.message_id}: name another topic, or append to "
+                "it (",
                 Option("append", "True"),
                 "). If a replay failed there whose broker does not deduplicate, delete "
                 "the topic and begin again, or appending will store its messages twice",

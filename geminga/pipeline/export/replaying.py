@@ -107,8 +107,8 @@ class _Source:
     def _choose(self, batch: pa.RecordBatch) -> Ints:
         """By key; without one by where the message's entry was, so that batches stay together."""
         keyed = by_key(batch.column(KEY), len(self._parts))
-        place = np.asarray(batch.column(LEDGER_ID)) * 31 + np.asarray(batch.column(ENTRY_ID))
-        return np.where(keyed < 0, place % len(self._parts), keyed)
+        spread = np.asarray(batch.column(LEDGER_ID)) * 31 + np.asarray(batch.column(ENTRY_ID))
+        return np.where(keyed < 0, spread % len(self._parts), keyed)
 
     def _lane(self, part: str) -> Lane:
         found = self._lanes.get(part)

@@ -100,7 +100,7 @@ class Files:
             return data
 
     def write(self, url: str, data: bytes) -> None:
-        """A file with this content, in place of one that may be there: the old or the new one at any time."""
+        """Write a file, or replace one atomically: readers see the old content or the new."""
         where = parse(url)
         if where.scheme == FILE:
             disk = RealDisk(for_owner=False)

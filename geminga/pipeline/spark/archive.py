@@ -80,7 +80,7 @@ def write_archive(path: Path) -> int:
     except OSError as error:
         part.unlink(missing_ok=True)
         raise StorageError(
-            f"the archive cannot be written: {error}; make room, or name another place"
+            f"the archive cannot be written: {error}; free some space, or choose another path"
         ) from error
 
 

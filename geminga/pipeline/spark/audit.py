@@ -83,8 +83,8 @@ def _judged(parts: DataFrame, facts: Facts) -> pa.Table:
         return pa.Table.from_batches(judged(parts_in(table), facts), FOUND)
 
     # Each group costs Spark about as much as judging a ledger does: a bucket has many of them.
-    place = functions.hash("topic", "ledger_id", "slab")
-    buckets = parts.groupBy(functions.pmod(place, functions.lit(BUCKETS)))
+    slab = functions.hash("topic", "ledger_id", "slab")
+    buckets = parts.groupBy(functions.pmod(slab, functions.lit(BUCKETS)))
     return raised(buckets.applyInArrow(bucket, spark_schema(FOUND)).toArrow)
 
 

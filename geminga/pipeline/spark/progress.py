@@ -91,7 +91,7 @@ class KernelBar:
         self._shown: CellProgress | None = None
 
     def show(self, progress: CellProgress) -> None:
-        """From the next cell on, in place of the bar of an earlier session."""
+        """From the next cell on, instead of the bar of an earlier session."""
         if self._shown is not None:
             self._shown.stop_following()
         self._shown = progress

@@ -34,7 +34,7 @@ from geminga.pipeline.spark.scans.provider import install, register_source
 from geminga.pipeline.spark.source import PulsarSource
 
 INSTALLED: Final = "installed"
-"""In place of an archive: the workers have this package, or what they need comes in another way."""
+"""Instead of an archive: the workers have this package installed, or get it in another way."""
 PATHS: Final = "PYTHONPATH"
 _EXECUTORS_PATHS: Final = f"spark.executorEnv.{PATHS}"
 _PROGRESS: Final = "spark.ui.showConsoleProgress"

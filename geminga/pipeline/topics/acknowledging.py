@@ -16,7 +16,7 @@ from geminga.pipeline.client.owning_brokers import (
     persistently,
 )
 from geminga.pipeline.client.shared_connection import Answer, OfConsumer
-from geminga.pipeline.columns.places import Place, of_message_id
+from geminga.pipeline.columns.message_id import MessageId, of_message_id
 from geminga.pipeline.errors import BrokerUnreachable, PipelineError, Refused, TopicMissing
 from geminga.wire import client_commands
 from geminga.wire import pulsar_pb2 as pb
@@ -53,7 +53,7 @@ class Subscriptions:
         self._brokers = brokers
         self._subscription_of = subscription_of
         self._consumers: dict[str, Consumer] = {}
-        self._done: dict[str, Place] = {}
+        self._done: dict[str, MessageId] = {}
         self._held_until_s: dict[str, float] = {}
         """Of topics whose active consumer was an application's when the broker closed all of them."""
         self._told_by_s: dict[str, float] = {}
@@ -84,7 +84,7 @@ class Subscriptions:
                 found[topic] = of_message_id(answer.consumer_mark_delete_position).entry
         return found
 
-    def acknowledge(self, ends: Mapping[str, Place]) -> None:
+    def acknowledge(self, ends: Mapping[str, MessageId]) -> None:
         """Everything in entries before the one that the end is in. Durable as far as the broker persists it.
 
         Of an entry that was read in part nothing is acknowledged yet. Where a broker is away, a topic is

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from geminga.pipeline.columns.entries import Entries
-from geminga.pipeline.columns.places import Place
+from geminga.pipeline.columns.message_id import MessageId
 from geminga.pipeline.columns.protobuf_columns import Ints
 from geminga.pipeline.errors import Access
 from geminga.pipeline.topics.reading import EntryReader, Range
@@ -25,7 +25,7 @@ def messages_of(entries: Entries) -> Ints:
     return counts
 
 
-def admit(entries: Entries, start: Place, limit: Limit) -> Place | None:
+def admit(entries: Entries, start: MessageId, limit: Limit) -> MessageId | None:
     """How far the limit goes in these entries, which begin at `start`; None: beyond them. Spends it.
 
     Rows are exact to the message. Bytes are those of whole entries, and may be exceeded by one entry.
@@ -46,17 +46,17 @@ def admit(entries: Entries, start: Place, limit: Limit) -> Place | None:
         limit.spend(int(rows[-1]), int(sizes[-1]))
         if not limit.is_spent:
             return None
-        return Place(int(entries.ledger_id[-1]), int(entries.entry_id[-1]) + 1, 0)
+        return MessageId(int(entries.ledger_id[-1]), int(entries.entry_id[-1]) + 1, 0)
     inside = 0
     if stop == by_rows and limit.rows is not None:
         inside = int(limit.rows) - (int(rows[stop - 1]) if stop else 0)
         if stop == 0:
             inside += skipped
     limit.exhaust()
-    return Place(int(entries.ledger_id[stop]), int(entries.entry_id[stop]), inside)
+    return MessageId(int(entries.ledger_id[stop]), int(entries.entry_id[stop]), inside)
 
 
-def advance(access: Access, wanted: Range, limit: Limit, *, poll_timeout_s: float) -> Place:
+def advance(access: Access, wanted: Range, limit: Limit, *, poll_timeout_s: float) -> MessageId:
     """Where a trigger that begins at `wanted.start` has to stop; at most `wanted.end`. Spends the limit."""
     if limit.rows is None and limit.size_bytes is None:
         return wanted.end
@@ -72,7 +72,7 @@ def advance(access: Access, wanted: Range, limit: Limit, *, poll_timeout_s: floa
     )
     start = wanted.start
     for entries in reader.buffers():
-        place = admit(entries, start, limit)
-        if place is not None:
-            return min(place, wanted.end)
+        message_id = admit(entries, start, limit)
+        if message_id is not None:
+            return min(message_id, wanted.end)
     return wanted.end

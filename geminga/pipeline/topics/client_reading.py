@@ -10,7 +10,7 @@ import numpy as np
 
 from geminga.pipeline.columns.batches import Messages
 from geminga.pipeline.columns.entries import NO_BATCH, Entries
-from geminga.pipeline.columns.places import EARLIEST, Place
+from geminga.pipeline.columns.message_id import EARLIEST, MessageId
 from geminga.pipeline.columns.protobuf_columns import PADDING_BYTES, Ints, Repeated, Spans
 from geminga.pipeline.errors import Access, PipelineError
 from geminga.pipeline.topics.admission import messages_of
@@ -23,7 +23,7 @@ _Found = tuple[Any, pb.MessageIdData]
 class DecryptingReader:
     """Reads a topic beside our own reader: for each buffer of entries their messages. Close it."""
 
-    def __init__(self, access: Access, topic: str, start: Place, *, poll_timeout_s: float) -> None:
+    def __init__(self, access: Access, topic: str, start: MessageId, *, poll_timeout_s: float) -> None:
         """Begins with the entry that `start` is in. Raises `PipelineError`."""
         self._topic = topic
         self._poll_timeout_ms = int(poll_timeout_s * 1000)
@@ -67,13 +67,13 @@ class DecryptingReader:
             last = max(rows)
             while not found or not _ends(found[-1][1], last):
                 message, message_id = self._next()
-                place = signed(message_id.ledgerId), signed(message_id.entryId)
-                if place > last:
+                entry = signed(message_id.ledgerId), signed(message_id.entryId)
+                if entry > last:
                     self._ahead = message, message_id
                     break
-                if place in rows:
+                if entry in rows:
                     found.append((message, message_id))
-                    of_row.append(rows[place])
+                    of_row.append(rows[entry])
         return _messages(found, np.array(of_row, np.int64), entries)
 
     def _next(self) -> _Found:

@@ -1,4 +1,4 @@
-"""Where to begin and to end, as options say it: words, places and times, for all topics or for each. Pure."""
+"""Parses the options for begin and end: words, message ids, times, for all topics or for each. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from geminga.pipeline.client.topics import full_name
-from geminga.pipeline.columns.places import EARLIEST, LATEST, Place, parse
+from geminga.pipeline.columns.message_id import EARLIEST, LATEST, MessageId, parse
 from geminga.pipeline.errors import BadOption
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import signed
@@ -18,18 +18,18 @@ EARLIEST_TEXT, LATEST_TEXT = "earliest", "latest"
 EARLIEST_TIME, LATEST_TIME = -1, -2
 """What the JVM connector has for them among times."""
 
-Places = Mapping[str, Place]
+MessageIds = Mapping[str, MessageId]
 """Of topics, or of their partitions, by full name."""
 Times = Mapping[str, int]
 
 
-def starting(name: str, given: str | None) -> str | Places | None:
+def starting(name: str, given: str | None) -> str | MessageIds | None:
     """A word, or for each topic the first message to read. Raises `BadOption`."""
     return _offsets(name, given, (EARLIEST_TEXT, LATEST_TEXT), _first)
 
 
-def ending(name: str, given: str | None) -> str | Places | None:
-    """A word, or for each topic the place behind the last message to read. Raises `BadOption`."""
+def ending(name: str, given: str | None) -> str | MessageIds | None:
+    """A word, or for each topic the id after the last message to read. Raises `BadOption`."""
     return _offsets(name, given, (LATEST_TEXT,), _behind)
 
 
@@ -55,7 +55,7 @@ def _is_time(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= LATEST_TIME
 
 
-def _offsets(name: str, given: str | None, words: tuple[str, ...], place: Any) -> str | Places | None:
+def _offsets(name: str, given: str | None, words: tuple[str, ...], parse_one: Any) -> str | MessageIds | None:
     if given is None:
         return None
     if given.strip().lower() in words:
@@ -69,24 +69,26 @@ def _offsets(name: str, given: str | None, words: tuple[str, ...], place: Any) -
             f"option {name} is {given!r}; expected {' or '.join(words)} or JSON such as "
             '{"my-topic": "12:0:0"}'
         )
-    return {str(full_name(topic)): place(name, value) for topic, value in found.items()}
+    return {str(full_name(topic)): parse_one(name, value) for topic, value in found.items()}
 
 
-def _first(name: str, value: Any) -> Place:
+def _first(name: str, value: Any) -> MessageId:
     ledger_id, entry_id, batch_index = _numbers(name, value)
     if ledger_id == LATEST.ledger_id:
         return LATEST
-    return Place(ledger_id, entry_id, max(batch_index, 0)) if ledger_id >= 0 else EARLIEST
+    return MessageId(ledger_id, entry_id, max(batch_index, 0)) if ledger_id >= 0 else EARLIEST
 
 
-def _behind(name: str, value: Any) -> Place:
+def _behind(name: str, value: Any) -> MessageId:
     ledger_id, entry_id, batch_index = _numbers(name, value)
     if ledger_id == LATEST.ledger_id:
         return LATEST
     if ledger_id < 0:
         raise BadOption(f"option {name}: nothing comes before the earliest message")
     return (
-        Place(ledger_id, entry_id + 1, 0) if batch_index < 0 else Place(ledger_id, entry_id, batch_index + 1)
+        MessageId(ledger_id, entry_id + 1, 0)
+        if batch_index < 0
+        else MessageId(ledger_id, entry_id, batch_index + 1)
     )
 
 
@@ -95,11 +97,11 @@ def _numbers(name: str, value: Any) -> tuple[int, int, int]:
     JVM connector writes them, a list of signed numbers.
     """
     if value in (EARLIEST_TEXT, LATEST_TEXT):
-        place = EARLIEST if value == EARLIEST_TEXT else LATEST
-        return place.ledger_id, place.entry_id, -1
+        found = EARLIEST if value == EARLIEST_TEXT else LATEST
+        return found.ledger_id, found.entry_id, -1
     if isinstance(value, str):
-        place = parse(value)
-        return place.ledger_id, place.entry_id, place.batch_index if value.count(":") == 2 else -1
+        found = parse(value)
+        return found.ledger_id, found.entry_id, found.batch_index if value.count(":") == 2 else -1
     if isinstance(value, list) and all(isinstance(byte, int) and -128 <= byte < 256 for byte in value):
         try:
             message_id = pb.MessageIdData.FromString(bytes(byte & 0xFF for byte in value))

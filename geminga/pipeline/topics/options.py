@@ -11,7 +11,7 @@ from geminga.pipeline.client.addresses import addresses
 from geminga.pipeline.client.topics import full_name
 from geminga.pipeline.columns.columns import MORE_COLUMNS
 from geminga.pipeline.errors import Access, BadOption
-from geminga.pipeline.topics.offset_options import LATEST_TEXT, Places, Times, ending, starting, times
+from geminga.pipeline.topics.offset_options import LATEST_TEXT, MessageIds, Times, ending, starting, times
 from geminga.pipeline.topics.prefixed_options import (
     ADMIN,
     CLIENT,
@@ -103,10 +103,12 @@ class Options:
     admin_url: str | None = None
     topics: TopicChoice | None = None
     """None: nothing was named; only a writer may do without, with a __topic column."""
-    starting: str | Places | None = None
-    """`EARLIEST_TEXT`, `LATEST_TEXT`, or a place for each topic; None: the default of the kind of query."""
-    ending: str | Places = LATEST_TEXT
-    """`LATEST_TEXT`, or for each topic the place behind the last message."""
+    starting: str | MessageIds | None = None
+    """`EARLIEST_TEXT`, `LATEST_TEXT`, or a message id for each topic; None: the default of this kind of
+    query.
+    """
+    ending: str | MessageIds = LATEST_TEXT
+    """`LATEST_TEXT`, or for each topic the id after the last message."""
     starting_time_ms: int | Times | None = None
     ending_time_ms: int | Times | None = None
     no_later_message_fails: bool = False
@@ -191,9 +193,9 @@ def parse_options(given: Mapping[str, str]) -> Options:
     reader_name = reader.text("subscriptionName") or reader.text("subscriptionRolePrefix") or prefix
     if reader_name is not None:
         access = replace(access, reader_name=reader_name)
-    for place, time in (("startingoffsets", "startingtime"), ("endingoffsets", "endingtime")):
-        if place in options and time in options:
-            raise BadOption(f"options {_shown(place)} and {_shown(time)} exclude each other: give one")
+    for offsets, time in (("startingoffsets", "startingtime"), ("endingoffsets", "endingtime")):
+        if offsets in options and time in options:
+            raise BadOption(f"options {_shown(offsets)} and {_shown(time)} exclude each other: give one")
     found = Options(
         access=access,
         admin_url=(options.get("admin.url") or "").rstrip("/") or None,

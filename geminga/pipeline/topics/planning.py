@@ -12,12 +12,12 @@ from geminga.limits import MESSAGE_BYTES_MAX
 from geminga.pipeline.client.admin_http import ledgers_of_all
 from geminga.pipeline.client.topic_questions import TopicQuestions
 from geminga.pipeline.client.topics import Last, matching
-from geminga.pipeline.columns.places import EARLIEST, LATEST, Place
+from geminga.pipeline.columns.message_id import EARLIEST, LATEST, MessageId
 from geminga.pipeline.errors import TOPICS_PATTERN, BadOption, PipelineError, TopicMissing
 from geminga.pipeline.topics.offset_options import LATEST_TEXT, check_named, of_topic
 from geminga.pipeline.topics.options import Options
 from geminga.pipeline.topics.pruning import EVERYTHING, Pruning
-from geminga.pipeline.topics.publish_times import PlacesByTime, Published
+from geminga.pipeline.topics.publish_times import MessageIdsByTime, Published
 from geminga.pipeline.topics.reading import Range
 from geminga.pipeline.topics.splits import SPLIT_BYTES, cut
 from geminga.pipeline.triggers.ledgers import Ledgers, Sizes
@@ -76,8 +76,8 @@ def plan_batch(options: Options, pruning: Pruning = EVERYTHING) -> list[Range]:
         check_topics(options, topics)
         found = []
         lasts = questions.lasts(pruning.topics(topics))
-        places = PlacesByTime(questions.brokers)
-        places.ask(
+        message_ids = MessageIdsByTime(questions.brokers)
+        message_ids.ask(
             (topic, time)
             for topic in lasts
             for time in pruning.published(Published.of(options, topic)).times()
@@ -85,7 +85,7 @@ def plan_batch(options: Options, pruning: Pruning = EVERYTHING) -> list[Range]:
         for topic, last in lasts.items():
             if isinstance(last, TopicMissing):
                 raise last
-            wanted = _batch_range(options, topic, last, pruning, places)
+            wanted = _batch_range(options, topic, last, pruning, message_ids)
             if wanted is not None:
                 found.append((wanted, last))
         if pruning.names_messages:
@@ -94,23 +94,23 @@ def plan_batch(options: Options, pruning: Pruning = EVERYTHING) -> list[Range]:
 
 
 def _batch_range(
-    options: Options, topic: str, last: Last, pruning: Pruning, places: PlacesByTime
+    options: Options, topic: str, last: Last, pruning: Pruning, message_ids: MessageIdsByTime
 ) -> Range | None:
     """Topics of which nothing is said are read from the begin, and to the end."""
-    if last.place is None:
+    if last.message_id is None:
         return None
-    start = _first_place(options, topic)
-    end = min(_end_place(options, topic, last), last.end)
-    if start > last.place.after() and options.fail_on_data_loss:
+    start = _first_message_id(options, topic)
+    end = min(_end_message_id(options, topic, last), last.end)
+    if start > last.message_id.after() and options.fail_on_data_loss:
         raise PipelineError(
-            f"{topic} ends at {last.place}, before startingOffsets {start}: the topic was deleted and "
+            f"{topic} ends at {last.message_id}, before startingOffsets {start}: the topic was deleted and "
             "created again, or the offset is of another topic"
         )
     published = pruning.published(Published.of(options, topic))
     if published.is_empty:
         return None
-    start = max(start, published.begin(places, topic, last))
-    end = min(end, published.end(places, topic, last.end))
+    start = max(start, published.begin(message_ids, topic, last))
+    end = min(end, published.end(message_ids, topic, last.end))
     if start >= end:
         return None
     named = isinstance(options.starting, Mapping) and start > EARLIEST
@@ -126,25 +126,25 @@ def _batch_range(
     )
 
 
-def _first_place(options: Options, topic: str) -> Place:
+def _first_message_id(options: Options, topic: str) -> MessageId:
     if not isinstance(options.starting, Mapping):
         return EARLIEST
-    place: Place = of_topic(options.starting, topic) or EARLIEST
-    if place == LATEST:
+    message_id: MessageId = of_topic(options.starting, topic) or EARLIEST
+    if message_id == LATEST:
         raise BadOption(f"startingOffsets: from the latest message of {topic} on a batch query reads nothing")
-    return place
+    return message_id
 
 
-def _end_place(options: Options, topic: str, last: Last) -> Place:
+def _end_message_id(options: Options, topic: str, last: Last) -> MessageId:
     if not isinstance(options.ending, Mapping):
         return LATEST
-    place: Place = of_topic(options.ending, topic) or LATEST
-    if last.end < place < LATEST and options.fail_on_data_loss:
+    message_id: MessageId = of_topic(options.ending, topic) or LATEST
+    if last.end < message_id < LATEST and options.fail_on_data_loss:
         raise PipelineError(
-            f"{topic} ends at {last.place}, but endingOffsets wants messages up to {place}: the topic was "
-            "deleted and created again, or the offset is of another topic"
+            f"{topic} ends at {last.message_id}, but endingOffsets wants messages up to {message_id}: the "
+            "topic was deleted and created again, or the offset is of another topic"
         )
-    return place
+    return message_id
 
 
 def cut_range(options: Options, wanted: Range, last: Last) -> list[Range]:

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from geminga.pipeline.client.topics import full_name
 from geminga.pipeline.columns.columns import MESSAGE_ID, PARTITION, PUBLISH_TIME, TOPIC
-from geminga.pipeline.columns.places import Place, of_message_id
+from geminga.pipeline.columns.message_id import MessageId, of_message_id
 from geminga.pipeline.topics.publish_times import Published
 from geminga.pipeline.topics.reading import Range
 from geminga.wire import pulsar_pb2 as pb
@@ -26,7 +26,7 @@ FILTERS_APART_MS: Final = 3_600_000
 otherwise. Wider than for startingTime: a query with WHERE must return every matching message, including one
 that arrived late from another cluster.
 """
-PLACES_MAX: Final = 1000
+MESSAGE_IDS_MAX: Final = 1000
 """More message ids than these are not looked up one by one."""
 _US_PER_MS: Final = 1000
 
@@ -69,7 +69,7 @@ class Condition:
         return (
             self.column == MESSAGE_ID
             and self.comparison in ("=", "in")
-            and len(self.values) <= PLACES_MAX
+            and len(self.values) <= MESSAGE_IDS_MAX
             and None not in map(_message_id, self.values)
         )
 
@@ -115,7 +115,7 @@ class Pruning:
         found = [wanted]
         for each in self.conditions:
             if each.column == MESSAGE_ID:
-                found = [part for known in found for part in _parts(known, _places(each, wanted.topic))]
+                found = [part for known in found for part in _parts(known, _message_ids(each, wanted.topic))]
         return found
 
 
@@ -170,7 +170,7 @@ def _message_id(value: Any) -> pb.MessageIdData | None:
         return None
 
 
-def _places(condition: Condition, topic: str) -> list[Place]:
+def _message_ids(condition: Condition, topic: str) -> list[MessageId]:
     """Of the messages that a condition names and that may be in this topic."""
     found = set()
     for message_id in map(_message_id, condition.values):
@@ -179,17 +179,17 @@ def _places(condition: Condition, topic: str) -> list[Place]:
     return sorted(found)
 
 
-def _parts(wanted: Range, places: Sequence[Place]) -> list[Range]:
+def _parts(wanted: Range, message_ids: Sequence[MessageId]) -> list[Range]:
     """A message that is named need not exist: it is no loss if it is not there."""
     return [
         replace(
             wanted,
-            start=place,
-            end=place.after(),
+            start=message_id,
+            end=message_id.after(),
             strict=False,
             check_previous=False,
             ends_with_message=False,
         )
-        for place in places
-        if wanted.start <= place < wanted.end
+        for message_id in message_ids
+        if wanted.start <= message_id < wanted.end
     ]

@@ -17,7 +17,7 @@ from geminga.pipeline.client.owning_brokers import (
 )
 from geminga.pipeline.client.shared_connection import Answer, OfConsumer
 from geminga.pipeline.client.topics import Last
-from geminga.pipeline.columns.places import EARLIEST, LATEST, Place, of_message_id
+from geminga.pipeline.columns.message_id import EARLIEST, LATEST, MessageId, of_message_id
 from geminga.pipeline.errors import BadOption, PipelineError
 from geminga.pipeline.topics.offset_options import LATEST_TIME, Times, of_topic
 from geminga.pipeline.topics.options import Options
@@ -42,7 +42,7 @@ class Published:
     """Nothing was said of where to begin."""
     seek_from_ms: int | None = None
     seek_before_ms: int | None = None
-    """Times of places that bound where those messages are, as far as publish times are in order."""
+    """Publish times that bound where those messages are, as far as publish times are in order."""
     must_have_message: bool = False
     """Fail if no message was published at `from_ms` or later."""
 
@@ -85,45 +85,47 @@ class Published:
         return self.before_ms is not None and self.before_ms <= (self.from_ms or 0)
 
     def times(self) -> set[int]:
-        """For which `begin` and `end` will want to know the place."""
+        """For which `begin` and `end` need the message id."""
         found = {time for time in (self.seek_from_ms, self.seek_before_ms) if time}
         if self.must_have_message:
             found.add(self.from_ms or 0)
         return set() if self.at_latest else found
 
-    def begin(self, places: PlacesByTime, topic: str, last: Last) -> Place:
+    def begin(self, message_ids: MessageIdsByTime, topic: str, last: Last) -> MessageId:
         """No message that was published in the time is before it. Raises `PipelineError`."""
         if self.at_latest:
             return LATEST
-        if self.must_have_message and (last.place is None or places.at(topic, self.from_ms or 0) >= last.end):
+        if self.must_have_message and (
+            last.message_id is None or message_ids.at(topic, self.from_ms or 0) >= last.end
+        ):
             raise BadOption(
                 f"startingTime: {topic} has no message that was published at {self.from_ms} ms or later; "
                 "give an earlier time, or set startingOffsetsByTimestampStrategy=latest to begin at the end"
             )
-        return places.at(topic, self.seek_from_ms) if self.seek_from_ms else EARLIEST
+        return message_ids.at(topic, self.seek_from_ms) if self.seek_from_ms else EARLIEST
 
-    def end(self, places: PlacesByTime, topic: str, end: Place) -> Place:
+    def end(self, message_ids: MessageIdsByTime, topic: str, end: MessageId) -> MessageId:
         """No message that was published in the time is at it or after it. Raises `PipelineError`."""
         if self.seek_before_ms is None:
             return end
-        place = places.at(topic, max(self.seek_before_ms, 0))
-        if place.entry_id == 0 and place <= places.at(topic, _BEFORE_ALL_MS):
+        message_id = message_ids.at(topic, max(self.seek_before_ms, 0))
+        if message_id.entry_id == 0 and message_id <= message_ids.at(topic, _BEFORE_ALL_MS):
             return EARLIEST  # the first entry that there is: nothing has to be read to know it
-        return place
+        return message_id
 
 
 def _of(times: int | Times | None, topic: str) -> int | None:
     return times if times is None or isinstance(times, int) else of_topic(times, topic)
 
 
-class PlacesByTime:
+class MessageIdsByTime:
     """Where messages that were published at a time or later begin, as brokers find it: by halving, so publish
     times that are not in order may mislead them. Each topic and time is asked once.
     """
 
     def __init__(self, brokers: OwningBrokers) -> None:
         self._brokers = brokers
-        self._found: dict[tuple[str, int], Place] = {}
+        self._found: dict[tuple[str, int], MessageId] = {}
 
     def ask(self, asked: Iterable[tuple[str, int]]) -> None:
         """About many at once. Raises `PipelineError`."""
@@ -131,13 +133,15 @@ class PlacesByTime:
         for key, answer in persistently(new, self._attempt).items():
             if isinstance(answer, PipelineError):
                 raise answer
-            place = EARLIEST
+            message_id = EARLIEST
             if answer.HasField("consumer_mark_delete_position"):
                 found = of_message_id(answer.consumer_mark_delete_position)
-                place = EARLIEST if found.ledger_id < 0 else Place(found.ledger_id, found.entry_id + 1, 0)
-            self._found[key] = place
+                message_id = (
+                    EARLIEST if found.ledger_id < 0 else MessageId(found.ledger_id, found.entry_id + 1, 0)
+                )
+            self._found[key] = message_id
 
-    def at(self, topic: str, publish_time_ms: int) -> Place:
+    def at(self, topic: str, publish_time_ms: int) -> MessageId:
         """Raises `PipelineError`."""
         self.ask([(topic, publish_time_ms)])
         return self._found[topic, publish_time_ms]

@@ -15,7 +15,7 @@ from geminga.limits import MIB
 from geminga.pipeline.client.entry_stream import PERMITS, EntryStream
 from geminga.pipeline.client.frames import FrameBuffer
 from geminga.pipeline.columns.entries import Entries
-from geminga.pipeline.columns.places import EARLIEST, Place
+from geminga.pipeline.columns.message_id import EARLIEST, MessageId
 from geminga.pipeline.errors import ALLOW_LOSS, Access, BrokerUnreachable, DataLost, PipelineError, Refused
 from geminga.pipeline.topics.unreadable import entries_of
 
@@ -40,8 +40,8 @@ class Range:
     """What to read of one topic or partition: from `start` up to, not including, `end`."""
 
     topic: str
-    start: Place
-    end: Place
+    start: MessageId
+    end: MessageId
     strict: bool = False
     """The entry that `start` is in exists, or did: if reading begins with a later one, something was lost."""
     check_previous: bool = False
@@ -209,9 +209,9 @@ class EntryReader:
         self._silent_until_s = self._heard_s + SILENT_SECONDS
         return self._heard_s
 
-    def _check_end(self, last: Place) -> bool:
+    def _check_end(self, last: MessageId) -> bool:
         """Whether there is anything to read. A topic that ends before the range does has lost something."""
-        end = Place(last.ledger_id, last.entry_id + 1, 0)
+        end = MessageId(last.ledger_id, last.entry_id + 1, 0)
         if end >= self._wanted.end:
             return True
         if not self._wanted.loss_allowed:
@@ -223,11 +223,11 @@ class EntryReader:
         self._wanted = replace(self._wanted, end=end)
         return last.entry_id >= 0 and self._next < end.entry
 
-    def _begin(self) -> Place:
+    def _begin(self) -> MessageId:
         ledger_id, entry_id = self._next
         if self._seen_any or (self._wanted.check_previous and entry_id > 0):
             entry_id -= 1  # is there, or was; if it comes, nothing between is missing
-        return Place(ledger_id, max(entry_id, 0) if ledger_id >= 0 else -1, 0)
+        return MessageId(ledger_id, max(entry_id, 0) if ledger_id >= 0 else -1, 0)
 
     def _is_end(self, position: tuple[int, int]) -> bool:
         """Whether nothing of the range comes after the entry at `position`."""

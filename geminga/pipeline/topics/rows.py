@@ -13,8 +13,8 @@ from geminga.errors import ProtocolError
 from geminga.pipeline.columns.batches import Messages, select
 from geminga.pipeline.columns.columns import ColumnMaker
 from geminga.pipeline.columns.entries import Entries
+from geminga.pipeline.columns.message_id import EARLIEST, MessageId
 from geminga.pipeline.columns.payloads import ChunkedMessages, plain_payloads, portions
-from geminga.pipeline.columns.places import EARLIEST, Place
 from geminga.pipeline.errors import Access, PipelineError
 from geminga.pipeline.topics.client_reading import DecryptingReader
 from geminga.pipeline.topics.reading import EntryReader, Range
@@ -54,10 +54,10 @@ def _messages(access: Access, wanted: Range, poll_timeout_s: float, may_decrypt:
             if decrypting is None and entries.encrypted.any():
                 if not may_decrypt:
                     row = int(entries.encrypted.argmax())
-                    place = f"{entries.ledger_id[row]}:{entries.entry_id[row]}"
-                    raise EncryptedEntry(f"{wanted.topic}: entry {place} is encrypted")
+                    entry = f"{entries.ledger_id[row]}:{entries.entry_id[row]}"
+                    raise EncryptedEntry(f"{wanted.topic}: entry {entry} is encrypted")
                 # chunks that were seen before, and those before the range, it has to see for itself
-                first = Place(int(entries.ledger_id[0]), int(entries.entry_id[0]), 0)
+                first = MessageId(int(entries.ledger_id[0]), int(entries.entry_id[0]), 0)
                 start = EARLIEST if (entries.chunk_id > 0).any() else first
                 decrypting = DecryptingReader(access, wanted.topic, start, poll_timeout_s=poll_timeout_s)
             if decrypting is not None:
@@ -100,10 +100,10 @@ def _find_heads(
     wanted = _headless(entries, chunked)
     if not wanted:
         return
-    before = Place(int(entries.ledger_id[0]), int(entries.entry_id[0]), 0)
+    before = MessageId(int(entries.ledger_id[0]), int(entries.entry_id[0]), 0)
     for step in (*_LOOK_BACK_ENTRIES, None):
         entry_id = None if step is None else before.entry_id - step
-        start = EARLIEST if entry_id is None or entry_id < 0 else Place(before.ledger_id, entry_id, 0)
+        start = EARLIEST if entry_id is None or entry_id < 0 else MessageId(before.ledger_id, entry_id, 0)
         found = ChunkedMessages()
         earlier = Range(topic, start, before)
         for older in EntryReader(access, earlier, poll_timeout_s=poll_timeout_s).buffers():

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from geminga.limits import MIB
 from geminga.pipeline.client.topics import Ledger
-from geminga.pipeline.columns.places import Place
+from geminga.pipeline.columns.message_id import MessageId
 from geminga.pipeline.topics.reading import Range
 from geminga.pipeline.triggers.windows import Window
 
@@ -30,7 +30,7 @@ def cut(wanted: Range, ledgers: Sequence[Ledger], *, splits: int = 0) -> list[Ra
         return [wanted]
     count = splits or _worth(total, window.size_bytes)
     count = max(1, min(count, total))
-    borders = [Place(*window.entry(total * number // count), 0) for number in range(1, count)]
+    borders = [MessageId(*window.entry(total * number // count), 0) for number in range(1, count)]
     starts = [wanted.start, *borders]
     ends = [*borders, wanted.end]
     return [

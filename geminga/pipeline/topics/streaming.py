@@ -8,14 +8,14 @@ from typing import Any
 from geminga.clock import RealClock
 from geminga.pipeline.client.topic_questions import TopicQuestions
 from geminga.pipeline.client.topics import Last
-from geminga.pipeline.columns.places import EARLIEST, LATEST, Place, parse
+from geminga.pipeline.columns.message_id import EARLIEST, LATEST, MessageId, parse
 from geminga.pipeline.errors import ALLOW_LOSS, DataLost, PipelineError, TopicMissing
 from geminga.pipeline.topics.acknowledging import Subscriptions
 from geminga.pipeline.topics.admission import advance
 from geminga.pipeline.topics.offset_options import EARLIEST_TEXT, of_topic
 from geminga.pipeline.topics.options import Options
 from geminga.pipeline.topics.planning import check_topics, partitions, sizes_by
-from geminga.pipeline.topics.publish_times import PlacesByTime, Published
+from geminga.pipeline.topics.publish_times import MessageIdsByTime, Published
 from geminga.pipeline.topics.reading import Range
 from geminga.pipeline.topics.splits import cut
 from geminga.pipeline.triggers.lag import BEHIND, Lag, totals
@@ -29,14 +29,14 @@ _OLDEST_LOOKS = 2
 """Topics, those furthest behind, whose oldest message that is not read yet is looked at for the lag."""
 _CLOCK = RealClock()
 Offsets = dict[str, str]
-"""Partition -> the first place that is not read yet, as text. `SPLITS` is beside them if it was chosen."""
+"""By partition, the id of the first message that is not read yet, as text; and `SPLITS`, if it was chosen."""
 SPLITS = "splitsPerPartition"
 """Into how many parts the ranges up to these offsets are cut: a micro batch that runs again, perhaps with
 other options, has to have the same tasks, or what it writes would not be the same.
 """
 
 
-def _places(offsets: Offsets | None) -> dict[str, Place]:
+def _message_ids(offsets: Offsets | None) -> dict[str, MessageId]:
     return {topic: parse(text) for topic, text in (offsets or {}).items() if topic != SPLITS}
 
 
@@ -54,7 +54,7 @@ class StreamPlan:
             self._waiting = Waiting(
                 options.rows_per_trigger_min, options.trigger_delay_max_s, _CLOCK.monotonic_s()
             )
-        self._ends: dict[str, Place] = {}
+        self._ends: dict[str, MessageId] = {}
         """Up to where the last micro-batch reads."""
         self._subscriptions = (
             Subscriptions(self._questions.brokers, options.subscription_of) if options.acknowledges else None
@@ -70,30 +70,30 @@ class StreamPlan:
         """Where a new query begins. Creates the subscription, if one is used. Raises `PipelineError`."""
         topics = partitions(self._options, self._questions)
         check_topics(self._options, topics)
-        by_time = PlacesByTime(self._questions.brokers)
+        by_time = MessageIdsByTime(self._questions.brokers)
         by_time.ask((topic, time) for topic in topics for time in Published.of(self._options, topic).times())
-        places = {}
+        message_ids = {}
         for topic, last in self._questions.lasts(topics).items():
             if isinstance(last, TopicMissing):
                 raise last
-            places[topic] = self._first_place(topic, last, by_time)
+            message_ids[topic] = self._first_message_id(topic, last, by_time)
         if self._subscriptions is not None:
             self._subscriptions.open(topics)
-            self._subscriptions.acknowledge(places)
-        return {topic: str(place) for topic, place in places.items()}
+            self._subscriptions.acknowledge(message_ids)
+        return {topic: str(message_id) for topic, message_id in message_ids.items()}
 
-    def _first_place(self, topic: str, last: Last, places: PlacesByTime) -> Place:
+    def _first_message_id(self, topic: str, last: Last, message_ids: MessageIdsByTime) -> MessageId:
         """Of topics of which nothing is said the end."""
         options = self._options
         published = Published.of(options, topic)
-        place = LATEST
+        message_id = LATEST
         if not published.says_nothing:
-            place = published.begin(places, topic, last)
+            message_id = published.begin(message_ids, topic, last)
         elif options.starting == EARLIEST_TEXT:
-            place = EARLIEST
+            message_id = EARLIEST
         elif isinstance(options.starting, Mapping):
-            place = of_topic(options.starting, topic) or LATEST
-        return last.end if place == LATEST else place
+            message_id = of_topic(options.starting, topic) or LATEST
+        return last.end if message_id == LATEST else message_id
 
     def fix_target(self) -> None:
         """From now on behave as if nothing more came."""
@@ -108,28 +108,28 @@ class StreamPlan:
         if start is not None:
             self.acknowledge(start)
         options = self._options
-        known = _places(start)
+        known = _message_ids(start)
         lasts = self._target if self._target is not None else self._all_lasts(known)
         ranges = {
             topic: self._range(topic, known.get(topic, EARLIEST), last) for topic, last in lasts.items()
         }
-        for topic, place in known.items():
+        for topic, message_id in known.items():
             if topic not in lasts:
-                self._lost(f"topic {topic} was read up to {place} and is no longer there")
+                self._lost(f"topic {topic} was read up to {message_id} and is no longer there")
         ends: Offsets = {
             wanted.topic: str(known.get(wanted.topic, wanted.start)) for wanted in ranges.values()
         }
         waiting = [wanted for wanted in ranges.values() if wanted.start < wanted.end]
-        for topic, place in self._admit(waiting, limited=limited).items():
-            ends[topic] = str(place)
-        self._ends = _places(ends)
-        if start is not None and _places(start) == self._ends:
+        for topic, message_id in self._admit(waiting, limited=limited).items():
+            ends[topic] = str(message_id)
+        self._ends = _message_ids(ends)
+        if start is not None and _message_ids(start) == self._ends:
             return start  # nothing new: other options are no news
         if options.splits_per_partition:
             ends[SPLITS] = str(options.splits_per_partition)
         return ends
 
-    def _admit(self, waiting: list[Range], *, limited: bool) -> dict[str, Place]:
+    def _admit(self, waiting: list[Range], *, limited: bool) -> dict[str, MessageId]:
         """Where each range is to stop; those of which nothing is read now are left out."""
         options = self._options
         limit = Limit(options.rows_per_trigger_max, options.bytes_per_trigger_max) if limited else Limit()
@@ -169,19 +169,19 @@ class StreamPlan:
         rows = sum(self._sampling.size(topic, each.window).rows for topic, each in unread.items())
         return (bool(unread) or some) and self._waiting.is_over(rows, _CLOCK.monotonic_s())
 
-    def _counted(self, waiting: list[Range], limit: Limit) -> dict[str, Place]:
+    def _counted(self, waiting: list[Range], limit: Limit) -> dict[str, MessageId]:
         """Exact to the message, by reading. Spends the limit."""
         options = self._options
-        found: dict[str, Place] = {}
+        found: dict[str, MessageId] = {}
         for index, wanted in enumerate(waiting):
             if limit.is_spent:
                 break
             share = limit.share(len(waiting) - index)
             before = (share.rows, share.size_bytes)
-            place = advance(options.access, wanted, share, poll_timeout_s=options.poll_timeout_s)
+            message_id = advance(options.access, wanted, share, poll_timeout_s=options.poll_timeout_s)
             limit.spend((before[0] or 0) - (share.rows or 0), (before[1] or 0) - (share.size_bytes or 0))
-            if place > wanted.start:
-                found[wanted.topic] = place
+            if message_id > wanted.start:
+                found[wanted.topic] = message_id
         return found
 
     def report(self) -> dict[str, Any] | None:
@@ -208,7 +208,7 @@ class StreamPlan:
             size = self._sampling.size(topic, each.window)
             found[topic] = Lag(size.entries, round(size.rows), round(size.size_bytes))
         furthest = sorted(found, key=lambda topic: -found[topic].entries)[:_OLDEST_LOOKS]
-        asked = [(topic, Place(*unread[topic].window.entry(0), 0)) for topic in furthest]
+        asked = [(topic, MessageId(*unread[topic].window.entry(0), 0)) for topic in furthest]
         for topic, facts in zip(furthest, self._questions.first_entries(asked), strict=True):
             if facts is not None:
                 found[topic] = found[topic]._replace(oldest_ms=max(now_ms - facts.publish_time_ms, 0))
@@ -216,7 +216,7 @@ class StreamPlan:
 
     def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
         """The splits between two offsets; none for a partition without news."""
-        known, lasts, splits = _places(start), _places(end), int(end.get(SPLITS, 0))
+        known, lasts, splits = _message_ids(start), _message_ids(end), int(end.get(SPLITS, 0))
         firsts = {}
         for topic, last in lasts.items():
             first = known.get(topic, EARLIEST)
@@ -258,10 +258,10 @@ class StreamPlan:
     def acknowledge(self, end: Offsets) -> None:
         """On the subscription, if one is used."""
         if self._subscriptions is not None:
-            self._subscriptions.acknowledge(_places(end))
+            self._subscriptions.acknowledge(_message_ids(end))
 
     def _acknowledged(
-        self, starts: Mapping[str, Place], lasts: Mapping[str, Place]
+        self, starts: Mapping[str, MessageId], lasts: Mapping[str, MessageId]
     ) -> dict[str, tuple[int, int]]:
         """For each topic a position up to where entries may be gone without a loss. Topics whose subscription
         another consumer, or the broker, has moved past what was read are left out.
@@ -294,11 +294,11 @@ class StreamPlan:
 
     # -- what there is --------------------------------------------------------------------------------------
 
-    def _range(self, topic: str, start: Place, last: Last) -> Range:
-        if last.place is None or start > last.end:
-            if start > EARLIEST and (last.place is not None and start > last.end):
+    def _range(self, topic: str, start: MessageId, last: Last) -> Range:
+        if last.message_id is None or start > last.end:
+            if start > EARLIEST and (last.message_id is not None and start > last.end):
                 self._lost(
-                    f"{topic} ends at {last.place}, but was read up to {start}: it was deleted and "
+                    f"{topic} ends at {last.message_id}, but was read up to {start}: it was deleted and "
                     "created again"
                 )
                 return Range(topic, EARLIEST, last.end)
@@ -309,7 +309,7 @@ class StreamPlan:
         if self._options.fail_on_data_loss:
             raise DataLost(f"{text}. ", ALLOW_LOSS, " to go on with what there is, or begin a new checkpoint")
 
-    def _all_lasts(self, known: Mapping[str, Place]) -> dict[str, Last]:
+    def _all_lasts(self, known: Mapping[str, MessageId]) -> dict[str, Last]:
         found = {}
         for topic, last in self._questions.lasts(partitions(self._options, self._questions)).items():
             if not isinstance(last, TopicMissing):

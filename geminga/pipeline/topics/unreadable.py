@@ -16,9 +16,9 @@ from geminga.pipeline.errors import PipelineError
 class UnreadableEntry(PipelineError):
     """An entry that arrived as it was stored, but whose producer did not follow the protocol."""
 
-    def __init__(self, topic: str, place: str, error: GemingaError) -> None:
+    def __init__(self, topic: str, entry: str, error: GemingaError) -> None:
         super().__init__(
-            f"{topic}: entry {place} is not what a producer should send: {error}. Read what is before it and "
+            f"{topic}: entry {entry} is not what a producer should send: {error}. Read what is before it and "
             "what is after it (startingOffsets, endingOffsets)"
         )
 
@@ -28,11 +28,11 @@ def entries_of(topic: str, taken: Taken) -> Entries:
     try:
         return read_entries(*taken)
     except ProtocolError:
-        for places in taken.places:
+        for bounds in taken.bounds:
             try:
-                read_entries(taken.data, places[np.newaxis])
+                read_entries(taken.data, bounds[np.newaxis])
             except ProtocolError as error:
-                ledger_id, entry_id = position_of(taken.data.data, places[0], places[1])
+                ledger_id, entry_id = position_of(taken.data.data, bounds[0], bounds[1])
                 raise UnreadableEntry(topic, f"{ledger_id}:{entry_id}", error) from None
         raise
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from geminga.pipeline.client.topic_questions import TopicQuestions
 from geminga.pipeline.client.topics import Ledger
-from geminga.pipeline.columns.places import Place
+from geminga.pipeline.columns.message_id import MessageId
 
 STEPS_MAX = 10_000
 """Ledgers of one topic that are asked for one after the other."""
@@ -28,15 +28,15 @@ class Ledgers:
         self._known: dict[str, dict[int, Ledger]] = {}
         """With bytes, as the admin API told."""
 
-    def between(self, wanted: Mapping[str, tuple[Place, Place]]) -> dict[str, list[Ledger] | None]:
-        """For each topic the ledgers between two places, in order; the one of the end is as long as the end
-        says. None: there are too many to ask. Raises `PipelineError`.
+    def between(self, wanted: Mapping[str, tuple[MessageId, MessageId]]) -> dict[str, list[Ledger] | None]:
+        """For each topic the ledgers between two message ids, in order; the last one ends at the second id.
+        None: there are too many to ask for. Raises `PipelineError`.
         """
         if self._sizes is not None:
             return dict(self._told(wanted))
         return self._walked(wanted)
 
-    def _told(self, wanted: Mapping[str, tuple[Place, Place]]) -> dict[str, list[Ledger]]:
+    def _told(self, wanted: Mapping[str, tuple[MessageId, MessageId]]) -> dict[str, list[Ledger]]:
         assert self._sizes is not None
         unknown = [
             topic for topic, (_, end) in wanted.items() if end.ledger_id not in self._known.get(topic, {})
@@ -57,7 +57,7 @@ class Ledgers:
             ]
         return found
 
-    def _walked(self, wanted: Mapping[str, tuple[Place, Place]]) -> dict[str, list[Ledger] | None]:
+    def _walked(self, wanted: Mapping[str, tuple[MessageId, MessageId]]) -> dict[str, list[Ledger] | None]:
         found: dict[str, list[Ledger] | None] = {
             topic: [Ledger(end.ledger_id, _entries_at(end))] for topic, (_, end) in wanted.items()
         }
@@ -90,5 +90,5 @@ class Ledgers:
             self._of(topic)[at] = before
 
 
-def _entries_at(end: Place) -> int:
+def _entries_at(end: MessageId) -> int:
     return end.entry_id + (1 if end.batch_index else 0)

@@ -89,8 +89,8 @@ def pieces(window: Window, samples: list[EntryFacts]) -> list[Piece]:
     """The window cut so that each entry is taken for the nearest that was looked at; its bytes for the
     average of its ledger where that is known. `samples` in order, never none.
     """
-    places = [window.ordinal((facts.ledger_id, facts.entry_id)) for facts in samples]
-    borders = [(one + other) // 2 + 1 for one, other in pairwise(places)]
+    ordinals = [window.ordinal((facts.ledger_id, facts.entry_id)) for facts in samples]
+    borders = [(one + other) // 2 + 1 for one, other in pairwise(ordinals)]
     found: list[Piece] = []
     at, sample = 0, 0
     for part in window.parts:

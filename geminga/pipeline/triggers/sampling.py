@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from geminga.pipeline.client.shared_connection import EntryFacts
 from geminga.pipeline.client.topic_questions import TopicQuestions
-from geminga.pipeline.columns.places import Place
+from geminga.pipeline.columns.message_id import MessageId
 from geminga.pipeline.triggers.samples import Limit, Piece, Reach, Samples, pieces, reach
 from geminga.pipeline.triggers.windows import Window
 
@@ -26,7 +26,7 @@ UNKNOWN_LOOKS = 2
 class Unread(NamedTuple):
     """What a topic has for a micro-batch."""
 
-    start: Place
+    start: MessageId
     window: Window
 
 
@@ -39,7 +39,7 @@ class Sampling:
         self._since: dict[str, int] = {}
         """Entries of each topic that were admitted since it was last looked at."""
 
-    def admit(self, unread: Mapping[str, Unread], limit: Limit) -> dict[str, Place]:
+    def admit(self, unread: Mapping[str, Unread], limit: Limit) -> dict[str, MessageId]:
         """Where each topic is to stop, those first that come first, for which there is anything in the limit;
         at least one. Spends the limit. Raises `PipelineError`.
         """
@@ -51,11 +51,11 @@ class Sampling:
             self.look_first(unread, share)
             self._look_between(unread, share)
             self._look_inside(unread, share)
-        found: dict[str, Place] = {}
+        found: dict[str, MessageId] = {}
         for index, (topic, each) in enumerate(unread.items()):
-            place, admitted = self._stop(topic, each, limit.share(len(unread) - index))
-            if place is not None:
-                found[topic] = place
+            message_id, admitted = self._stop(topic, each, limit.share(len(unread) - index))
+            if message_id is not None:
+                found[topic] = message_id
                 limit.spend(admitted.rows, admitted.size_bytes)
                 self._since[topic] = self._since.get(topic, 0) + admitted.entries
             if limit.is_spent:
@@ -63,25 +63,25 @@ class Sampling:
         if not found:
             topic, each = next(iter(unread.items()))
             ledger_id, entry_id = each.window.entry(0)
-            found[topic] = Place(ledger_id, entry_id + 1, 0)
+            found[topic] = MessageId(ledger_id, entry_id + 1, 0)
         return found
 
     def size(self, topic: str, window: Window) -> Reach:
         """What all of a window is thought to hold, without looking; nothing where nothing is known."""
         return reach(self._pieces(topic, window), Limit())
 
-    def _stop(self, topic: str, unread: Unread, limit: Limit) -> tuple[Place | None, Reach]:
+    def _stop(self, topic: str, unread: Unread, limit: Limit) -> tuple[MessageId | None, Reach]:
         window, start = unread.window, unread.start
         first = window.entry(0)
         read_rows = start.batch_index if start.entry == first else 0
         found = reach(self._pieces(topic, window), limit, read_rows)
         if found.entries:
             ledger_id, entry_id = window.entry(found.entries - 1)
-            return Place(ledger_id, entry_id + 1, 0), found
+            return MessageId(ledger_id, entry_id + 1, 0), found
         facts = self._of(topic).at(first)
         if facts is None or limit.rows is None or facts.rows - read_rows <= limit.rows:
             return None, found
-        inside = Place(*first, read_rows + int(limit.rows))
+        inside = MessageId(*first, read_rows + int(limit.rows))
         return inside, Reach(1, int(limit.rows), facts.size_bytes)
 
     # -- looking --------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class Sampling:
 
     def _look(self, ordinals: Mapping[str, Sequence[int]], unread: Mapping[str, Unread]) -> None:
         asked = [
-            (topic, Place(*unread[topic].window.entry(ordinal), 0))
+            (topic, MessageId(*unread[topic].window.entry(ordinal), 0))
             for topic, some in ordinals.items()
             for ordinal in some
         ]

@@ -1,4 +1,4 @@
-"""The entries between two places of a topic, counted by ledgers. Pure."""
+"""The entries between two message ids, counted by ledgers. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from geminga.pipeline.client.topics import Ledger
-from geminga.pipeline.columns.places import Place
+from geminga.pipeline.columns.message_id import MessageId
 
 
 class Part(NamedTuple):
@@ -20,12 +20,12 @@ class Part(NamedTuple):
 
 
 class Window(NamedTuple):
-    """What is between two places, in order; an entry counts that is in it in part."""
+    """What is between two message ids, in order; an entry counts that is in it in part."""
 
     parts: tuple[Part, ...]
 
     @classmethod
-    def between(cls, start: Place, end: Place, ledgers: Sequence[Ledger]) -> Window:
+    def between(cls, start: MessageId, end: MessageId, ledgers: Sequence[Ledger]) -> Window:
         """`ledgers` in order. One of a negative length reaches as far as `end`."""
         found = []
         for ledger in ledgers:

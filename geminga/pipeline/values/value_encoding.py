@@ -67,7 +67,7 @@ def value_encoder(columns: pa.Schema, value_schema: str) -> ValueEncoder:
     for name in names:
         if name.startswith("__"):
             raise BadColumns(
-                f"column {name!r} has no place in a message; allowed beside the value are "
+                f"column {name!r} cannot be part of a message; allowed beside the value are "
                 f"{', '.join(WRITTEN_COLUMNS[1:])}"
             )
     if not names:

@@ -13,7 +13,7 @@ from geminga.limits import MIB
 from geminga.pipeline.client.entry_stream import EntryStream
 from geminga.pipeline.client.last_message import last_of
 from geminga.pipeline.columns.entries import Entries
-from geminga.pipeline.columns.places import EARLIEST, Place
+from geminga.pipeline.columns.message_id import EARLIEST, MessageId
 from geminga.pipeline.columns.protobuf_columns import Spans
 from geminga.pipeline.errors import Access, PipelineError
 from geminga.pipeline.topics.reading import EntryReader, Range
@@ -47,13 +47,15 @@ class Window:
 
 def newest_first(access: Access, topic: str, *, poll_timeout_s: float) -> Iterator[Window]:
     """All entries of a topic (a single partition) that there are now. Raises `PipelineError`."""
-    last = last_of(access, topic).place
+    last = last_of(access, topic).message_id
     end = None if last is None else (last.ledger_id, last.entry_id + 1)
     count = _FIRST_WINDOW_ENTRIES
     while end is not None:
         ledger_id, past = end
         begin = max(past - count, 0)
-        wanted = Range(topic, Place(ledger_id, begin, 0), Place(ledger_id, past, 0), loss_allowed=True)
+        wanted = Range(
+            topic, MessageId(ledger_id, begin, 0), MessageId(ledger_id, past, 0), loss_allowed=True
+        )
         window = _window(EntryReader(access, wanted, poll_timeout_s=poll_timeout_s).buffers())
         yield window
         entry_bytes = window.read_bytes // max(len(window.entries), 1)
@@ -63,7 +65,7 @@ def newest_first(access: Access, topic: str, *, poll_timeout_s: float) -> Iterat
         )
         end = (ledger_id, begin)
         if begin == 0:
-            end = end_before(ledger_id, lambda *place: _first_entry(access, topic, place, poll_timeout_s))
+            end = end_before(ledger_id, lambda *entry: _first_entry(access, topic, entry, poll_timeout_s))
 
 
 def end_before(ledger_id: int, first: First) -> tuple[int, int] | None:
@@ -117,11 +119,11 @@ def _texts(entries: Entries, spans: Spans) -> list[str]:
 
 
 def _first_entry(
-    access: Access, topic: str, place: tuple[int, int], poll_timeout_s: float
+    access: Access, topic: str, entry: tuple[int, int], poll_timeout_s: float
 ) -> tuple[int, int] | None:
-    stream = EntryStream(access, topic, Place(*place, 0), permits=1)
+    stream = EntryStream(access, topic, MessageId(*entry, 0), permits=1)
     try:
-        if stream.last.entry_id < 0 or stream.last.entry < place:
+        if stream.last.entry_id < 0 or stream.last.entry < entry:
             return None
         while not stream.buffer.frames:
             if not stream.receive(poll_timeout_s):

@@ -17,7 +17,7 @@ from geminga.errors import CorruptData
 from geminga.pipeline.client.connection import Connection
 from geminga.pipeline.client.producing import Producer
 from geminga.pipeline.columns.encoding import send_frame
-from geminga.pipeline.columns.places import Place
+from geminga.pipeline.columns.message_id import MessageId
 from geminga.pipeline.errors import DataLost, PipelineError
 from geminga.pipeline.export.manifest import (
     MANIFEST,
@@ -207,7 +207,7 @@ def test_an_export_goes_on_where_the_last_one_ended(topics: Topics, topic: str) 
     (wanted,) = plan_export(options, first.topics).ranges
     values = [value for batch in exported_batches(options, wanted) for value in batch["value"].to_pylist()]
     assert values == [b"c"]
-    ahead = {topic: ExportedTopic(0, {topic: Place(1 << 40, 0, 0)})}
+    ahead = {topic: ExportedTopic(0, {topic: MessageId(1 << 40, 0, 0)})}
     with pytest.raises(DataLost, match="deleted and created again"):
         plan_export(options, ahead)
     assert (
@@ -225,7 +225,7 @@ def test_pace_owes_what_was_not_waited_for() -> None:
 
 def test_a_manifest_is_what_was_written() -> None:
     schema = TopicSchema(8, b"\x00\xff", {"a": "b"})
-    topic = ExportedTopic(2, {"t-partition-0": Place(3, 4, 0)}, ((b"\0" * 8, schema),))
+    topic = ExportedTopic(2, {"t-partition-0": MessageId(3, 4, 0)}, ((b"\0" * 8, schema),))
     file = ExportedFile("run=000001/x.parquet", 10, 11, 12, {"t-partition-0": 12})
     manifest = Manifest("id", {"t": topic}, (Run(1, 5, (file,)),))
     assert decode(encode(manifest), "m") == manifest

@@ -87,7 +87,7 @@ def test_the_command_writes_it_and_says_how_to_use_it(
     assert f'archive="{tmp_path}/w.zip"' in text
     assert {name.partition("/")[0] for name in zipfile.ZipFile(tmp_path / "w.zip").namelist()} == {"geminga"}
     code, _, error = call("package", "--output", tmp_path / "nowhere" / "w.zip")
-    assert (code, "name another place" in error) == (1, True)
+    assert (code, "choose another path" in error) == (1, True)
     with pytest.raises(SystemExit, match="2"):
         call("package", "--output", "w.tar")
 

@@ -20,7 +20,7 @@ from geminga.pipeline.client.kept_connections import KeptConnections
 from geminga.pipeline.client.last_message import last_of
 from geminga.pipeline.client.topic_questions import TopicQuestions
 from geminga.pipeline.columns.columns import ColumnMaker
-from geminga.pipeline.columns.places import EARLIEST, Place
+from geminga.pipeline.columns.message_id import EARLIEST, MessageId
 from geminga.pipeline.errors import Access, PipelineError
 from geminga.pipeline.topics import reading
 from geminga.pipeline.topics.reading import Range
@@ -163,7 +163,7 @@ def answer_to(command: object) -> bytes:
 
 def test_messages_may_be_as_large_as_the_broker_says(serve: Serve) -> None:
     maker = ColumnMaker(TOPIC, pa.schema([("value", pa.binary())]))
-    wanted = Range(TOPIC, EARLIEST, Place(3, 1, 0))
+    wanted = Range(TOPIC, EARLIEST, MessageId(3, 1, 0))
     (batch,) = read_range(serve(has_large_messages), wanted, maker, poll_timeout_s=10)
     assert batch["value"].to_pylist() == [VALUE]
 
@@ -194,7 +194,7 @@ def test_a_broker_that_falls_silent_is_given_up_soon(
     monkeypatch.setattr(reading, "_GRACE_SECONDS", 0.2)
     monkeypatch.setattr(reading, "_PAUSE_SECONDS", 0.05)
     maker = ColumnMaker(TOPIC, pa.schema([("value", pa.binary())]))
-    wanted = Range(TOPIC, EARLIEST, Place(3, 1, 0))
+    wanted = Range(TOPIC, EARLIEST, MessageId(3, 1, 0))
     begun_s = RealClock().monotonic_s()
     with pytest.raises(PipelineError, match=r"up after 1 s: .*(silent|does not answer).* start the query"):
         list(read_range(serve(goes_silent(after)), wanted, maker, poll_timeout_s=60))
@@ -222,7 +222,7 @@ def test_a_broker_that_answers_pings_is_waited_for(serve: Serve, monkeypatch: py
                     connection.sendall(large_message())
 
     maker = ColumnMaker(TOPIC, pa.schema([("value", pa.binary())]))
-    wanted = Range(TOPIC, EARLIEST, Place(3, 1, 0))
+    wanted = Range(TOPIC, EARLIEST, MessageId(3, 1, 0))
     (batch,) = read_range(serve(talk), wanted, maker, poll_timeout_s=10)
     assert batch["value"].to_pylist() == [VALUE]
     assert pings >= 15

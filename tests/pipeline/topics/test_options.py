@@ -18,7 +18,7 @@ from geminga.pipeline.errors import BadOption, DataLost, PipelineError
 from geminga.pipeline.topics.options import Options, parse_options
 from geminga.pipeline.topics.planning import plan_batch
 from geminga.pipeline.topics.prefixed_options import OptionWithoutEffect
-from geminga.pipeline.topics.publish_times import CLOCKS_APART_MS, PlacesByTime
+from geminga.pipeline.topics.publish_times import CLOCKS_APART_MS, MessageIdsByTime
 from geminga.pipeline.topics.streaming import StreamPlan
 from geminga.wire import pulsar_pb2 as pb
 from tests.e2e.admin_http import Admin, topic_path
@@ -185,7 +185,7 @@ def test_a_stream_begins_at_a_publish_time(
     expected = [number for at_ms, number in times if at_ms >= begin_ms]
     brokers = OwningBrokers(access)
     try:
-        places = PlacesByTime(brokers)
+        places = MessageIdsByTime(brokers)
         place = places.at(topic, begin_ms)
         assert place.entry_id == expected[0]
         assert places.at(topic, times[-1][0] + 1000) == last_of(access, topic).end

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geminga.pipeline.client.topics import Ledger
-from geminga.pipeline.columns.places import EARLIEST, Place
+from geminga.pipeline.columns.message_id import EARLIEST, MessageId
 from geminga.pipeline.topics.reading import Range
 from geminga.pipeline.topics.splits import SPLIT_BYTES, SPLIT_ENTRIES_MIN, SPLITS_MAX, cut
 
@@ -17,7 +17,7 @@ def places(ranges: list[Range]) -> list[tuple[tuple[int, int, int], tuple[int, i
 
 
 def a_range(start: tuple[int, int, int], end: tuple[int, int, int], **more: bool) -> Range:
-    return Range("topic", Place(*start), Place(*end), **more)
+    return Range("topic", MessageId(*start), MessageId(*end), **more)
 
 
 def test_entries_are_shared_out_evenly_over_ledgers() -> None:
@@ -53,7 +53,7 @@ def test_the_ends_of_a_range_stay_as_they_are() -> None:
         ((1, 0, 0), (1, 5, 0)),
         ((1, 5, 0), (1, 50, 0)),
     ]
-    assert places(cut(Range("topic", EARLIEST, Place(7, 4, 0)), [Ledger(7, 4)], splits=2)) == [
+    assert places(cut(Range("topic", EARLIEST, MessageId(7, 4, 0)), [Ledger(7, 4)], splits=2)) == [
         (tuple(EARLIEST), (7, 2, 0)),
         ((7, 2, 0), (7, 4, 0)),
     ]

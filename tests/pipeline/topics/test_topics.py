@@ -111,9 +111,9 @@ def test_chunked_messages_come_whole_even_from_the_middle(
     # a range that begins between the chunks goes back for the first ones; one that ends there leaves it out
     last_chunk = rows[1]["__entryId"]
     ledger_id = wanted.end.ledger_id
-    from geminga.pipeline.columns.places import Place
+    from geminga.pipeline.columns.message_id import MessageId
 
-    middle = Place(ledger_id, last_chunk, 0)
+    middle = MessageId(ledger_id, last_chunk, 0)
     assert read_values(topics, Range(topic, middle, wanted.end)) == [big, b"after"]
     assert read_values(topics, Range(topic, wanted.start, middle)) == [b"before"]
 

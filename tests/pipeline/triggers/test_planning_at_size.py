@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from geminga.pipeline.client.topic_questions import TopicQuestions
-from geminga.pipeline.columns.places import EARLIEST
+from geminga.pipeline.columns.message_id import EARLIEST
 from geminga.pipeline.errors import Access, PipelineError
 from geminga.pipeline.topics.planning import plan_batch
 from geminga.pipeline.topics.streaming import Offsets, StreamPlan

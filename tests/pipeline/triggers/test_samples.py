@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from geminga.pipeline.client.shared_connection import EntryFacts
 from geminga.pipeline.client.topics import Ledger
-from geminga.pipeline.columns.places import EARLIEST, Place
+from geminga.pipeline.columns.message_id import EARLIEST, MessageId
 from geminga.pipeline.errors import BadOption
 from geminga.pipeline.triggers.lag import Lag, totals
 from geminga.pipeline.triggers.ledgers import Ledgers
@@ -29,10 +29,10 @@ class Stored:
 
     def __init__(self, topics: dict[str, dict[int, Sequence[int]]]) -> None:
         self.topics = topics
-        self.looks: list[tuple[str, Place]] = []
+        self.looks: list[tuple[str, MessageId]] = []
         self.asked_before: list[tuple[str, int]] = []
 
-    def first_entries(self, asked: Sequence[tuple[str, Place]]) -> list[EntryFacts | None]:
+    def first_entries(self, asked: Sequence[tuple[str, MessageId]]) -> list[EntryFacts | None]:
         self.looks += asked
         return [
             facts(*place.entry, self.topics[topic][place.ledger_id][place.entry_id]) for topic, place in asked
@@ -48,13 +48,13 @@ class Stored:
             )
         return found
 
-    def unread(self, topic: str, start: Place = EARLIEST) -> Unread:
+    def unread(self, topic: str, start: MessageId = EARLIEST) -> Unread:
         last = max(self.topics[topic])
-        end = Place(last, len(self.topics[topic][last]), 0)
+        end = MessageId(last, len(self.topics[topic][last]), 0)
         ledgers = Ledgers(self).between({topic: (start, end)})[topic]  # type: ignore[arg-type]
         return Unread(start, Window.between(start, end, ledgers or []))
 
-    def rows(self, topic: str, start: Place, end: Place) -> int:
+    def rows(self, topic: str, start: MessageId, end: MessageId) -> int:
         total = 0
         for ledger_id, entries in self.topics[topic].items():
             for entry_id, rows in enumerate(entries):
@@ -69,11 +69,13 @@ class Stored:
 def test_ledgers_are_found_from_the_end_on_and_asked_for_once() -> None:
     stored = Stored({"t": {2: [1] * 30, 5: [], 7: [1] * 50, 9: [1] * 20}})
     ledgers = Ledgers(stored)  # type: ignore[arg-type]
-    wanted = {"t": (EARLIEST, Place(9, 4, 3))}
+    wanted = {"t": (EARLIEST, MessageId(9, 4, 3))}
     assert ledgers.between(wanted) == {"t": [Ledger(2, 30), Ledger(7, 50), Ledger(9, 5)]}
     assert stored.asked_before == [("t", 9), ("t", 7), ("t", 2)]
     assert ledgers.between(wanted) == {"t": [Ledger(2, 30), Ledger(7, 50), Ledger(9, 5)]}
-    assert ledgers.between({"t": (Place(7, 3, 0), Place(9, 20, 0))}) == {"t": [Ledger(7, 50), Ledger(9, 20)]}
+    assert ledgers.between({"t": (MessageId(7, 3, 0), MessageId(9, 20, 0))}) == {
+        "t": [Ledger(7, 50), Ledger(9, 20)]
+    }
     assert len(stored.asked_before) == 3
 
 
@@ -85,15 +87,15 @@ def test_ledgers_that_the_admin_api_tells_keep_their_bytes() -> None:
         return {topic: [Ledger(2, 10, 1000), Ledger(3, 4, 800)] for topic in topics}
 
     ledgers = Ledgers(Stored({}), sizes)  # type: ignore[arg-type]
-    assert ledgers.between({"t": (EARLIEST, Place(3, 4, 0))}) == {
+    assert ledgers.between({"t": (EARLIEST, MessageId(3, 4, 0))}) == {
         "t": [Ledger(2, 10, 1000), Ledger(3, 4, 800)]
     }
-    assert ledgers.between({"t": (Place(3, 0, 0), Place(3, 8, 0))}) == {"t": [Ledger(3, 8, 1600)]}
+    assert ledgers.between({"t": (MessageId(3, 0, 0), MessageId(3, 8, 0))}) == {"t": [Ledger(3, 8, 1600)]}
     assert asked == [["t"], []]
 
 
 def test_an_entry_is_taken_for_the_nearest_that_was_looked_at() -> None:
-    window = Window.between(Place(1, 2, 0), Place(4, 10, 0), [Ledger(1, 12), Ledger(4, 10, 70)])
+    window = Window.between(MessageId(1, 2, 0), MessageId(4, 10, 0), [Ledger(1, 12), Ledger(4, 10, 70)])
     assert window.entries == 20
     found = pieces(window, [facts(1, 2, 5, 50), facts(1, 8, 7, 90), facts(4, 9, 9, 10)])
     assert found == [Piece(4, 5, 50), Piece(6, 7, 90), Piece(3, 7, 7.0), Piece(7, 9, 7.0)]
@@ -186,7 +188,7 @@ def test_a_limit_below_a_batch_ends_inside_of_it() -> None:
         (1, 1, 90),
         (1, 2, 0),
     ]
-    assert stored.looks == [("t", Place(1, 0, 0)), ("t", Place(1, 1, 0))]
+    assert stored.looks == [("t", MessageId(1, 0, 0)), ("t", MessageId(1, 1, 0))]
 
 
 def test_many_partitions_share_a_limit_and_what_was_seen_of_a_few() -> None:
@@ -204,9 +206,9 @@ def test_many_partitions_share_a_limit_and_what_was_seen_of_a_few() -> None:
 
 def test_bytes_that_the_admin_api_tells_need_no_look() -> None:
     stored = Stored({"t": {1: [1] * 100}})
-    window = Window.between(EARLIEST, Place(1, 100, 0), [Ledger(1, 100, 10_000)])
+    window = Window.between(EARLIEST, MessageId(1, 100, 0), [Ledger(1, 100, 10_000)])
     end = Sampling(stored).admit({"t": Unread(EARLIEST, window)}, Limit(size_bytes=950))["t"]  # type: ignore[arg-type]
-    assert end == Place(1, 10, 0)
+    assert end == MessageId(1, 10, 0)
     assert stored.looks == []
 
 
