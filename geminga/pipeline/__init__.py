@@ -1,19 +1,19 @@
 """Pulsar topics as DataFrames, delivery audits, and bulk work on the delayed index, on Spark through PySpark.
 
-Two layers. Kernels (numpy, pyarrow, pyroaring) never import Spark and hold all arithmetic: `columns` and
-`values` make Arrow columns of entries and payloads, `client` and `topics` read and write topics, `export`,
-`audit` and `buckets` are jobs over them. The modules of `geminga.pipeline.spark` put Spark around the
-kernels. Read `read_range` in `topics/rows.py` first: frames, entries, payloads, batches and columns are what
-it calls.
+There are two layers. Kernels (numpy, pyarrow, pyroaring) never import Spark and do all arithmetic: `columns`
+and `values` make Arrow columns of entries and payloads, `client` and `topics` read topics, `writing` writes
+them, and `export`, `audit` and `buckets` are jobs on top. The modules of `geminga.pipeline.spark` run the
+kernels on Spark. Read `read_range` in `topics/rows.py` first; it calls the kernels in order: frames, entries,
+payloads, batches, columns.
 
-The split lets every kernel be tested in one process, lets `geminga pipeline` work without Spark, and keeps
-the step for a single message out of Python: a field of all messages is read at once. Options are those of the
-JVM connector (streamnative/pulsar-spark), so that a job can change sides.
+Because of this split every kernel can be tested in one process, and `geminga pipeline` works without Spark.
+No Python code runs per message: a field is read for all messages at once. Options are those of the JVM
+connector (streamnative/pulsar-spark), so that a job can move from one to the other.
 
-Needs the extra `geminga[spark]`. Works against Geminga and any other Pulsar broker alike; what reads files
-needs no broker at all. Must not be broken: the broker never imports this package; descriptions of work travel
-to workers, not data. docs/pipeline.md is the page for users. `read_topic` is the door for programs without
-Spark; it is imported when it is asked for, as most modules here need no broker.
+Needs the extra `geminga[spark]`. Works with Geminga and any other Pulsar broker; jobs on files need none.
+Must not be broken: the broker never imports this package; the driver sends descriptions of work to workers,
+not data. docs/pipeline.md is the page for users. `read_topic` is the entry point for programs without Spark;
+it is imported on first access, since most modules here need no broker.
 """
 
 from __future__ import annotations

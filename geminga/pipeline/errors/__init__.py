@@ -1,16 +1,16 @@
-"""What the pipeline could not do, and the broker it asked.
+"""The errors of the pipeline, and the access data of a broker.
 
 Every exception that the pipeline raises on purpose is a `PipelineError`, and its text says what to do next:
-which option to set, and to what. Those that only one package raises and knows (`SchemaMismatch`, `NotSent`)
-are defined there; these are the ones that several share. `Access` is beside them because a client of a broker
-and a plan that travels to a worker both carry it.
+which option to set, and to what. Errors that only one package raises and handles (`SchemaMismatch`,
+`NotSent`) are defined there; this one has those that several packages share. `Access` is beside them because
+a client of a broker and a plan that is sent to a worker both contain it.
 
-An error is made of parts (text, `Option`s, other errors), so that it carries the options that it is about.
-`str` names options as Spark and Python do; the command line names its flags instead, by `told_with`. What a
-user or a broker gave (a path, a topic) is text, whatever it looks like.
+An error has parts (text, `Option`s, other errors), so that it carries the options that it is about. `str`
+names options as Spark and Python do; the command line names its flags instead, with `told_with`. Values from
+a user or a broker (a path, a topic) are plain text, whatever they look like.
 
-Must not be broken: no socket, thread or file here, as pure modules raise these too; `Access` never prints
-its credentials; nothing searches a finished text for the name of an option.
+Must not be broken: no socket, thread or file here, since pure modules raise these errors too; `Access` never
+prints its credentials; no code searches a finished text for the name of an option.
 """
 
 from __future__ import annotations

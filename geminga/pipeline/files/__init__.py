@@ -1,12 +1,12 @@
-"""Files wherever a URL says: on this machine, S3, HDFS, Azure, Google Cloud, or what fsspec knows.
+"""Files by URL: on this machine, S3, HDFS, Azure, Google Cloud, or any file system that fsspec knows.
 
-`parse` (`locations.py`, pure) takes a path or URL apart, and `s3_arguments` turns Hadoop's settings of S3
-(`fs.s3a.*`) into pyarrow's. `Files` (`files.py`) opens, lists, writes and deletes by URL through
-`pyarrow.fs`. It travels to workers by pickle, with its settings and without its connections, so that the
-driver, a task and a process without Spark reach a file in the same way: Python workers have no JVM, and no
-jar of Hadoop's has to be there (but for HDFS, which pyarrow reaches through Hadoop's client).
+`parse` (`locations.py`, pure) splits a path or URL, and `s3_arguments` converts Hadoop's settings of S3
+(`fs.s3a.*`) to pyarrow's. `Files` (`files.py`) opens, lists, writes and deletes by URL through `pyarrow.fs`.
+It is sent to workers by pickle, with its settings and without its connections, so that the driver, a task and
+a process without Spark access a file in the same way: Python workers have no JVM, and no Hadoop jar is needed
+(except for HDFS, which pyarrow accesses through Hadoop's client).
 
-Must not be broken: a file that is written has its name only when it is whole, on every file system; errors
-are `StorageError` or `NotThere`, name the URL, and say what to set; no `repr` and no error has credentials.
-No rename is promised: ask `can_rename`, and name files in a manifest where it says no.
+Must not be broken: a file gets its name only when it is complete, on every file system; errors are
+`StorageError` or `NotThere`, name the URL, and say what to set; no `repr` and no error has credentials. Not
+every file system can rename: check `can_rename`, and list the files in a manifest if it is false.
 """

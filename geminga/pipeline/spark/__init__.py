@@ -1,22 +1,22 @@
-"""Spark around the kernels: data source, jobs, session. Only these modules import pyspark.
+"""Runs the kernels on Spark: data source, jobs, session. Only these modules import pyspark.
 
-`make_session` finds a Java and registers the data source `pulsar`; `PulsarSource` (`source.py`) gives Spark
-the batch reader, `StreamReader` (`stream.py`) and the writers (`sink.py`), which call `pipeline/topics`.
-`scans/` keeps the scans of a table apart and tells them the filters, `catalog.py` makes
-tables of a namespace. Jobs (`audit.py`, `export.py`, `replay.py`, `buckets.py`, `rescue.py`, `capacity.py`)
-send descriptions to workers by `each` (`pieces.py`), and each worker reads what its description names. Read
-`session.py` and `source.py` first, then `pieces.py`.
+`make_session` finds a Java and registers the data source `pulsar`. `PulsarSource` (`source.py`) returns the
+batch reader, `StreamReader` (`stream.py`) and the writers (`sink.py`) to Spark, which call `pipeline/topics`.
+`scans/` separates the scans of a table and passes them their filters, `catalog.py` makes tables of a
+namespace. Jobs (`audit.py`, `export.py`, `replay.py`, `buckets.py`, `rescue.py`, `capacity.py`) send
+descriptions to workers with `each` (`pieces.py`), and each worker reads the data that its description names.
+Read `session.py` and `source.py` first, then `pieces.py`.
 
-Spark is given descriptions rather than data wherever a shuffle can be avoided: a position bitmap of a ledger
-is small, its events are not. Arithmetic stays in the kernels, so that a job gives the same with Spark and
+Spark gets descriptions rather than data wherever that avoids a shuffle: the bitmap of a ledger's positions is
+small, its events are not. Arithmetic stays in the kernels, so that a job has the same result with Spark and
 without.
 
-Must not be broken: errors of ours come out of a worker as they were raised (`failures.py`), without pages of
-Java; what can be refused is refused before a job starts; workers get this package and what it imports: those
-of this machine by the environment, those of a cluster by an archive (`archive.py`). Releases of Spark differ
-in `api.py` alone, which is imported first and refuses those that are too old. The import
-below is for users (`from geminga.pipeline.spark import make_session`); it pulls in pyspark, so modules
-outside of this folder import from here inside functions only.
+Must not be broken: our errors leave a worker as they were raised (`failures.py`), without pages of Java
+traces; invalid requests are refused before a job starts; workers have this package and its imports: those of
+this machine by the environment, those of a cluster by an archive (`archive.py`). Only `api.py` knows the
+differences between releases of Spark; it is imported first and refuses releases that are too old. The import
+below is for users (`from geminga.pipeline.spark import make_session`); it imports pyspark, so modules outside
+this folder import from here inside functions only.
 """
 
 from geminga.pipeline.columns.allocation import freeze_imports
