@@ -87,7 +87,7 @@ def _range(options: Options, topic: str, start: MessageId, last: Last) -> Range:
                 f"{topic} ends at {last.message_id}, but was exported up to {start}: it was deleted and "
                 "created again. ",
                 ALLOW_LOSS,
-                " to export what there is now as well, or begin a new export",
+                " to export its present messages as well, or begin a new export",
             )
         start = EARLIEST
     strict = options.fail_on_data_loss

@@ -57,7 +57,7 @@ def _replace(
         if _is_topic(spark, name):
             spark.sql(f"DROP TABLE {name}")
         elif known.name in tables:
-            raise PipelineError(f"{name} is there and is no topic's table; give another database")
+            raise PipelineError(f"{name} exists and is not the table of a topic; name another database")
     for table, topic in tables.items():
         given = {**options, "topic": topic}
         listed = ", ".join(f"{_text(name)} {_text(value)}" for name, value in given.items())

@@ -78,7 +78,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         prefix = self._options.producer_name_prefix or (f"spark-{query_id}" if query_id else None)
         if self._options.exactly_once and (batch_id is None or prefix is None):
             raise PipelineError(
-                "exactlyOnce: Spark does not tell which micro batch this is; set producerNamePrefix"
+                "exactlyOnce: Spark does not say which micro-batch this is; set producerNamePrefix"
             )
         run = context.getLocalProperty(_RUN_ID) or ""
         task = Task(prefix or "spark", context.partitionId(), int(batch_id or 0), run=run)

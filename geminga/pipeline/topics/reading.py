@@ -67,7 +67,7 @@ class Range:
 _DELETED = (
     "was deleted (perhaps because it was unused for a while; a subscription keeps it) or trimmed. ",
     ALLOW_LOSS,
-    " to go on with what there is",
+    " to continue with the remaining messages",
 )
 
 

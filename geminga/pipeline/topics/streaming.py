@@ -307,7 +307,9 @@ class StreamPlan:
 
     def _lost(self, text: str) -> None:
         if self._options.fail_on_data_loss:
-            raise DataLost(f"{text}. ", ALLOW_LOSS, " to go on with what there is, or begin a new checkpoint")
+            raise DataLost(
+                f"{text}. ", ALLOW_LOSS, " to continue with the remaining messages, or begin a new checkpoint"
+            )
 
     def _all_lasts(self, known: Mapping[str, MessageId]) -> dict[str, Last]:
         found = {}

@@ -39,7 +39,7 @@ def check_first_receipt(producer: Producer, last_sequence_id: int) -> None:
             producer.topic,
             "The first batch of a task was written, as without the option ",
             ADMIN_URL,
-            " only a receipt tells",
+            " only a receipt shows that",
         )
 
 
