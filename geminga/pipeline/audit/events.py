@@ -95,7 +95,7 @@ class LeftOut(NamedTuple):
 
     events: int
     first: str
-    """Where the first of them stands, and what is wrong with it."""
+    """Position of the first of them in the log, and what is wrong with it."""
 
 
 class Events(NamedTuple):
@@ -224,7 +224,7 @@ def from_arrow(
 
 
 def no_event(said: str) -> Events:
-    """What stands for something in a log that is no event at all, and is left out."""
+    """Events without rows that count one item of a log which is no event, and is left out."""
     columns: dict[str, Any] = {name: _constant(name, None, 1)[0] for name in SCHEMA.names}
     return Events(**columns, topics=[], subscriptions=[], clients=[], keys=[], left_out=(LeftOut(1, said),))
 

@@ -111,12 +111,12 @@ class StoredRows(NamedTuple):
         return _Reading(self.backlog, None).read(self.part)[0]
 
     def counts(self) -> dict[int, int]:
-        """From one run in eight, where a footer tells what lies where: the others are taken to be alike."""
+        """Counted in one run of eight, if a footer gives the offsets: the others are assumed to be alike."""
         return _Reading(self.backlog, None).count(self.part)
 
     def shares(self, division: Division) -> Iterator[Share]:
-        """Nothing is read that belongs to nothing, where a footer tells what lies where. Messages of the
-        backlog whose records are damaged come as shares too.
+        """If a footer gives the offsets, reads only records that belong to the division. Messages of
+        the backlog whose records are damaged are returned as shares too.
         """
         reading = _Reading(self.backlog, division)
         rows, entries = reading.read(self.part)

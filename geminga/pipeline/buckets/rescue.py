@@ -1,7 +1,7 @@
-"""Every entry that a bookie's files still hold, once. docs/rescue.md.
+"""Reads every entry of a bookie's files once. docs/rescue.md.
 
-An entry that lies in several files is taken from the first of them in which it is whole: all are read once to
-know which those are, and once more for the entries.
+An entry that is in several files is taken from the first one in which it is valid. So all files are read
+twice: to find out which files these are, and for the entries.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the next right record stands, if nothing says where records begin."""
+"""Finds the next valid record if no footer says where records begin."""
 
 from __future__ import annotations
 

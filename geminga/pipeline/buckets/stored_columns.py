@@ -1,5 +1,5 @@
-"""Delayed messages in closed entry logs, run by run: a footer says where each record lies, so a run of some
-hundred is checked and looked into at once. What is damaged is read record by record, as everywhere.
+"""Delayed messages in closed entry logs, run by run: a footer has the offset of each record, so a run of some
+hundred records is checked and parsed at once. Damaged ones are read record by record, as everywhere.
 """
 
 from __future__ import annotations

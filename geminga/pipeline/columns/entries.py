@@ -1,4 +1,4 @@
-"""MESSAGE frames of one consumer into columns, one row an entry: where it stands, what its metadata says."""
+"""Parses MESSAGE frames of one consumer into columns, one row an entry: its bounds, its metadata."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _S3_ENVIRONMENT: Final = {
     "fs.s3a.endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
     "fs.s3a.endpoint.region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
 }
-"""What stands for a setting that is not there; pyarrow itself asks for credentials, but not for these."""
+"""Environment variables for settings that are not given; pyarrow reads only those of credentials itself."""
 _ADVICE: Final = (
     ("NO_SUCH_BUCKET", "there is no such bucket: correct the name, or create it"),
     ("ACCESS_DENIED", _S3_CREDENTIALS),

@@ -74,7 +74,7 @@ def parse(given: str) -> Location:
 
 
 def join(url: str, *names: str) -> str:
-    """The URL of what lies below a directory."""
+    """The URL of a file or directory below another one."""
     return "/".join([url.rstrip("/"), *names])
 
 

@@ -100,7 +100,7 @@ def fetch_schema(connection: Connection, topic: str, version: bytes | None = Non
         if error.code == ServerError.TOPIC_NOT_FOUND and version is None:
             return TopicSchema()
         raise SchemaMismatch(
-            f"{topic}: its schema cannot be had: ", error, "; try again, or ", SET_RAW_VALUE, " to get bytes"
+            f"{topic}: its schema cannot be read: ", error, "; retry, or ", SET_RAW_VALUE, " to get bytes"
         ) from None
 
 
