@@ -14,6 +14,9 @@ WORDS_NOT_TO_USE = re.compile(r"\b(?:who|whoever|nobody|somebody|anew)\b", re.IG
 INLINE_CODE = re.compile(r"`[^`]*`")
 CLEAN_ROOMS = (
     "admin",
+    "broker/delays",
+    "broker/dispatch",
+    "broker/subscription",
     "bookie",
     "cli",
     "client",
@@ -23,6 +26,7 @@ CLEAN_ROOMS = (
     "pipeline",
     "server",
     "storage",
+    "tracker",
     "wire",
 )
 """Folders of `geminga/` without such words in any text. Add to it, never take away from it."""

@@ -25,12 +25,7 @@ CALLBACKS_MAX = 4
 
 LONG: set[str] = set()
 WIDE: set[str] = set()
-ASSIGNED: dict[str, set[str]] = {
-    "broker/dispatch/reader.py": {"entry.peek"},
-    "broker/dispatch/task.py": {"self._sleep.deadline"},
-    "broker/subscription/due_backlog.py": {"entry.peek"},
-    "tracker/index/feed.py": {"members.run_end"},
-}
+ASSIGNED: dict[str, set[str]] = {}
 """Attributes of objects that another module's class owns, assigned from outside. By file."""
 FOREIGN = {
     "pipeline/client/connection.py": {"context.check_hostname", "context.verify_mode"},

@@ -332,12 +332,12 @@ class SubscriptionDelays:
             self.tracker.saw_undelayed(position)
 
     def passed(self, positions: Sequence[tuple[int, int]]) -> None:
-        """These were acknowledged although nobody has got them."""
+        """These were acknowledged without having been delivered."""
         if self.tracker is not None and len(self.tracker):
             self.tracker.pass_positions(positions)
 
     def mark_delete_moved(self, position: Position) -> None:
-        """Everything up to here was acknowledged, by someone who is no consumer."""
+        """Everything up to here was acknowledged, but not by a consumer (TTL, skip, quota)."""
         if self.tracker is not None:
             self.tracker.mark_delete_moved(position)
 

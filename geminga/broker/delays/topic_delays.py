@@ -204,7 +204,7 @@ class TopicDelays:
     # -- entries ---------------------------------------------------------------------------------------------
 
     def appended(self, ledger_id: int, first_entry_id: int, deliver_at_ms: Sequence[int]) -> None:
-        """These entries are durable and nobody has read them; 0: at once."""
+        """These entries are durable and not read by any dispatcher yet. A time of 0: no delay."""
         if not self.feeds:
             return
         assert self.shared is not None

@@ -1,4 +1,4 @@
-"""Who gets what: the choices of a dispatcher, as plain functions of what it holds. No await, no clock, no
+"""Which consumer gets which entry: a dispatcher's choices as plain functions. No await, no clock, no
 randomness.
 
 Entries are the unit of choosing, messages the unit of permits: an entry with several messages goes out whole,
@@ -45,8 +45,8 @@ def next_consumer(levels: Sequence[int], is_available: Callable[[int], bool], tu
     """Whose turn it is, by number; -1 if no one is available.
 
     `levels` are the consumers' priority levels, ascending: 0 is served first, and a level gets nothing while
-    a lower number has someone available. Within a level it goes round, from `turn` on. The next turn is the
-    result + 1.
+    a level with a lower number has an available consumer. Within a level it goes round, from `turn` on. The
+    next turn is the result + 1.
     """
     count = len(levels)
     if not count:

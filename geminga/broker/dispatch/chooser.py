@@ -1,4 +1,4 @@
-"""What a dispatcher asks of a subscription type: who its consumers are, and which of them gets which entry.
+"""What a dispatcher asks of a subscription type: its consumers, and which of them gets which entry.
 
 The choosers are `Exclusive` and `Failover` (single.py), `Shared` (shared.py) and `KeyShared`
 (key_shared.py). They decide and remember; they do not read, send, wait or look at a clock, so that a test can

@@ -141,7 +141,7 @@ class ConsistentHashSelector(_Assignments[C]):
 
 
 class RangeSplitSelector(_Assignments[C]):
-    """AUTO_SPLIT without a ring: who comes gets the lower half of the widest range."""
+    """AUTO_SPLIT without a ring: a new consumer gets the lower half of the widest range."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ class RangeSplitSelector(_Assignments[C]):
 
 
 class StickyRangeSelector(Generic[C]):
-    """STICKY: each consumer names its own ranges; what no one named goes to no one until someone does."""
+    """STICKY: each consumer names its own ranges; hashes outside all of them wait."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -290,7 +290,9 @@ class DrainingSlots(Generic[C]):
         return True
 
     def settled(self, consumer: C, slot: int) -> bool:
-        """One entry is not pending at `consumer` any more. True: the slot is free and someone waited."""
+        """One entry is not pending at `consumer` any more. True: the slot is free and a consumer waited
+        for it.
+        """
         draining = self.slots.get(slot)
         if draining is None or draining.consumer is not consumer:
             return False

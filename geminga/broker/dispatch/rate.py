@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from geminga.managed_ledger.chain.entry import Entry
 
 WAIT_S_MIN = 0.01
-"""A fast rate is served in portions: nobody is woken for a message a millisecond."""
+"""A fast rate is served in portions, so that a dispatcher does not wake for one message a millisecond."""
 _ROUNDING = 1e-6
 
 Published = Callable[[], tuple[int, int]]
@@ -46,7 +46,7 @@ class _Bucket:
 
 
 class DispatchLimit:
-    """Messages and bytes in a period, one limit for all who share it. Made by `dispatch_limit`."""
+    """Messages and bytes in a period, shared by all dispatchers under the limit. Made by `dispatch_limit`."""
 
     __slots__ = ("_buckets", "_counted", "_period_s", "_published", "_published_s", "rate")
 

@@ -211,7 +211,7 @@ class EntryReader:
             metadata = entry.peek
             if metadata is None:
                 try:
-                    metadata = entry.peek = peek(entry.body)
+                    metadata = entry.parsed(peek)
                 except ProtocolError as error:
                     self._log_unreadable(entry.position, error)
                     skipped.append(entry.position)

@@ -39,7 +39,7 @@ class RedeliverySet:
         self._slots: dict[int, int] = {}
         self._slot_counts: dict[int, int] = {}
         self.additions = 0
-        """Grows with each new position; whoever reads across an await sees by it that something was added."""
+        """Grows with each new position: a reader compares it before and after an await to see additions."""
 
     def __len__(self) -> int:
         return len(self._column) - self._at if self._column else len(self._codes)

@@ -1,4 +1,4 @@
-"""How a dispatch task sleeps: until someone wakes it, or one of two clocks says so."""
+"""How a dispatch task sleeps: until `wake`, a time of the monotonic clock, or a due time."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class Sleeper:
         self._is_woken = False
 
     async def _sleep_until(self, retry_at_s: float, due_ms: int | None) -> None:
-        with trio.CancelScope() as self._sleep:
-            if retry_at_s < math.inf:
-                left_s = retry_at_s - self._clock.monotonic_s()
-                self._sleep.deadline = trio.current_time() + max(left_s, 0.0)
+        deadline_s = math.inf
+        if retry_at_s < math.inf:
+            deadline_s = trio.current_time() + max(retry_at_s - self._clock.monotonic_s(), 0.0)
+        with trio.CancelScope(deadline=deadline_s) as self._sleep:
             if due_ms is None:
                 await trio.sleep_forever()
             else:

@@ -1,5 +1,5 @@
-"""The books of a Shared or Key_Shared subscription: what is pending at whom, what goes out again, who is
-blocked.
+"""Unacknowledged entries of a Shared or Key_Shared subscription: at which consumer each is pending, which
+are to be redelivered, and which consumers are blocked.
 """
 
 from __future__ import annotations
@@ -157,8 +157,8 @@ class UnackedBooks:
             self._on_room()
 
     def expire(self, up_to: Position) -> None:
-        """Everything up to here is acknowledged by someone who is no consumer. To be called before the cursor
-        is told.
+        """Everything up to here is acknowledged, but not by a consumer (TTL, skip, quota). Call it before the
+        cursor moves.
         """
         self.redelivery.remove_up_to(up_to)
         self.counts.forget_up_to(up_to)

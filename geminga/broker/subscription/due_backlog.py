@@ -2,7 +2,8 @@
 
 Pulsar counts from when a message was published, so that a long delay eats its TTL and fills its quota. Where
 a topic says otherwise, what is not due yet has to be told from what is. The delayed index knows it of
-everything that was read once; what nobody has read, for want of a consumer or of permits, is read here.
+every entry that was read once; entries that no dispatcher has read yet, for want of a consumer or of permits,
+are read here.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class DueBacklog:
     def heeds_due_times(self) -> bool:
         """Whether its messages wait for their times at all; until a consumer of another type comes, they do.
 
-        While an index that was found at a start is still being read, nobody knows: False too.
+        False too while an index that was found at a start is still being read: it is not known yet.
         """
         return (
             not self._consumers.ignores_delays
@@ -100,7 +101,7 @@ class DueBacklog:
             self._delayed.hold_back(timed)
 
     async def _release_due(self) -> None:
-        """What is due and was not fetched, as nobody is there for it, is not held back any more."""
+        """Release entries that are due and were not fetched because there is no consumer."""
         while self.heeds_due_times and self._take_due():
             await trio.lowlevel.checkpoint()
 
@@ -208,7 +209,7 @@ def _has_peek(entry: Entry) -> bool:
     """Whether an entry's metadata can be read; they are at hand then."""
     if entry.peek is None:
         try:
-            entry.peek = peek(entry.body)
+            entry.parsed(peek)
         except ProtocolError:
             return False
     return True

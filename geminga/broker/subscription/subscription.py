@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["Subscription", "SubscriptionSettings", "TopicOfSubscription"]
 
 NEVER_FENCED = trio.Event()
-"""Shared by all subscriptions that had no seek yet; nobody waits for it."""
+"""Shared by all subscriptions that had no seek yet; no task waits for it."""
 READER_RETURNS_S = 60.0
 """How long a non-durable subscription whose reader was disconnected by a seek waits for it to come back."""
 

@@ -207,7 +207,7 @@ class BucketStore:
         self._storage.bookie.unwatch_ledger(ledger_id)
 
     async def peek(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes]:
-        """Entries as they are on the bookie, one at least, that nobody will ask for again: no cache keeps
+        """Entries as they are on the bookie, one at least, for a caller that reads them once: no cache keeps
         them. Errors as `read_segment`.
         """
         return await self._storage.bookie.peek(ledger_id, first, last, bytes_max=bytes_max)

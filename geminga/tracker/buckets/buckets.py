@@ -201,7 +201,7 @@ class Buckets:
 
         `generation` is what it was when work on the bucket began. Outdated: since then all was cleared, or
         another one retired; nothing has changed. ValueTooLarge, ServiceNotReady: nothing has changed.
-        StorageError: who knows; the next start will.
+        StorageError: unknown whether it changed; the next start finds out.
         """
         async with self._naming:
             if self.generation != generation or any(old.retired for old in instead_of):

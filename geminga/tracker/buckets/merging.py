@@ -1,6 +1,6 @@
-"""Several buckets as one, in one pass and with little memory: whatever is still wanted, in the order of time.
+"""Several buckets as one, in one pass and with little memory: the rows still wanted, in order of due time.
 
-Pure: whoever merges reads the segments and writes what comes out. A source is held a few segments at a time,
+Pure: the caller reads the segments and writes the result. A source is held a few segments at a time,
 the result one segment at a time; what stays is the directory's table, and the members as bit maps.
 """
 

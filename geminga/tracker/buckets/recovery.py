@@ -1,7 +1,7 @@
 """What a start finds of the buckets that an earlier process has sealed: read, checked, and taken over.
 
 Beside the dispatch path: which ledgers the properties speak of is known at once, and until a bucket has been
-read its ledgers are *unknown* (`Buckets.unknown`). Whoever dispatches skips entries of such ledgers, and when
+read its ledgers are *unknown* (`Buckets.unknown`). The dispatcher skips entries of such ledgers, and when
 `on_known` names a range reads what is unacknowledged in it and not in the index: that is everything, where
 the bucket is lost. So undelayed messages flow meanwhile, and no bucket is waited for.
 

@@ -1,4 +1,4 @@
-"""Whole buckets looked at while they serve: because somebody asked, or because something was said of one.
+"""Whole buckets verified while they serve: on an operator's request, or on a report of damage to one.
 
 `Check` decides, entry by entry and without I/O; `Verifier` reads a bucket for it, a piece at a time, past all
 caches, and rests as long as it works; `inspect` has what is gone or damaged lost, so that its messages are

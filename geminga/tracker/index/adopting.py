@@ -1,8 +1,9 @@
-"""Buckets that somebody else has built, taken into an index that is in use. Plain and synchronous.
+"""Adopt buckets that were built elsewhere into an index that is in use. Plain and synchronous.
 
-What is tracked already stays so, once: of two rows for a position that which is met second is dead. What a
-subscription has acknowledged, been given, or has due, is not tracked for it anew. A bucket that is replaced
-goes after the new ones have come; what only it had is forgotten, and its ledgers are read again.
+A position that is tracked already stays tracked once: of two rows for it, the second one met is dead. A
+position that a subscription has acknowledged, been given, or has due is not tracked for it again. A bucket
+that is replaced goes after the new ones have come; what only it had is forgotten, and its ledgers are read
+again.
 
 A range is the first and the last position, both included, as codes. Of the ranges of one call no two overlap.
 """
@@ -72,7 +73,7 @@ def left_over(index: DelayedIndex, bucket: StoredBucket, kept: Members) -> dict[
 
 
 def add_bucket(index: DelayedIndex, bucket: StoredBucket, members: Members, given_out: GivenOut) -> int:
-    """Track what the bucket has and somebody wants; how many that were not tracked before. Its buckets'
+    """Track the bucket's positions that a subscription wants; the number that were not tracked before. Its
     range is served by the bucket from now on; others that do so too are yet to be replaced.
     """
     new = _not_tracked(index, members)

@@ -211,7 +211,7 @@ def _decoded(pack: Bucket) -> Iterator[Rows]:
             return
 
 
-# -- who has which position ------------------------------------------------------------------------------
+# -- which part has which position -----------------------------------------------------------------------
 
 
 def _share_out(view: View, claims: list[_Claim], buckets: list[IndexPart]) -> Generator[int, None, int]:

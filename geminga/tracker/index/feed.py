@@ -113,7 +113,7 @@ class Feed:
         """A position that is not due yet. One that is a member already stays as it is."""
         members = self._members
         if entry_id == members.run_end and ledger_id == self._ledger_id:
-            members.run_end = entry_id + 1
+            members.extend_run()
         elif not self._begin_run(ledger_id, entry_id):
             return
         self._column.append_time(deliver_at_ms)

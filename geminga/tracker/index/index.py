@@ -2,7 +2,7 @@
 bookie, for one subscription and for a whole topic.
 
 They differ in where sealed rows are held (`seal`) and in how many readers there are. Everything is plain and
-synchronous; what has to be written or read is handed to whoever keeps the buckets, which calls back.
+synchronous; rows to be written or read go to `Buckets`, which calls back.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class IndexSettings:
 
 
 class DelayedIndex:
-    """Positions that are not due yet, with their times, and the readers of those who wait for them. Without
+    """Positions that are not due yet, with their times, and a reader for each subscription. Without
     buckets it is Pulsar's InMemoryDelayedDeliveryTracker.
 
     A position leaves the index when its time has come; from then on each reader has it until it takes it.
@@ -64,7 +64,7 @@ class DelayedIndex:
     ) -> None:
         """`seal` takes rows that are to be a bucket; None: they stay in memory. `poke` is called when
         `wanted` or `buckets.released` may have something new. `passed_by_all`: the position up to which
-        everything is acknowledged by those who may open a view later.
+        everything is acknowledged by subscriptions that may open a view later.
         """
         self.settings = settings
         self.clock = clock
@@ -99,7 +99,7 @@ class DelayedIndex:
 
     def append(self, ledger_id: int, entry_id: int, deliver_at_ms: int) -> bool:
         """As an entry is appended to the topic of a shared index; it must be new. False: it is due, or the
-        index is full; then whoever reads it finds that out.
+        index is full; the dispatcher that reads the entry decides then.
         """
         if deliver_at_ms <= self.now_ms() + self._slack.refused_ms:
             return False
@@ -243,7 +243,7 @@ class DelayedIndex:
                 found |= reader.drop(*position)
                 reader.passed.discard(*position)
             waited = self.discard(*position)
-            # What all who share the index have passed waited for none of them.
+            # A position that all subscriptions of the index have passed was not waiting for any of them.
             count += found or (waited and not (self.settings.is_shared and self.readers))
         self.settle()
         return count

@@ -24,7 +24,7 @@ class Membership:
     """A set of positions. Only the ledger that is kept open may have an empty bitmap.
 
     Entries that follow each other in the open ledger are a *run* first, `run_first` to `run_end` - 1: two
-    numbers, so that adding the next one is one addition. Whoever looks at the bitmaps has it put in there.
+    numbers, so that adding the next one is one addition. A look at the bitmaps puts it in there.
     """
 
     __slots__ = (
@@ -84,6 +84,10 @@ class Membership:
         if self.run_end > self.run_first:
             self._put_run()
         self.run_first = self.run_end = -1
+
+    def extend_run(self) -> None:
+        """Add the entry `run_end` of the open ledger, which is the next one of the run."""
+        self.run_end += 1
 
     def begin_run(self, entry_id: int) -> bool:
         """Add an entry of the open ledger that does not continue the run. False: it was a member."""

@@ -24,7 +24,8 @@ class Reader:
     """Its count: what waits and is not passed, what is due and unread, and what fell behind.
 
     `is_plain` says that an add is nothing but an add to the index: no fixed delay is looked for, nothing is
-    due and unread, no position has another time, nobody shares the index. Whatever ends that clears it.
+    due and unread, no position has another time, no other subscription shares the index. Any change of these
+    clears it.
     """
 
     __slots__ = (

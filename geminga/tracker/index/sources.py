@@ -171,7 +171,7 @@ class Bucket:
         """The first one whose rows have not been brought out of their bytes."""
         self._run: Run | None = None
         self.is_suspect = False
-        """The next segment's bytes made no sense: whoever loads it again finds out, and tells."""
+        """The next segment could not be decoded: the next load of it finds out whether it is damaged."""
         self.on_progress: Callable[[], None] | None = None
         """Called when a segment's bytes are not needed any more, or a row of the next would be."""
         self.is_stale = False

@@ -397,7 +397,7 @@ class View:
 
     def clear(self) -> None:
         """Forget everything that is tracked now, as after a seek or a cleared backlog; the tracker stays
-        usable. What is stored of it is deleted later by whoever stores it.
+        usable. Its stored buckets are deleted later by `Buckets`.
         """
         if self._is_shared:
             self.reader.clear()
