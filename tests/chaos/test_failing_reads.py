@@ -13,7 +13,7 @@ from geminga.errors import CorruptData, LedgerNotFound, StorageError
 from simulation.bookie.cases import run_case
 from simulation.bookie.scripts import SCRIPTS
 from simulation.bookie.world import BookieWorld
-from simulation.disk.sim_file import SimFile
+from simulation.disk.sim_disk import SimFile
 
 LEDGERS: Final = (1, 2, 3)
 

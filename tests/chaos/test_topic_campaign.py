@@ -74,7 +74,7 @@ def test_space_comes_back() -> None:
 def test_a_failure_says_how_to_see_it_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("simulation.disk.sim_file.SimFile.sync", lambda file: None)
+    monkeypatch.setattr("simulation.disk.sim_disk.SimFile.sync", lambda file: None)
     failing = next(case for case in scripted_cases(["trimming"], ["drop"]) if not _holds(case))
     assert main(["--replay", failing]) == 1
     said = capsys.readouterr().out
