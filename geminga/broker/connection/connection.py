@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("geminga.broker")
 
+# Answers to what came before a protocol error should still reach the client. One that does not read may not
+# keep the connection open for that.
 LAST_WORDS_SECONDS = 0.5
+# A frame that comes in pieces is copied together, which costs a busy publisher more than the memory is worth:
+# these pieces take 2 MiB at most.
 CONNECTIONS_FEW = 8
-"""So many may receive large pieces however much of the memory is used: it is 2 MiB, and a frame that comes in
-pieces is copied together."""
+"""Up to so many connections receive large pieces however much of the memory is used."""
 
 
 class Connections:
@@ -47,7 +50,11 @@ class Connections:
         self.created = 0
 
     def producer_name(self) -> str:
-        """A name that no other producer ever had: the generation counts the starts of this data directory."""
+        """A name that no other producer has had: the generation is an id that each start of this data
+        directory takes once.
+        """
+        # Deduplication keeps sequence ids by name beyond a restart. A counter alone would give a new producer
+        # the name of an old one after it, and its first messages would be taken for duplicates.
         self._producers_named += 1
         return f"{self._rooms.settings.cluster}-{self._generation}-{self._producers_named - 1}"
 
@@ -62,7 +69,8 @@ class Connections:
             try:
                 await self._serve(sock, on_connected)
             except Exception:
-                # The boundary: whatever a client can bring about ends with its own connection.
+                # The connection boundary. A bug that one client triggers must not end the broker for all
+                # others, so its connection is closed; the error is never swallowed further down.
                 log.exception("a connection ended by a bug in Geminga; all others go on")
             finally:
                 self.active -= 1
@@ -72,7 +80,7 @@ class Connections:
         try:
             host, port = sock.getpeername()[:2]
         except OSError:
-            return
+            return  # reset by the client between accept and here
         async with trio.open_nursery() as nursery:
             session = Session(
                 HANDLERS,
@@ -96,11 +104,13 @@ class Connections:
                 with trio.move_on_after(LAST_WORDS_SECONDS):
                     await outbox.drained()
             except OSError:
-                pass
+                pass  # the client is gone; clients that are killed end this way, so it is not worth a line
             finally:
                 self._rooms.publish_memory.release(frame)
                 session.close()
                 outbox.close()
+                # Requests under way are cancelled with their client: each undoes what it began, or runs in
+                # the nursery of the topics if it must not stop half-way (`Topics._to_the_end`).
                 nursery.cancel_scope.cancel()
 
     def _is_crowded(self) -> bool:
@@ -109,7 +119,7 @@ class Connections:
     def _end_lost(self, nursery: trio.Nursery, session: Session) -> None:
         log.warning(
             "%s: connection closed: it stopped in the middle of a message, and other publishers need the "
-            "memory that the part takes which has come",
+            "memory of the part that has arrived",
             session.address,
         )
         nursery.cancel_scope.cancel()
@@ -123,6 +133,8 @@ class Connections:
     async def _keep_alive(
         self, nursery: trio.Nursery, session: Session, on_connected: Callable[[], None]
     ) -> None:
+        # A connection without CONNECT holds a descriptor and may be no client at all: a port scan, a health
+        # check, an HTTP request that went to the wrong port.
         with trio.move_on_after(limits.HANDSHAKE_SECONDS):
             await session.connected.wait()
         if session.state is State.NEW:
@@ -132,6 +144,8 @@ class Connections:
             nursery.cancel_scope.cancel()
             return
         on_connected()
+        # Pulsar's scheme (`PulsarHandler`): a PING at each interval, and the end if nothing at all has come
+        # by the next one. So a dead peer is found within two intervals.
         while True:
             await trio.sleep(self._rooms.settings.keep_alive_s)
             if session.is_silent():

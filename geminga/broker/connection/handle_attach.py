@@ -1,4 +1,4 @@
-"""What PRODUCER and SUBSCRIBE have in common: a connection is about to attach to a topic."""
+"""What PRODUCER and SUBSCRIBE have in common: a connection attaches to a topic."""
 
 from __future__ import annotations
 
@@ -22,15 +22,18 @@ def begin(
     present: int,
     count_max: int,
 ) -> tuple[TopicName, trio.CancelScope]:
-    """The topic, and the scope that a close right behind cancels: it is in `session.opening` from now on, and
-    whoever opens takes it out.
+    """The topic, and the scope that a CLOSE of this id cancels. The scope is in `session.opening` from now
+    on; the caller removes it when it has attached, or failed.
 
-    Raises `PeerError` if the id is taken, the connection has enough of them, the name is none, or there is
-    no room for the metadata.
+    Raises `PeerError` if the id is in use, the connection has too many, the topic's name is invalid, or
+    there is no room for the metadata.
     """
     key = (kind, number)
+    # As in Pulsar: a client whose request timed out sends it again while the first one is still under way,
+    # and retries on this error until that has ended.
     if key in session.opening:
         raise ServiceNotReady(f"{kind.capitalize()} is already present on the connection")
+    # Those under way count too: each holds a task, and topics are loaded for it.
     if present + len(session.opening) >= count_max:
         raise TooManyRequests(f"more than {count_max} {kind}s on one connection")
     name = TopicName.parse(command.topic)

@@ -11,6 +11,8 @@ from geminga.wire import pulsar_pb2 as pb
 
 def connect(session: Session, command: pb.CommandConnect) -> None:
     """Agree on the protocol version: the lower of the two."""
+    # Clients act by the answered version, so it may be no higher than their own. Stamps go out only if both
+    # sides agree: an old client would take the broker's entry metadata for a part of the message (PIP-70).
     settings = session.rooms.settings
     session.begin(
         protocol_version=min(command.protocol_version, limits.PROTOCOL_VERSION),
@@ -34,7 +36,7 @@ def ping(session: Session, command: pb.CommandPing) -> None:
 
 
 def pong(session: Session, command: pb.CommandPong) -> None:
-    """Any byte from the peer counts as a sign of life; nothing more to do."""
+    """Nothing to do: the reader has called `Session.heard`, as it does for any byte."""
 
 
 HANDLERS: dict[type, Handler] = {

@@ -1,4 +1,4 @@
-"""Everything that a consumer sends beside FLOW and plain ACK."""
+"""The commands of consumers, except FLOW and plain ACK, which the session serves."""
 
 from __future__ import annotations
 
@@ -31,14 +31,16 @@ from geminga.wire.message_metadata import peek
 
 
 class UnknownConsumer(PeerError):
-    """A request for a consumer that this connection does not have; the code is Pulsar's."""
+    """A request for a consumer that this connection does not have."""
 
+    # Not ConsumerNotFound: Pulsar answers MetadataError to UNSUBSCRIBE, SEEK and GET_LAST_MESSAGE_ID.
     server_error = ServerError.METADATA
 
 
 def subscribe(session: Session, command: pb.CommandSubscribe) -> Awaitable[None] | None:
     """Attach a consumer. Success goes out before its first message."""
     existing = session.consumers.get(command.consumer_id)
+    # A client that gave up waiting sends SUBSCRIBE again with the same id. Pulsar answers success as well.
     if existing is not None and not existing.consumer.closed:
         session.outbox.write(encoder.success(command.request_id))
         return None
@@ -59,6 +61,7 @@ async def _subscribe(
             topic = await session.topics.get(name, create=create)
             await check_consumer_schema(session, topic, command)
             await _attach(session, command, topic, scope)
+        # A client waits for the answer to its SUBSCRIBE even if it has closed the consumer meanwhile.
         if scope.cancel_called:
             raise ServiceNotReady("Consumer was closed before it was created")
     finally:
@@ -91,6 +94,8 @@ async def _attach(
         subscription_properties={pair.key: pair.value for pair in command.subscription_properties},
         create=topic.policies.auto_subscription_creation.allowed or not command.durable,
     )
+    # `topic.subscribe` waits for a disk, and the client may have gone meanwhile. Then `Session.close` has run
+    # and does not know this consumer: it would hold an Exclusive subscription until the broker ends.
     if session.outbox.closed or scope.cancel_called:
         subscription.remove_consumer(consumer)
         return
@@ -100,15 +105,17 @@ async def _attach(
 
 
 async def _start_position(topic: Topic, command: pb.CommandSubscribe) -> Position | None:
-    """Where a new cursor begins to read, if the client said so; None: by the initial position."""
+    """Where a new cursor begins to read; None: at the initial position that the client named."""
     if command.start_message_rollback_duration_sec > 0:
         since_ms = topic.clock.now_ms() - command.start_message_rollback_duration_sec * 1000
         return await first_published_at(topic.ledger, since_ms)
+    # A non-durable cursor has no record to begin from, so it needs a position in any case.
     if not command.HasField("start_message_id"):
         if command.durable:
             return None
         return EARLIEST if command.initialPosition == pb.CommandSubscribe.Earliest else LATEST
-    # The broker begins with this very entry; clients leave out what they do not want of it.
+    # The broker begins with this very entry. A client that wants to start after it, or inside its batch,
+    # drops the messages before that itself: `startMessageIdInclusive` is not in the protocol.
     return _position(command.start_message_id)
 
 
@@ -124,7 +131,8 @@ def _attached(session: Session, consumer_id: int) -> Attached:
 
 
 def acknowledge(session: Session, command: pb.CommandAck) -> None:
-    """An ACK with more to it than positions: batch indexes, validation errors, properties."""
+    """An ACK with more than positions: batch indexes, validation errors, properties."""
+    # Both outcomes are silent without a request id: the client did not ask for receipts of its ACKs.
     answers = command.HasField("request_id")
     try:
         attached = _attached(session, command.consumer_id)
@@ -143,6 +151,7 @@ def redeliver(session: Session, command: pb.CommandRedeliverUnacknowledgedMessag
     attached = session.consumers.get(command.consumer_id)
     if attached is None:
         return
+    # No ids means all that the consumer has: the protocol does not tell "none" from "all".
     positions = [_position(m) for m in command.message_ids] or None
     attached.subscription.consumers.redeliver(
         attached.consumer, positions, command.consumer_epoch if command.HasField("consumer_epoch") else None
@@ -151,6 +160,8 @@ def redeliver(session: Session, command: pb.CommandRedeliverUnacknowledgedMessag
 
 async def unsubscribe(session: Session, command: pb.CommandUnsubscribe) -> None:
     topic, subscription, consumer = _attached(session, command.consumer_id)
+    # Pulsar refuses UNSUBSCRIBE while the subscription has other consumers, with this very text, and
+    # disconnects them if the client forces it (PIP-313).
     others = [c for c in subscription.consumers if c is not consumer]
     if others and not command.force:
         raise NotAllowed("Unconnected or shared consumer attempting to unsubscribe")
@@ -159,6 +170,7 @@ async def unsubscribe(session: Session, command: pb.CommandUnsubscribe) -> None:
     subscription.remove_consumer(consumer)
     session.consumers.pop(command.consumer_id, None)
     session.drop_metadata("consumer", command.consumer_id)
+    # Not by its name alone: a new subscription of that name must not be deleted for it.
     if topic.subscriptions.get(subscription.name) is subscription:
         await topic.delete_subscription(subscription.name)
     session.outbox.write(encoder.success(command.request_id))
@@ -166,6 +178,8 @@ async def unsubscribe(session: Session, command: pb.CommandUnsubscribe) -> None:
 
 async def seek(session: Session, command: pb.CommandSeek) -> None:
     """Move the cursor; the consumers are disconnected first and come back by themselves, as in Pulsar."""
+    # This consumer is disconnected too, so after the answer the client subscribes again and starts with no
+    # message of before the SEEK in its queue.
     topic, subscription, _ = _attached(session, command.consumer_id)
     if command.HasField("message_id"):
         position = _position(command.message_id)
@@ -178,6 +192,8 @@ async def seek(session: Session, command: pb.CommandSeek) -> None:
 
 
 def close_consumer(session: Session, command: pb.CommandCloseConsumer) -> None:
+    # A CLOSE may follow its SUBSCRIBE at once. Cancelling lets the subscribing task undo its part, which it
+    # alone knows, and answer its own request.
     opening = session.opening.get(("consumer", command.consumer_id))
     if opening is not None:
         opening.cancel()
@@ -191,6 +207,8 @@ def close_consumer(session: Session, command: pb.CommandCloseConsumer) -> None:
 
 async def last_message_id(session: Session, command: pb.CommandGetLastMessageId) -> None:
     topic, subscription, _ = _attached(session, command.consumer_id)
+    # The last entry that still is in the topic, however old: a reader that asks whether there is more
+    # compares its own position with it. (-1, -1) is Pulsar's answer for an empty topic.
     last = topic.ledger.last_position()
     answer = encoder.message_id(-1, -1)
     if last is not None:
@@ -203,7 +221,7 @@ async def last_message_id(session: Session, command: pb.CommandGetLastMessageId)
 
 
 def _last_batch_index(body: bytes) -> int:
-    """-1: no batch, or metadata that cannot be read."""
+    """-1 if it is no batch, or its metadata cannot be read."""
     try:
         metadata = peek(body)
     except ProtocolError:

@@ -22,6 +22,9 @@ from geminga.wire import pulsar_pb2 as pb
 def producer(session: Session, command: pb.CommandProducer) -> Awaitable[None] | None:
     """Attach a producer to its topic, which is loaded, or made where that is allowed."""
     existing = session.producers.get(command.producer_id)
+    # The client counts its reconnections in `epoch`. The same epoch is a request that was sent twice; a
+    # higher one means that the client has given up the earlier producer, so it must leave before the new one
+    # may enter.
     if existing is not None and not existing.producer.closed:
         if existing.producer.epoch >= command.epoch:
             _succeed(session, command, existing.topic, existing.producer)
@@ -45,6 +48,8 @@ async def _open_producer(
                     initial="earliest",
                     create=topic.policies.auto_subscription_creation.allowed,
                 )
+            # Before the producer is admitted: a schema that is refused must not have fenced others, or moved
+            # the topic epoch.
             schema_version = await add_schema(session, topic, command)
             await _enter(session, command, topic, _make(session, command, schema_version), scope)
         if scope.cancel_called:
@@ -76,17 +81,23 @@ def _make(session: Session, command: pb.CommandProducer, schema_version: bytes) 
 async def _enter(
     session: Session, command: pb.CommandProducer, topic: Topic, made: Producer, scope: trio.CancelScope
 ) -> None:
-    """Have the topic admit the producer; whatever goes wrong, it does not stay there unattached."""
+    """Have the topic admit the producer. If anything fails or is cancelled, the producer leaves again."""
     topic_epoch = command.topic_epoch if command.HasField("topic_epoch") else None
     try:
         if not await topic.add_producer(made, topic_epoch):
+            # WaitForExclusive (PIP-68): the client gets `producer_ready=false` now, and a second answer to
+            # the same request when its turn has come.
             _succeed(session, command, topic, made, ready=False)
             await topic.producers.wait(made)
             await topic.save_epoch()
+        # The answer names the last sequence id, and the client goes on after it. Entries of an earlier
+        # connection may still be on their way to the disk, so wait until it is known whether they are stored.
         await topic.dedup.settle(made.name)
         if topic.closing or made.closed:
             raise ServiceNotReady(f"topic {topic.name} is closing; look it up again")
     except BaseException:
+        # Cancellation too: a name that stays in the topic refuses the client's own retry as "already
+        # connected".
         topic.producers.leave(made)
         raise
     if session.outbox.closed or scope.cancel_called:
@@ -114,6 +125,8 @@ def _succeed(
 
 def close_producer(session: Session, command: pb.CommandCloseProducer) -> None:
     """The producer leaves; the answer follows its last receipt."""
+    # A client gives up its pending messages when its close is answered, so the answer must not overtake the
+    # receipts of entries that become durable.
     publisher = session.producers.pop(command.producer_id, None)
     opening = session.opening.get(("producer", command.producer_id))
     if opening is not None:

@@ -51,7 +51,7 @@ async def add_schema(
 
 
 async def check_consumer_schema(session: Session, topic: Topic, command: pb.CommandSubscribe) -> None:
-    """A consumer's schema must read the topic's. A topic that has none, and that nobody uses, gets it."""
+    """A consumer's schema must read the topic's. An unused topic without one gets it."""
     if not command.HasField("schema") or command.schema.type == AUTO_CONSUME:
         return
     registry, policies = session.topics.schemas, topic.policies

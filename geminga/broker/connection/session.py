@@ -1,4 +1,4 @@
-"""One client's session: which commands it may send now, and who answers each.
+"""One client's session: which commands it may send now, and which part of the broker answers each.
 
 The session is plain code on top of the decoder. SEND, ACK and FLOW are served at once, without a task or an
 await; a request that has to wait for a disk or a topic gets a task of the connection's nursery.
@@ -45,12 +45,14 @@ class State(enum.Enum):
     CLOSING = "closing"
 
 
+# Pulsar's `ServerCnx` closes a connection that sends a second CONNECT, or anything else before its first.
+# PING is the exception there as well: clients may send it at any time.
 READY_ONLY = frozenset({State.READY})
 ALLOWED_IN: dict[type, frozenset[State]] = {
     pb.CommandConnect: frozenset({State.NEW}),
     pb.CommandPing: frozenset({State.NEW, State.READY}),
 }
-"""When a command may come, where that is not simply once the connection is ready."""
+"""The states in which a command may come, if not in `READY` alone."""
 
 
 def _name(kind: type, command: Any) -> str:
@@ -59,14 +61,14 @@ def _name(kind: type, command: Any) -> str:
 
 @dataclass(slots=True, frozen=True)
 class Publisher:
-    """A producer of this connection and where it belongs."""
+    """A producer of this connection, and its topic."""
 
     topic: Topic
     producer: Producer
 
 
 class Attached(NamedTuple):
-    """A consumer of this connection and where it belongs."""
+    """A consumer of this connection, its subscription and topic."""
 
     topic: Topic
     subscription: Subscription
@@ -88,6 +90,7 @@ class Session:
         service_url: str,
         producer_names: Callable[[], str],
     ) -> None:
+        # Handed in, as the handlers import this module: a table here would be a circle.
         self._handlers = handlers
         self.decoder = Decoder(rooms.settings.message_bytes_max + limits.FRAME_PADDING_BYTES)
         self.outbox = outbox
@@ -109,17 +112,21 @@ class Session:
         self.watches: dict[int, TopicListWatch] = {}
         """Of topic names, by the client's watcher id."""
         self.opening: dict[tuple[str, int], trio.CancelScope] = {}
-        """Producers and consumers that are being made: ("producer" | "consumer", id)."""
+        """Producers and consumers whose request is under way: ("producer" | "consumer", id)."""
         self._metadata_bytes: dict[tuple[str, int], int] = {}
-        """What the names and metadata of those, and of those that are made, take of `rooms.client_metadata`.
+        """The share of `rooms.client_metadata` that the names and metadata of those, and of the attached
+        ones, take.
         """
+        # A GET_SCHEMA has forty bytes, its answer up to half a megabyte. Before this lock all requests of a
+        # chunk were answered at once: four connections that sent 15 KB each and did not read took 1 GB.
         self.large_answers = trio.Lock()
-        """Held by whoever writes an answer that may be large, so that they queue up one at a time."""
+        """A task that writes a large answer holds it, and waits for the outbox first."""
         self._ping_unanswered = False
         self._is_held_back = False
         """The socket is not read now: the disk or the client's own unread answers have to catch up."""
         self.throttled_until_s = 0.0
         """It has published more than a rate limit allows and is not read before then (monotonic)."""
+        # One flag, not a line for each error: a client decides how many errors there are.
         self._warned = False
 
     def begin(self, *, protocol_version: int, client_version: str, wants_broker_metadata: bool) -> None:
@@ -131,10 +138,14 @@ class Session:
         self.connected.set()
 
     def throttle(self, until_s: float) -> None:
+        """Do not read the client before then (monotonic). All producers of the connection wait: their SENDs
+        share one stream of bytes.
+        """
+        # The latest time counts: the limits of the topic and of the broker both call this for the same SEND.
         self.throttled_until_s = max(self.throttled_until_s, until_s)
 
     def throttled_for_s(self) -> float:
-        """How long it is not to be read, as of now; asking takes note of it."""
+        """How long not to read it, as of now. Call it once: the wait is the caller's from then on."""
         left_s = self.throttled_until_s - self.rooms.clock.monotonic_s()
         self.throttled_until_s = 0.0
         return left_s
@@ -164,14 +175,17 @@ class Session:
         """True if the last PING is unanswered and an answer would have been read."""
         if not self._ping_unanswered:
             return False
-        # While the socket is not read, its PONG is not read either, so silence means nothing. Except if the
-        # reason is that the client leaves its own answers unread: then it has stopped, and may be gone.
+        # While the socket is not read, its PONG is not read either, so silence means nothing (Pulsar's check
+        # asks `isAutoRead` for the same reason). Except if it is not read because the client leaves its own
+        # answers unread: then it has stopped, and may be gone.
         return not self._is_held_back or self.outbox.is_behind()
 
     def serve(self, commands: Iterable[Any]) -> None:
         """Serve what the decoder found, in order. Raises `ProtocolError`; then the connection must be
         closed.
         """
+        # A chain of comparisons by frequency, not the table of handlers: these three are nearly all commands,
+        # and none of them may cost a task or a dictionary lookup of a handler.
         for command in commands:
             kind = type(command)
             if kind is Send:
@@ -187,6 +201,9 @@ class Session:
 
     def _send(self, send: Send) -> None:
         publisher = self.producers.get(send.producer_id)
+        # An unknown id ends the connection, since no honest client gets here: it sends only after
+        # PRODUCER_SUCCESS. It stays quiet about a closed producer, whose SENDs were on their way when it
+        # was closed: the client sends them again after the next lookup.
         if publisher is None:
             raise ProtocolError(f"SEND for producer {send.producer_id}, which this connection does not have")
         producer = publisher.producer
@@ -195,6 +212,8 @@ class Session:
 
     def _ack(self, ack: Ack) -> None:
         attached = self.consumers.get(ack.consumer_id)
+        # An unload closes consumers and the client hears of it later. Acknowledgements that come in between
+        # were once answered with success and had no effect, so the client believed that they count.
         if attached is None or attached.consumer.closed:
             if self.state is State.NEW:
                 raise ProtocolError("ACK while the connection is new")
@@ -208,6 +227,8 @@ class Session:
             else:
                 subscription.acks.acknowledge(consumer, ack.positions)
         except GemingaError as error:
+            # An ACK without a request id has no answer in the protocol: that is the Java client's default
+            # (`isAckReceiptEnabled(false)`). It never learns of the refusal, so the log has to say it.
             if ack.request_id is None:
                 self._warn(f"ack refused: {error}")
             else:
@@ -226,9 +247,11 @@ class Session:
         )
 
     def _flow(self, flow: Flow) -> None:
+        # Pulsar closes the connection too: `Consumer.flowPermits` fails if the number is not positive.
         if not 0 < flow.permits <= limits.PERMITS_MAX or self.state is State.NEW:
             raise ProtocolError(f"FLOW of {flow.permits} permits while the connection is {self.state.value}")
         attached = self.consumers.get(flow.consumer_id)
+        # FLOW has no answer, and one for a consumer that was closed meanwhile is no fault of the client.
         if attached is not None:
             attached.subscription.consumers.flow(attached.consumer, flow.permits)
 
@@ -237,7 +260,7 @@ class Session:
     def _request(self, kind: type, command: Any) -> None:
         handler = self._handlers.get(kind)
         if handler is None:
-            raise ProtocolError(f"{_name(kind, command)} is nothing that a client sends")
+            raise ProtocolError(f"a client may not send {_name(kind, command)}")
         if self.state not in ALLOWED_IN.get(kind, READY_ONLY):
             raise ProtocolError(f"{kind.__name__} while the connection is {self.state.value}")
         try:
@@ -247,13 +270,15 @@ class Session:
         except GemingaError as error:
             self._answer(command, error.server_error, str(error))
         else:
+            # Requests that need no disk are answered already. The others get a task, so that one slow topic
+            # does not hold up the connection; clients match answers by request id, not by order.
             if waiting is not None:
                 self.requests_open += 1
                 self.nursery.start_soon(self._finish, command, waiting)
 
     async def _finish(self, command: Any, waiting: Awaitable[None]) -> None:
-        """The connection boundary of requests: nothing comes out of here. Whatever goes wrong is told to the
-        sender and to no one else.
+        """The connection boundary of requests: no error leaves it. The client gets an error as the answer to
+        this request, and keeps its connection.
         """
         try:
             await waiting
@@ -267,7 +292,7 @@ class Session:
             self._request_ended.set()
 
     async def wait_requests_below(self, limit: int) -> None:
-        """Return once fewer than `limit` requests wait for their answer: at once, nearly always."""
+        """Return once fewer than `limit` requests wait for their answer: nearly always at once."""
         while self.requests_open >= limit:
             self._request_ended = trio.Event()
             await self._request_ended.wait()
@@ -280,15 +305,17 @@ class Session:
             self._warn(f"{type(command).__name__} refused: {text}")
 
     def _warn(self, text: str) -> None:
-        """Log what this client did wrong and cannot be told: once, so that no client can flood the log."""
+        """Log an error that has no answer in the protocol: once, so that no client can flood the log."""
         if not self._warned:
             self._warned = True
             log.warning("%s: %s (said once for this connection)", self.address, text)
 
     def keep_metadata(self, kind: str, number: int, name: str, pairs: Iterable[Pair]) -> None:
-        """Count what a producer or consumer says of itself, until `drop_metadata`. Raises as
+        """Count the name and metadata of a producer or consumer until `drop_metadata`. Raises as
         `ClientMetadata.take`.
         """
+        # A client whose producer or consumer was closed by an unload attaches again with the same id, and the
+        # earlier count is still here.
         self.drop_metadata(kind, number)
         self._metadata_bytes[kind, number] = self.rooms.client_metadata.take(kind, name, pairs)
 
@@ -299,6 +326,8 @@ class Session:
     def close(self) -> None:
         """The connection is gone: its producers and consumers leave their topics."""
         self.state = State.CLOSING
+        # Requests under way are cancelled after this. One that has just attached finds `outbox.closed`, and
+        # undoes it.
         for kind, number in tuple(self._metadata_bytes):
             self.drop_metadata(kind, number)
         for publisher in self.producers.values():

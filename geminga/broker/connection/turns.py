@@ -1,4 +1,8 @@
-"""Turns of the loop: how long one connection may serve commands before all others have had theirs."""
+"""Turns of the loop: how long one connection serves commands before all others have had a turn.
+
+The loop is one thread. A client that never stops sending would keep it for itself, since a read that finds
+bytes does not yield; so a connection that has more to do yields after a bounded piece of work.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,8 @@ import trio
 from geminga.broker.flow.switching import SwitchInterval, switch_interval
 from geminga.clock import Clock
 
+# A turn was once eight chunks of 256 KiB, whatever was in them: one client with cheap commands kept the
+# others waiting for seconds.
 TURN_S = 0.003
 """A turn takes at most about so long..."""
 TURN_COMMANDS_MAX = 256
@@ -16,9 +22,9 @@ TURN_COMMANDS_MAX = 256
 TURN_CHUNKS_MAX = 8
 """...and so many chunks at most. A connection that has nothing more to do ends its turn earlier."""
 SLICE_COMMANDS = 32
-"""So many commands are served before it is looked whether the turn is over."""
+"""Commands that are served between two checks whether the turn is over."""
 CALM_AFTER_S = 0.25
-"""The usual interval comes back when for so long a connection with little to do has not met a flood."""
+"""The usual switch interval comes back after so long without a connection that wakes up beside a flood."""
 
 
 class Turns:
@@ -36,6 +42,9 @@ class Turns:
 
     def begun_after_sleep(self, now_s: float) -> None:
         """A connection that had nothing to do has something: beside a flood its entries must not wait."""
+        # Only beside a flood: shorter everywhere it cost a lone publisher a tenth more CPU for each message,
+        # since the journal's thread came earlier and its groups of entries were smaller
+        # (`flow/switching.py`).
         if self.waiting:
             if self._calm_from_s == math.inf:
                 self._interval.shorten()
@@ -43,6 +52,8 @@ class Turns:
 
     async def pass_on(self, now_s: float) -> None:
         """Return when every other task that could run has run."""
+        # Restored here, at the end of a busy connection's turn: a broker without busy connections has no use
+        # for either interval, and no timer has to run for it.
         if now_s >= self._calm_from_s:
             self._calm_from_s = math.inf
             self._interval.restore()
@@ -69,13 +80,15 @@ class Turn:
         self._turns.begun_after_sleep(self._clock.monotonic_s())
 
     def _begin(self) -> None:
+        # Divided by the busy connections, so that the others wait about one `TURN_S` for all of them
+        # together.
         connections = self._turns.waiting + 1
         self._commands_left = TURN_COMMANDS_MAX // connections
         self._chunks_left = TURN_CHUNKS_MAX
         self._ends_s = self._clock.monotonic_s() + TURN_S / connections
 
     def is_over(self, commands: int) -> bool:
-        """Whether the turn is over with these commands, which were served since it was asked last."""
+        """True if the turn is over with these commands, which were served since the last call."""
         self._commands_left -= commands
         return self._commands_left <= 0 or self._clock.monotonic_s() >= self._ends_s
 

@@ -1,5 +1,5 @@
-"""The memory of what clients say of themselves: names and metadata of producers and consumers, which the
-broker keeps while they are attached, for the statistics.
+"""The memory of names and metadata of producers and consumers, which the broker keeps for the statistics
+while they are attached.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from geminga.errors import NotAllowed, TooManyRequests
 from geminga.limits import CLIENT_METADATA_BYTES_MAX, KIB, MIB
 
 UNCOUNTED_BYTES = KIB
-"""Less than that is not counted: it is no more than a producer or consumer takes anyway, and no number of
-ordinary clients is refused."""
+"""Less is not counted: a producer or consumer takes as much anyway, and so no number of ordinary clients is
+refused."""
 PAIR_BYTES = 128
 """What a key with its value takes beside their text."""
 

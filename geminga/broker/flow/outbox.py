@@ -1,11 +1,11 @@
-"""One connection's way out: frames are queued by plain calls and leave in as few writes as the socket takes.
+"""One connection's way out: plain calls queue frames, which leave in as few writes as the socket takes.
 
-What is written during a turn of the loop leaves at its end, by `Outgoing`, without a task being woken for it;
-what is large, or does not leave at once, is the part of the outbox's task.
+`Outgoing` sends what was written in a turn of the loop at its end, without waking a task. The outbox's own
+task sends large frames, and bytes that the socket does not take at once.
 
-Dispatch looks at `is_writable()` before it takes more from storage, and reads no more than `room_bytes()`, so
-that a slow peer costs at most `OUTBOX_BYTES_HIGH` and one read. What all outboxes hold is bounded by
-`SendMemory`. Receipts and answers are small and are always taken.
+Dispatch checks `is_writable()` before it takes more from storage, and reads no more than `room_bytes()`, so
+that a slow peer costs at most `OUTBOX_BYTES_HIGH` and one read. `SendMemory` bounds what all outboxes hold.
+Receipts and answers are small and are always taken.
 """
 
 from __future__ import annotations
@@ -28,33 +28,38 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("geminga.broker")
 
+# A join of many small frames is one copy of them all, and nothing else runs meanwhile.
 PARTS_PER_WRITE_MAX = 4096
+# The copy into the socket is made in the loop. At the end of a turn all outboxes send one after the other, so
+# one connection's megabytes would delay the receipts of all others.
 LEAVING_BYTES_MAX = 64 * limits.KIB
-"""More than this is the task's to send: it takes its turn among the others for each piece."""
+"""The task sends more than this: it takes its turn among the others for each piece."""
 STALL_S = 2.0
-"""So long a peer may take less than..."""
+"""If a peer takes less than..."""
 STALL_BYTES = 64 * limits.KIB
-"""...this while others wait for the memory that its outbox holds; then it is disconnected."""
+"""...this in so long, while others wait for the memory that its outbox holds, it is disconnected."""
 
+# Without this an outbox kept all of a write until its last byte was taken: eight peers that did not read 4 MB
+# messages filled the memory, and peers that did read got a tenth of their rate.
 RELEASE_BYTES_MIN = 256 * limits.KIB
-"""So much of what is being sent is worth a copy of the rest when memory is tight."""
+"""When memory is tight, a part of this size that has left is released by a copy of the rest."""
 
 
 class PeerTooSlow(OSError):
-    """The peer does not read, and others need the memory of what waits for it."""
+    """The peer does not read, and others need the memory of its unsent bytes."""
 
 
 class _Watch(NamedTuple):
-    """A peer is looked at until then."""
+    """A period in which a peer has to take `STALL_BYTES`."""
 
     until_s: float
     left_bytes: int
-    """Of what is being sent, when the watch began."""
+    """Bytes of the write that had not left when the watch began."""
 
 
 class Outbox:
-    """A queue of buffers in front of one socket; `run` is its only task, and what it finds no time for leaves
-    by `send_now` while it sleeps.
+    """A queue of buffers in front of one socket. `run` is its only task, and `send_now` sends while that
+    sleeps.
     """
 
     __slots__ = (
@@ -76,7 +81,7 @@ class Outbox:
     )
 
     def __init__(self, memory: SendMemory, outgoing: Outgoing | None = None) -> None:
-        """`outgoing` is what calls `send_now` at the end of a turn; without one the task sends all."""
+        """`outgoing` calls `send_now` at the end of a turn; without one the task sends everything."""
         self._memory = memory
         self._outgoing = outgoing
         self._sock: socket.socket | None = None
@@ -86,10 +91,13 @@ class Outbox:
         self._unblocked = trio.Event()
         self._sleeping = False
         self._is_leaving = False
-        """Handed to `outgoing`, for the end of this turn."""
+        """Added to `outgoing` in this turn."""
+        # Two marks, as dispatch would otherwise fill each byte that leaves with one small read: full at the
+        # high one, writable again at the low one.
         self._blocked = False
         self._is_held = False
-        """Memory was tight at the last write: nothing more until the socket has taken all and can take more.
+        """Memory was tight at the last write: no more messages until the socket has taken all and can take
+        more.
         """
         self.pending_bytes = 0
         self.bytes_sent = 0
@@ -99,6 +107,8 @@ class Outbox:
 
     def write(self, data: Buffer | Sequence[Buffer]) -> None:
         """Queue one buffer or several, in order. Never blocks; after the close it does nothing."""
+        # Subscriptions and requests still write for a moment after the connection is gone. They need not
+        # check.
         if self.closed:
             return
         if isinstance(data, bytes | bytearray | memoryview):
@@ -114,6 +124,7 @@ class Outbox:
             self._blocked = True
         if self._sleeping:
             outgoing = self._outgoing
+            # A woken task costs a turn of the loop, which is most of what a single message costs.
             is_large = self.pending_bytes > LEAVING_BYTES_MAX
             if is_large or outgoing is None or not outgoing.is_sending or self.is_behind():
                 self._wake_task()
@@ -122,14 +133,16 @@ class Outbox:
                 outgoing.add(self)
 
     def send_now(self) -> None:
-        """At the end of a turn: give the socket what was written, if it takes it. Wakes no task, as nothing
-        may there: what has to wait for the peer, or to be told, is left to the outbox's own task in the next
-        turn.
+        """At the end of a turn: hand the socket what was written, as far as it takes it. The outbox's task
+        does the rest in the next turn.
         """
         self._is_leaving = False
+        # trio has decided by now whether the loop may sleep, so a task that is woken here would stay asleep
+        # until the next event. `_wake_task_soon` goes through trio's queue, which ends that sleep.
         sock = self._sock
         if not self._sleeping or not self._parts or sock is None:
             return
+        # Room that comes back is announced to other outboxes' subscriptions, which wakes their tasks.
         if self._memory.has_waiting():
             self._wake_task_soon()
             return
@@ -138,7 +151,7 @@ class Outbox:
         try:
             sent = sock.send(data)
         except OSError:
-            self._wake_task_soon()  # it meets the same
+            self._wake_task_soon()  # the task gets the same error, and has the connection closed
             return
         if sent == len(data):
             parts.clear()
@@ -156,7 +169,7 @@ class Outbox:
         trio.lowlevel.current_trio_token().run_sync_soon(self._wake_task)
 
     def is_writable(self) -> bool:
-        """Whether more messages may be queued for this connection. If not, `on_writable` is called later."""
+        """True if more messages may be queued for this connection. If not, `on_writable` is called later."""
         if self.closed or self.is_behind():
             return False
         memory = self._memory
@@ -172,13 +185,13 @@ class Outbox:
         return self._memory.read_bytes_max(limits.OUTBOX_BYTES_HIGH - self.pending_bytes)
 
     def has_room(self) -> None:
-        """Memory is not full any more: for `SendMemory`, which was asked to tell."""
+        """`SendMemory` calls this when memory is no longer full."""
         self._tell_writable()
 
     def is_behind(self) -> bool:
-        """Whether the peer has to take what waits for it before it is listened to. What others hold is no
-        part of it: a connection is read on while they fill all of the memory.
-        """
+        """True if the peer has to take its unsent bytes before its socket is read again."""
+        # The memory that others hold is no part of this. It once was: the reader took that for unread answers
+        # of its own peer, waited for nothing, and one flood of ACKs kept the loop as long as it lasted.
         return (self._blocked or self._is_held) and not self.closed
 
     async def wait_taken(self) -> None:
@@ -188,7 +201,8 @@ class Outbox:
             await self._unblocked.wait()
 
     def close(self) -> None:
-        """Drop what is queued and wake everyone who waits for room, so that they see `closed`."""
+        """Drop what is queued and wake all tasks that wait for room, so that they see `closed`."""
+        # First, so that what is called below cannot queue anything more.
         self.closed = True
         self._parts.clear()
         pending_bytes, self.pending_bytes = self.pending_bytes, 0
@@ -219,7 +233,7 @@ class Outbox:
     async def drained(self) -> None:
         """Return when everything queued has been handed to the socket, or the outbox is closed."""
         while self.pending_bytes and not self.closed:
-            self._wake_task()  # which says when it is idle again
+            self._wake_task()  # the task sets `_idle` when it has sent everything
             await self._idle.wait()
 
     async def _write_some(self, sock: socket.socket) -> None:
@@ -230,7 +244,7 @@ class Outbox:
         else:
             self._parts = []
         data = b"".join(parts)
-        parts.clear()
+        parts.clear()  # the joined copy is enough: both would hold the bytes twice while the peer is slow
         sent = 0
         watch: _Watch | None = None
         while sent < len(data):
@@ -248,11 +262,12 @@ class Outbox:
         if self._blocked and self.pending_bytes < limits.OUTBOX_BYTES_LOW:
             self._blocked = False
             self._tell_writable()
+        # A socket that takes everything never makes this task sleep. Other connections have to get a turn.
         if self._parts:
             await trio.lowlevel.checkpoint()
 
     def _taken(self, size_bytes: int) -> None:
-        """The system has it, and we let it go."""
+        """The system has these bytes: they are no longer the outbox's."""
         self.bytes_sent += size_bytes
         self.pending_bytes -= size_bytes
         self._memory.give(size_bytes)
@@ -261,6 +276,8 @@ class Outbox:
         """Return when the socket may take more of what is being sent, or a watch has ended. `watch` is what
         this returned the last time. Raises `PeerTooSlow` rather than let others wait.
         """
+        # A slow peer keeps its connection as long as it is in no other's way: an application may pause for
+        # hours with a full receive queue, and Pulsar would not disconnect it either.
         now_s = trio.current_time()
         if watch is None:
             watch = _Watch(now_s + STALL_S, left_bytes)
@@ -275,8 +292,8 @@ class Outbox:
     def _disconnect(self, sock: socket.socket) -> None:
         host, port = sock.getpeername()[:2]
         log.warning(
-            "/%s:%s: connection closed: it does not read, and others wait for the memory of the %d bytes that"
-            " wait for it; what was not acknowledged is sent again",
+            "/%s:%s: connection closed: the client does not read, and others need the memory of its %d unsent"
+            " bytes; messages that it has not acknowledged are redelivered",
             host,
             port,
             self.pending_bytes,
@@ -284,9 +301,9 @@ class Outbox:
         raise PeerTooSlow
 
     async def _let_go(self, sock: socket.socket) -> None:
-        """All is with the system. That says nothing of the peer: while memory is tight, wait until the
-        system wants more.
-        """
+        """All bytes are with the system. While memory is tight, wait until it can take more."""
+        # The system's buffer took one small read, whether or not the peer reads. That the socket is writable
+        # again shows that the peer has read: only then it gets the next one.
         if self._memory.is_tight():
             await trio.lowlevel.wait_writable(sock)
         self._is_held = False
@@ -300,24 +317,24 @@ class Outbox:
 
 
 class Outgoing:
-    """What leaves at the end of a turn of the loop: the outboxes that were written to in it, each in one
-    write. One per broker.
-
-    To wake a task for each would cost a further turn of the loop, which is most of what a single message
-    costs.
+    """Sends the outboxes that were written to in a turn of the loop at its end, each in one write. One per
+    broker.
     """
+
+    # A message that comes alone took six turns of the loop when each receipt and each delivery woke a task.
+    # It takes two and a half since these bytes leave with the turn that wrote them.
 
     __slots__ = ("_outboxes", "is_sending")
 
     def __init__(self) -> None:
         self._outboxes: list[Outbox] = []
-        """At most one place for each connection."""
+        """Each connection's at most once."""
         self.is_sending = False
-        """Whether `send_all` is called at the end of each turn: else nothing may be added."""
+        """True while `send_all` is called at the end of each turn. Nothing may be added otherwise."""
 
     @contextmanager
     def sending(self) -> Iterator[None]:
-        """Meanwhile the caller has `send_all` called at the end of each turn."""
+        """Inside this context the caller has `send_all` called at the end of each turn."""
         self.is_sending = True
         try:
             yield

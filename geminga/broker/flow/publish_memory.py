@@ -1,12 +1,12 @@
 """The memory of what publishers send: bytes received, or about to be, that are not durable yet.
 
-Nothing is counted for a message: the journal knows what it has queued, `AppendRoom` what waits for a ledger,
-and here are the large frames. A small frame comes as part of a chunk, and a share of the memory is kept for
-such chunks: no large frame ever takes it, so that small ones never wait for large ones. A large frame is
-received in its turn: turns are given in the order of asking, each with room for the whole frame.
+No message is counted by itself: the journal counts what it has queued, `AppendRoom` what waits for a ledger,
+and this module the large frames. Small frames come in chunks, which have a share of the memory that no large
+frame takes, so small frames never wait for large ones. A large frame is received in its turn: turns come in
+the order of the requests, each with room for the whole frame.
 
-A turn rests on a promise, that the rest of the frame comes. A sender without progress loses its turn, and
-asks for another when it sends on; what has come of its frame stays, as long as it is in nobody's way.
+A turn relies on the sender to send the rest of the frame. A sender without progress loses its turn, and
+requests another when it goes on. The part of its frame that has arrived stays until others need the memory.
 """
 
 from __future__ import annotations
@@ -23,18 +23,23 @@ if TYPE_CHECKING:
     from geminga.bookie.running.bookie import Bookie
     from geminga.managed_ledger.chain.append_room import AppendRoom
 
+# Room for a frame used to be reserved from its header, whatever its size. A few dozen connections that sent
+# the first half of a frame and stopped then stopped all publishers, also those with messages of 100 bytes.
 SMALL_FRAME_BYTES_MAX = 64 * KIB
 """A frame up to this size needs no turn."""
 SMALL_SHARE_DIVISOR = 8
 """This part of all the memory is never taken by large frames."""
+# 128 KiB a second while others wait was tried and taken back: a publisher that makes progress must not be cut
+# off, however slow its link is. The price: with the default budget three senders of 20 KB/s hold all turns,
+# four minutes for each of their messages.
 PROGRESS_BYTES = 16 * KIB
-"""A turn goes on while so much comes..."""
+"""A turn goes on while so many bytes come..."""
 PROGRESS_S = 1.0
 """...in this time. Otherwise it is lost."""
 
 
 class LargeFrame:
-    """One connection's, for the large frame that it is receiving, if any. `PublishMemory` alone changes it.
+    """The large frame that one connection is receiving, if any. Only `PublishMemory` changes it.
 
     The connection gives it back with `PublishMemory.release` when it ends.
     """
@@ -46,10 +51,10 @@ class LargeFrame:
         self._disconnect = disconnect
         self._seen_bytes = 0
         self.held_bytes = 0
-        """What counts: the whole frame while it has its turn, else what has come of it."""
+        """Bytes that are counted: the whole frame while it has its turn, else the part that has arrived."""
         self.has_turn = False
         self.is_waiting = False
-        """It has asked for a turn: it is not read, so that its silence means nothing."""
+        """It waits for a turn. It is not read meanwhile, so its silence means nothing."""
         self.progress_due_s = 0.0
         """The turn is lost if there is no progress until then (trio's clock)."""
 
@@ -68,9 +73,8 @@ class LargeFrame:
         self.progress_due_s = trio.current_time() + PROGRESS_S
 
     def is_progressing(self, received_bytes: int) -> bool:
-        """Whether the turn goes on. To be asked after an attempt to receive: what has come by then counts,
-        however late the loop is.
-        """
+        """True if the turn goes on. Call it after an attempt to receive."""
+        # After, not before: bytes that came in time count even if the loop was late to look.
         if received_bytes - self._seen_bytes >= PROGRESS_BYTES:
             self.restart_watch(received_bytes)
             return True
@@ -87,11 +91,12 @@ class PublishMemory:
         self.bytes_max = bytes_max
         self.small_share_bytes = bytes_max // SMALL_SHARE_DIVISOR
         self.receiving_bytes = 0
-        """Of large frames that are not whole: all of those that have a turn, of others what has come."""
+        """Of large frames that are not whole: with a turn their size, without one what has arrived."""
         self.waits = 0
         """How often a connection was not read because there was no room."""
         self._bookie = bookie
         self._waiting = waiting
+        # First come, first served: woken all at once, the fastest connection would take the room each time.
         self._small_queue = trio.StrictFIFOLock()
         self._large_queue = trio.StrictFIFOLock()
         self._changed = trio.lowlevel.ParkingLot()
@@ -100,7 +105,7 @@ class PublishMemory:
         self._lost: dict[LargeFrame, None] = {}
         """Frames whose turn was lost, in that order, until they have another one or end..."""
         self._lost_bytes = 0
-        """...and what is held for them."""
+        """...and the bytes held for them."""
         self._handed_on: deque[tuple[int, int]] = deque()
         """Whole large frames that may not be durable: (`Bookie.durable_bytes` once they are, size)."""
         self._handed_on_bytes = 0
@@ -109,22 +114,23 @@ class PublishMemory:
 
     @property
     def pending_bytes(self) -> int:
-        """Of whole entries that are not durable."""
+        """Bytes of whole entries that are not durable."""
         return self._waiting.waiting_bytes + self._bookie.queued_bytes
 
     @property
     def used_bytes(self) -> int:
-        """Received or promised room, and not durable."""
+        """Bytes received or reserved, and not durable."""
         return self.receiving_bytes + self.pending_bytes
 
     def is_tight(self) -> bool:
-        """Whether to read in small pieces: more than half is used."""
+        """True if connections should read in small pieces: more than half is used."""
         return self.used_bytes * 2 > self.bytes_max
 
     # -- chunks of small frames ------------------------------------------------------------------------------
 
     def has_room(self) -> bool:
-        """Whether a connection with a producer may be read, outside a large frame, without waiting."""
+        """True if a connection with a producer may be read, outside a large frame, without waiting."""
+        # A queue that is not empty counts as no room, or a busy connection would overtake those that wait.
         return not self._small_queue.locked() and self._small_fits()
 
     async def wait_room(self) -> None:
@@ -136,7 +142,8 @@ class PublishMemory:
                 await self._changed.park()
 
     def _small_fits(self) -> bool:
-        """All that large frames leave may be used, until one of them waits; then only the share."""
+        """Small frames may use all that large frames leave, until one of those waits; then only the share."""
+        # The journal bounds its own queue. Beyond it an entry would only wait in memory for its group.
         if not self._bookie.has_room():
             return False
         if not self._large_queue.locked() and self.used_bytes < self.bytes_max:
@@ -146,9 +153,9 @@ class PublishMemory:
     # -- large frames ----------------------------------------------------------------------------------------
 
     def begin(self, frame: LargeFrame, received_bytes: int) -> None:
-        """Count what has come of a frame that has no turn, unless it is as little as any connection may
-        keep.
-        """
+        """Count what has arrived of a frame that has no turn."""
+        # Up to `RECEIVE_BYTES_FIRST` is not counted: every connection may hold as much of an unfinished
+        # frame.
         held_bytes = received_bytes if received_bytes > RECEIVE_BYTES_FIRST else 0
         self._hold(frame, held_bytes)
         frame.end_turn(held_bytes)
@@ -161,22 +168,23 @@ class PublishMemory:
         return True
 
     async def take_turn(self, frame: LargeFrame, frame_bytes: int, received_bytes: int) -> None:
-        """Give the frame its turn after those that asked earlier. Cancelling leaves what was held before."""
+        """Give the frame its turn after those that waited longer. Cancelling leaves what was held before."""
         frame.is_waiting = True
         try:
             async with self._large_queue:
                 if not self._large_fits(frame, frame_bytes):
                     self.waits += 1
                 while not self._large_fits(frame, frame_bytes):
+                    # Looked at again after each disconnect: one may be enough.
                     if not self._disconnect_lost(frame, frame_bytes):
                         await self._changed.park()
                 self._give_turn(frame, frame_bytes, received_bytes)
         finally:
             frame.is_waiting = False
-            self._wake()  # small frames need not leave room for it any more
+            self._wake()  # small frames may use the room that they left for it
 
     def leave_turn(self, frame: LargeFrame, received_bytes: int) -> None:
-        """Hold only what has come. The sender did nothing wrong."""
+        """Hold only what has arrived. The sender did nothing wrong."""
         self._turns -= 1
         self.begin(frame, received_bytes)
         self._wake()
@@ -191,13 +199,15 @@ class PublishMemory:
             self._wake()
 
     def _found_again(self, frame: LargeFrame) -> None:
-        """Before anything else changes with a frame that may have lost its turn."""
+        """Take a frame off the list of lost ones. Call it before its `held_bytes` change."""
         if frame in self._lost:
             del self._lost[frame]
             self._lost_bytes -= frame.held_bytes
 
     def hand_on(self, frame: LargeFrame) -> None:
-        """The frame is whole: what is in it was appended (or refused), and is counted as pending."""
+        """The frame is whole. Its entry was appended, and is counted as pending, or refused."""
+        # Its bytes stay large ones until they are durable. Otherwise a whole frame would use up the share of
+        # the small ones at this moment.
         if frame.held_bytes:
             self._handed_on.append((self._bookie.durable_bytes + self.pending_bytes, frame.held_bytes))
             self._handed_on_bytes += frame.held_bytes
@@ -223,9 +233,9 @@ class PublishMemory:
         assert self.receiving_bytes >= 0
 
     def _large_pending_bytes(self) -> int:
-        """Of whole large frames that are not durable. With several journals it may be told too early that
-        one is, when others have written more meanwhile; the sum over all frames is exact in any case.
-        """
+        """Bytes of whole large frames that are not durable."""
+        # The bookie counts durable bytes of all journals together. With several of them a frame may be taken
+        # for durable too early, when others have written more meanwhile; the sum over all frames stays exact.
         handed_on, durable_bytes = self._handed_on, self._bookie.durable_bytes
         while handed_on and handed_on[0][0] <= durable_bytes:
             self._handed_on_bytes -= handed_on.popleft()[1]
@@ -238,7 +248,7 @@ class PublishMemory:
         small_bytes = max(self.pending_bytes - large_pending_bytes, self.small_share_bytes)
         if self._with_frame_bytes(frame, frame_bytes) + large_pending_bytes + small_bytes <= self.bytes_max:
             return True
-        # A frame larger than all there ever is comes alone.
+        # A frame that is larger than all of the memory would wait for ever. It comes when it is the only one.
         return (
             not self._turns
             and not large_pending_bytes
@@ -253,9 +263,10 @@ class PublishMemory:
         return self._lost_bytes - (frame.held_bytes if frame in self._lost else 0)
 
     def _disconnect_lost(self, frame: LargeFrame, frame_bytes: int) -> bool:
-        """If no room will come to `frame` without our doing, end a connection that has lost its turn: one
-        that is silent, else one that waits, of these the one that lost it first. False if none has to go.
+        """If `frame` would get no room otherwise, end a connection that has lost its turn: a silent one
+        before one that waits, and of these the one that lost it first. False if none has to go.
         """
+        # Frames with a turn, pending entries and a busy bookie all give room without being forced to.
         if self._turns or self._large_pending_bytes() or not self._bookie.has_room():
             return False
         if self._lost_others_bytes(frame) <= self.small_share_bytes:

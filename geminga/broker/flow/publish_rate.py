@@ -1,7 +1,7 @@
 """How fast a topic, or the whole broker, takes messages: a debt that time pays off.
 
-What has been read is accepted whatever the limit: it is too late to refuse it. The connection that brought it
-is not read again before the debt is paid, so that its client feels it as back-pressure, as in Pulsar.
+What has been read is accepted whatever the limit is: it is too late to refuse it. The connection that brought
+it is not read again before the debt is paid, so its client meets back-pressure and no error, as in Pulsar.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 
 BURST_S = 1.0
-"""So many seconds' worth may come at once after a pause."""
+"""After a pause so many seconds' worth may come at once."""
 
 
 class PublishLimit:
-    """Messages and bytes a second, one limit for all who share it; 0 or below: any number."""
+    """Messages and bytes a second, one limit for all producers that share it; 0 or below: any number."""
 
     __slots__ = ("_paid_bytes_s", "_paid_messages_s", "bytes_per_s", "messages_per_s")
 
@@ -21,10 +21,12 @@ class PublishLimit:
         self.messages_per_s = messages_per_s
         self.bytes_per_s = bytes_per_s
         self._paid_messages_s = self._paid_bytes_s = -math.inf
-        """When what came so far would have come at just the limit; at least `BURST_S` ago."""
+        """The time at which the entries so far would have come at exactly the limit; at least `BURST_S` ago.
+        """
 
     def take(self, messages: int, size_bytes: int, now_s: float) -> float:
-        """Note what has come; returns when the next may be read: not after `now_s`, if at once."""
+        """Count an entry. Returns when the next one may be read: a time up to `now_s` means at once."""
+        # Two times instead of a token bucket with a refill: no timer runs, and an idle limit costs nothing.
         earliest_s = now_s - BURST_S
         if self.messages_per_s > 0:
             self._paid_messages_s = max(self._paid_messages_s, earliest_s) + messages / self.messages_per_s

@@ -19,7 +19,7 @@ class Rate:
         self.per_s = 0.0
 
     def measure(self, counter: int, elapsed_s: float) -> float:
-        """Close an interval of `elapsed_s` seconds at which the counter stands at `counter`."""
+        """Close an interval of `elapsed_s` seconds that ends with the counter at `counter`."""
         self.per_s = max(counter - self._last, 0) / elapsed_s if elapsed_s > 0 else 0.0
         self._last = counter
         return self.per_s

@@ -1,7 +1,7 @@
-"""The memory of what is being read for consumers: bytes asked of the bookie and not handed to an outbox yet.
+"""The memory of what is being read for consumers: bytes requested of the bookie and not in an outbox yet.
 
 A read takes its room before it begins and gives it back when its entries are handed out. Reads that find none
-queue up and begin in the order of their coming. One read is always allowed, however large.
+wait in a queue, first come, first served. One read is always allowed, however large.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ class ReadMemory:
         self.used_bytes = 0
         self.waits = 0
         """How often a read had to wait."""
+        # 200 consumers that did not read once took 717 MB of a budget of 192: 4 MiB in each outbox, and a
+        # read for each that had nowhere to go.
         self._turn = trio.StrictFIFOLock()
         self._changed = trio.Event()
 
     def try_take(self, size_bytes: int) -> bool:
-        """Take that much if it fits now and no read waits."""
+        """Take so many bytes if they fit now and no read waits."""
         if self._turn.locked() or not self._fits(size_bytes):
             return False
         self.used_bytes += size_bytes
         return True
 
     async def take(self, size_bytes: int) -> None:
-        """Take that much after those who came earlier. Cancelling leaves nothing behind."""
+        """Take so many bytes after the reads that waited longer. Cancelling leaves nothing behind."""
         self.waits += 1
         async with self._turn:
             while not self._fits(size_bytes):
@@ -37,10 +39,11 @@ class ReadMemory:
             self.used_bytes += size_bytes
 
     def give(self, size_bytes: int) -> None:
-        """What `take` or `try_take` took."""
+        """Return what `take` or `try_take` took."""
         self.used_bytes -= size_bytes
         assert self.used_bytes >= 0
         self._changed.set()
 
     def _fits(self, size_bytes: int) -> bool:
+        # A message that is larger than all of the memory has to be read too: alone.
         return not self.used_bytes or self.used_bytes + size_bytes <= self.bytes_max

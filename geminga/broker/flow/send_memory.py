@@ -1,10 +1,10 @@
-"""The memory of what waits to be sent: bytes that all outboxes hold, and which of them may hold more.
+"""The memory of unsent bytes: what all outboxes hold, and which of them may hold more.
 
-Up to `bytes_max` an outbox may fill to its own limit. Beyond that ("tight") an outbox is given one small read
-at a time, and the next one only when the system has taken that and says that the socket can take more: a peer
-that reads goes on at nearly its usual rate, and a peer that does not read holds one read at most. At
-`BEYOND_BYTES` more ("full"), which takes large messages and many such peers, nothing is given to any outbox
-until there is room, and a peer that takes next to nothing while others wait is disconnected.
+Up to `bytes_max` an outbox may fill to its own limit. Beyond that ("tight") it gets one small read at a time,
+and the next one only when the system has taken that and the socket can take more: a peer that reads goes on
+at nearly its usual rate, and a peer that does not read holds one read at most. At `BEYOND_BYTES` more
+("full"), which takes large messages and many such peers, no outbox gets messages until there is room, and a
+peer that takes next to nothing while others wait is disconnected.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from collections.abc import Callable
 
 from geminga.limits import KIB, MIB
 
+# A hard bound at `bytes_max` would stop the peers that read for the sake of those that do not.
 BEYOND_BYTES = 32 * MIB
-"""So far beyond their part the outboxes may go for the sake of peers that read."""
+"""The outboxes may exceed their part of the memory by so much, so that peers that read go on."""
 READ_BYTES_TIGHT = 128 * KIB
-"""What an outbox may be given at once when memory is tight, or one message if that is larger."""
+"""The most that an outbox gets at once when memory is tight, or one message if that is larger."""
 
 
 class SendMemory:
@@ -33,7 +34,7 @@ class SendMemory:
         self._waiting: dict[Callable[[], None], None] = {}
 
     def take(self, size_bytes: int) -> bool:
-        """An outbox holds so much more; whether memory is tight now."""
+        """An outbox holds so many bytes more. Returns True if memory is tight now."""
         self.pending_bytes += size_bytes
         return self.pending_bytes > self.bytes_max
 
@@ -44,32 +45,33 @@ class SendMemory:
         return self.pending_bytes >= self.full_bytes
 
     def has_waiting(self) -> bool:
-        """Whether `give` may have something to tell."""
+        """True if `give` may have callbacks to call."""
         return bool(self._waiting)
 
     def is_wanted(self) -> bool:
-        """Whether an outbox waits for what others hold."""
+        """True if an outbox waits for the memory that others hold."""
         return bool(self._waiting) and self.is_full()
 
     def read_bytes_max(self, own_bytes: int) -> int:
-        """How much may be read for an outbox that has room for `own_bytes` by its own limit."""
+        """How many bytes to read for an outbox that has room for `own_bytes` by its own limit."""
         return max(READ_BYTES_TIGHT, min(own_bytes, self.bytes_max - self.pending_bytes))
 
     def wait(self, has_room: Callable[[], None]) -> None:
-        """Have `has_room` called, once, when memory is not full any more."""
+        """Have `has_room` called, once, when memory is no longer full."""
         if has_room not in self._waiting:
             self._waiting[has_room] = None
             self.waits += 1
 
     def leave(self, has_room: Callable[[], None]) -> None:
-        """It need not be called any more."""
+        """Undo `wait`."""
         self._waiting.pop(has_room, None)
 
     def give(self, size_bytes: int) -> None:
-        """An outbox holds so much less; those that wait are told in the order of their coming."""
+        """An outbox holds so many bytes less. Calls those that wait, in the order of their calls."""
         self.pending_bytes -= size_bytes
         assert self.pending_bytes >= 0
         if self._waiting and not self.is_full():
+            # Swapped first: a call that finds the memory full again waits for the next time.
             waiting, self._waiting = self._waiting, {}
             for has_room in waiting:
                 has_room()

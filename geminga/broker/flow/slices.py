@@ -16,7 +16,7 @@ NAMES_MAX: Final = 500
 
 
 async def in_slices(look: Generator[object, None, T]) -> T:
-    """What `look` returns; a checkpoint wherever it yields. Cancelled, it is left where it stands."""
+    """What `look` returns, with a checkpoint wherever it yields. Cancelling abandons it there."""
     while True:
         try:
             next(look)

@@ -22,7 +22,7 @@ WRITE_LATENCY_BOUNDS_MS = (0.5, 1, 5, 10, 20, 50, 100, 200, 1000)
 class Classes(msgspec.Struct, frozen=True):
     """How many values of the last interval fell into each class (not cumulative), and what they add up to.
 
-    An empty `counts` says that nobody counted.
+    `counts` is empty if nothing was counted.
     """
 
     counts: tuple[int, ...] = ()

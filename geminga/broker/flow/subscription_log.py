@@ -1,4 +1,4 @@
-"""Log lines that clients cause: however fast one goes on, the log and whoever reads it do not drown."""
+"""Log lines that clients cause: bounded, however fast a client repeats its error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINES_APART_S = 1.0
 class SparseLog:
     """Writes at most one line of each kind per second; a line's kind is its text without the arguments.
 
-    How many were left out is told with the next one of the kind.
+    The next line of the kind says how many were left out.
     """
 
     __slots__ = ("_clock", "_left_out", "_next_s")

@@ -9,17 +9,17 @@ USUAL_S: Final = 0.005
 SHORT_S: Final = 0.0001
 """How long a thread waits for the interpreter before it asks the one that has it: usually, and for a while.
 
-A busy loop lets go of the interpreter for a moment at each system call, and each of them begins the wait of
-the journal's thread anew: with an interval above the time between two calls the thread is hardly heard. While
-one client floods with ACKs, another's receipt takes 20 ms (p99 110) with intervals from 0.2 to 5 ms, and 3.7
-(p99 7) with 0.1. Where all connections are as busy, a short interval only makes groups of entries smaller,
-for a tenth more CPU. A thread that imports modules is the other way round: with the usual interval it is the
-loop that waits, each time it wakes up.
+A busy loop releases the interpreter for a moment at each system call, and each of them restarts the wait of
+the journal's thread: with an interval above the time between two calls the thread hardly ever runs. While one
+client floods with ACKs, another's receipt takes 20 ms (p99 110) with intervals from 0.2 to 5 ms, and 3.7 (p99
+7) with 0.1. Where all connections are equally busy, a short interval only makes groups of entries smaller,
+for a tenth more CPU. With a thread that imports modules it is the loop that waits, each time it wakes up, if
+the interval is the usual one.
 """
 
 
 class SwitchInterval:
-    """Short while anyone wants it short."""
+    """Short as long as there are more calls of `shorten` than of `restore`."""
 
     def __init__(self) -> None:
         self._wanted = 0

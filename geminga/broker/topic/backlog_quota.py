@@ -69,8 +69,8 @@ class BacklogQuotas:
         self._subscriptions = subscriptions
 
     async def exceeded(self, policies: EffectivePolicies) -> Exceeded | None:
-        """Which quota is exceeded, the size before the age; None: neither. May read an entry, and more where
-        what is not due does not count. StorageError.
+        """The quota that is exceeded, the size before the age; None if neither is. May read an entry, and
+        more if messages that are not due do not count. StorageError.
         """
         slowest = self._slowest()
         if slowest is None:
@@ -86,9 +86,9 @@ class BacklogQuotas:
         return None
 
     async def _exceeded_by_due(self, policies: EffectivePolicies) -> Exceeded | None:
-        """The same, but for what is not due yet. What is held back cannot make a mark-delete position the
-        oldest here, so every subscription is looked at.
-        """
+        """The same without messages that are not due yet."""
+        # Every subscription is checked: a delayed message may hold back the oldest mark-delete position, and
+        # does not count.
         size, age = policies.quota_size, policies.quota_age
         for subscription in self._durable():
             whole_bytes = backlog_bytes(subscription)
@@ -96,7 +96,7 @@ class BacklogQuotas:
             if due.is_unknown or not subscription.backlog():
                 continue
             if not 0 <= size.limit_size <= whole_bytes and age.limit_time <= 0:
-                continue  # less than the quota, with all that waits
+                continue  # below the quota even with all delayed messages
             if due.heeds_due_times:
                 await due.look()
             size_bytes = due_bytes(subscription)
@@ -108,9 +108,9 @@ class BacklogQuotas:
         return None
 
     async def check_producer(self, policies: EffectivePolicies) -> None:
-        """Raise `BacklogQuotaRefused` if no producer may join now. A message that is lost keeps nobody out:
-        its subscription waits in front of it, and nobody knows how old it was.
-        """
+        """Raise `BacklogQuotaRefused` if no producer may join now."""
+        # The age of a lost message cannot be read. Every producer was once refused for ever with the error of
+        # the disk, though only the subscription has to wait, until an operator decides.
         try:
             found = await self.exceeded(policies)
         except (CorruptData, LedgerNotFound) as error:
@@ -130,7 +130,7 @@ class BacklogQuotas:
     # -- eviction --------------------------------------------------------------------------------------------
 
     async def evict(self, policies: EffectivePolicies, found: Exceeded) -> None:
-        """Acknowledge what is too much by the quota that is exceeded. StorageError."""
+        """Acknowledge messages until the exceeded quota is met again. StorageError."""
         if policies.quota_from_due_time:
             await self._evict_due(policies, found)
         elif found.kind == STORAGE:
@@ -139,7 +139,9 @@ class BacklogQuotas:
             await self._evict_by_age(found.quota.limit_time * 1000)
 
     def _evict_by_size(self, bytes_max: int) -> None:
-        """Move the slowest on, one after the other, until what is behind all of them fits."""
+        """Move the slowest subscription on, one after the other, until all backlogs fit."""
+        # Pulsar's way (`BacklogQuotaManager.dropBacklogForSizeLimit`): a share of the slowest subscription's
+        # entries, by the average size, and the end when the same one is the slowest again.
         previous = None
         while (slowest := self._slowest()) is not None and slowest is not previous:
             size = backlog_bytes(slowest)
@@ -155,7 +157,7 @@ class BacklogQuotas:
             previous = slowest
 
     async def _evict_by_age(self, age_max_ms: int) -> None:
-        """Acknowledge what is older than the quota, on every subscription that has such messages."""
+        """Acknowledge messages older than the quota, on every subscription that has any."""
         before_ms = self._clock.now_ms() - age_max_ms * KEPT_SHARE
         young = await first_published_at(self._ledger, int(before_ms))
         for subscription in self._durable():
@@ -164,7 +166,9 @@ class BacklogQuotas:
                 self._note(subscription, subscription.acks.skip_to(last))
 
     async def _evict_due(self, policies: EffectivePolicies, found: Exceeded) -> None:
-        """Let go of what is due, of each subscription that has too much; what waits for its time stays."""
+        """Evict due messages of each subscription that has too many. Messages that are not due stay."""
+        # Only messages whose due time is known to be over: what a full index does not hold was once evicted
+        # although no consumer could have received it yet.
         age_max_ms = int(found.quota.limit_time * 1000 * KEPT_SHARE)
         before_ms = self._clock.now_ms() - age_max_ms
         young = await first_published_at(self._ledger, before_ms) if found.kind == AGE else LATEST
@@ -191,8 +195,8 @@ class BacklogQuotas:
 
 
 def due_bytes(subscription: Subscription) -> int:
-    """Bytes of the backlog without what waits for its time, and without what is acknowledged behind it: by
-    the average size. To be asked after `DueBacklog.look`.
+    """Bytes of the due and unacknowledged messages of the backlog, estimated by the average size. Call it
+    after `DueBacklog.look`.
     """
     ledger, mark_delete = subscription.topic.ledger, subscription.cursor.mark_delete
     entries = ledger.count_between(mark_delete, ledger.last_confirmed)

@@ -99,7 +99,8 @@ class TopicCatalog:
         check_count(partitions)
         if self.exists(name) or self.partitions(name):
             raise Conflict("This topic already exists")
-        await self._rooms.policies.forget_topic(name)  # of an earlier topic, whose deletion was cut short
+        # Of an earlier topic of this name, whose deletion a crash has cut short.
+        await self._rooms.policies.forget_topic(name)
         record = PartitionedTopicRecord(
             partitions=partitions, properties=properties or {}, created_ms=self._rooms.clock.now_ms()
         )

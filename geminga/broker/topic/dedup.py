@@ -1,7 +1,9 @@
-"""Which entries a topic has had already: the highest sequence id of each producer name (Pulsar's PIP-6).
+"""The entries that a topic has stored already: the highest sequence id of each producer name (Pulsar's
+PIP-6).
 
-Pure. Two numbers for each name: what was handed to storage (*pushed*), and what is durable (*persisted*).
-What is not above the second was stored; what is between the two may still fail, so nobody can say yet.
+Pure. Two numbers for each name: the last id handed to storage (*pushed*), and the last durable one
+(*persisted*). An id up to the second was stored. One between the two may still fail, so it cannot be decided
+yet.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ from typing import Final
 
 NEVER: Final = -1
 """The sequence id of a producer that has published nothing."""
+# A snapshot is the properties of a cursor, where the broker keeps its own under names with this beginning.
 ESCAPE: Final = "#"
 PROPERTIES_BYTES_MAX: Final = 512 * 1024
-"""What the names in a snapshot may take; a metadata record has room for twice as much."""
+"""Bytes that the names in a snapshot may take; a metadata record has room for twice as many."""
 _VALUE_BYTES: Final = 12
 
 
@@ -23,11 +26,11 @@ class Verdict(enum.Enum):
     DUPLICATE = enum.auto()
     """It is durable already."""
     UNDECIDED = enum.auto()
-    """It was accepted before, and is not durable: it may yet fail."""
+    """It was accepted before and is not durable: it may still fail."""
 
 
 class _Ids:
-    """One producer name's."""
+    """The ids of one producer name."""
 
     __slots__ = ("last_active_ms", "persisted", "pushed")
 
@@ -37,9 +40,9 @@ class _Ids:
 
 
 class SequenceIds:
-    """Those of one topic. At most about twice `producers_max` names are held, connected ones aside.
+    """The sequence ids of one topic. Holds at most about twice `producers_max` names, and connected ones.
 
-    `connected()` gives the names of the producers that are connected now: they are never forgotten.
+    `connected()` returns the names of the producers that are connected now: these are never forgotten.
     """
 
     __slots__ = ("_by_name", "_connected", "_now_ms", "_producers_max", "changes")
@@ -52,7 +55,7 @@ class SequenceIds:
         self._now_ms = now_ms
         self._by_name: dict[str, _Ids] = {}
         self.changes = 0
-        """Entries recorded since whoever counts set it to 0."""
+        """Entries recorded since the last snapshot."""
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -60,9 +63,9 @@ class SequenceIds:
     # -- each entry ------------------------------------------------------------------------------------------
 
     def judge(self, name: str, sequence_id: int) -> Verdict:
-        """Of an entry whose first message has this id. A batch that is known in part counts as known, as in
-        Pulsar: who sends again sends the same batches.
-        """
+        """Of an entry whose first message has this id."""
+        # A batch of which a part is known counts as known, as in Pulsar: a client that resends keeps the
+        # batches that it has made.
         ids = self._by_name.get(name)
         if ids is None or sequence_id > ids.pushed:
             return Verdict.NEW
@@ -84,11 +87,14 @@ class SequenceIds:
             ids = self._new(name)
         if sequence_id > ids.persisted:
             ids.persisted = sequence_id
+            # Entries of the log, at a load, were never pushed by this process.
             if sequence_id > ids.pushed:
                 ids.pushed = sequence_id
 
     def failed(self, name: str, pending: Iterable[int]) -> None:
         """Entries of this name will not be durable; `pending` are the ids of those that still may be."""
+        # Back to the highest id that is stored or may be: the client sends the failed ones again, and they
+        # must be new then.
         ids = self._by_name.get(name)
         if ids is not None:
             ids.pushed = max(ids.persisted, max(pending, default=NEVER))
@@ -100,14 +106,17 @@ class SequenceIds:
         return ids.pushed if ids is not None else NEVER
 
     def is_settled(self, name: str) -> bool:
-        """Whether nothing of this name is on its way."""
+        """True if no entry of this name is on its way."""
         ids = self._by_name.get(name)
         return ids is None or ids.pushed <= ids.persisted
 
     def forget_inactive(self, timeout_ms: int) -> int:
-        """Forget the names that were not connected for so long, and the longest absent ones of too many;
-        returns how many. To be called now and then: between two calls a producer counts as active.
+        """Forget names that have not been connected for `timeout_ms`, and of too many the longest absent.
+        Returns how many. Call it periodically: between two calls a producer counts as active.
         """
+        # The price of forgetting: a client that comes back later and resends stores its messages twice.
+        # Pulsar has the same bounds (brokerDeduplicationProducerInactivityTimeoutMinutes,
+        # ...MaxNumberOfProducers).
         now_ms = self._now_ms()
         connected = self._connected()
         for name in connected:
@@ -131,9 +140,12 @@ class SequenceIds:
 
     @staticmethod
     def _may_go(name: str, ids: _Ids, connected: Collection[str]) -> bool:
+        # Not while an entry is on its way: a retry of it would be judged as new, and stored a second time.
         return ids.pushed <= ids.persisted and name not in connected
 
     def _new(self, name: str) -> _Ids:
+        # At twice the bound, as sorting all names for each new one would make a client that never uses a name
+        # twice expensive for all others.
         if len(self._by_name) >= 2 * self._producers_max:
             self._forget_most(self._connected())
         ids = self._by_name[name] = _Ids(NEVER, self._now_ms())
@@ -144,6 +156,8 @@ class SequenceIds:
     def snapshot(self) -> dict[str, int]:
         """The persisted ids, as properties of a cursor: those of the producers that were active last."""
         self.changes = 0
+        # Bounded in names and bytes: one metadata record has to hold it. Connected producers come first, as
+        # they are the ones that resend soonest.
         properties: dict[str, int] = {}
         room_bytes = PROPERTIES_BYTES_MAX
         connected = self._connected()
@@ -161,7 +175,7 @@ class SequenceIds:
         return properties
 
     def restore(self, properties: Mapping[str, int]) -> None:
-        """Take over a snapshot; the entries behind it are to be told by `persisted`."""
+        """Take over a snapshot. The caller reports the entries after it by `persisted`."""
         now_ms = self._now_ms()
         for key, sequence_id in properties.items():
             self._by_name[name_of(key)] = _Ids(sequence_id, now_ms)

@@ -1,8 +1,8 @@
 """Deduplication of one topic: switched on and off, its state in the cursor `pulsar.dedup`, rebuilt at a load.
 
-The cursor's properties hold the sequence ids of a moment, its mark-delete position says of which. What comes
-after that position is read again when the topic is loaded, however its process ended. The properties are on
-disk before the position moves: ids that are ahead of it do no harm, ids behind it would let a duplicate pass.
+The cursor's properties are a snapshot of the sequence ids, its mark-delete position the last entry in it. A
+load of the topic reads the entries after that position, however the process ended. The properties are on disk
+before the position moves: ids that are ahead of it do no harm, ids behind it would let a duplicate pass.
 """
 
 from __future__ import annotations
@@ -38,12 +38,14 @@ log = logging.getLogger("geminga.broker")
 READ_ENTRIES = 500
 READ_BYTES_MAX = 4 * MIB
 LOST = (CorruptData, LedgerNotFound)
+# At 100,000 entries a second the configured 1,000 entries between snapshots would be a hundred writes a
+# second. The price of the pause is a few thousand entries more to read at the next load.
 SNAPSHOT_PAUSE_S: Final = 0.25
-"""Between two snapshots: a fast producer has a few thousand entries more to be read again, no more writes."""
+"""The least time between two snapshots."""
 
 
 class Deduplication:
-    """Off until `start`. `ids` is None while it is off; then nothing here costs a message anything."""
+    """Off until `start`. While it is off, `ids` is None and a message costs nothing here."""
 
     __slots__ = (
         "_adjusting",
@@ -70,7 +72,7 @@ class Deduplication:
         settings: BrokerSettings,
         connected: Callable[[], Collection[str]],
     ) -> None:
-        """`connected()` gives the names of the topic's producers."""
+        """`connected()` returns the names of the topic's producers."""
         self._name = name
         self._ledger = ledger
         self._clock = clock
@@ -79,7 +81,7 @@ class Deduplication:
         self._cursor: Cursor | None = None
         self._tasks: StartsTasks | None = None
         self._adjusting: trio.Event | None = None
-        """While it is being switched on or off."""
+        """Set while it is being switched on or off."""
         self._settled: trio.Event | None = None
         self._snapshot_under_way = False
         self._snapshot_ms = 0
@@ -90,21 +92,23 @@ class Deduplication:
     # -- on and off ------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Before the topic takes entries: rebuild the state, or take away what an earlier one left.
+        """Before the topic takes entries: rebuild the state, or delete what an earlier process left.
         StorageError, ServiceNotReady.
         """
+        # The cursor decides as well as the policy: if deduplication was switched off while the topic was not
+        # loaded, its cursor would keep every ledger from being trimmed.
         if self.wanted or DEDUPLICATION_CURSOR in self._ledger.cursors:
             self._adjusting = trio.Event()
             await self._adjust()
 
     def run_in(self, tasks: StartsTasks) -> None:
-        """Where its tasks run from now on; there are none unless something is to be done."""
+        """Run its tasks in `tasks` from now on. It has none unless there is work."""
         self._tasks = tasks
         if self.wanted is (self.ids is None):
             self._adjust_soon()
 
     def want(self, wanted: bool) -> None:
-        """Switch it on or off: what is accepted from now on counts, `ready` waits until that is so."""
+        """Switch it on or off for entries that are accepted from now on. `ready` waits until that is done."""
         if wanted is not self.wanted:
             self.wanted = wanted
             self._since = self._ledger.last_confirmed
@@ -130,6 +134,7 @@ class Deduplication:
         done = self._adjusting
         assert done is not None
         try:
+            # Until it agrees with `wanted`, which may change at any await.
             while True:
                 if self.wanted and self.ids is None:
                     await self._enable()
@@ -150,16 +155,17 @@ class Deduplication:
             return
 
     async def _enable(self) -> None:
-        """Read what is behind the snapshot. A new cursor begins where the topic was when deduplication
-        was asked for: what was stored before that is not known.
-        """
+        """Open the cursor, and read the entries after its snapshot."""
+        # A new cursor begins where the topic was when deduplication was switched on. Reading the whole topic
+        # instead would take minutes for a large one; Pulsar does not know earlier messages either.
         cursor = await self._ledger.open_cursor(DEDUPLICATION_CURSOR, initial=self._since.next())
         ids = SequenceIds(self._settings.dedup_producers_max, self._connected, self._clock.now_ms)
         ids.restore(cursor.properties)
-        place = cursor.mark_delete
-        while self._ledger.count_between(place, self._ledger.last_confirmed):
-            place = await self._replay(ids, place)
-        # From here to the end nothing waits: what comes next is judged.
+        position = cursor.mark_delete
+        while self._ledger.count_between(position, self._ledger.last_confirmed):
+            position = await self._replay(ids, position)
+        # From here on there is no await, so no entry is accepted between this look and `self.ids`. Entries on
+        # their way would otherwise be unknown, and a retry of one of them new.
         for context in self._ledger.pending():
             if (recorded := id_of(context)) != PART:
                 ids.pushed(context.producer.name, recorded)
@@ -167,17 +173,19 @@ class Deduplication:
         self.ids = ids
         self._snapshot_ms = self._clock.now_ms()
 
-    async def _replay(self, ids: SequenceIds, place: Position) -> Position:
-        """Take in some entries behind `place`; returns the last of them."""
-        start = self._ledger.next_position(place)
+    async def _replay(self, ids: SequenceIds, position: Position) -> Position:
+        """Record some entries after `position`. Returns the position of the last one."""
+        start = self._ledger.next_position(position)
         try:
             entries = await self._ledger.read(start, READ_ENTRIES, READ_BYTES_MAX)
         except LOST:
+            # One entry alone, to find the damaged one: the others of the run are recorded. A topic whose load
+            # failed for a lost entry could never be used again.
             try:
                 entries = await self._ledger.read(start, 1, READ_BYTES_MAX)
             except LOST as error:
                 log.error(
-                    "%s: entry %s cannot be read, so it is not known whose it was: if its producer sends it "
+                    "%s: entry %s cannot be read, so its producer is not known: if the producer sends it "
                     "again, it is stored again: %s",
                     self._name,
                     start,
@@ -186,7 +194,7 @@ class Deduplication:
                 return start
         for entry in entries:
             record_stored(ids, entry.body)
-        return entries[-1].position if entries else place
+        return entries[-1].position if entries else position
 
     # -- each entry ------------------------------------------------------------------------------------------
 
@@ -195,6 +203,7 @@ class Deduplication:
         ids = self.ids
         assert ids is not None
         for context in contexts:
+            # None: it was accepted while deduplication was off, and is durable now that it is on.
             recorded = context.recorded
             if recorded is None:
                 recorded = id_of(context)
@@ -206,9 +215,10 @@ class Deduplication:
             self._snapshot_soon()
 
     def failed(self, contexts: list[PublishContext]) -> None:
-        """These entries will not be durable: their ids are free again."""
+        """These entries will not be durable: their ids may come again."""
         ids = self.ids
         assert ids is not None
+        # By identity, as chunks of a message share their sequence id.
         gone = {id(context) for context in contexts}
         pending = [context for context in self._ledger.pending() if id(context) not in gone]
         for name in {context.producer.name for context in contexts}:
@@ -220,9 +230,10 @@ class Deduplication:
     async def settle(self, name: str) -> int:
         """The last sequence id of a producer that connects, -1 if it has none or deduplication is off.
 
-        Waits until nothing that it sent on an earlier connection is on its way: what it is told to have
-        published is durable.
+        Waits until no entry of an earlier connection is on its way.
         """
+        # A client goes on after the id that it is told. If that were only pushed and failed afterwards, the
+        # application would resume behind a message that is not stored.
         await self.ready()
         while self.ids is not None and not self.ids.is_settled(name):
             if self._settled is None:
@@ -241,9 +252,11 @@ class Deduplication:
     # -- snapshots -------------------------------------------------------------------------------------------
 
     async def upkeep(self, interval_s: int) -> None:
-        """Forget producers that are long gone, and take a snapshot if the last one is older than that (0:
-        never for its age alone). To be called now and then. StorageError, ServiceNotReady.
+        """Forget absent producers, and take a snapshot if the last one is older than `interval_s` (0: never
+        for its age alone). Call it periodically. StorageError, ServiceNotReady.
         """
+        # By age too: a topic with few messages would otherwise never move its cursor, which holds back the
+        # trimming of its ledgers.
         ids = self.ids
         if ids is None:
             return
@@ -252,7 +265,7 @@ class Deduplication:
             await self.snapshot()
 
     def _snapshot_soon(self) -> None:
-        """One at a time, and not too many of them."""
+        """Start a snapshot unless one is under way, or its pause."""
         if not self._snapshot_under_way and self._tasks is not None:
             self._snapshot_under_way = True
             self._tasks.start_soon(self._snapshot_quietly)
@@ -262,18 +275,22 @@ class Deduplication:
             await self.snapshot()
             await trio.sleep(SNAPSHOT_PAUSE_S)
         except GemingaError as error:
-            # The storage has told everyone; or the topic is closing. The next load reads some more.
+            # Either the storage has failed, which ends the process, or the topic is closing. The earlier
+            # snapshot stays valid, and the next load reads some more entries.
             log.debug("%s: no snapshot for deduplication: %s", self._name, error)
         finally:
             self._snapshot_under_way = False
 
     async def snapshot(self) -> None:
-        """Write the state of this moment down. Cancelled or failed: the earlier one stands."""
+        """Make the present state durable. Cancelled or failed: the earlier snapshot stays."""
         ids, cursor = self.ids, self._cursor
         position = self._ledger.last_position()
         if ids is None or cursor is None or position is None:
             return
         self._snapshot_ms = self._clock.now_ms()
+        # `position` was taken before the ids, so they are not behind it. Properties first, position
+        # afterwards: after a crash in between a load reads entries again that the ids include already, which
+        # changes nothing.
         properties = ids.snapshot()
         gone = {key: value for key, value in cursor.properties.items() if key not in properties}
         await cursor.swap_properties(properties, gone)
@@ -281,7 +298,7 @@ class Deduplication:
             cursor.acknowledge_cumulative(position)
 
     async def close(self) -> None:
-        """A last snapshot, so that the next load reads nothing again. Whatever goes wrong is no matter."""
+        """Take a last snapshot, so that the next load reads no entries. Its errors are only logged."""
         if self.ids is not None and self.ids.changes:
             try:
                 await self.snapshot()

@@ -1,4 +1,4 @@
-"""What deduplication takes from an entry: producer's name, sequence ids, whether it is a chunk. Pure."""
+"""What deduplication needs of an entry: producer name, sequence ids, whether it is a chunk. Pure."""
 
 from __future__ import annotations
 
@@ -13,29 +13,33 @@ if TYPE_CHECKING:
     from geminga.broker.topic.publish_context import PublishContext
     from geminga.wire.decoder import Send
 
+# All chunks of a message have the same sequence id. If the first one were recorded, the second would be taken
+# for its duplicate, and a broker that stops in between would refuse the rest of the message for ever.
 PART: Final = -2
-"""Recorded for a chunk that is not its message's last: all chunks have one id, the last settles it."""
+"""Recorded for each chunk but the last of its message, which settles the id."""
 
 
 class DuplicateUndecided(ServiceNotReady):
-    """An entry like this one is on its way to the disk. The client is to send it again later."""
+    """The same entry is on its way to the disk. The client has to send it again later."""
 
+    # Pulsar's code for this too (`MessageDupUnknownException`); a client reconnects on it and resends.
     server_error = ServerError.UNKNOWN
 
 
 def id_of(context: PublishContext) -> int:
-    """What is recorded for an entry with this context, also one that was accepted while it was off."""
+    """The id to record for an entry, also one that was accepted while deduplication was off."""
     if context.recorded is not None:
         return context.recorded
     return max(signed(context.sequence_id), signed(context.highest_sequence_id))
 
 
 def admit(ids: SequenceIds, name: str, send: Send) -> int | None:
-    """What to record of an entry once it is durable; None: it is a duplicate, nothing is to be stored.
+    """The id to record for an entry when it is durable; None for a duplicate, which must not be stored.
 
-    Raises DuplicateUndecided. Of a chunked message each chunk is judged, so that one that is stored as a
-    whole is not stored in part again; Pulsar judges the last one only.
+    Raises DuplicateUndecided.
     """
+    # Every chunk is judged, so that a message that is stored as a whole is not stored in part again. Pulsar
+    # judges the last one only.
     sequence_id = signed(send.sequence_id)
     verdict = ids.judge(name, sequence_id)
     if verdict is Verdict.NEW:
@@ -51,7 +55,7 @@ def admit(ids: SequenceIds, name: str, send: Send) -> int | None:
 
 
 def is_last_chunk(body: bytes) -> bool:
-    """Whether an entry is no chunk, or the last one of its message."""
+    """True if an entry is no chunk, or the last one of its message."""
     try:
         metadata = peek(body)
     except ProtocolError:
@@ -60,7 +64,8 @@ def is_last_chunk(body: bytes) -> bool:
 
 
 def record_stored(ids: SequenceIds, body: bytes) -> None:
-    """Take in one entry of the log. One whose metadata cannot be read is nobody's."""
+    """Record one entry of the log. An entry whose metadata cannot be read is skipped."""
+    # It names no producer. A load that failed for it would make all of the topic unavailable.
     try:
         metadata = peek(body).metadata
     except ProtocolError:

@@ -1,7 +1,6 @@
-"""Topics and subscriptions that nobody uses any more: whether they are to go. Pulsar's rules.
+"""Unused topics and subscriptions: when they are deleted. Pulsar's rules.
 
-Only what is loaded is looked at, and its time counts from when it was loaded: after a restart, or an unload,
-it begins anew.
+Only loaded topics are checked, and the time counts from the load: a restart or an unload restarts it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("geminga.broker")
 deletion_log = logging.getLogger("geminga.topics")
-"""Of its own: warnings of `geminga.broker` are left out when they repeat, and these never."""
+"""A logger of its own: repeated warnings of `geminga.broker` are left out, these never."""
 
 CAUGHT_UP = "delete_when_subscriptions_caught_up"
 MINUTE_MS = 60_000
@@ -41,25 +40,27 @@ def is_to_go(topic: Topic) -> bool:
 
 
 def _is_wanted(topic: Topic, counts_backlog: bool) -> bool:
-    """Whether there is a subscription for which it is kept: any, or one with a backlog."""
+    """True if a subscription keeps it: any, or with `counts_backlog` one that has a backlog."""
     subscriptions = topic.subscriptions.values()
     return any(s.backlog() for s in subscriptions) if counts_backlog else bool(subscriptions)
 
 
 def _is_retained(topic: Topic, idle_ms: int) -> bool:
-    """Whether it has messages that retention by time still holds. Retention of nothing keeps no topic."""
+    """True if it has messages that retention by time still keeps. An empty topic is not retained."""
     retention_ms = topic.policies.retention.time_ms
     return topic.ledger.number_of_entries > 0 and (retention_ms < 0 or idle_ms < retention_ms)
 
 
 class IdleDeletions:
-    """What one round of the check deletes: told in one line at its end."""
+    """The topics that one round of the check deletes: logged in one line at its end."""
+
+    # A line for each topic made thousands of lines a round on a broker of short-lived topics.
 
     def __init__(self) -> None:
         self._deleted: list[tuple[str, int]] = []
 
     def note(self, name: str, entries: int) -> None:
-        """A topic goes, with so many entries."""
+        """Note a topic that is being deleted with so many entries."""
         log.debug("%s: deleted with %d entries, as no client has used it", name, entries)
         self._deleted.append((name, entries))
 
@@ -67,6 +68,7 @@ class IdleDeletions:
         """Log the round, if it deleted anything: a warning if entries went too."""
         deleted, self._deleted = self._deleted, []
         if deleted:
+            # Entries had receipts: their loss is Pulsar's default here, and may still surprise.
             has_entries = any(entries for _, entries in deleted)
             deletion_log.log(logging.WARNING if has_entries else logging.INFO, "%s", deletions_line(deleted))
 

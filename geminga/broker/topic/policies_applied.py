@@ -1,4 +1,4 @@
-"""What a topic's policies make of its settings, and whom they keep out."""
+"""What a topic's policies make of its settings, and which clients they refuse."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def ledger_settings(settings: ManagedLedgerSettings, policies: EffectivePolicies) -> ManagedLedgerSettings:
-    """The same but for what is retained; the very same where that is so already, as for most topics."""
+    """The settings with the policies' retention; the same object if nothing changes, as for most topics."""
     retention = policies.retention
     if (settings.retention_time_ms, settings.retention_size_bytes) == (
         retention.time_ms,
@@ -32,7 +32,7 @@ def ledger_settings(settings: ManagedLedgerSettings, policies: EffectivePolicies
 def subscription_settings(
     settings: SubscriptionSettings, policies: EffectivePolicies
 ) -> SubscriptionSettings:
-    """The same but for limits, and whether messages are delayed."""
+    """The settings with the policies' limits, and with delayed delivery on or off."""
     applied = msgspec.structs.replace(
         settings,
         delayed_delivery=policies.delayed_delivery.active,

@@ -1,4 +1,4 @@
-"""One producer of one topic: what it was told, and what it waits for."""
+"""One producer of one topic: its entries on their way, and its receipts."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from geminga.broker.flow.outbox import Outbox
     from geminga.wire.decoder import Send
 
+# The id in a CLOSE_PRODUCER that answers no request, as in Pulsar.
 NO_REQUEST = -1
 
 
@@ -24,7 +25,7 @@ def _not_throttled(until_s: float) -> None:
 class Producer:
     """Counts what its client sends, gives receipts in that order.
 
-    A receipt is written only from `confirm`, which the managed ledger calls after the entry is durable.
+    Only `confirm` writes a receipt, and only after the entry is durable.
     """
 
     __slots__ = (
@@ -83,7 +84,7 @@ class Producer:
         self.client_version = client_version
         self.connected_since_ms = connected_since_ms
         self.schema_version = schema_version
-        """Of the schema that it brought, as on the wire; empty: it brought none."""
+        """The version of its schema, as on the wire; empty if it has none."""
         self.closed = False
         self.given_up = False
         self.pending = 0
@@ -95,10 +96,14 @@ class Producer:
         self._on_idle: Callable[[], None] | None = None
 
     def take(self, send: Send) -> GemingaError | None:
-        """Count an entry as on its way to the disk; the error, if its form is not one that is taken."""
+        """Count an entry as on its way to the disk. Returns an error if the entry is malformed."""
         size = len(send.headers_and_payload)
         if not send.checksum_ok:
+            # SEND_ERROR and not the end of the connection, as in Pulsar: the client verifies its own bytes
+            # then, and sends them again if they are sound.
             return ChecksumMismatch("Checksum failed on the broker, or the metadata is cut")
+        # With the padding: clients compare only the payload with the maximum, and the metadata comes on top.
+        # A chunk is as large as the maximum allows, so a strict bound would refuse it.
         if size > self.message_bytes_max + limits.FRAME_PADDING_BYTES:
             return NotAllowed(
                 f"the message has {size} bytes, more than the {self.message_bytes_max} of maxMessageSize; "
@@ -110,7 +115,7 @@ class Producer:
         return None
 
     def untake(self) -> None:
-        """The topic refused what was taken last."""
+        """Undo the last `take`: the topic has refused the entry."""
         self.pending -= 1
 
     def confirm(self, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int) -> None:
@@ -122,7 +127,7 @@ class Producer:
             self._on_idle()
 
     def fail(self, sequence_id: int, error: GemingaError) -> None:
-        """The entry will not become durable: say so, and hold nobody up."""
+        """The entry will not become durable: answer SEND_ERROR."""
         if not self.given_up:
             self.refuse(sequence_id, error)
         self.pending -= 1
@@ -130,25 +135,27 @@ class Producer:
             self._on_idle()
 
     def give_up(self, sequence_id: int, error: GemingaError) -> None:
-        """This entry, the first that it waits for, takes too long. What comes of it and of later ones is not
-        told any more: the client sends them again.
+        """Fail this entry, the oldest on its way, which takes too long. No receipt follows for it or for any
+        later one.
         """
+        # Clients reconnect on this error and send all of them again. Receipts of the first attempt must not
+        # settle messages of the second.
         self.refuse(sequence_id, error)
         self.given_up = True
 
     def when_idle(self, tell: Callable[[], None]) -> None:
-        """Call `tell` once every accepted entry has its receipt: at once, if that is so already."""
+        """Call `tell` when every accepted entry has its receipt: at once if none is on its way."""
         if self.pending == 0:
             tell()
         else:
             self._on_idle = tell
 
     def close(self) -> None:
-        """It left its topic, or was made to: from now on nothing that it sends counts."""
+        """It has left its topic: from now on its SENDs are ignored."""
         self.closed = True
 
     def tell_closed(self) -> None:
-        """Close it, and make its client look the topic up again."""
+        """Close it, and have its client look the topic up again."""
         self.close()
         self.outbox.write(encoder.close_producer(self.producer_id, NO_REQUEST))
 

@@ -1,7 +1,7 @@
-"""Which producers a topic has, and who may join them: names, access modes, topic epoch.
+"""The producers of a topic, and which ones it admits: names, access modes, topic epoch.
 
-The rules and the texts are Pulsar 4.0's (`AbstractTopic.addProducer`, PIP-68, PIP-179); clients branch on
-the codes.
+The rules and the texts are Pulsar 4.0's (`AbstractTopic.addProducer`, PIP-68, PIP-179); clients branch on the
+codes.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ class Producers:
         self._exclusive: Producer | None = None
         self.epoch = epoch
         """Topic epoch: counts the exclusive producers that the topic has had; None before the first."""
+        # An exclusive producer names the epoch that it was admitted with when it reconnects. If another one
+        # was admitted meanwhile, the epoch has moved and the old one is fenced (PIP-68).
 
     def __iter__(self) -> Iterator[Producer]:
         return iter(tuple(self._by_name.values()))
@@ -56,15 +58,18 @@ class Producers:
     def admit(
         self, producer: Producer, topic_epoch: int | None, producers_max: int = 0
     ) -> list[Producer] | None:
-        """Add a producer at once, or say why not. 0: there may be any number.
+        """Add a producer at once. `producers_max` 0: no limit.
 
-        Returns the producers that it fences off, to be closed by the caller; None if it has to wait for its
-        turn (`wait` then). Raises `ProducerBusy`, `ProducerFenced`.
+        Returns the producers that it fences off, which the caller closes; None if it has to call `wait` for
+        its turn. Raises `ProducerBusy`, `ProducerFenced`.
         """
+        # Before the limit is checked: a producer that reconnects takes the place of its own predecessor.
         self._refuse_duplicate(producer)
         if 0 < producers_max <= len(self._by_name):
             raise ProducerBusy(f"Topic '{self._topic_name}' reached max producers limit")
         mode = AccessMode(producer.access_mode)
+        # A producer that waits counts as exclusive: shared ones that still came in would keep it out for
+        # ever.
         taken = self._exclusive is not None or bool(self._waiting)
         if mode is AccessMode.SHARED:
             if taken:
@@ -96,6 +101,8 @@ class Producers:
         try:
             await waiting.admitted.wait()
         except trio.Cancelled:
+            # It may have been admitted in the very turn that cancels it: then it must leave, or the topic
+            # would have an exclusive producer without a client.
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
             else:
@@ -106,7 +113,7 @@ class Producers:
         return set(self._by_name)
 
     def leave(self, producer: Producer) -> None:
-        """The producer is gone, admitted or not: nothing that it sends counts any more."""
+        """The producer is gone, admitted or not: its further SENDs are ignored."""
         producer.close()
         self.remove(producer)
 
@@ -116,7 +123,9 @@ class Producers:
         producer.tell_closed()
 
     def remove(self, producer: Producer) -> None:
-        """Forget a producer that is gone; the next that waits for exclusive access takes its place."""
+        """Forget a producer that is gone, and admit the next one that waits for exclusive access."""
+        # By identity: a producer that was replaced under its name leaves later, and must not take its
+        # successor along.
         if self._by_name.get(producer.name) is producer:
             del self._by_name[producer.name]
         if self._exclusive is producer:
@@ -138,6 +147,9 @@ class Producers:
         existing = self._by_name.get(producer.name)
         if existing is None:
             return
+        # A client that reconnects may be faster than the end of its old connection, which the broker sees
+        # only at the next keep-alive. Its own producer with a higher epoch, or one whose connection is
+        # closed, gives way.
         same_connection = existing.outbox is producer.outbox and existing.producer_id == producer.producer_id
         if (same_connection and producer.epoch > existing.epoch) or existing.outbox.closed:
             self.remove(existing)

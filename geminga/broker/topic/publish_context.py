@@ -12,22 +12,23 @@ if TYPE_CHECKING:
 
 
 class PublishContext(msgspec.Struct, gc=False):
-    """What the topic has to know of an entry once it is durable, or has failed (Pulsar's
-    `Topic.PublishContext`). The managed ledger hands it back as it is.
-
-    Made for each message, so it is positional, and the garbage collector does not track it: that is why
-    nothing a context refers to may keep it for longer than the ledger does.
+    """What the topic needs of an entry when it is durable, or has failed (Pulsar's `Topic.PublishContext`).
+    The managed ledger hands it back unchanged.
     """
+
+    # Made for each message. It was a 7-tuple that five files read by index; a struct costs 77 ns instead of
+    # 54, a NamedTuple 540. `gc=False` saves the collector the walk over all entries on their way. It is safe
+    # as long as nothing that a context refers to refers back to it.
 
     producer: Producer
     sequence_id: int
     highest_sequence_id: int
     """0: the command had none."""
     accepted_s: float
-    """When the ledger took it, in I/O time."""
+    """When the ledger took it (monotonic)."""
     recorded: int | None = None
     """The sequence id that deduplication records, or `PART`; None: it was off."""
     parsed: Peek | None = None
-    """The entry's metadata, where publishing had to look at it. The tail cache has it too."""
+    """The entry's metadata, if publishing had to parse it. The tail cache has it too."""
     deliver_at_ms: int = 0
-    """When it is due, as far as the topic's delayed index wants to know; 0: at once."""
+    """When it is due, if the topic's delayed index is fed while publishing; 0: at once, or not known."""

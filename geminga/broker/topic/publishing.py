@@ -1,4 +1,4 @@
-"""The way of an entry from its producer into the managed ledger, and of its receipt back."""
+"""The path of an entry from its producer into the managed ledger, and of its receipt back."""
 
 from __future__ import annotations
 
@@ -36,11 +36,10 @@ NOWHERE = unsigned(-1)
 
 
 class Publishing:
-    """What a topic does for each entry that is published, and what it counts of them. Made before its topic
-    takes policies: `apply` before anything is published.
+    """What a topic does with each published entry, and its counters. Call `apply` before the first entry.
 
-    The managed ledger's listener: it tells what became durable, and what never will. Producers know nothing
-    of this; `publish` is called with the one whose SEND it was.
+    It is the managed ledger's listener, which reports entries that are durable and entries that failed.
+    Producers do not know it: the session calls `publish` with the producer whose SEND it was.
     """
 
     __slots__ = (
@@ -79,7 +78,9 @@ class Publishing:
         delays: TopicDelays,
         delivery_log: DeliveryLog | None,
     ) -> None:
-        """`subscriptions` are those of the topic at any time: they hear of each entry that is durable."""
+        """`subscriptions` is the topic's own mapping: each subscription in it is woken when entries are
+        durable.
+        """
         self._name = name
         self._ledger = ledger
         self._rooms = rooms
@@ -91,7 +92,7 @@ class Publishing:
         self.producers = producers
         self.dedup = Deduplication(name, ledger, rooms.clock, rooms.settings, producers.names)
         self.closed = False
-        """No entry is taken any more."""
+        """All further entries are refused."""
         self.messages_in = self.bytes_in = self.chunks_in = 0
         self.message_rate = Rate()
         self.byte_rate = Rate()
@@ -104,7 +105,8 @@ class Publishing:
         self._stamp = b""
 
     def apply(self, policies: EffectivePolicies) -> None:
-        """Have what is looked at for each entry at hand."""
+        """Take over what the policies say about each entry."""
+        # Copied into attributes: a policy changes rarely, and each SEND reads them.
         delayed = policies.delayed_delivery
         self._delay_max_ms = delayed.delay_max_ms if delayed.active else 0
         self.dedup.want(policies.deduplication)
@@ -113,7 +115,7 @@ class Publishing:
         self._limits = tuple(limit for limit in both if limit is not None)
 
     def close(self) -> None:
-        """Refuse every further entry: it would be lost. Receipts for those accepted still go out."""
+        """Refuse all further entries: they would be lost. Receipts of accepted entries still go out."""
         self.closed = True
 
     def check_open(self) -> None:
@@ -153,11 +155,13 @@ class Publishing:
         self._after_refusal(producer, error)
 
     def _append(self, producer: Producer, send: Send) -> None:
-        """Hand one entry to the ledger, stamped with the broker's time. Its producer hears of it when it is
-        durable: at once if it is a duplicate, which is not stored again.
+        """Hand one entry to the ledger, stamped with the broker's time. Its receipt follows when it is
+        durable: at once for a duplicate, which is not stored again.
 
-        Raises `GemingaError` when the topic takes no more entries; then nothing was stored.
+        Raises `GemingaError` if the topic takes no more entries; then nothing was stored.
         """
+        # Plain calls from here into the journal's queue: a task or an await for each entry would cost more
+        # than all of this.
         self.check_open()
         recorded = PART if send.is_chunk else None
         ids = self.dedup.ids
@@ -168,17 +172,23 @@ class Publishing:
                     self._delivery_log.duplicate(
                         self._name, producer.name, send.sequence_id, send.num_messages
                     )
+                # A receipt and no error: the client resent the entry because it missed the first receipt.
                 producer.confirm(send.sequence_id, send.highest_sequence_id, NOWHERE, NOWHERE)
                 return
+        # Entries come in bursts, so most of them share the stamp of their millisecond.
         now_ms = self._clock.now_ms()
         if now_ms != self._stamp_ms:
             self._stamp_ms = now_ms
             self._stamp = stamp(now_ms)
+        # In front, so that the client's bytes and their checksum stay as they are. Every entry has had its
+        # stamp from the first release on: expiry by the broker's time can be computed from what is on disk.
         body = send.headers_and_payload
         stored = self._stamp + body
-        # Most messages are not looked into here: what is parsed goes along, so that nothing parses it again.
+        # Most entries need no parsing here. If one is parsed, the result goes along with it, so that neither
+        # the tail cache's readers nor the delivery log parse it again.
         parsed = None
         deliver_at_ms = 0
+        # Without a limit and without a shared index that is fed here, the first reader finds the due time.
         asks_delay = self._delay_max_ms or self._delays.feeds
         if self._delivery_log is not None or (asks_delay and may_be_delayed(stored)):
             parsed = peek_or_none(stored)
@@ -194,14 +204,21 @@ class Publishing:
             deliver_at_ms,
         )
         self._ledger.append(stored, context, parsed)
+        # A publisher with nothing else in flight may be waiting for this receipt, so its entry does not wait
+        # for others to share a sync. One with more in flight keeps a pace: an entry of it once had a sync of
+        # its own each time, which only cost CPU.
         if producer.pending == 1:
             self._rooms.bookie.journals.hurry()
+        # After `append`, which may refuse the entry: the id of an entry that is not on its way would make the
+        # client's retry undecidable.
         if ids is not None and recorded is not None and recorded != PART:
             ids.pushed(producer.name, recorded)
         self.entry_sizes.add(len(body))
         self.messages_in += send.num_messages
         self.bytes_in += len(body)
         self.last_publish_ms = now_ms
+        # The entry is accepted even if it exceeds a limit: the client has sent it and waits for its receipt.
+        # The limits decide when its connection is read again.
         if self._limits:
             now_s = self._now_s()
             for limit in self._limits:
@@ -213,6 +230,8 @@ class Publishing:
 
     def _delivery_time(self, metadata: Peek) -> int:
         """When an entry is due, 0: at once. NotAllowed if that is too far away."""
+        # From the publish time of the client, as in Pulsar, not from the broker's clock: `deliverAfter` of a
+        # client whose clock is wrong is judged by the delay that it meant.
         if 0 < self._delay_max_ms < metadata.deliver_at_ms - metadata.publish_time_ms:
             raise NotAllowed(f"Exceeds max allowed delivery delay of {self._delay_max_ms} milliseconds")
         return metadata.deliver_at_ms
@@ -221,6 +240,8 @@ class Publishing:
 
     def on_confirmed(self, ledger_id: int, first_entry_id: int, contexts: list[PublishContext]) -> None:
         """The ledger's entries from `first_entry_id` on are durable: receipts, then consumers."""
+        # Subscriptions come last: they may read at once, and the delayed index has to know an entry before a
+        # dispatcher reads it.
         entry_id = first_entry_id
         now_s = self._now_s()
         add_latency = self.write_latencies.add
@@ -235,13 +256,14 @@ class Publishing:
             entry_id += 1
             is_delayed |= context.deliver_at_ms
         if is_delayed:
-            # Before anyone reads: an entry that waits is read once, when it is due.
+            # Fed here, the shared index lets all subscriptions skip the entry until it is due, and it is read
+            # once. Without this each of them would read it now only to learn its due time.
             self._delays.appended(ledger_id, first_entry_id, [context.deliver_at_ms for context in contexts])
         for subscription in self._subscriptions.values():
             subscription.entries_available()
 
     def on_add_failed(self, error: GemingaError, contexts: list[PublishContext]) -> None:
-        """These entries will never be durable: each producer is told, none gets a receipt."""
+        """These entries will never be durable: their producers get errors instead of receipts."""
         for context in contexts:
             context.producer.fail(context.sequence_id, error)
         if self.dedup.ids is not None:
@@ -252,14 +274,18 @@ class Publishing:
                     self._after_refusal(producer, error)
 
     def _after_refusal(self, producer: Producer, error: GemingaError) -> None:
-        """An entry was refused that its client will send again. With deduplication nothing that follows it
-        may be stored before it is: that would make it a duplicate. So the producer has to come anew.
-        """
+        """Disconnect the producer of an entry that was refused, if deduplication is on."""
+        # The client sends the entry again. If a later one were stored before that, the retry would have the
+        # lower sequence id, and be taken for a duplicate: a lost message with a receipt. A client that
+        # reconnects sends everything again in order. After NotAllowed it does not: such an entry is refused
+        # each time.
         if self.dedup.ids is not None and not isinstance(error, NotAllowed) and not producer.closed:
             self.producers.disconnect(producer)
 
     def fail_overdue(self, accepted_before_s: float) -> None:
-        """Give up every producer with an entry that was accepted before then and is not durable."""
+        """Fail every producer with an entry that was accepted before then and is not durable."""
+        # [managedLedgerAddEntryTimeoutSeconds] The journal is not touched: a sync that takes long may still
+        # succeed. Only the oldest entry is looked at, since entries become durable in order.
         oldest: PublishContext | None = self._ledger.oldest_pending()
         if oldest is None or oldest.accepted_s >= accepted_before_s:
             return
@@ -269,7 +295,7 @@ class Publishing:
                 break
             producer = context.producer
             if not producer.given_up:
-                log.error("%s: producer %s is given up: %s", self._name, producer.name, error)
+                log.error("%s: producer %s is disconnected: %s", self._name, producer.name, error)
                 producer.give_up(context.sequence_id, error)
                 if not producer.closed:
                     self.producers.disconnect(producer)

@@ -1,4 +1,4 @@
-"""What the broker's parts are given: the rooms below, already open, and their settings."""
+"""The rooms below the broker, already open, and their settings: what the broker's parts are made with."""
 
 from __future__ import annotations
 

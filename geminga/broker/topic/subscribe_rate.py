@@ -1,4 +1,4 @@
-"""How often one consumer may subscribe: whoever reconnects in a loop is told to stop, as in Pulsar."""
+"""How often one consumer may subscribe: a client that reconnects in a loop gets an error, as in Pulsar."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ CONSUMERS_REMEMBERED_MAX = 10_000
 
 
 class SubscribeLimit:
-    """Of one topic, for each consumer by itself: its host, its name and its id, as it may come by another
-    connection each time.
-    """
+    """The limit of one topic, for each consumer by itself."""
+
+    # By host, name and id, as Pulsar's `ConsumerIdentifier`: the port differs with each connection.
 
     __slots__ = ("_period_s", "_seen", "rate")
 
@@ -24,10 +24,10 @@ class SubscribeLimit:
         self.rate = rate
         self._period_s = max(1, rate.period_s)
         self._seen: dict[tuple[str, str, int], tuple[float, int]] = {}
-        """When its period began, and how often it has come since."""
+        """When its period began, and how often it has subscribed since."""
 
     def check(self, consumer: Consumer, now_s: float) -> None:
-        """Count one more time. NotAllowed if that is too often."""
+        """Count one more subscribe. NotAllowed if that is too often."""
         key = consumer.address.rpartition(":")[0], consumer.name, consumer.consumer_id
         began_s, times = self._seen.get(key, (now_s, 0))
         if now_s - began_s >= self._period_s:
@@ -39,7 +39,7 @@ class SubscribeLimit:
         self._seen[key] = began_s, times + 1
 
     def _forget(self, now_s: float) -> None:
-        """Whose period is over; all, if it is nobody's."""
+        """Forget consumers whose period is over; all of them if there are none."""
         self._seen = {key: seen for key, seen in self._seen.items() if now_s - seen[0] < self._period_s}
         if len(self._seen) >= CONSUMERS_REMEMBERED_MAX:
             self._seen.clear()

@@ -1,8 +1,7 @@
-"""One topic: its beginning and end, the policies that hold for it, and who may join it."""
+"""One topic: its start and end, its policies, and which producers and consumers it admits."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from geminga.broker.delays.topic_delays import TopicDelays
 from geminga.broker.dispatch.consumer import Consumer
 from geminga.broker.dispatch.rate import DispatchLimit, dispatch_limit
 from geminga.broker.subscription.subscription import Subscription, SubscriptionSettings
-from geminga.broker.topic.backlog_quota import EVICT, BacklogQuotas
+from geminga.broker.topic.backlog_quota import BacklogQuotas
 from geminga.broker.topic.policies_applied import (
     check_consumer_type,
     check_consumers,
@@ -40,23 +39,24 @@ if TYPE_CHECKING:
     from geminga.managed_ledger.managed_ledger import ManagedLedger
     from geminga.names import TopicName
 
-log = logging.getLogger("geminga.broker")
-
 PROPERTIES_BYTES_MAX = 64 * limits.KIB
-"""What a client may attach to a subscription or a topic: small beside what a metadata record may hold."""
+"""The properties that a client may attach to a subscription or topic: far less than a metadata record
+holds."""
 EPOCH_PROPERTY = "geminga.topic-epoch"
 
 
 def check_properties(properties: Mapping[str, str]) -> None:
-    """Raise NotAllowed if these are too many to be kept in a metadata record."""
+    """Raise NotAllowed if these are too large for a metadata record."""
     size = sum(len(key.encode()) + len(value.encode()) for key, value in properties.items())
     if size > PROPERTIES_BYTES_MAX:
         raise NotAllowed(f"properties of {size} bytes: at most {PROPERTIES_BYTES_MAX} are kept")
 
 
 class Topic:
-    """A loaded topic: `start` before anything else. `close` ends its tasks and leaves everything on disk."""
+    """A loaded topic. Call `start` first. `close` ends its tasks, and leaves all of its state on disk."""
 
+    # Slots, one group of tasks for all its parts, and events that are made when they are first waited for: a
+    # broker may have ten thousand idle topics, and each costs 13 KiB with a subscription, where it was 21.
     __slots__ = (
         "_dispatch_limit",
         "_now_s",
@@ -88,7 +88,9 @@ class Topic:
         *,
         on_fenced: Callable[[Topic], None],
     ) -> None:
-        """`on_fenced` is told when the ledger takes nothing any more until it is loaded anew."""
+        """`on_fenced` is called when the ledger has failed: it takes no entries until the topic is loaded
+        again.
+        """
         self.tasks = tasks
         self.name = name
         self.partition_index = name.partition_index
@@ -110,7 +112,7 @@ class Topic:
         self.dedup = self.publishing.dedup
         self.quotas = BacklogQuotas(str(name), ledger, rooms.clock, self.subscriptions)
         self.policies = rooms.policies.attach(name, self._policies_changed)
-        """What holds for this topic now."""
+        """The effective policies of this topic."""
         self._dispatch_limit: DispatchLimit | None = None
         self._subscribe_limit: SubscribeLimit | None = None
         self._apply_policies()
@@ -119,9 +121,12 @@ class Topic:
     # -- life ------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Before anything else is asked of it. Its tasks run from here until `close`, or until one of them
-        breaks. StorageError, ServiceNotReady.
+        """Load its state. Its tasks run from here until `close`, or until one of them fails. StorageError,
+        ServiceNotReady.
         """
+        # Both read what an earlier process left, before the first entry and the first consumer: deduplication
+        # must not judge an entry with half of its ids, and a dispatcher would read what the index holds
+        # already.
         await self.dedup.start()
         await self.delays.start(self.tasks)
         self.dedup.run_in(self.tasks)
@@ -131,11 +136,12 @@ class Topic:
         self.ledger.run_in(self.tasks)
 
     async def close(self) -> None:
-        """Disconnect everyone, persist cursors, close the ledger. On return the disk holds all of it."""
+        """Disconnect all clients, persist the cursors, close the ledger. Durable on return."""
         await self._end(self.ledger.close)
 
     async def delete(self) -> None:
         """Like `close`, but nothing of the topic is left on disk."""
+        # Noted after the deletion: a delivery log that said so before a deletion that fails would be wrong.
         notes = [subscription.notes for subscription in self.subscriptions.values()]
         await self._end(self.ledger.delete)
         for gone in notes:
@@ -143,7 +149,9 @@ class Topic:
                 gone.unsubscribed()
 
     async def _end(self, finish: Callable[[], Awaitable[None]]) -> None:
-        """However `finish` goes, the topic's tasks end: who needs it next loads it from disk."""
+        """End the topic's tasks, whether `finish` succeeds or not. The next request loads it from disk."""
+        # Upper parts first: no new entries, then no producers, then no deliveries. What is persisted
+        # afterwards is the final state.
         self.publishing.close()
         try:
             self.disconnect_producers()
@@ -159,12 +167,12 @@ class Topic:
 
     @property
     def closing(self) -> bool:
-        """Whether it takes no more, neither entries nor clients."""
+        """True if it takes neither entries nor clients any longer."""
         return self.publishing.closed
 
     @property
     def is_in_use(self) -> bool:
-        """Whether a producer or a consumer is connected."""
+        """True if a producer or a consumer is connected."""
         return bool(len(self.producers)) or any(s.consumers for s in self.subscriptions.values())
 
     def idle_ms(self) -> int:
@@ -180,8 +188,9 @@ class Topic:
         self._apply_policies()
 
     def _apply_policies(self) -> None:
-        """Have what is looked at for each message or entry at hand. Everything else asks `policies`."""
+        """Hand the parts what they read for each message or entry. Everything else reads `policies`."""
         self.ledger.apply(ledger_settings(self.ledger.settings, self.policies))
+        # In effect before the request that changed a policy is answered: tests of applications rely on it.
         delayed = self.policies.delayed_delivery
         self.delays.set_policy(DelayPolicy(delayed.active, delayed.tick_ms))
         self.publishing.apply(self.policies)
@@ -200,32 +209,22 @@ class Topic:
     def _subscription_settings(self) -> SubscriptionSettings:
         return subscription_settings(self.rooms.subscription_settings, self.policies)
 
-    async def trim(self) -> None:
-        """Let go of ledgers that everybody has consumed and nothing retains. StorageError."""
-        await self.ledger.trim()
-
     async def truncate(self) -> None:
-        """Let go of everything, as Pulsar does it: all subscriptions move to the end, what waits for its time
-        included, and all ledgers but the newest are deleted, whatever retention says. Consumers stay.
+        """Delete all messages, delayed ones too: all subscriptions move to the end, and all ledgers but the
+        newest are deleted, whatever retention says. Consumers stay connected.
 
         Durable on return. StorageError, ServiceNotReady.
         """
+        # As in Pulsar: the newest ledger stays, since entries may be on their way into it.
         self.publishing.check_open()
         for subscription in tuple(self.subscriptions.values()):
             await subscription.clear_backlog()
             await subscription.cursor.persist()
+        # The cursor of deduplication holds ledgers back like any other. It moves with a snapshot only.
         await self.dedup.snapshot()
         await self.ledger.trim(retains=False)
         if self.ledger.error is not None:
             raise self.ledger.error
-
-    async def expire(self) -> None:
-        """Acknowledge what is older than the TTL, on every subscription. StorageError if unreadable."""
-        ttl_s = self.policies.message_ttl_s
-        if ttl_s > 0:
-            from_due_time = self.policies.ttl_from_due_time
-            for subscription in tuple(self.subscriptions.values()):
-                await self.expire_older(subscription, ttl_s, from_due_time=from_due_time)
 
     async def expire_older(
         self, subscription: Subscription, than_s: int, *, from_due_time: bool = False
@@ -236,25 +235,6 @@ class Topic:
             by_broker_time=self.settings.expires_by_broker_time,
             due_backlog=subscription.due_backlog if from_due_time else None,
         )
-
-    async def enforce_quotas(self) -> None:
-        """Do what the backlog quotas ask for now: send producers away, or evict. StorageError."""
-        found = await self.quotas.exceeded(self.policies)
-        if found is None:
-            return
-        if found.quota.policy == EVICT:
-            await self.quotas.evict(self.policies, found)
-        elif len(self.producers):
-            log.info(
-                "%s: its backlog quota (%s) is exceeded; its producers are disconnected",
-                self.name,
-                found.kind,
-            )
-            self.disconnect_producers()
-
-    async def upkeep_deduplication(self) -> None:
-        """Forget producers that are long gone, snapshot what is due. StorageError."""
-        await self.dedup.upkeep(self.policies.deduplication_snapshot_interval_s)
 
     def measure(self, elapsed_s: float) -> None:
         """Close one interval of the rates of this topic, its producers and its subscriptions."""
@@ -270,12 +250,14 @@ class Topic:
         if self.ledger.terminated:
             raise TopicTerminated(f"Topic {self.name} was already terminated")
         await self.quotas.check_producer(self.policies)
-        self.publishing.check_open()
+        self.publishing.check_open()  # the topic may have begun to close while an entry was read
         fenced = self.producers.admit(producer, topic_epoch, self.policies.producers_max)
         if fenced is None:
             return False
         for other in fenced:
             other.tell_closed()
+        # Durable before the client gets its answer: after a restart an old exclusive producer must still be
+        # fenced.
         if producer.access_mode:
             await self.save_epoch()
         return True
@@ -304,10 +286,11 @@ class Topic:
         subscription_properties: dict[str, str],
         create: bool = True,
     ) -> Subscription:
-        """Attach a consumer to a subscription, which is made if need be; a durable one is on disk on return.
+        """Attach a consumer to a subscription, which is created if necessary; a durable one is on disk on
+        return.
 
-        `initial` is "earliest" or "latest" and counts for a new subscription only; `start` is where a
-        non-durable one begins. Raises `PeerError` when the subscription does not take the consumer.
+        `initial` is "earliest" or "latest" and used for a new subscription only; a non-durable one begins at
+        `start`. Raises `PeerError` if the subscription does not take the consumer.
         """
         self.publishing.check_open()
         if self._subscribe_limit is not None:
@@ -329,6 +312,8 @@ class Topic:
                 subscription_properties=subscription_properties,
                 create=create,
             )
+        # After the awaits: nothing may come between these checks and `add_consumer`, or the topic would have
+        # a consumer too many, or one that the end of the topic has missed.
         await subscription.ready()
         self.publishing.check_open()
         check_consumers(self.subscriptions, self.policies)
@@ -365,6 +350,8 @@ class Topic:
         else:
             assert start is not None
             cursor = self.ledger.open_non_durable_cursor(name, start)
+        # Several consumers of a new application often come at once, and each opens the cursor: the ledger
+        # gives all of them the same one, and the first to get here makes the subscription.
         self.publishing.check_open()
         existing = self.subscriptions.get(name)
         if existing is not None:
@@ -375,7 +362,9 @@ class Topic:
         return subscription
 
     async def delete_subscription(self, name: str) -> None:
-        """Take a subscription and its cursor away, for good on return."""
+        """Delete a subscription and its cursor, durably on return."""
+        # Out of the mapping first: a consumer that comes meanwhile creates a new one instead of joining this
+        # one.
         subscription = self.subscriptions.pop(name, None)
         if subscription is None:
             raise SubscriptionNotFound(f"Subscription not found: {name} on {self.name}")
@@ -393,7 +382,7 @@ class Topic:
         return found
 
     def _add_subscription(self, name: str, cursor: Any) -> Subscription:
-        """Without a task until it has its first consumer, unless there is an index to be opened."""
+        """Add a subscription. It has no task before its first consumer, unless it has an index to open."""
         subscription = Subscription(
             self,
             name,
@@ -402,7 +391,9 @@ class Topic:
             clock=self.clock,
             index_door=self.delays,
             reads=self.rooms.read_memory,
-            # Readers go where they like and acknowledge nothing: nobody promised them anything.
+            # Readers seek freely and acknowledge nothing, so an audit cannot tell a lost message from one
+            # that they did not want. Each reader of Spark was once audited as a subscription that got delayed
+            # messages a day early.
             delivery_log=self.delivery_log if cursor.durable else None,
         )
         self.subscriptions[name] = subscription
@@ -413,7 +404,7 @@ class Topic:
         return subscription
 
     def _start(self, subscription: Subscription) -> None:
-        """Give it its task, if it has none."""
+        """Start its task, if it has none."""
         if subscription.needs_task():
             self.tasks.start_soon(self._run_subscription, subscription)
 

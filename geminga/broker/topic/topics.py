@@ -1,4 +1,4 @@
-"""All topics of the broker: found, loaded once, made when that is allowed, closed, deleted."""
+"""All loaded topics of the broker: load on first use, close, delete."""
 
 from __future__ import annotations
 
@@ -31,13 +31,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("geminga.broker")
 
 
+# Enough to share syncs. All at once made more tasks than the topics themselves were worth, and collections of
+# garbage walked again and again over what was about to go with the process.
 CLOSED_AT_ONCE = 500
-"""Of all topics when the broker stops: enough to share syncs, and tasks for all of them would cost more."""
+"""Topics that are closed at the same time when the broker stops."""
 
 
 class _Loading:
     """One load under way, which any number of callers wait for."""
 
+    # The load runs in the nursery of the topics and not in that of its first caller: a client that
+    # disconnects must not cancel the load for all others that wait.
     __slots__ = ("create", "done", "error", "topic")
 
     def __init__(self, create: bool) -> None:
@@ -48,7 +52,7 @@ class _Loading:
 
 
 class Topics:
-    """The registry. A topic is loaded by the first who asks and stays until it is closed or deleted."""
+    """The registry. The first request loads a topic, which stays loaded until it is closed or deleted."""
 
     def __init__(self, rooms: Rooms) -> None:
         self._rooms = rooms
@@ -61,7 +65,9 @@ class Topics:
         self.lists = TopicLists(self.catalog.names, rooms.metadata)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Own the tasks of all topics. A topic that breaks for a reason of ours ends the broker, loudly."""
+        """Own the tasks of all topics. A bug in one of them ends the broker."""
+        # Loudly, with a traceback: a topic that lost a task would go on without trimming, or without
+        # delivering.
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._rooms.tail_cache.run_forever)
@@ -76,7 +82,7 @@ class Topics:
                     topic.tasks.cancel()
 
     async def close(self) -> None:
-        """Close every topic, many at a time; nothing is loaded any more."""
+        """Close all topics, many at a time. No topic is loaded from now on."""
         self._closing = True
         topics = iter(tuple(self.loaded.values()))
 
@@ -95,7 +101,7 @@ class Topics:
             self._forget(topic)
 
     async def _close_quietly(self, topic: Topic) -> None:
-        """Close a topic for nobody in particular: what goes wrong is logged, the next load looks again."""
+        """Close a topic without a request to answer: errors are logged, and the next load starts over."""
         if not topic.closing:
             try:
                 await self._close_one(topic)
@@ -103,13 +109,14 @@ class Topics:
                 log.error("%s could not be closed in order: %s", topic.name, error)
 
     def _topic_fenced(self, topic: Topic) -> None:
+        # A fenced ledger never recovers by itself. Its clients are disconnected, and their next lookup loads
+        # the topic from what is durable.
         if self._nursery is not None and not self._closing:
             self._nursery.start_soon(self._close_quietly, topic)
 
     async def _to_the_end(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do `work` whether or not the caller is cancelled meanwhile (its client left): a topic that is half
-        closed must not be loaded again.
-        """
+        """Do all of `work`, even if the caller is cancelled meanwhile because its client has left."""
+        # Half closed, a topic would be in `loaded` for ever: neither usable nor loaded again.
         done = trio.Event()
         failure: list[GemingaError] = []
 
@@ -128,19 +135,22 @@ class Topics:
             raise failure[0]
 
     def _forget(self, topic: Topic) -> None:
-        """The next who asks for it loads it from disk."""
+        """Let the next request load it from disk."""
+        # By identity: a close that ends late must not remove the topic that was loaded after it.
         if self.loaded.get(str(topic.name)) is topic:
             del self.loaded[str(topic.name)]
 
     # -- finding ---------------------------------------------------------------------------------------------
 
     async def get(self, name: TopicName, *, create: bool) -> Topic:
-        """The topic, loaded. Raises `TopicNotFound` when it does not exist and may not be made."""
+        """The topic, loaded. Raises `TopicNotFound` if it does not exist and may not be created."""
         topic = self.loaded.get(str(name))
         if topic is not None and not topic.closing:
             return topic
         self._check_served(name)
         loading = self._loading.get(str(name))
+        # A load that may not create the topic answers TopicNotFound to all that wait for it. A caller that
+        # may create it waits for the end of that one and starts its own.
         while loading is not None and create and not loading.create:
             await loading.done.wait()
             loading = self._loading.get(str(name))
@@ -179,7 +189,9 @@ class Topics:
         if not exists:
             self.catalog.check_may_create(name, create)
             if not name.is_partition:
-                await rooms.policies.forget_topic(name)  # of an earlier topic, whose deletion was cut short
+                # Of an earlier topic of this name: its deletion removes the policies last, and a crash may
+                # have come before that.
+                await rooms.policies.forget_topic(name)
         ledger = await ManagedLedger.open(
             records.managed_ledger_path(name),
             rooms.bookie,
@@ -207,13 +219,15 @@ class Topics:
     # -- changing --------------------------------------------------------------------------------------------
 
     async def delete(self, name: TopicName, *, force: bool = False) -> None:
-        """Delete a topic and all that it stores. Without `force` nobody may be connected to it."""
+        """Delete a topic and all that it stores. Without `force` no client may be connected to it."""
         topic = await self.get(name, create=False)
         if not force:
             self._check_deletable(topic)
         await self._delete_to_the_end(topic)
 
     async def _delete_one(self, topic: Topic) -> None:
+        # The topic first: a crash in between leaves policies without a topic, which the next topic of this
+        # name drops. The other way round a crash would leave a topic that has lost its policies.
         try:
             await topic.delete()
             if not topic.name.is_partition:
@@ -226,7 +240,7 @@ class Topics:
         await self._to_the_end(partial(self._delete_one, topic))
 
     async def unload(self, name: TopicName) -> None:
-        """Close a topic; clients come back and load it from disk."""
+        """Close a topic. Its clients look it up again, which loads it from disk."""
         topic = self.loaded.get(str(name))
         if topic is None:
             if not self.catalog.exists(name):

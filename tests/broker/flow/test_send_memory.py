@@ -147,7 +147,7 @@ async def test_a_peer_that_takes_nothing_is_disconnected_when_others_wait_for_it
             await trio.sleep(2 * STALL_S)
             assert len(ended) == 1
             assert other.is_writable()
-    assert "it does not read" in caplog.text
+    assert "the client does not read" in caplog.text
 
 
 async def test_what_the_system_has_taken_of_a_large_message_is_let_go_when_memory_is_tight() -> None:
