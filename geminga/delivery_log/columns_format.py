@@ -75,8 +75,8 @@ def pack_table(names: Sequence[str]) -> bytes:
 
 
 def pack_column(values: NDArray[np.int64], events: int, absent: int | None) -> bytes:
-    """Differences to the least value in as few bytes each as they all need. With absent values code 0 stands
-    for those, and all others are one higher.
+    """Differences to the least value, each in as many bytes as the largest one needs. With absent values, 0
+    is the code of those and all other codes are one higher.
     """
     if len(values) != events:
         raise ValueError(f"a column of {len(values)} values for {events} events")
@@ -117,7 +117,9 @@ def unpack_table(view: memoryview, position: int) -> tuple[list[str], int]:
 def unpack_column(
     view: memoryview, position: int, events: int, name: str | None
 ) -> tuple[Column | None, int]:
-    """The column at `position`, None if it has no name: nobody wants it; and where the next one begins."""
+    """The column at `position`, and the position of the next one. Without a `name` the column is skipped, and
+    None is returned for it.
+    """
     form, width, least = _COLUMN.unpack_from(view, position)
     position += _COLUMN.size
     end = position + width * events

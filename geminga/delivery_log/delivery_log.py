@@ -1,9 +1,9 @@
-"""The opt-in delivery log: events are noted by plain calls and written together, on another thread.
+"""The opt-in delivery log: plain calls note events, and another thread writes them together.
 
-An event is a tuple in a list, in the order of the format's columns, with names where those have places in a
-table. Ten times a second, or when there are many, a thread makes a segment of them and appends it to the
-file; or, for those who kill the broker, each call does. There is no sync: the log is no part of what the
-broker promises. What cannot be written is counted and said (MISSED).
+An event is a tuple in a list, in the order of the format's columns, with names where the format has indexes
+of a table. Ten times a second, or when there are many, a thread makes a segment of them and appends it to the
+file. For tests that kill the broker, each call can write its own. There is no sync: the log is no part of the
+broker's promises. Events that cannot be written are counted, and the log says how many (MISSED).
 
 `geminga/delivery_log/log_format.py` has the bytes.
 """
@@ -169,7 +169,9 @@ class DeliveryLog:
         self._done.set()
 
     async def close(self) -> None:
-        """Write what is left; it says that nothing is missing. Returns when that is done, or in a while."""
+        """Write the remaining events, and one that says that nothing is missing. Returns when that is done,
+        or after `CLOSE_SECONDS`.
+        """
         if not self._closing:
             self.note((CLOSED, self.now_ms(), None, None, None, 0, 0, -1, 0, 0, 0, 0, -1, 0))
             self._closing = True
@@ -199,7 +201,7 @@ class DeliveryLog:
             self._tell_written()
 
     def _taken(self) -> tuple[list[Event], int]:
-        """What is to be written, and how many events that stands for."""
+        """The events to write, and how many they are with the missed ones."""
         events, self._events = self._events, []
         missed, self._missed = self._missed, 0
         count = missed + len(events)

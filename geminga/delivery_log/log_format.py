@@ -86,7 +86,7 @@ class Kind(enum.IntEnum):
     CLOSED = 12
     """The broker stopped in order: nothing is missing."""
     RELEASED = 13
-    """A consumer left, or gave back all that it had not acknowledged: that comes again."""
+    """A consumer left, or returned all unacknowledged messages: they are redelivered."""
 
 
 class FileHead(NamedTuple):
@@ -241,14 +241,15 @@ class Scan(NamedTuple):
     end: int
     """Up to where they reach; what is after it is a torn end, if the file is the last one of a crash."""
     damage: list[str]
-    """One line for each place where something else stood than a segment; the walk went on behind it."""
+    """One line for each offset at which there was something else than a segment. The scan went on after it.
+    """
 
 
 def scan(data: bytes | memoryview, *, offset: int = FILE_HEAD_BYTES) -> Scan:
-    """The heads of all segments of a file, by their lengths; checksums are not looked at.
+    """The heads of all segments of a file, by their lengths; checksums are not verified.
 
-    Where no segment begins, the next one is searched, and the place is named in `damage`; bytes at the end
-    after which no segment comes are only left out of `end`.
+    Where no segment begins, the scan searches for the next one and names the offset in `damage`. Bytes at the
+    end without a further segment are only left out of `end`.
     """
     heads: list[SegmentHead] = []
     damage: list[str] = []

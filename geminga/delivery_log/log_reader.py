@@ -72,7 +72,9 @@ class LogReader:
         self._has_gap = False
 
     def seek(self, place: Place | None) -> None:
-        """Go on behind this place, None: from the beginning; of a segment in parts, with all of it."""
+        """Continue after this place, or from the beginning if None. A segment in parts is read again as a
+        whole.
+        """
         self._offset, self._has_gap = 0, False
         if place is None:
             self.at = Written(0, 0)
@@ -83,7 +85,7 @@ class LogReader:
     def next(self, written: Written) -> Read | None:
         """The next segment of what was written; None: there is no more. StorageError."""
         if self.at.file > written.file:
-            # The directory was emptied since: it begins anew.
+            # The directory was emptied since: the log starts with file 1 again.
             self.at, self._offset, self._has_gap = Written(0, 0), 0, True
         while True:
             path = self._path(self.at.file)

@@ -90,7 +90,7 @@ class Shipping:
                     self._is_failing = False
                 except GemingaError as error:
                     self._tell(error)
-                    # What of it is in the topic is to be asked again: it may be deleted, or made anew.
+                    # Ask the topic again how far it has come: it may have been deleted, or recreated.
                     resumed = False
                     await trio.sleep(retry_s)
                     retry_s = min(2 * retry_s, RETRY_S_MAX)

@@ -17,7 +17,7 @@ import trio
 log = logging.getLogger("geminga.server")
 
 FRESH_SECONDS = 0.1
-"""A connection is not closed for others before it had so long to say what it wants."""
+"""A connection has so long to send its first request before it may be closed to make room for others."""
 WARNING_INTERVAL_S = 60.0
 
 Handler = Callable[[socket.socket, "Visit"], Awaitable[None]]

@@ -81,11 +81,11 @@ class Backup:
         self._lock = trio.Lock()
 
     async def __call__(self, directory: str) -> BackupReport:
-        """Copy everything to `directory`, a path that is not there yet or an empty directory. All of the copy
-        is durable on return, and it has its name only then: before that it is `directory` with ".unfinished"
-        behind it, which is deleted again after an error and when cancelled.
+        """Copy everything to `directory`, a path that does not exist yet or an empty directory. The copy gets
+        this name when all of it is durable, before the return. Until then it is `directory` with
+        ".unfinished" appended, which is deleted after an error or when cancelled.
 
-        Conflict if there is no place for it, or another backup is under way; StorageError if a disk fails.
+        Conflict if the path cannot be used, or another backup is under way; StorageError if a disk fails.
         """
         if self._lock.locked():
             raise Conflict("another backup is under way; wait until it has ended")

@@ -58,7 +58,7 @@ def divide(
         + writes_delivery_log * DELIVERY_LOG_FILES
     )
     connections = max(CONNECTIONS_MIN, files_max - reserved)
-    # A share of its own, so that neither port's crowd takes the other's place.
+    # A share for each port, so that many connections of one cannot lock clients out of the other.
     web = min(WEB_CONNECTIONS_MAX, connections // 4)
     return Division(reserved, connections - web, web)
 

@@ -23,8 +23,8 @@ SUBSCRIPTION_BYTES = 3 * KIB
 
 
 class MemoryMeter:
-    """Asks each part when it is called; nothing is counted here. On the loop, some 20 us, and about one more
-    for each loaded topic.
+    """Collects the figures of all parts when it is called. It runs on the loop for some 20 us, and about one
+    more for each loaded topic.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ def bookie_settings(config: Config) -> BookieSettings:
         journal_file_bytes=config.journal_max_size_mb * limits.MIB,
         write_cache_bytes=parts.write_cache,
         read_cache_bytes=parts.read_cache,
-        # What waits is the publishers', nearly all of it; the journal's own is the group that is made of it.
+        # Nearly all of the queue is publishers' entries; the journal's own memory is the group made of them.
         queue_bytes_max=max(parts.publish, parts.journal),
         journal_group_bytes_max=_group_bytes_max(config, parts.journal),
         journal_group_entries_max=_group_entries_max(config),
@@ -236,7 +236,7 @@ class HostNames(NamedTuple):
 
     own: tuple[str, ...]
     listed: tuple[str, ...]
-    """By the user, beside its own."""
+    """Names that the user has configured, in addition to the broker's own."""
 
 
 def host_names(config: Config) -> HostNames:
@@ -245,7 +245,7 @@ def host_names(config: Config) -> HostNames:
 
 
 def service_url(config: Config, local_host: str, port: int) -> str:
-    """The URL that a client which reached the broker at `local_host` is told to connect to."""
+    """The URL for a client that has reached the broker at `local_host`."""
     host = config.advertised_address or local_host
     return f"pulsar://{f'[{host}]' if ':' in host else host}:{port}"
 

@@ -158,7 +158,7 @@ class _Doors:
         self.to_web = Admission("admin port", division.web_connections_max)
 
     def make_room_soon(self) -> Callable[[], None]:
-        """A function for any thread: it lets go of a descriptor or two, if connections are idle."""
+        """A function for any thread that frees a descriptor or two by closing idle connections."""
         token = trio.lowlevel.current_trio_token()
 
         def make_room() -> None:
@@ -221,13 +221,13 @@ async def _serve(
             instance = await check_instance(
                 metadata, cluster=config.cluster_name, clock="real", now_ms=clock.now_ms()
             )
-            bookie, indexes, places = await open_bookie(
+            bookie, indexes, directories = await open_bookie(
                 config, disk, data_dir, metadata, instance, block_cache, held
             )
             for index in indexes:
                 await storage.start(failure.watch, index.run)
             await storage.start(failure.watch, bookie.run)
-            watch = DirectoryWatch(disk, [os.path.join(data_dir, METADATA), *places])
+            watch = DirectoryWatch(disk, [os.path.join(data_dir, METADATA), *directories])
             await storage.start(failure.watch, watch.run)
             aside = await set_aside_unrecorded(bookie, metadata)
             if aside:

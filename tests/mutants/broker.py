@@ -69,7 +69,7 @@ MUTANTS = (
     Mutant(
         "silent-frames-keep-their-turns",
         READER,
-        "                memory.leave_turn(frame, received_bytes)  # nothing has come that the turn could be used for",
+        "                memory.leave_turn(frame, received_bytes)  # nothing to receive in it",
         "                pass",
         (f"{FAIR_TURNS}::test_a_silent_half_frame_takes_no_turn_from_others",),
         "each half message cost every other large one a second",

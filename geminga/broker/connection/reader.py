@@ -187,7 +187,7 @@ class Reader:
                     memory.lose_turn(frame, received_bytes + len(chunk))
                 return chunk
             if not had_turn:
-                memory.leave_turn(frame, received_bytes)  # nothing has come that the turn could be used for
+                memory.leave_turn(frame, received_bytes)  # nothing to receive in it
                 came = await self._readable_by(trio.current_time() + PROGRESS_S)
             else:
                 came = frame.is_progressing(received_bytes)

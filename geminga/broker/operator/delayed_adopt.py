@@ -82,10 +82,10 @@ class _Adoption:
 
 
 async def adopt_buckets(topic: Topic, subscription: Subscription, bundle: bytes) -> AdoptedBuckets:
-    """Take the buckets of a bundle into the index that the subscription looks at, in place of all buckets
-    that overlap with them. On return they are durable, and in effect.
+    """Add the buckets of a bundle to the index that the subscription uses. They replace all buckets that
+    overlap with them. Durable and in effect on return.
 
-    BadBucket: damaged, or not of this topic. Conflict: it would take away much that only those have.
+    BadBucket: damaged, or not of this topic. Conflict: many messages are only in the replaced ones.
     NotAllowed: this index keeps no buckets. ServiceNotReady, StorageError. Nothing has changed then.
     Cancelling leaves all of it done, or nothing.
     """
@@ -96,7 +96,7 @@ async def adopt_buckets(topic: Topic, subscription: Subscription, bundle: bytes)
         generation = buckets.generation
         new = await _decoded(buckets.off_loop, bundle)
         for one in new:
-            _check_place(topic, subscription, one.directory)
+            _check_belongs(topic, subscription, one.directory)
             await _check_times(topic, subscription, one.sampled)
         adoption = _Adoption(subscription, buckets, new, generation)
         ranges = [one.range for one in new]
@@ -168,7 +168,7 @@ def _look_into(entries: list[bytes]) -> _New:
     return _New(directory, entries, sampled)
 
 
-def _check_place(topic: Topic, subscription: Subscription, directory: Directory) -> None:
+def _check_belongs(topic: Topic, subscription: Subscription, directory: Directory) -> None:
     """That all of it is in the topic, and something of it not acknowledged yet."""
     ledger = topic.ledger
     ids = [info.ledger_id for info in ledger.ledgers]
@@ -236,7 +236,9 @@ async def _write(adoption: _Adoption) -> None:
 
 
 async def _abandon(adoption: _Adoption, error: BaseException) -> None:
-    """What was named and cleared since is deleted by whoever cleared it."""
+    """Delete the written buckets. A bucket that was named before, and cleared since, is left to the request
+    that cleared it.
+    """
     with trio.CancelScope(shield=True):
         for writer, _ in adoption.written:
             await adoption.buckets.store.abandon(writer, error)

@@ -106,14 +106,14 @@ async def rows_of(looked: Looked, stored: StoredBucket, start: int, count_max: i
             raise _unreadable(f"segment {number}", stored, error) from None
         part = rows.part(first, min(first + count_max - len(found), rows.length))
         for due_ms, code in zip(part.times_ms.tolist(), part.codes.tolist(), strict=True):
-            place = Position(code >> 32, code & 0xFFFFFFFF)
+            position = Position(code >> 32, code & 0xFFFFFFFF)
             found.append(
                 BucketRow(
-                    ledger_id=place.ledger_id,
-                    entry_id=place.entry_id,
+                    ledger_id=position.ledger_id,
+                    entry_id=position.entry_id,
                     due_ms=due_ms,
                     segment=number,
-                    waits=delayed.holds(place),
+                    waits=delayed.holds(position),
                 )
             )
         await trio.lowlevel.checkpoint()

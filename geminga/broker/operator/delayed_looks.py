@@ -61,7 +61,7 @@ class Looked(NamedTuple):
 
     @property
     def buckets_to_be(self) -> Buckets | None:
-        """The index that it looks at, or would."""
+        """The index that the subscription uses, or would use with delayed messages."""
         return self.subscription.delayed.buckets
 
     @property
@@ -69,7 +69,7 @@ class Looked(NamedTuple):
         return self.subscription.delayed.tracker
 
     async def open(self) -> None:
-        """Have it look at an index that is there already, so that what that has counts as what waits."""
+        """Open the subscription's view of an index that exists already, so that its messages are counted."""
         delayed = self.subscription.delayed
         if delayed.tracker is None and delayed.has_index() and holds_back(self.subscription):
             await delayed.open()
@@ -165,10 +165,10 @@ async def _decoded(
     return found
 
 
-# -- by place --------------------------------------------------------------------------------------------
+# -- by position -----------------------------------------------------------------------------------------
 
 
-async def places_of(looked: Looked, start: Position, count_max: int) -> list[tuple[int, int]]:
+async def positions_of(looked: Looked, start: Position, count_max: int) -> list[tuple[int, int]]:
     """At most so many that wait, from there on, in the order of the topic."""
     if (view := looked.view) is None:
         return []
@@ -177,7 +177,7 @@ async def places_of(looked: Looked, start: Position, count_max: int) -> list[tup
     return await in_slices(eyes.page(view, start, count_max))
 
 
-async def due_times_of(looked: Looked, places: list[tuple[int, int]]) -> dict[tuple[int, int], int]:
+async def due_times_of(looked: Looked, positions: list[tuple[int, int]]) -> dict[tuple[int, int], int]:
     """When they are due, but for those whose metadata cannot be read."""
     view, found = looked.view, looked.subscription
     if view is None:
@@ -185,8 +185,8 @@ async def due_times_of(looked: Looked, places: list[tuple[int, int]]) -> dict[tu
     from geminga.tracker.index import eyes
 
     # In memory the index keeps times no more exactly than it has to; the entries have them all.
-    due_ms = await in_slices(eyes.due_times_ms(view, places)) if view.index.rules.exact else {}
-    unknown = [place for place in places if place not in due_ms]
+    due_ms = await in_slices(eyes.due_times_ms(view, positions)) if view.index.rules.exact else {}
+    unknown = [position for position in positions if position not in due_ms]
     while unknown:
         part = unknown[:READ_AT_ONCE]
         entries = await found.topic.ledger.read_positions(part, READ_BYTES)

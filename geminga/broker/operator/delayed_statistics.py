@@ -1,4 +1,5 @@
-"""What is told of a delayed index: by the admin API as it stands, in camel case. Times are ms since 1970."""
+"""Answers about a delayed index, which the admin API sends unchanged, in camel case. Times are ms since
+1970."""
 
 from __future__ import annotations
 
@@ -82,7 +83,7 @@ class DueHistogram(msgspec.Struct, rename="camel", kw_only=True):
     """Messages that wait, by due time."""
 
     width_ms: int
-    """Of each class: what was asked for, doubled as often as it took to have few enough classes."""
+    """Of each class: the requested width, doubled until there are few enough classes."""
     classes: list[DueCount]
     """Ascending, without empty ones."""
     not_read: list[NotRead] = []
@@ -189,7 +190,7 @@ class BucketContent(msgspec.Struct, rename="camel", kw_only=True):
     """When it was sealed."""
     bytes: int
     segments: list[SegmentInfo]
-    """In the order of due times, which is that of the entries; the directory stands behind them."""
+    """In the order of due times, which is that of the entries; the directory comes after them."""
     ledgers: list[LedgerMembers]
 
 
@@ -220,6 +221,6 @@ class AdoptedBuckets(msgspec.Struct, rename="camel", kw_only=True):
     indexed: int
     """Of these, how many were not in the index before."""
     replaced: int
-    """Buckets that these took the place of."""
+    """Buckets that these replaced."""
     read_again: int
-    """Messages that only the replaced ones had, and that are read from the backlog once more."""
+    """Messages that only the replaced ones had. They are read from the backlog again."""

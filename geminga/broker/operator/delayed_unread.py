@@ -1,7 +1,7 @@
-"""What a subscription's index does not have: entries that were not read yet, or are to be read again.
+"""Entries that are not in a subscription's index: not read yet, or to be read again.
 
-Any of them may be delayed; that is not known before they have been read. So an answer that says what waits
-has to speak of these too.
+Any of them may be delayed, which is not known before it has been read. So an answer about delayed messages
+has to mention these entries too.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 def holds_back(subscription: Subscription) -> bool:
-    """Whether its consumers are, or were last, or may yet be, of a type that waits for due times."""
+    """True if its consumers are, were last, or may still be of a type that waits for due times."""
     return not subscription.consumers.ignores_delays
 
 
 def pending_of(subscription: Subscription) -> int:
-    """Entries that are with its consumers."""
+    """Entries that were sent to its consumers and are not acknowledged."""
     if _books_of(subscription) is not None:
         return sum(len(entries) for c in subscription.consumers for entries in c.pending.ledgers.values())
     if not subscription.consumers:
@@ -40,7 +40,7 @@ def pending_of(subscription: Subscription) -> int:
 
 
 def again_of(subscription: Subscription) -> int:
-    """Entries that are to be sent to its consumers (again)."""
+    """Entries that wait to be redelivered."""
     books = _books_of(subscription)
     return len(books.redelivery) if books is not None else 0
 
@@ -51,7 +51,7 @@ def _books_of(subscription: Subscription) -> UnackedBooks | None:
 
 
 def unread_of(subscription: Subscription) -> int:
-    """Entries that are not acknowledged and in none of the other places."""
+    """Unacknowledged entries that are neither in the index, nor pending, nor to be redelivered."""
     elsewhere = len(subscription.delayed) + pending_of(subscription) + again_of(subscription)
     return max(subscription.backlog() - elsewhere, 0)
 
@@ -66,7 +66,7 @@ def capacity(subscription: Subscription) -> str:
 
 
 def _pace(subscription: Subscription) -> str:
-    """Whether what has to be read again is being read; for people. A consumer is connected."""
+    """Says whether entries are being read again now; for people. A consumer is connected."""
     books = _books_of(subscription)
     if books is not None and books.blocked:
         return "read again from the topic once consumers have acknowledged more"
@@ -90,7 +90,7 @@ def not_read(subscription: Subscription) -> Generator[int, None, list[NotRead]]:
             text = "the index is being read back from the buckets on disk"
             found.append(_because("recovering", text, unread))
     for first, last in list(delayed.lost_ranges):
-        lost = yield from _look_between(subscription, *_places(first, last), _known(unknown))
+        lost = yield from _look_between(subscription, *_bounds(first, last), _known(unknown))
         if lost.missing and subscription.consumers:
             done = f"{lost.total - lost.missing} of {lost.total} entries"
             text = f"missing in the index, and {_pace(subscription)}: it has {done} there"
@@ -99,7 +99,7 @@ def not_read(subscription: Subscription) -> Generator[int, None, list[NotRead]]:
             text = "missing in the index, not in the topic; they are read again when a consumer connects"
             found.append(_because("lost", text, lost))
     for first, last in list(delayed.left_out_ranges):
-        full = yield from _look_between(subscription, *_places(first, last), _known(unknown))
+        full = yield from _look_between(subscription, *_bounds(first, last), _known(unknown))
         if full.missing:
             text = "the index is full; entries are read again when some of it is written to disk"
             found.append(_because("no-room", text, full))
@@ -143,8 +143,8 @@ def _because(why: str, text: str, looked: _Looked) -> NotRead:
     )
 
 
-def _places(first_ledger: int, last_ledger: int) -> tuple[Position, Position]:
-    """The first place of these ledgers, and the one behind their last."""
+def _bounds(first_ledger: int, last_ledger: int) -> tuple[Position, Position]:
+    """The first position of these ledgers, and the one after their last."""
     return Position(first_ledger, 0), Position(last_ledger + 1, 0)
 
 
@@ -159,9 +159,9 @@ def _look_between(
     delayed, cursor, ledger = subscription.delayed, subscription.cursor, subscription.topic.ledger
     missing = total = 0
     ledgers: list[int] = []
-    place = cursor.next_unacknowledged(first)
-    while place < end:
-        ledger_id, entry_id = place
+    position = cursor.next_unacknowledged(first)
+    while position < end:
+        ledger_id, entry_id = position
         stop = min(entry_id + WINDOW_ENTRIES, ledger.entries_in(ledger_id))
         if ledger_id == end.ledger_id:
             stop = min(stop, end.entry_id)
@@ -180,5 +180,5 @@ def _look_between(
             if left:
                 ledgers = [*ledgers[:1], ledger_id]
         yield stop - entry_id
-        place = cursor.next_unacknowledged(Position(ledger_id, stop))
+        position = cursor.next_unacknowledged(Position(ledger_id, stop))
     return _Looked(missing, total, (ledgers[0], ledgers[-1]) if ledgers else (-1, -1))

@@ -130,7 +130,7 @@ class DelayedVerifier:
         return None if subscription is None else subscription.delayed.own
 
     async def _look(self, one: _Named) -> VerifiedBucket | None:
-        """None: nothing names it any more."""
+        """None: no record names it any longer."""
         while True:
             buckets = self._buckets(one)
             if buckets is not None and (bucket := buckets.serving.get(one.ledger_id)) is not None:

@@ -24,7 +24,7 @@ from geminga.broker.operator.delayed_looks import (
     due_ms_of,
     due_times_of,
     histogram_of,
-    places_of,
+    positions_of,
     summary_of,
     why_not_read,
 )
@@ -146,19 +146,21 @@ class DelayedOperator:
     ) -> DelayedPage:
         found = await self._opened(topic, subscription)
         reasons = [reason for looked in found for reason in await why_not_read(looked)]
-        placed = [
-            (place, looked) for looked in found for place in await places_of(looked, start, count_max + 1)
+        ordered = [
+            (position, looked)
+            for looked in found
+            for position in await positions_of(looked, start, count_max + 1)
         ]
-        placed.sort(key=lambda pair: pair[0])
-        following = None if len(placed) <= count_max else "{}:{}".format(*placed[count_max][0])
+        ordered.sort(key=lambda pair: pair[0])
+        following = None if len(ordered) <= count_max else "{}:{}".format(*ordered[count_max][0])
         due_ms: dict[tuple[int, int], int] = {}
         for looked in found:
             due_ms |= await due_times_of(
-                looked, [place for place, one in placed[:count_max] if one is looked]
+                looked, [position for position, one in ordered[:count_max] if one is looked]
             )
         messages = [
-            DelayedMessage(ledger_id=place[0], entry_id=place[1], due_ms=due_ms.get(place))
-            for place, _ in placed[:count_max]
+            DelayedMessage(ledger_id=position[0], entry_id=position[1], due_ms=due_ms.get(position))
+            for position, _ in ordered[:count_max]
         ]
         return DelayedPage(messages=messages, next=following, not_read=reasons)
 
@@ -187,34 +189,34 @@ class DelayedOperator:
 
     async def _why(self, found: Subscription, position: Position) -> WhyNotDelivered:
         ledger_id, entry_id = position
-        place = f"{ledger_id}:{entry_id}"
+        message = f"{ledger_id}:{entry_id}"
         if entry_id >= found.topic.ledger.entries_in(ledger_id):
-            return WhyNotDelivered(reason="no-such-entry", text=f"there is no message {place}")
+            return WhyNotDelivered(reason="no-such-entry", text=f"there is no message {message}")
         if found.cursor.is_acknowledged(position):
-            return WhyNotDelivered(reason="acknowledged", text=f"{place} is acknowledged")
+            return WhyNotDelivered(reason="acknowledged", text=f"{message} is acknowledged")
         dispatcher = found.consumers.dispatcher
         if dispatcher is not None and (books := dispatcher.books) is not None:
             for consumer in found.consumers:
                 if consumer.pending.get(ledger_id, entry_id):
-                    text = f"{place} was sent to the consumer {consumer.name} and is not acknowledged yet"
+                    text = f"{message} was sent to the consumer {consumer.name} and is not acknowledged yet"
                     return WhyNotDelivered(reason="pending", text=text)
             if position in books.redelivery:
-                text = f"{place} goes out as soon as a consumer takes more: {capacity(found)}"
+                text = f"{message} goes out as soon as a consumer takes more: {capacity(found)}"
                 return WhyNotDelivered(reason="to-be-sent-again", text=text)
         if found.delayed.holds(position):
             return await self._why_delayed(found, position)
-        text = f"{place} has not been read yet: {capacity(found)}"
+        text = f"{message} has not been read yet: {capacity(found)}"
         return WhyNotDelivered(reason="not-read-yet", text=text)
 
     async def _why_delayed(self, found: Subscription, position: Position) -> WhyNotDelivered:
-        place = f"{position.ledger_id}:{position.entry_id}"
+        message = f"{position.ledger_id}:{position.entry_id}"
         entries = await found.topic.ledger.read_positions([position])
         due_ms = due_ms_of(found, entries[0]) if entries else None
         now_ms = found.clock.now_ms()
         if due_ms is None or due_ms <= now_ms:
-            text = f"{place} is due, and goes out as soon as a consumer takes more: {capacity(found)}"
+            text = f"{message} is due, and goes out as soon as a consumer takes more: {capacity(found)}"
             return WhyNotDelivered(reason="due", text=text, due_ms=due_ms)
-        text = f"{place} waits for another {(due_ms - now_ms) / 1000:.3f} s"
+        text = f"{message} waits for another {(due_ms - now_ms) / 1000:.3f} s"
         return WhyNotDelivered(reason="delayed", text=text, due_ms=due_ms)
 
     # -- changes ---------------------------------------------------------------------------------------------
@@ -257,22 +259,24 @@ class DelayedOperator:
             partition = _holder_among(found, position.ledger_id).partition
             by_partition.setdefault(partition, []).append(position)
         for looked in found:
-            if not (places := by_partition.get(looked.partition)):
+            if not (in_partition := by_partition.get(looked.partition)):
                 continue
             await _read_wholly(looked)
-            some = await self._cancel(looked.subscription, places)
+            some = await self._cancel(looked.subscription, in_partition)
             cancelled += some.cancelled
             others += some.not_cancelled
         return CancelResult(cancelled=cancelled, not_cancelled=others)
 
-    async def _cancel(self, found: Subscription, places: list[Position]) -> CancelResult:
+    async def _cancel(self, found: Subscription, positions: list[Position]) -> CancelResult:
         unread = set()
-        async for place in _by_turns(places):
-            if not found.delayed.holds(place) and await self._waits_unread(found, place):
-                unread.add(place)
+        async for position in _by_turns(positions):
+            if not found.delayed.holds(position) and await self._waits_unread(found, position):
+                unread.add(position)
         # Reading took a while.
         waiting = [
-            p for p in places if (p in unread or found.delayed.holds(p)) and not found.delayed.is_settled(p)
+            p
+            for p in positions
+            if (p in unread or found.delayed.holds(p)) and not found.delayed.is_settled(p)
         ]
         found.delayed.passed(waiting)
         found.cursor.acknowledge(waiting)
@@ -281,9 +285,9 @@ class DelayedOperator:
         if waiting and found.cursor.durable:
             await found.cursor.persist()
         cancelled, others = set(waiting), []
-        async for place in _by_turns([place for place in places if place not in cancelled]):
-            why = (await self._why(found, place)).text
-            others.append(NotCancelled(message=f"{place.ledger_id}:{place.entry_id}", why=why))
+        async for position in _by_turns([position for position in positions if position not in cancelled]):
+            why = (await self._why(found, position)).text
+            others.append(NotCancelled(message=f"{position.ledger_id}:{position.entry_id}", why=why))
         return CancelResult(cancelled=len(waiting), not_cancelled=others)
 
     async def _waits_unread(self, found: Subscription, position: Position) -> bool:
@@ -349,10 +353,10 @@ class DelayedOperator:
         return None
 
 
-async def _by_turns(places: Sequence[Position]) -> AsyncGenerator[Position, None]:
+async def _by_turns(positions: Sequence[Position]) -> AsyncGenerator[Position, None]:
     """One after the other; all else has its turn after some of them. A request may name thousands."""
-    for number, place in enumerate(places, 1):
-        yield place
+    for number, position in enumerate(positions, 1):
+        yield position
         if number % PLACES_PER_TURN == 0:
             await trio.lowlevel.checkpoint()
 

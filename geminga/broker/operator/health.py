@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from geminga.broker.topic.rooms import Rooms
 
 FRESH_S = 1.0
-"""How long an answer holds."""
+"""An answer is reused for so long."""
 ROUND_TRIP_S_MAX = 1.5
 """A message that is not back by then makes the broker unhealthy: the answer comes within two seconds."""
 ENTRIES_MAX = 1000
 TOPIC = "/health"
-"""Where a record says whose the ledger is: a path that no topic has."""
+"""The topic in the record of the ledger: a name that no topic has."""
 BODY_BYTES = 16
 LOSSES_MAX = 20
-"""Damaged places that an answer names."""
+"""Damages that an answer names."""
 
 
 class HealthReport(msgspec.Struct, frozen=True, kw_only=True):

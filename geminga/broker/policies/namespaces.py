@@ -1,4 +1,4 @@
-"""Tenants, namespaces and their policies: who exists, and what was set for whom.
+"""Tenants, namespaces and the policies that were set for each.
 
 Everything is a record in the metadata store, durable when a call returns. Policies are kept as the JSON that
 came in, under Pulsar's own keys, so that what this broker does not act upon is still stored and returned.
@@ -124,7 +124,7 @@ class Namespaces:
         except KeyMissing:
             raise TenantNotFound("Tenant doesn't exist") from None
         except BadVersion:
-            # A namespace was made meanwhile, or the tenant changed: who asked should look again.
+            # A namespace was created meanwhile, or the tenant changed: the administrator should look again.
             raise Conflict("The tenant was changed at the same time; try again") from None
 
     def _check_clusters(self, record: TenantRecord) -> None:
@@ -184,7 +184,7 @@ class Namespaces:
                 raise TenantNotFound("Tenant does not exist")
             if self._metadata.get(records.namespace_path(name)) is not None:
                 raise Conflict("Namespace already exists")
-            # The tenant is written too, unchanged: its version then refuses a delete that ran beside this.
+            # The tenant is written too, unchanged: its new version refuses a concurrent delete.
             puts = [
                 Put(records.namespace_path(name), record, MUST_NOT_EXIST),
                 Put(records.tenant_path(name.tenant), tenant.value, tenant.version),
@@ -218,8 +218,8 @@ class Namespaces:
     async def change_policies(
         self, name: NamespaceName, change: Callable[[dict[str, Any]], dict[str, Any]]
     ) -> None:
-        """Replace the policies that were set by what `change` makes of them; it may be called again when
-        somebody else was faster. Durable on return. Raises `NamespaceNotFound`, and what `change` raises.
+        """Replace a namespace's own policies by `change(policies)`, which is called again if another request
+        has changed them first. Durable on return. Raises `NamespaceNotFound`, and what `change` raises.
         """
         path = records.namespace_path(name)
         while True:

@@ -1,7 +1,7 @@
-"""Policies of broker, namespace and topic, and what holds for a topic in the end.
+"""Policies of broker, namespace and topic, and the effective policies of a topic.
 
-The topic's own value wins over its namespace's, that one over the broker's; each policy by itself. A change
-is on disk when its call returns, and every loaded topic that it concerns has been told by then.
+A topic's own value wins over its namespace's, and that one over the broker's; each policy by itself. When a
+call that changes one returns, the change is durable, and every loaded topic that it concerns applies it.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ log = logging.getLogger("geminga.broker")
 
 NAMESPACES_REMEMBERED_MAX = 1_000
 NOTHING: Overrides = {}
-"""What nearly every topic sets itself; one object for all."""
+"""The own policies of nearly every topic; one object for all."""
 NO_QUOTA = BacklogQuota(-1, -1, "producer_request_hold")
 
 
 class EffectivePolicies(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for one topic. Counts: 0 is no limit. The defaults are Pulsar's `broker.conf`."""
+    """The effective policies of one topic. Counts: 0 is no limit. The defaults are Pulsar's `broker.conf`."""
 
     retention: Retention = Retention()
     message_ttl_s: int = 0
@@ -73,7 +73,7 @@ class EffectivePolicies(msgspec.Struct, frozen=True, kw_only=True):
     ttl_from_due_time: bool = False
     """A delayed message's TTL begins when it is due."""
     quota_from_due_time: bool = False
-    """What is not due yet does not count for backlog quotas, and an age is counted from the due time."""
+    """Messages that are not due do not count for backlog quotas, and ages count from the due time."""
     publish_rate: PublishRate | None = None
     dispatch_rate: DispatchRate = DispatchRate(period_s=1)
     subscription_dispatch_rate: DispatchRate = DispatchRate(period_s=1)
@@ -102,7 +102,7 @@ Listener = Callable[[EffectivePolicies], None]
 
 
 class _Attached:
-    """A topic that is loaded, or whose partitions are: what it sets itself, and who wants to know."""
+    """A topic that is loaded, or has loaded partitions: its own policies, and the listeners of changes."""
 
     __slots__ = ("listeners", "overrides")
 
@@ -119,25 +119,25 @@ class Policies:
     """The policies of one broker. Reads are plain calls, changes wait for the disk."""
 
     def __init__(self, metadata: MetadataStore, namespaces: Namespaces, defaults: EffectivePolicies) -> None:
-        """`defaults` is what the broker's configuration says."""
+        """`defaults` come from the broker's configuration."""
         self.defaults = defaults
         self._metadata = metadata
         self._namespaces = namespaces
         self._of_namespace: dict[str, Overrides] = {}
         self._said: set[str] = set()
         self._shared: dict[str, EffectivePolicies] = {}
-        """By namespace: what holds for its topics that have no policies of their own."""
+        """By namespace: the effective policies of its topics that set none themselves."""
         self._attached: dict[NamespaceName, dict[TopicName, _Attached]] = {}
         namespaces.call_on_policies_change(self._namespace_changed)
 
-    # -- what holds ------------------------------------------------------------------------------------------
+    # -- effective policies ----------------------------------------------------------------------------------
 
     def effective(self, topic: TopicName) -> EffectivePolicies:
-        """What holds for a topic or a partition, loaded or not, there or not."""
+        """The effective policies of a topic or partition, which need not be loaded, or exist."""
         return self._effective(topic.namespace, self._topic_overrides(topic))
 
     def _effective(self, namespace: NamespaceName, of_topic: Overrides) -> EffectivePolicies:
-        """Topics without policies of their own share what holds for their namespace."""
+        """Topics without policies of their own share one object for their namespace."""
         key = str(namespace)
         shared = self._shared.get(key)
         if shared is None:
@@ -149,7 +149,9 @@ class Policies:
         return msgspec.structs.replace(shared, **of_topic) if of_topic else shared
 
     def attach(self, topic: TopicName, listener: Listener) -> EffectivePolicies:
-        """What holds now; `listener` is called with what holds after each change, until `detach`."""
+        """The effective policies now. `listener` is called with the new ones after each change, until
+        `detach`.
+        """
         topics = self._attached.setdefault(topic.namespace, {})
         attached = topics.get(topic.partitioned_name)
         if attached is None:
@@ -193,15 +195,15 @@ class Policies:
             return MUST_NOT_EXIST, {}
         return stored.version, records.decode(TopicPoliciesRecord, stored.value, path).policies
 
-    # -- what was set ----------------------------------------------------------------------------------------
+    # -- values that were set --------------------------------------------------------------------------------
 
     def namespace_value(self, name: NamespaceName, policy: Policy) -> Any:
-        """What was set for the namespace itself, None if nothing was. Raises `NamespaceNotFound`."""
+        """The namespace's own value, None if it has none. Raises `NamespaceNotFound`."""
         self._namespaces.check_exists(name)
         return self._namespace_overrides(name).get(policy.name)
 
     def topic_value(self, topic: TopicName, policy: Policy) -> Any:
-        """What was set for the topic itself, None if nothing was."""
+        """The topic's own value, None if it has none."""
         return self._topic_overrides(topic).get(policy.name)
 
     def namespace_quotas(self, name: NamespaceName) -> dict[str, BacklogQuota]:
@@ -215,7 +217,7 @@ class Policies:
     def applied_quotas(self, topic: TopicName) -> dict[str, BacklogQuota]:
         """The topic's if it has any, else the namespace's, else the broker's: as Pulsar shows them.
 
-        What holds is decided for each type by itself: `effective`.
+        The effective ones are decided for each type by itself: see `effective`.
         """
         defaults = {STORAGE: self.defaults.quota_size, AGE: self.defaults.quota_age}
         return self.topic_quotas(topic) or by_type(self._namespace_overrides(topic.namespace)) or defaults
@@ -223,7 +225,7 @@ class Policies:
     # -- changes ---------------------------------------------------------------------------------------------
 
     async def set_for_namespace(self, name: NamespaceName, policy: Policy, value: Any) -> None:
-        """Durable and in effect on return; None takes it away. `NamespaceNotFound`, `PolicyRefused`."""
+        """Durable and in effect on return; None removes it. `NamespaceNotFound`, `PolicyRefused`."""
         check(value)
 
         def change(policies: dict[str, Any]) -> dict[str, Any]:
@@ -250,7 +252,7 @@ class Policies:
         await self._namespaces.change_policies(name, change)
 
     async def set_for_topic(self, topic: TopicName, policy: Policy, value: Any) -> None:
-        """Durable and in effect on return, for every partition; None takes it away. `PolicyRefused`."""
+        """Durable and in effect on return, for every partition; None removes it. `PolicyRefused`."""
         check(value)
 
         def change(policies: dict[str, Any]) -> dict[str, Any]:
@@ -284,7 +286,7 @@ class Policies:
         await self._change_topic(topic, change)
 
     async def forget_topic(self, topic: TopicName) -> None:
-        """Take everything away that was set for the topic; durable on return."""
+        """Remove all of the topic's own policies; durable on return."""
         try:
             await self._metadata.delete(records.topic_policies_path(topic))
         except KeyMissing:
@@ -307,7 +309,7 @@ class Policies:
                 continue
         self._topic_changed(topic)
 
-    # -- telling ---------------------------------------------------------------------------------------------
+    # -- listeners -------------------------------------------------------------------------------------------
 
     def _namespace_changed(self, name: NamespaceName) -> None:
         self._of_namespace.pop(str(name), None)

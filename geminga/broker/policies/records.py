@@ -92,7 +92,7 @@ def from_topic(policies: Mapping[str, Any], topic: object) -> Overrides:
 
 
 def _stored(policy: Policy, stored: object, owner: object) -> Any:
-    """A value out of a record; one that is none does not hold, and is told."""
+    """A value out of a record. An invalid one is logged and does not apply."""
     try:
         value = read(policy.kind, stored)
     except PolicyRefused as error:

@@ -39,9 +39,9 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     checks_quotas: bool = True
     """[backlogQuotaCheckEnabled]"""
     inactive_topics_interval_s: float = 60.0
-    """How often topics that nobody uses are looked for [brokerDeleteInactiveTopicsFrequencySeconds]"""
+    """Time between two checks for unused topics [brokerDeleteInactiveTopicsFrequencySeconds]"""
     subscription_expiry_interval_s: float = 300.0
-    """How often subscriptions that nobody uses are looked for [subscriptionExpiryCheckIntervalInMinutes]"""
+    """Time between two checks for unused subscriptions [subscriptionExpiryCheckIntervalInMinutes]"""
     topic_publish_rate: PublishRate = PublishRate()
     """Of each topic that has no policy of its own or its namespace's
     [maxPublishRatePerTopicInMessages, maxPublishRatePerTopicInBytes]
@@ -50,17 +50,17 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Of all topics together [brokerPublisherThrottlingMaxMessageRate, brokerPublisherThrottlingMaxByteRate]
     """
     dedup_producers_max: int = 10_000
-    """Names whose sequence ids are kept and written down [brokerDeduplicationMaxNumberOfProducers]"""
+    """Producer names whose sequence ids are kept and stored [brokerDeduplicationMaxNumberOfProducers]"""
     dedup_snapshot_entries: int = 1000
     """A snapshot is taken after so many entries [brokerDeduplicationEntriesInterval]"""
     dedup_upkeep_s: float = 120.0
-    """How often old snapshots and absent producers are looked for
+    """Time between two checks for old snapshots and absent producers
     [brokerDeduplicationSnapshotFrequencyInSeconds]
     """
     dedup_inactivity_ms: int = 360 * 60_000
     """[brokerDeduplicationProducerInactivityTimeoutMinutes]"""
     write_timeout_s: float = 30.0
-    """A write that is not durable by then fails its producer; 0: it may take as long as it takes
+    """A write that is not durable after so long fails its producer; 0: no limit
     [managedLedgerAddEntryTimeoutSeconds]
     """
     rates_interval_s: float = 60.0

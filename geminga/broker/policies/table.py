@@ -33,12 +33,12 @@ class Endpoint(NamedTuple):
     """How one level of the admin API serves a policy."""
 
     path: str
-    """Behind the namespace's or the topic's own path."""
+    """Appended to the path of the namespace or topic."""
     method: str = "POST"
     empty: Empty = "unset"
-    """What a body of `null` does; "zero" and "refuse" take no empty body either."""
+    """The effect of a body of `null`; "zero" and "refuse" accept no empty body either."""
     negative: str = ""
-    """What is said to a number below 0; nothing: it is taken."""
+    """The error for a number below 0; empty: such a number is accepted."""
     unset: object = UNSET_SHOWN
     """What GET answers while nothing is set; None: no body."""
     unset_status: int = 200
@@ -56,7 +56,7 @@ class Policy(NamedTuple):
     namespace: Endpoint | None = None
     topic: Endpoint | None = None
     acted_upon: bool = True
-    """Whether anything in this broker goes by it."""
+    """False: the broker stores and shows it, and it has no effect."""
     is_own: bool = False
     """Not Pulsar's: it is served below `/geminga/policies`, not below `/admin/v2`."""
 
@@ -77,7 +77,7 @@ POLICIES: tuple[Policy, ...] = (
         "message_ttl_s",
         Int32,
         ("message_ttl_in_seconds",),
-        # A topic's is given in the query: `admin/routes/policies.py` knows.
+        # The value for a topic comes in the query: see `admin/routes/policies.py`.
         namespace=_count("messageTTL", "Invalid value for message TTL, message TTL must >= 0"),
         topic=_count("messageTTL", "Invalid value for message TTL", empty="unset"),
     ),

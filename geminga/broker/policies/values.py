@@ -2,7 +2,8 @@
 
 Pulsar's reader (Jackson) is lenient, and tools rely on that: a number may come as text, an unknown key is
 passed over, an absent one has its default. `read` does the same, and refuses what Pulsar refuses. What is
-accepted is what Pulsar accepts, nonsense such as a negative rate included; who acts upon a value bounds it.
+accepted is what Pulsar accepts, nonsense such as a negative rate included; the code that acts upon a value
+bounds it.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class Persistence(msgspec.Struct, frozen=True):
 
 
 class InactiveTopic(msgspec.Struct, frozen=True):
-    """When a topic that nobody uses is deleted."""
+    """When an unused topic is deleted."""
 
     delete_mode: DeleteMode | UnsetType = msgspec.field(default=UNSET, name="inactiveTopicDeleteMode")
     inactive_s_max: Int32 = msgspec.field(default=0, name="maxInactiveDurationSeconds")
@@ -129,7 +130,7 @@ class PolicyRefused(PeerError):
 
 
 class PolicyInvalid(PolicyRefused):
-    """A value that may not be, by itself or beside another policy. Nothing was changed."""
+    """A value that is invalid by itself, or together with another policy. Nothing has changed."""
 
     http_status = 412
 

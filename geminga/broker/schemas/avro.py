@@ -11,7 +11,7 @@ NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 DEPTH_MAX: Final = 100
 """Of types inside each other: beyond this the parser gives up, not the stack."""
 BRANCHES_MAX: Final = 1000
-"""Of one union: two of them are compared branch by branch."""
+"""Branches of one union: two unions are compared branch by branch."""
 _RESERVED: Final[Mapping[str, frozenset[str]]] = {
     "field": frozenset({"name", "type", "doc", "default", "order", "aliases"}),
     "record": frozenset({"type", "name", "namespace", "doc", "fields", "aliases"}),
@@ -207,8 +207,8 @@ def _properties(given: Mapping[str, Any], kind: str) -> dict[str, Any]:
 
 
 def to_json(schema: AvroType, *, documented: bool = True) -> Any:
-    """As Avro prints it: a name that was defined before stands for its type. Without documentation and
-    aliases two schemas are printed alike if and only if Avro calls them equal.
+    """The schema as Avro prints it, with a type that was defined before by its name. Without documentation
+    and aliases the result is the same for two schemas if and only if Avro considers them equal.
     """
     return _to_json(schema, "", set(), documented)
 

@@ -99,7 +99,7 @@ def _root_message(schema: TopicSchema) -> str:
 
 
 def are_same(one: TopicSchema, other: TopicSchema) -> bool:
-    """Whether one version stands for both. Properties do not count."""
+    """True if both are the same version of a schema. Properties do not count."""
     if one.type != other.type:
         return False
     if one.data == other.data:

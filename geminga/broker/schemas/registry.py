@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from geminga.names import TopicName
 
 VERSIONS_MAX: Final = 1000
-"""Of one topic. More of them is a client that makes a schema for each message."""
+"""Versions of one topic. A client that exceeds it most likely makes a schema for each message."""
 DELETED: Final = TopicSchema("NONE", b"")
 
 
@@ -38,9 +38,9 @@ class SchemaRegistry:
         self._clock = clock
 
     def versions(self, topic: TopicName) -> list[StoredSchema]:
-        """Those that count, the oldest first."""
+        """The versions after the last deletion, the oldest first."""
         stored = self._all(topic)
-        marks = [place for place, one in enumerate(stored) if one.is_deleted]
+        marks = [number for number, one in enumerate(stored) if one.is_deleted]
         return stored[marks[-1] + 1 :] if marks else stored
 
     def _all(self, topic: TopicName) -> list[StoredSchema]:
@@ -92,7 +92,7 @@ class SchemaRegistry:
                 return version
 
     async def _store(self, topic: TopicName, schema: TopicSchema, *, is_mark: bool = False) -> int | None:
-        """As the next version; None if somebody else was faster."""
+        """Store it as the next version; None if another request stored one first."""
         latest = self.latest(topic)
         version = 0 if latest is None else latest.version + 1
         record = SchemaRecord(
@@ -121,7 +121,7 @@ class SchemaRegistry:
         check_consumer([stored.schema for stored in self.versions(topic)], schema, strategy)
 
     async def delete(self, topic: TopicName) -> int:
-        """No version counts any more; returns that of the mark. Their numbers are not used again."""
+        """Delete all versions by a mark, whose version it returns. Their numbers are not used again."""
         while (version := await self._store(topic, DELETED, is_mark=True)) is None:
             pass
         return version

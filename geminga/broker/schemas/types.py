@@ -66,7 +66,7 @@ def key_and_value(schema: TopicSchema) -> tuple[TopicSchema, TopicSchema]:
     """The two schemas of KEY_VALUE. Raises SchemaInvalid."""
     parts = []
     data, at = schema.data, 0
-    for place in ("key", "value"):
+    for part_name in ("key", "value"):
         try:
             (size,) = _LENGTH.unpack_from(data, at)
         except struct.error:
@@ -77,8 +77,8 @@ def key_and_value(schema: TopicSchema) -> tuple[TopicSchema, TopicSchema]:
         size = max(size, 0)
         if at + size > len(data):
             raise SchemaInvalid("Invalid schema definition data for KEY_VALUE schema: it is cut short")
-        kind = schema.properties.get(f"{place}.schema.type", BYTES)
-        properties = _texts_of(schema.properties.get(f"{place}.schema.properties", "{}"))
+        kind = schema.properties.get(f"{part_name}.schema.type", BYTES)
+        properties = _texts_of(schema.properties.get(f"{part_name}.schema.properties", "{}"))
         parts.append(TopicSchema(kind, data[at : at + size], properties))
         at += size
     return parts[0], parts[1]
@@ -93,10 +93,10 @@ def text_of(schema: TopicSchema) -> str:
     except SchemaInvalid:
         return schema.data.decode(errors="replace")
     shown = {}
-    for place, part in zip(("key", "value"), parts, strict=True):
+    for part_name, part in zip(("key", "value"), parts, strict=True):
         text = part.data.decode(errors="replace")
         parsed = _json_or_none(text)
-        shown[place] = parsed if isinstance(parsed, dict | list) else text
+        shown[part_name] = parsed if isinstance(parsed, dict | list) else text
     return json.dumps(shown, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -108,12 +108,12 @@ def data_from_text(kind: str, text: str) -> bytes:
     if not isinstance(given, dict):
         raise SchemaInvalid('a KEY_VALUE schema is given as {"key": ..., "value": ...}')
     encoded = b""
-    for place in ("key", "value"):
-        part: Any = given.get(place, "")
+    for part_name in ("key", "value"):
+        part: Any = given.get(part_name, "")
         try:
             data = (part if isinstance(part, str) else json.dumps(part, separators=(",", ":"))).encode()
         except UnicodeEncodeError as error:
-            raise SchemaInvalid(f"the {place} of a KEY_VALUE schema is no text: {error.reason}") from None
+            raise SchemaInvalid(f"the {part_name} of a KEY_VALUE schema is no text: {error.reason}") from None
         encoded += _LENGTH.pack(len(data)) + data
     return encoded
 
