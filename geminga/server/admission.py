@@ -33,11 +33,11 @@ class Visit:
         self._scope = trio.CancelScope()
 
     def busy(self) -> None:
-        """It may not be closed for others from now on."""
+        """It is not closed to make room from now on."""
         self._admission.set_busy(self)
 
     def idle(self) -> None:
-        """It may be closed for others, as the last of those that are idle now."""
+        """It may be closed to make room, after those that have been idle for longer."""
         self._admission.set_idle(self)
 
     async def serve(self, sock: socket.socket, handle: Handler) -> None:
@@ -89,6 +89,9 @@ class Admission:
 
     async def make_room(self) -> None:
         """Return once there is room for one more connection. Cancelling leaves at most one closed for it."""
+        # Idle ones make room for new ones, as a client that has sent nothing loses nothing: it connects
+        # again. If all are busy the newcomer waits, and the system's queue of connections holds those behind
+        # it.
         while not self.has_room():
             fresh_until_s = self._fresh_until_s()
             if trio.current_time() >= fresh_until_s:

@@ -1,5 +1,5 @@
-"""From the configuration and what was recorded at the first start to an open bookie: its directories claimed,
-its indexes and journals opened.
+"""Opens the bookie: claims the directories that the first start has recorded, and opens its indexes and
+journals.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class OpenBookie(NamedTuple):
     bookie: Bookie
     indexes: list[IndexDatabase]
     paths: list[str]
-    """All directories that hold its files."""
+    """All directories of its files."""
 
 
 async def open_bookie(
@@ -56,9 +56,11 @@ async def open_bookie(
     block_cache: BlockCache,
     held: contextlib.ExitStack,
 ) -> OpenBookie:
-    """`held` lets indexes and directories go. `metadata.run` must be running; with other directories than the
-    default this may record them. StorageError, ForeignLists among them, as from all that is opened.
+    """`held` closes indexes and releases directories. `metadata.run` must be running: a first start with
+    other directories than the default records them. StorageError, also ForeignLists.
     """
+    # An unmounted disk leaves an empty directory behind. A start once began an empty bookie there, beside
+    # metadata that knew ledgers.
     lists = await _claimed_lists(config, disk, data_dir, metadata, instance, held)
     gone = await disk.run(what_is_gone, disk, data_dir, lists)
     if gone and metadata.children(records.LEDGERS):
@@ -117,7 +119,9 @@ async def _claimed_lists(
     instance: InstanceRecord,
     held: contextlib.ExitStack,
 ) -> DirectoryLists:
-    """The same as at the first start; all directories are there, and this instance's."""
+    """The configured directories: those of the first start, all present, and of this instance."""
+    # A ledger belongs to a directory by its id modulo their number. With another list, or another order,
+    # entries would be looked for where they are not.
     wanted = lists_from(data_dir, config.journal_directories, config.ledger_directories)
     claim = functools.partial(claim_directories, disk, data_dir, wanted, instance.instance_id, held)
     record = recorded_directories(metadata)
@@ -126,6 +130,8 @@ async def _claimed_lists(
     elif wanted == DirectoryLists() or await disk.run(disk.exists, absolute(data_dir, DEFAULT)):
         recorded = DirectoryLists()
     else:
+        # Claimed before they are recorded: a crash in between leaves cookies of this instance, which the next
+        # start accepts. A record without cookies would look like disks that are gone.
         await disk.run(functools.partial(claim, first=True))
         made = BookieDirectoriesRecord(journals=list(wanted.journals), ledgers=list(wanted.ledgers))
         await record_directories(metadata, made)

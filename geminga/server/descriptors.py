@@ -18,6 +18,8 @@ from geminga.storage.rocksdb_options import database_files_max
 
 log = logging.getLogger("geminga.server")
 
+# About a thousand connections once took every descriptor, and 257 idle ones locked all clients out of the
+# admin port.
 PROCESS_FILES = 32
 """Standard streams, the event loop's own, listening sockets, locks, and what Python opens to import."""
 JOURNAL_FILES = 3

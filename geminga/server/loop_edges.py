@@ -1,9 +1,9 @@
 """Work done once at the edges of each turn of the event loop, without a task.
 
-A message that comes alone costs little beside the turns of the loop that it takes. So what a turn has put
-together leaves at its end: one write to each client that is to hear something, and one wake-up of each
-journal's thread that has something to do. And what the journals have made durable is taken in before the next
-turn's tasks run, so that all that follows from it belongs to this turn.
+A single message costs little compared with the turns of the loop that it takes. So the output of a turn
+leaves at its end: one write to each client with unsent bytes, and one wake-up of each journal's thread with
+work. What the journals have made durable is reported before the next turn's tasks run, so that all that
+follows from it happens in that turn.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class LoopEdges(trio.abc.Instrument):
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """From the end of the turn that enters it to that of the one that leaves it."""
+        """Have both edges called, from the end of the turn that enters this to the end of the one that leaves."""
         trio.lowlevel.add_instrument(self)
         try:
             with self._outgoing.sending(), self._journals.following_turns():
@@ -36,6 +36,8 @@ class LoopEdges(trio.abc.Instrument):
 
     def before_io_wait(self, timeout: float) -> None:
         """The end of a turn. No task may be woken here: the loop has seen that none waits, and may sleep."""
+        # Bytes first: the thread that is woken then takes the interpreter, when the loop has nothing left to
+        # do.
         try:
             self._outgoing.send_all()
             self._journals.end_turn()
@@ -43,7 +45,8 @@ class LoopEdges(trio.abc.Instrument):
             _end_run(error)
 
     def after_io_wait(self, timeout: float) -> None:
-        """The beginning of one: tasks that are woken here have their turn in it."""
+        """The beginning of a turn: tasks that are woken here run in it."""
+        # Syncs were once reported through trio's queue of callbacks, which cost each a turn of its own.
         try:
             self._journals.begin_turn()
         except BaseException as error:
@@ -51,7 +54,7 @@ class LoopEdges(trio.abc.Instrument):
 
 
 def _end_run(error: BaseException) -> None:
-    """Have the loop end with this bug, as it does with that of any callback."""
+    """Have the loop end with this bug, as it ends with a bug in any callback."""
     trio.lowlevel.current_trio_token().run_sync_soon(_raise, error)
 
 

@@ -1,9 +1,9 @@
 """Composition root: opens the rooms from the disk upward, owns their nurseries, closes them in reverse.
 
-Two nurseries, one inside the other. The outer one (storage) is shielded: when the broker is told to stop,
-the inner one (service: listeners, connections, topics) is cancelled first, topics are closed and cursors
-persisted, and only then do the journal and the metadata writer stop. A disk that fails ends the service at
-once and comes out as `StorageError`.
+Two nurseries, one inside the other. The outer one (storage) is shielded: a stop cancels the inner one first
+(service: listeners, connections, topics), then closes topics and persists cursors, and only then stops the
+journal and the metadata writer. A disk that fails ends the service at once, and `serve` raises
+`StorageError`.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ log = logging.getLogger("geminga.server")
 LOCK, BOOKIE = "lock", DEFAULT
 """Names inside a data directory, besides `METADATA`."""
 STOP_SECONDS = 10.0
-"""How long an orderly stop may take; after it the recovery at the next start does the rest."""
+"""The longest that an orderly stop may take; the recovery of the next start does the rest."""
 FAILURE_SECONDS = 0.5
-"""How long pending senders may take to read that the disk failed."""
+"""The time that pending publishers have to read that the disk has failed."""
 
 
 class Addresses(NamedTuple):
-    """Where the broker listens, once it does."""
+    """The ports on which the broker listens."""
 
     binary_port: int
     web_port: int
@@ -101,6 +101,7 @@ async def serve(
     `task_status` gets the ports once both answer. Raises `OSError` when a port is taken, `StorageError` when
     the directory cannot be used or its disk fails while running.
     """
+    # Ports are bound before the data directory is touched: if one is taken, no recovery has run for nothing.
     files_max = raise_files_max()
     division = _division(config, files_max)
     warn_if_few(files_max, division)
@@ -116,9 +117,7 @@ async def serve(
 
 @contextlib.asynccontextmanager
 async def _cancels(scope: trio.CancelScope) -> AsyncIterator[None]:
-    """Cancel `scope`, and nothing else, when the caller is cancelled: what is shielded inside ends by
-    itself.
-    """
+    """Cancel only `scope` when the caller is cancelled. Shielded work inside ends by itself."""
 
     async def watch() -> None:
         try:
@@ -184,6 +183,8 @@ class _Failure:
         try:
             await run(task_status=task_status)  # type: ignore[misc]
         except StorageError as error:
+            # After a failed write or sync nothing is retried: what the disk has is not known any longer, and
+            # only a recovery from what it gives back can tell.
             log.critical("storage failed, stopping: %s", error)
             self.error = self.error or error
             await trio.sleep(FAILURE_SECONDS)
@@ -208,6 +209,8 @@ async def _serve(
         held.callback(disk.lock(data_dir).release)
         lists = lists_from(data_dir, config.journal_directories, config.ledger_directories)
         check = functools.partial(check_metadata, cluster=config.cluster_name)
+        # Read-only and before anything is opened for writing. A start on an older copy of the metadata once
+        # took all newer ledgers for deleted, and removed messages that had receipts.
         await disk.run(check, disk, data_dir, lists)
         # One cache for metadata and index together.
         block_cache = BlockCache(memory_parts(config).block_cache)
@@ -227,6 +230,8 @@ async def _serve(
             for index in indexes:
                 await storage.start(failure.watch, index.run)
             await storage.start(failure.watch, bookie.run)
+            # A directory that is removed under the broker goes on taking writes, and receipts, without a
+            # name.
             watch = DirectoryWatch(disk, [os.path.join(data_dir, METADATA), *directories])
             await storage.start(failure.watch, watch.run)
             aside = await set_aside_unrecorded(bookie, metadata)
@@ -237,6 +242,7 @@ async def _serve(
             topics = Topics(rooms)
             if rooms.delivery_log is not None:
                 await storage.start(failure.watch, rooms.delivery_log.run)
+            # In the storage nursery: a stop cancels the service, and topics still have to close after that.
             await storage.start(topics.run)
             shipping = _shipping(config, rooms, topics, disk)
             if shipping is not None:
@@ -256,9 +262,11 @@ async def _serve(
                 doors = _Doors(binary, web, division)
                 disk.descriptors.begin(doors.make_room_soon())
                 await _listen(config, rooms, topics, process, doors, memory.started, task_status)
+            # The service has ended here: no client is left, so nothing is published while topics close.
             storage.start_soon(_end_waiting, disk)
             if shipping is not None:
                 shipping.stop()
+            # After a failure nothing is closed in order: each part would wait for the disk that has failed.
             if failure.error is None:
                 with trio.move_on_after(STOP_SECONDS) as deadline:
                     await health.close()
@@ -274,7 +282,7 @@ async def _serve(
 
 
 async def _end_waiting(disk: RealDisk) -> None:
-    """A storage that cannot open a file does not keep the process from stopping."""
+    """Let the process stop even if the storage waits for a descriptor."""
     try:
         await trio.sleep(STOP_SECONDS)
     finally:
@@ -282,7 +290,8 @@ async def _end_waiting(disk: RealDisk) -> None:
 
 
 def _refuse_foreign(disk: Disk, data_dir: str) -> None:
-    """A directory with something in it must be one of ours: better to stop than to mix with other files."""
+    """Raise ForeignDirectory for a directory with files that are not Geminga's."""
+    # A wrong --data-dir (a home directory, say) would otherwise be filled with databases.
     names = set(disk.list(data_dir)) - {LOCK, *SYSTEMS_NAMES}
     if claimed_by(disk, data_dir, DirectoryLists()) or has_bookie_files(disk, os.path.join(data_dir, BOOKIE)):
         return  # `check_metadata` says what is missing
@@ -365,6 +374,8 @@ async def _listen(
     def url_for(sock: socket.socket) -> str:
         return service_url(config, sock.getsockname()[0], binary_port)
 
+    # A ledger id is used once for ever, also across starts: nothing else has to be stored for a unique
+    # number.
     generation = await rooms.ledger_ids.next()
     connections = Connections(topics, rooms, service_url=url_for, generation=generation)
     view = View(rooms, topics, connections, config, binary_port, web_port, process)
@@ -380,5 +391,6 @@ async def _listen(
             own = OwnHost(names.own, listed=names.listed, is_loopback=listener.is_loopback(sock))
             serve_web = functools.partial(serve_http, application=router, own=own)
             service.start_soon(listener.accept_forever, sock, service, doors.to_web, serve_web)
+        # Ready means that a client can publish now: recovery is over, and both ports answer.
         started()
         task_status.started(Addresses(binary_port, web_port))

@@ -196,6 +196,7 @@ class Outbox:
 
     async def wait_taken(self) -> None:
         """Return once the peer is not behind, or the outbox is closed. Cancelling leaves nothing behind."""
+        # In a loop: another request of the connection may have written a large answer since the event.
         while self.is_behind():
             self._unblocked = trio.Event()
             await self._unblocked.wait()
@@ -219,6 +220,7 @@ class Outbox:
         self._sock = sock
         while not self.closed:
             if not self._parts:
+                # Checked only with an empty queue: "held" ends when the system has all of the bytes.
                 if self._is_held:
                     await self._let_go(sock)
                     continue

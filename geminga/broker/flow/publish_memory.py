@@ -106,6 +106,7 @@ class PublishMemory:
         """Frames whose turn was lost, in that order, until they have another one or end..."""
         self._lost_bytes = 0
         """...and the bytes held for them."""
+        # By the bookie's count of durable bytes, not by entry: the path of an entry knows nothing of frames.
         self._handed_on: deque[tuple[int, int]] = deque()
         """Whole large frames that may not be durable: (`Bookie.durable_bytes` once they are, size)."""
         self._handed_on_bytes = 0
@@ -193,6 +194,8 @@ class PublishMemory:
         """The same for a sender without progress, whose frame is the first to go when others need room."""
         if frame.has_turn:
             self.leave_turn(frame, received_bytes)
+        # A frame of which next to nothing has come holds nothing: closing its connection would free no
+        # memory.
         if frame.held_bytes:
             self._lost[frame] = None
             self._lost_bytes += frame.held_bytes
@@ -279,4 +282,6 @@ class PublishMemory:
         return True
 
     def _wake(self) -> None:
+        # All of them look: which one fits depends on its size, and at most two tasks wait here (one of each
+        # queue).
         self._changed.unpark_all()

@@ -26,7 +26,8 @@ class PublishLimit:
 
     def take(self, messages: int, size_bytes: int, now_s: float) -> float:
         """Count an entry. Returns when the next one may be read: a time up to `now_s` means at once."""
-        # Two times instead of a token bucket with a refill: no timer runs, and an idle limit costs nothing.
+        # Two times instead of a token bucket with a refill: no timer runs, and an idle limit costs nothing. A
+        # pause earns no more than `BURST_S`: after an idle hour a client could send an hour's worth at once.
         earliest_s = now_s - BURST_S
         if self.messages_per_s > 0:
             self._paid_messages_s = max(self._paid_messages_s, earliest_s) + messages / self.messages_per_s

@@ -32,6 +32,7 @@ class ReadMemory:
     async def take(self, size_bytes: int) -> None:
         """Take so many bytes after the reads that waited longer. Cancelling leaves nothing behind."""
         self.waits += 1
+        # A lock in front of the event: a large read would never find room while small ones pass it by.
         async with self._turn:
             while not self._fits(size_bytes):
                 self._changed = trio.Event()

@@ -31,10 +31,12 @@ class SendMemory:
         self.pending_bytes = 0
         self.waits = 0
         """How often an outbox that had room of its own had to wait for others."""
+        # A dict for its order: the outbox that waited longest is called first.
         self._waiting: dict[Callable[[], None], None] = {}
 
     def take(self, size_bytes: int) -> bool:
         """An outbox holds so many bytes more. Returns True if memory is tight now."""
+        # Never refused: the bytes exist already, and a receipt must not be lost for want of room.
         self.pending_bytes += size_bytes
         return self.pending_bytes > self.bytes_max
 
@@ -54,6 +56,8 @@ class SendMemory:
 
     def read_bytes_max(self, own_bytes: int) -> int:
         """How many bytes to read for an outbox that has room for `own_bytes` by its own limit."""
+        # Never 0: with all memory used up, the peer that reads fastest still gets one small read after the
+        # other.
         return max(READ_BYTES_TIGHT, min(own_bytes, self.bytes_max - self.pending_bytes))
 
     def wait(self, has_room: Callable[[], None]) -> None:

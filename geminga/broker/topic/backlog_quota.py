@@ -72,6 +72,8 @@ class BacklogQuotas:
         """The quota that is exceeded, the size before the age; None if neither is. May read an entry, and
         more if messages that are not due do not count. StorageError.
         """
+        # Of all subscriptions only the slowest one: ledgers are kept for it, so its backlog contains all
+        # others.
         slowest = self._slowest()
         if slowest is None:
             return None
@@ -151,13 +153,15 @@ class BacklogQuotas:
             skipped = int((size - bytes_max) / size * entries)
             if not skipped:
                 return
-            # The last of so many entries behind the mark-delete position, acknowledged ones counted.
+            # By position, so that acknowledged entries behind the mark-delete position count: their bytes are
+            # in `size` too.
             last = self._ledger.position_after(slowest.cursor.mark_delete, skipped)
             self._note(slowest, slowest.acks.skip_to(last))
             previous = slowest
 
     async def _evict_by_age(self, age_max_ms: int) -> None:
         """Acknowledge messages older than the quota, on every subscription that has any."""
+        # Found once, as the position is the same for all subscriptions.
         before_ms = self._clock.now_ms() - age_max_ms * KEPT_SHARE
         young = await first_published_at(self._ledger, int(before_ms))
         for subscription in self._durable():

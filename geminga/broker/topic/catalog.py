@@ -42,7 +42,7 @@ class TopicCatalog:
         self._rooms.namespaces.check_exists(name.namespace)
 
     def exists(self, name: TopicName) -> bool:
-        """Whether the topic is on disk: without partitions, or one partition that was used."""
+        """True if the topic is on disk: without partitions, or one partition that was used."""
         return self.names.exists(name)
 
     def partitions(self, name: TopicName) -> int:
@@ -50,13 +50,17 @@ class TopicCatalog:
         return self.names.partitions(name)
 
     def may_be_created(self, name: TopicName) -> bool:
-        """Whether a client's first use makes this topic, if it is not there yet."""
+        """True if the topic exists, or the first use by a client creates it."""
+        # A partition of a recorded topic may always be created: the record was the decision, and partitions
+        # get their ledgers only when they are used.
         if self._rooms.settings.auto_topic_creation or self.exists(name):
             return True
         return self.partitions(name.partitioned_name if name.partition_index >= 0 else name) > 0
 
     def check_may_create(self, name: TopicName, create: bool) -> None:
         """Raise TopicNotFound or NotAllowed if a load may not create this topic."""
+        # A client with an old number of partitions, or a typing error in a name, must not make a topic that
+        # no producer of the partitioned one ever writes to.
         if name.partition_index >= 0:
             partitions = self.partitions(name.partitioned_name)
             if partitions:
@@ -75,8 +79,10 @@ class TopicCatalog:
     async def partitions_or_create(self, name: TopicName, *, create: bool) -> int:
         """Number of partitions; a topic that is partitioned by default is recorded now. 0: not partitioned.
 
-        Raises `TopicNotFound` when the topic is not there and will not be made by its first use either.
+        Raises `TopicNotFound` if the topic does not exist and its first use will not create it.
         """
+        # A topic that exists keeps its kind: `allowAutoTopicCreationType=partitioned` concerns new names
+        # only.
         self.check_served(name)
         partitions = self.partitions(name)
         if partitions or name.partition_index >= 0 or self.exists(name):
@@ -85,6 +91,7 @@ class TopicCatalog:
         if not (create and settings.auto_topic_creation):
             raise TopicNotFound(f"Topic {name} does not exist")
         if settings.auto_topic_creation_partitions > 0:
+            # Another client's question may have recorded it meanwhile: then its number counts for both.
             with contextlib.suppress(Conflict):
                 await self.create_partitioned(name, settings.auto_topic_creation_partitions)
         return self.partitions(name)

@@ -157,7 +157,8 @@ class SequenceIds:
         """The persisted ids, as properties of a cursor: those of the producers that were active last."""
         self.changes = 0
         # Bounded in names and bytes: one metadata record has to hold it. Connected producers come first, as
-        # they are the ones that resend soonest.
+        # they are the ones that resend soonest. Only persisted ids: what is pushed may fail, and a load that
+        # took it for stored would lose the retry.
         properties: dict[str, int] = {}
         room_bytes = PROPERTIES_BYTES_MAX
         connected = self._connected()

@@ -147,6 +147,8 @@ class Deduplication:
             done.set()
 
     async def _disable(self) -> None:
+        # Off before the cursor goes: entries from here on are not judged, and no snapshot meets a deleted
+        # cursor.
         self.ids = self._cursor = None
         self._wake_settled()
         try:
@@ -266,6 +268,7 @@ class Deduplication:
 
     def _snapshot_soon(self) -> None:
         """Start a snapshot unless one is under way, or its pause."""
+        # In a task: confirmations must not wait for the metadata store.
         if not self._snapshot_under_way and self._tasks is not None:
             self._snapshot_under_way = True
             self._tasks.start_soon(self._snapshot_quietly)

@@ -92,8 +92,10 @@ async def expire_subscriptions(topic: Topic) -> None:
     if minutes <= 0:
         return
     for subscription in tuple(topic.subscriptions.values()):
+        # A deletion waits for the disk. Meanwhile this subscription may have gone, and a new one of its name,
+        # with its own time, have come.
         if topic.subscriptions.get(subscription.name) is not subscription:
-            continue  # it went while another one was being deleted; one of its name may be new
+            continue
         unused_ms = topic.clock.now_ms() - subscription.consumers.unused_since_ms
         if subscription.cursor.durable and not subscription.consumers and unused_ms > minutes * MINUTE_MS:
             log.info(

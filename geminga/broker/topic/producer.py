@@ -87,6 +87,7 @@ class Producer:
         """The version of its schema, as on the wire; empty if it has none."""
         self.closed = False
         self.given_up = False
+        # A count and no list: the managed ledger knows the entries and their order.
         self.pending = 0
         self.messages_in = 0
         self.bytes_in = 0
@@ -120,6 +121,8 @@ class Producer:
 
     def confirm(self, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int) -> None:
         """The entry is durable: write its receipt."""
+        # One encoder for each producer: all its receipts share most of their bytes, and this runs for each
+        # entry.
         if not self.given_up:
             self.outbox.write(self._receipts.encode(sequence_id, highest_sequence_id, ledger_id, entry_id))
         self.pending -= 1
@@ -145,6 +148,7 @@ class Producer:
 
     def when_idle(self, tell: Callable[[], None]) -> None:
         """Call `tell` when every accepted entry has its receipt: at once if none is on its way."""
+        # Also for a producer that was given up: its entries leave the ledger one way or the other.
         if self.pending == 0:
             tell()
         else:

@@ -46,6 +46,7 @@ class Producers:
         # was admitted meanwhile, the epoch has moved and the old one is fenced (PIP-68).
 
     def __iter__(self) -> Iterator[Producer]:
+        # A copy: callers disconnect producers, which removes them here.
         return iter(tuple(self._by_name.values()))
 
     def __len__(self) -> int:

@@ -52,6 +52,8 @@ class Rounds:
             nursery.start_soon(self._every, settings.quota_interval_s, enforce_quotas)
 
     async def _measure_rates(self) -> None:
+        # By the measured time, not the configured one: a busy loop wakes this task late, and rates would be
+        # too high.
         while True:
             started_s = trio.current_time()
             await trio.sleep(self._rooms.settings.rates_interval_s)
@@ -85,6 +87,7 @@ class Rounds:
         while True:
             await trio.sleep(interval_s)
             try:
+                # A copy: topics are loaded and closed while a round waits for a disk.
                 for topic in tuple(self._loaded.values()):
                     if not topic.closing:
                         try:

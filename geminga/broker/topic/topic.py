@@ -111,6 +111,7 @@ class Topic:
         )
         self.dedup = self.publishing.dedup
         self.quotas = BacklogQuotas(str(name), ledger, rooms.clock, self.subscriptions)
+        # From here on a change of policy reaches this topic, also while it is still loading.
         self.policies = rooms.policies.attach(name, self._policies_changed)
         """The effective policies of this topic."""
         self._dispatch_limit: DispatchLimit | None = None
@@ -130,6 +131,8 @@ class Topic:
         await self.dedup.start()
         await self.delays.start(self.tasks)
         self.dedup.run_in(self.tasks)
+        # A system cursor (`pulsar.dedup`) is no subscription: clients must not join it, and it has no
+        # backlog.
         for name, cursor in self.ledger.cursors.items():
             if not cursor.is_system:
                 self._add_subscription(name, cursor)
@@ -168,6 +171,7 @@ class Topic:
     @property
     def closing(self) -> bool:
         """True if it takes neither entries nor clients any longer."""
+        # One flag for both, since a producer that is admitted must be able to publish.
         return self.publishing.closed
 
     @property
@@ -181,6 +185,7 @@ class Topic:
 
     def restart_idle_time(self) -> None:
         """Count `idle_ms` from now on: it is in use, or kept for its subscriptions."""
+        # In memory only, as in Pulsar: written down for each topic it would cost a write a minute.
         self._used_ms = self.clock.now_ms()
 
     def _policies_changed(self, policies: EffectivePolicies) -> None:
@@ -194,6 +199,7 @@ class Topic:
         delayed = self.policies.delayed_delivery
         self.delays.set_policy(DelayPolicy(delayed.active, delayed.tick_ms))
         self.publishing.apply(self.policies)
+        # A limit of the same rate is kept with its counts: changing another policy would otherwise reset it.
         self._subscribe_limit = subscribe_limit(self.policies.subscribe_rate, self._subscribe_limit)
         self._dispatch_limit = dispatch_limit(
             self.policies.dispatch_rate, self._dispatch_limit, self.publishing.published
@@ -247,6 +253,7 @@ class Topic:
     async def add_producer(self, producer: Producer, topic_epoch: int | None) -> bool:
         """Admit a producer. False: it must call `producers.wait` for its turn. Raises `PeerError`."""
         self.publishing.check_open()
+        # Before the quotas: a terminated topic refuses for good, and clients retry after a quota's error.
         if self.ledger.terminated:
             raise TopicTerminated(f"Topic {self.name} was already terminated")
         await self.quotas.check_producer(self.policies)
@@ -297,6 +304,8 @@ class Topic:
             self._subscribe_limit.check(consumer, self._now_s())
         check_consumer_type(self.name, consumer.sub_type, self.policies)
         subscription = self.subscriptions.get(name)
+        # A reader and an application's subscription of one name would take each other's messages. The texts
+        # are Pulsar's.
         if subscription is not None and subscription.cursor.durable is not durable:
             raise NotAllowed(
                 f"Durable subscription with the same name already exists: {name}"
@@ -333,6 +342,7 @@ class Topic:
     ) -> Subscription:
         """A new subscription without consumers; the existing one if another caller was faster."""
         self.publishing.check_open()
+        # A subscription of that name would move the cursor that deduplication relies on.
         if name == DEDUPLICATION_CURSOR:
             raise NotAllowed(f"{name} is the name of the broker's own cursor")
         check_properties(subscription_properties or {})

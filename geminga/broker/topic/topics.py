@@ -167,10 +167,12 @@ class Topics:
     async def _load(self, name: TopicName, loading: _Loading) -> None:
         key = str(name)
         try:
+            # Two managed ledgers of one topic would each write records that the other does not know.
             old = self.loaded.get(key)
             if old is not None:
                 raise ServiceNotReady(f"topic {name} is closing; try again")
             topic = await self._open(name, loading.create)
+            # `close` has taken its list of topics before this one was in it.
             if self._closing:
                 await topic.close()
                 raise ServiceNotReady("the broker is stopping")
