@@ -140,6 +140,7 @@ class ManagedLedger:
             properties or {},
             subscription_properties or {},
         )
+        # From now on new entries are kept for it; those before are read from the bookie.
         self._life.cache_if_read()
         return cursor
 
@@ -148,6 +149,7 @@ class ManagedLedger:
         entry to be read. Its mark-delete position is the last entry before that, of whichever ledger: readers
         learn from it how long a ledger is. Conflict if the name is taken; ServiceNotReady.
         """
+        # Synchronous, unlike a durable cursor: it has no record, and a reader need not wait for a disk.
         self._life.check_open()
         before = self._chain.before(start)
         if before.entry_id < 0:
@@ -231,6 +233,7 @@ class ManagedLedger:
 
     @property
     def terminated(self) -> bool:
+        # The record too: a fenced or closed topic has lost the state, and stays terminated.
         return self.state is State.TERMINATED or self._record.terminated is not None
 
     @property

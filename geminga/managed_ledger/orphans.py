@@ -77,6 +77,7 @@ def named_by_topic(
             look_at(path, topic)
     for component in metadata.children(path):
         cursor_path = records.cursor_path(path, records.cursor_of(component))
+        # A cursor may name ledgers of two kinds: its own, with its states, and those of its delayed index.
         cursor = metadata.get(cursor_path)
         if cursor is not None:
             record = records.decode(CursorRecord, cursor.value, cursor_path)
@@ -151,6 +152,7 @@ async def sweep_orphan_ledgers(bookie: Bookie, metadata: MetadataStore) -> list[
         # Deleting goes bookie first, then the record: a crash of an earlier sweep may have come in between.
         except LedgerNotFound:
             pass  # only its record was left
+        # The record last: while it is there, a sweep that was cut short finds the ledger again.
         await metadata.delete(records.ledger_path(ledger_id))
     if orphans:
         log.info("deleted ledgers that a crash had left behind (%d): %s", len(orphans), orphans[:20])

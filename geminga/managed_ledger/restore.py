@@ -226,6 +226,8 @@ class Restorer:
             record = records.decode(CursorRecord, held.value, cursor_path)
             changed = CursorRecord(
                 mark_delete=record.mark_delete,
+                # Back to the position in the record: redelivers what was acknowledged since it was written,
+                # and loses nothing.
                 cursor_ledger_id=-1 if record.cursor_ledger_id in gone else record.cursor_ledger_id,
                 properties=without_ledgers(record.properties, gone),
                 subscription_properties=record.subscription_properties,

@@ -69,6 +69,7 @@ def compare(held: HeldLedgers, metadata: MetadataStore | None) -> Comparison:
     # An id that the metadata has not given yet is no deleted ledger: the metadata is behind, rebuilt index or
     # not.
     doubtful = [each for each in without if each in held.doubtful and each < next_id]
+    # Not doubtful once more: an operator has been told of these, and they wait for a decision.
     aside = [each for each in without if each in held.aside]
     apart = {*doubtful, *aside}
     return Comparison(
@@ -131,6 +132,8 @@ def ranges_text(ids: Sequence[int]) -> str:
     ranges: list[list[int]] = []
     for each in ids:
         if ranges and ranges[-1][1] == each - 1:
+            # Metadata that is lost takes thousands of neighbouring ids with it; a list of each would fill the
+            # log.
             ranges[-1][1] = each
         else:
             ranges.append([each, each])

@@ -69,6 +69,7 @@ class NamespaceRecord(Record, frozen=True, tag="namespace"):
 
     created_ms: int
     bundles: int = 4
+    # Untyped: a policy that this version does not serve is kept for one that does.
     policies: dict[str, Any] = {}
 
 
@@ -121,6 +122,8 @@ class CursorRecord(Record, frozen=True, tag="cursor"):
     `mark_delete` is a (ledger, entry) pair as of the last write of this record.
     """
 
+    # A fallback only: acknowledgements go to the cursor ledger, since each write of this record is a sync of
+    # the metadata.
     mark_delete: tuple[int, int]
     cursor_ledger_id: int = -1
     properties: dict[str, int] = {}
@@ -150,8 +153,11 @@ def decode(kind: type[R], value: bytes, path: str) -> R:
     """The record in a value. CorruptData, naming `path`, if it is another kind, newer, or no record."""
     try:
         record = msgspec.json.decode(value, type=kind)
+    # All that damaged or hostile JSON can raise: nested a thousand times, or with bytes that are not UTF-8.
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise CorruptData(f"metadata node {path!r}: not a readable {kind.__name__}: {error}") from error
+    # Refused and not guessed: a downgraded broker that drops a field it does not know would write the record
+    # back without it.
     if record.format > FORMAT_VERSION:
         raise CorruptData(
             f"metadata node {path!r}: written in format {record.format} by a newer version; "
@@ -190,12 +196,14 @@ def partitioned_topic_path(name: TopicName) -> str:
 
 def topic_policies_path(name: TopicName) -> str:
     """Of a partition: its partitioned topic's."""
+    # One record for all partitions, as in Pulsar, where policies are set for the partitioned topic.
     return f"{TOPIC_POLICIES}/{name.partitioned_name.path}"
 
 
 def schemas_path(name: TopicName) -> str:
     """Its children are the versions of a topic's schema, whatever its domain and partition."""
     local = name.partitioned_name.local
+    # Without the domain, as Pulsar's schema ids: `TopicName.getSchemaName` is tenant/namespace/local name.
     return f"{SCHEMAS}/{encode_name(name.tenant)}/{encode_name(name.namespace.local)}/{encode_name(local)}"
 
 
@@ -219,11 +227,14 @@ def topics_path(root: str, name: NamespaceName, domain: str) -> str:
 
 def cursor_path(managed_ledger: str, cursor: str) -> str:
     """`managed_ledger` is the topic's path, `cursor` the subscription's name as it is."""
+    # Encoded: a subscription's name may have a slash, which would make it a child of another cursor.
     return f"{managed_ledger}/{encode_name(cursor)}"
 
 
 def ledger_path(ledger_id: int) -> str:
     """Padded so that the children of `/ledgers` are in the order of their ids."""
+    # -1 stands for "no ledger" in records; as a path it would sort before all others and be found as a
+    # ledger.
     assert ledger_id >= 0
     return f"{LEDGERS}/{ledger_id:020d}"
 

@@ -81,6 +81,8 @@ class Watchers:
         send, receive = trio.open_memory_channel[Change](self._changes_max + 1)
         watcher = _Watcher(prefixes, send, self._changes_max)
         self._watchers.add(watcher)
+        # A watch that begins while the store stops ends at once: its reader would wait for changes that never
+        # come.
         if self._closed:
             send.close()
         try:

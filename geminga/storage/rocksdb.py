@@ -234,6 +234,7 @@ class Database:
         # Already closed by an earlier attempt that could not open it.
         if not self._lacking:
             self._sequence = self._db.latest_sequence_number()
+            # Their iterators would keep the lock of the directory, and the opening below would fail.
             for scan in list(self._scans):
                 scan.end()
             self._lacking = reason

@@ -166,6 +166,7 @@ def _scan_rest(body: bytes, publish_time_ms: int, at: int, end: int) -> Peek | N
     others: dict[str, Any] | None = None
     deliver_at_ms = compression = uncompressed_bytes = 0
     num_messages, is_batch = 1, False
+    # Tags are compared as single bytes: the usual fields have numbers below 16, whose tag takes one.
     while at < end:
         tag = body[at]
         at += 1
@@ -174,6 +175,7 @@ def _scan_rest(body: bytes, publish_time_ms: int, at: int, end: int) -> Peek | N
             if body[at] != 1:
                 return None
             at += 1
+            # First among the long tags, because a topic of delayed messages has it in each of them.
             if tag == _DELIVER_AT_TIME:
                 deliver_at_ms, at = _scan_time(body, at)
                 if deliver_at_ms < 0:
@@ -187,6 +189,8 @@ def _scan_rest(body: bytes, publish_time_ms: int, at: int, end: int) -> Peek | N
                 value = value & 0x7F | byte << 7
                 at += 1
             else:
+                # A long number here is mostly the event time, which shares its upper bytes with the times
+                # before it.
                 value, at = _scan_time(body, at - 1)
                 if value < 0:
                     return None
@@ -204,6 +208,7 @@ def _scan_rest(body: bytes, publish_time_ms: int, at: int, end: int) -> Peek | N
                 ordering_key = body[at - value : at]
             elif tag not in _SKIPPED:
                 return None
+        # Values beyond their type are left to protobuf, which says whether they are an error.
         elif tag == _UNCOMPRESSED_SIZE and value <= _UINT32_MAX:
             uncompressed_bytes = value
         elif tag == _COMPRESSION and value <= _COMPRESSION_MAX:

@@ -17,11 +17,15 @@ def scan_ack(data: bytes, consumer_id: int, at: int, end: int) -> Ack | None:
     """
     positions: list[tuple[int, int]] = []
     same = b""  # how the id before began, up to its entry id: most lists name one ledger
+    # No bounds are checked on the way: a short buffer raises IndexError, and the usual command pays for no
+    # comparison.
     try:
         cumulative = data[at]
         at += 1
         while at < end and data[at] == 0x1A:
             sub_end = at + 2 + data[at + 1]  # never reached if the size takes more than this byte
+            # A client acknowledges many entries of one ledger at a time. One comparison of bytes stands for
+            # parsing the ledger id again.
             if positions and data.startswith(same, at):
                 at += len(same)
             else:

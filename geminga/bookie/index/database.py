@@ -124,6 +124,7 @@ class IndexDatabase:
     def _note(self, error: CorruptData) -> None:
         """Durable, so that the next start knows: it may not read that block before a consumer asks for it."""
         with self._lock:
+            # The first is enough: the whole index is rebuilt, whatever else is damaged.
             if self.damage:
                 return
             self.damage = str(error)
@@ -132,6 +133,7 @@ class IndexDatabase:
             except StorageError as failure:
                 log.error("the damaged index could not be marked as such: %s", failure)
         if self._token is not None:
+            # By the token: the read runs on a worker thread, and an event belongs to the loop.
             self._token.run_sync_soon(self._found.set)
 
     def _open(self) -> RocksKeyValue:
@@ -172,9 +174,12 @@ class IndexDatabase:
         self._disk.make_directory(rebuilt)
         values = RocksKeyValue(rebuilt, block_cache=self._cache, descriptors=self._disk.descriptors)
         try:
+            # The states come with the reason in one write: an index that is begun and lacks its fences would
+            # never get them.
             values.write([(REBUILD_KEY, damage.encode()), *states], sync=True)
         finally:
             values.close()
+        # One copy is kept for people to look into; each may be as large as the index.
         if self._disk.exists(aside):
             destroy(aside)
         self._rename(self.path, aside)

@@ -132,6 +132,7 @@ class DirectorySet:
         """A disk is full, and this says why; or, with "", none is any more."""
         for directory in self.all:
             directory.writers.pause_or_resume(read_only)
+            # A flush that found no space keeps its cache. Without this it would wait for the flush interval.
             if not read_only:
                 directory.resume_flush()
 

@@ -67,6 +67,7 @@ class GarbageCollector:
 
     async def run(self) -> None:
         """Both tasks, until `stop`. A StorageError goes to `on_failed` and ends it."""
+        # One scope for both tasks: `stop` may come before `run` has made its nursery.
         with self._running, contextlib.suppress(StorageError):  # `on_failed` has it already
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._collect_regularly)

@@ -121,6 +121,8 @@ class Healing:
             if not part:
                 continue
             search = await self._storage.disk.run(JournalSearch, self._storage.disk, directory, part)
+            # In steps, each a call to a thread: a journal may have 32 MiB and more, and a worker that is busy
+            # for so long would keep reads waiting.
             while await self._storage.disk.run(search.step):
                 pass
             for _, segments in search.found.sorted_segments():
@@ -157,6 +159,7 @@ class Healing:
             )
             for run in lost:
                 self._remember(run)
+            # After they are remembered: what is called may ask whether the ledger is damaged.
             for ledger_id in {run.ledger_id for run in lost}:
                 self.watch.lost(ledger_id)
 
@@ -167,6 +170,7 @@ class Healing:
     def _remember(self, run: Run) -> None:
         ranges = self._named.get(run.ledger_id)
         if ranges is None:
+            # Forgetting is harmless: the same damage is named once more by the next pass.
             if len(self._named) >= RANGES_MAX:
                 return
             ranges = self._named[run.ledger_id] = EntryRanges()

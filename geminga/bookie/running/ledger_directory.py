@@ -99,6 +99,8 @@ class LedgerDirectory:
         self.writers.close()
 
     def _is_busy(self) -> bool:
+        # The scrub reads whole logs. It gives way to flushes, which publishers wait for, and to reads that
+        # consumers wait for.
         return (
             self.caches.flushing is not None
             or self.reader.is_loading
@@ -151,6 +153,7 @@ class LedgerDirectory:
         self.reader.forget(ledger_id)
         self.deletions += 1
         self._collect_wanted = True
+        # Last, when a read finds nothing any more: what is called may ask for the ledger at once.
         self.healing.watch.lost(ledger_id)
 
     def watch(self, ledger_id: int, tell: Callable[[int], None]) -> None:
@@ -161,6 +164,8 @@ class LedgerDirectory:
             tell(ledger_id)
 
         self.healing.watch.watch(ledger_id, lost)
+        # The damage may have been named before the watch began, by the recovery or by another reader, and is
+        # named once only.
         if self.healing.is_damaged(ledger_id):
             self.healing.watch.lost(ledger_id)
 
@@ -169,6 +174,7 @@ class LedgerDirectory:
         if ledger_ids or lift or self.storage.index.unsorted:
             with self._lifeline.failure_ends_it():
                 await self.storage.set_aside(ledger_ids, lift)
+            # Cached entries would be served although the ledger is not.
             for ledger_id in ledger_ids:
                 self.reader.forget(ledger_id)
 
@@ -196,6 +202,8 @@ class LedgerDirectory:
     def start_flush(self) -> None:
         """Flush the active cache in the background, unless a flush is under way: that one goes first."""
         if self.caches.flushing is None:
+            # Swapped here and not by the task, which may run turns later: the next group goes to the new
+            # cache.
             self.caches.swap()
             self._flush_wanted.set()
 

@@ -100,6 +100,7 @@ class LedgerWriter:
             await self._settled.wait()
 
     def durable(self, last_entry_id: int) -> None:
+        # The number first: `settle` and the owner's callback look at it.
         self._durable = last_entry_id
         self._wake_settlers()
         self._on_durable(last_entry_id)

@@ -116,6 +116,8 @@ class LedgerStorage:
         """Close the entry log that is being written."""
         async with self._log_lock:
             try:
+                # A footer makes the log's index rows readable without a pass over its records, also after its
+                # index is lost.
                 await self.disk.run(self._writer.finish)
             except DiskFull:
                 self._writer.abandon()  # a log without a footer is read all the same
@@ -250,6 +252,8 @@ class LedgerStorage:
                 try:
                     damaged = self._logs.damaged_entries(ledger_id, part)
                 except StorageError:
+                    # A log that is gone is no failure if the row leads to another one by now: a compaction
+                    # has moved the entry.
                     if self._index.find(ledger_id, first) == row:
                         raise
                     continue
@@ -279,6 +283,8 @@ class LedgerStorage:
             rows = (self._index.find(ledger_id, segment.first) for segment in segments)
             logs |= {row.log_id for row in rows if row is not None and not row.lost}
         for log_id in logs:
+            # Names are for readers of the files without the metadata. A damaged footer must not keep entries
+            # from being healed.
             with contextlib.suppress(StorageError):
                 names |= self._logs.names(log_id)
         return names
@@ -292,6 +298,8 @@ class LedgerStorage:
         for log_id in dead:
             freed = self._logs.delete(log_id)
             copied = self._copied.pop(log_id, 0)
+            # Less what was copied: the space that a compaction gives back is the dead part of the old log
+            # only.
             if copied:
                 self.reclaimed_by_compaction_bytes += max(0, freed - copied)
             else:

@@ -58,10 +58,16 @@ def encode(state: CursorState, bytes_max: int) -> EncodedState:
 
     What does not fit is left out from the far end: those messages would be delivered again after a crash.
     """
+    # Bounded, because a state is written whole and may be written four times a second: a cursor with millions
+    # of holes would fill the journal.
     left_bytes = bytes_max - STATE_BYTES_MIN
     ledgers: list[bytes] = []
+    # The oldest ledgers first. What is left out is delivered again after a crash, so it should be what would
+    # have been delivered last.
     for ledger_id in sorted(state.acknowledged):
         bitmap = state.acknowledged[ledger_id]
+        # Changes the live bitmap, in its representation only. Acknowledged entries come in runs, and a run
+        # takes four bytes instead of one bit for each entry.
         bitmap.run_optimize()
         image = bitmap.serialize()
         left_bytes -= _LEDGER.size + len(image)
@@ -69,6 +75,8 @@ def encode(state: CursorState, bytes_max: int) -> EncodedState:
             break
         ledgers.append(_LEDGER.pack(ledger_id, len(image)) + image)
     batches: list[bytes] = []
+    # After the bit maps: of a batch that is left out only some messages are delivered again, of a bit map
+    # whole entries.
     for ledger_id, entry_id in sorted(state.batches):
         remaining = state.batches[ledger_id, entry_id]
         words = (remaining.bit_length() + 63) // 64
@@ -85,6 +93,8 @@ def encode(state: CursorState, bytes_max: int) -> EncodedState:
             *batches,
         )
     )
+    # Counted for the log: the acknowledgements are still valid in memory, and nothing else would tell that
+    # they are not on disk.
     left_out = len(state.acknowledged) - len(ledgers) + len(state.batches) - len(batches)
     return EncodedState(_HEAD.pack(VERSION, crc32c(body)) + body, left_out)
 
@@ -94,12 +104,15 @@ def decode(data: bytes) -> CursorState:
     if len(data) < STATE_BYTES_MIN:
         raise CorruptData(f"cursor state of {len(data)} bytes is shorter than the shortest")
     version, crc = _HEAD.unpack_from(data)
+    # Before the checksum, whose place and kind belong to the version.
     if version != VERSION:
         raise CorruptData(f"cursor state has version {version}; this release reads version {VERSION}")
     if crc32c(data[_HEAD.size :]) != crc:
         raise CorruptData("cursor state does not match its checksum")
     try:
         return _decode_body(data)
+    # With a valid checksum this is a bug of a writer and no damage. The caller treats both alike: it goes
+    # back to an older state.
     except (struct.error, ValueError) as error:
         raise CorruptData(f"cursor state does not follow its format: {error}") from error
 
@@ -124,6 +137,7 @@ def _decode_body(data: bytes) -> CursorState:
         at += _BATCH.size
         batches[ledger_id, entry_id] = int.from_bytes(_take(data, at, 8 * words), "little")
         at += 8 * words
+    # A length that was too short would otherwise drop acknowledgements without a word.
     if at != len(data):
         raise ValueError(f"{len(data) - at} bytes too many")
     return CursorState((mark_delete[0], mark_delete[1]), acknowledged, batches)
@@ -131,6 +145,7 @@ def _decode_body(data: bytes) -> CursorState:
 
 def _take(data: bytes, at: int, size_bytes: int) -> bytes:
     part = data[at : at + size_bytes]
+    # A slice beyond the end is silently shorter, and a bit map of fewer bytes may be a valid other one.
     if len(part) != size_bytes:
         raise ValueError(f"{size_bytes} bytes wanted at {at}, {len(part)} there")
     return part
