@@ -17,6 +17,14 @@ TURNS = "tests/bookie/journal/test_turns.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "the-queue-counts-bodies-without-their-prefix",
+        JOURNAL,
+        "self.queued_bytes += len(body) + RECORD_PREFIX_BYTES",
+        "self.queued_bytes += len(body)",
+        ("tests/bookie/journal/test_queue.py",),
+        "a count that goes below zero, by what the loop subtracts for each record",
+    ),
+    Mutant(
         "journal-holds-what-somebody-waits-for",
         JOURNAL,
         "return self._is_hurried or self._stopping",

@@ -6,6 +6,14 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS = (
     Mutant(
+        "each-new-ledger-moves-the-last-confirmed-entry",
+        "geminga/managed_ledger/chain/appender.py",
+        "        if self.last_confirmed.ledger_id < 0:\n",
+        "        if self.last_confirmed.entry_id >= -1:\n",
+        ("tests/managed_ledger/chain/test_appender.py",),
+        "a rollover after which the last confirmed entry is not the newest durable one",
+    ),
+    Mutant(
         "every-ledger-without-a-record-is-doubtful",
         "geminga/managed_ledger/unrecorded.py",
         "if each in held.doubtful and each < next_id]",
