@@ -75,7 +75,7 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
     advertised_address: str = (
         ""  # empty: what clients were bound to, or this host's name when bound to all addresses
     )
-    # Not Pulsar's: names that the broker goes by beside its own, for requests that a browser may have sent.
+    # Not Pulsar's: further host names of the broker, for requests that a browser may have sent.
     geminga_web_service_host_names: tuple[str, ...] = ()
     cluster_name: str = "standalone"
     keep_alive_interval_seconds: Positive = 30

@@ -97,7 +97,7 @@ def load(
 
 
 def _from_environment(environment: Mapping[str, str], known: Mapping[str, Setting]) -> list[Property]:
-    """Keys as they stand first, prefixed ones after them: in Pulsar's images the prefix wins too."""
+    """Plain keys first, prefixed ones after them: in Pulsar's images the prefix wins too."""
     plain: list[Property] = []
     prefixed: list[Property] = []
     for name, value in environment.items():

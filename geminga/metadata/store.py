@@ -63,7 +63,7 @@ class StoreStatistics:
 
 
 class _ConflictError(Exception):
-    """What to tell the caller, and the unfinished request (if any) that must be durable before it is told."""
+    """An error, and the unfinished request (if any) that must be durable before the caller gets it."""
 
     def __init__(self, error: GemingaError, queued: Request | None) -> None:
         self.error = error

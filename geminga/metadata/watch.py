@@ -1,4 +1,4 @@
-"""Watches of the metadata tree: watchers are told of changes, and never waited for."""
+"""Watches of the metadata tree: they report changes, and never make a write wait for a slow watcher."""
 
 from __future__ import annotations
 

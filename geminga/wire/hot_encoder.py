@@ -85,7 +85,7 @@ class MessageEncoder:
     __slots__ = ("_consumer", "_keep_stamp", "_ledger_id", "_partition", "_parts")
 
     def __init__(self, consumer_id: int, partition_index: int = -1, *, keep_stamp: bool = False) -> None:
-        """`partition_index` -1: none. `keep_stamp`: the client asked for the broker's own metadata too."""
+        """`partition_index` -1: none. `keep_stamp`: the client wants the broker entry metadata too."""
         self._consumer = b"\x08" + varint(consumer_id)
         self._partition = b"\x18" + varint(partition_index) if partition_index >= 0 else b""
         self._keep_stamp = keep_stamp

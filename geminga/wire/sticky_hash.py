@@ -1,4 +1,4 @@
-"""Which key of an entry a Key_Shared subscription goes by, and its hash.
+"""The key by which a Key_Shared subscription chooses a consumer, and its hash.
 
 The hash is Murmur3, 32 bits, seed 0, without its sign bit; clients choose partitions by it too. Where
 the broker splits the ranges (AUTO_SPLIT, consistent hashing) there are 65,535 slots from 1 on; where

@@ -86,8 +86,8 @@ class EntryLogs:
                 f"{entry_log_path(self.directory, row.log_id)}: the record at offset {row.offset + begin}"
                 f" is not entry {first} of ledger {ledger_id}, or damaged"
             )
-        # The right ones before it are returned: the consumer gets as far as possible, and its next read
-        # begins with the damaged entry and is told.
+        # The intact entries before it are returned: the consumer gets as far as possible, and its next read
+        # begins with the damaged entry and raises.
         return segment.part(first, first + damaged - 1)
 
     def damaged_entries(self, ledger_id: int, row: Row) -> list[int]:

@@ -39,7 +39,7 @@ class BookieSettings:
     """Both write caches together; each takes half."""
     read_cache_bytes: int = 16 * MIB
     read_ahead_bytes: int = 1 * MIB
-    """How much one read from an entry log takes at most beyond what was asked for."""
+    """The read-ahead: the most that one read of an entry log takes behind the requested entries."""
     # A lookup decodes a whole row, so a row must not grow without bound; a longer one saves hardly any space.
     row_entries_max: int = 1000
     """Entries that one index row describes at most."""
@@ -143,7 +143,7 @@ class BookieStatistics:
     reads_from_memory: int
     """Entries that a read found in a write cache or the read cache."""
     reads_from_log: int
-    """Entries that were asked for and came from an entry log."""
+    """Requested entries that came from an entry log."""
     read_log_bytes: int
     read_failures: int
     """Reads of entries that should be there and could not be had: damaged, lost, or the disk's fault."""

@@ -254,7 +254,7 @@ class Bookie:
 
     def has_room(self) -> bool:
         """Whether publishers may go on. False while too much waits for a disk: then `wait_room`. True on a
-        full disk, so that they are told.
+        full disk, so that they get the error.
         """
         directory, journal = self._set.only, self.journals.only
         # Asked for every chunk that a publisher's socket brings.

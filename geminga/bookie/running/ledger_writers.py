@@ -29,7 +29,7 @@ class LedgerWriters:
         self._privileged.discard(ledger_id)
 
     def pause_or_resume(self, read_only: str) -> None:
-        """The disk is full, and this says why; or, with "", it is not any more."""
+        """`read_only` says why the disk takes no entries; "" if it takes them again."""
         for ledger_id, writer in self._writers.items():
             self._pause_or_resume(ledger_id, writer, read_only)
 

@@ -1,4 +1,4 @@
-"""The way out: write caches, then read cache, then index and entry log, with more read than was asked for.
+"""The way out: write caches, then read cache, then index and entry log, with read-ahead.
 
 A consumer that reads a ledger in order finds most of it in the read cache: a read from a log brings what
 follows, and before the consumer comes to the end of that the next piece is on its way.

@@ -62,7 +62,7 @@ class LedgerStorage:
         self._logs = logs
         self._writer = writer
         self._record_bytes: dict[int, int] = {}
-        """Of closed logs that were asked for it."""
+        """Of those closed logs whose size a compaction has looked up."""
         self._unreadable: set[int] = set()
         self._copied: dict[int, int] = {}
         """Bytes that compaction has copied out of logs which are still there."""

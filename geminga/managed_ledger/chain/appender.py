@@ -273,8 +273,8 @@ class Appender:
         self.fence(error)
 
     def fence(self, error: GemingaError) -> None:
-        """The storage failed, or the records are not what we wrote: nothing is accepted or confirmed any
-        more, and every waiter is told. This managed ledger only; it can be closed and opened again.
+        """The storage failed, or the records are not what we wrote: accept and confirm nothing more, and fail
+        every waiting entry. Only this managed ledger; it can be closed and opened again.
         """
         if self.state in {State.FENCED, State.CLOSED}:
             return

@@ -259,8 +259,8 @@ def _is_in_order(run: Run) -> bool:
 
 
 def _behind(run: Run, entries: Sequence[Entry], positions: Sequence[tuple[int, int]]) -> Run | None:
-    """What is left of a run behind its first entries, from the next of `positions` on: what lies before that
-    may be unreadable, and was not asked for. None also for one that has none any more.
+    """The rest of a run after its first entries, from the next of `positions` on: entries before that one are
+    not wanted and may be unreadable. None if no wanted entry is left.
     """
     if not entries or entries[-1].position.entry_id >= run.last:
         return None

@@ -11,8 +11,8 @@ _WORD_BYTES: Final = 8
 _WORD_MASK: Final = 2**WORD_BITS - 1
 
 BATCH_MESSAGES_MAX: Final = 65_536
-"""Messages of a batch that are told apart. What claims to have more counts as this many towards permits, and
-is acknowledged as a whole only.
+"""Messages of a batch that have a bit of their own. A batch that claims more counts as this many towards
+permits, and is acknowledged as a whole only.
 """
 ACK_SET_WORDS_MAX: Final = BATCH_MESSAGES_MAX // WORD_BITS
 

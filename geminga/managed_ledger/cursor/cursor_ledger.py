@@ -121,8 +121,8 @@ class CursorLedger:
         if ledger_id >= 0:
             last = bookie.last_entry_id(ledger_id)
             self.last_entry_id = last
-            # Each state is complete, so an older one is a valid cursor that redelivers more. Only a few are
-            # tried: where three entries in a row are damaged, the rest of the ledger will be too.
+            # Each state is complete, so an older one is a valid cursor that redelivers more. A few at most: a
+            # damaged ledger of thousands of states must not hold up the start.
             for entry_id in range(last, max(-1, last - STATES_TRIED_MAX), -1):
                 try:
                     # One byte is enough of a bound: a read returns the first entry whatever its length.

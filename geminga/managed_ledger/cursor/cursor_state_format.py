@@ -67,7 +67,7 @@ def encode(state: CursorState, bytes_max: int) -> EncodedState:
     for ledger_id in sorted(state.acknowledged):
         bitmap = state.acknowledged[ledger_id]
         # Changes the live bitmap, in its representation only. Acknowledged entries come in runs, and a run
-        # takes four bytes instead of one bit for each entry.
+        # takes four bytes whatever its length.
         bitmap.run_optimize()
         image = bitmap.serialize()
         left_bytes -= _LEDGER.size + len(image)
