@@ -94,6 +94,8 @@ class DiskSpace:
         """Look now. StorageError if a disk cannot even be asked."""
         for directory in self._reasons:
             free, total = await self._disk.run(_space, self._disk, directory)
+            # A full disk has to have more free than one that is not: with one bound for both, each flush
+            # would turn the bookie over.
             was_full = bool(self._reasons[directory])
             self._become(directory, refusal(free, total, self._settings, read_only=was_full))
 
@@ -109,6 +111,7 @@ class DiskSpace:
             log.warning("there is space again in %s", directory)
         self._reasons[directory] = reason
         before, self.reason = self.reason, next(filter(None, self._reasons.values()), "")
+        # Only at the edges: which disk is full may change meanwhile, and the writers are paused already.
         if bool(before) != bool(self.reason):
             if before:
                 log.warning("the bookie takes entries again")

@@ -58,6 +58,8 @@ class Scrub:
         with self._running:
             await trio.sleep(START_S)
             while self._rate:
+                # The newest first: only what was written lately is still in a journal, from which damage can
+                # be healed.
                 for log_id in self._storage.closed_logs():
                     try:
                         await self._check(log_id)
@@ -83,6 +85,7 @@ class Scrub:
             if piece is None:
                 break
             self.bytes += piece.bytes
+            # Healed at once, before the journal that has the entries is written over.
             if piece.damaged:
                 await self._healing.heal(piece.damaged)
             # Bytes alone would let a log of tiny entries take a whole core: each record costs its Python
