@@ -1,4 +1,4 @@
-"""Breaking buckets on purpose, for those who want to see what happens then. The broker looks at the bucket at
+"""Breaking buckets on purpose, for tests of what happens then. The broker looks at the bucket at
 once, as it does when the bookie tells it of a ledger; or, quietly, finds out as it would with a disk that
 lies.
 """

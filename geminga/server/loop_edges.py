@@ -26,7 +26,7 @@ class LoopEdges(trio.abc.Instrument):
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Have both edges called, from the end of the turn that enters this to the end of the one that leaves."""
+        """Call both edges, from the end of the turn that enters this to the end of the one that leaves."""
         trio.lowlevel.add_instrument(self)
         try:
             with self._outgoing.sending(), self._journals.following_turns():
