@@ -97,6 +97,12 @@ class SchemaRecord(Record, frozen=True, tag="schema"):
     deleted: bool = False
 
 
+class DocumentRecord(Record, frozen=True, tag="document"):
+    """Something that an operator has set, as the admin API's JSON."""
+
+    value: Any = None
+
+
 class LedgerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One ledger of a topic. Of the newest, still open one `closed_ms` is 0 and the counts are not kept."""
 
@@ -174,6 +180,7 @@ PARTITIONED_TOPICS = "/partitioned-topics"
 TOPIC_POLICIES = "/topic-policies"
 SCHEMAS = "/schemas"
 MANAGED_LEDGERS = "/managed-ledgers"
+DOCUMENTS = "/documents"
 LEDGERS = "/ledgers"
 
 
@@ -211,6 +218,11 @@ def schema_path(name: TopicName, version: int) -> str:
     """Padded so that versions are listed in their order."""
     assert version >= 0
     return f"{schemas_path(name)}/{version:020d}"
+
+
+def document_path(kind: str, *names: str) -> str:
+    """Without names: the node whose children are the documents of a kind."""
+    return "/".join((DOCUMENTS, kind, *map(encode_name, names)))
 
 
 def managed_ledger_path(name: TopicName) -> str:

@@ -18,12 +18,14 @@ from geminga.admin.http.router import (
     Router,
     json_response,
 )
+from geminga.admin.routes.effect import without_effect
 from geminga.admin.routes.names import namespace_of, topic_of
 from geminga.admin.routes.topics import TOPIC
 from geminga.admin.view.topics import TopicsView
+from geminga.broker.policies.endpoint import Endpoint, Policy
 from geminga.broker.policies.namespaces import Namespaces
 from geminga.broker.policies.policies import Policies
-from geminga.broker.policies.table import POLICIES, Endpoint, Policy, check_count
+from geminga.broker.policies.table import POLICIES, check_count
 from geminga.broker.policies.values import Int32, PolicyInvalid, PolicyRefused, read, shown
 from geminga.errors import NamespaceNotFound, TopicNotFound
 from geminga.names import TopicName
@@ -48,12 +50,14 @@ class PolicyRoutes:
 
     def add_to(self, router: Router) -> None:
         def add(method: str, pattern: str, serve: Serve, policy: Policy, endpoint: Endpoint) -> None:
-            router.add(method, f"{pattern}/{endpoint.path}", partial(serve, policy, endpoint))
+            path = endpoint.remove_path or endpoint.path if method == "DELETE" else endpoint.path
+            router.add(method, f"{pattern}/{path}", partial(serve, policy, endpoint))
 
         for policy in POLICIES:
             if policy.namespace is not None:
                 place = OWN_NAMESPACE if policy.is_own else NAMESPACE
-                add("GET", place, self.namespace_value, policy, policy.namespace)
+                if policy.namespace.readable:
+                    add("GET", place, self.namespace_value, policy, policy.namespace)
                 add(policy.namespace.method, place, self.set_for_namespace, policy, policy.namespace)
                 if policy.namespace.removable:
                     add("DELETE", place, self.remove_from_namespace, policy, policy.namespace)
@@ -79,7 +83,7 @@ class PolicyRoutes:
         check_count(endpoint, value)
         if value is not KEPT:
             await self._policies.set_for_namespace(name, policy, value)
-        return _done(policy, value)
+        return _done(policy, endpoint, value)
 
     async def remove_from_namespace(self, policy: Policy, endpoint: Endpoint, request: Request) -> Response:
         await self._policies.set_for_namespace(namespace_of(request), policy, None)
@@ -100,7 +104,7 @@ class PolicyRoutes:
         check_count(endpoint, value)
         if value is not KEPT:
             await self._policies.set_for_topic(topic, policy, value)
-        return _done(policy, value)
+        return _done(policy, endpoint, value)
 
     async def remove_from_topic(self, policy: Policy, endpoint: Endpoint, request: Request) -> Response:
         await self._policies.set_for_topic(
@@ -113,12 +117,11 @@ class PolicyRoutes:
         return NO_CONTENT
 
 
-def _done(policy: Policy, value: object) -> Response:
+def _done(policy: Policy, endpoint: Endpoint, value: object) -> Response:
     """Success. If this broker ignores the policy, a `Warning` header says so."""
     if policy.acted_upon or value is None:
-        return NO_CONTENT
-    text = f"{policy.name.replace('_', ' ')} is stored and shown, and has no effect in this broker"
-    return NO_CONTENT._replace(headers=(("Warning", f'299 geminga "{text}"'),))
+        return Response(endpoint.status)
+    return without_effect(policy.name.replace("_", " "), endpoint.status)
 
 
 def policy_topic_of(namespaces: Namespaces, topics: TopicsView, request: Request) -> TopicName:
@@ -139,7 +142,11 @@ def policy_topic_of(namespaces: Namespaces, topics: TopicsView, request: Request
 
 def _value(policy: Policy, endpoint: Endpoint, request: Request) -> Any:
     """The policy's new value from the body: a value, None to remove it, or KEPT."""
+    if endpoint.fixed is not None:
+        return endpoint.fixed
     body = request.json()
+    if body is None and endpoint.refusal:
+        raise PolicyInvalid(endpoint.refusal)
     if body is not None:
         value = read(policy.kind, body)
         if value is UNSET:

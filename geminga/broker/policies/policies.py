@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from geminga.broker.policies.endpoint import Policy
 from geminga.broker.policies.records import (
     AGE,
     QUOTAS,
@@ -28,9 +29,10 @@ from geminga.broker.policies.records import (
     stored_quotas,
     with_value,
 )
-from geminga.broker.policies.table import BY_NAME, Policy, check
+from geminga.broker.policies.table import BY_NAME, check
 from geminga.broker.policies.values import (
     AutoSubscriptionCreation,
+    AutoTopicCreation,
     BacklogQuota,
     DelayedDelivery,
     DispatchRate,
@@ -96,6 +98,15 @@ class EffectivePolicies(msgspec.Struct, frozen=True, kw_only=True):
     schema_auto_update: bool = True
     """Whether a producer may bring a new version of a schema."""
     subscription_expiration_minutes: int = 0
+    auto_topic_creation: AutoTopicCreation = AutoTopicCreation(True, "non-partitioned")
+    """Of topics that are not there yet, by the policies of their namespace."""
+    topics_max: int = 0
+    """How many topics the namespace may have, each partition counted."""
+
+    def with_overrides(self, overrides: Overrides) -> EffectivePolicies:
+        """Policies that nothing goes by are no attributes here."""
+        known = {name: value for name, value in overrides.items() if name in self.__struct_fields__}
+        return msgspec.structs.replace(self, **known) if known else self
 
 
 Listener = Callable[[EffectivePolicies], None]
@@ -142,11 +153,11 @@ class Policies:
         shared = self._shared.get(key)
         if shared is None:
             overrides = self._namespace_overrides(namespace)
-            shared = msgspec.structs.replace(self.defaults, **overrides) if overrides else self.defaults
+            shared = self.defaults.with_overrides(overrides)
             if len(self._shared) >= NAMESPACES_REMEMBERED_MAX:
                 self._shared.clear()
             self._shared[key] = shared
-        return msgspec.structs.replace(shared, **of_topic) if of_topic else shared
+        return shared.with_overrides(of_topic)
 
     def attach(self, topic: TopicName, listener: Listener) -> EffectivePolicies:
         """The effective policies now. `listener` is called with the new ones after each change, until
@@ -309,11 +320,21 @@ class Policies:
                 continue
         self._topic_changed(topic)
 
-    # -- listeners -------------------------------------------------------------------------------------------
+    def change_defaults(self, defaults: EffectivePolicies) -> None:
+        """What the configuration says from now on; every loaded topic has been told on return."""
+        self.defaults = defaults
+        self._shared.clear()
+        for namespace in tuple(self._attached):
+            self._tell(namespace)
+
+    # -- telling ---------------------------------------------------------------------------------------------
 
     def _namespace_changed(self, name: NamespaceName) -> None:
         self._of_namespace.pop(str(name), None)
         self._shared.pop(str(name), None)
+        self._tell(name)
+
+    def _tell(self, name: NamespaceName) -> None:
         for attached in tuple(self._attached.get(name, {}).values()):
             attached.tell(self._effective(name, attached.overrides))
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from msgspec import UNSET
 
-from geminga.broker.policies.table import BY_NAME, POLICIES, Policy, check
+from geminga.broker.policies.endpoint import Policy
+from geminga.broker.policies.table import BY_NAME, POLICIES, check
 from geminga.broker.policies.values import (
     BacklogQuota,
     PolicyInvalid,

@@ -5,10 +5,13 @@ The rows are Pulsar 4.0.7's endpoints as it answered them, with its verbs, texts
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from msgspec import UNSET
 
+from geminga.broker.policies.endpoint import Endpoint, Policy, count_endpoint
+from geminga.broker.policies.inert import INERT
 from geminga.broker.policies.values import (
     AutoSubscriptionCreation,
+    AutoTopicCreation,
     DelayedDelivery,
     DispatchRate,
     InactiveTopic,
@@ -24,46 +27,7 @@ from geminga.broker.policies.values import (
     SubscriptionKind,
 )
 
-Empty = Literal["unset", "keep", "zero", "refuse"]
 ENSEMBLE_MAX = 5
-UNSET_SHOWN = None
-
-
-class Endpoint(NamedTuple):
-    """How one level of the admin API serves a policy."""
-
-    path: str
-    """Appended to the path of the namespace or topic."""
-    method: str = "POST"
-    empty: Empty = "unset"
-    """The effect of a body of `null`; "zero" and "refuse" accept no empty body either."""
-    negative: str = ""
-    """The error for a number below 0; empty: such a number is accepted."""
-    unset: object = UNSET_SHOWN
-    """What GET answers while nothing is set; None: no body."""
-    unset_status: int = 200
-    removable: bool = True
-
-
-class Policy(NamedTuple):
-    """One policy. `name` is the attribute of `EffectivePolicies` and the key in a topic's record."""
-
-    name: str
-    kind: Any
-    keys: tuple[str, ...] = ()
-    """In a namespace's record; of a rate each holds a value for every cluster."""
-    is_rate: bool = False
-    namespace: Endpoint | None = None
-    topic: Endpoint | None = None
-    acted_upon: bool = True
-    """False: the broker stores and shows it, and it has no effect."""
-    is_own: bool = False
-    """Not Pulsar's: it is served below `/geminga/policies`, not below `/admin/v2`."""
-
-
-def _count(path: str, text: str = "", *, unset: object = UNSET_SHOWN, empty: Empty = "zero") -> Endpoint:
-    return Endpoint(path, empty=empty, negative=text or f"{path} must be 0 or more", unset=unset)
-
 
 POLICIES: tuple[Policy, ...] = (
     Policy(
@@ -78,8 +42,8 @@ POLICIES: tuple[Policy, ...] = (
         Int32,
         ("message_ttl_in_seconds",),
         # The value for a topic comes in the query: see `admin/routes/policies.py`.
-        namespace=_count("messageTTL", "Invalid value for message TTL, message TTL must >= 0"),
-        topic=_count("messageTTL", "Invalid value for message TTL", empty="unset"),
+        namespace=count_endpoint("messageTTL", "Invalid value for message TTL, message TTL must >= 0"),
+        topic=count_endpoint("messageTTL", "Invalid value for message TTL", empty="unset"),
     ),
     Policy(
         "delayed_delivery",
@@ -142,45 +106,49 @@ POLICIES: tuple[Policy, ...] = (
         "producers_max",
         Int32,
         ("max_producers_per_topic",),
-        namespace=_count("maxProducersPerTopic"),
-        topic=_count("maxProducers"),
+        namespace=count_endpoint("maxProducersPerTopic"),
+        topic=count_endpoint("maxProducers"),
     ),
     Policy(
         "consumers_max",
         Int32,
         ("max_consumers_per_topic",),
-        namespace=_count("maxConsumersPerTopic"),
-        topic=_count("maxConsumers"),
+        namespace=count_endpoint("maxConsumersPerTopic"),
+        topic=count_endpoint("maxConsumers"),
     ),
     Policy(
         "consumers_max_per_subscription",
         Int32,
         ("max_consumers_per_subscription",),
-        namespace=_count("maxConsumersPerSubscription"),
-        topic=_count("maxConsumersPerSubscription", "Invalid value for maxConsumersPerSubscription")._replace(
-            unset_status=204
-        ),
+        namespace=count_endpoint("maxConsumersPerSubscription"),
+        topic=count_endpoint(
+            "maxConsumersPerSubscription", "Invalid value for maxConsumersPerSubscription"
+        )._replace(unset_status=204),
     ),
     Policy(
         "subscriptions_max",
         Int32,
         ("max_subscriptions_per_topic",),
-        namespace=_count("maxSubscriptionsPerTopic"),
-        topic=_count("maxSubscriptionsPerTopic")._replace(unset_status=204),
+        namespace=count_endpoint("maxSubscriptionsPerTopic"),
+        topic=count_endpoint("maxSubscriptionsPerTopic")._replace(unset_status=204),
     ),
     Policy(
         "unacked_max_per_consumer",
         Int32,
         ("max_unacked_messages_per_consumer",),
-        namespace=_count("maxUnackedMessagesPerConsumer"),
-        topic=_count("maxUnackedMessagesOnConsumer", "maxUnackedNum must be 0 or more", empty="unset"),
+        namespace=count_endpoint("maxUnackedMessagesPerConsumer"),
+        topic=count_endpoint(
+            "maxUnackedMessagesOnConsumer", "maxUnackedNum must be 0 or more", empty="unset"
+        ),
     ),
     Policy(
         "unacked_max_per_subscription",
         Int32,
         ("max_unacked_messages_per_subscription",),
-        namespace=_count("maxUnackedMessagesPerSubscription"),
-        topic=_count("maxUnackedMessagesOnSubscription", "maxUnackedNum must be 0 or more", empty="unset"),
+        namespace=count_endpoint("maxUnackedMessagesPerSubscription"),
+        topic=count_endpoint(
+            "maxUnackedMessagesOnSubscription", "maxUnackedNum must be 0 or more", empty="unset"
+        ),
     ),
     Policy(
         "subscription_types",
@@ -208,8 +176,8 @@ POLICIES: tuple[Policy, ...] = (
         "compaction_threshold_bytes",
         Int64,
         ("compaction_threshold",),
-        namespace=_count("compactionThreshold")._replace(method="PUT"),
-        topic=_count("compactionThreshold", "Invalid value for compactionThreshold"),
+        namespace=count_endpoint("compactionThreshold")._replace(method="PUT"),
+        topic=count_endpoint("compactionThreshold", "Invalid value for compactionThreshold"),
         acted_upon=False,
     ),
     Policy(
@@ -243,7 +211,9 @@ POLICIES: tuple[Policy, ...] = (
         "subscription_expiration_minutes",
         Int32,
         ("subscription_expiration_time_minutes",),
-        namespace=_count("subscriptionExpirationTime", "Invalid value for subscription expiration time"),
+        namespace=count_endpoint(
+            "subscriptionExpirationTime", "Invalid value for subscription expiration time"
+        ),
     ),
     Policy(
         "ttl_from_due_time",
@@ -261,6 +231,19 @@ POLICIES: tuple[Policy, ...] = (
         topic=Endpoint("backlogQuotaFromDueTime"),
         is_own=True,
     ),
+    Policy(
+        "auto_topic_creation",
+        AutoTopicCreation,
+        ("autoTopicCreationOverride",),
+        namespace=Endpoint("autoTopicCreation"),
+    ),
+    Policy(
+        "topics_max",
+        Int32,
+        ("max_topics_per_namespace",),
+        namespace=count_endpoint("maxTopicsPerNamespace", unset=0),
+    ),
+    *INERT,
 )
 BY_NAME = {policy.name: policy for policy in POLICIES}
 
@@ -271,8 +254,26 @@ def check(value: object) -> None:
         _check_retention(value)
     elif isinstance(value, Persistence):
         _check_persistence(value)
+    elif isinstance(value, AutoTopicCreation):
+        _check_auto_topic_creation(value)
     elif isinstance(value, list) and not all(isinstance(item, str) for item in value):
         raise PolicyRefused("A subscription type that does not exist")
+
+
+def _check_auto_topic_creation(given: AutoTopicCreation) -> None:
+    if not given.allowed:
+        return
+    text = "Invalid configuration for autoTopicCreationOverride. the detail is "
+    if given.kind not in ("partitioned", "non-partitioned"):
+        raise PolicyInvalid(f"{text}Unknown topic type [{'null' if given.kind is UNSET else given.kind}]")
+    if given.kind == "partitioned" and given.partitions is UNSET:
+        raise PolicyInvalid(f"{text}[defaultNumPartitions] cannot be null when the type is partitioned.")
+    if given.kind == "partitioned" and given.partition_count <= 0:
+        raise PolicyInvalid(f"{text}[defaultNumPartitions] cannot be less than 1 for partition type.")
+    if given.kind == "non-partitioned" and given.partitions is not UNSET:
+        raise PolicyInvalid(
+            f"{text}[defaultNumPartitions] is not allowed to be set when the type is non-partition."
+        )
 
 
 def check_count(endpoint: Endpoint, value: object) -> None:

@@ -123,6 +123,19 @@ class AutoSubscriptionCreation(msgspec.Struct, frozen=True):
     allowed: bool = msgspec.field(default=False, name="allowAutoSubscriptionCreation")
 
 
+class AutoTopicCreation(msgspec.Struct, frozen=True):
+    """Whether a client's first use makes a topic, and of how many partitions."""
+
+    allowed: bool = msgspec.field(default=False, name="allowAutoTopicCreation")
+    kind: str | UnsetType = msgspec.field(default=UNSET, name="topicType")
+    partitions: Int32 | UnsetType = msgspec.field(default=UNSET, name="defaultNumPartitions")
+
+    @property
+    def partition_count(self) -> int:
+        """0: a topic without partitions."""
+        return self.partitions if self.kind == "partitioned" and self.partitions is not UNSET else 0
+
+
 class PolicyRefused(PeerError):
     """A value that is no such policy. Nothing was changed."""
 
@@ -161,6 +174,10 @@ def read(kind: Any, value: object) -> Any:
         if not isinstance(value, list):
             raise _wrong("java.util.Set", value)
         return [read(get_args(kind)[0], item) for item in value]
+    if origin is dict:
+        if value is not None and not isinstance(value, dict):
+            raise _wrong("java.util.LinkedHashMap", value)
+        return {str(key): str(item) for key, item in (value or {}).items()}
     if kind is bool:
         return _read_bool(value)
     if kind is float:

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
+from geminga.broker.policies.endpoint import Policy
 from geminga.broker.policies.records import check_created
-from geminga.broker.policies.table import POLICIES, Policy, check
+from geminga.broker.policies.table import POLICIES, check
 from geminga.broker.policies.values import (
     BacklogQuota,
     InactiveTopic,

@@ -1,0 +1,105 @@
+"""Policies that nothing in this broker goes by: a row each, checked, kept and shown as in Pulsar.
+
+A row names the policy, its type, its key in `namespaces policies`, and how each level of the admin
+API serves it. No code reads the values.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from geminga.broker.policies.endpoint import Endpoint, Policy
+from geminga.broker.policies.inert_values import (
+    AutoUpdateStrategy,
+    EntryFilters,
+    OffloadPolicies,
+    SubscriptionAuthMode,
+)
+from geminga.broker.policies.values import DispatchRate, Int64
+
+INERT: Final[tuple[Policy, ...]] = (
+    Policy(
+        "encryption_required",
+        bool,
+        ("encryption_required",),
+        namespace=Endpoint("encryptionRequired", empty="zero", unset=False, removable=False),
+        acted_upon=False,
+    ),
+    Policy(
+        "offload_threshold_bytes",
+        Int64,
+        ("offload_threshold",),
+        namespace=Endpoint("offloadThreshold", "PUT", empty="zero", unset=-1, removable=False),
+        acted_upon=False,
+    ),
+    Policy(
+        "offload_threshold_s",
+        Int64,
+        ("offload_threshold_in_seconds",),
+        namespace=Endpoint(
+            "offloadThresholdInSeconds", "PUT", empty="zero", unset=-1, removable=False, status=200
+        ),
+        acted_upon=False,
+    ),
+    Policy(
+        "offload_deletion_lag_ms",
+        Int64,
+        ("offload_deletion_lag_ms",),
+        namespace=Endpoint("offloadDeletionLagMs", "PUT", empty="zero"),
+        acted_upon=False,
+    ),
+    Policy(
+        "offload_policies",
+        OffloadPolicies,
+        ("offload_policies",),
+        namespace=Endpoint(
+            "offloadPolicies",
+            remove_path="removeOffloadPolicies",
+            refusal="The offloadPolicies must be specified for namespace offload.",
+        ),
+        acted_upon=False,
+    ),
+    Policy(
+        "entry_filters",
+        EntryFilters,
+        ("entryFilters",),
+        namespace=Endpoint("entryFilters"),
+        acted_upon=False,
+    ),
+    Policy(
+        "replicator_dispatch_rate",
+        DispatchRate,
+        ("replicatorDispatchRate",),
+        is_rate=True,
+        namespace=Endpoint("replicatorDispatchRate"),
+        acted_upon=False,
+    ),
+    Policy(
+        "subscription_auth_mode",
+        SubscriptionAuthMode,
+        ("subscription_auth_mode",),
+        namespace=Endpoint("subscriptionAuthMode", unset="None", removable=False),
+        acted_upon=False,
+    ),
+    Policy(
+        "schema_auto_update_compatibility",
+        AutoUpdateStrategy,
+        ("schema_auto_update_compatibility_strategy",),
+        namespace=Endpoint("schemaAutoUpdateCompatibilityStrategy", "PUT", unset_status=204, removable=False),
+        acted_upon=False,
+    ),
+    Policy(
+        "dispatcher_pause_on_ack_state",
+        bool,
+        ("dispatcherPauseOnAckStatePersistentEnabled",),
+        namespace=Endpoint("dispatcherPauseOnAckStatePersistent", unset=False, fixed=True),
+        acted_upon=False,
+    ),
+    Policy(
+        "migrated",
+        bool,
+        ("migrated",),
+        namespace=Endpoint("migration", empty="zero", readable=False, removable=False),
+        acted_upon=False,
+    ),
+)
