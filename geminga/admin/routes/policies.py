@@ -86,7 +86,7 @@ class PolicyRoutes:
         return _done(policy, endpoint, value)
 
     async def remove_from_namespace(self, policy: Policy, endpoint: Endpoint, request: Request) -> Response:
-        await self._policies.set_for_namespace(namespace_of(request), policy, None)
+        await self._policies.set_for_namespace(namespace_of(request), policy, endpoint.removed)
         return NO_CONTENT
 
     # -- topics ----------------------------------------------------------------------------------------------
@@ -107,9 +107,8 @@ class PolicyRoutes:
         return _done(policy, endpoint, value)
 
     async def remove_from_topic(self, policy: Policy, endpoint: Endpoint, request: Request) -> Response:
-        await self._policies.set_for_topic(
-            policy_topic_of(self._namespaces, self._topics, request), policy, None
-        )
+        topic = policy_topic_of(self._namespaces, self._topics, request)
+        await self._policies.set_for_topic(topic, policy, endpoint.removed)
         return NO_CONTENT
 
     async def forget_topic(self, request: Request) -> Response:

@@ -9,6 +9,8 @@ from geminga.admin.routes.delayed import DelayedRoutes
 from geminga.admin.routes.index import IndexRoutes
 from geminga.admin.routes.lookup import LookupRoutes
 from geminga.admin.routes.metrics import MetricsRoutes
+from geminga.admin.routes.namespace_actions import NamespaceActionRoutes
+from geminga.admin.routes.namespace_fields import NamespaceFieldRoutes
 from geminga.admin.routes.namespaces import NamespaceRoutes
 from geminga.admin.routes.partitions import PartitionRoutes
 from geminga.admin.routes.policies import PolicyRoutes
@@ -27,6 +29,8 @@ def router_for(view: BrokerView) -> Router:
     BrokerRoutes(view, view.namespaces, view.process).add_to(router)
     TenantRoutes(view.namespaces).add_to(router)
     NamespaceRoutes(view.namespaces, view.topics).add_to(router)
+    NamespaceFieldRoutes(view.namespaces, view.documents).add_to(router)
+    NamespaceActionRoutes(view.namespaces, view.topics, view.subscriptions).add_to(router)
     TopicRoutes(view, view.namespaces, view.topics, view.statistics).add_to(router)
     PartitionRoutes(view, view.namespaces, view.topics, view.statistics).add_to(router)
     PolicyRoutes(view.namespaces, view.policies, view.topics).add_to(router)

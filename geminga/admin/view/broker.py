@@ -13,6 +13,7 @@ from geminga.admin.view.process import ProcessView
 from geminga.admin.view.statistics import StatisticsView
 from geminga.admin.view.subscriptions import SubscriptionsView
 from geminga.admin.view.topics import TopicsView
+from geminga.broker.policies.documents import Documents
 from geminga.broker.policies.namespaces import Namespaces
 from geminga.broker.policies.policies import Policies
 from geminga.broker.schemas.registry import SchemaRegistry
@@ -34,6 +35,7 @@ class BrokerView(BrokerIdentity, Protocol):
 
     namespaces: Namespaces
     policies: Policies
+    documents: Documents
     schemas: SchemaRegistry
 
     @property

@@ -9,6 +9,7 @@ from geminga.broker.operator.delayed_view import DelayedOperator
 from geminga.broker.operator.statistics import StatisticsOperator
 from geminga.broker.operator.subscriptions import SubscriptionsOperator
 from geminga.broker.operator.topics import TopicsOperator
+from geminga.broker.policies.documents import Documents
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -48,6 +49,7 @@ class View:
         self.web_port = web_port
         self.namespaces = rooms.namespaces
         self.policies = rooms.policies
+        self.documents = Documents(rooms.metadata)
         self.schemas = topics.schemas
         self.topics = TopicsOperator(topics, rooms)
         self.subscriptions = SubscriptionsOperator(topics)

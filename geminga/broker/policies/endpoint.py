@@ -29,6 +29,8 @@ class Endpoint(NamedTuple):
     """Of a change that was made."""
     refusal: str = ""
     """What is said (412) to an empty body or `null`."""
+    removed: object = None
+    """What DELETE sets; None: nothing is set any more."""
     fixed: object = None
     """What a change sets, whatever its body; None: the body."""
 
@@ -43,6 +45,9 @@ class Policy(NamedTuple):
     is_rate: bool = False
     namespace: Endpoint | None = None
     topic: Endpoint | None = None
+    member: str = ""
+    """It is one member of the object at its key, with what `whole` has for the others."""
+    whole: Any = None
     acted_upon: bool = True
     """Whether anything in this broker goes by it."""
     is_own: bool = False

@@ -28,14 +28,18 @@ INERT: Final[tuple[Policy, ...]] = (
     Policy(
         "offload_threshold_bytes",
         Int64,
-        ("offload_threshold",),
+        ("offload_policies",),
+        member="managedLedgerOffloadThresholdInBytes",
+        whole=OffloadPolicies(),
         namespace=Endpoint("offloadThreshold", "PUT", empty="zero", unset=-1, removable=False),
         acted_upon=False,
     ),
     Policy(
         "offload_threshold_s",
         Int64,
-        ("offload_threshold_in_seconds",),
+        ("offload_policies",),
+        member="managedLedgerOffloadThresholdInSeconds",
+        whole=OffloadPolicies(),
         namespace=Endpoint(
             "offloadThresholdInSeconds", "PUT", empty="zero", unset=-1, removable=False, status=200
         ),
@@ -44,7 +48,9 @@ INERT: Final[tuple[Policy, ...]] = (
     Policy(
         "offload_deletion_lag_ms",
         Int64,
-        ("offload_deletion_lag_ms",),
+        ("offload_policies",),
+        member="managedLedgerOffloadDeletionLagInMillis",
+        whole=OffloadPolicies(),
         namespace=Endpoint("offloadDeletionLagMs", "PUT", empty="zero"),
         acted_upon=False,
     ),
@@ -92,7 +98,7 @@ INERT: Final[tuple[Policy, ...]] = (
         "dispatcher_pause_on_ack_state",
         bool,
         ("dispatcherPauseOnAckStatePersistentEnabled",),
-        namespace=Endpoint("dispatcherPauseOnAckStatePersistent", unset=False, fixed=True),
+        namespace=Endpoint("dispatcherPauseOnAckStatePersistent", unset=False, fixed=True, removed=False),
         acted_upon=False,
     ),
     Policy(

@@ -7,9 +7,12 @@ Texts and codes are Pulsar 4.0's; admin clients show them to people.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from geminga.broker.policies.bundles import BUNDLES_DEFAULT, bundle_boundaries, bundle_count
+from geminga.broker.policies.documents import CLUSTERS
 from geminga.broker.policies.records import check_created
 from geminga.errors import BadVersion, Conflict, InvalidName, KeyMissing, NamespaceNotFound, PeerError
 from geminga.metadata import records
@@ -20,11 +23,10 @@ from geminga.names import NamespaceName, TopicDomain, check_tenant, decode_name
 if TYPE_CHECKING:
     from geminga.clock import Clock
 
-BUNDLES_DEFAULT = 4
-BUNDLES_MAX = 1024
 PUBLIC = "public"
 SYSTEM = "pulsar"
-_BUNDLE_RANGE = 2**32
+LOCAL = "geminga_local_policies"
+"""In a namespace's record: what Pulsar keeps beside the policies and does not show with them."""
 
 
 class TenantNotFound(PeerError):
@@ -73,6 +75,11 @@ class Namespaces:
 
     def _new_record(self, policies: dict[str, Any], bundles: int) -> NamespaceRecord:
         return NamespaceRecord(policies=policies, created_ms=self._clock.now_ms(), bundles=bundles)
+
+    def clusters(self) -> set[str]:
+        """Of this broker, and those that an operator has named beside it."""
+        named = self._metadata.children(records.document_path(CLUSTERS))
+        return {self.cluster, *map(decode_name, named)}
 
     # -- tenants ---------------------------------------------------------------------------------------------
 
@@ -130,7 +137,7 @@ class Namespaces:
     def _check_clusters(self, record: TenantRecord) -> None:
         if not record.allowed_clusters or not all(name.strip() for name in record.allowed_clusters):
             raise ClusterNotAllowed("Clusters cannot be empty or blank")
-        if any(name != self.cluster for name in record.allowed_clusters):
+        if not set(record.allowed_clusters) <= self.clusters():
             raise ClusterNotAllowed("Clusters do not exist")
 
     # -- namespaces ------------------------------------------------------------------------------------------
@@ -162,20 +169,17 @@ class Namespaces:
         `NamespaceNotFound`.
         """
         record = self.record(name)
-        return {
-            **_default_policies(self.cluster),
-            **record.policies,
-            "bundles": {
-                "boundaries": bundle_boundaries(record.bundles),
-                "numBundles": record.bundles,
-            },
-        }
+        bundles = {"boundaries": bundle_boundaries(record.bundles), "numBundles": record.bundles}
+        found = {**_default_policies(self.cluster), "bundles": bundles, **record.policies}
+        found.pop(LOCAL, None)
+        return found
 
     async def create(self, name: NamespaceName, policies: dict[str, Any] | None = None) -> None:
         """Raises `TenantNotFound`, `Conflict` if it exists, `PeerError` for policies that make no sense."""
         given = dict(policies or {})
-        bundles = _bundle_count(given.pop("bundles", None))
-        self._check_replication(name, given.get("replication_clusters"))
+        given.pop(LOCAL, None)
+        bundles = bundle_count(given.pop("bundles", None))
+        self.check_allowed(name, given.get("replication_clusters"))
         given = check_created(given)
         record = records.encode(self._new_record(given, bundles))
         while True:
@@ -239,10 +243,14 @@ class Namespaces:
         for listener in self._listeners:
             listener(name)
 
-    def _check_replication(self, name: NamespaceName, clusters: object) -> None:
+    def check_allowed(self, name: NamespaceName, clusters: object) -> None:
+        """Raises `ClusterForbidden` unless the namespace's tenant may use all of these clusters."""
         if clusters is None:
             return
-        if not isinstance(clusters, list) or any(cluster != self.cluster for cluster in clusters):
+        allowed = {self.cluster}
+        with contextlib.suppress(TenantNotFound):
+            allowed |= {*self.tenant(name.tenant).allowed_clusters}
+        if not isinstance(clusters, list) or not {*map(str, clusters)} <= allowed:
             raise ClusterForbidden(
                 f"Cluster {_plain(clusters)} is not in the list of allowed clusters list for tenant "
                 f"[{name.tenant}]"
@@ -252,22 +260,6 @@ class Namespaces:
 def _plain(clusters: object) -> str:
     """As Java prints a list."""
     return f"[{', '.join(map(str, clusters))}]" if isinstance(clusters, list) else str(clusters)
-
-
-def bundle_boundaries(bundles: int) -> list[str]:
-    """Where `bundles` equal parts of the 32-bit hash range begin, and where the last one ends."""
-    size = _BUNDLE_RANGE // bundles
-    starts = [f"0x{size * index:08x}" for index in range(bundles)]
-    return [*starts, f"0x{_BUNDLE_RANGE - 1:08x}"]
-
-
-def _bundle_count(given: object) -> int:
-    count = given.get("numBundles", BUNDLES_DEFAULT) if isinstance(given, dict) else BUNDLES_DEFAULT
-    if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= BUNDLES_MAX:
-        raise PeerError(
-            f"Invalid number of bundles. Number of bundles has to be in the range of (0, {BUNDLES_MAX}]."
-        )
-    return count or BUNDLES_DEFAULT
 
 
 def _default_policies(cluster: str) -> dict[str, Any]:

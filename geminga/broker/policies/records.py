@@ -45,7 +45,7 @@ def check_created(policies: Mapping[str, Any]) -> dict[str, Any]:
     checked = {key: value for key, value in policies.items() if value is not None}
     for policy in POLICIES:
         for key in policy.keys:
-            if key in checked:
+            if key in checked and not policy.member:
                 checked[key] = _created(policy, checked[key])
     if QUOTAS_KEY in checked:
         quotas = _items(checked[QUOTAS_KEY])
@@ -76,6 +76,8 @@ def from_namespace(policies: Mapping[str, Any], cluster: str, name: str) -> Over
         stored = policies.get(policy.keys[0]) if policy.keys else None
         if policy.is_rate:
             stored = stored.get(cluster) if isinstance(stored, dict) else None
+        if policy.member:
+            stored = stored.get(policy.member) if isinstance(stored, dict) else None
         value = None if stored is None else _stored(policy, stored, name)
         if value is not None and value != []:
             overrides[policy.name] = value
@@ -141,8 +143,19 @@ def check_namespace_retention(retention: Retention, policies: Mapping[str, Any])
 
 
 def with_value(policies: dict[str, Any], policy: Policy, value: Any, cluster: str) -> dict[str, Any]:
+    if policy.member:
+        return _with_member(policies, policy, value)
     changed = {key: stored for key, stored in policies.items() if key not in policy.keys}
     if value is not None:
         for key in policy.keys:
             changed[key] = {cluster: shown(value)} if policy.is_rate else shown(value)
     return changed
+
+
+def _with_member(policies: dict[str, Any], policy: Policy, value: Any) -> dict[str, Any]:
+    (key,) = policy.keys
+    whole: Any = policies.get(key) or (None if value is None else shown(policy.whole))
+    if whole is None:
+        return policies
+    kept = {name: stored for name, stored in whole.items() if name != policy.member}
+    return {**policies, key: kept if value is None else {**kept, policy.member: shown(value)}}

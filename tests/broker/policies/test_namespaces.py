@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import trio
 
+from geminga.broker.policies.bundles import bundle_boundaries
 from geminga.broker.policies.namespaces import (
     ClusterNotAllowed,
     Namespaces,
     TenantNotFound,
-    bundle_boundaries,
 )
 from geminga.clock import RealClock
 from geminga.errors import Conflict, InvalidName, NamespaceNotFound, PeerError

@@ -19,8 +19,8 @@ SHAPE_ONLY: Final = re.compile(
 
 def difference(theirs: Asked, ours: Asked) -> str | None:
     """What differs, in a few words; None if nothing does."""
-    if theirs.status == NO_ANSWER or theirs.status >= 500:  # bad input that the real broker stumbles over
-        return None if 400 <= ours.status < 500 else f"status {theirs.status} there, {ours.status} here"
+    if theirs.status == NO_ANSWER or theirs.status >= 500:  # what the real broker stumbles over
+        return None if ours.status < 500 else f"status {theirs.status} there, {ours.status} here"
     if theirs.status != ours.status:
         return f"status {theirs.status} there, {ours.status} here"
     if theirs.status >= 400:
@@ -29,9 +29,17 @@ def difference(theirs: Asked, ours: Asked) -> str | None:
         return f"Allow {theirs.allow} there, {ours.allow} here"
     if SHAPE_ONLY.search(theirs.path):
         return _shape_difference(theirs.answer, ours.answer, "")
-    if _plain(theirs.answer) != _plain(ours.answer):
-        return f"{_short(theirs.answer)} there, {_short(ours.answer)} here"
-    return None
+    return _value_difference(_plain(theirs.answer), _plain(ours.answer))
+
+
+def _value_difference(theirs: Any, ours: Any) -> str | None:
+    if isinstance(theirs, dict) and isinstance(ours, dict):
+        absent = "nothing"
+        keys = sorted(theirs.keys() | ours.keys())
+        found = [key for key in keys if theirs.get(key, absent) != ours.get(key, absent)]
+        parts = [f"{key} {_short(theirs.get(key))} there, {_short(ours.get(key))} here" for key in found]
+        return "; ".join(parts) or None
+    return None if theirs == ours else f"{_short(theirs)} there, {_short(ours)} here"
 
 
 def _is_reason(answer: Any) -> bool:

@@ -1,0 +1,118 @@
+"""What is done to all topics of a namespace, or of one bundle: unload, clear a backlog, unsubscribe."""
+
+from __future__ import annotations
+
+import contextlib
+
+from geminga.admin.http.router import NO_CONTENT, BadRequest, Request, Response, Router, json_response
+from geminga.admin.routes.effect import without_effect
+from geminga.admin.routes.names import namespace_of
+from geminga.admin.view.subscriptions import SubscriptionsView
+from geminga.admin.view.topics import TopicsView
+from geminga.broker.policies.bundles import bundle_range, split, topic_hash
+from geminga.broker.policies.namespaces import Namespaces
+from geminga.errors import ConsumerBusy, NotAllowed, SubscriptionNotFound, TopicNotFound
+from geminga.names import NamespaceName, TopicName, check_subscription
+
+PATH = "/admin/v2/namespaces/{tenant}/{namespace}"
+BUNDLE = f"{PATH}/{{bundle}}"
+
+
+class NamespaceActionRoutes:
+    """Topic after topic; one that goes meanwhile is passed over."""
+
+    def __init__(self, namespaces: Namespaces, topics: TopicsView, subscriptions: SubscriptionsView) -> None:
+        self._namespaces = namespaces
+        self._topics = topics
+        self._subscriptions = subscriptions
+
+    def add_to(self, router: Router) -> None:
+        for path in (PATH, BUNDLE):
+            router.add("PUT", f"{path}/unload", self.unload)
+            router.add("POST", f"{path}/clearBacklog", self.clear_backlog)
+            router.add("POST", f"{path}/clearBacklog/{{subscription}}", self.clear_backlog)
+            router.add("POST", f"{path}/unsubscribe/{{subscription}}", self.unsubscribe)
+        router.add("PUT", f"{BUNDLE}/split", self.split)
+        router.add("GET", f"{BUNDLE}/topicHashPositions", self.hash_positions)
+        router.add("DELETE", BUNDLE, self.delete_bundle)
+        router.add("GET", f"{PATH}/scanOffloadedLedgers", self.offloaded)
+
+    async def _names(self, request: Request) -> list[TopicName]:
+        """Of the bundle in the path, if there is one. Raises `NamespaceNotFound`, `InvalidName`."""
+        name = namespace_of(request)
+        self._namespaces.record(name)
+        low, high = self._range(name, request)
+        names = await self._topics.names_in(name)
+        return [TopicName.parse(topic) for topic in names if low <= topic_hash(topic) < high]
+
+    def _range(self, name: NamespaceName, request: Request) -> tuple[int, int]:
+        bundle = request.parameters.get("bundle")
+        if bundle is None:
+            return 0, 2**32
+        return bundle_range(name, bundle, self._namespaces.policies(name)["bundles"]["boundaries"])
+
+    async def unload(self, request: Request) -> Response:
+        for topic in await self._names(request):
+            if self._topics.exists(topic):
+                with contextlib.suppress(TopicNotFound):
+                    await self._topics.unload(topic)
+        return NO_CONTENT
+
+    async def clear_backlog(self, request: Request) -> Response:
+        wanted = request.parameters.get("subscription")
+        for topic in await self._names(request):
+            if not self._topics.exists(topic):
+                continue
+            with contextlib.suppress(TopicNotFound):
+                for name in await self._subscriptions.names(topic):
+                    if wanted in (None, name):
+                        with contextlib.suppress(SubscriptionNotFound):
+                            await self._subscriptions.skip(topic, name, None)
+        return NO_CONTENT
+
+    async def unsubscribe(self, request: Request) -> Response:
+        """`ConsumerBusy` if one of the topics has a consumer on it; the others have lost it by then."""
+        name = check_subscription(request.parameters["subscription"])
+        busy: list[str] = []
+        for topic in await self._names(request):
+            if self._topics.exists(topic):
+                try:
+                    await self._subscriptions.delete(topic, name, force=False)
+                except (TopicNotFound, SubscriptionNotFound):
+                    continue
+                except ConsumerBusy:
+                    busy.append(str(topic))
+        if busy:
+            raise ConsumerBusy(
+                f"Subscription {name} has active connected consumers on {', '.join(busy[:10])}"
+            )
+        return NO_CONTENT
+
+    async def split(self, request: Request) -> Response:
+        """Shown from now on; all bundles are served by one process."""
+        body = request.json()
+        if body is not None and not isinstance(body, list):
+            raise BadRequest("expected a list of split points")
+        name = namespace_of(request)
+        low, high = self._range(name, request)
+        old = self._namespaces.policies(name)["bundles"]["boundaries"]
+        boundaries = split(old, low, high)
+        bundles = {"boundaries": boundaries, "numBundles": len(boundaries) - 1}
+        await self._namespaces.change_policies(name, lambda policies: {**policies, "bundles": bundles})
+        return without_effect("the split of a bundle")
+
+    async def hash_positions(self, request: Request) -> Response:
+        topics = await self._names(request)
+        wanted = {text.strip() for text in request.query.get("topics", "").split(",")} - {""}
+        found = {str(topic): topic_hash(str(topic)) for topic in topics if not wanted or str(topic) in wanted}
+        name, bundle = namespace_of(request), request.parameters["bundle"]
+        return json_response({"namespace": str(name), "bundle": bundle, "topicHashPositions": found})
+
+    async def delete_bundle(self, request: Request) -> Response:
+        if await self._names(request):
+            raise BadRequest("Cannot delete non empty bundle")
+        return without_effect("the deletion of a bundle")
+
+    async def offloaded(self, request: Request) -> Response:
+        self._namespaces.record(namespace_of(request))
+        raise NotAllowed("nothing is offloaded: this broker keeps all ledgers on its own disks")

@@ -1,0 +1,69 @@
+"""Bundles: parts of a namespace's hash range, only shown, since one process serves all of them. Pure."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Sequence
+from typing import Final
+
+from geminga.errors import InvalidName, PeerError
+from geminga.names import NamespaceName
+
+BUNDLES_DEFAULT: Final = 4
+BUNDLES_MAX: Final = 1024
+_RANGE: Final = 2**32
+_BUNDLE: Final = re.compile(r"0x([0-9a-fA-F]{1,8})_0x([0-9a-fA-F]{1,8})")
+
+
+def bundle_boundaries(bundles: int) -> list[str]:
+    """Where `bundles` equal parts of the 32-bit hash range begin, and where the last one ends."""
+    size = _RANGE // bundles
+    return [_text(size * index) for index in range(bundles)] + [_text(_RANGE - 1)]
+
+
+def bundle_count(given: object) -> int:
+    """Of the policies that a namespace is created with. `PeerError`."""
+    count = given.get("numBundles", BUNDLES_DEFAULT) if isinstance(given, dict) else BUNDLES_DEFAULT
+    if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= BUNDLES_MAX:
+        raise PeerError(
+            f"Invalid number of bundles. Number of bundles has to be in the range of (0, {BUNDLES_MAX}]."
+        )
+    return count or BUNDLES_DEFAULT
+
+
+def bundle_range(name: NamespaceName, bundle: str, boundaries: Sequence[str]) -> tuple[int, int]:
+    """The first hash of a bundle, and the first one behind it. `InvalidName` if the namespace has no such
+    bundle.
+    """
+    found = _BUNDLE.fullmatch(bundle)
+    if found is None:
+        raise InvalidName(f"Invalid bundle range {bundle}")
+    low, high = int(found[1], 16), int(found[2], 16)
+    starts = [int(boundary, 16) for boundary in boundaries]
+    if low not in starts[:-1]:
+        raise InvalidName(f"Invalid lower boundary for bundle {name}/{bundle}")
+    end = starts[starts.index(low) + 1]
+    if high != end:
+        raise InvalidName(
+            f"Invalid upper boundary for bundle {name}/{bundle}. "
+            f"Expected upper boundary of {name}/{_text(low)}_{_text(end)}"
+        )
+    return low, _RANGE if end == _RANGE - 1 else end
+
+
+def split(boundaries: Sequence[str], low: int, high: int) -> list[str]:
+    """The boundaries with the bundle from `low` to `high` in halves. `PeerError` if there are too many."""
+    if len(boundaries) > BUNDLES_MAX:
+        raise PeerError(f"a namespace has at most {BUNDLES_MAX} bundles")
+    starts = sorted({*(int(boundary, 16) for boundary in boundaries), (low + high) // 2})
+    return [_text(start) for start in starts]
+
+
+def topic_hash(topic: str) -> int:
+    """Where a topic lies in the range, by its full name."""
+    return zlib.crc32(topic.encode())
+
+
+def _text(start: int) -> str:
+    return f"0x{start:08x}"
