@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from geminga import __version__
-from geminga.admin.http.router import NotFound, Request, Response, Router, json_response, text_response
+from geminga.admin.http.router import Request, Response, Router, json_response, text_response
 from geminga.admin.routes.addresses import Addresses
 from geminga.admin.view.broker import BrokerIdentity
 from geminga.admin.view.process import ProcessView
@@ -39,9 +39,6 @@ class BrokerRoutes:
         router.add("GET", f"{brokers}/configuration/values", self.no_object)
         router.add("GET", f"{brokers}/configuration/runtime", self.runtime_configuration)
         router.add("GET", f"{brokers}/internal-configuration", self.internal_configuration)
-        router.add("GET", "/admin/v2/clusters", self.clusters)
-        router.add("GET", "/admin/v2/clusters/{cluster}", self.cluster)
-        router.add("GET", "/admin/v2/clusters/{cluster}/failureDomains", self.no_object)
 
     async def status(self, request: Request) -> Response:
         return text_response("OK", "text/html; charset=utf-8")
@@ -90,23 +87,6 @@ class BrokerRoutes:
 
     async def internal_configuration(self, request: Request) -> Response:
         return json_response({"ledgersRootPath": "/ledgers"})
-
-    async def clusters(self, request: Request) -> Response:
-        return json_response([self._broker.config.cluster_name])
-
-    async def cluster(self, request: Request) -> Response:
-        if request.parameters["cluster"] != self._broker.config.cluster_name:
-            raise NotFound("Cluster does not exist")
-        addresses = Addresses(self._broker, request.local_host)
-        return json_response(
-            {
-                "serviceUrl": addresses.web,
-                "brokerServiceUrl": addresses.binary,
-                "brokerClientTlsEnabled": False,
-                "tlsAllowInsecureConnection": False,
-                "brokerClientTlsEnabledWithKeyStore": False,
-            }
-        )
 
 
 def _as_in_file(value: object) -> str:

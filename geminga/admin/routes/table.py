@@ -5,6 +5,7 @@ from __future__ import annotations
 from geminga.admin.http.router import Router
 from geminga.admin.routes.backup import BackupRoutes
 from geminga.admin.routes.brokers import BrokerRoutes
+from geminga.admin.routes.clusters import ClusterRoutes
 from geminga.admin.routes.delayed import DelayedRoutes
 from geminga.admin.routes.index import IndexRoutes
 from geminga.admin.routes.lookup import LookupRoutes
@@ -15,6 +16,7 @@ from geminga.admin.routes.namespaces import NamespaceRoutes
 from geminga.admin.routes.partitions import PartitionRoutes
 from geminga.admin.routes.policies import PolicyRoutes
 from geminga.admin.routes.policies_quota import QuotaRoutes
+from geminga.admin.routes.resources import ResourceRoutes
 from geminga.admin.routes.schemas import SchemaRoutes
 from geminga.admin.routes.subscriptions import SubscriptionRoutes
 from geminga.admin.routes.tenants import TenantRoutes
@@ -27,6 +29,8 @@ def router_for(view: BrokerView) -> Router:
     router = Router()
     IndexRoutes().add_to(router)
     BrokerRoutes(view, view.namespaces, view.process).add_to(router)
+    ClusterRoutes(view, view.namespaces, view.documents).add_to(router)
+    ResourceRoutes(view, view.namespaces, view.documents).add_to(router)
     TenantRoutes(view.namespaces).add_to(router)
     NamespaceRoutes(view.namespaces, view.topics).add_to(router)
     NamespaceFieldRoutes(view.namespaces, view.documents).add_to(router)

@@ -79,3 +79,25 @@ class OffloadPolicies(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         kinds = {"s3_driver": S3_DRIVERS, "gcs_driver": GCS_DRIVERS, "file_system_driver": FILE_DRIVERS}
         for name, drivers in kinds.items():
             msgspec.structs.force_setattr(self, name, driver in drivers)
+
+
+class ResourceGroup(msgspec.Struct, frozen=True, rename="camel"):
+    """Rates that the namespaces of a group would share."""
+
+    publish_rate_in_msgs: Int32 | UnsetType = UNSET
+    publish_rate_in_bytes: Int64 | UnsetType = UNSET
+    dispatch_rate_in_msgs: Int32 | UnsetType = UNSET
+    dispatch_rate_in_bytes: Int64 | UnsetType = UNSET
+    replication_dispatch_rate_in_msgs: Int64 | UnsetType = UNSET
+    replication_dispatch_rate_in_bytes: Int64 | UnsetType = UNSET
+
+
+class ResourceQuota(msgspec.Struct, frozen=True, rename="camel"):
+    """What a bundle would be counted for when brokers share the load. The defaults are Pulsar's."""
+
+    msg_rate_in: float = 40.0
+    msg_rate_out: float = 120.0
+    bandwidth_in: float = 100_000.0
+    bandwidth_out: float = 300_000.0
+    memory: float = 80.0
+    dynamic: bool = True

@@ -8,7 +8,7 @@ Texts and codes are Pulsar 4.0's; admin clients show them to people.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from geminga.broker.policies.bundles import BUNDLES_DEFAULT, bundle_boundaries, bundle_count
@@ -156,6 +156,12 @@ class Namespaces:
 
     def all_namespaces(self) -> list[str]:
         return [namespace for tenant in self.tenants() for namespace in self.namespaces(tenant)]
+
+    def each_record(self) -> Iterator[NamespaceRecord]:
+        """What was stored for every namespace, in no order."""
+        for text in self.all_namespaces():
+            tenant, _, local = text.partition("/")
+            yield self.record(NamespaceName(tenant, local))
 
     def record(self, name: NamespaceName) -> NamespaceRecord:
         """What was stored. Raises `NamespaceNotFound`."""
