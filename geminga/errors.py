@@ -131,6 +131,11 @@ class ProducerFenced(PeerError):
     http_status = 409
 
 
+class TooManyTopics(PeerError):
+    server_error = ServerError.NOT_ALLOWED
+    http_status = 412
+
+
 class TopicTerminated(PeerError):
     server_error = ServerError.TOPIC_TERMINATED
     http_status = 412

@@ -3,7 +3,7 @@
 A request meets `http/connection.py` (h11, limits), `http/router.py` (method and path to a handler), a class
 in `routes`, those parts of the `BrokerView` of `view` that this class needs (`broker/operator` implements
 them), and on the way back `statistics` for JSON in Pulsar's shape or `metrics` for an exposition. Read
-`router_for` in `routes/table.py` first: it lists all routes; then one of the route classes.
+`router_for` in `api/table.py` first: it lists all routes; then one of the route classes.
 
 The parts are protocols so that routes depend on what they need of a broker and not on topics or dispatchers.
 h11 with a small router was measured against an ASGI stack: Starlette on Hypercorn cost 90 to 150 ms of a

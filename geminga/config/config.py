@@ -85,6 +85,7 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
     allow_auto_topic_creation: bool = True
     allow_auto_topic_creation_type: TopicKind = "non-partitioned"
     default_num_partitions: Positive = 1
+    max_topics_per_namespace: Count = 0  # 0: no limit
     max_num_partitions_per_partitioned_topic: Count = 0  # 0: no limit
     allow_auto_subscription_creation: bool = True
     enable_broker_side_subscription_pattern_evaluation: bool = True

@@ -14,6 +14,7 @@ from geminga.broker.policies.policies import EffectivePolicies
 from geminga.broker.policies.settings import BrokerSettings
 from geminga.broker.policies.values import (
     AutoSubscriptionCreation,
+    AutoTopicCreation,
     BacklogQuota,
     DelayedDelivery,
     DispatchRate,
@@ -103,13 +104,10 @@ def ledger_settings(config: Config) -> ManagedLedgerSettings:
 
 
 def broker_settings(config: Config) -> BrokerSettings:
-    partitioned = config.allow_auto_topic_creation_type == "partitioned"
     return BrokerSettings(
         cluster=config.cluster_name,
         message_bytes_max=config.max_message_size,
         keep_alive_s=float(config.keep_alive_interval_seconds),
-        auto_topic_creation=config.allow_auto_topic_creation,
-        auto_topic_creation_partitions=config.default_num_partitions if partitioned else 0,
         applies_patterns=config.enable_broker_side_subscription_pattern_evaluation,
         pattern_characters_max=config.subscription_pattern_max_length,
         trim_interval_s=float(config.retention_check_interval_in_seconds),
@@ -117,9 +115,6 @@ def broker_settings(config: Config) -> BrokerSettings:
         expires_by_broker_time=BROKER_TIMESTAMPS in config.broker_entry_metadata_interceptors.split(","),
         quota_interval_s=float(config.backlog_quota_check_interval_in_seconds),
         checks_quotas=config.backlog_quota_check_enabled,
-        topic_publish_rate=PublishRate(
-            config.max_publish_rate_per_topic_in_messages, config.max_publish_rate_per_topic_in_bytes
-        ),
         publish_rate=PublishRate(
             config.broker_publisher_throttling_max_message_rate,
             config.broker_publisher_throttling_max_byte_rate,
@@ -184,6 +179,15 @@ def default_policies(config: Config) -> EffectivePolicies:
         unacked_max_per_subscription=config.max_unacked_messages_per_subscription,
         subscription_types=sorted(config.subscription_types_enabled),
         auto_subscription_creation=AutoSubscriptionCreation(config.allow_auto_subscription_creation),
+        topics_max=config.max_topics_per_namespace,
+        auto_topic_creation=AutoTopicCreation(
+            config.allow_auto_topic_creation,
+            config.allow_auto_topic_creation_type,
+            config.default_num_partitions,
+        ),
+        broker_publish_rate=PublishRate(
+            config.max_publish_rate_per_topic_in_messages, config.max_publish_rate_per_topic_in_bytes
+        ),
     )
 
 

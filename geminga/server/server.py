@@ -364,9 +364,9 @@ async def _listen(
     started: Callable[[], None],
     task_status: trio.TaskStatus[Addresses],
 ) -> None:
+    from geminga.admin.api.late import LateRouter
     from geminga.admin.http.connection import serve_http
     from geminga.admin.http.own_host import OwnHost
-    from geminga.admin.routes.table import router_for
 
     binary_port = doors.binary[0].getsockname()[1]
     web_port = doors.web[0].getsockname()[1]
@@ -378,7 +378,7 @@ async def _listen(
     # number.
     generation = await rooms.ledger_ids.next()
     connections = Connections(topics, rooms, service_url=url_for, generation=generation)
-    view = View(rooms, topics, connections, config, binary_port, web_port, process)
+    view = View(rooms, topics, connections, config, binary_port, web_port, process, default_policies)
 
     async def serve_binary(sock: socket.socket, visit: Visit) -> None:
         await connections.serve(sock, visit.busy)
@@ -386,7 +386,7 @@ async def _listen(
     async with trio.open_nursery() as service:
         for sock in doors.binary:
             service.start_soon(listener.accept_forever, sock, service, doors.to_binary, serve_binary)
-        router, names = router_for(view), host_names(config)
+        router, names = LateRouter(view), host_names(config)
         for sock in doors.web:
             own = OwnHost(names.own, listed=names.listed, is_loopback=listener.is_loopback(sock))
             serve_web = functools.partial(serve_http, application=router, own=own)

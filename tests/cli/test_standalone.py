@@ -251,7 +251,7 @@ def test_help_imports_nothing_heavy() -> None:
 def test_a_start_does_not_import_what_only_a_scrape_or_a_test_needs(tmp_path: Path) -> None:
     program = (
         "import sys, geminga.cli.standalone, geminga.server.server;"
-        "import geminga.admin.routes.table, geminga.admin.http.connection;"
+        "import geminga.admin.api.table, geminga.admin.http.connection;"
         "names = ('prometheus_client', 'geminga.admin.metrics.exposition', 'geminga.admin.metrics.process',"
         " 'geminga.config.keys', 'difflib',"
         " 'asyncio', 'multiprocessing', 'hypothesis', 'grpc', 'simulation', 'geminga.cli.client.client');"

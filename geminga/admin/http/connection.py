@@ -56,6 +56,10 @@ class Application(Protocol):
 
     def __call__(self, request: Request) -> Awaitable[Response]: ...
 
+    async def prepare(self) -> None:
+        """Have the routes ready that `takes_large_body` asks; may be repeated."""
+        ...
+
     def takes_large_body(self, method: str, target: str) -> bool:
         """True if such a request may have more than `BODY_BYTES_MAX`."""
         ...
@@ -178,6 +182,7 @@ class _Connection:
 
     async def _read_large_body(self, head: h11.Request, size_bytes: int) -> bytes:
         target = head.target.decode("ascii", "replace")
+        await self._application.prepare()
         takes_more = self._application.takes_large_body(head.method.decode(), target)
         limit_bytes = LARGE_BODY_BYTES_MAX if takes_more else BODY_BYTES_MAX
         if size_bytes > limit_bytes:

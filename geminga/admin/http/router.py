@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, quote, unquote
 
 import msgspec
 
+from geminga.admin.http.unserved import Unserved
 from geminga.errors import PeerError
 
 SEGMENTS_MAX = 32
@@ -127,6 +128,14 @@ def text_response(text: str, content_type: str = "text/plain; charset=utf-8") ->
 NO_CONTENT = Response(204)
 
 
+class Route(NamedTuple):
+    """One row of the router, with the names of its parameters in braces."""
+
+    method: str
+    pattern: str
+    handler: Handler
+
+
 class _Node:
     __slots__ = ("handlers", "literal", "parameter")
 
@@ -144,6 +153,8 @@ class Router:
         self.has_large_body = False
         """Kept by the server that uses this router."""
         self._large: set[Handler] = set()
+        self._routes: list[Route] = []
+        self.unserved = Unserved()
 
     def add(self, method: str, pattern: str, handler: Handler, *, large_body: bool = False) -> None:
         """`large_body`: it takes more than requests usually bring."""
@@ -159,8 +170,12 @@ class Router:
                 node = node.literal.setdefault(segment, _Node())
         assert method not in node.handlers, f"{method} {pattern} twice"
         node.handlers[method] = handler, tuple(names)
+        self._routes.append(Route(method, pattern, handler))
         if large_body:
             self._large.add(handler)
+
+    async def prepare(self) -> None:
+        """Nothing: all routes are here."""
 
     def takes_large_body(self, method: str, target: str) -> bool:
         """True if this request is for a route that takes a large body."""
@@ -189,14 +204,22 @@ class Router:
     async def __call__(self, request: Request) -> Response:
         if request.method == "OPTIONS":
             return self._options(request)
-        handler, request.parameters = self.find(request.method, request.segments)
-        return await handler(request)
+        try:
+            handler, request.parameters = self.find(request.method, request.segments)
+            return await handler(request)
+        except (NotServed, MethodNotAllowed) as error:
+            self.unserved.count(request.method, request.segments, error.http_status)
+            raise
 
     def _options(self, request: Request) -> Response:
         found = _walk(self._root, request.segments, 0, None)
         if found is None:
             raise _no_route(request.method, request.segments)
         return Response(200, headers=(("Allow", _allowed(found[0])),))
+
+    def routes(self) -> list[Route]:
+        """In the order in which they were added."""
+        return list(self._routes)
 
     def patterns(self) -> list[tuple[str, str]]:
         """Every (method, pattern), for tests and documentation."""

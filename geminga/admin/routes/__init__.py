@@ -1,10 +1,10 @@
-"""The routes of the web port: one class for each kind of object, all put together in `table.py`.
+"""The routes of the web port: one class for each kind of object, put together in `admin/api/table.py`.
 
 A class registers its patterns in `add_to`; a handler reads path, query and body of the `Request`, calls the
-parts of the `BrokerView` that `table.py` has passed to its class, and returns a `Response`. `names.py` checks
-names, `addresses.py` has the broker's addresses for answers. Read `table.py`, then `topics.py` and
-`subscriptions.py`; policies are generated from the rows of `broker/policies/table.py` rather than written one
-by one, since Pulsar has dozens with the same three verbs.
+parts of the `BrokerView` that the table has passed to its class, and returns a `Response`. `names.py` checks
+names, `addresses.py` has the broker's addresses for answers. Read `topics.py` and `subscriptions.py`;
+policies are generated from the rows of `broker/policies/table.py` rather than written one by one, since
+Pulsar has dozens with the same three verbs.
 
 Pulsar's counterparts are its `admin/v2` resources (PersistentTopics, Namespaces, Tenants, Schemas). Where
 Pulsar answers oddly (a TTL in the query, a number as a body, different texts for one error), the route does

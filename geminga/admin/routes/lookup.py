@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from geminga.admin.http.router import Request, Response, Router, json_response, text_response
 from geminga.admin.routes.addresses import Addresses
-from geminga.admin.routes.brokers import WHOLE_RANGE
 from geminga.admin.routes.names import topic_of
 from geminga.admin.view.broker import BrokerIdentity
 from geminga.admin.view.topics import TopicsView
+from geminga.broker.policies.bundles import WHOLE_RANGE
 from geminga.broker.policies.namespaces import Namespaces
 from geminga.errors import InvalidName, NamespaceNotFound, TopicNotFound
 from geminga.names import TopicDomain, TopicName

@@ -1,6 +1,6 @@
 """The broker as the admin API sees it: its parts, and what it is configured as.
 
-`routes/table.py` hands each class of routes the parts that it needs; no route has all of them. Topics and
+`api/table.py` hands each class of routes the parts that it needs; no route has all of them. Topics and
 subscriptions stay unknown to the routes; `geminga.broker.operator.view` implements the parts on them.
 """
 
@@ -13,6 +13,8 @@ from geminga.admin.view.process import ProcessView
 from geminga.admin.view.statistics import StatisticsView
 from geminga.admin.view.subscriptions import SubscriptionsView
 from geminga.admin.view.topics import TopicsView
+from geminga.broker.operator.dynamic_configuration import DynamicConfiguration
+from geminga.broker.operator.loaded_topics import LoadedTopics
 from geminga.broker.policies.documents import Documents
 from geminga.broker.policies.namespaces import Namespaces
 from geminga.broker.policies.policies import Policies
@@ -36,6 +38,8 @@ class BrokerView(BrokerIdentity, Protocol):
     namespaces: Namespaces
     policies: Policies
     documents: Documents
+    dynamic: DynamicConfiguration
+    loaded: LoadedTopics
     schemas: SchemaRegistry
 
     @property

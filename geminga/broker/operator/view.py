@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from geminga.broker.operator.delayed_verify import DelayedVerifier
 from geminga.broker.operator.delayed_view import DelayedOperator
+from geminga.broker.operator.dynamic_configuration import DynamicConfiguration
+from geminga.broker.operator.loaded_topics import LoadedTopics
 from geminga.broker.operator.statistics import StatisticsOperator
 from geminga.broker.operator.subscriptions import SubscriptionsOperator
 from geminga.broker.operator.topics import TopicsOperator
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from geminga.broker.connection.connection import Connections
     from geminga.broker.flow.statistics import BackupReport, MemoryStatistics
     from geminga.broker.operator.health import HealthReport
+    from geminga.broker.policies.policies import EffectivePolicies
     from geminga.broker.topic.rooms import Rooms
     from geminga.broker.topic.topics import Topics
     from geminga.config.config import Config
@@ -43,13 +46,18 @@ class View:
         binary_port: int,
         web_port: int,
         process: Process,
+        policies_of: Callable[[Config], EffectivePolicies],
     ) -> None:
+        """`policies_of` says what holds for topics by a configuration."""
         self.config = config
         self.binary_port = binary_port
         self.web_port = web_port
         self.namespaces = rooms.namespaces
         self.policies = rooms.policies
         self.documents = Documents(rooms.metadata)
+        self.dynamic = DynamicConfiguration(config, self.documents, rooms.policies, policies_of)
+        self.dynamic.follow()
+        self.loaded = LoadedTopics(topics, rooms)
         self.schemas = topics.schemas
         self.topics = TopicsOperator(topics, rooms)
         self.subscriptions = SubscriptionsOperator(topics)

@@ -12,6 +12,7 @@ from geminga.names import NamespaceName
 
 BUNDLES_DEFAULT: Final = 4
 BUNDLES_MAX: Final = 1024
+WHOLE_RANGE: Final = "0x00000000_0xffffffff"
 _RANGE: Final = 2**32
 _BUNDLE: Final = re.compile(r"0x([0-9a-fA-F]{1,8})_0x([0-9a-fA-F]{1,8})")
 

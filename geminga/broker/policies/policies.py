@@ -77,6 +77,8 @@ class EffectivePolicies(msgspec.Struct, frozen=True, kw_only=True):
     quota_from_due_time: bool = False
     """Messages that are not due do not count for backlog quotas, and ages count from the due time."""
     publish_rate: PublishRate | None = None
+    broker_publish_rate: PublishRate = PublishRate()
+    """Where neither topic nor namespace has one."""
     dispatch_rate: DispatchRate = DispatchRate(period_s=1)
     subscription_dispatch_rate: DispatchRate = DispatchRate(period_s=1)
     subscribe_rate: SubscribeRate = SubscribeRate(0, 30)
@@ -98,7 +100,7 @@ class EffectivePolicies(msgspec.Struct, frozen=True, kw_only=True):
     schema_auto_update: bool = True
     """Whether a producer may bring a new version of a schema."""
     subscription_expiration_minutes: int = 0
-    auto_topic_creation: AutoTopicCreation = AutoTopicCreation(True, "non-partitioned")
+    auto_topic_creation: AutoTopicCreation = AutoTopicCreation(True, "non-partitioned", 1)
     """Of topics that are not there yet, by the policies of their namespace."""
     topics_max: int = 0
     """How many topics the namespace may have, each partition counted."""

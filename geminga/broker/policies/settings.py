@@ -17,10 +17,6 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """[maxMessageSize]"""
     keep_alive_s: float = 30.0
     """[keepAliveIntervalSeconds] A peer that is silent for two of these is gone."""
-    auto_topic_creation: bool = True
-    """[allowAutoTopicCreation]"""
-    auto_topic_creation_partitions: int = 0
-    """0: topics are created without partitions [allowAutoTopicCreationType, defaultNumPartitions]"""
     applies_patterns: bool = True
     """Consumers by pattern get filtered lists and are told of new topics
     [enableBrokerSideSubscriptionPatternEvaluation]
@@ -42,10 +38,6 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Time between two checks for unused topics [brokerDeleteInactiveTopicsFrequencySeconds]"""
     subscription_expiry_interval_s: float = 300.0
     """Time between two checks for unused subscriptions [subscriptionExpiryCheckIntervalInMinutes]"""
-    topic_publish_rate: PublishRate = PublishRate()
-    """Of each topic that has no policy of its own or its namespace's
-    [maxPublishRatePerTopicInMessages, maxPublishRatePerTopicInBytes]
-    """
     publish_rate: PublishRate = PublishRate()
     """Of all topics together [brokerPublisherThrottlingMaxMessageRate, brokerPublisherThrottlingMaxByteRate]
     """

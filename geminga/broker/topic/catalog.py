@@ -10,7 +10,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from geminga.broker.topic_lists.topic_names import TopicNames
-from geminga.errors import BadVersion, Conflict, NotAllowed, TopicNotFound
+from geminga.errors import BadVersion, Conflict, NotAllowed, TooManyTopics, TopicNotFound
 from geminga.metadata import records
 from geminga.metadata.records import PartitionedTopicRecord
 from geminga.names import TopicName
@@ -53,7 +53,7 @@ class TopicCatalog:
         """True if the topic exists, or the first use by a client creates it."""
         # A partition of a recorded topic may always be created: the record was the decision, and partitions
         # get their ledgers only when they are used.
-        if self._rooms.settings.auto_topic_creation or self.exists(name):
+        if self._rooms.policies.effective(name).auto_topic_creation.allowed or self.exists(name):
             return True
         return self.partitions(name.partitioned_name if name.partition_index >= 0 else name) > 0
 
@@ -75,6 +75,13 @@ class TopicCatalog:
             )
         if not create:
             raise TopicNotFound(f"Topic {name} does not exist")
+        self._check_room(name, 1)
+
+    def _check_room(self, name: TopicName, wanted: int) -> None:
+        """Raise TooManyTopics if the namespace may not have so many more; each partition counts."""
+        allowed = self._rooms.policies.effective(name).topics_max
+        if allowed > 0 and len(set(self.names.each_name_in(name.namespace))) + wanted > allowed:
+            raise TooManyTopics("Exceed maximum number of topics in namespace.")
 
     async def partitions_or_create(self, name: TopicName, *, create: bool) -> int:
         """Number of partitions; a topic that is partitioned by default is recorded now. 0: not partitioned.
@@ -87,13 +94,13 @@ class TopicCatalog:
         partitions = self.partitions(name)
         if partitions or name.partition_index >= 0 or self.exists(name):
             return partitions
-        settings = self._rooms.settings
-        if not (create and settings.auto_topic_creation):
+        creation = self._rooms.policies.effective(name).auto_topic_creation
+        if not (create and creation.allowed):
             raise TopicNotFound(f"Topic {name} does not exist")
-        if settings.auto_topic_creation_partitions > 0:
+        if creation.partition_count > 0:
             # Another client's question may have recorded it meanwhile: then its number counts for both.
             with contextlib.suppress(Conflict):
-                await self.create_partitioned(name, settings.auto_topic_creation_partitions)
+                await self.create_partitioned(name, creation.partition_count)
         return self.partitions(name)
 
     async def create_partitioned(
@@ -106,6 +113,7 @@ class TopicCatalog:
         check_count(partitions)
         if self.exists(name) or self.partitions(name):
             raise Conflict("This topic already exists")
+        self._check_room(name, partitions)
         # Of an earlier topic of this name, whose deletion a crash has cut short.
         await self._rooms.policies.forget_topic(name)
         record = PartitionedTopicRecord(

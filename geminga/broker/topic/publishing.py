@@ -110,7 +110,7 @@ class Publishing:
         delayed = policies.delayed_delivery
         self._delay_max_ms = delayed.delay_max_ms if delayed.active else 0
         self.dedup.want(policies.deduplication)
-        rate = policies.publish_rate or self._rooms.settings.topic_publish_rate
+        rate = policies.publish_rate or policies.broker_publish_rate
         both = (publish_limit(rate.messages, rate.bytes), self._rooms.publish_limit)
         self._limits = tuple(limit for limit in both if limit is not None)
 

@@ -10,7 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from geminga.broker.flow.publish_memory import LargeFrame, PublishMemory
 from geminga.broker.flow.publish_rate import PublishLimit
-from geminga.broker.policies.settings import BrokerSettings
+from geminga.broker.policies.policies import EffectivePolicies
 from geminga.broker.policies.values import PublishRate
 from geminga.broker.topic.producer import Producer
 from geminga.errors import ServerError
@@ -324,7 +324,9 @@ async def test_a_write_that_is_not_durable_in_time_fails_its_producer(autojump_c
 
 
 async def test_a_producer_beyond_its_topics_rate_is_held_back(autojump_clock: MockClock) -> None:
-    async with open_topics(BrokerSettings(topic_publish_rate=PublishRate(10, -1)), bookie_runs=False) as rig:
+    async with open_topics(
+        defaults=EffectivePolicies(broker_publish_rate=PublishRate(10, -1)), bookie_runs=False
+    ) as rig:
         topic = await rig.topics.get(TOPIC, create=True)
         held: list[float] = []
         producer = Producer(1, "p", FakeOutbox(), message_bytes_max=MIB, throttle=held.append)  # type: ignore[arg-type]

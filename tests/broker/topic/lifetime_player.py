@@ -9,8 +9,8 @@ from typing import Any
 
 import trio
 
+from geminga.admin.api.table import router_for
 from geminga.admin.http.router import Request, Response, Router
-from geminga.admin.routes.table import router_for
 from geminga.broker.dispatch.consumer import SHARED, SUBSCRIPTION_TYPES, Consumer
 from geminga.broker.operator.view import Process, View
 from geminga.broker.policies.policies import EffectivePolicies

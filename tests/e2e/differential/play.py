@@ -70,6 +70,7 @@ class Player:
         own = f"d{self._run}n{self._number}"
         names = {**NAMES, "tenant": "public", "namespace": own, "topic": "topic", "resourcegroup": own}
         names["namespaceName"] = f"public/{own}"
+        names["brokerId"] = names["broker"] = self._broker
         if path.startswith("/admin/v2/clusters"):
             names["cluster"] = own
             if "{cluster}/" in path:

@@ -7,8 +7,8 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from geminga.admin.api.table import router_for
 from geminga.admin.http.router import Request, Router
-from geminga.admin.routes.table import router_for
 from geminga.broker.connection.connection import Connections
 from geminga.broker.operator.view import Process, View
 from geminga.config.config import Config
@@ -16,6 +16,7 @@ from geminga.config.memory_budget import memory_parts
 from geminga.errors import PeerError
 from geminga.limits import MIB
 from geminga.server.memory_report import MemoryMeter
+from geminga.server.room_settings import default_policies
 from geminga.storage.rocksdb import BlockCache
 from tests.broker.topics_rig import TopicsRig, open_topics, subscription_of
 from tests.server.settings.rows import LOCAL_HOST, Leaves, Row
@@ -83,7 +84,16 @@ def _router(rig: TopicsRig, config: Config) -> Router:
     meter = MemoryMeter(parts, rig.bookie, rooms, BlockCache(MIB), (), rig.topics)
     connections = Connections(rig.topics, rooms, service_url=lambda sock: "", generation=1)
     return router_for(
-        View(rooms, rig.topics, connections, config, BINARY_PORT, WEB_PORT, Process(meter, None, None, int))
+        View(
+            rooms,
+            rig.topics,
+            connections,
+            config,
+            BINARY_PORT,
+            WEB_PORT,
+            Process(meter, None, None, int),
+            default_policies,
+        )
     )  # type: ignore[arg-type]
 
 

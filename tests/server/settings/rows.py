@@ -1,7 +1,7 @@
 """One row for each wire from a key of broker.conf to what the broker's rooms are given.
 
-A room's settings are flattened into leaves, such as `broker.topic_publish_rate.messages`. A row names every
-leaf that its key changes; the test compares all of them, so a row also says that nothing else changes.
+A room's settings are flattened into leaves, such as `policies.broker_publish_rate.messages`. A row names
+every leaf that its key changes; the test compares all of them, so a row also says that nothing else changes.
 """
 
 from __future__ import annotations

@@ -121,7 +121,9 @@ def test_a_compaction_of_zero_milliseconds_is_not_one_without_a_limit() -> None:
 
 
 def test_the_number_of_partitions_counts_only_for_partitioned_topics() -> None:
-    assert broker_settings(Config(default_num_partitions=4)).auto_topic_creation_partitions == 0
+    assert default_policies(Config(default_num_partitions=4)).auto_topic_creation.partition_count == 0
+    partitioned = Config(allow_auto_topic_creation_type="partitioned", default_num_partitions=4)
+    assert default_policies(partitioned).auto_topic_creation.partition_count == 4
 
 
 def test_broker_timestamps_are_found_among_other_interceptors() -> None:

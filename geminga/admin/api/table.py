@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from geminga.admin.api.about import AboutRoutes
 from geminga.admin.http.router import Router
 from geminga.admin.routes.backup import BackupRoutes
-from geminga.admin.routes.brokers import BrokerRoutes
-from geminga.admin.routes.clusters import ClusterRoutes
+from geminga.admin.routes.cluster.broker_stats import BrokerStatsRoutes
+from geminga.admin.routes.cluster.brokers import BrokerRoutes
+from geminga.admin.routes.cluster.clusters import ClusterRoutes
+from geminga.admin.routes.cluster.resources import ResourceRoutes
 from geminga.admin.routes.delayed import DelayedRoutes
 from geminga.admin.routes.index import IndexRoutes
 from geminga.admin.routes.lookup import LookupRoutes
 from geminga.admin.routes.metrics import MetricsRoutes
-from geminga.admin.routes.namespace_actions import NamespaceActionRoutes
-from geminga.admin.routes.namespace_fields import NamespaceFieldRoutes
-from geminga.admin.routes.namespaces import NamespaceRoutes
 from geminga.admin.routes.partitions import PartitionRoutes
 from geminga.admin.routes.policies import PolicyRoutes
 from geminga.admin.routes.policies_quota import QuotaRoutes
-from geminga.admin.routes.resources import ResourceRoutes
 from geminga.admin.routes.schemas import SchemaRoutes
 from geminga.admin.routes.subscriptions import SubscriptionRoutes
-from geminga.admin.routes.tenants import TenantRoutes
+from geminga.admin.routes.tenancy.namespace_actions import NamespaceActionRoutes
+from geminga.admin.routes.tenancy.namespace_fields import NamespaceFieldRoutes
+from geminga.admin.routes.tenancy.namespaces import NamespaceRoutes
+from geminga.admin.routes.tenancy.tenants import TenantRoutes
 from geminga.admin.routes.topics import TopicRoutes
 from geminga.admin.view.broker import BrokerView
 
@@ -28,7 +30,8 @@ def router_for(view: BrokerView) -> Router:
     """A router that answers from this broker."""
     router = Router()
     IndexRoutes().add_to(router)
-    BrokerRoutes(view, view.namespaces, view.process).add_to(router)
+    BrokerRoutes(view, view.namespaces, view.process, view.dynamic).add_to(router)
+    BrokerStatsRoutes(view, view.namespaces, view.statistics, view.process, view.loaded).add_to(router)
     ClusterRoutes(view, view.namespaces, view.documents).add_to(router)
     ResourceRoutes(view, view.namespaces, view.documents).add_to(router)
     TenantRoutes(view.namespaces).add_to(router)
@@ -45,4 +48,5 @@ def router_for(view: BrokerView) -> Router:
     MetricsRoutes(view, view.statistics, view.process).add_to(router)
     DelayedRoutes(view.delayed).add_to(router)
     BackupRoutes(view.process).add_to(router)
+    AboutRoutes(router).add_to(router)
     return router

@@ -5,24 +5,34 @@ from __future__ import annotations
 import msgspec
 
 from geminga import __version__
-from geminga.admin.http.router import Request, Response, Router, json_response, text_response
+from geminga.admin.http.router import NotFound, Request, Response, Router, json_response, text_response
 from geminga.admin.routes.addresses import Addresses
+from geminga.admin.routes.effect import without_effect
 from geminga.admin.view.broker import BrokerIdentity
 from geminga.admin.view.process import ProcessView
+from geminga.broker.operator.dynamic_configuration import DynamicConfiguration
+from geminga.broker.policies.bundles import WHOLE_RANGE
 from geminga.broker.policies.namespaces import Namespaces
+from geminga.errors import NotAllowed
 
 PULSAR_VERSION = "4.0.7"
 """The version of Pulsar whose admin API this is; clients compare it."""
-WHOLE_RANGE = "0x00000000_0xffffffff"
 
 _JSON = "application/json"
 
 
 class BrokerRoutes:
-    def __init__(self, broker: BrokerIdentity, namespaces: Namespaces, process: ProcessView) -> None:
+    def __init__(
+        self,
+        broker: BrokerIdentity,
+        namespaces: Namespaces,
+        process: ProcessView,
+        dynamic: DynamicConfiguration,
+    ) -> None:
         self._broker = broker
         self._namespaces = namespaces
         self._process = process
+        self._dynamic = dynamic
 
     def add_to(self, router: Router) -> None:
         brokers = "/admin/v2/brokers"
@@ -36,7 +46,11 @@ class BrokerRoutes:
         router.add("GET", f"{brokers}/leaderBroker", self.leader)
         router.add("GET", f"{brokers}/{{cluster}}/{{broker}}/ownedNamespaces", self.owned_namespaces)
         router.add("GET", f"{brokers}/configuration", self.dynamic_configuration)
-        router.add("GET", f"{brokers}/configuration/values", self.no_object)
+        router.add("GET", f"{brokers}/configuration/values", self.dynamic_values)
+        router.add("POST", f"{brokers}/configuration/{{name}}/{{value}}", self.set_dynamic)
+        router.add("DELETE", f"{brokers}/configuration/{{name}}", self.unset_dynamic)
+        router.add("GET", f"{brokers}/backlog-quota-check", self.check_quotas)
+        router.add("POST", f"{brokers}/shutdown", self.shutdown)
         router.add("GET", f"{brokers}/configuration/runtime", self.runtime_configuration)
         router.add("GET", f"{brokers}/internal-configuration", self.internal_configuration)
 
@@ -64,6 +78,9 @@ class BrokerRoutes:
         return text_response(f"{PULSAR_VERSION}-geminga-{__version__}", _JSON)
 
     async def brokers(self, request: Request) -> Response:
+        cluster = request.parameters.get("cluster", self._broker.config.cluster_name)
+        if cluster not in self._namespaces.clusters():
+            raise NotFound(f"Cluster does not exist: {cluster}")
         return json_response([Addresses(self._broker, request.local_host).broker])
 
     async def leader(self, request: Request) -> Response:
@@ -71,22 +88,50 @@ class BrokerRoutes:
         return json_response({"serviceUrl": addresses.web, "brokerId": addresses.broker})
 
     async def owned_namespaces(self, request: Request) -> Response:
+        if request.parameters["broker"] != Addresses(self._broker, request.local_host).broker:
+            raise NotFound("Broker is not active")
         owned = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
         names = self._namespaces.all_namespaces()
         return json_response({f"{name}/{WHOLE_RANGE}": owned for name in names})
 
     async def dynamic_configuration(self, request: Request) -> Response:
-        return json_response([])
+        """Names of the settings that may be changed at run time."""
+        return json_response(self._dynamic.names())
 
-    async def no_object(self, request: Request) -> Response:
-        return json_response({})
+    async def dynamic_values(self, request: Request) -> Response:
+        return json_response(self._dynamic.values())
+
+    async def set_dynamic(self, request: Request) -> Response:
+        name, value = request.parameters["name"], request.parameters["value"]
+        if await self._dynamic.set(name, value):
+            return Response(200)
+        return without_effect(name, 200)
+
+    async def unset_dynamic(self, request: Request) -> Response:
+        """What the start was given holds again."""
+        await self._dynamic.unset(request.parameters["name"])
+        return Response(200)
+
+    async def check_quotas(self, request: Request) -> Response:
+        """Quotas are looked at from time to time anyway."""
+        return without_effect("an early check of backlog quotas")
+
+    async def shutdown(self, request: Request) -> Response:
+        raise NotAllowed("the broker is not stopped by its admin API; send SIGTERM to its process")
 
     async def runtime_configuration(self, request: Request) -> Response:
-        values = msgspec.to_builtins(self._broker.config)
+        values = msgspec.to_builtins(self._dynamic.current())
         return json_response({key: _as_in_file(value) for key, value in values.items()})
 
     async def internal_configuration(self, request: Request) -> Response:
-        return json_response({"ledgersRootPath": "/ledgers"})
+        """Where Pulsar's tools would look for metadata: there is no server for it here, hence no address."""
+        keys = (
+            "zookeeperServers",
+            "configurationStoreServers",
+            "metadataStoreUrl",
+            "configurationMetadataStoreUrl",
+        )
+        return json_response({**dict.fromkeys(keys, ""), "ledgersRootPath": "/ledgers"})
 
 
 def _as_in_file(value: object) -> str:

@@ -91,7 +91,7 @@ class ClusterRoutes:
     # -- clusters --------------------------------------------------------------------------------------------
 
     async def names(self, request: Request) -> Response:
-        return json_response(sorted(self._namespaces.clusters()))
+        return json_response(sorted({self._broker.config.cluster_name, *self._documents.names(CLUSTERS)}))
 
     async def get(self, request: Request) -> Response:
         shown = self._data(request)

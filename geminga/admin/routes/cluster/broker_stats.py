@@ -1,0 +1,215 @@
+"""`/admin/v2/broker-stats`: figures of the broker in the shapes of Pulsar's older monitoring."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import msgspec
+import trio
+
+from geminga.admin.http.router import Request, Response, Router, json_response, streamed_json
+from geminga.admin.routes.addresses import Addresses
+from geminga.admin.routes.cluster.brokers import PULSAR_VERSION
+from geminga.admin.statistics.stats_json import topic_json
+from geminga.admin.view.broker import BrokerIdentity
+from geminga.admin.view.process import ProcessView
+from geminga.admin.view.statistics import StatisticsView
+from geminga.broker.flow.slices import in_slices
+from geminga.broker.operator.loaded_topics import LoadedTopics
+from geminga.broker.policies.bundles import topic_hash
+from geminga.broker.policies.namespaces import Namespaces
+from geminga.errors import Conflict, NamespaceNotFound, TopicNotFound
+from geminga.limits import MIB
+from geminga.names import TopicName
+
+ROOT = "/admin/v2/broker-stats"
+ARENAS = ("directArenas", "heapArenas")
+COUNTS = (
+    "numDirectArenas",
+    "numHeapArenas",
+    "numThreadLocalCaches",
+    "normalCacheSize",
+    "smallCacheSize",
+    "usedDirectMemory",
+    "usedHeapMemory",
+)
+
+
+class BrokerStatsRoutes:
+    def __init__(
+        self,
+        broker: BrokerIdentity,
+        namespaces: Namespaces,
+        statistics: StatisticsView,
+        process: ProcessView,
+        loaded: LoadedTopics,
+    ) -> None:
+        self._broker = broker
+        self._namespaces = namespaces
+        self._statistics = statistics
+        self._process = process
+        self._loaded = loaded
+
+    def add_to(self, router: Router) -> None:
+        router.add("GET", f"{ROOT}/metrics", self.metrics)
+        router.add("GET", f"{ROOT}/mbeans", self.mbeans)
+        router.add("GET", f"{ROOT}/topics", self.topics)
+        router.add("GET", f"{ROOT}/load-report", self.load_report)
+        router.add("GET", f"{ROOT}/bookieops", self.bookie_operations)
+        router.add("GET", f"{ROOT}/allocator-stats/{{allocator}}", self.allocator)
+        resources = f"{ROOT}/broker-resource-availability/{{tenant}}/{{namespace}}"
+        router.add("GET", resources, self.resource_availability)
+
+    async def metrics(self, request: Request) -> Response:
+        """Lists of {"metrics": {...}, "dimensions": {...}}; `GET /metrics` has far more."""
+        memory, bookie = self._process.memory(), self._statistics.of_bookie()
+        used = {part.name: part.used_bytes for part in memory.parts}
+        cache = {
+            "brk_ml_count": len(self._loaded),
+            "brk_ml_cache_used_size": used.get("tail_cache", 0),
+            "brk_ml_cache_hits_total": memory.tail_entries_served,
+            "brk_ml_cache_misses_total": memory.tail_entries_missed,
+        }
+        storage = {
+            "bookie_entries_written_total": bookie.entries_written,
+            "bookie_bytes_written_total": bookie.bytes_written,
+            "bookie_journal_bytes_total": bookie.journal_bytes,
+            "bookie_entry_log_bytes": bookie.entry_log_bytes,
+        }
+        connections = self._statistics.of_connections()
+        counts = {
+            "brk_active_connections": connections.active_connections,
+            "brk_connection_created_total_count": connections.connections_opened,
+            "brk_connection_closed_total_count": connections.connections_closed,
+        }
+        broker = Addresses(self._broker, request.local_host).broker
+        return json_response(
+            [
+                {"metrics": cache, "dimensions": {}},
+                {"metrics": storage, "dimensions": {"metric": "bookie"}},
+                {"metrics": counts, "dimensions": {"broker": broker, "metric": "broker_connection"}},
+            ]
+        )
+
+    async def mbeans(self, request: Request) -> Response:
+        """There is no virtual machine: the process, by the names of the beans that tools look for."""
+        memory, load = self._process.memory(), os.getloadavg()[0]
+        system = {
+            "Arch": os.uname().machine,
+            "AvailableProcessors": os.cpu_count(),
+            "SystemLoadAverage": load,
+        }
+        usage = {"used": memory.resident_bytes, "max": memory.budget_bytes}
+        runtime = {"VmName": "Geminga", "SpecName": "CPython", "Pid": os.getpid()}
+        beans = {"OperatingSystem": system, "Memory": {"HeapMemoryUsage": usage}, "Runtime": runtime}
+        return json_response(
+            [
+                {"metrics": values, "dimensions": {"MBean": f"java.lang:type={name}"}}
+                for name, values in beans.items()
+            ]
+        )
+
+    async def topics(self, request: Request) -> Response:
+        """By namespace, bundle, "persistent" and topic: the statistics of every loaded topic."""
+        return streamed_json(self._topics(Addresses(self._broker, request.local_host).broker))
+
+    async def _topics(self, owner: str) -> AsyncGenerator[bytes, None]:
+        """One topic a part; one that goes meanwhile is passed over."""
+        places = sorted(self._place(name) for name in self._loaded.names())
+        opened: tuple[str, str] | None = None
+        yield b"{"
+        for namespace, bundle, name in places:
+            try:
+                statistics = await self._statistics.of_topic(TopicName.parse(name))
+            except (TopicNotFound, NamespaceNotFound):
+                continue
+            shown = await in_slices(topic_json(statistics, owner=owner, publishers=True, consumers=True))
+            if opened == (namespace, bundle):
+                head = b","
+            else:
+                key, part = msgspec.json.encode(namespace), msgspec.json.encode(bundle)
+                if opened is None:
+                    head = key + b":{"
+                elif opened[0] == namespace:
+                    head = b"}},"
+                else:
+                    head = b"}}}," + key + b":{"
+                head += part + b':{"persistent":{'
+            opened = namespace, bundle
+            yield head + msgspec.json.encode(name) + b":" + msgspec.json.encode(shown)
+        yield b"}" if opened is None else b"}}}}"
+
+    def _place(self, name: str) -> tuple[str, str, str]:
+        topic = TopicName.parse(name)
+        try:
+            boundaries = self._namespaces.policies(topic.namespace)["bundles"]["boundaries"]
+        except NamespaceNotFound:
+            boundaries = ["0x00000000", "0xffffffff"]
+        starts = [int(text, 16) for text in boundaries[:-1]]
+        index = bisect_right(starts, topic_hash(name)) - 1
+        return str(topic.namespace), f"{boundaries[index]}_{boundaries[index + 1]}", name
+
+    async def load_report(self, request: Request) -> Response:
+        addresses = Addresses(self._broker, request.local_host)
+        memory = self._process.memory()
+        processors = os.cpu_count() or 1
+        now_ms = self._loaded.now_ms()
+        resident = {"usage": memory.resident_bytes / MIB, "limit": memory.budget_bytes / MIB}
+        free = {"usage": 0.0, "limit": -1.0}
+        report: dict[str, Any] = {
+            "webServiceUrl": addresses.web,
+            "pulsarServiceUrl": addresses.binary,
+            "persistentTopicsEnabled": True,
+            "nonPersistentTopicsEnabled": False,
+            "cpu": {"usage": os.getloadavg()[0] * 100.0, "limit": processors * 100.0},
+            "memory": resident,
+            "directMemory": {"usage": 0.0, "limit": memory.budget_bytes / MIB},
+            "bandwidthIn": free,
+            "bandwidthOut": free,
+            **dict.fromkeys(("msgThroughputIn", "msgThroughputOut", "msgRateIn", "msgRateOut"), 0.0),
+            "lastUpdate": now_ms,
+            "lastStats": {},
+            "numTopics": len(self._loaded),
+            "numBundles": 0,
+            "numConsumers": 0,
+            "numProducers": 0,
+            "bundles": [],
+            "lastBundleGains": [],
+            "lastBundleLosses": [],
+            "brokerVersionString": PULSAR_VERSION,
+            "protocols": {},
+            "advertisedListeners": {},
+            "loadManagerClassName": "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl",
+            "startTimestamp": self._loaded.started_ms,
+            "maxResourceUsage": memory.resident_bytes / max(memory.budget_bytes, 1),
+            "loadReportType": "LocalBrokerData",
+        }
+        for looked, statistics in enumerate(self._statistics.of_loaded_topics()):
+            if statistics is None or looked % 100 == 0:
+                await trio.lowlevel.checkpoint()
+            if statistics is not None:
+                _add(report, statistics)
+        return json_response(report)
+
+    async def bookie_operations(self, request: Request) -> Response:
+        return json_response({})
+
+    async def allocator(self, request: Request) -> Response:
+        """There is no such allocator: nothing is in use."""
+        return json_response({**dict.fromkeys(COUNTS, 0), **{key: [] for key in ARENAS}})
+
+    async def resource_availability(self, request: Request) -> Response:
+        raise Conflict("one process does not share its load: there is nothing to tell about resources")
+
+
+def _add(report: dict[str, Any], statistics: Any) -> None:
+    report["msgRateIn"] += statistics.msg_rate_in
+    report["msgThroughputIn"] += statistics.msg_throughput_in
+    report["numProducers"] += len(statistics.publishers)
+    for subscription in statistics.subscriptions.values():
+        report["numConsumers"] += len(subscription.consumers)
+        report["msgRateOut"] += sum(consumer.msg_rate_out for consumer in subscription.consumers)
+        report["msgThroughputOut"] += sum(consumer.msg_throughput_out for consumer in subscription.consumers)

@@ -1,0 +1,89 @@
+"""Settings changed while the broker runs: kept in a document, in effect on return and after every start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from geminga.broker.policies.documents import ABSENT, DYNAMIC_CONFIGURATION, Documents
+from geminga.broker.policies.policies import EffectivePolicies, Policies
+from geminga.broker.policies.values import PolicyInvalid
+from geminga.config.config import Config
+
+BROKER = "broker"
+
+
+def stored_values(documents: Documents) -> dict[str, str]:
+    """What was changed and not taken back."""
+    found = documents.get(DYNAMIC_CONFIGURATION, BROKER)
+    return {} if found is ABSENT else dict(found)
+
+
+class DynamicConfiguration:
+    """The settings of one broker, as they hold now."""
+
+    def __init__(
+        self,
+        config: Config,
+        documents: Documents,
+        policies: Policies,
+        policies_of: Callable[[Config], EffectivePolicies],
+    ) -> None:
+        """`config` is what the start was given; `policies_of`: what holds for topics by a configuration."""
+        self._started_with = config
+        self._documents = documents
+        self._policies = policies
+        self._policies_of = policies_of
+
+    def names(self) -> list[str]:
+        """Settings that may be changed at run time, sorted."""
+        from geminga.config.dynamic import DYNAMIC
+
+        return sorted(DYNAMIC)
+
+    def values(self) -> dict[str, str]:
+        return stored_values(self._documents)
+
+    def current(self) -> Config:
+        """The configuration with what was changed."""
+        values = self.values()
+        if not values:
+            return self._started_with
+        from geminga.config.dynamic import with_values
+
+        return with_values(self._started_with, values)
+
+    def follow(self) -> None:
+        """Let what was changed before hold; once, at the start."""
+        if self.values():
+            self._policies.change_defaults(self._policies_of(self.current()))
+
+    async def set(self, key: str, text: str) -> bool:
+        """Durable and in effect on return. False: nothing here goes by it. `PolicyInvalid` if it may not be
+        changed at run time, or not to this.
+        """
+        from geminga.config.dynamic import DYNAMIC, EFFECTIVE, checked
+
+        if key not in DYNAMIC:
+            raise PolicyInvalid("Can't update non-dynamic configuration")
+        try:
+            checked(key, text)
+        except ValueError as error:
+            raise PolicyInvalid(f"Invalid dynamic-config value: {error}") from None
+        await self._change(lambda values: {**values, key: text})
+        return key in EFFECTIVE
+
+    async def unset(self, key: str) -> None:
+        """What the start was given holds again; may be repeated. `PolicyInvalid` as for `set`."""
+        from geminga.config.dynamic import DYNAMIC
+
+        if key not in DYNAMIC:
+            raise PolicyInvalid("Can't update non-dynamic configuration")
+        await self._change(lambda values: {name: text for name, text in values.items() if name != key})
+
+    async def _change(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+        def changed(old: Any) -> Any:
+            return change({} if old is ABSENT else old) or ABSENT
+
+        await self._documents.change(DYNAMIC_CONFIGURATION, BROKER, change=changed)
+        self._policies.change_defaults(self._policies_of(self.current()))

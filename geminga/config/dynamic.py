@@ -1,0 +1,121 @@
+"""Settings that an operator may change while the broker runs, by Pulsar's names.
+
+Imported with the first request about them, and at a start only if one was changed before. `EFFECTIVE` are
+those that take effect at once here: what holds for topics without a policy of their own. The others are
+taken, kept and shown.
+"""
+
+# ruff: noqa: SIM905 - a list literal of this length would be 150 lines
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from geminga.config.config import Config
+from geminga.config.values import parse, settings
+
+EFFECTIVE: Final = frozenset(
+    """
+allowAutoSubscriptionCreation allowAutoTopicCreation allowAutoTopicCreationType
+brokerDeleteInactiveTopicsEnabled brokerDeleteInactiveTopicsMaxInactiveDurationSeconds
+brokerDeleteInactiveTopicsMode defaultNumPartitions dispatchThrottlingRatePerSubscriptionInByte
+dispatchThrottlingRatePerSubscriptionInMsg dispatchThrottlingRatePerTopicInByte
+dispatchThrottlingRatePerTopicInMsg dispatchThrottlingRateRelativeToPublishRate
+isAllowAutoUpdateSchemaEnabled maxPublishRatePerTopicInBytes maxPublishRatePerTopicInMessages
+maxTopicsPerNamespace subscribeRatePeriodPerConsumerInSecond subscribeThrottlingRatePerConsumer
+subscriptionTypesEnabled
+    """.split()
+)
+DYNAMIC: Final = frozenset(
+    """
+allowAutoSubscriptionCreation allowAutoTopicCreation allowAutoTopicCreationType allowOverrideEntryFilters
+autoSkipNonRecoverableData bookkeeperUseV2WireProtocol brokerClientAuthenticationParameters
+brokerClientAuthenticationPlugin brokerClientTlsEnabled
+brokerDeleteInactivePartitionedTopicMetadataEnabled brokerDeleteInactiveTopicsEnabled
+brokerDeleteInactiveTopicsFrequencySeconds brokerDeleteInactiveTopicsMaxInactiveDurationSeconds
+brokerDeleteInactiveTopicsMode brokerPublisherThrottlingMaxByteRate
+brokerPublisherThrottlingMaxMessageRate brokerPublisherThrottlingTickTimeMillis brokerShutdownTimeoutMs
+clientLibraryVersionCheckEnabled configurationMetadataSyncEventTopic defaultNamespaceBundleSplitAlgorithm
+defaultNumPartitions defaultNumberOfNamespaceBundles dispatchThrottlingOnBatchMessageEnabled
+dispatchThrottlingOnNonBacklogConsumerEnabled dispatchThrottlingRateInByte dispatchThrottlingRateInMsg
+dispatchThrottlingRatePerReplicatorInByte dispatchThrottlingRatePerReplicatorInMsg
+dispatchThrottlingRatePerSubscriptionInByte dispatchThrottlingRatePerSubscriptionInMsg
+dispatchThrottlingRatePerTopicInByte dispatchThrottlingRatePerTopicInMsg
+dispatchThrottlingRateRelativeToPublishRate dispatcherDispatchMessagesInSubscriptionThread
+dispatcherEntryFilterRescheduledMessageDelay dispatcherMaxReadBatchSize dispatcherMaxReadSizeBytes
+dispatcherMaxRoundRobinBatchSize dispatcherMinReadBatchSize dispatcherPauseOnAckStatePersistentEnabled
+dispatcherReadFailureBackoffInitialTimeInMs dispatcherReadFailureBackoffMandatoryStopTimeInMs
+dispatcherReadFailureBackoffMaxTimeInMs entryFilterNames entryFiltersDirectory
+exposeBundlesMetricsInPrometheus failureDomainsEnabled flowOrQpsDifferenceThresholdPercentage
+forceDeleteNamespaceAllowed forceDeleteTenantAllowed httpRequestsFailOnUnknownPropertiesEnabled
+isAllowAutoUpdateSchemaEnabled keySharedLookAheadMsgInReplayThresholdPerConsumer
+keySharedLookAheadMsgInReplayThresholdPerSubscription keySharedUnblockingIntervalMs
+loadBalanceSheddingDelayInSeconds loadBalancerAutoBundleSplitEnabled
+loadBalancerAutoUnloadSplitBundlesEnabled loadBalancerAverageResourceUsageDifferenceThresholdPercentage
+loadBalancerAvgShedderHighThreshold loadBalancerAvgShedderHitCountHighThreshold
+loadBalancerAvgShedderHitCountLowThreshold loadBalancerAvgShedderLowThreshold
+loadBalancerBandwidthInResourceWeight loadBalancerBandwidthOutResourceWeight
+loadBalancerBandwithInResourceWeight loadBalancerBandwithOutResourceWeight
+loadBalancerBrokerLoadDataTTLInSeconds loadBalancerBrokerLoadTargetStd loadBalancerBrokerMaxTopics
+loadBalancerBrokerOverloadedThresholdPercentage loadBalancerBrokerThresholdShedderPercentage
+loadBalancerBundleUnloadMinThroughputThreshold loadBalancerCPUResourceWeight loadBalancerDebugModeEnabled
+loadBalancerDirectMemoryResourceWeight loadBalancerDistributeBundlesEvenlyEnabled
+loadBalancerHistoryResourcePercentage loadBalancerHostUsageCheckIntervalMinutes
+loadBalancerLoadSheddingStrategy loadBalancerMaxNumberOfBrokerSheddingPerCycle
+loadBalancerMaxNumberOfBundlesInBundleLoadReport loadBalancerMaxNumberOfBundlesToSplitPerCycle
+loadBalancerMemoryResourceWeight loadBalancerMsgRateDifferenceShedderThreshold
+loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold
+loadBalancerNamespaceBundleMaxBandwidthMbytes loadBalancerNamespaceBundleMaxMsgRate
+loadBalancerNamespaceBundleMaxSessions loadBalancerNamespaceBundleMaxTopics
+loadBalancerNamespaceBundleSplitConditionHitCountThreshold loadBalancerNamespaceMaximumBundles
+loadBalancerReportUpdateMaxIntervalMinutes loadBalancerReportUpdateMinIntervalMillis
+loadBalancerReportUpdateThresholdPercentage loadBalancerServiceUnitStateMaxConcurrentOverrides
+loadBalancerServiceUnitTableViewSyncer loadBalancerSheddingBundlesWithPoliciesEnabled
+loadBalancerSheddingConditionHitCountThreshold loadBalancerSheddingEnabled
+loadBalancerSheddingGracePeriodMinutes loadBalancerSheddingIntervalMinutes loadBalancerTransferEnabled
+loadManagerClassName managedLedgerCacheEvictionTimeThresholdMillis managedLedgerCacheEvictionWatermark
+managedLedgerCacheSizeMB managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis
+managedLedgerForceRecovery managedLedgerInactiveLedgerRolloverTimeSeconds
+managedLedgerInactiveOffloadedLedgerEvictionTimeSeconds managedLedgerMaxBacklogBetweenCursorsForCaching
+managedLedgerMinimumBacklogCursorsForCaching managedLedgerMinimumBacklogEntriesForCaching
+managedLedgerTraceTaskExecution maxConcurrentLookupRequest maxConcurrentTopicLoadRequest
+maxMessagePublishBufferSizeInMB maxNamespacesPerTenant maxNumPartitionsPerPartitionedTopic
+maxPublishRatePerTopicInBytes maxPublishRatePerTopicInMessages maxTenants maxTopicsPerNamespace
+maxUnloadBundleNumPerShedding maxUnloadPercentage metadataSyncEventTopic minUnloadMessage
+minUnloadMessageThroughput namespaceBundleUnloadingTimeoutMs preciseDispatcherFlowControl
+preferLaterVersions replicationProducerQueueSize replicationStartAt
+resourceUsageTransportPublishIntervalInSecs schemaLedgerForceRecovery skipBrokerShutdownOnOOM
+strictlyVerifySubscriptionName subscribeRatePeriodPerConsumerInSecond subscribeThrottlingRatePerConsumer
+subscriptionKeySharedEnable subscriptionKeySharedUseClassicPersistentImplementation
+subscriptionRedeliveryTrackerEnabled subscriptionSharedUseClassicPersistentImplementation
+subscriptionTypesEnabled superUserRoles supportedNamespaceBundleSplitAlgorithms topicFactoryClassName
+topicNameCacheMaxCapacity topicPublisherThrottlingTickTimeMillis transactionLogBatchedWriteEnabled
+transactionPendingAckBatchedWriteEnabled unblockStuckSubscriptionEnabled
+    """.split()
+)
+"""What Pulsar 4.0.7 lets an operator change."""
+VALUE_BYTES_MAX: Final = 4096
+
+
+def checked(key: str, text: str) -> None:
+    """Raise `ValueError` with what is allowed, for a setting that this broker has."""
+    setting = settings().get(key)
+    if len(text) > VALUE_BYTES_MAX:
+        raise ValueError(f"at most {VALUE_BYTES_MAX} characters")
+    if setting is not None and key in EFFECTIVE:
+        parse(setting, text)
+
+
+def with_values(config: Config, values: Mapping[str, str]) -> Config:
+    """The configuration with those values that take effect; one that cannot be read is left out."""
+    known = settings()
+    changed = {}
+    for key in EFFECTIVE & values.keys():
+        try:
+            changed[known[key].attribute] = parse(known[key], values[key])
+        except ValueError:  # written by a version that allowed it
+            continue
+    return msgspec.structs.replace(config, **changed)
