@@ -39,7 +39,7 @@ def bundle_range(name: NamespaceName, bundle: str, boundaries: Sequence[str]) ->
     """
     found = _BUNDLE.fullmatch(bundle)
     if found is None:
-        raise InvalidName(f"Invalid bundle range {bundle}")
+        raise InvalidName(f"Invalid bundle range: {bundle}")
     low, high = int(found[1], 16), int(found[2], 16)
     starts = [int(boundary, 16) for boundary in boundaries]
     if low not in starts[:-1]:
