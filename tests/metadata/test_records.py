@@ -12,6 +12,7 @@ from geminga.metadata import records
 from geminga.metadata.keys import key_of
 from geminga.metadata.records import (
     CursorRecord,
+    DocumentRecord,
     InstanceRecord,
     LedgerIdsRecord,
     LedgerInfo,
@@ -34,6 +35,10 @@ EXAMPLES: list[tuple[Record, bytes]] = [
         ),
         b'{"record":"instance","format_version":1,"instance_id":"f00d","cluster":"standalone",'
         b'"clock":"real","created_ms":7,"format":1}',
+    ),
+    (
+        DocumentRecord(value={"rack": "/r1"}),
+        b'{"record":"document","value":{"rack":"/r1"},"format":1}',
     ),
     (LedgerIdsRecord(next_id=101), b'{"record":"ledger-ids","next_id":101,"format":1}'),
     (

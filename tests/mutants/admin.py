@@ -10,7 +10,44 @@ PARTS = "geminga/tracker/index/composition.py"
 PARTS_TESTS = ("tests/tracker/index/test_composition.py",)
 EYES_TESTS = ("tests/tracker/index/test_eyes.py",)
 
+UNSERVED = "geminga/admin/http/unserved.py"
+UNSERVED_TESTS = ("tests/admin/http/test_unserved.py",)
+KEPT_TESTS = ("tests/e2e/differential/test_e2e_kept.py",)
+
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "unserved-without-a-bound",
+        UNSERVED,
+        "if asked in self._counts or len(self._counts) < KINDS_MAX:",
+        "if True:",
+        UNSERVED_TESTS,
+        "that a flood of unknown paths takes no memory without bound",
+    ),
+    Mutant(
+        "kept-policy-without-a-header",
+        "geminga/admin/routes/policies.py",
+        "if policy.acted_upon or value is None:",
+        "if True:",
+        KEPT_TESTS,
+        "that the answer names a policy that has no effect",
+    ),
+    Mutant(
+        "member-of-a-policy-takes-the-whole",
+        "geminga/broker/policies/records.py",
+        "if policy.member:\n        return _with_member(policies, policy, value)",
+        "if False:\n        return _with_member(policies, policy, value)",
+        KEPT_TESTS,
+        "that thresholds are members of the offload policies and leave the others",
+    ),
+    Mutant(
+        "dynamic-setting-told-nobody",
+        "geminga/broker/operator/dynamic_configuration.py",
+        "await self._documents.change(DYNAMIC_CONFIGURATION, BROKER, change=changed)\n"
+        "        self._policies.change_defaults(self._policies_of(self.current()))",
+        "await self._documents.change(DYNAMIC_CONFIGURATION, BROKER, change=changed)",
+        ("tests/e2e/operators/test_e2e_dynamic_configuration.py",),
+        "that a setting changed at run time holds at once",
+    ),
     Mutant(
         "metrics-page-for-each-scrape",
         PAGE,

@@ -11,6 +11,9 @@ are kept as the JSON that came in, under Pulsar's keys, so that a policy this br
 still stored and returned. `table.py` holds Pulsar 4.0.7's endpoints as it answered them; readers are as
 lenient as Jackson because tools rely on it.
 
+`inert.py` has the policies that nothing goes by, `documents.py` what is set beside policies and kept only,
+`permissions.py` and `bundles.py` two members of a namespace's record.
+
 Must not be broken: durable and in effect on return, in this order; what Pulsar accepts is accepted, and
 bounds are applied where a value is used. Topic policies are records here rather than messages of a system
 topic as in PIP-39, so that no topic has to be loaded to know them. Acting on a policy belongs to `topic`,
