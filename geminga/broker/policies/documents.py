@@ -45,7 +45,7 @@ class Documents:
 
     async def change(self, kind: str, *names: str, change: Callable[[Any], Any]) -> None:
         """Replace a document by what `change` makes of it, durable on return; it may be called again when
-        somebody else was faster; what it raises is raised.
+        another write came first; what it raises is raised.
         """
         path = records.document_path(kind, *names)
         while True:

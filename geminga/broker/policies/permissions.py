@@ -1,4 +1,4 @@
-"""Who may do what, as a namespace's policies hold it: granted, revoked, shown. Pure; nothing enforces it yet.
+"""Permissions of roles in a namespace's policies: granted, revoked, shown. Pure; nothing enforces them yet.
 
 Each function takes the policies of a namespace's record and returns changed ones. The shape is Pulsar's:
 
