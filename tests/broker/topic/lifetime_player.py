@@ -25,6 +25,7 @@ from geminga.config.config import Config
 from geminga.errors import GemingaError, NotAllowed, PeerError, ServerError
 from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
 from geminga.names import TopicName
+from geminga.server.room_settings import default_policies
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.decoder import Delivery
 from tests.broker.dispatch_rig import FakeOutbox
@@ -235,6 +236,7 @@ async def open_broker(*, by_broker_time: bool = False) -> AsyncIterator[Broker]:
         recorded["brokerDeleteInactiveTopicsEnabled"] == "true",
     )
     async with open_topics(settings, ledgers, EffectivePolicies(inactive_topic=inactive)) as rig:
-        view = View(rig.rooms, rig.topics, None, Config(), 0, 0, Process(None, None, None, int))  # type: ignore[arg-type]
+        process = Process(None, None, None, int)  # type: ignore[arg-type]
+        view = View(rig.rooms, rig.topics, None, Config(), 0, 0, process, default_policies)  # type: ignore[arg-type]
         await rig.topics.get(TOPIC, create=True)
         yield Broker(rig.rooms, rig.topics, router_for(view))
