@@ -111,6 +111,8 @@ class Admission:
 
     def _fresh_until_s(self) -> float:
         """Until when the longest idle connection is left alone; infinite if none is idle."""
+        # A connection that has just been accepted has not had the time to send anything: closing it for the
+        # next one would, under a rush, let none through.
         since_s = next(iter(self._idle_since_s.values()), math.inf)
         if since_s == math.inf:
             self._warn()

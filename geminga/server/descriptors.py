@@ -50,6 +50,7 @@ def divide(
     files_max: int, *, journals: int, ledger_directories: int, writes_delivery_log: bool = False
 ) -> Division:
     """Divide a limit. The metadata and each ledger directory have a database."""
+    # The storage's share is its worst case: a journal that cannot open its next file stops every publisher.
     databases = 1 + ledger_directories
     reserved = (
         PROCESS_FILES

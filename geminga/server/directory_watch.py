@@ -27,6 +27,8 @@ class DirectoryWatch:
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled. StorageError, which names the directory and says what to do, once one is gone."""
+        # By identity, since the open files of a removed directory can still be written without an error.
+        # Receipts of the last two seconds may be lost; to look at each write would cost more than the write.
         task_status.started()
         while True:
             await trio.sleep(LOOK_S)

@@ -30,7 +30,10 @@ def bind(host: str, port: int) -> list[socket.socket]:
         for family, kind, protocol, _, address in dict.fromkeys(addresses):
             sock = socket.socket(family, kind, protocol)
             sockets.append(sock)
+            # A broker that was killed leaves connections in TIME_WAIT, and has to be able to start again at
+            # once.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Or the socket of `::` would take the port of 0.0.0.0 as well, whose own `bind` then fails.
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             taken = port or (sockets[0].getsockname()[1] if len(sockets) > 1 else 0)
@@ -72,15 +75,20 @@ async def accept_forever(
             except OSError as error:
                 if error.errno not in OVERLOAD_ERRNOS:
                     raise
+                # Waiting alone does not help if idle connections hold all descriptors.
                 admission.close_longest_idle()
                 log.warning("cannot accept a connection now: %s", error)
                 await trio.sleep(ACCEPT_RETRY_SECONDS)
                 continue
             try:
+                # Receipts are small writes: Nagle's algorithm would hold each back until the client has
+                # acknowledged the one before.
                 sock.setblocking(False)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             except OSError:
                 sock.close()  # reset by its peer meanwhile
                 continue
             nursery.start_soon(admission.enter().serve, sock, handle)
+            # `accept` does not yield while connections are waiting: a thousand at once would hold up all
+            # clients.
             await trio.lowlevel.checkpoint()

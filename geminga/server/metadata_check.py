@@ -71,6 +71,8 @@ def check_metadata(disk: Disk, data_dir: str, wanted: DirectoryLists, *, cluster
         or has_bookie_files(disk, absolute(data_dir, DEFAULT))
     ):
         return  # new: `server.py` refuses any other directory without it
+    # A ledger's record is durable before its first entry, and is removed after its deletion is synced. So no
+    # crash makes a ledger without a record: what is found here was copied, or lost, by hand.
     seen = look_at(disk, data_dir, wanted)
     if seen.comparison.is_behind or seen.lost_instance:
         raise MetadataBehind(refusal(disk, data_dir, seen, cluster=cluster))
@@ -86,6 +88,8 @@ def look_at(disk: Disk, data_dir: str, wanted: DirectoryLists) -> Directories:
         instance = metadata.get(InstanceRecord.path) if metadata is not None else None
         if instance is not None:
             record = decode(InstanceRecord, instance.value, InstanceRecord.path)
+            # First: with metadata of another instance every ledger looks unrecorded, and the advice for that
+            # would mix the topics of two data directories.
             check_owners(disk, data_dir, lists, record.instance_id)
         cache = BlockCache(_CACHE_BYTES)
         places = [
@@ -120,6 +124,7 @@ def _index(disk: Disk, path: str, cache: BlockCache, opened: contextlib.ExitStac
     """None if the start will rebuild the index."""
     if not disk.exists(os.path.join(path, "CURRENT")) or disk.exists(path + NOTE):
         return None
+    # A damaged index is no reason to refuse: the start rebuilds it from the entry logs.
     try:
         values = RocksKeyValue(path, block_cache=cache, read_only=True)
     except CorruptData:

@@ -212,7 +212,7 @@ async def _serve(
         # Read-only and before anything is opened for writing. A start on an older copy of the metadata once
         # took all newer ledgers for deleted, and removed messages that had receipts.
         await disk.run(check, disk, data_dir, lists)
-        # One cache for metadata and index together.
+        # One cache for metadata and index together: the budget has one part for both.
         block_cache = BlockCache(memory_parts(config).block_cache)
         metadata_values = await disk.run(
             open_database, disk, os.path.join(data_dir, METADATA), block_cache, held
@@ -221,6 +221,7 @@ async def _serve(
         async with trio.open_nursery() as storage:
             metadata = MetadataStore(metadata_values)
             await storage.start(failure.watch, metadata.run)
+            # Before the bookie is opened: its directories have cookies with the id of this instance.
             instance = await check_instance(
                 metadata, cluster=config.cluster_name, clock="real", now_ms=clock.now_ms()
             )
@@ -260,6 +261,8 @@ async def _serve(
             with stop, LoopEdges(bookie.journals, rooms.outgoing).followed():
                 process = Process(memory, backup, health, dropped_log_lines)
                 doors = _Doors(binary, web, division)
+                # From here on a storage that lacks a descriptor waits for one, and idle connections are
+                # closed for it. Before, no connection could give one back, and an error says so at once.
                 disk.descriptors.begin(doors.make_room_soon())
                 await _listen(config, rooms, topics, process, doors, memory.started, task_status)
             # The service has ended here: no client is left, so nothing is published while topics close.
@@ -269,6 +272,8 @@ async def _serve(
             # After a failure nothing is closed in order: each part would wait for the disk that has failed.
             if failure.error is None:
                 with trio.move_on_after(STOP_SECONDS) as deadline:
+                    # From above: cursors are persisted by closing topics, and flushed to files by closing the
+                    # bookie.
                     await health.close()
                     await topics.close()
                     await bookie.close()

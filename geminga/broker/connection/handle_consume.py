@@ -57,6 +57,8 @@ async def _subscribe(
 ) -> None:
     try:
         with scope:
+            # `force_topic_creation` is false for consumers of a pattern: a topic that was deleted meanwhile
+            # must not come back only because they were subscribed to it.
             create = command.force_topic_creation and session.topics.catalog.may_be_created(name)
             topic = await session.topics.get(name, create=create)
             await check_consumer_schema(session, topic, command)

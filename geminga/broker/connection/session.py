@@ -266,7 +266,7 @@ class Session:
         try:
             waiting = handler(self, command)
         except ProtocolError:
-            raise
+            raise  # ends the connection: what follows such a command cannot be trusted
         except GemingaError as error:
             self._answer(command, error.server_error, str(error))
         else:

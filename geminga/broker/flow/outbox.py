@@ -89,6 +89,7 @@ class Outbox:
         self._wake = trio.Event()
         self._idle = trio.Event()
         self._unblocked = trio.Event()
+        # Set by the task before it waits, reset by the one that wakes it: two writers wake it once.
         self._sleeping = False
         self._is_leaving = False
         """Added to `outgoing` in this turn."""

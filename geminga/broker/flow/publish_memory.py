@@ -144,7 +144,8 @@ class PublishMemory:
 
     def _small_fits(self) -> bool:
         """Small frames may use all that large frames leave, until one of those waits; then only the share."""
-        # The journal bounds its own queue. Beyond it an entry would only wait in memory for its group.
+        # The journal's queue and the write caches have bounds of their own. Beyond those an entry would only
+        # wait in memory for its disk.
         if not self._bookie.has_room():
             return False
         if not self._large_queue.locked() and self.used_bytes < self.bytes_max:

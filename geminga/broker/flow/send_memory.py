@@ -62,6 +62,7 @@ class SendMemory:
 
     def wait(self, has_room: Callable[[], None]) -> None:
         """Have `has_room` called, once, when memory is no longer full."""
+        # `is_writable` is asked again and again while memory is full: it counts as one wait.
         if has_room not in self._waiting:
             self._waiting[has_room] = None
             self.waits += 1

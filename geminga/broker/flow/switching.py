@@ -5,17 +5,16 @@ from __future__ import annotations
 import sys
 from typing import Final
 
+# A busy loop releases the interpreter for a moment at each system call, and each of them restarts the wait of
+# the journal's thread: with an interval above the time between two calls the thread hardly ever runs. While
+# one client floods with ACKs, another's receipt takes 20 ms (p99 110) with intervals from 0.2 to 5 ms, and
+# 3.7 (p99 7) with 0.1. Where all connections are equally busy, a short interval only makes groups of entries
+# smaller, for a tenth more CPU. With a thread that imports modules it is the loop that waits, each time it
+# wakes up, if the interval is the usual one.
 USUAL_S: Final = 0.005
+"""How long a thread waits for the interpreter before it asks for it, usually..."""
 SHORT_S: Final = 0.0001
-"""How long a thread waits for the interpreter before it asks the one that has it: usually, and for a while.
-
-A busy loop releases the interpreter for a moment at each system call, and each of them restarts the wait of
-the journal's thread: with an interval above the time between two calls the thread hardly ever runs. While one
-client floods with ACKs, another's receipt takes 20 ms (p99 110) with intervals from 0.2 to 5 ms, and 3.7 (p99
-7) with 0.1. Where all connections are equally busy, a short interval only makes groups of entries smaller,
-for a tenth more CPU. With a thread that imports modules it is the loop that waits, each time it wakes up, if
-the interval is the usual one.
-"""
+"""...and while the loop is so busy that the journal's thread would not run."""
 
 
 class SwitchInterval:

@@ -31,6 +31,8 @@ log = logging.getLogger("geminga.broker")
 
 EVICT = "consumer_backlog_eviction"
 HOLD = "producer_request_hold"
+# Pulsar's factor. Down to the quota itself, the next message would exceed it again, and each check evict a
+# little.
 KEPT_SHARE = 0.9
 """What eviction leaves of a quota."""
 
@@ -78,6 +80,7 @@ class BacklogQuotas:
         if slowest is None:
             return None
         size, age = policies.quota_size, policies.quota_age
+        # Geminga's own policy, off by default: messages that are delayed for months would fill every quota.
         if policies.quota_from_due_time:
             return await self._exceeded_by_due(policies)
         size_bytes = backlog_bytes(slowest)
@@ -119,6 +122,7 @@ class BacklogQuotas:
             log.warning("%s: its backlog quotas cannot be looked at: %s", self._topic, error)
             return
         if found is not None and found.quota.policy != EVICT:
+            # The code alone tells the client what to do: wait and retry, or fail at once.
             kind = BacklogQuotaHeld if found.quota.policy == HOLD else BacklogQuotaRefused
             raise kind("Cannot create producer on topic with backlog quota exceeded")
 
@@ -127,6 +131,7 @@ class BacklogQuotas:
         return min(self._durable(), key=lambda s: s.cursor.mark_delete, default=None)
 
     def _durable(self) -> list[Subscription]:
+        # Readers keep no ledger from being deleted, so their backlog costs no space.
         return [s for s in self._subscriptions.values() if s.cursor.durable]
 
     # -- eviction --------------------------------------------------------------------------------------------

@@ -107,6 +107,7 @@ class TopicCatalog:
         self, name: TopicName, partitions: int, properties: dict[str, str] | None = None
     ) -> None:
         """Record a partitioned topic; its partitions are made when they are first used. Durable on return."""
+        # A topic of ten thousand partitions costs one record until a client uses them.
         self.check_served(name)
         if partitions <= 0:
             raise NotAllowed(f"number of partitions should be more than 0, not {partitions}")

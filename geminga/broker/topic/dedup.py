@@ -57,6 +57,9 @@ class SequenceIds:
         self.changes = 0
         """Entries recorded since the last snapshot."""
 
+    # Two numbers for each name and no list of entries: what is stored is known from the highest id alone, as
+    # a producer's ids rise.
+
     def __len__(self) -> int:
         return len(self._by_name)
 

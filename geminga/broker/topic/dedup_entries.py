@@ -56,6 +56,7 @@ def admit(ids: SequenceIds, name: str, send: Send) -> int | None:
 
 def is_last_chunk(body: bytes) -> bool:
     """True if an entry is no chunk, or the last one of its message."""
+    # Unreadable metadata is stored as it is: the broker does not judge what a client packs into its entries.
     try:
         metadata = peek(body)
     except ProtocolError:

@@ -88,6 +88,7 @@ def deletions_line(deleted: Sequence[tuple[str, int]]) -> str:
 
 async def expire_subscriptions(topic: Topic) -> None:
     """Delete the subscriptions that have been without a consumer for too long. StorageError."""
+    # Only for durable ones: a non-durable subscription ends with its last consumer anyway.
     minutes = topic.policies.subscription_expiration_minutes
     if minutes <= 0:
         return

@@ -23,7 +23,7 @@ def _not_throttled(until_s: float) -> None:
 
 
 class Producer:
-    """Counts what its client sends, gives receipts in that order.
+    """Counts the entries of its client, and writes their receipts in the same order.
 
     Only `confirm` writes a receipt, and only after the entry is durable.
     """
@@ -117,6 +117,7 @@ class Producer:
 
     def untake(self) -> None:
         """Undo the last `take`: the topic has refused the entry."""
+        # The counters of messages and bytes stay: they say what the client has sent.
         self.pending -= 1
 
     def confirm(self, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int) -> None:
@@ -156,6 +157,8 @@ class Producer:
 
     def close(self) -> None:
         """It has left its topic: from now on its SENDs are ignored."""
+        # Ignored, not answered: SENDs that are on their way when the broker closes a producer are sent again
+        # after the client's next lookup.
         self.closed = True
 
     def tell_closed(self) -> None:

@@ -271,6 +271,7 @@ class Topic:
 
     async def save_epoch(self) -> None:
         """Make the topic epoch durable."""
+        # A property of the topic's record: no ledger has to be read for it at a load.
         await self.ledger.set_properties(
             {**self.ledger.properties, EPOCH_PROPERTY: str(self.producers.epoch)}
         )

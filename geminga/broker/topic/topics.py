@@ -102,6 +102,7 @@ class Topics:
 
     async def _close_quietly(self, topic: Topic) -> None:
         """Close a topic without a request to answer: errors are logged, and the next load starts over."""
+        # A topic that is closing already is another request's, which waits for the result.
         if not topic.closing:
             try:
                 await self._close_one(topic)
@@ -144,6 +145,7 @@ class Topics:
 
     async def get(self, name: TopicName, *, create: bool) -> Topic:
         """The topic, loaded. Raises `TopicNotFound` if it does not exist and may not be created."""
+        # Without an await for a loaded topic, which is nearly always the case.
         topic = self.loaded.get(str(name))
         if topic is not None and not topic.closing:
             return topic
@@ -206,6 +208,7 @@ class Topics:
         )
         assert self._nursery is not None
         topic = Topic(name, ledger, rooms, TaskGroup(self._nursery), on_fenced=self._topic_fenced)
+        # Closed again, or its ledger and its tasks would go on without a topic in `loaded`.
         try:
             await topic.start()
         except GemingaError:
