@@ -29,8 +29,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.broker_process import BrokerProcess, Ports, enter_own_network, resident_bytes
 from bench.figures import add_options, measured, show
 from geminga.cli.client.connection import Connection
-from geminga.cli.client.consumer import Consumer, position
+from geminga.cli.client.consumer import Consumer
 from geminga.cli.client.errors import ClientError
+from geminga.cli.client.message import position
 from geminga.cli.client.producer import Producer
 from geminga.wire import client_commands, encoder
 from geminga.wire import pulsar_pb2 as pb

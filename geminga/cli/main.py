@@ -14,6 +14,8 @@ COMMANDS = {
     "standalone": "run a broker",
     "produce": "publish messages to a topic",
     "consume": "receive messages from a subscription",
+    "read": "print messages of a topic without a subscription",
+    "peek": "look at messages without consuming them",
     "perf": "measure rates and latencies of a broker",
     "delayed": "look into delayed messages, cancel or reschedule them",
     "namespaces": "list, create and delete namespaces, get and set their policies",
@@ -27,8 +29,10 @@ COMMANDS = {
 }
 MODULES = {
     "standalone": "geminga.cli.standalone",
-    "produce": "geminga.cli.produce",
-    "consume": "geminga.cli.consume",
+    "produce": "geminga.cli.messages.produce",
+    "consume": "geminga.cli.messages.consume",
+    "read": "geminga.cli.messages.read",
+    "peek": "geminga.cli.messages.peek",
     "perf": "geminga.cli.perf.perf",
     "delayed": "geminga.cli.admin.delayed",
     "namespaces": "geminga.cli.admin.namespaces",
@@ -41,6 +45,8 @@ MODULES = {
     "bookie": "geminga.cli.bookie.bookie",
 }
 """Where each command's `run` is. Whole names, so that the test of the import order sees them."""
+UNLISTED = {"pulsar-client": "geminga.cli.messages.pulsar_client"}
+"""Commands under the names that Pulsar's users know; `--help` has ours."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,11 +94,12 @@ def _main(arguments: Sequence[str] | None) -> int:
 
         print(f"geminga {__version__}")
         return EXIT_OK
-    if given[0] not in COMMANDS:
+    module = MODULES.get(given[0]) or UNLISTED.get(given[0])
+    if module is None:
         print(_unknown_command(given[0]), file=sys.stderr)
         return EXIT_USAGE
     try:
-        command = importlib.import_module(MODULES[given[0]])
+        command = importlib.import_module(module)
         code: int = command.run(Parser, given[1:])
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

@@ -104,12 +104,20 @@ def entry(message_metadata: pb.MessageMetadata, payload: bytes) -> bytes:
     return _CHECKSUM.pack(_CHECKSUM_MAGIC, crc_32c(rest)) + rest
 
 
-def send(producer_id: int, sequence_id: int, headers_and_payload: bytes, *, num_messages: int = 1) -> bytes:
+def send(
+    producer_id: int,
+    sequence_id: int,
+    headers_and_payload: bytes,
+    *,
+    num_messages: int = 1,
+    is_chunk: bool = False,
+) -> bytes:
     """`headers_and_payload` as `entry` makes it."""
     command = pb.CommandSend(
         producer_id=producer_id,
         sequence_id=sequence_id,
         num_messages=num_messages if num_messages != 1 else None,
+        is_chunk=is_chunk or None,
     )
     head = pb.BaseCommand(type=_TYPE.SEND, send=command).SerializeToString()
     sizes = _SIZES.pack(4 + len(head) + len(headers_and_payload), len(head))
@@ -135,6 +143,7 @@ def subscribe(
     properties: Mapping[str, str] | None = None,
     priority_level: int = 0,
     create_topic: bool = True,
+    read_compacted: bool = False,
 ) -> bytes:
     """`start` (ledger id, entry id), with `durable` False: a reader's place. Consumers of the lowest
     `priority_level` come first.
@@ -152,6 +161,7 @@ def subscribe(
         subscription_properties=[pb.KeyValue(key=k, value=v) for k, v in (properties or {}).items()],
         priority_level=priority_level or None,
         force_topic_creation=None if create_topic else False,
+        read_compacted=read_compacted or None,
     )
     return frame(pb.BaseCommand(type=_TYPE.SUBSCRIBE, subscribe=command))
 
@@ -176,6 +186,25 @@ def ack(
         request_id=request_id,
     )
     return frame(pb.BaseCommand(type=_TYPE.ACK, ack=command))
+
+
+def ack_part(consumer_id: int, position: tuple[int, int], remaining: Iterable[int], size: int) -> bytes:
+    """Acknowledge a batch of `size` messages but for those at the indexes `remaining`."""
+    bits = sum(1 << index for index in remaining)
+    message_id = _message_id(position)
+    for at in range(0, size, 64):
+        word = bits >> at & 0xFFFF_FFFF_FFFF_FFFF
+        message_id.ack_set.append(word - (1 << 64) if word >> 63 else word)
+    command = pb.CommandAck(
+        consumer_id=consumer_id, ack_type=pb.CommandAck.Individual, message_id=[message_id]
+    )
+    return frame(pb.BaseCommand(type=_TYPE.ACK, ack=command))
+
+
+def get_schema(request_id: int, topic: str, version: bytes | None = None) -> bytes:
+    """`version` None: the newest."""
+    command = pb.CommandGetSchema(request_id=request_id, topic=topic, schema_version=version)
+    return frame(pb.BaseCommand(type=_TYPE.GET_SCHEMA, getSchema=command))
 
 
 def redeliver(consumer_id: int, positions: Iterable[tuple[int, int]] = ()) -> bytes:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from geminga.cli.client import addresses
 from tests.e2e.broker_process import BrokerProcess
 
 GEMINGA = [sys.executable, "-P", "-m", "geminga"]
@@ -25,6 +26,12 @@ def broker_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         return
     with BrokerProcess(tmp_path_factory.mktemp("cli") / "data") as process:
         yield process.endpoints.service_url
+
+
+@pytest.fixture(scope="session")
+def web_url(broker_url: str) -> str:
+    """The same broker's admin address; of another broker GEMINGA_TEST_WEB_URL."""
+    return os.environ.get("GEMINGA_TEST_WEB_URL") or addresses.web_url(broker_url)
 
 
 @pytest.fixture

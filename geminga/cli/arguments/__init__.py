@@ -5,8 +5,8 @@ calls `parse_strictly`: no abbreviations, errors in one line, and for an unknown
 probably meant. `options.py` has the flags that several commands share and the values they take; `ports.py`
 says which process holds a port, `data_directory.py` where data goes by default. Read `parser.py` first.
 
-Exit codes are an interface that scripts rely on: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 output
-closed. A new one is a new line in `parser.py`, never a number in a command.
+Exit codes are an interface that scripts rely on: 0 done, 1 failed, 2 wrong usage, 3 nothing to receive, 130
+interrupted, 141 output closed. A new one is a new line in `parser.py`, never a number in a command.
 
 It stands below the commands and above the small client only, so that every command may use it and it knows no
 command. The moment that start-up is counted from (`STARTED_S`) is taken in `parser.py`, the first module of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, Parser
 
@@ -19,7 +19,7 @@ def add_url(parser: Parser) -> None:
     parser.add_argument(
         "--url",
         default=os.environ.get(URL_VARIABLE, DEFAULT_URL),
-        help=f"the broker (default: ${URL_VARIABLE} or {DEFAULT_URL})",
+        help=f"pulsar:// or http:// address of the broker (default: ${URL_VARIABLE} or {DEFAULT_URL})",
     )
 
 
@@ -28,11 +28,15 @@ def positive(text: str) -> int:
     return _at_least(1, text)
 
 
-def rate(text: str) -> int:
-    """Messages a second."""
-    if text == "0":
-        raise argparse.ArgumentTypeError("expected at least 1; leave it out for no limit")
-    return _at_least(1, text)
+def rate(text: str) -> float:
+    """Messages a second, 0: no limit."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e12:
+        raise argparse.ArgumentTypeError(f"expected messages a second, 0 for no limit, not {text!r}")
+    return value
 
 
 def count(text: str) -> int:
@@ -59,6 +63,42 @@ def duration_ms(text: str) -> int:
     return round(value * _UNITS_MS[unit])
 
 
+def time_ms(text: str) -> int:
+    """A moment: milliseconds since 1970, or `2026-12-24T18:00`, in UTC unless it says otherwise."""
+    import datetime
+
+    if text.isascii() and text.isdigit() and len(text) <= 18:
+        return int(text)
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"expected a time such as 2026-12-24T18:00Z, or milliseconds since 1970, not {text!r}"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return max(0, round(moment.timestamp() * 1000))
+
+
+def choice(known: Sequence[str]) -> Callable[[str], str]:
+    """One of these, in any case, with - for _ as well."""
+
+    def chosen(text: str) -> str:
+        given = text.lower().replace("-", "_")
+        if given not in known:
+            listed = ", ".join(known)
+            raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from {listed})")
+        return given
+
+    return chosen
+
+
+def property_text(text: str) -> str:
+    """`key=value`, as it is."""
+    pair(text)
+    return text
+
+
 def pair(text: str) -> tuple[str, str]:
     """`key=value`"""
     key, separator, value = text.partition("=")
@@ -79,9 +119,15 @@ def leave_line() -> None:
 
 
 def run_until_done(
-    name: str, main: Callable[[], Awaitable[None]], summary: Callable[[], str] | None = None
+    name: str,
+    main: Callable[[], Awaitable[int | None]],
+    summary: Callable[[], str] | None = None,
+    *,
+    dialect: str = "geminga",
+    summary_on_stdout: bool = False,
 ) -> int:
-    """Run a client command; its exit code. Ctrl-C ends it, with what it has to say so far said.
+    """Run a client command; its exit code, which `main` returns (None: done). Ctrl-C ends it, with what it
+    has to say so far said.
 
     `summary` is asked for at the end, and printed to standard error.
     """
@@ -93,16 +139,16 @@ def run_until_done(
     def conclude(code: int) -> int:
         if summary is not None and code == EXIT_INTERRUPTED:
             leave_line()
-        if summary is not None:
-            print(summary(), file=sys.stderr)
+        if summary is not None and (said := summary()):
+            print(said, file=sys.stdout if summary_on_stdout else sys.stderr)
         return code
 
     def complain(error: GemingaError) -> int:
-        print(f"geminga {name}: {error}", file=sys.stderr)
+        print(f"{dialect} {name}: {error}", file=sys.stderr)
         return EXIT_FAILED
 
     try:
-        trio.run(main)
+        code = trio.run(main)
     except KeyboardInterrupt:
         return conclude(EXIT_INTERRUPTED)
     except ClientError as error:
@@ -121,4 +167,4 @@ def run_until_done(
             leaf = leaf.exceptions[0]
         assert isinstance(leaf, GemingaError)
         return complain(leaf)
-    return conclude(EXIT_OK)
+    return conclude(EXIT_OK if code is None else code)

@@ -14,6 +14,8 @@ STARTED_S = time.monotonic()
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_NOTHING = 3
+"""There was nothing to receive within the time, or less than was asked for."""
 EXIT_INTERRUPTED = 130
 EXIT_OUTPUT_CLOSED = 141
 """As the shell reports a program that a closed pipe ended."""

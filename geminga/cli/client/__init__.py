@@ -11,7 +11,7 @@ It exists because a command line must work without the official client, which is
 broker does, so one set of encoders and decoders serves both sides. `errors.py` imports no socket.
 
 Must not be broken: it does not reconnect; a broker that goes away is told to the user and ends the command.
-It works with the real Pulsar, which the end-to-end tests use to compare. Compression other than zlib, chunks
-and encryption are not for here: such a message is shown as it is. Spark workers have no event loop and use
+It works with the real Pulsar, which the end-to-end tests use to compare. `message.py` takes deliveries apart:
+batches, compression, chunks; what is encrypted is shown as it is. Spark workers have no event loop and use
 the blocking client in `pipeline/client`.
 """

@@ -10,11 +10,13 @@ from collections.abc import AsyncIterator
 
 import trio
 
+from geminga.cli.client.addresses import is_web, service_url
 from geminga.cli.client.connection import Connection
 from geminga.cli.client.consumer import Consumer
-from geminga.cli.client.errors import ClientError
+from geminga.cli.client.errors import ClientError, Refused
 from geminga.cli.client.producer import Producer
 from geminga.client.lookup import REDIRECTS_MAX, Lookup
+from geminga.errors import ServerError
 from geminga.wire import client_commands
 from geminga.wire import pulsar_pb2 as pb
 
@@ -41,10 +43,14 @@ class Client:
             await self._nursery.start(connection.run)
         return connection
 
-    async def partitions(self, topic: str) -> list[str]:
-        """The names to publish to or to subscribe to: the partitions, or the topic itself."""
+    async def partitions(self, topic: str, *, create: bool = True) -> list[str]:
+        """The names to publish to or to subscribe to: the partitions, or the topic itself. `create` False:
+        without making the topic.
+        """
         connection = await self._connection(self._url)
-        answer = await connection.request(lambda number: client_commands.partitioned_metadata(number, topic))
+        answer = await connection.request(
+            lambda number: client_commands.partitioned_metadata(number, topic, create=create)
+        )
         count = answer.partitions
         return [f"{topic}-partition-{index}" for index in range(count)] if count else [topic]
 
@@ -58,9 +64,32 @@ class Client:
                 return await self._connection(owner)
         raise ClientError(lookup.endless)
 
-    async def producer(self, topic: str, *, pending_max: int = 1000) -> Producer:
-        """A producer on one topic or partition, its name chosen by the broker."""
-        return await Producer.open(await self._owner(topic), topic, pending_max)
+    async def topics(self, namespace: str) -> list[str]:
+        """The names of a namespace's persistent topics, partitions one by one."""
+        connection = await self._connection(self._url)
+        answer = await connection.request(
+            lambda number: client_commands.topics_of_namespace(number, namespace)
+        )
+        return list(answer.topics)
+
+    async def schema(self, topic: str, version: bytes | None = None) -> pb.Schema | None:
+        """A version of a topic's schema, None: the newest. None for a topic without one."""
+        connection = await self._owner(topic)
+        try:
+            answer = await connection.request(
+                lambda number: client_commands.get_schema(number, topic, version)
+            )
+        except Refused as error:
+            if error.code == ServerError.TOPIC_NOT_FOUND:
+                return None
+            raise
+        return answer.schema if answer.HasField("schema") else None
+
+    async def producer(
+        self, topic: str, *, pending_max: int = 1000, name: str | None = None, schema: pb.Schema | None = None
+    ) -> Producer:
+        """A producer on one topic or partition; with `name` None the broker chooses its name."""
+        return await Producer.open(await self._owner(topic), topic, pending_max, name=name, schema=schema)
 
     async def consumer(
         self,
@@ -71,6 +100,9 @@ class Client:
         earliest: bool = False,
         start: tuple[int, int] | None = None,
         queue_messages: int = 1000,
+        durable: bool | None = None,
+        read_compacted: bool = False,
+        create_topic: bool = True,
     ) -> Consumer:
         """A consumer on one topic or partition. With `start` a reader from there, which leaves no trace."""
         connection = await self._owner(topic)
@@ -82,12 +114,19 @@ class Client:
             earliest=earliest,
             start=start,
             queue_messages=queue_messages,
+            durable=durable,
+            read_compacted=read_compacted,
+            create_topic=create_topic,
         )
 
 
 @contextlib.asynccontextmanager
 async def open_client(url: str) -> AsyncIterator[Client]:
-    """A client for the duration of the block. `ClientError`s come out as they are, not in groups."""
+    """A client of the broker at `url`, either of its addresses, for the duration of the block. `ClientError`s
+    come out as they are, not in groups.
+    """
+    if is_web(url):
+        url = await trio.to_thread.run_sync(service_url, url, abandon_on_cancel=True)
     try:
         async with trio.open_nursery() as nursery:
             yield Client(url, nursery)

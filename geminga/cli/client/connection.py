@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import trio
 
 from geminga import __version__
+from geminga.cli.client.addresses import START_ONE
 from geminga.cli.client.errors import ClientError, ConnectionLost, Refused
 from geminga.client.session import CONNECT_ID, Answer, Session
 from geminga.errors import ProtocolError
@@ -70,7 +71,10 @@ class Connection:
             with trio.fail_after(HANDSHAKE_SECONDS):
                 stream = await trio.open_tcp_stream(host, port)
         except (OSError, trio.TooSlowError) as error:
-            raise ClientError(f"cannot connect to {url}: {error or 'no answer'}") from None
+            reason = str(error) or "no answer"
+            if "attempts to connect" in reason:
+                reason = f"nothing listens there; {START_ONE}"
+            raise ClientError(f"cannot connect to {url}: {reason}") from None
         return cls(stream, f"{host}:{port}")
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -205,7 +209,7 @@ def parse_url(url: str) -> tuple[str, int]:
     except ValueError:
         raise ClientError(f"{url}: not an address; expected pulsar://HOST:PORT") from None
     if parts.scheme != "pulsar" or not host:
-        raise ClientError(f"{url}: only pulsar://HOST:PORT is supported")
+        raise ClientError(f"{url}: only pulsar://HOST:PORT and http://HOST:PORT are supported")
     return host, port or DEFAULT_PORT
 
 

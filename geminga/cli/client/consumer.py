@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import zlib
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import trio
 
@@ -15,33 +14,7 @@ from geminga.wire import client_commands
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import position_of
 from geminga.wire.decoder import Delivery
-from geminga.wire.message_metadata import peek, strip
-
-INFLATED_BYTES_MAX = 64 * 1024 * 1024
-
-
-class Message(NamedTuple):
-    """One message, out of its batch."""
-
-    ledger_id: int
-    entry_id: int
-    batch_index: int
-    """-1: it was not in a batch."""
-    partition: int
-    payload: bytes
-    compression: str
-    """Other than NONE: `payload` is still compressed (and a batch, if it was one)."""
-    key: str
-    properties: dict[str, str]
-    publish_time_ms: int
-    deliver_at_ms: int
-    redelivery_count: int
-    producer_name: str
-
-    @property
-    def id(self) -> str:
-        suffix = f":{self.partition}" if self.partition >= 0 else ""
-        return f"{self.ledger_id}:{self.entry_id}{suffix}"
+from geminga.wire.message_metadata import peek
 
 
 class Consumer:
@@ -68,8 +41,11 @@ class Consumer:
         earliest: bool,
         start: tuple[int, int] | None,
         queue_messages: int,
+        durable: bool | None = None,
+        read_compacted: bool = False,
+        create_topic: bool = True,
     ) -> Consumer:
-        """Raises `Refused`."""
+        """`durable` None: unless it has a `start`. Raises `Refused`."""
         made = cls(connection, queue_messages)
         await connection.request(
             lambda number: client_commands.subscribe(
@@ -79,8 +55,10 @@ class Consumer:
                 subscription,
                 sub_type=sub_type,
                 earliest=earliest,
-                durable=start is None,
+                durable=start is None if durable is None else durable,
                 start=start,
+                read_compacted=read_compacted,
+                create_topic=create_topic,
             )
         )
         connection.write(client_commands.flow(made.consumer_id, queue_messages))
@@ -106,6 +84,17 @@ class Consumer:
     def acknowledge(self, positions: Sequence[tuple[int, int]]) -> None:
         self._connection.write(client_commands.ack(self.consumer_id, positions))
 
+    def acknowledge_part(self, position: tuple[int, int], remaining: Sequence[int], size: int) -> None:
+        """Acknowledge a batch of `size` messages but for those at the indexes that remain."""
+        self._connection.write(client_commands.ack_part(self.consumer_id, position, remaining, size))
+
+    async def last_position(self) -> tuple[int, int]:
+        """Of the topic's last message; an entry id of -1 if there is none."""
+        answer = await self._connection.request(
+            lambda number: client_commands.last_message_id(number, self.consumer_id)
+        )
+        return position_of(answer.last_message_id)
+
     async def close(self) -> None:
         await self._connection.request(
             lambda number: client_commands.close_consumer(number, self.consumer_id)
@@ -121,62 +110,3 @@ class Consumer:
         elif isinstance(command, ClientError):
             self._error = command
         self._arrived.unpark_all()
-
-
-def position(delivery: Delivery) -> tuple[int, int]:
-    return position_of(delivery.message.message_id)
-
-
-def messages(delivery: Delivery) -> Iterator[Message]:
-    """The messages of an entry. What is compressed with anything but zlib stays one message, as it is."""
-    body = strip(delivery.headers_and_payload)
-    metadata = peek(body).metadata
-    payload = _payload(body)
-    compression = pb.CompressionType.Name(metadata.compression)
-    if metadata.compression == pb.ZLIB:
-        inflater = zlib.decompressobj()
-        payload = inflater.decompress(payload, INFLATED_BYTES_MAX)
-        compression = "NONE"
-    in_batch = metadata.HasField("num_messages_in_batch") and compression == "NONE"
-    if not in_batch:
-        yield _message(delivery, metadata, metadata, payload, -1, compression)
-        return
-    at = 0
-    for index in range(metadata.num_messages_in_batch):
-        size = int.from_bytes(payload[at : at + 4], "big")
-        single = pb.SingleMessageMetadata.FromString(payload[at + 4 : at + 4 + size])
-        at += 4 + size
-        yield _message(delivery, metadata, single, payload[at : at + single.payload_size], index, compression)
-        at += single.payload_size
-
-
-def _message(
-    delivery: Delivery,
-    metadata: pb.MessageMetadata,
-    own: pb.MessageMetadata | pb.SingleMessageMetadata,
-    payload: bytes,
-    batch_index: int,
-    compression: str,
-) -> Message:
-    ledger_id, entry_id = position(delivery)
-    return Message(
-        ledger_id=ledger_id,
-        entry_id=entry_id,
-        batch_index=batch_index,
-        partition=delivery.message.message_id.partition,
-        payload=payload,
-        compression=compression,
-        key=own.partition_key,
-        properties={pair.key: pair.value for pair in own.properties},
-        publish_time_ms=metadata.publish_time,
-        deliver_at_ms=metadata.deliver_at_time,
-        redelivery_count=delivery.message.redelivery_count,
-        producer_name=metadata.producer_name,
-    )
-
-
-def _payload(body: bytes) -> bytes:
-    """The bytes after checksum and metadata."""
-    at = 6 if body[:2] == b"\x0e\x01" else 0
-    size = int.from_bytes(body[at : at + 4], "big")
-    return body[at + 4 + size :]

@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import trio
 
 from geminga.cli.client.connection import Connection
 from geminga.cli.client.errors import ClientError, Refused
+from geminga.cli.payloads import chunks
+from geminga.cli.payloads.compression import deflated
 from geminga.clock import RealClock
 from geminga.wire import client_commands
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import position_of
 
 OnReceipt = Callable[[tuple[int, int]], None]
+CHUNK_ROOM_BYTES = 256
+"""For what a chunk's metadata have beyond those of its message."""
+_COMPRESSIONS = {"zlib": pb.ZLIB, "lz4": pb.LZ4, "zstd": pb.ZSTD, "snappy": pb.SNAPPY}
+
+
+class Attributes(NamedTuple):
+    """What a message carries beside its payload."""
+
+    key: str | None = None
+    is_key_base64: bool = False
+    properties: Mapping[str, str] = {}
+    deliver_at_ms: int | None = None
+    event_time_ms: int | None = None
+    ordering_key: bytes | None = None
+    compression: str = "none"
+    is_null: bool = False
+
+
+PLAIN = Attributes()
 
 
 class Producer:
@@ -29,19 +51,32 @@ class Producer:
         self._pending: deque[tuple[int, OnReceipt | None]] = deque()
         self._moved = trio.lowlevel.ParkingLot()
         self._sequence_id = -1
+        self._schema_version = b""
         self._error: ClientError | None = None
         self._clock = RealClock()
         self._producer_id = connection.attach(producer=self)
 
     @classmethod
-    async def open(cls, connection: Connection, topic: str, pending_max: int) -> Producer:
-        """Raises `Refused`."""
+    async def open(
+        cls,
+        connection: Connection,
+        topic: str,
+        pending_max: int,
+        *,
+        name: str | None = None,
+        schema: pb.Schema | None = None,
+    ) -> Producer:
+        """`name` None: the broker chooses one. `schema`: registered if the topic has none like it. Raises
+        `Refused`.
+        """
         made = cls(connection, topic, pending_max)
         answer = await connection.request(
-            lambda number: client_commands.producer(number, made._producer_id, topic)
+            lambda number: client_commands.producer(number, made._producer_id, topic, name, schema=schema)
         )
         made.name = answer.producer_name
         made._sequence_id = answer.last_sequence_id
+        if schema is not None:
+            made._schema_version = answer.schema_version
         return made
 
     @property
@@ -50,45 +85,81 @@ class Producer:
         return len(self._pending)
 
     async def send(
-        self,
-        payload: bytes,
-        *,
-        key: str | None = None,
-        properties: Mapping[str, str] | None = None,
-        deliver_at_ms: int | None = None,
-        on_receipt: OnReceipt | None = None,
+        self, payload: bytes, attributes: Attributes = PLAIN, *, on_receipt: OnReceipt | None = None
     ) -> None:
         """Queue one message, after waiting for room. `on_receipt` gets (ledger, entry) once it is durable."""
-        self._check_size(len(payload))
+        packed = deflated(attributes.compression, payload)
+        self._check_size(len(packed))
         await self._wait_room()
-        self._sequence_id += 1
-        metadata = client_commands.metadata(
-            self.name,
-            self._sequence_id,
-            self._clock.now_ms(),
-            key=key,
-            properties=properties,
-            deliver_at_ms=deliver_at_ms,
-        )
-        self._write(client_commands.entry(metadata, payload), 1, on_receipt)
+        metadata = self._metadata(attributes, len(payload))
+        self._write(client_commands.entry(metadata, packed), 1, on_receipt)
 
-    async def send_batch(self, payloads: Sequence[bytes], *, on_receipt: OnReceipt | None = None) -> None:
+    async def send_chunks(
+        self, payload: bytes, attributes: Attributes = PLAIN, *, on_receipt: OnReceipt | None = None
+    ) -> None:
+        """As `send`, in as many entries as it takes. `on_receipt` gets the position of the last one."""
+        packed = deflated(attributes.compression, payload)
+        metadata = self._metadata(attributes, len(payload))
+        room = self._connection.message_bytes_max - metadata.ByteSize() - CHUNK_ROOM_BYTES
+        if len(packed) <= room:
+            await self._wait_room()
+            self._write(client_commands.entry(metadata, packed), 1, on_receipt)
+            return
+        metadata.uuid = f"{self.name}-{uuid.uuid4()}"
+        metadata.total_chunk_msg_size = len(packed)
+        for chunk in chunks.cut(packed, max(room, 1)):
+            await self._wait_room()
+            metadata.chunk_id, metadata.num_chunks_from_msg = chunk.number, chunk.of
+            is_last = chunk.number == chunk.of - 1
+            entry = client_commands.entry(metadata, chunk.part)
+            self._write(entry, 1, on_receipt if is_last else None, is_chunk=True)
+
+    async def send_batch(
+        self,
+        payloads: Sequence[bytes],
+        attributes: Attributes = PLAIN,
+        *,
+        on_receipt: OnReceipt | None = None,
+    ) -> None:
         """Queue several messages as one entry."""
-        self._check_size(sum(map(len, payloads)))
-        await self._wait_room()
-        self._sequence_id += 1
-        metadata = client_commands.metadata(self.name, self._sequence_id, self._clock.now_ms())
-        metadata.num_messages_in_batch = len(payloads)
         parts = []
         for payload in payloads:
-            single = pb.SingleMessageMetadata(payload_size=len(payload)).SerializeToString()
-            parts += [len(single).to_bytes(4, "big"), single, payload]
-        self._write(client_commands.entry(metadata, b"".join(parts)), len(payloads), on_receipt)
+            single = pb.SingleMessageMetadata(payload_size=len(payload))
+            if attributes is not PLAIN:
+                _set(single, attributes)
+            head = single.SerializeToString()
+            parts += [len(head).to_bytes(4, "big"), head, payload]
+        body = b"".join(parts)
+        packed = deflated(attributes.compression, body)
+        self._check_size(len(packed))
+        await self._wait_room()
+        metadata = self._metadata(attributes, len(body))
+        metadata.num_messages_in_batch = len(payloads)
+        self._write(client_commands.entry(metadata, packed), len(payloads), on_receipt)
 
-    def _write(self, entry: bytes, messages: int, on_receipt: OnReceipt | None) -> None:
+    def _metadata(self, attributes: Attributes, size_bytes: int) -> pb.MessageMetadata:
+        """Of the next entry."""
+        self._sequence_id += 1
+        metadata = client_commands.metadata(self.name, self._sequence_id, self._clock.now_ms())
+        if self._schema_version:
+            metadata.schema_version = self._schema_version
+        if attributes is not PLAIN:
+            _set(metadata, attributes)
+            if attributes.deliver_at_ms is not None:
+                metadata.deliver_at_time = attributes.deliver_at_ms
+            if attributes.compression != "none":
+                metadata.compression = _COMPRESSIONS[attributes.compression]
+                metadata.uncompressed_size = size_bytes
+        return metadata
+
+    def _write(
+        self, entry: bytes, messages: int, on_receipt: OnReceipt | None, *, is_chunk: bool = False
+    ) -> None:
         self._pending.append((self._sequence_id, on_receipt))
         self._connection.write(
-            client_commands.send(self._producer_id, self._sequence_id, entry, num_messages=messages)
+            client_commands.send(
+                self._producer_id, self._sequence_id, entry, num_messages=messages, is_chunk=is_chunk
+            )
         )
 
     def _check_size(self, size_bytes: int) -> None:
@@ -131,3 +202,19 @@ class Producer:
         elif isinstance(command, ClientError):
             self._error = command
         self._moved.unpark_all()
+
+
+def _set(metadata: pb.MessageMetadata | pb.SingleMessageMetadata, attributes: Attributes) -> None:
+    """What a message has by itself and within a batch."""
+    if attributes.key is not None:
+        metadata.partition_key = attributes.key
+        if attributes.is_key_base64:
+            metadata.partition_key_b64_encoded = True
+    for key, value in attributes.properties.items():
+        metadata.properties.append(pb.KeyValue(key=key, value=value))
+    if attributes.event_time_ms is not None:
+        metadata.event_time = attributes.event_time_ms
+    if attributes.ordering_key is not None:
+        metadata.ordering_key = attributes.ordering_key
+    if attributes.is_null:
+        metadata.null_value = True

@@ -21,8 +21,9 @@ from geminga.cli.arguments.options import add_url, duration_ms, leave_line, posi
 from geminga.cli.arguments.pace import Pace
 from geminga.cli.arguments.parser import EXIT_FAILED, Parser
 from geminga.cli.client.client import SUBSCRIPTION_TYPES, Client, open_client
-from geminga.cli.client.consumer import Consumer, messages, position
+from geminga.cli.client.consumer import Consumer
 from geminga.cli.client.errors import ClientError
+from geminga.cli.client.message import messages, position
 from geminga.cli.perf.course import SCENARIOS, Course, Sample
 from geminga.cli.perf.metrics import Meter
 

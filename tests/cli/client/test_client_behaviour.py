@@ -87,8 +87,8 @@ def test_the_largest_message_is_sent_and_a_larger_one_is_refused_here(geminga: G
     ("arguments", "expected"),
     [
         (["produce", "t", "-m", "x", "--delay", "-5s"], "expected a duration such as 250ms, 2s"),
-        (["produce", "t", "-m", "x", "-r", "0"], "expected at least 1; leave it out for no limit"),
-        (["perf", "both", "-r", "-1"], "expected a whole number of at least 1, not '-1'"),
+        (["produce", "t", "-m", "x", "-r", "x"], "expected messages a second, 0 for no limit, not 'x'"),
+        (["perf", "both", "-r", "-1"], "expected messages a second, 0 for no limit, not '-1'"),
     ],
 )
 def test_values_that_are_none(geminga: Geminga, arguments: list[str], expected: str) -> None:

@@ -89,7 +89,7 @@ def test_batched_compressed_and_partitioned_messages_of_the_official_client(
     consumed = geminga("consume", topic, "-s", "s", "--from", "earliest", "-n", "4")
     lines = consumed.stdout.splitlines()
     assert lines[:3] == ["m0", "m1", "m2"]
-    assert "compressed with LZ4" in lines[3]
+    assert lines[3] == "x" * 1000
 
 
 @pytest.mark.parametrize("batch", ["1", "10"])
@@ -123,8 +123,8 @@ def test_perf_keeps_a_rate_and_reports_while_it_runs(geminga: Geminga, topic: st
         (["consume", "t"], 2, "--subscription"),
         (["consume", "t", "-s", "s", "--type", "any"], 2, "invalid choice"),
         (["perf", "fly"], 2, "invalid choice"),
-        (["produce", "t", "-m", "x", "--url", "http://x"], 1, "only pulsar://HOST:PORT"),
-        (["produce", "t", "-m", "x", "--url", "pulsar://127.0.0.1:1"], 1, "cannot connect"),
+        (["produce", "t", "-m", "x", "--url", "http://127.0.0.1:1"], 1, "no broker answers there; start one"),
+        (["produce", "t", "-m", "x", "--url", "pulsar://127.0.0.1:1"], 1, "start one: geminga standalone"),
         (["produce", "no/such/namespace/topic", "-m", "x"], 1, "refused"),
         (["consume", "public/nope/t", "-s", "s"], 1, "refused"),
     ],

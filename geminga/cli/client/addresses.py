@@ -1,0 +1,137 @@
+"""The two addresses of a broker, each found by the other: `pulsar://` for messages, `http://` for admin.
+
+Blocking calls of a few seconds at most; nothing here is durable or kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from geminga.cli.client.errors import ClientError
+
+WEB_PORT = 8080
+SERVICE_PORT = 6650
+SECONDS_MAX = 5
+START_ONE = "start one: geminga standalone"
+_ANY_TOPIC = "/lookup/v2/topic/persistent/public/default/which-broker"
+_LOCAL = {"localhost", "127.0.0.1", "::1", "[::1]", "0.0.0.0"}
+_LISTENS = "0A"
+
+
+def is_web(url: str) -> bool:
+    return url.startswith(("http://", "https://"))
+
+
+def service_url(url: str) -> str:
+    """The `pulsar://` address of the broker at `url`, which may be either. Raises `ClientError`."""
+    if not is_web(url):
+        return url
+    for path in (_ANY_TOPIC, *_clusters(url)):
+        answer = _get(url, path)
+        found = (
+            (answer.get("brokerUrl") or answer.get("brokerServiceUrl")) if isinstance(answer, dict) else None
+        )
+        if isinstance(found, str) and found.startswith("pulsar://"):
+            return _seen_from_here(found.partition(",")[0], url)
+    if _get(url, "/admin/v2/clusters") is None:
+        raise ClientError(f"{url}: no broker answers there; {START_ONE}")
+    raise ClientError(f"{url}: the broker does not tell its pulsar:// address; give it with --url")
+
+
+def web_url(url: str) -> str:
+    """The `http://` address of the broker at `url`, which may be either. Raises `ClientError`."""
+    if is_web(url):
+        return url.rstrip("/")
+    try:
+        parts = urlsplit(url if "://" in url else f"pulsar://{url}")
+        host, port = parts.hostname, parts.port or SERVICE_PORT
+    except ValueError:
+        host, port = None, 0
+    if parts.scheme != "pulsar" or not host:
+        raise ClientError(f"{url}: not an address; expected http://HOST:PORT or pulsar://HOST:PORT")
+    shown = f"[{host}]" if ":" in host else host
+    candidates = list(sibling_ports(port)) if host in _LOCAL else []
+    for web_port in dict.fromkeys([*candidates, WEB_PORT]):
+        candidate = f"http://{shown}:{web_port}"
+        if isinstance(_get(candidate, "/admin/v2/clusters"), list):
+            return candidate
+    raise ClientError(
+        f"{url}: no admin API found beside it (tried port {WEB_PORT}); "
+        f"give its http:// address with --url, or {START_ONE}"
+    )
+
+
+def _seen_from_here(found: str, url: str) -> str:
+    """What a broker calls `localhost` is the host that it was asked at."""
+    asked = urlsplit(url).hostname or ""
+    parts = urlsplit(found)
+    if parts.hostname in _LOCAL and asked not in _LOCAL:
+        host = f"[{asked}]" if ":" in asked else asked
+        return f"pulsar://{host}:{parts.port or SERVICE_PORT}"
+    return found
+
+
+def _clusters(url: str) -> Iterator[str]:
+    answer = _get(url, "/admin/v2/clusters")
+    for name in answer if isinstance(answer, list) else ():
+        if isinstance(name, str) and re.fullmatch(r"[\w.-]+", name):
+            yield f"/admin/v2/clusters/{name}"
+
+
+def _get(url: str, path: str) -> Any:
+    """The answer's JSON; None if there is none."""
+    from urllib.request import urlopen
+
+    try:
+        with urlopen(url.rstrip("/") + path, timeout=SECONDS_MAX) as response:
+            return json.loads(response.read(1 << 20))
+    except (OSError, ValueError):
+        return None
+
+
+def sibling_ports(port: int) -> Iterator[int]:
+    """The other TCP ports of the process that listens on `port`; none if the system does not say."""
+    ports = dict(_listening())
+    wanted = {f"socket:[{inode}]" for inode, known in ports.items() if known == port}
+    if not wanted:
+        return
+    for process in Path("/proc").glob("[0-9]*"):
+        found = _sockets_of(process)
+        if found & wanted:
+            others = {ports[name[8:-1]] for name in found if name[8:-1] in ports}
+            yield from sorted(others - {port})
+            return
+
+
+def _sockets_of(process: Path) -> set[str]:
+    found = set()
+    try:
+        for link in (process / "fd").iterdir():
+            try:
+                target = os.readlink(link)
+            except OSError:
+                continue
+            if target.startswith("socket:["):
+                found.add(target)
+    except OSError:
+        return set()  # another user's process, or one that has just ended
+    return found
+
+
+def _listening() -> Iterator[tuple[str, int]]:
+    """Inode and port of each listening TCP socket."""
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            rows = Path(table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for row in rows:
+            fields = row.split()
+            if fields[3] == _LISTENS:
+                yield fields[9], int(fields[1].rpartition(":")[2], 16)

@@ -1,0 +1,196 @@
+"""`geminga peek`: look at messages without consuming them."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import trio
+
+from geminga.cli.admin.admin_http import Admin, topic_path
+from geminga.cli.arguments.options import add_url, counted, duration_ms, positive, run_until_done
+from geminga.cli.arguments.parser import EXIT_NOTHING, EXIT_OK, Parser
+from geminga.cli.client.addresses import web_url
+from geminga.cli.client.client import open_client
+from geminga.cli.client.errors import ClientError
+from geminga.cli.client.message import Position
+from geminga.cli.messages.printing import content, iso, json_text
+from geminga.cli.messages.read import EARLIEST, open_reader, start_position
+from geminga.cli.messages.receiving import QUEUE_MESSAGES, Limits, Receiving
+from geminga.cli.messages.values import Decoded, Values
+from geminga.cli.show import text
+from geminga.cli.show.numbers import age_text, bytes_text
+from geminga.cli.show.output import style, terminal_width
+from geminga.clock import RealClock
+
+_POSITION = re.compile(r"(-?\d+):(-?\d+)")
+_RANGE = re.compile(r"([(\[])(-?\d+):(-?\d+)(?:\.\.|,)(-?\d+):(-?\d+)([)\]])")
+INDENT = "    "
+CONTENT_LINES_MAX = 20
+"""Of one message on a terminal."""
+
+
+class Acknowledged:
+    """What a subscription has acknowledged, by the internal statistics of its topic."""
+
+    def __init__(self, cursor: dict[str, Any]) -> None:
+        found = _POSITION.fullmatch(str(cursor["markDeletePosition"]))
+        if found is None:
+            raise ClientError(
+                f"the broker says {cursor['markDeletePosition']!r} where a position is expected"
+            )
+        self.mark_delete: Position = (int(found[1]), int(found[2]))
+        self._ranges = [
+            ((int(lo), int(lo_entry)), (int(hi), int(hi_entry)), opening == "[", closing == "]")
+            for opening, lo, lo_entry, hi, hi_entry, closing in _RANGE.findall(
+                str(cursor.get("individuallyDeletedMessages", ""))
+            )
+        ]
+
+    def __contains__(self, at: Position) -> bool:
+        if at <= self.mark_delete:
+            return True
+        return any(
+            (low < at or (with_low and low == at)) and (at < high or (with_high and high == at))
+            for low, high, with_low, with_high in self._ranges
+        )
+
+
+def parser(kind: type[Parser]) -> Parser:
+    made = kind(
+        prog="geminga peek",
+        description="Look at messages without consuming them: no cursor moves, no consumer misses one.",
+    )
+    add = made.add_argument
+    add("topic", help="persistent://tenant/namespace/name, or a name in public/default")
+    add("-n", "--count", type=positive, default=1, help="how many messages (default: 1)")
+    add("-s", "--subscription", help="those that this subscription has not acknowledged")
+    add(
+        "--from",
+        type=start_position,
+        default=EARLIEST,
+        dest="start",
+        metavar="POSITION",
+        help="from here on: earliest or ledger:entry (default: earliest)",
+    )
+    add(
+        "--timeout",
+        type=duration_ms,
+        default=10_000,
+        metavar="TIME",
+        help="wait at most so long (default: 10s)",
+    )
+    add("--raw", action="store_true", help="print payloads as they are, not by the topic's schema")
+    add("--json", action="store_true", help="print each message as a line of JSON")
+    add_url(made)
+    return made
+
+
+def run(kind: type[Parser], arguments: Sequence[str]) -> int:
+    """The whole command; returns its exit code."""
+    flags = parser(kind).parse_strictly(arguments)
+    shown: list[Decoded] = []
+
+    async def peek() -> int:
+        await _peek(flags, shown)
+        return EXIT_OK if shown else EXIT_NOTHING
+
+    return run_until_done("peek", peek, lambda: counted(len(shown), "message") if not flags.json else "")
+
+
+async def _peek(flags: argparse.Namespace, shown: list[Decoded]) -> None:
+    async with open_client(flags.url) as client:
+        names = await client.partitions(flags.topic, create=False)
+        for name in names:
+            if len(shown) >= flags.count:
+                return
+            acknowledged = None
+            if flags.subscription is not None:
+                acknowledged = await trio.to_thread.run_sync(_acknowledged, flags, name)
+            start = flags.start if acknowledged is None else max(flags.start, acknowledged.mark_delete)
+            async with trio.open_nursery() as nursery:
+                accept = _Accept(flags, shown, acknowledged)
+                limits = Limits(flags.count - len(shown), flags.timeout)
+                receiving = Receiving(nursery, limits, Values(client, is_raw=flags.raw), accept)
+                receiving.add(
+                    await open_reader(
+                        client, name, start, inclusive=True, follows=False, queue_messages=QUEUE_MESSAGES
+                    )
+                )
+                await receiving.run(acknowledges=False)
+                nursery.cancel_scope.cancel()
+                with trio.CancelScope(shield=True):
+                    await receiving.close()
+
+
+def _acknowledged(flags: argparse.Namespace, topic: str) -> Acknowledged:
+    answer = Admin(web_url(flags.url)).call("GET", f"{topic_path(topic)}/internalStats")
+    cursors = answer.get("cursors", {})
+    if flags.subscription not in cursors:
+        import difflib
+
+        near = difflib.get_close_matches(flags.subscription, cursors, n=1)
+        hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(sorted(cursors)) or 'none'}"
+        raise ClientError(f"{topic} has no subscription {flags.subscription!r}{hint}")
+    return Acknowledged(cursors[flags.subscription])
+
+
+class _Accept:
+    def __init__(
+        self, flags: argparse.Namespace, shown: list[Decoded], acknowledged: Acknowledged | None
+    ) -> None:
+        self._flags = flags
+        self._shown = shown
+        self._acknowledged = acknowledged
+        self._now_ms = RealClock().now_ms()
+
+    def __call__(self, decoded: Decoded) -> bool:
+        at = (decoded.message.ledger_id, decoded.message.entry_id)
+        if self._acknowledged is not None and at in self._acknowledged:
+            return False
+        self._shown.append(decoded)
+        if self._flags.json:
+            line = json_text(decoded)
+            print(text.escaped_json(line) if terminal_width() else line)
+        else:
+            print("\n".join(described(decoded, len(self._shown), self._now_ms, terminal_width())))
+        return True
+
+
+def described(decoded: Decoded, number: int, now_ms: int, width: int | None) -> list[str]:
+    """A message for a person: where it is, what it carries, what it says."""
+    message = decoded.message
+    where = message.id + (f" [{message.batch_index}]" if message.batch_index >= 0 else "")
+    look = style()
+    age = age_text(max(0, now_ms - message.publish_time_ms))
+    size = bytes_text(len(message.payload))
+    head = f"{number}. {where}  {size}  published {iso(message.publish_time_ms)}, {age} ago"
+    lines = [f"{look.heading}{head}{look.end}" if look.heading else head]
+    carried: list[tuple[str, str]] = []
+    if message.has_key:
+        carried.append(("key", message.key))
+    if message.ordering_key:
+        carried.append(("ordering key", message.ordering_key.decode(errors="backslashreplace")))
+    carried += [(f"property {name}", value) for name, value in message.properties.items()]
+    if message.event_time_ms:
+        carried.append(("event time", iso(message.event_time_ms)))
+    if message.deliver_at_ms:
+        due_ms = message.deliver_at_ms - now_ms
+        when = f"in {age_text(due_ms)}" if due_ms > 0 else f"{age_text(-due_ms)} ago"
+        carried.append(("deliver at", f"{iso(message.deliver_at_ms)}, {when}"))
+    carried.append(("producer", f"{message.producer_name}, sequence {message.sequence_id}"))
+    if decoded.schema is not None:
+        carried.append(("schema", f"{decoded.schema.name.upper()}, version {decoded.schema_version}"))
+    if decoded.problem:
+        carried.append(("problem", decoded.problem))
+    longest = max(len(name) for name, _ in carried)
+    lines += [f"{INDENT}{text.escaped(name):{longest}}  {text.escaped(value)}" for name, value in carried]
+    body = content(decoded).decode(errors="backslashreplace")
+    body_lines = text.escaped_lines(body).split("\n")
+    if width is not None and len(body_lines) > CONTENT_LINES_MAX:
+        rest = len(body_lines) - CONTENT_LINES_MAX
+        body_lines = [*body_lines[:CONTENT_LINES_MAX], f"... {rest} more lines"]
+    lines += [f"{INDENT}{line}" for line in body_lines]
+    return lines
