@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
+from geminga.cli.arguments.options import WEB_URL_VARIABLE, add_web_url
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, EXIT_USAGE, Parser
+from geminga.cli.client.addresses import START_ONE, web_url
+from geminga.cli.client.errors import ClientError
 from geminga.client import admin
 from geminga.errors import GemingaError, InvalidName
 from geminga.names import NamespaceName, TopicName
 
-DEFAULT_URL = "http://127.0.0.1:8080"
-URL_VARIABLE = "GEMINGA_WEB_URL"
 SECONDS_MAX = 60
 
 
@@ -27,9 +27,11 @@ class Admin:
     """The admin API at one address."""
 
     def __init__(self, url: str, *, seconds_max: float = SECONDS_MAX) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise RequestFailed(f"{url}: an address begins with http://")
-        self._url = url.rstrip("/")
+        """`url` is either address of the broker. `RequestFailed` if the admin API is not found beside it."""
+        try:
+            self.url = web_url(url)
+        except ClientError as error:
+            raise RequestFailed(str(error)) from None
         self._seconds_max = seconds_max
 
     def call(self, method: str, path: str, body: object = None, **query: object) -> Any:
@@ -38,7 +40,7 @@ class Admin:
         from urllib.request import Request, urlopen
 
         asked = urlencode({key: _text(value) for key, value in query.items() if value is not None})
-        request = Request(f"{self._url}{path}{'?' if asked else ''}{asked}", method=method)
+        request = Request(f"{self.url}{path}{'?' if asked else ''}{asked}", method=method)
         if body is not None:
             request.add_header("Content-Type", "application/json")
             request.data = json.dumps(body).encode()
@@ -49,7 +51,7 @@ class Admin:
         except HTTPError as error:
             raise RequestFailed(admin.reason_of(error.read()) or f"{error.code} {error.reason}") from None
         except (URLError, OSError, ValueError) as error:
-            raise RequestFailed(unreachable(self._url, error)) from None
+            raise RequestFailed(unreachable(self.url, error)) from None
         if warning:
             print(f"warning: {warning.partition(chr(34))[2].rstrip(chr(34)) or warning}", file=sys.stderr)
         return json.loads(answer) if answer.strip() else None
@@ -59,7 +61,7 @@ def unreachable(url: str, error: Exception) -> str:
     """Why there was no answer. If the connection was refused, also what the user can do."""
     reason = getattr(error, "reason", error)
     if isinstance(reason, ConnectionRefusedError):
-        return f"{url}: nothing listens there; --url or ${URL_VARIABLE} name the admin address of a broker"
+        return f"{url}: nothing listens there; {START_ONE}; --url or ${WEB_URL_VARIABLE} name another"
     return f"{url}: {reason}"
 
 
@@ -118,11 +120,7 @@ def run_group(kind: type[Parser], group: str, verbs: Mapping[str, Verb], argumen
         parser.add_argument("subject", metavar=verb.subject)
     for names, options in verb.flags:
         parser.add_argument(*names, **options)
-    parser.add_argument(
-        "--url",
-        default=os.environ.get(URL_VARIABLE, DEFAULT_URL),
-        help=f"the broker's admin address (default: ${URL_VARIABLE} or {DEFAULT_URL})",
-    )
+    add_web_url(parser)
     flags = parser.parse_strictly(arguments[1:])
     try:
         answer = verb.run(Admin(flags.url), flags)

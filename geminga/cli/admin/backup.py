@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from geminga.cli.arguments.options import add_web_url
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 
 SECONDS_MAX = 24 * 3600
@@ -13,7 +14,7 @@ MIB = 1024 * 1024
 
 
 def run(kind: type[Parser], arguments: Sequence[str]) -> int:
-    from geminga.cli.admin.admin_http import DEFAULT_URL, URL_VARIABLE, Admin, RequestFailed
+    from geminga.cli.admin.admin_http import Admin, RequestFailed
 
     parser = kind(
         prog="geminga backup",
@@ -21,11 +22,7 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
         "'cp -a' of a running broker's files does not: see docs/backup.md.",
     )
     parser.add_argument("directory", metavar="DIR", help="a directory that is not there yet, or an empty one")
-    parser.add_argument(
-        "--url",
-        default=os.environ.get(URL_VARIABLE, DEFAULT_URL),
-        help=f"the broker's admin address (default: ${URL_VARIABLE} or {DEFAULT_URL})",
-    )
+    add_web_url(parser)
     flags = parser.parse_strictly(arguments)
     directory = os.path.abspath(flags.directory)
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from geminga.cli.admin import delayed_verify
-from geminga.cli.admin.admin_http import DEFAULT_URL, URL_VARIABLE, RequestFailed, unreachable
+from geminga.cli.admin.admin_http import RequestFailed, unreachable
 from geminga.cli.admin.delayed_text import (
     bucket_lines,
     content_lines,
@@ -25,8 +24,10 @@ from geminga.cli.admin.delayed_text import (
     time_text,
     width_text,
 )
-from geminga.cli.arguments.options import duration_ms, positive
+from geminga.cli.arguments.options import add_web_url, duration_ms, positive
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
+from geminga.cli.client.addresses import web_url
+from geminga.cli.client.errors import ClientError
 from geminga.client.admin import delayed_path
 from geminga.clock import RealClock
 from geminga.errors import InvalidName
@@ -56,11 +57,7 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
         made = actions.add_parser(name, help=text, description=text)
         made.add_argument("topic")
         made.add_argument("-s", "--subscription", required=True)
-        made.add_argument(
-            "--url",
-            default=os.environ.get(URL_VARIABLE, DEFAULT_URL),
-            help=f"the broker's admin address (default: ${URL_VARIABLE} or {DEFAULT_URL})",
-        )
+        add_web_url(made)
         made.add_argument("--json", action="store_true", help="as the broker answers")
         return made
 
@@ -123,9 +120,10 @@ def _ask(
     from urllib.request import Request, urlopen
 
     path = delayed_path(TopicName.parse(flags.topic), flags.subscription)
-    url = f"{flags.url.rstrip('/')}{path}{tail}"
-    if not url.startswith(("http://", "https://")):
-        raise Refused(f"{flags.url}: an address begins with http://")
+    try:
+        url = f"{web_url(flags.url)}{path}{tail}"
+    except ClientError as error:
+        raise Refused(str(error)) from None
     data = None if body is None else json.dumps(body).encode()
     request = Request(url, data=data, headers={"Content-Type": "application/json"}, method=method)
     try:

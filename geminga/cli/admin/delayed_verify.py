@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
 from collections import Counter
 from typing import Any
 
-from geminga.cli.admin.admin_http import DEFAULT_URL, URL_VARIABLE, Admin
+from geminga.cli.admin.admin_http import Admin
+from geminga.cli.arguments.options import add_web_url
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK
 from geminga.client.admin import delayed_path
 from geminga.names import TopicName
@@ -30,11 +30,7 @@ def add_to(actions: Any) -> None:
     made = actions.add_parser("verify", help=TEXT, description=f"{TEXT}. Exit code 1 if there is one.")
     made.add_argument("topic", nargs="?", help="a topic with all its partitions (default: every topic)")
     made.add_argument("-s", "--subscription", help="only the index of this subscription")
-    made.add_argument(
-        "--url",
-        default=os.environ.get(URL_VARIABLE, DEFAULT_URL),
-        help=f"the broker's admin address (default: ${URL_VARIABLE} or {DEFAULT_URL})",
-    )
+    add_web_url(made)
     made.add_argument("--json", action="store_true", help="as the broker answers")
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 
+from geminga.cli.arguments.options import add_web_url
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 
-DEFAULT_URL = "http://127.0.0.1:8080"
-URL_VARIABLE = "GEMINGA_WEB_URL"
 PATH = "/geminga/v1/memory"
 SECONDS_MAX = 10
 MIB = 1024 * 1024
@@ -18,25 +16,23 @@ MIB = 1024 * 1024
 
 def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     parser = kind(prog="geminga memory", description="Show what a running broker's memory is used for.")
-    parser.add_argument(
-        "--url",
-        default=os.environ.get(URL_VARIABLE, DEFAULT_URL),
-        help=f"the broker's admin address (default: ${URL_VARIABLE} or {DEFAULT_URL})",
-    )
+    add_web_url(parser)
     parser.add_argument("--json", action="store_true", help="as the broker answers")
     flags = parser.parse_strictly(arguments)
     from urllib.error import HTTPError, URLError
     from urllib.request import urlopen
 
     from geminga.cli.admin.admin_http import unreachable
+    from geminga.cli.client.addresses import web_url
+    from geminga.cli.client.errors import ClientError
 
-    url = flags.url.rstrip("/") + PATH
     try:
-        if not url.startswith(("http://", "https://")):
-            raise ValueError("an address begins with http://")
-        with urlopen(url, timeout=SECONDS_MAX) as response:
+        with urlopen(web_url(flags.url) + PATH, timeout=SECONDS_MAX) as response:
             answer = response.read()
         report = json.loads(answer)
+    except ClientError as error:
+        print(f"geminga memory: {error}", file=sys.stderr)
+        return EXIT_FAILED
     except (HTTPError, URLError, OSError, ValueError) as error:
         print(f"geminga memory: {unreachable(flags.url, error)}", file=sys.stderr)
         return EXIT_FAILED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -20,6 +21,9 @@ from geminga.cli.admin.admin_http import (
 )
 from geminga.cli.admin.policy_flags import seconds
 from geminga.cli.arguments.parser import Parser
+from geminga.cli.figures import rows
+from geminga.cli.figures.scrape import scrape
+from geminga.cli.show.output import show_rows
 from geminga.clock import RealClock
 
 SUBSCRIPTION = flag("--subscription", "-s", required=True, help="the subscription")
@@ -60,7 +64,14 @@ def _at_subscription(method: str, path: str = "", *query: str) -> Callable[[Admi
 
 
 def _list(admin: Admin, flags: Any) -> Any:
-    return admin.call("GET", namespace_path(flags.subject).replace("/namespaces/", "/persistent/", 1))
+    """Names into a pipe; on a terminal, or where they are asked for, a line of figures for each topic."""
+    names = admin.call("GET", namespace_path(flags.subject).replace("/namespaces/", "/persistent/", 1))
+    if not (flags.json or flags.long or sys.stdout.isatty()):
+        return names
+    found = rows.with_unloaded(rows.rows(scrape(admin.url), with_system=True), names)
+    shown = [rows.public(row) for row in found] if flags.json else found
+    show_rows(rows.COLUMNS, shown, as_json=flags.json, nothing=f"{flags.subject} has no topics")
+    return None
 
 
 def _create_subscription(admin: Admin, flags: Any) -> Any:
@@ -100,7 +111,15 @@ def _verb(text: str, run: Callable[[Admin, Any], Any], *flags: Flag) -> Verb:
 
 
 VERBS = {
-    "list": Verb("list a namespace's topics", "TENANT/NAMESPACE", (), _list),
+    "list": Verb(
+        "list a namespace's topics",
+        "TENANT/NAMESPACE",
+        (
+            flag("--long", "-l", action="store_true", help="rates, backlog and clients, into a pipe as well"),
+            flag("--json", action="store_true", help="the same as JSON"),
+        ),
+        _list,
+    ),
     "create": _verb("create a topic", _at("PUT")),
     "create-partitioned-topic": _verb(
         "create a partitioned topic", _create_partitioned, flag("--partitions", "-p", type=int, required=True)

@@ -7,18 +7,40 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 
-from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, Parser
+from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 
 DEFAULT_URL = "pulsar://127.0.0.1:6650"
 URL_VARIABLE = "GEMINGA_URL"
+DEFAULT_WEB_URL = "http://127.0.0.1:8080"
+WEB_URL_VARIABLE = "GEMINGA_WEB_URL"
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-def add_url(parser: Parser) -> None:
+def default_url() -> str:
+    """The broker of commands that send and receive messages; either variable will do."""
+    return os.environ.get(URL_VARIABLE) or os.environ.get(WEB_URL_VARIABLE) or DEFAULT_URL
+
+
+def default_web_url() -> str:
+    """The broker of commands that speak the admin API; either variable will do."""
+    return os.environ.get(WEB_URL_VARIABLE) or os.environ.get(URL_VARIABLE) or DEFAULT_WEB_URL
+
+
+def add_web_url(parser: argparse.ArgumentParser) -> None:
+    """Either address of the broker; `cli/client/addresses.py` finds the other."""
     parser.add_argument(
         "--url",
-        default=os.environ.get(URL_VARIABLE, DEFAULT_URL),
+        default=default_web_url(),
+        help=f"the broker, http:// or pulsar:// (default: ${WEB_URL_VARIABLE} or {DEFAULT_WEB_URL})",
+    )
+
+
+def add_url(parser: argparse.ArgumentParser) -> None:
+    """Either address of the broker."""
+    parser.add_argument(
+        "--url",
+        default=default_url(),
         help=f"pulsar:// or http:// address of the broker (default: ${URL_VARIABLE} or {DEFAULT_URL})",
     )
 
@@ -80,17 +102,18 @@ def time_ms(text: str) -> int:
     return max(0, round(moment.timestamp() * 1000))
 
 
-def choice(known: Sequence[str]) -> Callable[[str], str]:
+class Choice:
     """One of these, in any case, with - for _ as well."""
 
-    def chosen(text: str) -> str:
+    def __init__(self, known: Sequence[str]) -> None:
+        self.known = known
+
+    def __call__(self, text: str) -> str:
         given = text.lower().replace("-", "_")
-        if given not in known:
-            listed = ", ".join(known)
+        if given not in self.known:
+            listed = ", ".join(self.known)
             raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from {listed})")
         return given
-
-    return chosen
 
 
 def property_text(text: str) -> str:

@@ -95,21 +95,32 @@ def _get(url: str, path: str) -> Any:
         return None
 
 
-def sibling_ports(port: int) -> Iterator[int]:
-    """The other TCP ports of the process that listens on `port`; none if the system does not say."""
+def sibling_ports(port: int = 0, *, pid: int | None = None) -> Iterator[int]:
+    """The other TCP ports of the process that listens on `port`; of the process `pid`, all. Nothing if the
+    system does not say.
+    """
     ports = dict(_listening())
-    wanted = {f"socket:[{inode}]" for inode, known in ports.items() if known == port}
-    if not wanted:
+    if pid is not None:
+        yield from sorted({ports[inode] for inode in _sockets_of(Path(f"/proc/{pid}")) if inode in ports})
         return
-    for process in Path("/proc").glob("[0-9]*"):
-        found = _sockets_of(process)
-        if found & wanted:
-            others = {ports[name[8:-1]] for name in found if name[8:-1] in ports}
-            yield from sorted(others - {port})
-            return
+    found = process_at(port, ports)
+    if found is not None:
+        yield from (other for other in sibling_ports(pid=found) if other != port)
+
+
+def process_at(port: int, ports: dict[str, int] | None = None) -> int | None:
+    """The process that listens on a TCP port; None if the system does not say."""
+    known = dict(_listening()) if ports is None else ports
+    wanted = {inode for inode, of in known.items() if of == port}
+    if wanted:
+        for process in Path("/proc").glob("[0-9]*"):
+            if _sockets_of(process) & wanted:
+                return int(process.name)
+    return None
 
 
 def _sockets_of(process: Path) -> set[str]:
+    """Inodes of the sockets that a process has."""
     found = set()
     try:
         for link in (process / "fd").iterdir():
@@ -118,7 +129,7 @@ def _sockets_of(process: Path) -> set[str]:
             except OSError:
                 continue
             if target.startswith("socket:["):
-                found.add(target)
+                found.add(target[8:-1])
     except OSError:
         return set()  # another user's process, or one that has just ended
     return found

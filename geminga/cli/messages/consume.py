@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import trio
 
 from geminga.cli.arguments.options import (
+    Choice,
     add_url,
-    choice,
     count,
     counted,
     duration_ms,
@@ -49,7 +49,7 @@ def parser(kind: type[Parser], dialect: Dialect = GEMINGA) -> Parser:
         "-t",
         "--type",
         "--subscription-type",
-        type=choice(sorted(SUBSCRIPTION_TYPES)),
+        type=Choice(sorted(SUBSCRIPTION_TYPES)),
         default="exclusive",
         metavar="TYPE",
         help="type of the subscription: exclusive, shared, failover, key_shared (default: exclusive)",
@@ -58,7 +58,7 @@ def parser(kind: type[Parser], dialect: Dialect = GEMINGA) -> Parser:
         "-p",
         "--from",
         "--subscription-position",
-        type=choice(("earliest", "latest")),
+        type=Choice(("earliest", "latest")),
         default="latest",
         dest="start",
         metavar="POSITION",
@@ -67,7 +67,7 @@ def parser(kind: type[Parser], dialect: Dialect = GEMINGA) -> Parser:
     add(
         "-m",
         "--subscription-mode",
-        type=choice(("durable", "nondurable")),
+        type=Choice(("durable", "nondurable")),
         default="durable",
         metavar="MODE",
         help="durable, nondurable: the subscription ends with the consumer (default: durable)",

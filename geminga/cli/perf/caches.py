@@ -16,8 +16,16 @@ from pathlib import Path
 
 import trio
 
-from geminga.cli.admin.admin_http import DEFAULT_URL, URL_VARIABLE
-from geminga.cli.arguments.options import add_url, duration_ms, leave_line, positive, rate, run_until_done
+from geminga.cli.arguments.options import (
+    DEFAULT_WEB_URL,
+    WEB_URL_VARIABLE,
+    add_url,
+    duration_ms,
+    leave_line,
+    positive,
+    rate,
+    run_until_done,
+)
 from geminga.cli.arguments.pace import Pace
 from geminga.cli.arguments.parser import EXIT_FAILED, Parser
 from geminga.cli.client.client import SUBSCRIPTION_TYPES, Client, open_client
@@ -67,8 +75,8 @@ def parser(kind: type[Parser]) -> Parser:
     add("--title", default="", help="over the drawing")
     add(
         "--web-url",
-        default=os.environ.get(URL_VARIABLE, DEFAULT_URL),
-        help=f"where the metrics are (default: ${URL_VARIABLE} or {DEFAULT_URL})",
+        default=os.environ.get(WEB_URL_VARIABLE, DEFAULT_WEB_URL),
+        help=f"where the metrics are (default: ${WEB_URL_VARIABLE} or {DEFAULT_WEB_URL})",
     )
     add_url(made)
     return made

@@ -9,8 +9,12 @@ from geminga.cli.show import text
 from geminga.cli.show.numbers import UNKNOWN
 
 GAP = "  "
+COMFORTABLE = 28
+"""A column of texts is cut down to this many cells before columns of little importance are left out."""
 NARROWEST = 12
-"""A column of texts is cut down to this many cells before a column is left out."""
+"""And down to this many before any other is."""
+IMPORTANT = 5
+"""From this importance on a column is not of little importance."""
 
 
 class Column(NamedTuple):
@@ -81,22 +85,33 @@ def _cell(column: Column, row: Mapping[str, Any]) -> str:
 
 
 def _fit(columns: Sequence[Column], widths: list[int], width: int) -> list[int]:
-    """The columns to show; shrinks the `widths` of texts until the line fits."""
+    """The columns to show; shrinks the `widths` of texts until the line fits. A name that can be read is
+    worth more than a column of little importance.
+    """
     kept = list(range(len(columns)))
-    while True:
-        over = sum(widths[at] for at in kept) + len(GAP) * (len(kept) - 1) - width
-        while over > 0:
-            widest = max(
-                (at for at in kept if columns[at].shown is None), key=lambda at: widths[at], default=None
-            )
-            if widest is None or widths[widest] <= NARROWEST:
+    for narrowest, spared in ((COMFORTABLE, IMPORTANT), (NARROWEST, None)):
+        while True:
+            over = sum(widths[at] for at in kept) + len(GAP) * (len(kept) - 1) - width
+            over = _shrink([at for at in kept if columns[at].shown is None], widths, over, narrowest)
+            least = min(kept[1:], key=lambda at: (columns[at].importance, -at), default=None)
+            if over <= 0 or least is None:
+                return kept
+            if spared is not None and columns[least].importance >= spared:
                 break
-            room = widths[widest] - NARROWEST
-            widths[widest] -= min(over, room)
-            over -= min(over, room)
-        if over <= 0 or len(kept) == 1:
-            return kept
-        kept.remove(min(kept[1:], key=lambda at: (columns[at].importance, -at)))
+            kept.remove(least)
+    return kept
+
+
+def _shrink(texts: Sequence[int], widths: list[int], over: int, narrowest: int) -> int:
+    """Take `over` cells away from the widest of these columns; what could not be taken."""
+    while over > 0:
+        widest = max(texts, key=lambda at: widths[at], default=None)
+        if widest is None or widths[widest] <= narrowest:
+            break
+        taken = min(over, widths[widest] - narrowest)
+        widths[widest] -= taken
+        over -= taken
+    return over
 
 
 def _line(
