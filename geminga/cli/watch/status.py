@@ -1,0 +1,256 @@
+"""`geminga status`: what runs, where its data are, how full, what is wrong; stopped ones as well."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from geminga.cli.arguments.data_directory import default_data_dir
+from geminga.cli.arguments.options import DEFAULT_WEB_URL, default_web_url
+from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
+from geminga.cli.client.addresses import START_ONE, process_at, service_url, web_url
+from geminga.cli.client.errors import ClientError
+from geminga.cli.figures.rows import rows
+from geminga.cli.figures.scrape import scrape
+from geminga.cli.show.numbers import age_text, bytes_text, count_text, rate_text, share_text
+from geminga.cli.show.output import show_json, show_lines, style, terminal_width
+from geminga.cli.show.table import pairs
+from geminga.cli.show.text import cut_end, escaped
+from geminga.cli.watch import places
+
+EXIT_STOPPED = 3
+"""Nothing is wrong, but no broker runs; as service managers have it."""
+SECONDS_MAX = 30
+SUMMED = (
+    "rate_in",
+    "rate_out",
+    "backlog",
+    "delayed",
+    "unacked",
+    "producers",
+    "consumers",
+    "storage_bytes",
+)
+NAMED_MAX = 3
+"""Topics that are named in a line about several."""
+
+
+def parser(kind: type[Parser]) -> Parser:
+    made = kind(
+        prog="geminga status",
+        description="Say what runs, where its data are, how full the disk is and what is wrong. "
+        "Exit code 0: a broker runs and is well; 1: something is wrong; 3: no broker runs.",
+    )
+    add = made.add_argument
+    add("--data-dir", metavar="DIR", help=f"look at this data directory (default: {default_data_dir()})")
+    add("--url", help=f"look at the broker at this address (default: as other commands, {DEFAULT_WEB_URL})")
+    add("--json", action="store_true", help="print all of it as JSON")
+    return made
+
+
+def run(kind: type[Parser], arguments: Sequence[str]) -> int:
+    """The whole command; returns its exit code."""
+    flags = parser(kind).parse_strictly(arguments)
+    found = _look(flags)
+    if flags.json:
+        show_json(found)
+    else:
+        show_lines(described(found))
+    if found["wrong"]:
+        return EXIT_FAILED
+    return EXIT_OK if found["running"] else EXIT_STOPPED
+
+
+def _look(flags: argparse.Namespace) -> dict[str, Any]:
+    """Of the directory that was named, else of the broker at the address, else of the default directory."""
+    found: dict[str, Any] = {"running": False, "wrong": []}
+    web, place = _find(flags, found["wrong"])
+    if place is not None:
+        _tell_place(found, place)
+    if web is not None:
+        found["running"] = True
+        _tell_broker(found, web)
+    return found
+
+
+def _find(flags: argparse.Namespace, wrong: list[str]) -> tuple[str | None, places.Place | None]:
+    """The admin address of the broker that runs, and its data directory, as far as either is known."""
+    if flags.data_dir is None:
+        try:
+            web = web_url(flags.url or default_web_url())
+            _get(web, "/admin/v2/brokers/version")
+        except ClientError as error:
+            if flags.url is not None or default_web_url() != DEFAULT_WEB_URL:
+                wrong.append(str(error))
+                return None, None
+        else:
+            pid = process_at(int(web.rpartition(":")[2])) if web.rpartition(":")[2].isdigit() else None
+            directory = None if pid is None else places.data_directory_of(pid)
+            return web, None if directory is None else places.look(directory)
+    place = places.look(flags.data_dir or default_data_dir())
+    if place.is_served:
+        for port in places.ports_of(place.pid) if place.pid is not None else ():
+            candidate = f"http://127.0.0.1:{port}"
+            try:
+                _get(candidate, "/admin/v2/brokers/version")
+            except ClientError:
+                continue
+            return candidate, place
+        wrong.append(f"{place.path} is held by process {place.pid or '?'}, whose admin API does not answer")
+    return None, place
+
+
+def _get(web: str, path: str) -> bytes:
+    """The answer's body. Raises `ClientError`."""
+    from http.client import HTTPException
+    from urllib.error import HTTPError
+    from urllib.request import urlopen
+
+    try:
+        with urlopen(web + path, timeout=SECONDS_MAX) as response:
+            body: bytes = response.read()
+    except HTTPError as error:
+        body = error.read()
+        if error.code != 503:
+            raise ClientError(f"{web}{path}: {error.code} {error.reason}") from None
+    except (OSError, HTTPException) as error:
+        raise ClientError(f"{web}: {getattr(error, 'reason', error)}; {START_ONE}") from None
+    return body
+
+
+def _tell_place(found: dict[str, Any], place: places.Place) -> None:
+    found["data_directory"] = place.path
+    found["exists"] = place.exists
+    if place.pid is not None:
+        found["pid"] = place.pid
+        found["uptime_s"] = places.uptime_s(place.pid)
+    if place.exists:
+        found["bytes"] = place.bytes_by_part
+        found["files"] = place.files
+    found["file_system_bytes"], found["free_bytes"] = place.file_system_bytes, place.free_bytes
+    wrong: list[str] = found["wrong"]
+    if place.exists and not place.is_data_directory and place.files:
+        wrong.append(f"{place.path} has files but is no data directory of Geminga")
+    if place.share_full >= places.FULL:
+        wrong.append(
+            f"the file system of {place.path} is {place.share_full * 100:.0f} % full: "
+            f"{bytes_text(place.free_bytes)} are free"
+        )
+    if place.index_damaged:
+        wrong.append("a broker found its index damaged; 'geminga bookie rebuild-index' rebuilds it, stopped")
+
+
+def _tell_broker(found: dict[str, Any], web: str) -> None:
+    wrong: list[str] = found["wrong"]
+    found["web_url"] = web
+    try:
+        found["service_url"] = service_url(web)
+        found["version"] = _get(web, "/admin/v2/brokers/version").decode(errors="replace").strip('"')
+        _tell_health(found, web)
+        seen = scrape(web)
+    except ClientError as error:
+        wrong.append(str(error))
+        return
+    topics = rows(seen)
+    found |= {key: seen.broker[key] for key in sorted(seen.broker)}
+    found["topics"] = len(topics)
+    for key in SUMMED:
+        found[key] = sum(row.get(key) or 0 for row in topics)
+    _tell_topics(found, topics)
+
+
+def _tell_health(found: dict[str, Any], web: str) -> None:
+    try:
+        report = json.loads(_get(web, "/geminga/health"))
+    except (ClientError, ValueError):
+        answer = _get(web, "/admin/v2/brokers/health").decode(errors="replace")
+        if answer != "ok":
+            found["wrong"].append(f"health: {answer[:200]}")
+        return
+    found["wrong"] += [*report.get("reasons", ()), *report.get("losses", ())]
+    found["round_trip_ms"] = report.get("round_trip_ms")
+
+
+def _tell_topics(found: dict[str, Any], topics: list[dict[str, Any]]) -> None:
+    """What a person would want to know of them; none of it makes the broker unwell."""
+    notes = []
+    waiting = [row for row in topics if row["backlog"] - row["delayed"] > 0 and not row["consumers"]]
+    if waiting:
+        notes.append(f"a backlog without a consumer: {_named(waiting)}")
+    blocked = [row for row in topics if row["blocked"]]
+    if blocked:
+        notes.append(f"consumers wait, as too much is not acknowledged: {_named(blocked)}")
+    found["notes"] = notes
+
+
+def _named(found: list[dict[str, Any]]) -> str:
+    largest = sorted(found, key=lambda row: -row["backlog"])
+    names = ", ".join(f"{row['shown']} ({count_text(row['backlog'])})" for row in largest[:NAMED_MAX])
+    rest = len(largest) - NAMED_MAX
+    return f"{names} and {rest} more" if rest > 0 else names
+
+
+def described(found: dict[str, Any]) -> list[str]:
+    """All of it for a person."""
+    width, look = terminal_width(), style()
+    lines: list[str] = []
+    if found["running"]:
+        version = found.get("version", "")
+        lines.append(f"a broker runs ({version})" if version else "a broker runs")
+    else:
+        lines.append(f"no broker runs; {START_ONE}")
+    known: list[tuple[str, str]] = []
+    if "service_url" in found:
+        known += [("clients", found["service_url"]), ("admin API", found["web_url"])]
+    if "pid" in found:
+        known.append(("process", f"{found['pid']}, up {age_text((found['uptime_s'] or 0) * 1000)}"))
+    if "memory_bytes" in found:
+        budget = f" of {bytes_text(found['memory_budget_bytes'])}" if "memory_budget_bytes" in found else ""
+        known.append(("memory", f"{bytes_text(found['memory_bytes'])}{budget}"))
+    if "topics" in found:
+        known += _traffic(found)
+    if "data_directory" in found:
+        known += _places(found)
+    lines += pairs(known, width=width)
+    lines += [_cut(f"note: {note}", width) for note in found.get("notes", ())]
+    for problem in found["wrong"]:
+        line = _cut(f"wrong: {problem}", None)
+        lines.append(f"{look.alarm}{line}{look.end}" if look.alarm else line)
+    if not found["wrong"]:
+        lines.append("nothing is wrong")
+    return lines
+
+
+def _cut(line: str, width: int | None) -> str:
+    line = escaped(line)
+    return line if width is None else cut_end(line, width)
+
+
+def _traffic(found: dict[str, Any]) -> list[tuple[str, str]]:
+    per_second = f"{rate_text(found['rate_in'])}/s in, {rate_text(found['rate_out'])}/s out"
+    clients = f"{found['producers']} producers, {found['consumers']} consumers"
+    if "connections" in found:
+        clients += f", {count_text(found['connections'])} connections"
+    backlog = f"{count_text(found['backlog'])} messages"
+    if found["delayed"]:
+        backlog += f", {count_text(found['delayed'])} of them wait for their time"
+    return [
+        ("topics", f"{found['topics']} loaded, {bytes_text(found['storage_bytes'])}"),
+        ("traffic", per_second),
+        ("connected", clients),
+        ("backlog", backlog),
+    ]
+
+
+def _places(found: dict[str, Any]) -> list[tuple[str, str]]:
+    known = [("data", found["data_directory"] + ("" if found["exists"] else " (not there yet)"))]
+    if found["exists"]:
+        sizes = found["bytes"]
+        parts = ", ".join(f"{part} {bytes_text(size)}" for part, size in sizes.items() if size)
+        known.append(("on disk", f"{bytes_text(sum(sizes.values()))}: {parts}"))
+    whole, free = found["file_system_bytes"], found["free_bytes"]
+    full = share_text(whole - free, whole)
+    known.append(("disk", f"{bytes_text(free)} free of {bytes_text(whole)}, {full} full"))
+    return known

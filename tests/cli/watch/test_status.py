@@ -1,0 +1,67 @@
+"""`geminga status` of a broker that runs, of a stopped directory, and of what is no data directory."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from geminga.cli.main import main
+from geminga.cli.watch import places
+from tests.e2e.broker_process import BrokerProcess
+
+
+def test_a_broker_and_its_directory_running_and_stopped(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data_dir = tmp_path / "data"
+    with BrokerProcess(data_dir) as broker:
+        monkeypatch.setenv("GEMINGA_URL", broker.endpoints.service_url)
+        assert main(["produce", "t", "-m", "x", "-q"]) == 0
+        capfd.readouterr()
+        assert main(["status", "--json"]) == 0
+        by_address = json.loads(capfd.readouterr().out)
+        assert main(["status", "--json", "--data-dir", str(data_dir)]) == 0
+        by_directory = json.loads(capfd.readouterr().out)
+        for found in (by_address, by_directory):
+            assert found["running"] is True
+            assert found["service_url"] == broker.endpoints.service_url
+            assert found["web_url"] == broker.endpoints.web_url
+            assert found["data_directory"] == str(data_dir)
+            assert found["topics"] == 1
+            assert found["wrong"] == []
+            assert found["bytes"]["journal"] > 0
+        assert main(["status"]) == 0
+        text = capfd.readouterr().out
+        assert text.startswith("a broker runs (4.0.7-geminga-")
+        assert text.endswith("nothing is wrong\n")
+    monkeypatch.delenv("GEMINGA_URL")
+    assert main(["status", "--data-dir", str(data_dir)]) == 3
+    text = capfd.readouterr().out
+    assert text.startswith("no broker runs; start one: geminga standalone\n")
+    assert "journal" in text
+
+
+def test_what_is_wrong_is_told_and_is_no_success(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    assert main(["status", "--data-dir", str(tmp_path)]) == 1
+    assert "has files but is no data directory of Geminga" in capfd.readouterr().out
+    assert main(["status", "--url", "http://127.0.0.1:1"]) == 1
+    assert "start one: geminga standalone" in capfd.readouterr().out
+    monkeypatch.setattr(places, "FULL", 0.0)
+    assert main(["status", "--data-dir", str(tmp_path / "not" / "there")]) == 1
+    assert "% full: " in capfd.readouterr().out
+
+
+def test_a_note_of_damage_beside_an_index_is_wrong(tmp_path: Path) -> None:
+    os.makedirs(tmp_path / "metadata")
+    assert not places.look(str(tmp_path)).index_damaged
+    (tmp_path / f"index{places.DAMAGE_NOTE}").write_text("x")
+    found = places.look(str(tmp_path))
+    assert found.index_damaged
+    assert found.is_data_directory
+    assert not found.is_served
