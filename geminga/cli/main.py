@@ -26,6 +26,7 @@ COMMANDS = {
     "schemas": "show, upload and delete the schemas of topics, say what would fit",
     "backup": "make a consistent copy of a running broker's data",
     "memory": "show what a running broker's memory is used for",
+    "completion": "print the script that completes these commands in bash, zsh or fish",
     "pipeline": "bulk work on Spark: audit deliveries, plan an index, rescue a broken directory",
     "bookie": "look into a stopped broker's storage: list, dump, verify, rebuild the index",
 }
@@ -45,12 +46,13 @@ MODULES = {
     "schemas": "geminga.cli.admin.schemas",
     "backup": "geminga.cli.admin.backup",
     "memory": "geminga.cli.admin.memory",
+    "completion": "geminga.cli.completion",
     "pipeline": "geminga.cli.pipeline.pipeline",
     "bookie": "geminga.cli.bookie.bookie",
 }
 """Where each command's `run` is. Whole names, so that the test of the import order sees them."""
-UNLISTED = {"pulsar-client": "geminga.cli.messages.pulsar_client"}
-"""Commands under the names that Pulsar's users know; `--help` has ours."""
+UNLISTED = {"pulsar-client": "geminga.cli.messages.pulsar_client", "complete": "geminga.cli.completion"}
+"""Commands that people do not look for in `--help`: Pulsar's words for ours, and what shells ask."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -104,6 +106,8 @@ def _main(arguments: Sequence[str] | None) -> int:
         return EXIT_USAGE
     try:
         command = importlib.import_module(module)
+        if given[0] == "complete":
+            return int(command.run_complete(given[1:], COMMANDS, MODULES))
         code: int = command.run(Parser, given[1:])
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
