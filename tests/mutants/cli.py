@@ -9,6 +9,7 @@ LOG = "geminga/cli/broker_log.py"
 STANDALONE = "geminga/cli/standalone.py"
 THREAD = "tests/cli/test_output_thread.py::"
 STREAMS = "tests/cli/test_standard_streams.py::"
+MESSAGES = "tests/cli/messages/test_messages.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -68,5 +69,53 @@ MUTANTS: tuple[Mutant, ...] = (
         "",
         (STREAMS + "test_nohup_is_respected",),
         "that nohup keeps a broker running",
+    ),
+    Mutant(
+        "nothing-received-is-success",
+        "geminga/cli/messages/consume.py",
+        "    return EXIT_OK if printed and printed >= flags.count else EXIT_NOTHING\n",
+        "    return EXIT_OK\n",
+        (MESSAGES + "test_nothing_within_the_time_is_no_success",),
+        "that a script can tell whether there was a message",
+    ),
+    Mutant(
+        "whole-batch-acknowledged-for-a-part",
+        "geminga/cli/messages/receiving.py",
+        "    if len(taken) == len(found):\n",
+        "    if True:\n",
+        (MESSAGES + "test_n_is_exact_within_a_batch_and_the_rest_comes_again",),
+        "that of a batch only what was printed is acknowledged",
+    ),
+    Mutant(
+        "peek-shows-what-is-acknowledged",
+        "geminga/cli/messages/peek.py",
+        "        if self._acknowledged is not None and at in self._acknowledged:\n",
+        "        if False:\n",
+        (MESSAGES + "test_peek_shows_what_a_subscription_has_not_acknowledged_and_moves_nothing",),
+        "what a subscription has acknowledged",
+    ),
+    Mutant(
+        "terminal-left-as-it-is",
+        "geminga/cli/watch/terminal.py",
+        "            termios.tcsetattr(self._input, termios.TCSADRAIN, self._before)\n",
+        "            pass\n",
+        ("tests/cli/watch/test_top_terminal.py",),
+        "that a terminal is left as it was found",
+    ),
+    Mutant(
+        "rows-without-escapes",
+        "geminga/cli/show/table.py",
+        "    return text.escaped(column.shown(value) if column.shown is not None else str(value))\n",
+        "    return column.shown(value) if column.shown is not None else str(value)\n",
+        ("tests/cli/show/test_table.py",),
+        "that names which clients choose do not steer the terminal",
+    ),
+    Mutant(
+        "copies-beyond-the-size",
+        "geminga/cli/payloads/compression.py",
+        "    if len(out) + length > size_max:\n",
+        "    if False:\n",
+        ("tests/cli/payloads/test_payloads.py",),
+        "that a small payload cannot unpack to any size",
     ),
 )
