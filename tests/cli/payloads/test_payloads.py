@@ -76,6 +76,18 @@ def test_a_damaged_payload_is_refused_and_never_larger_than_it_says(kind: str) -
         compression.inflated(kind, b"", 2**40)
 
 
+@pytest.mark.parametrize(
+    ("kind", "bomb"),
+    [
+        ("LZ4", b"\x1fx\x01\x00" + b"\xff" * 1000 + b"\x00"),
+        ("SNAPPY", b"\x0a\x00x" + b"\xfe\x01\x00" * 1000),
+    ],
+)
+def test_a_payload_that_unpacks_to_more_than_it_says_is_refused(kind: str, bomb: bytes) -> None:
+    with pytest.raises(CannotDecode, match="more bytes than it says"):
+        compression.inflated(kind, bomb, 10)
+
+
 def test_what_is_packed_here_is_unpacked_here() -> None:
     payload = b"again and again and again " * 100
     for kind in compression.COMPRESSIONS:
