@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 
-from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
+from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, invalid_choice
 
 DEFAULT_URL = "pulsar://127.0.0.1:6650"
 URL_VARIABLE = "GEMINGA_URL"
@@ -111,8 +111,7 @@ class Choice:
     def __call__(self, text: str) -> str:
         given = text.lower().replace("-", "_")
         if given not in self.known:
-            listed = ", ".join(self.known)
-            raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from {listed})")
+            raise argparse.ArgumentTypeError(invalid_choice(text, self.known))
         return given
 
 

@@ -31,6 +31,11 @@ class Parser(argparse.ArgumentParser):
         print(f"{self.prog}: {message}\nTry '{self.prog} --help'.", file=sys.stderr)
         raise SystemExit(EXIT_USAGE)
 
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            raise argparse.ArgumentError(action, invalid_choice(str(value), known))
+
     def parse_strictly(self, arguments: Sequence[str]) -> argparse.Namespace:
         parsed, unknown = self.parse_known_args(self._with_negative_values(arguments))
         if unknown:
@@ -60,3 +65,12 @@ class Parser(argparse.ArgumentParser):
             else:
                 texts.append(f"unexpected argument {given!r}")
         return ", ".join(texts)
+
+
+def invalid_choice(given: str, known: Sequence[str]) -> str:
+    """What to tell of a value that is none of those known, with the one that was probably meant."""
+    import difflib
+
+    near = difflib.get_close_matches(given, known, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"invalid choice: {given!r} (choose from {', '.join(known)}){hint}"
