@@ -136,6 +136,7 @@ BODIES = {
     "Set<AuthAction>": '["produce", "consume"]',
     "Set<String>": '["role"]',
     "Set<SubscriptionType>": '["Shared"]',
+    "String": "group",
     "SubscribeRate": '{"subscribeThrottlingRatePerConsumer": 3, "ratePeriodInSecond": 5}',
     "SubscriptionAuthMode": '"Prefix"',
     "TenantInfoImpl": '{"adminRoles": ["r"], "allowedClusters": ["standalone"]}',
@@ -147,7 +148,15 @@ REFUSED = (None, "", "null", '"text"', "[1]", "{", "-1", "1e400")
 """Bodies that make no sense to most routes."""
 MISSING = {"Namespaces": ("{namespace}", "no-such"), "PersistentTopics": ("{topic}", "no-such")}
 ORDER = ("PUT", "POST")
-OWN_QUERY = {("POST", "messageTTL"): "?messageTTL=10", ("DELETE", "properties"): "?key=a"}
+NO_POLICY = ("antiAffinity",)
+"""Not among the policies; the real broker shows a namespace with a group as one bundle, and serves it as four."""
+CHANGED_SETTING = "/{configName}/{configValue}"
+OWN_QUERY = {
+    ("POST", "messageTTL"): "?messageTTL=10",
+    ("POST", "{bookie}"): "?group=default",
+    ("GET", "{group}"): "?tenant=public",
+    ("DELETE", "properties"): "?key=a",
+}
 
 
 def routes() -> list[Route]:
@@ -174,10 +183,11 @@ def cases() -> dict[str, list[Step]]:
 def _steps(path: str, of_path: list[Route]) -> list[Step]:
     methods = {route.method: route for route in of_path if (route.method, path) not in NOT_ASKED}
     resource, last = of_path[0].resource, path.rpartition("/")[2]
-    get = [Step("GET", path, None)] if "GET" in methods else []
+    get = [Step("GET", path + OWN_QUERY.get(("GET", last), ""), None)] if "GET" in methods else []
     if get and "applied:" in methods["GET"].query:
         get.append(Step("GET", f"{path}?applied=true", None))
-    shown = [Step("GET", _root(path), None)] if resource == "Namespaces" and _root(path) != path else []
+    has_policies = resource == "Namespaces" and _root(path) != path and last not in NO_POLICY
+    shown = [Step("GET", _root(path), None)] if has_policies else []
     steps = list(get)
     changing = [methods[method] for method in ORDER if method in methods]
     for route in changing:
@@ -198,6 +208,8 @@ def _steps(path: str, of_path: list[Route]) -> list[Step]:
     if "DELETE" in methods:
         gone = path + OWN_QUERY.get(("DELETE", last), "")
         steps += [Step("DELETE", gone, None), *get, *shown, Step("DELETE", gone, None)]
+    if path.endswith(CHANGED_SETTING):  # it would hold for all cases that follow
+        steps.append(Step("DELETE", path.removesuffix("/{configValue}"), None))
     return steps
 
 
