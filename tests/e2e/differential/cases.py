@@ -149,7 +149,7 @@ REFUSED = (None, "", "null", '"text"', "[1]", "{", "-1", "1e400")
 MISSING = {"Namespaces": ("{namespace}", "no-such"), "PersistentTopics": ("{topic}", "no-such")}
 ORDER = ("PUT", "POST")
 NO_POLICY = ("antiAffinity",)
-"""Not among the policies; the real broker shows a namespace with a group as one bundle, and serves it as four."""
+"""Not among the policies; the real broker shows a namespace with a group as one bundle, whatever it has."""
 CHANGED_SETTING = "/{configName}/{configValue}"
 OWN_QUERY = {
     ("POST", "messageTTL"): "?messageTTL=10",

@@ -13,7 +13,7 @@ import os
 import re
 import time
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from tests.e2e.binary_session import BinarySession
@@ -63,6 +63,12 @@ class Player:
         self._settling_s = settling_s
         self._run = f"{os.getpid():x}{time.time_ns() // 1000:x}"
         self._number = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
 
     def play(self, path: str, steps: Iterable[Step]) -> list[Asked]:
         """The steps of one case with this broker's answers."""
