@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.e2e.broker_process import Endpoints
+from tests.e2e.broker_process import BrokerProcess
 from tests.e2e.differential.cases import NOT_ASKED, cases, pairs
 from tests.e2e.differential.compare import difference
 from tests.e2e.differential.play import Asked, Player
@@ -63,8 +63,10 @@ def differences(service_url: str, web_url: str, paths: Iterable[str]) -> Iterato
 
 
 @pytest.fixture(scope="module")
-def found(broker: Endpoints) -> list[Difference]:
-    return list(differences(broker.service_url, broker.web_url, cases()))
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[Difference]:
+    """On a broker of their own: the cases leave clusters, resource groups and quotas behind."""
+    with BrokerProcess(tmp_path_factory.mktemp("differential") / "data") as process:
+        return list(differences(process.endpoints.service_url, process.endpoints.web_url, cases()))
 
 
 def kind_of(path: str) -> str:
