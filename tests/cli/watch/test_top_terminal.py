@@ -46,8 +46,9 @@ class Screen:
     def type(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 
-    def wait_for(self, expected: str) -> None:
-        while expected not in self.output:
+    def wait_for(self, *expected: str) -> None:
+        """Any of them."""
+        while not any(text in self.output for text in expected):
             ready, _, _ = select.select([self._master], [], [], SECONDS_MAX)
             assert ready, f"{expected!r} is not in {self.output!r}"
             assert len(self.output) < OUTPUT_MAX, f"{expected!r} is not in {self.output!r}"
@@ -89,12 +90,11 @@ def test_however_it_ends_the_terminal_is_as_it_was(
     if isinstance(how, signal.Signals):
         screen.process.send_signal(how)
     elif how == "\x03":
-        screen.process.send_signal(
-            signal.SIGINT
-        )  # what the terminal makes of it in a session with a terminal
+        # What the terminal makes of it in a session with a terminal.
+        screen.process.send_signal(signal.SIGINT)
     else:
-        screen.type("\r")  # inside a topic
-        screen.wait_for("no subscriptions")
+        screen.type("\r")  # inside the first topic, which may be another test's
+        screen.wait_for("no subscriptions", "SUBSCRIPTION")
         screen.type(how)
     assert screen.end() == code
     assert screen.attributes() == screen.before
