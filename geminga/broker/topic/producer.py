@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from geminga import limits
 from geminga.broker.flow.rates import Rate
-from geminga.errors import ChecksumMismatch, GemingaError, NotAllowed
+from geminga.errors import ChecksumMismatch, GemingaError, NotAllowed, TopicTerminated
 from geminga.wire import encoder
 
 if TYPE_CHECKING:
@@ -167,5 +167,10 @@ class Producer:
         self.outbox.write(encoder.close_producer(self.producer_id, NO_REQUEST))
 
     def refuse(self, sequence_id: int, error: GemingaError) -> None:
-        """Answer SEND_ERROR."""
+        """Answer SEND_ERROR; to an entry of a terminated topic nothing, since its producer is closed next."""
+        # After CLOSE_PRODUCER every client asks for its producer again, is refused with TopicTerminated, and
+        # fails all pending sends with that. On SEND_ERROR with TopicTerminated, Go's client forgets the
+        # producer without failing them, so that they time out, on a Pulsar broker too.
+        if isinstance(error, TopicTerminated):
+            return
         self.outbox.write(encoder.send_error(self.producer_id, sequence_id, error.server_error, str(error)))

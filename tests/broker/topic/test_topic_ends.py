@@ -14,8 +14,10 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from geminga.broker.delays.settings import DelaySettings
 from geminga.broker.dispatch.consumer import SHARED, Consumer
+from geminga.broker.operator.topics import TopicsOperator
 from geminga.broker.policies.settings import BrokerSettings
 from geminga.broker.subscription.statistics import statistics_of
+from geminga.broker.topic.producer import Producer
 from geminga.errors import ServiceNotReady, TopicTerminated
 from geminga.managed_ledger.chain.state import State
 from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
@@ -31,6 +33,7 @@ from tests.broker.topics_rig import (
     open_topics,
     publish,
     received,
+    send,
     subscription_of,
     topic_of,
 )
@@ -161,6 +164,30 @@ async def test_a_terminated_topic_gives_out_what_waits_and_then_ends(
         assert told(outbox, pb.CommandReachedEndOfTopic) == 1
         await topic.truncate()
         assert topic.ledger.number_of_entries == 2, "the newest ledger stays with the topic"
+
+
+async def test_a_producer_of_a_terminated_topic_is_closed_and_gets_no_send_error(
+    autojump_clock: MockClock,
+) -> None:
+    """Its client asks for it again and fails what is pending with the refusal. Go's client fails nothing on
+    SEND_ERROR.
+    """
+    async with opened() as rig:
+        topic, outbox = await topic_of(rig), FakeOutbox()
+        producer = Producer(1, "p", outbox, message_bytes_max=2**22)  # type: ignore[arg-type]
+        await topic.add_producer(producer, None)
+        topic.publishing.publish(producer, send(0))
+        await wait_all_tasks_blocked()
+        await topic.ledger.terminate()
+        topic.publishing.publish(producer, send(1))
+        await TopicsOperator(rig.topics, rig.rooms).terminate(TOPIC)
+        topic.publishing.publish(producer, send(2))
+        assert [type(command) for command in outbox.commands] == [
+            pb.CommandSendReceipt,
+            pb.CommandCloseProducer,
+        ]
+        with pytest.raises(TopicTerminated):
+            await topic.add_producer(Producer(2, "p", outbox, message_bytes_max=2**22), None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("index", INDEXES)
