@@ -95,7 +95,8 @@ class Lifecycle:
                 break
             whole = ledger.size_bytes if ledger.closed_ms else self.appender.ledger_bytes
             if ledger.ledger_id == position.ledger_id and ledger.entries:
-                whole = whole * (ledger.entries - position.entry_id - 1) // ledger.entries
+                left = max(0, ledger.entries - 1 - max(-1, position.entry_id))
+                whole = whole * left // ledger.entries
             size_bytes += whole
         return size_bytes
 

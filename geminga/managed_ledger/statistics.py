@@ -41,6 +41,8 @@ class ManagedLedgerStatistics(msgspec.Struct, frozen=True):
     pending_adds: int
     """Accepted and not yet durable, queued ones included."""
     last_confirmed: Position
+    terminated: Position | None
+    """Its last entry, if it takes no more."""
     state: str
     ledgers: list[LedgerStatistics]
     cursors: Mapping[str, CursorStatistics]
@@ -72,6 +74,7 @@ def managed_ledger_statistics(
         last_ledger_created_ms=appender.ledger_created_ms,
         pending_adds=appender.pending_adds,
         last_confirmed=appender.last_confirmed,
+        terminated=None if record.terminated is None else Position(*record.terminated),
         state=appender.state.value,
         ledgers=[
             LedgerStatistics(info.ledger_id, info.entries, info.size_bytes, info.closed_ms)

@@ -131,6 +131,7 @@ def _statistics_of(subscription: Subscription, consumers: list[ConsumerStatistic
         last_mark_delete_advanced_timestamp=subscription.acks.last_mark_delete_advanced_ms,
         consumers=consumers,
         is_durable=cursor.durable,
+        is_replicated=cursor.is_replicated,
         allow_out_of_order_delivery=keyed is not None and keyed.allows_out_of_order,
         key_shared_mode=keyed.mode if keyed is not None else None,
         draining_hashes_count=sum(c.draining_hashes_count for c in consumers),

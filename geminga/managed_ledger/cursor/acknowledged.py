@@ -6,6 +6,8 @@ and every batch is an entry of the chain; no entry has a bit and a batch.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from pyroaring import BitMap
 
 from geminga.managed_ledger.chain.entry import Entry
@@ -64,6 +66,25 @@ class Acknowledged:
         while (bitmap := self._acked.get(found.ledger_id)) is not None and found.entry_id in bitmap:
             found = chain.ceiling((found.ledger_id, end_of_run(bitmap, found.entry_id)))
         return found
+
+    def nth_unacknowledged(self, number: int) -> Position | None:
+        """The backlog's entry of this number, 1 or more; None if it has not so many. O(ledgers)."""
+        chain = self._chain
+        for i in range(bisect_left(chain.ids, self._md_ledger), len(chain.ids)):
+            ledger_id = chain.ids[i]
+            first = self._md_entry + 1 if ledger_id == self._md_ledger else 0
+            bitmap = self._acked.get(ledger_id)
+            entries = chain.counts[ledger_id] - first - (len(bitmap) if bitmap is not None else 0)
+            if number > entries:
+                number -= entries
+                continue
+            if bitmap is None:
+                return Position(ledger_id, first + number - 1)
+            # How many entries up to one are in the backlog only grows from entry to entry.
+            ids = range(first, chain.counts[ledger_id])
+            place = bisect_left(ids, number, key=lambda entry: entry + 1 - first - bitmap.rank(entry))
+            return Position(ledger_id, ids[place])
+        return None
 
     def unacknowledged(self, entries: list[Entry]) -> list[Entry]:
         """Those of a run of entries (one ledger, ascending) that are not acknowledged; often the list

@@ -22,6 +22,9 @@ log = logging.getLogger("geminga.managed_ledger")
 DEDUPLICATION_CURSOR = "pulsar.dedup"
 """Pulsar's name for the cursor of a topic's deduplication. It holds back ledgers; no consumer reads by it."""
 
+REPLICATED = "pulsar.replicated.subscription"
+"""Pulsar's name for the property of a replicated subscription's cursor; its value is 1."""
+
 
 class Cursor(Acknowledgments):
     """How far one reader of a managed ledger has come.
@@ -235,6 +238,22 @@ class Cursor(Acknowledgments):
             properties = swapped(ledger.record.properties, add, remove)
             if properties != ledger.record.properties:
                 await ledger.save(properties=properties)
+
+    async def set_subscription_properties(self, properties: Mapping[str, str]) -> None:
+        """Replace the client's own properties; durable on return. Errors as `swap_properties`."""
+        async with self._recording() as ledger:
+            if properties != ledger.record.subscription_properties:
+                await ledger.save(subscription_properties=properties)
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether it was marked so: nothing here copies it to other clusters."""
+        return self.properties.get(REPLICATED) == 1
+
+    async def set_replicated(self, is_replicated: bool) -> None:
+        """Durable on return. Errors as `swap_properties`."""
+        mark = {REPLICATED: 1}
+        await self.swap_properties(mark if is_replicated else {}, {} if is_replicated else mark)
 
     @asynccontextmanager
     async def _recording(self) -> AsyncIterator[CursorLedger]:
