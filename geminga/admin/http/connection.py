@@ -295,7 +295,8 @@ class _Connection:
             headers.append(("Connection", "close"))
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
-        head_out = h11.Response(status_code=response.status, headers=headers, reason=_phrase(response.status))
+        encoded = [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers]
+        head_out = h11.Response(status_code=response.status, headers=encoded, reason=_phrase(response.status))
         out = self._http.send(head_out) or b""
         if response.body and not (head is not None and head.method == b"HEAD"):
             out += self._http.send(h11.Data(data=response.body)) or b""

@@ -103,6 +103,7 @@ class Response(NamedTuple):
     body: bytes = b""
     content_type: str = ""
     headers: tuple[tuple[str, str], ...] = ()
+    """Values in ISO 8859-1, without control characters but tabs."""
     parts: AsyncGenerator[bytes, None] | None = None
     """In place of a body: taken one by one as the peer takes them, and closed early if it does not. What is
     raised before the first part is answered with its status, what is raised later ends the connection.

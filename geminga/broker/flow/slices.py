@@ -11,6 +11,8 @@ import trio
 
 T = TypeVar("T")
 
+PAUSE_S: Final = 0.002
+"""About twice as long as a slice."""
 NAMES_MAX: Final = 500
 """Of a list, between two checkpoints: about a millisecond."""
 
@@ -24,6 +26,21 @@ async def in_slices(look: Generator[object, None, T]) -> T:
             found: T = end.value
             return found
         await trio.lowlevel.checkpoint()
+
+
+async def in_paced_slices(look: Generator[object, None, T]) -> T:
+    """As `in_slices`, for looks of many milliseconds: the loop sleeps between two slices.
+
+    A checkpoint alone has the other tasks run, and keeps the interpreter's lock nearly all the time: the
+    threads that write the journal would wait for it, and each publisher with them.
+    """
+    while True:
+        try:
+            next(look)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+        await trio.sleep(PAUSE_S)
 
 
 async def sorted_names(names: Iterable[str]) -> list[str]:
