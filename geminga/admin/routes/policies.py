@@ -74,7 +74,7 @@ class PolicyRoutes:
     async def namespace_value(self, policy: Policy, endpoint: Endpoint, request: Request) -> Response:
         name = namespace_of(request)
         self._namespaces.record(name)
-        return _shown(self._policies.namespace_value(name, policy), endpoint)
+        return shown_policy(self._policies.namespace_value(name, policy), endpoint)
 
     async def set_for_namespace(self, policy: Policy, endpoint: Endpoint, request: Request) -> Response:
         value = _value(policy, endpoint, request)
@@ -94,8 +94,12 @@ class PolicyRoutes:
     async def topic_value(self, policy: Policy, endpoint: Endpoint, request: Request) -> Response:
         topic = policy_topic_of(self._namespaces, self._topics, request)
         if request.flag("applied"):
-            return _shown(getattr(self._policies.effective(topic), policy.name), endpoint)
-        return _shown(self._policies.topic_value(topic, policy), endpoint)
+            effective = self._policies.effective(topic)
+            if policy.name in effective.__struct_fields__:
+                return shown_policy(getattr(effective, policy.name), endpoint)
+            found = self._policies.applied_inert(topic, policy)
+            return shown_policy(endpoint.applied if found is None else found, endpoint)
+        return shown_policy(self._policies.topic_value(topic, policy), endpoint)
 
     async def set_for_topic(self, policy: Policy, endpoint: Endpoint, request: Request) -> Response:
         is_ttl = endpoint.path == TTL_QUERY
@@ -179,7 +183,7 @@ def _ttl(request: Request) -> int | None:
         raise NotFound("Not Found") from None
 
 
-def _shown(value: object, endpoint: Endpoint) -> Response:
+def shown_policy(value: object, endpoint: Endpoint) -> Response:
     if value is not None:
         return json_response(shown(value))
     if endpoint.unset is not None:

@@ -21,6 +21,8 @@ class Endpoint(NamedTuple):
     unset: object = UNSET_SHOWN
     """What GET answers while nothing is set; None: no body."""
     unset_status: int = 200
+    applied: object = None
+    """What a topic's GET answers for what holds, while no level has set it and nothing here goes by it."""
     removable: bool = True
     remove_path: str = ""
     """Where DELETE is, if not at `path`."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from geminga.broker.policies.endpoint import Endpoint, Policy
+from geminga.broker.policies.endpoint import Endpoint, Policy, count_endpoint
 from geminga.broker.policies.inert_values import (
     AutoUpdateStrategy,
     EntryFilters,
     OffloadPolicies,
     SubscriptionAuthMode,
 )
-from geminga.broker.policies.values import DispatchRate, Int64
+from geminga.broker.policies.values import DispatchRate, Int32, Int64
 
 INERT: Final[tuple[Policy, ...]] = (
     Policy(
@@ -63,6 +63,9 @@ INERT: Final[tuple[Policy, ...]] = (
             remove_path="removeOffloadPolicies",
             refusal="The offloadPolicies must be specified for namespace offload.",
         ),
+        topic=Endpoint(
+            "offloadPolicies", refusal="The offloadPolicies must be specified for namespace offload."
+        ),
         acted_upon=False,
     ),
     Policy(
@@ -70,6 +73,7 @@ INERT: Final[tuple[Policy, ...]] = (
         EntryFilters,
         ("entryFilters",),
         namespace=Endpoint("entryFilters"),
+        topic=Endpoint("entryFilters", applied=EntryFilters()),
         acted_upon=False,
     ),
     Policy(
@@ -78,6 +82,7 @@ INERT: Final[tuple[Policy, ...]] = (
         ("replicatorDispatchRate",),
         is_rate=True,
         namespace=Endpoint("replicatorDispatchRate"),
+        topic=Endpoint("replicatorDispatchRate", applied=DispatchRate(0, 0, False, 1)),
         acted_upon=False,
     ),
     Policy(
@@ -99,8 +104,22 @@ INERT: Final[tuple[Policy, ...]] = (
         bool,
         ("dispatcherPauseOnAckStatePersistentEnabled",),
         namespace=Endpoint("dispatcherPauseOnAckStatePersistent", unset=False, fixed=True, removed=False),
+        topic=Endpoint("dispatcherPauseOnAckStatePersistent", unset=False, fixed=True, applied=False),
         acted_upon=False,
     ),
+    Policy(
+        "message_bytes_max",
+        Int32,
+        topic=count_endpoint(
+            "maxMessageSize",
+            "topic-level maxMessageSize must be greater than or equal to 0 and must be smaller than that in "
+            "the broker-level",
+        )._replace(unset_status=204),
+        acted_upon=False,
+    ),
+    # Those of a topic are checked by `admin/routes/topic/clusters.py`.
+    Policy("replication_clusters", list[str], acted_upon=False),
+    Policy("shadow_topics", list[str], acted_upon=False),
     Policy(
         "migrated",
         bool,

@@ -7,7 +7,7 @@ call that changes one returns, the change is durable, and every loaded topic tha
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -44,7 +44,7 @@ from geminga.broker.policies.values import (
     SubscribeRate,
     shown,
 )
-from geminga.errors import BadVersion, KeyMissing, NamespaceNotFound
+from geminga.errors import BadVersion, KeyMissing, NamespaceNotFound, NotAllowed
 from geminga.metadata import records
 from geminga.metadata.records import TopicPoliciesRecord
 from geminga.metadata.store import MUST_NOT_EXIST, MetadataStore
@@ -58,6 +58,7 @@ log = logging.getLogger("geminga.broker")
 NAMESPACES_REMEMBERED_MAX = 1_000
 NOTHING: Overrides = {}
 """The own policies of nearly every topic; one object for all."""
+SUBSCRIPTION_RATES, SUBSCRIPTION_RATES_MAX = "subscription_rates", 1_000
 NO_QUOTA = BacklogQuota(-1, -1, "producer_request_hold")
 
 
@@ -81,6 +82,8 @@ class EffectivePolicies(msgspec.Struct, frozen=True, kw_only=True):
     """Where neither topic nor namespace has one."""
     dispatch_rate: DispatchRate = DispatchRate(period_s=1)
     subscription_dispatch_rate: DispatchRate = DispatchRate(period_s=1)
+    subscription_rates: Mapping[str, DispatchRate] = {}
+    """Those of the topic's subscriptions that have one of their own, by name."""
     subscribe_rate: SubscribeRate = SubscribeRate(0, 30)
     deduplication: bool = False
     deduplication_snapshot_interval_s: int = 120
@@ -281,6 +284,28 @@ class Policies:
 
         await self._change_topic(topic, change)
         self._say_if_without_effect(policy, value, topic)
+
+    def applied_inert(self, topic: TopicName, policy: Policy) -> Any:
+        """A policy that nothing here goes by: the topic's value, else its namespace's, else None."""
+        own = self.topic_value(topic, policy)
+        return own if own is not None else self._namespace_overrides(topic.namespace).get(policy.name)
+
+    async def set_subscription_rate(self, topic: TopicName, name: str, rate: DispatchRate | None) -> None:
+        """As `set_for_topic`, of one subscription. `NotAllowed` for one too many."""
+        key = SUBSCRIPTION_RATES
+
+        def change(policies: dict[str, Any]) -> dict[str, Any]:
+            rates = {other: value for other, value in (policies.get(key) or {}).items() if other != name}
+            if rate is not None:
+                if len(rates) >= SUBSCRIPTION_RATES_MAX:
+                    raise NotAllowed(
+                        f"at most {SUBSCRIPTION_RATES_MAX} subscriptions have a rate of their own"
+                    )
+                rates[name] = shown(rate)
+            kept = {other: stored for other, stored in policies.items() if other != key}
+            return {**kept, key: rates} if rates else kept
+
+        await self._change_topic(topic, change)
 
     async def set_topic_quota(self, topic: TopicName, kind: str, quota: BacklogQuota | None) -> None:
         """As `set_for_topic`."""

@@ -243,6 +243,8 @@ POLICIES: tuple[Policy, ...] = (
         ("max_topics_per_namespace",),
         namespace=count_endpoint("maxTopicsPerNamespace", unset=0),
     ),
+    # Set for one subscription each: `admin/routes/topic/subscription_fields.py`.
+    Policy("subscription_rates", dict[str, DispatchRate]),
     *INERT,
 )
 BY_NAME = {policy.name: policy for policy in POLICIES}

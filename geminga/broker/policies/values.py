@@ -160,8 +160,8 @@ _EMPTY: dict[type, Any] = {int: 0, bool: False, float: 0.0, str: ""}
 def read(kind: Any, value: object) -> Any:
     """A policy's value from decoded JSON. `PolicyRefused` with Pulsar's text if it cannot be one.
 
-    `kind` is a struct above, `Int32`, `Int64`, `bool`, a `Literal`, or `list` of one. JSON's null stands for
-    the type's zero, an unknown word for UNSET, as Pulsar's reader has it.
+    `kind` is a struct above, `Int32`, `Int64`, `bool`, a `Literal`, or `list` or `dict` of one. JSON's null
+    stands for the type's zero, an unknown word for UNSET, as Pulsar's reader has it.
     """
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return _read_struct(kind, value)
@@ -177,7 +177,7 @@ def read(kind: Any, value: object) -> Any:
     if origin is dict:
         if value is not None and not isinstance(value, dict):
             raise _wrong("java.util.LinkedHashMap", value)
-        return {str(key): str(item) for key, item in (value or {}).items()}
+        return {str(key): read(get_args(kind)[1], item) for key, item in (value or {}).items()}
     if kind is bool:
         return _read_bool(value)
     if kind is float:

@@ -209,8 +209,10 @@ class Topic:
             self._limit_dispatch(subscription)
 
     def _limit_dispatch(self, subscription: Subscription) -> None:
-        of_each = self.policies.subscription_dispatch_rate
-        subscription.limit_dispatch(self._dispatch_limit, of_each, self.publishing.published)
+        own = self.policies.subscription_rates.get(
+            subscription.name, self.policies.subscription_dispatch_rate
+        )
+        subscription.limit_dispatch(self._dispatch_limit, own, self.publishing.published)
 
     def _subscription_settings(self) -> SubscriptionSettings:
         return subscription_settings(self.rooms.subscription_settings, self.policies)
