@@ -111,6 +111,8 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
     broker_delete_inactive_topics_max_inactive_duration_seconds: Limit = -1  # not set: as the frequency
     subscription_expiration_time_minutes: Count = 0  # 0: never
     subscription_expiry_check_interval_in_minutes: Positive = 5
+    subscription_backlog_scan_max_entries: Positive = 10_000
+    subscription_backlog_scan_max_time_ms: Positive = 120_000
     stats_update_frequency_in_secs: Positive = 60
     schema_compatibility_strategy: SchemaStrategy = "FULL"
     is_schema_validation_enforced: bool = False

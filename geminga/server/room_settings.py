@@ -127,6 +127,8 @@ def broker_settings(config: Config) -> BrokerSettings:
         dedup_inactivity_ms=config.broker_deduplication_producer_inactivity_timeout_minutes * MINUTE_MS,
         write_timeout_s=float(config.managed_ledger_add_entry_timeout_seconds),
         rates_interval_s=float(config.stats_update_frequency_in_secs),
+        backlog_scan_entries_max=config.subscription_backlog_scan_max_entries,
+        backlog_scan_max_s=config.subscription_backlog_scan_max_time_ms / 1000,
         exposes_broker_metadata=config.exposing_broker_entry_metadata_to_client_enabled,
     )
 

@@ -12,6 +12,9 @@ EYES_TESTS = ("tests/tracker/index/test_eyes.py",)
 
 UNSERVED = "geminga/admin/http/unserved.py"
 UNSERVED_TESTS = ("tests/admin/http/test_unserved.py",)
+NTH_TESTS = ("tests/managed_ledger/cursor/test_nth_unacknowledged.py",)
+HEADER_TESTS = ("tests/admin/messages/test_http_message.py",)
+INFLATE_TESTS = ("tests/admin/messages/test_inflate.py",)
 KEPT_TESTS = ("tests/e2e/differential/test_e2e_kept.py",)
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -47,6 +50,46 @@ MUTANTS: tuple[Mutant, ...] = (
         "await self._documents.change(DYNAMIC_CONFIGURATION, BROKER, change=changed)",
         ("tests/e2e/operators/test_e2e_dynamic_configuration.py",),
         "that a setting changed at run time holds at once",
+    ),
+    Mutant(
+        "peek-counts-what-is-acknowledged",
+        "geminga/managed_ledger/cursor/acknowledged.py",
+        "key=lambda entry: entry + 1 - first - bitmap.rank(entry)",
+        "key=lambda entry: entry + 1 - first",
+        NTH_TESTS,
+        "that the n-th entry of a backlog is found over holes",
+    ),
+    Mutant(
+        "header-with-a-line-break",
+        "geminga/admin/messages/http_message.py",
+        'return _CONTROLS.sub(" ", ',
+        "return (",
+        HEADER_TESTS,
+        "that what a producer wrote cannot end a header",
+    ),
+    Mutant(
+        "inflated-without-a-bound",
+        "geminga/admin/messages/inflate.py",
+        "_copy(found, offset, min(length + 4, size_max + 1))",
+        "_copy(found, offset, length + 4)",
+        INFLATE_TESTS,
+        "that a block inflates to no more than it claims",
+    ),
+    Mutant(
+        "scan-without-a-limit",
+        "geminga/broker/operator/messages.py",
+        "if not left or self._clock.monotonic_s() >= ends_s:",
+        "if self._clock.monotonic_s() >= ends_s:",
+        ("tests/broker/operator/test_messages.py",),
+        "that one request reads a bounded part of a backlog",
+    ),
+    Mutant(
+        "rate-of-one-subscription-for-none",
+        "geminga/broker/topic/topic.py",
+        "subscription.name, self.policies.subscription_dispatch_rate",
+        '"", self.policies.subscription_dispatch_rate',
+        ("tests/e2e/messages/test_e2e_kept_on_topics.py",),
+        "that a subscription's own rate holds",
     ),
     Mutant(
         "metrics-page-for-each-scrape",

@@ -22,6 +22,12 @@ from geminga.admin.routes.tenancy.namespace_actions import NamespaceActionRoutes
 from geminga.admin.routes.tenancy.namespace_fields import NamespaceFieldRoutes
 from geminga.admin.routes.tenancy.namespaces import NamespaceRoutes
 from geminga.admin.routes.tenancy.tenants import TenantRoutes
+from geminga.admin.routes.topic.clusters import TopicClusterRoutes
+from geminga.admin.routes.topic.messages import MessageRoutes
+from geminga.admin.routes.topic.non_persistent import NonPersistentRoutes
+from geminga.admin.routes.topic.permissions import TopicPermissionRoutes
+from geminga.admin.routes.topic.subscription_fields import SubscriptionFieldRoutes
+from geminga.admin.routes.topic.upkeep import TopicUpkeepRoutes
 from geminga.admin.routes.topics import TopicRoutes
 from geminga.admin.view.broker import BrokerView
 
@@ -39,11 +45,17 @@ def router_for(view: BrokerView) -> Router:
     NamespaceFieldRoutes(view.namespaces, view.documents).add_to(router)
     NamespaceActionRoutes(view.namespaces, view.topics, view.subscriptions).add_to(router)
     TopicRoutes(view, view.namespaces, view.topics, view.statistics).add_to(router)
+    TopicUpkeepRoutes(view.topics, view.statistics).add_to(router)
+    MessageRoutes(view.topics, view.messages).add_to(router)
+    NonPersistentRoutes(view.namespaces).add_to(router)
     PartitionRoutes(view, view.namespaces, view.topics, view.statistics).add_to(router)
     PolicyRoutes(view.namespaces, view.policies, view.topics).add_to(router)
     QuotaRoutes(view.namespaces, view.policies, view.topics).add_to(router)
     SchemaRoutes(view.namespaces, view.policies, view.schemas).add_to(router)
     SubscriptionRoutes(view.topics, view.subscriptions).add_to(router)
+    SubscriptionFieldRoutes(view.namespaces, view.policies, view.topics, view.subscriptions).add_to(router)
+    TopicPermissionRoutes(view.namespaces, view.topics).add_to(router)
+    TopicClusterRoutes(view.namespaces, view.policies, view.topics).add_to(router)
     LookupRoutes(view, view.namespaces, view.topics).add_to(router)
     MetricsRoutes(view, view.statistics, view.process).add_to(router)
     DelayedRoutes(view.delayed).add_to(router)

@@ -7,7 +7,7 @@ from geminga.admin.routes.addresses import Addresses
 from geminga.admin.routes.names import topic_of
 from geminga.admin.view.broker import BrokerIdentity
 from geminga.admin.view.topics import TopicsView
-from geminga.broker.policies.bundles import WHOLE_RANGE
+from geminga.broker.policies.bundles import WHOLE_RANGE, bundle_of
 from geminga.broker.policies.namespaces import Namespaces
 from geminga.errors import InvalidName, NamespaceNotFound, TopicNotFound
 from geminga.names import TopicDomain, TopicName
@@ -44,8 +44,15 @@ class LookupRoutes:
         )
 
     async def bundle(self, request: Request) -> Response:
-        _topic(request)
-        return text_response(WHOLE_RANGE, "application/json")
+        return text_response(self._bundle(_topic(request)), "application/json")
+
+    def _bundle(self, topic: TopicName) -> str:
+        """The part of its namespace's hash range that holds a topic."""
+        try:
+            boundaries = self._namespaces.policies(topic.namespace)["bundles"]["boundaries"]
+        except NamespaceNotFound:
+            return WHOLE_RANGE
+        return bundle_of(str(topic), boundaries)
 
 
 def _topic(request: Request) -> TopicName:

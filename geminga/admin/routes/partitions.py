@@ -21,13 +21,18 @@ from geminga.admin.http.router import (
 from geminga.admin.http.streaming import json_list
 from geminga.admin.routes.addresses import Addresses
 from geminga.admin.routes.names import namespace_of, topic_of
-from geminga.admin.routes.topics import TOPIC, BadPartitionName, properties_of
+from geminga.admin.routes.topics import (
+    TOPIC,
+    BadPartitionName,
+    properties_of,
+    shown_statistics,
+    stats_asked,
+)
 from geminga.admin.statistics.internal_stats_json import PartitionedInternalStats, internal_stats_json
-from geminga.admin.statistics.stats_json import PartitionedMetadata, PartitionedTotal, topic_json
+from geminga.admin.statistics.stats_json import PartitionedMetadata, PartitionedTotal
 from geminga.admin.view.broker import BrokerIdentity
 from geminga.admin.view.statistics import StatisticsView
 from geminga.admin.view.topics import TopicsView
-from geminga.broker.flow.slices import in_slices
 from geminga.broker.policies.namespaces import Namespaces
 from geminga.errors import Conflict, GemingaError, NamespaceNotFound, PeerError, TopicNotFound
 from geminga.names import PARTITION_SUFFIX, TopicName
@@ -73,7 +78,7 @@ class PartitionRoutes:
 
     async def create(self, request: Request) -> Response:
         topic = topic_of(request)
-        partitions, properties = _partitions(request.json())
+        partitions, properties = _partitions(request)
         if PARTITION_SUFFIX in topic.local:
             raise BadPartitionName(f"Partitioned Topic Name should not contain '{PARTITION_SUFFIX}'")
         if partitions <= 0:
@@ -98,7 +103,7 @@ class PartitionRoutes:
 
     async def grow(self, request: Request) -> Response:
         topic = topic_of(request)
-        wanted, _ = _partitions(request.json())
+        wanted, _ = _partitions(request)
         partitions = self._topics.partitions(topic)
         if not partitions:
             raise Conflict(f"Topic {topic} is not the partitioned topic.")
@@ -140,16 +145,9 @@ class PartitionRoutes:
         self, request: Request, parts: Sequence[TopicName], total: PartitionedTotal
     ) -> AsyncGenerator[tuple[str, object], None]:
         owner = Addresses(self._broker, request.local_host).broker
+        asked = stats_asked(request)
         for part in parts:
-            statistics = await self._statistics.of_topic(part)
-            shown = await in_slices(
-                topic_json(
-                    statistics,
-                    owner=owner,
-                    publishers=not request.flag("excludePublishers"),
-                    consumers=not request.flag("excludeConsumers"),
-                )
-            )
+            shown = await shown_statistics(self._statistics, part, owner, asked)
             total.add(shown)
             yield str(part), shown
 
@@ -160,7 +158,8 @@ class PartitionRoutes:
 
         async def shown() -> AsyncGenerator[tuple[str, object], None]:
             for part in parts:
-                yield str(part), internal_stats_json(await self._statistics.of_ledgers(part))
+                found = await self._statistics.of_ledgers(part)
+                yield str(part), internal_stats_json(found, await self._statistics.readers(part))
 
         rest = PartitionedInternalStats(metadata=metadata, partitions={})
         return streamed_json(_with_partitions(shown(), lambda: rest, rest_first=True))
@@ -228,9 +227,12 @@ def _without_partitions(value: object) -> bytes:
     return text.removesuffix(end)
 
 
-def _partitions(body: object) -> tuple[int, dict[str, str]]:
-    """The body is a number, or an object that also has properties."""
+def _partitions(request: Request) -> tuple[int, dict[str, str]]:
+    """The body is a number, `null` for 0 as Java reads it, or an object that also has properties."""
+    body = request.json()
     properties: object = None
+    if body is None and request.body.strip():
+        body = 0
     if isinstance(body, dict):
         properties = body.get("properties")
         body = body.get("partitions")

@@ -26,6 +26,7 @@ class SchemaRoutes:
 
     def add_to(self, router: Router) -> None:
         router.add("GET", f"{SCHEMAS}/schema", self.latest)
+        router.add("GET", f"{SCHEMAS}/metadata", self.metadata)
         router.add("GET", f"{SCHEMAS}/schema/{{version}}", self.version)
         router.add("GET", f"{SCHEMAS}/schemas", self.versions)
         router.add("POST", f"{SCHEMAS}/schema", self.add)
@@ -38,6 +39,14 @@ class SchemaRoutes:
         if stored is None or stored.is_deleted:
             raise NotFound("Schema not found")
         return json_response(_shown(stored))
+
+    async def metadata(self, request: Request) -> Response:
+        """Where Pulsar keeps each version: here they are records of the metadata store and in no ledger."""
+        places = [
+            {"ledgerId": -1, "entryId": -1, "version": stored.version}
+            for stored in self._schemas.versions(topic_of(request))
+        ]
+        return json_response({"info": places[-1], "index": places}) if places else Response(200)
 
     async def version(self, request: Request) -> Response:
         text = request.parameters["version"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from geminga.admin.http.router import (
     NO_CONTENT,
     BadRequest,
@@ -15,31 +13,22 @@ from geminga.admin.http.router import (
     Router,
     json_response,
 )
+from geminga.admin.routes.message_ids import MessageId
 from geminga.admin.routes.names import subscription_of, topic_of
+from geminga.admin.routes.numbers import INT_MAX, NUMBER_MAX, whole_number
 from geminga.admin.routes.topics import TOPIC, parts_of, properties_of
 from geminga.admin.view.subscriptions import SubscriptionsView
 from geminga.admin.view.topics import TopicsView
-from geminga.broker.policies.values import Int32, Int64, read
+from geminga.broker.policies.values import read
 from geminga.errors import Conflict, NotAllowed, PeerError, SubscriptionNotFound
 from geminga.names import TopicName
 from geminga.position import EARLIEST, LATEST, Position
 
 SUBSCRIPTION = f"{TOPIC}/subscription/{{subscription}}"
-NUMBER_MAX, INT_MAX = 2**63 - 1, 2**31 - 1
 _ENDS = {
     "earliest": {"ledgerId": -1, "entryId": -1},
     "latest": {"ledgerId": NUMBER_MAX, "entryId": NUMBER_MAX},
 }
-
-
-class MessageId(msgspec.Struct, frozen=True):
-    """A place as a body names it, or the one behind it."""
-
-    ledger_id: Int64 = msgspec.field(default=0, name="ledgerId")
-    entry_id: Int64 = msgspec.field(default=0, name="entryId")
-    partition_index: Int32 = msgspec.field(default=-1, name="partitionIndex")
-    excluded: bool = False
-    is_excluded: bool = msgspec.field(default=False, name="isExcluded")
 
 
 class BadPartition(PeerError):
@@ -100,7 +89,7 @@ class SubscriptionRoutes:
         return NO_CONTENT
 
     async def skip(self, request: Request) -> Response:
-        count = _number(request.parameters["count"])
+        count = _count(request.parameters["count"])
         if self._topics.partitions(topic_of(request)):
             raise NotAllowed("Skip messages on a partitioned topic is not allowed")
         for part, name in await self._targets(request):
@@ -108,11 +97,11 @@ class SubscriptionRoutes:
         return NO_CONTENT
 
     async def expire(self, request: Request) -> Response:
-        seconds = _seconds(request.parameters["seconds"])
+        seconds = whole_number(request.parameters["seconds"], INT_MAX)
         return await self._expire(await self._targets(request), seconds)
 
     async def expire_all(self, request: Request) -> Response:
-        seconds = _seconds(request.parameters["seconds"])
+        seconds = whole_number(request.parameters["seconds"], INT_MAX)
         parts = parts_of(self._topics, topic_of(request))
         targets = [(part, name) for part in parts for name in await self._subscriptions.names(part)]
         return await self._expire(targets, seconds)
@@ -133,7 +122,7 @@ class SubscriptionRoutes:
         asked = read(MessageId, _ENDS.get(body, body) if isinstance(body, str) else body)
         if self._topics.partitions(topic_of(request)):
             raise NotAllowed("Expire message at position is not supported for partitioned-topic")
-        position = Position(asked.ledger_id, asked.entry_id)
+        position = asked.position
         if asked.excluded or asked.is_excluded:
             position = position.next()
         targets = await self._targets(request)
@@ -151,7 +140,7 @@ class SubscriptionRoutes:
         return NO_CONTENT
 
     async def reset_to_time(self, request: Request) -> Response:
-        publish_time_ms = _number(request.parameters["timestamp"])
+        publish_time_ms = _count(request.parameters["timestamp"])
         for part, name in await self._targets(request):
             await self._subscriptions.reset_to_time(part, name, publish_time_ms)
         return NO_CONTENT
@@ -203,16 +192,9 @@ def _position(body: dict[str, Any]) -> Position:
     return Position(*numbers)
 
 
-def _seconds(text: str) -> int:
-    """As `_number`, an int of Java's."""
-    number = _number(text.removeprefix("-"))
-    if number > INT_MAX:
+def _count(text: str) -> int:
+    """A number of 0 or more out of the path."""
+    number = whole_number(text)
+    if number < 0:
         raise NotFound("Not Found")
-    return -number if text.startswith("-") else number
-
-
-def _number(text: str) -> int:
-    """A number out of the path; a path with anything else there does not exist."""
-    if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= NUMBER_MAX):
-        raise NotFound("Not Found")
-    return int(text)
+    return number

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
+
 from geminga.admin.http.router import (
     NO_CONTENT,
     BadRequest,
@@ -13,13 +15,16 @@ from geminga.admin.http.router import (
 )
 from geminga.admin.http.streaming import json_list
 from geminga.admin.routes.addresses import Addresses
+from geminga.admin.routes.message_ids import shown_id
 from geminga.admin.routes.names import namespace_of, topic_of
 from geminga.admin.statistics.internal_stats_json import internal_stats_json
-from geminga.admin.statistics.stats_json import topic_json
+from geminga.admin.statistics.stats_json import StatsAsked, topic_json
+from geminga.admin.statistics.stats_json import Topic as StatsOfTopic
 from geminga.admin.view.broker import BrokerIdentity
 from geminga.admin.view.statistics import StatisticsView
 from geminga.admin.view.topics import TopicsView
-from geminga.broker.flow.slices import in_slices
+from geminga.broker.flow.slices import NAMES_MAX, in_slices
+from geminga.broker.policies.bundles import bundle_range, topic_hash
 from geminga.broker.policies.namespaces import Namespaces
 from geminga.errors import Conflict, NamespaceNotFound, NotAllowed, PeerError, TopicNotFound
 from geminga.names import PARTITION_SUFFIX, TopicName
@@ -46,13 +51,11 @@ class TopicRoutes:
 
     def add_to(self, router: Router) -> None:
         router.add("GET", "/admin/v2/persistent/{tenant}/{namespace}", self.names)
-        router.add("GET", "/admin/v2/non-persistent/{tenant}/{namespace}", self.no_names)
         router.add("PUT", TOPIC, self.create)
         router.add("DELETE", TOPIC, self.delete)
         router.add("GET", f"{TOPIC}/stats", self.stats)
         router.add("GET", f"{TOPIC}/internalStats", self.internal_stats)
         router.add("GET", f"{TOPIC}/properties", self.properties)
-        router.add("GET", f"{TOPIC}/lastMessageId", self.last_message_id)
         router.add("PUT", f"{TOPIC}/unload", self.unload)
         router.add("POST", f"{TOPIC}/terminate", self.terminate)
         router.add("POST", f"{TOPIC}/terminate/partitions", self.terminate_partitions)
@@ -61,11 +64,12 @@ class TopicRoutes:
     async def names(self, request: Request) -> Response:
         name = namespace_of(request)
         self._namespaces.record(name)
-        return streamed_json(json_list(await self._topics.names_in(name)))
-
-    async def no_names(self, request: Request) -> Response:
-        self._namespaces.record(namespace_of(request))
-        return json_response([])
+        names = await self._topics.names_in(name)
+        bundle = request.query.get("bundle")
+        if bundle is not None:
+            low, high = bundle_range(name, bundle, self._namespaces.policies(name)["bundles"]["boundaries"])
+            names = await in_slices(_within(names, low, high))
+        return streamed_json(json_list(names))
 
     async def create(self, request: Request) -> Response:
         topic = topic_of(request)
@@ -107,21 +111,16 @@ class TopicRoutes:
     async def stats(self, request: Request) -> Response:
         topic = topic_of(request)
         check_is_there(self._topics, topic)
-        statistics = await self._statistics.of_topic(topic)
-        shown = await in_slices(
-            topic_json(
-                statistics,
-                owner=Addresses(self._broker, request.local_host).broker,
-                publishers=not request.flag("excludePublishers"),
-                consumers=not request.flag("excludeConsumers"),
-            )
-        )
-        return json_response(shown)
+        owner = Addresses(self._broker, request.local_host).broker
+        return json_response(await shown_statistics(self._statistics, topic, owner, stats_asked(request)))
 
     async def internal_stats(self, request: Request) -> Response:
         topic = topic_of(request)
         check_is_there(self._topics, topic)
-        return json_response(internal_stats_json(await self._statistics.of_ledgers(topic)))
+        found = await self._statistics.of_ledgers(topic)
+        readers = await self._statistics.readers(topic)
+        shown = internal_stats_json(found, readers, topic if request.flag("metadata") else None)
+        return json_response(shown)
 
     async def properties(self, request: Request) -> Response:
         topic = topic_of(request)
@@ -129,20 +128,6 @@ class TopicRoutes:
             return json_response(self._topics.partition_properties(topic))
         check_is_there(self._topics, topic)
         return json_response(await self._topics.properties(topic))
-
-    async def last_message_id(self, request: Request) -> Response:
-        topic = topic_of(request)
-        check_is_there(self._topics, topic)
-        last = await self._topics.last_message_id(topic)
-        return json_response(
-            {
-                "ledgerId": last.ledger_id,
-                "entryId": last.entry_id,
-                "partitionIndex": topic.partition_index,
-                "batchIndex": -1,
-                "batchSize": 0,
-            }
-        )
 
     async def unload(self, request: Request) -> Response:
         topic = topic_of(request)
@@ -169,8 +154,7 @@ class TopicRoutes:
             if not self._topics.exists(part):
                 await self._topics.create(part, {})
             last = await self._topics.terminate(part)
-            place = {"ledgerId": last.ledger_id, "entryId": last.entry_id, "partitionIndex": -1}
-            ends[str(part.partition_index)] = {**place, "batchIndex": -1, "batchSize": 0}
+            ends[str(part.partition_index)] = shown_id(last)
         return json_response(ends)
 
     async def terminate(self, request: Request) -> Response:
@@ -178,14 +162,33 @@ class TopicRoutes:
         if self._topics.partitions(topic):
             raise NotAllowed("Termination of a partitioned topic is not allowed")
         check_is_there(self._topics, topic)
-        last = await self._topics.terminate(topic)
-        return json_response(
-            {
-                "ledgerId": last.ledger_id,
-                "entryId": last.entry_id,
-                "partitionIndex": topic.partition_index,
-            }
-        )
+        return json_response(shown_id(await self._topics.terminate(topic)))
+
+
+def _within(names: Sequence[str], low: int, high: int) -> Generator[None, None, list[str]]:
+    """Those whose hashes are in a bundle's range; yields now and then."""
+    found: list[str] = []
+    for start in range(0, len(names), NAMES_MAX):
+        found += (name for name in names[start : start + NAMES_MAX] if low <= topic_hash(name) < high)
+        yield
+    return found
+
+
+def stats_asked(request: Request) -> StatsAsked:
+    return StatsAsked(
+        publishers=not request.flag("excludePublishers"),
+        consumers=not request.flag("excludeConsumers"),
+        backlog_sizes=request.flag("subscriptionBacklogSize", default=True),
+        earliest_times=request.flag("getEarliestTimeInBacklog"),
+    )
+
+
+async def shown_statistics(
+    statistics: StatisticsView, topic: TopicName, owner: str, asked: StatsAsked
+) -> StatsOfTopic:
+    found = await statistics.of_topic(topic)
+    earliest_ms = await statistics.earliest_in_backlogs(topic) if asked.earliest_times else {}
+    return await in_slices(topic_json(found, owner=owner, asked=asked, earliest_ms=earliest_ms))
 
 
 def check_is_there(topics: TopicsView, topic: TopicName) -> None:
@@ -212,12 +215,20 @@ def parts_of(topics: TopicsView, topic: TopicName) -> list[TopicName]:
 
 
 def properties_of(body: object) -> dict[str, str]:
-    """A JSON object of strings; empty for an empty body."""
+    """A JSON object of strings, or of what Java takes for strings; empty for an empty body."""
     if body is None:
         return {}
-    if not isinstance(body, dict) or not all(isinstance(value, str) for value in body.values()):
+    if not isinstance(body, dict):
         raise BadRequest("expected an object of strings")
-    return body
+    return {key: _string(value) for key, value in body.items()}
+
+
+def _string(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, str | int | float):
+        raise BadRequest("expected an object of strings")
+    return str(value)
 
 
 def _check_namespace(namespaces: Namespaces, topic: TopicName) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
+from collections.abc import Mapping
+
 import msgspec
 
 from geminga.admin.statistics.stats_json import PartitionedMetadata, time_text
 from geminga.managed_ledger.cursor.statistics import CursorStatistics
-from geminga.managed_ledger.statistics import ManagedLedgerStatistics
+from geminga.managed_ledger.statistics import LedgerStatistics, ManagedLedgerStatistics
+from geminga.names import TopicName
 
 
 class Ledger(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
@@ -15,6 +19,7 @@ class Ledger(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     size: int = -1
     timestamp: int = 0
     offloaded: bool = False
+    metadata: str | msgspec.UnsetType = msgspec.UNSET
     under_replicated: bool = False
 
 
@@ -28,7 +33,7 @@ class Cursor(msgspec.Struct, rename="camel", kw_only=True):
     cursor_ledger_last_entry: int
     individually_deleted_messages: str
     last_ledger_switch_timestamp: str
-    state: str = "Open"
+    state: str
     active: bool
     number_of_entries_since_first_not_acked_message: int
     total_non_contiguous_deleted_messages_range: int
@@ -60,9 +65,15 @@ class PartitionedInternalStats(msgspec.Struct, rename="camel", kw_only=True):
     partitions: dict[str, InternalStats]
 
 
-def internal_stats_json(source: ManagedLedgerStatistics) -> InternalStats:
-    """The ledger being written is listed with 0 entries and bytes, as Pulsar does; tools patch that in."""
-    cursors = {name: _cursor(cursor, source) for name, cursor in source.cursors.items()}
+def internal_stats_json(
+    source: ManagedLedgerStatistics, readers: Mapping[str, bool], topic: TopicName | None = None
+) -> InternalStats:
+    """The ledger being written is listed with 0 entries and bytes, as Pulsar does; tools patch that in.
+
+    `readers` are the cursors with consumers: whether one of these takes more. With a topic the ledgers'
+    metadata are shown, too.
+    """
+    cursors = {name: _cursor(cursor, source, readers.get(name)) for name, cursor in source.cursors.items()}
     return InternalStats(
         entries_added_counter=source.entries_added,
         number_of_entries=source.number_of_entries,
@@ -74,23 +85,40 @@ def internal_stats_json(source: ManagedLedgerStatistics) -> InternalStats:
         pending_add_entries_count=source.pending_adds,
         last_confirmed_entry=str(source.last_confirmed),
         state=source.state,
-        ledgers=[
-            Ledger(
-                ledger_id=ledger.ledger_id,
-                entries=ledger.entries,
-                size=ledger.size_bytes,
-                timestamp=ledger.closed_ms,
-            )
-            for ledger in source.ledgers
-        ],
+        ledgers=[_ledger(ledger, topic) for ledger in source.ledgers],
         cursors=cursors,
         properties=dict(source.properties) or msgspec.UNSET,
     )
 
 
-def _cursor(source: CursorStatistics, ledger: ManagedLedgerStatistics) -> Cursor:
-    # A reader that stands behind the last entry waits for the next one.
-    waiting = source.read_position > ledger.last_confirmed
+def _ledger(source: LedgerStatistics, topic: TopicName | None) -> Ledger:
+    return Ledger(
+        ledger_id=source.ledger_id,
+        entries=source.entries,
+        size=source.size_bytes,
+        timestamp=source.closed_ms,
+        metadata=msgspec.UNSET if topic is None else _ledger_metadata(source, topic),
+    )
+
+
+def _ledger_metadata(source: LedgerStatistics, topic: TopicName) -> str:
+    """As BookKeeper prints it, of a ledger that one bookie has."""
+    state = "state=OPEN"
+    if source.closed_ms:
+        state = f"state=CLOSED, length={source.size_bytes}, lastEntryId={source.entries - 1}"
+    tenant, namespace = topic.namespace.tenant, topic.namespace.local
+    path = b64encode(f"{tenant}/{namespace}/{topic.domain}/{topic.local}".encode()).decode()
+    return (
+        "LedgerMetadata{formatVersion=3, ensembleSize=1, writeQuorumSize=1, ackQuorumSize=1, "
+        f"{state}, digestType=CRC32C, password=OMITTED, ensembles={{0=[localhost]}}, "
+        f"customMetadata={{pulsar/managed-ledger=base64:{path}, component=base64:bWFuYWdlZC1sZWRnZXI=, "
+        "application=base64:cHVsc2Fy}}"
+    )
+
+
+def _cursor(source: CursorStatistics, ledger: ManagedLedgerStatistics, takes_more: bool | None) -> Cursor:
+    # A reader that stands behind the last entry and takes more waits for the next one.
+    waiting = bool(takes_more) and source.read_position > ledger.last_confirmed
     return Cursor(
         mark_delete_position=str(source.mark_delete),
         read_position=str(source.read_position),
@@ -100,8 +128,10 @@ def _cursor(source: CursorStatistics, ledger: ManagedLedgerStatistics) -> Cursor
         cursor_ledger_last_entry=source.cursor_ledger_last_entry_id,
         individually_deleted_messages=source.individually_deleted_messages,
         last_ledger_switch_timestamp=time_text(source.ledger_switched_ms),
-        active=waiting,
-        number_of_entries_since_first_not_acked_message=source.entries_after_first_unacknowledged,
+        state="Open" if source.cursor_ledger_id >= 0 else "NoLedger",
+        active=takes_more is not None,
+        # Pulsar counts the place that is read next, too.
+        number_of_entries_since_first_not_acked_message=source.entries_after_first_unacknowledged + 1,
         total_non_contiguous_deleted_messages_range=len(source.acknowledged_ranges),
         subscription_have_pending_read=waiting,
         properties=dict(source.properties),

@@ -7,9 +7,10 @@ UNSET.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -19,6 +20,7 @@ from geminga.broker.flow.statistics import PublisherStatistics, TopicStatistics
 ROWS_MAX: Final = 50
 """Between two yields: about a millisecond."""
 
+NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 S = TypeVar("S", bound=msgspec.Struct)
 
 
@@ -185,30 +187,51 @@ class Topic(msgspec.Struct, rename="camel", kw_only=True):
     partitions: dict[str, Topic] | UnsetType = UNSET
 
 
+class StatsAsked(NamedTuple):
+    """What a request for statistics wants of what Pulsar shows on demand."""
+
+    publishers: bool = True
+    consumers: bool = True
+    backlog_sizes: bool = True
+    earliest_times: bool = False
+
+
+USUAL: Final = StatsAsked()
+
+
 def topic_json(
-    source: TopicStatistics, *, owner: str, publishers: bool = True, consumers: bool = True
+    source: TopicStatistics,
+    *,
+    owner: str,
+    asked: StatsAsked = USUAL,
+    earliest_ms: Mapping[str, int] = NOTHING,
 ) -> Generator[int, None, Topic]:
     """One topic, returned; yields after every `ROWS_MAX` subscriptions, consumers and producers how many.
 
     Its out-counters are the sums over its subscriptions; an index that these share counts whole.
+    `earliest_ms` has by subscription when the first message of its backlog was published.
     """
     topic: Topic = _fill(Topic, source, publishers=[], subscriptions={})
     topic.deduplication_status = "Enabled" if source.is_deduplicated else "Disabled"
     topic.owner_broker = owner
     rows = 0
-    for publisher in source.publishers if publishers else ():
+    for publisher in source.publishers if asked.publishers else ():
         topic.publishers.append(_publisher(publisher))
         if (rows := rows + 1) % ROWS_MAX == 0:
             yield ROWS_MAX
     for name, value in source.subscriptions.items():
         shown = topic.subscriptions[name] = _subscription(value)
+        shown.earliest_msg_publish_time_in_backlog = earliest_ms.get(name, 0)
+        if not asked.backlog_sizes:
+            shown.backlog_size = -1
         _add(topic, shown, _FROM_SUBSCRIPTION)
         if (rows := rows + 1) % ROWS_MAX == 0:
             yield ROWS_MAX
-        for consumer in value.consumers if consumers else ():
-            shown.consumers.append(_consumer(consumer))
+        for consumer in value.consumers if asked.consumers else ():
+            shown.consumers.append(_consumer(consumer, is_keyed=value.type == "Key_Shared"))
             if (rows := rows + 1) % ROWS_MAX == 0:
                 yield ROWS_MAX
+    topic.earliest_msg_publish_time_in_backlogs = _first(earliest_ms.values())
     if source.delayed_index_bytes is not None:
         topic.delayed_message_index_size_in_bytes = source.delayed_index_bytes
     return topic
@@ -223,6 +246,8 @@ class PartitionedTotal:
     def add(self, topic: Topic) -> None:
         total = self._total
         _add(total, topic, _ADDED)
+        times_ms = (total.earliest_msg_publish_time_in_backlogs, topic.earliest_msg_publish_time_in_backlogs)
+        total.earliest_msg_publish_time_in_backlogs = _first(times_ms)
         for place, publisher in enumerate(topic.publishers):
             if place == len(total.publishers):
                 total.publishers.append(Publisher())
@@ -292,10 +317,21 @@ def _add_subscription(into: dict[str, Subscription], name: str, source: Subscrip
             subscription_properties=source.subscription_properties,
         )
     _add(total, source, _SUBSCRIPTION_ADDED)
+    times_ms = (total.earliest_msg_publish_time_in_backlog, source.earliest_msg_publish_time_in_backlog)
+    total.earliest_msg_publish_time_in_backlog = _first(times_ms)
     total.blocked_subscription_on_unacked_msgs |= source.blocked_subscription_on_unacked_msgs
     for place, consumer in enumerate(source.consumers):
         if place == len(total.consumers):
-            total.consumers.append(Consumer(consumer_name=consumer.consumer_name))
+            # Pulsar adds up no times, and prints those of a new object.
+            total.consumers.append(
+                Consumer(
+                    consumer_name=consumer.consumer_name,
+                    last_acked_time=time_text(0),
+                    last_consumed_time=time_text(0),
+                    draining_hashes=consumer.draining_hashes,
+                    key_hash_range_arrays=consumer.key_hash_range_arrays,
+                )
+            )
         _add(total.consumers[place], consumer, _CONSUMER_ADDED)
 
 
@@ -318,7 +354,7 @@ def _subscription(source: Any) -> Subscription:
     return made
 
 
-def _consumer(source: Any) -> Consumer:
+def _consumer(source: Any, *, is_keyed: bool) -> Consumer:
     ranges = [(first, last) for first, last in source.key_hash_range_arrays]
     return _fill(
         Consumer,
@@ -330,8 +366,14 @@ def _consumer(source: Any) -> Consumer:
         last_consumed_time=time_text(source.last_consumed_timestamp),
         key_hash_range_arrays=ranges or UNSET,
         key_hash_ranges=[f"[{first}, {last}]" for first, last in ranges] or UNSET,
-        draining_hashes=[_fill(DrainingHash, draining) for draining in source.draining_hashes] or UNSET,
+        # Those of a Key_Shared subscription have the list, be it empty.
+        draining_hashes=[_fill(DrainingHash, one) for one in source.draining_hashes] if is_keyed else UNSET,
     )
+
+
+def _first(times_ms: Iterable[int]) -> int:
+    """The earliest of those that are times; 0 if none is."""
+    return min((time_ms for time_ms in times_ms if time_ms > 0), default=0)
 
 
 def time_text(time_ms: int) -> str:

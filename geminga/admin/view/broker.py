@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from geminga.admin.view.delayed import DelayedView
+from geminga.admin.view.messages import MessagesView
 from geminga.admin.view.process import ProcessView
 from geminga.admin.view.statistics import StatisticsView
 from geminga.admin.view.subscriptions import SubscriptionsView
@@ -47,6 +48,9 @@ class BrokerView(BrokerIdentity, Protocol):
 
     @property
     def subscriptions(self) -> SubscriptionsView: ...
+
+    @property
+    def messages(self) -> MessagesView: ...
 
     @property
     def statistics(self) -> StatisticsView: ...

@@ -18,8 +18,18 @@ class StatisticsView(Protocol):
 
     async def of_topic(self, topic: TopicName) -> TopicStatistics: ...
 
+    async def earliest_in_backlogs(self, topic: TopicName) -> dict[str, int]:
+        """When the first message of each durable subscription's backlog was published, in ms since 1970; -1
+        of one without a backlog. Reads from the disk, at most one entry for each subscription.
+        """
+        ...
+
     async def of_ledgers(self, topic: TopicName) -> ManagedLedgerStatistics:
         """Of the topic's managed ledger: its ledgers and cursors."""
+        ...
+
+    async def readers(self, topic: TopicName) -> dict[str, bool]:
+        """The subscriptions with consumers: whether one of these has permits left."""
         ...
 
     def of_loaded_topics(self) -> Iterator[TopicStatistics | None]:

@@ -6,6 +6,7 @@ Every method raises `TopicNotFound` if the topic does not exist, and those with 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from geminga.names import TopicName
@@ -44,6 +45,18 @@ class SubscriptionsView(Protocol):
         """Acknowledge everything up to and including `position`, durable on return. False: the position is
         beyond the end of the topic, or another expiry is running.
         """
+        ...
+
+    async def properties(self, topic: TopicName, name: str) -> dict[str, str]: ...
+
+    async def set_properties(self, topic: TopicName, name: str, properties: Mapping[str, str]) -> None:
+        """In place of those that are there. Durable on return."""
+        ...
+
+    async def is_replicated(self, topic: TopicName, name: str) -> bool: ...
+
+    async def set_replicated(self, topic: TopicName, name: str, is_replicated: bool) -> None:
+        """Kept and shown; there is nothing to replicate to. Durable on return."""
         ...
 
     async def reset(self, topic: TopicName, name: str, position: Position) -> None:

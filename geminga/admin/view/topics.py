@@ -6,6 +6,7 @@ are answered with their own status. Changes are durable on return.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from geminga.names import NamespaceName, TopicName
@@ -67,6 +68,18 @@ class TopicsView(Protocol):
         """Move all subscriptions to the end, and delete all ledgers but the newest, retained or not."""
         ...
 
+    async def trim(self, topic: TopicName) -> None:
+        """Delete the ledgers that all subscriptions have consumed and nothing retains."""
+        ...
+
     async def properties(self, topic: TopicName) -> dict[str, str]: ...
 
-    async def last_message_id(self, topic: TopicName) -> Position: ...
+    async def change_properties(self, topic: TopicName, add: Mapping[str, str], remove: str) -> None:
+        """Add some properties, and remove one if it is there."""
+        ...
+
+    async def change_partition_properties(
+        self, topic: TopicName, add: Mapping[str, str], remove: str
+    ) -> None:
+        """The same for a partitioned topic; its partitions have properties of their own."""
+        ...

@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from geminga.broker.topic.catalog import check_count
-from geminga.errors import ConsumerBusy, KeyMissing, NotAllowed, TopicNotFound
+from geminga.broker.topic.topic import check_properties
+from geminga.errors import BadVersion, ConsumerBusy, KeyMissing, NotAllowed, TopicNotFound
+from geminga.managed_ledger.cursor.bucket_properties import INTERNAL_PREFIX
 from geminga.metadata import records
 from geminga.metadata.records import PartitionedTopicRecord
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from geminga.broker.topic.rooms import Rooms
     from geminga.broker.topic.topics import Topics
     from geminga.names import TopicName
+
+
+OWN_PREFIXES = ("geminga.", INTERNAL_PREFIX)
+"""Of properties that are the broker's own: an operator neither sees nor changes them."""
+
+
+def changed_properties(old: Mapping[str, str], add: Mapping[str, str], remove: str) -> dict[str, str]:
+    """Raises `NotAllowed` if they are too many, or the broker's own."""
+    for key in (*add, remove):
+        if key.startswith(OWN_PREFIXES):
+            raise NotAllowed(f"The broker keeps properties that begin with {' or '.join(OWN_PREFIXES)}")
+    changed = {key: value for key, value in {**old, **add}.items() if key != remove}
+    check_properties(changed)
+    return changed
 
 
 class PartitionedTopics:
@@ -49,6 +68,20 @@ class PartitionedTopics:
                 topic = await self._topics.get(name.partition(index), create=True)
                 for subscription in subscriptions:
                     await topic.create_subscription(subscription, initial="earliest")
+
+    async def change_properties(self, name: TopicName, add: Mapping[str, str], remove: str) -> None:
+        """Of the partitioned topic; each partition has its own. Durable on return."""
+        path = records.partitioned_topic_path(name)
+        while True:
+            stored = self._rooms.metadata.get(path)
+            if stored is None:
+                raise TopicNotFound(f"Partitioned topic {name} does not exist")
+            record = records.decode(PartitionedTopicRecord, stored.value, path)
+            properties = changed_properties(record.properties, add, remove)
+            changed = records.encode(msgspec.structs.replace(record, properties=properties))
+            with contextlib.suppress(BadVersion, KeyMissing):  # another change was faster
+                await self._rooms.metadata.put(path, changed, stored.version)
+                return
 
     async def delete(self, name: TopicName, *, force: bool = False) -> None:
         """Delete every partition, then the record of the partitioned topic."""

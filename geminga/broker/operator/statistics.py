@@ -11,6 +11,7 @@ from geminga.broker.delays.statistics import bucket_statistics, index_bytes, nam
 from geminga.broker.flow.slices import in_slices
 from geminga.broker.flow.statistics import BrokerStatistics, PublisherStatistics, TopicStatistics
 from geminga.broker.operator.topics import loaded_topic
+from geminga.broker.subscription.publish_times import published_ms
 from geminga.broker.subscription.statistics import statistics_in_slices
 from geminga.broker.topic.producers import AccessMode
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from geminga.broker.topic.topics import Topics
     from geminga.managed_ledger.statistics import ManagedLedgerStatistics
     from geminga.names import TopicName
+    from geminga.position import Position
 
 ROWS_MAX = 20
 """Topics, subscriptions, producers and consumers whose statistics are gathered between two checkpoints: one
@@ -50,9 +52,30 @@ class StatisticsOperator:
     async def of_topic(self, topic: TopicName) -> TopicStatistics:
         return await in_slices(_statistics_in_slices(await loaded_topic(self._topics, topic)))
 
+    async def earliest_in_backlogs(self, topic: TopicName) -> dict[str, int]:
+        loaded = await loaded_topic(self._topics, topic)
+        found: dict[str, int] = {}
+        times_ms: dict[Position, int] = {}
+        for name, subscription in list(loaded.subscriptions.items()):
+            if not subscription.cursor.durable:
+                continue
+            first = subscription.cursor.nth_unacknowledged(1)
+            if first is not None and first not in times_ms:
+                entries = await loaded.ledger.read_positions((first,))
+                times_ms[first] = published_ms(entries[0], False) if entries else 0
+            found[name] = -1 if first is None else times_ms[first]
+        return found
+
     async def of_ledgers(self, topic: TopicName) -> ManagedLedgerStatistics:
         loaded = await loaded_topic(self._topics, topic)
         return _with_shared_buckets(loaded.ledger.internal_stats(), loaded)
+
+    async def readers(self, topic: TopicName) -> dict[str, bool]:
+        return {
+            name: any(consumer.permits > 0 for consumer in subscription.consumers)
+            for name, subscription in (await loaded_topic(self._topics, topic)).subscriptions.items()
+            if subscription.consumers
+        }
 
     def of_loaded_topics(self) -> Iterator[TopicStatistics | None]:
         looked = 0

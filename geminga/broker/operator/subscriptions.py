@@ -8,10 +8,13 @@ import trio
 
 from geminga.broker.operator.topics import loaded_topic
 from geminga.broker.subscription.publish_times import first_published_at
+from geminga.broker.topic.topic import check_properties
 from geminga.errors import Conflict, ConsumerBusy
 from geminga.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from geminga.broker.topic.topics import Topics
     from geminga.names import TopicName
 
@@ -42,6 +45,8 @@ class SubscriptionsOperator:
             start=None if start in ends else start,
             subscription_properties=properties,
         )
+        if replicated:
+            await self.set_replicated(topic, name, True)
 
     async def delete(self, topic: TopicName, name: str, *, force: bool) -> None:
         loaded = await loaded_topic(self._topics, topic)
@@ -77,6 +82,22 @@ class SubscriptionsOperator:
         is_done = subscription.expiry.expire_up_to(position)
         await subscription.cursor.persist()
         return is_done
+
+    async def properties(self, topic: TopicName, name: str) -> dict[str, str]:
+        cursor = (await loaded_topic(self._topics, topic)).subscription(name).cursor
+        return dict(cursor.subscription_properties)
+
+    async def set_properties(self, topic: TopicName, name: str, properties: Mapping[str, str]) -> None:
+        check_properties(properties)
+        cursor = (await loaded_topic(self._topics, topic)).subscription(name).cursor
+        await cursor.set_subscription_properties(properties)
+
+    async def is_replicated(self, topic: TopicName, name: str) -> bool:
+        return (await loaded_topic(self._topics, topic)).subscription(name).cursor.is_replicated
+
+    async def set_replicated(self, topic: TopicName, name: str, is_replicated: bool) -> None:
+        cursor = (await loaded_topic(self._topics, topic)).subscription(name).cursor
+        await cursor.set_replicated(is_replicated)
 
     async def reset(self, topic: TopicName, name: str, position: Position) -> None:
         await (await loaded_topic(self._topics, topic)).subscription(name).seek(position)

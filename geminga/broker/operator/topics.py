@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 import trio
 
 from geminga.broker.flow.slices import sorted_names
-from geminga.broker.operator.partitioned_topics import PartitionedTopics
+from geminga.broker.operator.partitioned_topics import PartitionedTopics, changed_properties
 from geminga.broker.topic.topic import check_properties
 from geminga.errors import Conflict, TopicNotFound
 from geminga.metadata import records
 from geminga.metadata.records import PartitionedTopicRecord
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from geminga.broker.topic.rooms import Rooms
     from geminga.broker.topic.topic import Topic
     from geminga.broker.topic.topics import Topics
@@ -96,8 +98,20 @@ class TopicsOperator:
         properties = (await loaded_topic(self._topics, topic)).ledger.properties
         return {key: value for key, value in properties.items() if not key.startswith("geminga.")}
 
-    async def last_message_id(self, topic: TopicName) -> Position:
-        return (await loaded_topic(self._topics, topic)).ledger.last_confirmed
+    async def trim(self, topic: TopicName) -> None:
+        await (await loaded_topic(self._topics, topic)).ledger.trim()
+
+    async def change_properties(self, topic: TopicName, add: Mapping[str, str], remove: str) -> None:
+        ledger = (await loaded_topic(self._topics, topic)).ledger
+        changed_properties(ledger.properties, add, remove)
+        # One that is changed at the same time stays as that change has it.
+        gone = {key: value for key, value in ledger.properties.items() if key == remove}
+        await ledger.swap_properties(add, gone)
+
+    async def change_partition_properties(
+        self, topic: TopicName, add: Mapping[str, str], remove: str
+    ) -> None:
+        await self._partitioned.change_properties(topic, add, remove)
 
     async def load(self, topic: TopicName) -> None:
         await loaded_topic(self._topics, topic)

@@ -8,6 +8,7 @@ from geminga.broker.operator.delayed_verify import DelayedVerifier
 from geminga.broker.operator.delayed_view import DelayedOperator
 from geminga.broker.operator.dynamic_configuration import DynamicConfiguration
 from geminga.broker.operator.loaded_topics import LoadedTopics
+from geminga.broker.operator.messages import MessagesOperator
 from geminga.broker.operator.statistics import StatisticsOperator
 from geminga.broker.operator.subscriptions import SubscriptionsOperator
 from geminga.broker.operator.topics import TopicsOperator
@@ -61,6 +62,7 @@ class View:
         self.schemas = topics.schemas
         self.topics = TopicsOperator(topics, rooms)
         self.subscriptions = SubscriptionsOperator(topics)
+        self.messages = MessagesOperator(topics, rooms.clock, rooms.settings)
         self.statistics = StatisticsOperator(topics, rooms.bookie, connections)
         self.delayed = DelayedOperator(
             topics, allows_damage=config.chaos_enabled, verifier=DelayedVerifier(topics, rooms)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final
 
@@ -51,6 +52,13 @@ def bundle_range(name: NamespaceName, bundle: str, boundaries: Sequence[str]) ->
             f"Expected upper boundary of {name}/{_text(low)}_{_text(end)}"
         )
     return low, _RANGE if end == _RANGE - 1 else end
+
+
+def bundle_of(topic: str, boundaries: Sequence[str]) -> str:
+    """The bundle that holds a topic, by its full name."""
+    starts = [int(boundary, 16) for boundary in boundaries]
+    place = min(bisect_right(starts, topic_hash(topic)), len(starts) - 1)
+    return f"{_text(starts[place - 1])}_{_text(starts[place])}"
 
 
 def split(boundaries: Sequence[str], low: int, high: int) -> list[str]:

@@ -51,6 +51,10 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
     dedup_inactivity_ms: int = 360 * 60_000
     """[brokerDeduplicationProducerInactivityTimeoutMinutes]"""
+    backlog_scan_entries_max: int = 10_000
+    """How much of a backlog one request analyzes [subscriptionBacklogScanMaxEntries]"""
+    backlog_scan_max_s: float = 120.0
+    """[subscriptionBacklogScanMaxTimeMs]"""
     write_timeout_s: float = 30.0
     """A write that is not durable after so long fails its producer; 0: no limit
     [managedLedgerAddEntryTimeoutSeconds]

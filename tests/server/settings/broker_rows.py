@@ -38,6 +38,8 @@ TOPIC_ROWS = [
     Row("brokerDeduplicationProducerInactivityTimeoutMinutes", "2", {"broker.dedup_inactivity_ms": 120_000}),
     Row("managedLedgerAddEntryTimeoutSeconds", "0", {"broker.write_timeout_s": 0.0}),
     Row("statsUpdateFrequencyInSecs", "29", {"broker.rates_interval_s": 29.0}),
+    Row("subscriptionBacklogScanMaxEntries", "31", {"broker.backlog_scan_entries_max": 31}),
+    Row("subscriptionBacklogScanMaxTimeMs", "1700", {"broker.backlog_scan_max_s": 1.7}),
     Row("exposingBrokerEntryMetadataToClientEnabled", "true", {"broker.exposes_broker_metadata": True}),
 ]
 

@@ -126,7 +126,7 @@ class BrokerStatsRoutes:
                 statistics = await self._statistics.of_topic(TopicName.parse(name))
             except (TopicNotFound, NamespaceNotFound):
                 continue
-            shown = await in_slices(topic_json(statistics, owner=owner, publishers=True, consumers=True))
+            shown = await in_slices(topic_json(statistics, owner=owner))
             if opened == (namespace, bundle):
                 head = b","
             else:

@@ -1,0 +1,26 @@
+"""Lists of topics without storage: this broker has none yet, and tools ask for both kinds in one go."""
+
+from __future__ import annotations
+
+from geminga.admin.http.router import Request, Response, Router, json_response
+from geminga.admin.routes.names import namespace_of
+from geminga.broker.policies.namespaces import Namespaces
+
+NAMESPACE = "/admin/v2/non-persistent/{tenant}/{namespace}"
+
+
+class NonPersistentRoutes:
+    """Java's `topics list-partitioned-topics` fails as a whole if one of these does."""
+
+    def __init__(self, namespaces: Namespaces) -> None:
+        self._namespaces = namespaces
+
+    def add_to(self, router: Router) -> None:
+        router.add("GET", NAMESPACE, self.none)
+        router.add("GET", f"{NAMESPACE}/partitioned", self.none)
+        router.add("GET", f"{NAMESPACE}/{{bundle}}", self.none)
+
+    async def none(self, request: Request) -> Response:
+        """Raises `NamespaceNotFound`."""
+        self._namespaces.record(namespace_of(request))
+        return json_response([])

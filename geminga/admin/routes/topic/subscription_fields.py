@@ -1,0 +1,100 @@
+"""What a subscription has beside its cursor: properties, and whether it is replicated."""
+
+from __future__ import annotations
+
+from geminga.admin.http.router import NO_CONTENT, BadRequest, Request, Response, Router, json_response
+from geminga.admin.routes.effect import without_effect
+from geminga.admin.routes.names import subscription_of, topic_of
+from geminga.admin.routes.policies import policy_topic_of
+from geminga.admin.routes.topic.messages import SUBSCRIPTION
+from geminga.admin.routes.topics import TOPIC, parts_of, properties_of
+from geminga.admin.view.subscriptions import SubscriptionsView
+from geminga.admin.view.topics import TopicsView
+from geminga.broker.policies.namespaces import Namespaces
+from geminga.broker.policies.policies import Policies
+from geminga.broker.policies.values import DispatchRate, read, shown
+from geminga.errors import SubscriptionNotFound
+from geminga.names import TopicName
+
+
+class SubscriptionFieldRoutes:
+    """Of a partitioned topic those of all partitions, which are set together."""
+
+    def __init__(
+        self,
+        namespaces: Namespaces,
+        policies: Policies,
+        topics: TopicsView,
+        subscriptions: SubscriptionsView,
+    ) -> None:
+        self._namespaces = namespaces
+        self._policies = policies
+        self._topics = topics
+        self._subscriptions = subscriptions
+
+    def add_to(self, router: Router) -> None:
+        router.add("GET", f"{SUBSCRIPTION}/properties", self.properties)
+        router.add("PUT", f"{SUBSCRIPTION}/properties", self.set_properties)
+        router.add("GET", f"{SUBSCRIPTION}/replicatedSubscriptionStatus", self.replicated)
+        router.add("POST", f"{SUBSCRIPTION}/replicatedSubscriptionStatus", self.set_replicated)
+        router.add("GET", f"{TOPIC}/{{subscription}}/dispatchRate", self.rate)
+        router.add("POST", f"{TOPIC}/{{subscription}}/dispatchRate", self.set_rate)
+        router.add("DELETE", f"{TOPIC}/{{subscription}}/dispatchRate", self.remove_rate)
+
+    async def _parts(self, request: Request) -> list[TopicName]:
+        """Those that have the subscription. Raises `SubscriptionNotFound` if none has."""
+        topic, name = topic_of(request), subscription_of(request)
+        parts = parts_of(self._topics, topic)
+        found = [part for part in parts if name in await self._subscriptions.names(part)]
+        if not found:
+            raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic}")
+        return found
+
+    async def properties(self, request: Request) -> Response:
+        parts = await self._parts(request)
+        return json_response(await self._subscriptions.properties(parts[0], subscription_of(request)))
+
+    async def set_properties(self, request: Request) -> Response:
+        """In place of those that are there."""
+        properties = properties_of(request.json())
+        for part in await self._parts(request):
+            await self._subscriptions.set_properties(part, subscription_of(request), properties)
+        return NO_CONTENT
+
+    async def replicated(self, request: Request) -> Response:
+        name = subscription_of(request)
+        parts = await self._parts(request)
+        return json_response(
+            {str(part): await self._subscriptions.is_replicated(part, name) for part in parts}
+        )
+
+    async def set_replicated(self, request: Request) -> Response:
+        if not request.body.strip():
+            raise BadRequest("The request entity cannot be empty.")
+        is_replicated = bool(read(bool, request.json()))
+        for part in await self._parts(request):
+            await self._subscriptions.set_replicated(part, subscription_of(request), is_replicated)
+        return without_effect("the replication of a subscription") if is_replicated else NO_CONTENT
+
+    # -- a rate of its own -----------------------------------------------------------------------------------
+
+    async def rate(self, request: Request) -> Response:
+        """What was set for the subscription itself; with `applied` what holds for it."""
+        topic = policy_topic_of(self._namespaces, self._topics, request)
+        effective = self._policies.effective(topic)
+        found = effective.subscription_rates.get(subscription_of(request))
+        if found is None and request.flag("applied"):
+            found = effective.subscription_dispatch_rate
+        return Response(200) if found is None else json_response(shown(found))
+
+    async def set_rate(self, request: Request) -> Response:
+        body = request.json()
+        rate = None if body is None else read(DispatchRate, body)
+        topic = policy_topic_of(self._namespaces, self._topics, request)
+        await self._policies.set_subscription_rate(topic, subscription_of(request), rate)
+        return NO_CONTENT
+
+    async def remove_rate(self, request: Request) -> Response:
+        topic = policy_topic_of(self._namespaces, self._topics, request)
+        await self._policies.set_subscription_rate(topic, subscription_of(request), None)
+        return NO_CONTENT

@@ -1,0 +1,117 @@
+"""A topic's own properties, its partitions, and what is done for its storage: trim, compaction, offload."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from geminga.admin.http.router import (
+    NO_CONTENT,
+    BadRequest,
+    NotFound,
+    Request,
+    Response,
+    Router,
+    json_response,
+)
+from geminga.admin.routes.effect import without_effect
+from geminga.admin.routes.message_ids import MessageId, shown_id
+from geminga.admin.routes.names import topic_of
+from geminga.admin.routes.topics import TOPIC, check_is_there, parts_of, properties_of
+from geminga.admin.statistics.internal_info_json import internal_info_json
+from geminga.admin.view.statistics import StatisticsView
+from geminga.admin.view.topics import TopicsView
+from geminga.broker.policies.values import read
+from geminga.position import Position
+
+NOT_RUN = {"status": "NOT_RUN", "lastError": ""}
+
+
+class TopicUpkeepRoutes:
+    def __init__(self, topics: TopicsView, statistics: StatisticsView) -> None:
+        self._topics = topics
+        self._statistics = statistics
+
+    def add_to(self, router: Router) -> None:
+        router.add("PUT", f"{TOPIC}/properties", self.set_properties)
+        router.add("DELETE", f"{TOPIC}/properties", self.remove_property)
+        router.add("POST", f"{TOPIC}/createMissedPartitions", self.create_missed)
+        router.add("POST", f"{TOPIC}/trim", self.trim)
+        router.add("GET", f"{TOPIC}/compaction", self.compaction)
+        router.add("PUT", f"{TOPIC}/compaction", self.compact)
+        router.add("GET", f"{TOPIC}/offload", self.offloaded)
+        router.add("PUT", f"{TOPIC}/offload", self.offload)
+        router.add("GET", f"{TOPIC}/internal-info", self.internal_info)
+
+    # -- properties ------------------------------------------------------------------------------------------
+
+    async def set_properties(self, request: Request) -> Response:
+        """Adds to those that are there."""
+        given = properties_of(request.json())
+        await self._change_properties(request, given, "")
+        return NO_CONTENT
+
+    async def remove_property(self, request: Request) -> Response:
+        key = request.query.get("key")
+        if not key:
+            raise BadRequest("the query says which property: ?key=")
+        await self._change_properties(request, {}, key)
+        return NO_CONTENT
+
+    async def _change_properties(self, request: Request, add: dict[str, str], remove: str) -> None:
+        topic = topic_of(request)
+        if self._topics.partitions(topic):
+            await self._topics.change_partition_properties(topic, add, remove)
+            return
+        check_is_there(self._topics, topic)
+        await self._topics.change_properties(topic, add, remove)
+
+    # -- storage ---------------------------------------------------------------------------------------------
+
+    async def create_missed(self, request: Request) -> Response:
+        topic = topic_of(request)
+        partitions = self._topics.partitions(topic)
+        if not partitions:
+            raise NotFound(f"Topic {topic} does not exist")
+        for index in range(partitions):
+            if not self._topics.exists(part := topic.partition(index)):
+                await self._topics.create(part, {})
+        return NO_CONTENT
+
+    async def trim(self, request: Request) -> Response:
+        """Let go of ledgers that all subscriptions have consumed and nothing retains."""
+        for part in parts_of(self._topics, topic_of(request)):
+            if self._topics.exists(part):
+                await self._topics.trim(part)
+        return Response(200)
+
+    async def compaction(self, request: Request) -> Response:
+        check_is_there(self._topics, topic_of(request))
+        return json_response(NOT_RUN)
+
+    async def compact(self, request: Request) -> Response:
+        parts_of(self._topics, topic_of(request))
+        return without_effect("compaction: all messages stay, and")
+
+    async def offloaded(self, request: Request) -> Response:
+        check_is_there(self._topics, topic_of(request))
+        return json_response({**NOT_RUN, "firstUnoffloadedMessage": shown_id(Position(-1, -1))})
+
+    async def offload(self, request: Request) -> Response:
+        """Body: the message id up to which ledgers would go elsewhere."""
+        body = request.json()
+        if body is None:
+            raise BadRequest("messageId is null")
+        read(MessageId, body)
+        check_is_there(self._topics, topic_of(request))
+        return without_effect("offloading")
+
+    async def internal_info(self, request: Request) -> Response:
+        topic = topic_of(request)
+        if not self._topics.partitions(topic):
+            check_is_there(self._topics, topic)
+            return json_response(internal_info_json(await self._statistics.of_ledgers(topic)))
+        parts: dict[str, Any] = {}
+        for part in parts_of(self._topics, topic):
+            if self._topics.exists(part):
+                parts[str(part)] = internal_info_json(await self._statistics.of_ledgers(part))
+        return json_response({"version": 0, "partitions": parts})
