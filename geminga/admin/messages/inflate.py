@@ -1,6 +1,6 @@
 """A payload inflated as its producer compressed it: LZ4 block, zlib stream, Zstandard frame, Snappy block.
 
-The broker never inflates on its way from producers to consumers; only who looks at a message by the admin API
+The broker never inflates on its way from producers to consumers; only the admin API, which shows a message,
 needs it. LZ4 and Snappy are decoded here, some hundred steps at a time; zlib and Zstandard (of the system's
 libzstd, if it has one) work in a thread without the interpreter's lock.
 """

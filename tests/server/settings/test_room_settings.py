@@ -46,6 +46,7 @@ FIXED = {
     "policies.quota_age.limit_size",
     "policies.quota_size.limit_time",
     "policies.subscription_dispatch_rate.period_s",
+    "policies.subscription_rates",
     "policies.subscriptions_max",
     "subscription.look_ahead_max_per_consumer",
     "subscription.look_ahead_max_per_subscription",

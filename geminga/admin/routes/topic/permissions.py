@@ -1,4 +1,4 @@
-"""Who may do what on one topic: kept in its namespace's policies and shown; nothing enforces it yet."""
+"""Permissions of roles on one topic: kept in its namespace's policies and shown; nothing enforces them yet."""
 
 from __future__ import annotations
 
