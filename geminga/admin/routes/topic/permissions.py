@@ -1,4 +1,4 @@
-"""Permissions of roles on one topic: kept in its namespace's policies and shown; nothing enforces them yet."""
+"""Permissions of roles on one topic: kept in its namespace's policies, and shown. Nothing enforces them."""
 
 from __future__ import annotations
 
