@@ -6,7 +6,10 @@ thousand. What storage says is never left out: each such line is about another f
 
 from __future__ import annotations
 
+import json
 import logging
+from datetime import UTC, datetime
+from typing import Literal
 
 import trio
 
@@ -75,12 +78,28 @@ def _summary(first: logging.LogRecord, count: int, last: str) -> logging.LogReco
     return logging.LogRecord(first.name, first.levelno, first.pathname, first.lineno, text, None, None)
 
 
+class JsonFormatter(logging.Formatter):
+    """A record as one line of JSON: time (UTC, ISO 8601), level, logger, message, traceback if it has one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line = {
+            "time": at.replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
 class BrokerLog(logging.StreamHandler[OutputThread]):
     """Lines on `stream`; at level debug all of them, else without repeats."""
 
-    def __init__(self, stream: OutputThread, level: str) -> None:
+    def __init__(self, stream: OutputThread, level: str, form: Literal["text", "json"] = "text") -> None:
         super().__init__(stream)
-        self.setFormatter(logging.Formatter(FORMAT))
+        self.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(FORMAT))
         self._repeats = Repeats() if level != "debug" else None
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -82,7 +82,14 @@ def parser(kind: type[Parser]) -> Parser:
         "--log-level",
         choices=("debug", "info", "warning", "error"),
         default="info",
-        help="what is written to standard error (default: info)",
+        help="what is written to standard error (default: info); debug: also each client that connects, "
+        "produces, subscribes or is refused, and each admin request",
+    )
+    add(
+        "--log-format",
+        choices=("text", "json"),
+        default="text",
+        help="json: each record is a line with time, level, logger and message (default: text)",
     )
     # Flags of Pulsar's own launcher that switch off what is not here anyway.
     for flags in (("-nfw", "--no-functions-worker"), ("-nss", "--no-stream-storage")):
@@ -95,7 +102,7 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     share_one_arena()
     with streams_on_threads() as streams:
         flags = parser(kind).parse_strictly(arguments)
-        broker_log = BrokerLog(streams.err, flags.log_level)
+        broker_log = BrokerLog(streams.err, flags.log_level, flags.log_format)
         logging.basicConfig(handlers=[broker_log], level=flags.log_level.upper())
         try:
             return _run(flags, streams, broker_log)
@@ -126,7 +133,7 @@ def _run(flags: argparse.Namespace, streams: Streams, broker_log: BrokerLog) -> 
             file=sys.stderr,
         )
         return EXIT_DATA_DIRECTORY
-    broker = _Broker(loaded.config, data_dir)
+    broker = _Broker(loaded.config, data_dir, has_banner=flags.log_format == "text")
     try:
         trio.run(broker.run, streams, broker_log)
     except BaseExceptionGroup as group:
@@ -181,9 +188,10 @@ def _read_file(name: str) -> ConfigFile:
 class _Broker:
     """One run of the server, and what is said about it."""
 
-    def __init__(self, config: Config, data_dir: str) -> None:
+    def __init__(self, config: Config, data_dir: str, *, has_banner: bool) -> None:
         self._config = config
         self._data_dir = data_dir
+        self._has_banner = has_banner
         self._ready = False
 
     async def run(self, streams: Streams, broker_log: BrokerLog) -> None:
@@ -211,14 +219,17 @@ class _Broker:
         host = f"[{host}]" if ":" in host else host
         binary = f"pulsar://{host}:{addresses.binary_port}"
         web = f"http://{host}:{addresses.web_port}"
-        print(
-            f"\n  Geminga {__version__} is ready ({startup_ms} ms)\n"
-            f"    clients   {binary}\n"
-            f"    admin     {web}\n"
-            f"    data      {self._data_dir}\n"
-            f"  Ctrl-C stops it.\n",
-            file=sys.stderr,
-        )
+        if self._has_banner:
+            print(
+                f"\n  Geminga {__version__} is ready ({startup_ms} ms)\n"
+                f"    clients   {binary}\n"
+                f"    admin     {web}\n"
+                f"    data      {self._data_dir}\n"
+                f"  Ctrl-C stops it.\n",
+                file=sys.stderr,
+            )
+        else:
+            log.info("ready after %d ms: %s, %s, data in %s", startup_ms, binary, web, self._data_dir)
         event = {
             "event": "ready",
             "binary": binary,

@@ -110,6 +110,7 @@ class _Connection:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._has_large_body = False
         self._local_host: str = stream.socket.getsockname()[0]
+        self._peer = _address(stream.socket)
 
     async def serve(self) -> None:
         try:
@@ -126,11 +127,14 @@ class _Connection:
                     return
                 body = await self._read_body(head)
                 self._visit.busy()
+                began_s = trio.current_time()
                 response = await self._answer(head, body)
+                self._log(head, response.status, began_s)
                 self._visit.idle()
                 del body
                 self._let_go_of_body()
             except _Refused as refused:
+                log.debug("%s: a request is refused: %d %r", self._peer, refused.status, str(refused))
                 await self._refuse(refused.status, str(refused))
                 return
             except h11.RemoteProtocolError as error:
@@ -140,6 +144,13 @@ class _Connection:
             if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
                 return
             self._http.start_next_cycle()
+
+    def _log(self, head: h11.Request, status: int, began_s: float) -> None:
+        """One line for each request, at level debug; of an answer in parts, when its first part is ready."""
+        if log.isEnabledFor(logging.DEBUG):
+            took_ms = (trio.current_time() - began_s) * 1000
+            target = head.target.decode("ascii", "replace")
+            log.debug("%s: %s %s: %d in %.1f ms", self._peer, head.method.decode(), target, status, took_ms)
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -318,6 +329,14 @@ class _Connection:
             await self._stream.send_all(data)
         if slow.cancelled_caught:
             raise trio.BrokenResourceError("the peer does not read its answer")
+
+
+def _address(sock: trio.socket.SocketType) -> str:
+    try:
+        host, port = sock.getpeername()[:2]
+    except OSError:
+        return "a peer that has gone"
+    return f"{host}:{port}"
 
 
 def _accepts_gzip(head: h11.Request) -> bool:

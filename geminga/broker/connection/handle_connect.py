@@ -21,6 +21,7 @@ def connect(session: Session, command: pb.CommandConnect) -> None:
             settings.exposes_broker_metadata and command.feature_flags.supports_broker_entry_metadata
         ),
     )
+    session.note("connected: %r, protocol version %d", session.client_version, session.protocol_version)
     # With the maximum, since clients cut their chunks by it: `maxMessageSize` need not be configured twice.
     session.outbox.write(
         encoder.connected(

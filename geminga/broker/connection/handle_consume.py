@@ -102,6 +102,14 @@ async def _attach(
         subscription.remove_consumer(consumer)
         return
     session.consumers[command.consumer_id] = Attached(topic, subscription, consumer)
+    session.note(
+        "consumer %d %r subscribes to %r / %r, %s",
+        command.consumer_id,
+        command.consumer_name,
+        str(topic.name),
+        command.subscription,
+        pb.CommandSubscribe.SubType.Name(command.subType),
+    )
     session.outbox.write(encoder.success(command.request_id))
     subscription.consumers.announce(consumer)
 
@@ -203,6 +211,7 @@ def close_consumer(session: Session, command: pb.CommandCloseConsumer) -> None:
         session.drop_metadata("consumer", command.consumer_id)
     attached = session.consumers.pop(command.consumer_id, None)
     if attached is not None:
+        session.note("consumer %d closed", command.consumer_id)
         attached.subscription.remove_consumer(attached.consumer)
     session.outbox.write(encoder.success(command.request_id))
 

@@ -17,8 +17,10 @@ def lookup(session: Session, command: pb.CommandLookupTopic) -> None:
         if not session.topics.catalog.may_be_created(name):
             raise TopicNotFound(f"Topic {name} does not exist and may not be created automatically")
     except NamespaceNotFound as error:
+        session.note("lookup of %r refused: Namespace not found", command.topic)
         answer = encoder.lookup_failed(command.request_id, error.server_error, "Namespace not found")
     except GemingaError as error:
+        session.note("lookup of %r refused: %s", command.topic, error)
         answer = encoder.lookup_failed(command.request_id, error.server_error, str(error))
     else:
         answer = encoder.lookup(command.request_id, session.service_url)
@@ -33,6 +35,7 @@ async def partition_metadata(session: Session, command: pb.CommandPartitionedTop
             name, create=command.metadata_auto_creation_enabled
         )
     except GemingaError as error:
+        session.note("partitions of %r refused: %s", command.topic, error)
         answer = encoder.partitioned_metadata_failed(command.request_id, error.server_error, str(error))
     else:
         answer = encoder.partitioned_metadata(command.request_id, partitions)

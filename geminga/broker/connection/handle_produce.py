@@ -111,6 +111,8 @@ def _succeed(
     session: Session, command: pb.CommandProducer, topic: Topic, made: Producer, *, ready: bool = True
 ) -> None:
     exclusive = made.access_mode != AccessMode.SHARED
+    state = "produces" if ready else "waits to produce"
+    session.note("producer %d %r %s to %r", made.producer_id, made.name, state, str(topic.name))
     session.outbox.write(
         encoder.producer_success(
             command.request_id,
@@ -136,6 +138,7 @@ def close_producer(session: Session, command: pb.CommandCloseProducer) -> None:
     if publisher is None:
         session.outbox.write(encoder.success(command.request_id))
         return
+    session.note("producer %d %r closed", command.producer_id, publisher.producer.name)
     publisher.topic.producers.leave(publisher.producer)
     publisher.producer.when_idle(lambda: session.outbox.write(encoder.success(command.request_id)))
 

@@ -299,10 +299,17 @@ class Session:
 
     def _answer(self, command: Any, code: ServerError, text: str) -> None:
         request_id = request_id_of(command)
+        self.note("%s refused with %s: %r", type(command).__name__, code.name, text)
         if request_id is not None:
             self.outbox.write(encoder.error(request_id, code, text))
         else:
             self._warn(f"{type(command).__name__} refused: {text}")
+
+    def note(self, text: str, *arguments: object) -> None:
+        """Log what this client did, at level debug. Names that a client chose are formatted with %r: they may
+        hold line breaks.
+        """
+        log.debug("%s: " + text, self.address, *arguments)
 
     def _warn(self, text: str) -> None:
         """Log an error that has no answer in the protocol: once, so that no client can flood the log."""
@@ -334,6 +341,9 @@ class Session:
             publisher.topic.producers.leave(publisher.producer)
         for attached in self.consumers.values():
             attached.subscription.remove_consumer(attached.consumer)
+        self.note(
+            "disconnected; %d producers and %d consumers leave", len(self.producers), len(self.consumers)
+        )
         for watch in self.watches.values():
             watch.end()
         self.producers.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from geminga.wire import encoder
 if TYPE_CHECKING:
     from geminga.broker.flow.outbox import Outbox
     from geminga.wire.decoder import Send
+
+log = logging.getLogger("geminga.broker")
 
 # The id in a CLOSE_PRODUCER that answers no request, as in Pulsar.
 NO_REQUEST = -1
@@ -171,6 +174,7 @@ class Producer:
         # After CLOSE_PRODUCER every client asks for its producer again, is refused with TopicTerminated, and
         # fails all pending sends with that. On SEND_ERROR with TopicTerminated, Go's client forgets the
         # producer without failing them, so that they time out, on a Pulsar broker too.
+        log.debug("%s: message %d of producer %r refused: %s", self.address, sequence_id, self.name, error)
         if isinstance(error, TopicTerminated):
             return
         self.outbox.write(encoder.send_error(self.producer_id, sequence_id, error.server_error, str(error)))
