@@ -188,7 +188,7 @@ def _read_file(name: str) -> ConfigFile:
 class _Broker:
     """One run of the server, and what is said about it."""
 
-    def __init__(self, config: Config, data_dir: str, *, has_banner: bool) -> None:
+    def __init__(self, config: Config, data_dir: str, *, has_banner: bool = True) -> None:
         self._config = config
         self._data_dir = data_dir
         self._has_banner = has_banner
