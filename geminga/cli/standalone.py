@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from geminga import __version__
-from geminga.cli.allocation import share_one_arena
+from geminga.allocation import return_free_memory, share_one_arena
 from geminga.cli.arguments.data_directory import default_data_dir
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, EXIT_USAGE, STARTED_S, Parser
 from geminga.cli.broker_log import BrokerLog
@@ -244,6 +244,7 @@ class _Broker:
         gc.collect()
         gc.freeze()
         gc.enable()
+        return_free_memory()
 
     def explain(self, failure: BaseException) -> int:
         """Say what ended the run, and with which exit code. Raises what is a bug of ours."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from geminga.admin.http.router import Request, Response
+from geminga.allocation import return_free_memory
 
 if TYPE_CHECKING:
     from geminga.admin.http.router import Router
@@ -33,6 +34,7 @@ class LateRouter:
             if self._router is None:
                 table = await trio.to_thread.run_sync(importlib.import_module, TABLE)
                 self._router = table.router_for(self._view)
+                return_free_memory()
 
     def takes_large_body(self, method: str, target: str) -> bool:
         assert self._router is not None, "prepare comes first"

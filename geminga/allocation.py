@@ -23,3 +23,16 @@ def share_one_arena() -> None:
             ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
         except (AttributeError, OSError):
             return
+
+
+def return_free_memory() -> None:
+    """Give free pages back to the system, in about a millisecond. Nothing happens without glibc.
+
+    Importing modules leaves free pages between what stays: some 0.7 MB of an idle broker after its start, and
+    as much after the admin API's first request.
+    """
+    if sys.platform == "linux":
+        try:
+            ctypes.CDLL(None).malloc_trim(0)
+        except (AttributeError, OSError):
+            return
