@@ -15,8 +15,10 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from geminga.wire.message_metadata import sticky_hash
 
+# Pulsar's default: with more, the first of several consumers takes what a short read brings.
 ROUND_ROBIN_ENTRIES_MAX = 20
 """Entries that one consumer gets before it is the next one's turn (`dispatcherMaxRoundRobinBatchSize`)."""
+# Pulsar's CONSUMER_CONSISTENT_HASH_REPLICAS; another number would make another consumer active.
 FAILOVER_RING_POINTS = 100
 
 
@@ -51,6 +53,7 @@ def next_consumer(levels: Sequence[int], is_available: Callable[[int], bool], tu
     count = len(levels)
     if not count:
         return -1
+    # Consumers may have left since the turn was noted. Pulsar's getNextConsumer begins with the first then.
     if turn >= count:
         turn = 0
     level = levels[turn]
@@ -79,9 +82,11 @@ def share_round_robin(
     levels = [c.priority_level for c in consumers]
     left: dict[int, int] = {}
     if len(consumers) == 1:
+        # With one consumer there is no other whose turn it could be: one share, and one write.
         entries_max = max(len(sizes), 1)
 
     def capacity(number: int) -> int:
+        # Asked once: what is shared here is subtracted from the consumer only when it is sent.
         if number not in left:
             left[number] = consumers[number].capacity()
         return left[number]
@@ -95,6 +100,8 @@ def share_round_robin(
         turn = number + 1
         end = start
         room = left[number]
+        # `room > 0` and not `room >= size`: a batch that is larger than any consumer's queue would never be
+        # sent.
         while end < count and room > 0 and end - start < entries_max:
             room -= sizes[end]
             end += 1
@@ -120,6 +127,7 @@ def share_by_key(
     """
     shares: dict[K, list[int]] = {}
     waiting: list[int] = []
+    # Pulsar's alreadyBlockedHashes: a slot that waits is looked at once, and one blocked attempt is counted.
     held: set[int] = set()
     left: dict[K, int] = {}
     for number, slot in enumerate(slots):
@@ -127,6 +135,7 @@ def share_by_key(
             waiting.append(number)
             continue
         consumer = select(slot)
+        # None with sticky ranges that leave a gap: such keys wait for a consumer that names them.
         if consumer is not None:
             room = left.get(consumer)
             if room is None:
@@ -156,6 +165,8 @@ def choose_active(
     partitions spread over its consumers; a topic without partitions takes the first ring point after its own
     hash.
     """
+    # By name, as in Pulsar: each partition comes to the same order by itself, so that they spread over the
+    # consumers.
     ranked = sorted(consumers, key=lambda c: (c.priority_level, _java_order(c.name)))
     best = [c for c in ranked if c.priority_level == ranked[0].priority_level]
     if len(best) == 1:
@@ -167,6 +178,8 @@ def choose_active(
         for consumer in best
         for point in range(FAILOVER_RING_POINTS)
     }
+    # A tie is won by the consumer that comes last, as in Pulsar's TreeMap: `ring` is filled in the same
+    # order.
     points = sorted(ring)
     at = bisect_left(points, sticky_hash(topic.encode()))
     return ring[points[at] if at < len(points) else points[0]]

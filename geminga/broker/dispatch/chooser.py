@@ -44,11 +44,13 @@ class Batch:
 
     def leave_out(self, held: Collection[Position]) -> None:
         """Take these entries out again: they are held back."""
+        # The usual batch has nothing to hold back, and keeps its lists.
         if not held:
             return
         kept = [n for n, entry in enumerate(self.entries) if entry.position not in held]
         self.entries = [self.entries[n] for n in kept]
         self.sizes = [self.sizes[n] for n in kept]
+        # Counted again: a batch without chunks is shared in the quick way.
         self.has_chunks = self.has_chunks and count_chunks(self.entries) > 0
 
 

@@ -8,6 +8,7 @@ from typing import Generic, Protocol, TypeVar
 from geminga.broker.dispatch.choice import Candidate, next_consumer
 from geminga.position import Position
 
+# A producer that ends in the middle of a message leaves its entry for good; Pulsar's map has no bound.
 OWNERS_MAX = 10_000
 """Chunked messages whose last chunk has not come yet; beyond that the oldest is forgotten."""
 
@@ -99,10 +100,16 @@ class ChunkOwners(Generic[A]):
             chosen, whole = current, None
             if metadata.chunk_id >= 0:
                 whole = (metadata.producer_name_utf8, metadata.sequence_id)
+                # A client drops the chunks of a message whose first one it did not get: two owners would lose
+                # it for both.
                 chosen = self._consumer_for(whole, consumers, current)
+            # Pulsar sends to the owner whatever its permits say. Here it waits, so that a large message does
+            # not overrun a client.
             if chosen < 0 or left[chosen] <= 0 or whole in held:
                 waiting.append(number)
                 if whole is not None:
+                    # Or the next chunk could find new permits and overtake: clients discard a message whose
+                    # chunks are out of order.
                     held.add(whole)
                 continue
             left[chosen] -= sizes[number]

@@ -157,6 +157,7 @@ class Consumer:
         self.allows_out_of_order: bool = meta.allowOutOfOrderDelivery
         self.key_ranges: Sequence[SlotRange] = [
             SlotRange(r.start, r.end)
+            # A client may name as many as a frame holds, and each is an object here.
             for r in meta.hashRanges[: RANGES_MAX + 1]  # one too many is enough to be refused
         ]
         self.outbox = outbox
@@ -164,6 +165,8 @@ class Consumer:
         self.client_version = client_version
         self.protocol_version = protocol_version
         self.connected_since_ms = connected_since_ms
+        # One for each consumer: it keeps the parts of a MESSAGE that only the consumer's id and the ledger
+        # decide.
         self.encoder = encoder.MessageEncoder(
             self.consumer_id, partition_index, keep_stamp=wants_broker_metadata
         )
@@ -212,6 +215,8 @@ class Consumer:
         permits = self.permits
         if permits <= 0 or self.blocked or self.closed or not self.outbox.is_writable():
             return 0
+        # At least one: a limit that was lowered does not block by itself. The next message or FLOW does, and
+        # sets the flag that an acknowledgement lifts.
         if self.unacked_max:
             return max(min(permits, self.unacked_max - self.unacked), 1)
         return permits
@@ -221,9 +226,13 @@ class Consumer:
         self.last_flow_ms = now_ms
         if not self.first_flow_ms:
             self.first_flow_ms = now_ms
+        # Also here, as in Pulsar's flowPermits: the limit may have been lowered since the last message was
+        # sent.
         if self.unacked_max and self.unacked >= self.unacked_max:
             self.blocked = True
         if self.blocked:
+            # Put aside and not added: statistics show the permits from before the block, as Pulsar's do.
+            # Bounded, as a client may send FLOW for ever.
             self.permits_put_aside = min(self.permits_put_aside + permits, limits.PERMITS_MAX)
             return False
         self.permits = min(self.permits + permits, limits.PERMITS_MAX)
@@ -233,6 +242,8 @@ class Consumer:
         """It was sent that many entries. `messages` do not count those of a batch that were acknowledged
         before.
         """
+        # May go below zero by the last batch: the debt is paid by the next FLOW, so on average the client
+        # gets what it asked for.
         self.permits -= messages
         self.messages_out += messages
         self.bytes_out += bytes_sent
@@ -241,6 +252,8 @@ class Consumer:
             self.first_sent_ms = now_ms
         average = messages / entries
         if self.average_messages:
+            # Pulsar's avgPercent; the first value counts whole. Statistics show it, so the same traffic has
+            # to give the same number.
             average = self.average_messages * 0.9 + average * 0.1
         self.average_messages = average
 
@@ -270,6 +283,8 @@ class Consumer:
         """It asked for so many of its messages again, so it holds them no more."""
         self.redelivered += messages
         self.unacked -= messages
+        # At once and not at half the limit: what it gave back may go to it again. Pulsar lifts the block here
+        # too.
         self.unblock_below(max(self.unacked_max - 1, 0))
 
     def limit_unacked(self, unacked_max: int) -> bool:
@@ -283,6 +298,7 @@ class Consumer:
 
     def raise_epoch(self, epoch: int | None) -> None:
         """Its client has asked for everything again, and drops what is of an earlier epoch."""
+        # Only upwards, as in Pulsar: of a lower epoch the client would drop all that follows.
         if epoch is not None and epoch > self.epoch:
             self.epoch = epoch
 
@@ -299,6 +315,7 @@ class Consumer:
 
     def tell_active(self, is_active: bool) -> None:
         """Tell it whether it is the one that gets messages, if its protocol knows of that."""
+        # As in Pulsar: clients before this version do not know the command.
         if self.protocol_version >= PROTOCOL_ACTIVE_CONSUMER_CHANGE:
             self.outbox.write(encoder.active_consumer_change(self.consumer_id, is_active))
 

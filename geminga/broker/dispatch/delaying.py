@@ -22,10 +22,13 @@ if TYPE_CHECKING:
     from geminga.broker.dispatch.settings import Surroundings
 
 NOWHERE = Position(-1, -1)
+# Fewer are an ordinary burst, which is read in a moment.
 LEAP_ENTRIES_MIN = 2000
 """Entries behind the end of the topic that are worth a leap there."""
 LEAP_SHORT_ENTRIES = 500
 """A leap ends so many before the end: what was published just before it need not wait either."""
+# A backlog that is held back altogether brings no entry for many windows; without a bound the loop would
+# stand still.
 WINDOWS_PER_READ = 16
 """Looks for entries that are not held back, in a row: a millisecond or two."""
 DUE_PAUSE_MS: Final = 8
@@ -52,6 +55,7 @@ class DuePace:
         self._drained_ms = now_ms
 
     def is_pause(self, now_ms: int) -> bool:
+        # The wall clock may step back: without the 0 a pause would last until it has caught up.
         return 0 <= now_ms - self._drained_ms < DUE_PAUSE_MS
 
     def resumes_ms(self, now_ms: int) -> int:
@@ -72,9 +76,14 @@ class DelayedReads:
         self._reader = reader
         self._replay = replay
         self._books = replay.books
+        # Key_Shared reads nothing beyond such a ledger: an entry in it may be due, and goes before later ones
+        # of its key.
         self._skips_unknown = not replay.keeps_order
         """Whether entries may go out before earlier ones of which it is not known yet when they are due."""
         self._pace = DuePace()
+        # A shared index is fed with what is published, so it may give out entries that reading has yet to
+        # come to. Up to the last of them each entry that is read is looked up in the books, or it would go
+        # out a second time.
         self._taken_ahead = NOWHERE
         """Up to here the index may have given entries that are yet to be passed by reading."""
         self._found_nothing_new = False
@@ -102,6 +111,7 @@ class DelayedReads:
     @property
     def is_settled(self) -> bool:
         """Whether nothing is left to be read again or to be sealed."""
+        # Both: the ranges may be read to their end while the index has not cut off what came of them.
         return self._delayed.is_complete and not self._delayed.is_behind
 
     # -- what is due -----------------------------------------------------------------------------------------
@@ -109,9 +119,12 @@ class DelayedReads:
     def take_due(self, count_max: int) -> bool:
         """Put what is due among what is to be sent again. False: nothing is, or there is no room for it."""
         tracker = self._delayed.tracker
+        # Due entries of blocked keys wait in the redelivery set too, and count towards its bound.
         count_max = min(count_max, self._replay.look_ahead_left())
         if tracker is None or count_max <= 0 or not (taken := tracker.take_due(count_max)):
             return False
+        # As the column that the index gives: a tuple for each position once cost more than all the rest of a
+        # drain.
         self._books.redelivery.add_all(taken)
         last = Position(taken[-1] >> ENTRY_BITS, taken[-1] & ENTRY_MASK)
         self._taken_ahead = max(self._taken_ahead, last)
@@ -124,6 +137,8 @@ class DelayedReads:
         now_ms = self._around.clock.now_ms()
         if self._pace.is_pause(now_ms) or not self.take_due(count_max):
             return False
+        # Only then: a consumer of few permits takes a few at a time, and must not wait for the pace in
+        # between.
         if not self._delayed.has_due():
             self._pace.drained(now_ms)
         return True
@@ -138,6 +153,7 @@ class DelayedReads:
     def next_due_ms(self) -> int | None:
         """When the next message may be taken, in message time: never sooner than the pace allows."""
         tracker = self._delayed.tracker
+        # With a full redelivery set a due time would wake the task again and again: `take_due` takes nothing.
         if tracker is None or self._replay.look_ahead_left() <= 0:
             return None
         resumes_ms = self._pace.resumes_ms(self._around.clock.now_ms())
@@ -154,6 +170,7 @@ class DelayedReads:
     def _room(self, count_max: int) -> int:
         """How many entries may be read that were not to be sent before."""
         tracker = self._delayed.tracker
+        # A block stops new entries only, as in Pulsar's readMoreEntries, which looks at redeliveries first.
         if self._books.blocked or (tracker is not None and tracker.should_pause()):
             return 0
         return min(count_max, self._replay.look_ahead_left())
@@ -169,6 +186,7 @@ class DelayedReads:
 
     async def _read_past_held(self, count_max: int) -> list[Entry] | None:
         cursor, delayed, reader = self._cursor, self._delayed, self._reader
+        # The usual case, without bitmaps: nothing is held back now.
         if cursor.read_position > self._taken_ahead and not delayed.has_gaps():
             return await reader.read_new(count_max)
         if reader.is_backing_off:
@@ -177,6 +195,7 @@ class DelayedReads:
             window = delayed.window(cursor.read_position, skips=self._skips_unknown)
             if window is None:
                 return []
+            # Nothing of this window is held back, so it is read as a run, without a look at each entry.
             if window.free is None and window.place > self._taken_ahead:
                 return await reader.read_from(window.place, count_max)
             entry_ids = self._nowhere(window, count_max)
@@ -184,6 +203,8 @@ class DelayedReads:
                 entries = await self._read_free(window.place.ledger_id, entry_ids)
                 if entries is None or entries or reader.is_backing_off:
                     return entries
+            # Moved without a read: all of the window is held back or out. That is what spares a rewind the
+            # backlog; Pulsar's tracker in memory has all of it read again (issue #23912).
             cursor.set_read_position(window.end)
         return None
 
@@ -192,11 +213,13 @@ class DelayedReads:
         ledger_id, first = window.place
         free = window.free if window.free is not None else range(first, window.end.entry_id)
         holds = self._books.holds
+        # A generator in `islice`: a window has up to 65,536 entries, a read wants some hundred.
         return list(islice((e for e in free if not holds(ledger_id, e)), count_max))
 
     async def _read_free(self, ledger_id: int, entry_ids: list[int]) -> list[Entry] | None:
         """These entries of a ledger, as `read_new` returns them; at least the first, if they exist."""
         reader = self._reader
+        # Without gaps they are a run, which memory may hold; reads by position always go by way of an await.
         if entry_ids[-1] - entry_ids[0] < len(entry_ids):
             return await reader.read_from(Position(ledger_id, entry_ids[0]), len(entry_ids))
         found = await reader.read_positions([(ledger_id, entry_id) for entry_id in entry_ids])
@@ -211,11 +234,15 @@ class DelayedReads:
         """
         delayed, reader = self._delayed, self._reader
         batch = reader.admit(entries)
+        # A policy that switches delays off holds for what is read from now on, without opening an index.
         if not batch.timed or not delayed.policy.active:
             if batch.entries and not batch.timed:
+                # For Pulsar's fixed-delay detection: it pauses reading only while all entries have a delay.
                 delayed.saw_undelayed(batch.entries[0].position)
             return batch
         if delayed.tracker is None:
+            # The first open imports numpy for a tenth of a second. Undelayed entries of the batch go out
+            # meanwhile; Key_Shared has to wait, as it may let nothing pass.
             if self._skips_unknown and delayed.open_beside(batch.timed):
                 batch.leave_out({entry.position for entry in batch.timed})
                 return batch
@@ -223,6 +250,7 @@ class DelayedReads:
             await delayed.open()
             if seen != reader.turned_away:
                 return None
+            # Again: entries may have been acknowledged, or skipped, while the index was opened.
             batch = reader.admit(entries)
         if len(batch.timed) < len(batch.entries):
             delayed.saw_undelayed(next(e.position for e in batch.entries if not e.peek.deliver_at_ms))
@@ -236,11 +264,14 @@ class DelayedReads:
         """
         if len(batch.entries) >= len(batch.timed) or self._delayed.is_opening or not self._skips_unknown:
             return
+        # An entry without a time among them: undelayed messages lie in this backlog, and a leap would put
+        # them off.
         if not all(entry.peek.deliver_at_ms for entry in batch.entries):
             return
         start, last = self._cursor.read_position, self._ledger.last_confirmed
         behind = self._ledger.count_between(start, last)
         if behind > LEAP_ENTRIES_MIN:
+            # Only this range knows of the entries that are leapt over.
             self._delayed.read_again(start.ledger_id, last.ledger_id)
             self._cursor.set_read_position(self._ledger.position_after(start, behind - LEAP_SHORT_ENTRIES))
             self._delayed.leap()
@@ -258,6 +289,8 @@ class DelayedReads:
             return None
         window = delayed.next_again(self._cursor.read_position)
         if window is None:
+            # The end of this list of ranges is not the end of reading: a backlog of mixed messages is read in
+            # order, as new.
             if self._found_nothing_new:
                 delayed.reached_end()
             return None
@@ -274,4 +307,5 @@ class DelayedReads:
         if entries is None:
             return []
         delayed.again_up_to(entries[-1].position.next() if entries else window.end)
+        # While the read waited, another subscription may have brought them to a shared index.
         return [entry for entry in entries if not delayed.holds(entry.position)]

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("geminga.broker")
 
+# With a turn after every read the outboxes were flushed after every read too: many small writes.
 PASSES_PER_TURN = 4
 """Reads that one subscription may do in a row, each of up to `read_entries_max` entries: about 2 ms."""
 
@@ -62,6 +63,8 @@ class Dispatcher:
         self._delays = delays
         self._takeover = takeover
         self._passes = 0
+        # Kept between rounds: a consumer with permits for one read at a time would otherwise get overdue
+        # entries each time, and never a new one.
         self._is_turn_of_due = True
         self._told_delay = False
         self._told_compacted = False
@@ -93,12 +96,16 @@ class Dispatcher:
     def add(self, consumer: Consumer) -> None:
         """Raises `PeerError` when the consumer is not wanted; then nothing has changed."""
         settings = self._around.settings
+        # Before the chooser is asked, as a consumer that it took would own Key_Shared slots already. The text
+        # is Pulsar's.
         if 0 < settings.consumers_max <= len(self.consumers):
             raise ConsumerBusy("Subscription reached max consumers limit")
         active = self._chooser.active()
         self._chooser.add(consumer)
         if self._replay is not None:
             self._replay.books.join(consumer, settings.unacked_max_per_consumer)
+        # Pulsar's addConsumer too rewinds the cursor for the first consumer after none, and defers that while
+        # a read is under way. Here `remove` has turned that read away, so nothing has to be deferred.
         if len(self.consumers) == 1:
             self.reset()
         self._follow_active(active)
@@ -119,8 +126,12 @@ class Dispatcher:
         if self._replay is not None:
             self._replay.books.leave(consumer)
         if not self.consumers:
+            # All consumers may be replaced while one read waits for the disk. The next first consumer starts
+            # over, so what that read brings would go out twice.
             self._reader.turn_away()
             if self._delays is not None:
+                # A shared index waits with sealing until all that read the backlog are through; this
+                # subscription no longer gets there.
                 self._delays.stopped()
         self._follow_active(active)
         self._around.wake()
@@ -128,8 +139,11 @@ class Dispatcher:
     def _follow_active(self, before: Consumer | None) -> None:
         """If another consumer of a Failover subscription is the active one now: it begins after a while."""
         active = self._chooser.active()
+        # Exclusive needs no takeover: a second consumer is refused, and for the first one `reset` has
+        # rewound.
         if self._takeover is None or active is before:
             return
+        # `_take_over` rewinds and would send again what a read for the former consumer brings meanwhile.
         self._reader.turn_away()
         now_s = self._around.clock.monotonic_s()
         delay_ms = self._around.settings.failover_delay_ms
@@ -137,10 +151,13 @@ class Dispatcher:
         self._around.wake()
 
     def _take_over(self) -> None:
+        # When the wait is over and not before, as in Pulsar: what the former consumer acknowledged meanwhile
+        # is not sent again.
         self._reader.rewind()
         active = self._chooser.active()
         for consumer in self.consumers:
             if consumer is not active and consumer.notes is not None:
+                # Without this event the delivery log could not tell why an entry was delivered a second time.
                 consumer.notes.released(consumer.name)
             consumer.tell_active(consumer is active)
 
@@ -176,8 +193,12 @@ class Dispatcher:
         if self._replay is not None:
             self._replay.give_back(consumer, positions)
             return
+        # PIP-84: messages may be on their way when the client asks for everything again. It counts its epoch
+        # up and drops those of an earlier one.
         consumer.raise_epoch(epoch)
         waits = self._takeover is not None and self._takeover.is_waiting
+        # Pulsar too ignores a consumer that is not active. During a wait there is nothing to do: its end
+        # rewinds.
         if consumer is self._chooser.active() and not waits:
             self._reader.rewind()
             self._around.wake()
@@ -186,6 +207,7 @@ class Dispatcher:
         """These entries were acknowledged as a whole; returns how many messages of the consumer that were. To
         be called before the cursor is told.
         """
+        # Where nothing is pending Pulsar counts an entry as one message as well.
         return len(positions) if self._replay is None else self._replay.books.settle(consumer, positions)
 
     def settle_up_to(self, position: Position) -> None:
@@ -217,6 +239,8 @@ class Dispatcher:
         try of a failed read, not for the time.
         """
         delays = self._delays
+        # A due time that no round can act on has come at every look: the task would wake up without end. It
+        # did so for a due message that could not be read.
         if delays is None or not delays.has_tracker() or self._reader.is_backing_off:
             return None
         return delays.next_due_ms() if self._entries_wanted() else None
@@ -230,6 +254,7 @@ class Dispatcher:
     async def run_round(self) -> None:
         """Send all that can be sent now."""
         self._reader.begin_round()
+        # A time of the last round that is past by now would end the sleep after this one at once.
         self._throttle.ask_again()
         if self._takeover is not None and self._takeover.take_over(self._around.clock.monotonic_s()):
             self._take_over()
@@ -254,6 +279,9 @@ class Dispatcher:
         wanted, most = 0, self._around.settings.read_entries_max
         for consumer in receivers:
             capacity = consumer.capacity()
+            # Permits count messages, a read counts entries. Without the average, permits for 1000 messages
+            # would have 100 batches read of which one may use them up. Pulsar does this where
+            # preciseDispatcherFlowControl is set.
             if capacity > 0:
                 average = round(consumer.average_messages)
                 wanted += capacity if average <= 1 else -(-capacity // average)
@@ -261,6 +289,8 @@ class Dispatcher:
                     wanted = most
                     break
         if wanted and self._throttle.limits:
+            # By the largest average: with the smallest one 110 messages went out at a limit of 20 a second,
+            # as a consumer that had just joined had no average yet.
             return self._throttle.room(wanted, max(c.average_messages for c in receivers))
         return wanted
 
@@ -270,17 +300,25 @@ class Dispatcher:
         can be sent now.
         """
         if delays.is_unopened:
+            # Before the first read: without the index all that it holds back would be read once more, only to
+            # learn its time.
             await delays.open()
             return True
+        # In Pulsar all that is overdue goes before anything new, so that after a pause new messages wait
+        # until a slow consumer has taken all of it.
         is_turn_of_due = self._is_turn_of_due
         self._is_turn_of_due = not (is_turn_of_due and delays.take_due_at_pace(count_max))
         assert self._replay is not None
         if positions := self._replay.select(count_max):
             return await self._send_again(self._replay, delays, positions)
         sent_new = await self._send_new(count_max)
+        # Beside new entries: they waited for the end of a backlog that was only read to be indexed again.
         read_more = await self._read_once_more(delays, count_max)
+        # Nothing new is no reason to stop if this was not the turn of what is due.
         if not (sent_new or read_more) and (is_turn_of_due or not delays.may_take_due()):
             return False
+        # A message that was just published is one pass; a second one that finds nothing would double its
+        # cost.
         return not self._is_at_end(delays)
 
     def _is_at_end(self, delays: DelayedReads) -> bool:
@@ -289,6 +327,8 @@ class Dispatcher:
         return (
             self._cursor.read_position > self._around.ledger.last_confirmed
             and not self._replay.books.redelivery
+            # Without this the last read of a backlog ended the round, and what it had added to the index was
+            # not sealed.
             and delays.is_settled
             and not delays.may_take_due()
         )
@@ -299,6 +339,8 @@ class Dispatcher:
         if batch is None:
             return not self._reader.is_backing_off
         # All of them were to be sent before: none is asked for its time again.
+        # Pulsar does ask its tracker again here, and a position that it returned too early is tracked once
+        # more.
         self._share(batch, is_new=False)
         delays.gave_out()
         return True
@@ -312,10 +354,13 @@ class Dispatcher:
         batch = self._reader.admit(entries) if delays is None else await delays.hold_back(entries)
         if batch is None:
             return True
+        # Before sharing: Exclusive and Failover put it back to the first entry that found no permits.
         self._cursor.set_read_position(entries[-1].position.next())
         if batch.timed:
             if delays is not None:
                 delays.leap_if_behind(batch)
+            # Once for each dispatcher, and at INFO: it is no fault, and all entries of a backlog may have a
+            # time.
             elif not self._told_delay:
                 self._note_delay(batch.timed)
         self._share(batch, is_new=True)
@@ -326,6 +371,8 @@ class Dispatcher:
         was done.
         """
         entries = await delays.read_once_more(count_max)
+        # Shared out as new entries, so that those of Key_Shared wait behind what of their key is to be sent
+        # again.
         if entries and (batch := await delays.hold_back(entries)) is not None:
             self._share(batch, is_new=True)
         return entries is not None
@@ -343,6 +390,9 @@ class Dispatcher:
         if self._replay is not None:
             self._replay.keep(shares)
         else:
+            # What found no permits is not kept: the next read, mostly from the tail cache, brings it again,
+            # and a seek or a failover has nothing to clear. Pulsar sends all that one read brought, without a
+            # second look at the permits.
             self._cursor.set_read_position(shares.waiting[0].position)
 
     def _send(self, given: Given, batch: Batch) -> None:

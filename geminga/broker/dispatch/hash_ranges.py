@@ -15,7 +15,9 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from geminga.errors import ConsumerAssign
 from geminga.wire.message_metadata import sticky_hash
 
+# Pulsar's DEFAULT_RANGE_SIZE (2 << 15).
 SLOTS = 65_536
+# Pulsar has no bound. All ranges of a consumer that comes are sorted and looked up, on the loop.
 RANGES_MAX = 1_000
 """Ranges that one consumer may name."""
 RING_POINTS = 100
@@ -73,6 +75,8 @@ class _Assignments(Generic[C]):
     def select(self, slot: int) -> C | None:
         if not self._ends:
             return None
+        # An array instead of Pulsar's tree of ring points: select runs for each entry, a rebuild only for
+        # each consumer.
         return self._owners[bisect_left(self._ends, slot)]
 
     def _ranges(self, consumer: C, first: int) -> list[SlotRange]:
@@ -99,10 +103,14 @@ class ConsistentHashSelector(_Assignments[C]):
         self._names: dict[str, set[int]] = {}
 
     def slot(self, key_hash: int) -> int:
+        # As Pulsar's ring, whose range begins behind 0 ("not set"); its other selectors turn a 0 into 1
+        # instead.
         return key_hash % (SLOTS - 1) + 1
 
     def add(self, consumer: C) -> None:
         taken = self._names.setdefault(consumer.name, set())
+        # Consumers of one name would share all points, and all but one of them get nothing. As in Pulsar's
+        # ConsumerNameIndexTracker, a consumer that leaves and comes back at once has its former slots.
         index = next(i for i in range(len(taken) + 1) if i not in taken)
         taken.add(index)
         self._index[id(consumer)] = index
@@ -119,6 +127,7 @@ class ConsistentHashSelector(_Assignments[C]):
         taken.remove(index)
         if not taken:
             del self._names[consumer.name]
+        # A set, as two points of one consumer may collide: the second removal would not find its list.
         for point in set(self._points_of(consumer.name, index)):
             at_point = [c for c in self._ring[point] if c is not consumer]
             if at_point:
@@ -131,11 +140,14 @@ class ConsistentHashSelector(_Assignments[C]):
         return self._ranges(consumer, first=1)
 
     def _points_of(self, name: str, index: int) -> list[int]:
+        # Pulsar's text, byte for byte: the table in tests/oracle has the owners of all slots, computed by its
+        # classes.
         return [self.slot(sticky_hash(f"{name}\0{index}\0{point}".encode())) for point in range(self._points)]
 
     def _rebuild(self) -> None:
         runs = [(point, self._ring[point][0]) for point in sorted(self._ring)]
         if runs and runs[-1][0] != SLOTS - 1:
+            # The ring is closed: behind the last point it goes on with the first one.
             runs.append((SLOTS - 1, runs[0][1]))
         self._assign(runs)
 
@@ -168,6 +180,8 @@ class RangeSplitSelector(_Assignments[C]):
             return
         del self._split[end]
         if end == SLOTS and self._split:
+            # Pulsar gives a range that ends to the next higher one. Above the last there is none, so its
+            # lower neighbour takes it.
             self._split[SLOTS] = self._split.pop(max(self._split))
         self._assign(sorted(self._split.items()))
 
@@ -177,6 +191,8 @@ class RangeSplitSelector(_Assignments[C]):
     def _widest(self) -> tuple[int, int]:
         low, widest = 0, (0, 0)
         for end in sorted(self._split):
+            # The first of the widest, as Pulsar's findBiggestRange: keys would go elsewhere with the last
+            # one.
             if end - low > widest[1] - widest[0]:
                 widest = (low, end)
             low = end
@@ -268,6 +284,8 @@ class DrainingSlots(Generic[C]):
         """Consumers came or went: recount which pending entries (their slots, by consumer) are in moved
         slots.
         """
+        # Counted again instead of adjusted: a slot may have gone back to the consumer that holds its entries,
+        # and then does not drain any more.
         before, self.slots = self.slots, {}
         for consumer, slots in pending:
             for slot in slots:
@@ -278,6 +296,8 @@ class DrainingSlots(Generic[C]):
                     old = before.get(slot)
                     draining = DrainingSlot(consumer, old.blocked_attempts if old else 0)
                     self.slots[slot] = draining
+                # Pulsar throws IllegalStateException here: with two owners the order of the key is lost
+                # already.
                 assert draining.consumer is consumer, "one slot is pending at two consumers"
                 draining.unacked += 1
 
@@ -286,6 +306,7 @@ class DrainingSlots(Generic[C]):
         draining = self.slots.get(slot)
         if draining is None or draining.consumer is consumer:
             return False
+        # Shown in statistics, and it spares a round when a slot is free that no entry waits for.
         draining.blocked_attempts += 1
         return True
 

@@ -56,6 +56,8 @@ class KeyShared:
         self._in_force = in_force
         self._redelivery = redelivery
         self._draining = draining
+        # As Pulsar's drainingHashesRequired: fixed ranges do not move, and without an order nothing has to
+        # wait.
         self._drains = not is_sticky and not allows_out_of_order
         self._may_select = True
         """False: all that waits was refused, and nothing has happened since that could change that."""
@@ -71,6 +73,7 @@ class KeyShared:
     # -- consumers -------------------------------------------------------------------------------------------
 
     def add(self, consumer: Consumer) -> None:
+        # First, as it may refuse: then nothing has changed.
         self.selector.add(consumer)
         self.consumers.append(consumer)
         self.consumers.sort(key=lambda c: c.priority_level)
@@ -79,6 +82,8 @@ class KeyShared:
     def remove(self, consumer: Consumer) -> None:
         self.selector.remove(consumer)
         self.consumers.remove(consumer)
+        # Before the slots are counted again: what this consumer held is given back by the books, and its keys
+        # wait for that there.
         self._draining.forget(consumer)
         self._reassign()
 
@@ -120,9 +125,13 @@ class KeyShared:
         if not redelivery:
             return []
         # Of what was selected last some was gone, or was not read: the permits it was counted for are free.
+        # Without the second half Key_Shared stalled: entries that were acknowledged while they waited were
+        # selected, took up a consumer's permits, and never came to be shared.
         may_select = self._may_select or self._selected
         if not may_select and redelivery.additions == self._additions:
             return []
+        # Only what can go is read: Pulsar's ReplayPositionFilter. Reading all that waits would have each
+        # wake-up read the same blocked entries from the disk.
         found = redelivery.select(count_max, self._admission())
         self._selected = len(found)
         self._may_select = len(found) == count_max
@@ -138,6 +147,8 @@ class KeyShared:
         def admits(slot: int) -> bool:
             if slot in held:
                 return False
+            # Due after a delay: the index knows no keys, so it is read, and judged when it is shared. So does
+            # Pulsar.
             if not slot:
                 return True
             consumer = select(slot)
@@ -146,8 +157,11 @@ class KeyShared:
                 if room is None:
                     room = consumer.capacity()
                 if room > 0 and not is_blocked(consumer, slot):
+                    # By entry, as sizes of batches are not known before the read. Without counting down, one
+                    # consumer's entries would fill the read, and other consumers' permits wait.
                     left[consumer] = room - 1
                     return True
+            # All later ones of the slot too, or a permit that is found further down would let one overtake.
             held.add(slot)
             return False
 
@@ -164,6 +178,7 @@ class KeyShared:
             by_consumers = settings.look_ahead_max_per_consumer * len(self.consumers)
             limit = min(limit, by_consumers) if limit > 0 else by_consumers
         if limit <= 0:
+            # With both thresholds off Pulsar takes the limits on unacknowledged messages instead.
             limit = settings.unacked_max_per_subscription or 2**31
         return limit - len(self._redelivery)
 
@@ -171,6 +186,7 @@ class KeyShared:
 
     def share(self, batch: Batch, *, is_new: bool) -> Shares:
         entries, sizes = batch.entries, batch.sizes
+        # The books and the redelivery set keep the slot: neither an acknowledgement nor `select` has the key.
         slots = [self._slot_of(entry) for entry in entries]
         is_blocked = self._is_blocked_for_new if is_new else self._draining.is_blocked
         shares, waiting = share_by_key(slots, sizes, self.selector.select, Consumer.capacity, is_blocked)
@@ -191,6 +207,8 @@ class KeyShared:
         return Shares(given, [entries[n] for n in waiting], [slots[n] for n in waiting])
 
     def _is_blocked_for_new(self, consumer: Consumer, slot: int) -> bool:
+        # Asked first, since it counts the attempt: without one the dispatcher is not woken when the slot is
+        # free.
         if self._draining.is_blocked(consumer, slot):
             return True
         return not self.allows_out_of_order and self._redelivery.holds_slot(slot)

@@ -48,6 +48,7 @@ class PendingAcks:
             return 0
         packed = entries.pop(entry_id, 0)
         if not entries:
+            # A subscription goes through thousands of ledgers: an empty dictionary for each would stay.
             del self.ledgers[ledger_id]
         return packed
 
@@ -68,6 +69,8 @@ class PendingAcks:
         """The slot of each pending entry."""
         for entries in self.ledgers.values():
             for packed in entries.values():
+                # Kept with the entry: when keys move, the slots of all that is pending are counted, and
+                # nothing is read for that.
                 yield packed >> SIZE_BITS
 
     def __iter__(self) -> Iterator[tuple[Position, int]]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 WAIT_S_MIN = 0.01
 """A fast rate is served in portions, so that a dispatcher does not wake for one message a millisecond."""
+# At `opens_at_s` there has to be room for one, also where the division leaves a little less.
 _ROUNDING = 1e-6
 
 Published = Callable[[], tuple[int, int]]
@@ -35,9 +36,13 @@ class _Bucket:
 
     def room(self, now_s: float) -> int:
         """How much may be sent now; 0 or less: nothing."""
+        # At most a period's worth: a dispatcher that was idle for an hour may not send an hour's worth at
+        # once.
         return math.floor(min(now_s - self._paid_s, self._period_s) * self.per_s + _ROUNDING)
 
     def take(self, count: int, now_s: float) -> None:
+        # Pulsar gives out a period's worth and then pauses. A debt that time pays off comes to the same
+        # number, and fewer messages are late.
         self._paid_s = max(self._paid_s, now_s - self._period_s) + count / self.per_s
 
     def opens_at_s(self) -> float:
@@ -52,6 +57,8 @@ class DispatchLimit:
 
     def __init__(self, rate: DispatchRate, published: Published) -> None:
         """`published` counts the messages and bytes that have come into the topic so far."""
+        # The admin API stores whatever number it is sent, as Pulsar's does; a period of 0 would divide by
+        # zero.
         period_s = max(1, rate.period_s)
         self.rate = rate
         both = rate.messages, rate.bytes
@@ -71,6 +78,7 @@ class DispatchLimit:
         room = messages.room(now_s) if messages is not None else 2**31
         if size is not None and room > 0:
             bytes_left = size.room(now_s)
+            # At least one: a message that is larger than a period's bytes would never go.
             room = min(room, max(1, int(bytes_left / average_bytes))) if bytes_left > 0 else 0
         return max(room, 0)
 
@@ -81,6 +89,7 @@ class DispatchLimit:
 
     def opens_at_s(self, now_s: float) -> float:
         """When to ask again after `room` was 0."""
+        # The later of both limits, as a message has to fit both.
         latest = max(bucket.opens_at_s() for bucket in self._buckets if bucket is not None)
         return max(latest, now_s + WAIT_S_MIN)
 
@@ -98,6 +107,8 @@ class DispatchLimit:
         counts = published()
         for bucket, now, before in zip(self._buckets, counts, self._counted, strict=True):
             if bucket is not None:
+                # Pulsar's relativeToPublishRate: the limit is for what consumers may catch up with, on top of
+                # what comes in.
                 bucket.per_s = bucket.configured_per_s + (now - before) / elapsed_s
         self._counted, self._published_s = counts, now_s
 
@@ -108,6 +119,8 @@ def dispatch_limit(
     """The limit that a policy makes; the present one if it is of the same rate, None for no limit."""
     if rate.messages <= 0 and rate.bytes <= 0:
         return None
+    # The present one keeps its debt: each change of policies comes here, and a new one would begin with a
+    # period's worth.
     return present if present is not None and present.rate == rate else DispatchLimit(rate, published)
 
 
@@ -141,6 +154,8 @@ class Throttle:
     def apply(self, of_topic: DispatchLimit | None, own: DispatchRate, published: Published) -> bool:
         """Keep to these from now on. True: that is a change."""
         self.own = dispatch_limit(own, self.own, published)
+        # A tuple, empty for most: `if self.limits` is all that a subscription without limits pays for each
+        # read.
         limits = tuple(limit for limit in (of_topic, self.own) if limit is not None)
         if limits == self.limits:
             return False
@@ -160,6 +175,8 @@ class Throttle:
                 self.until_s = limit.opens_at_s(now_s)
                 self._note(limit.is_used_up(now_s), limit is self.own)
                 return 0
+            # Entries are read and messages are limited; at least one entry, or batches larger than the rate
+            # would never go.
             wanted = min(wanted, max(1, int(messages / max(average_messages, 1.0))))
         return wanted
 

@@ -56,12 +56,16 @@ class RedeliverySet:
         return place < len(self._column) and self._column[place] == code
 
     def add(self, ledger_id: int, entry_id: int, slot: int = 0) -> None:
+        # One entry that is added to a column makes a bitmap of all of it: there is one order to go by, not
+        # two.
         if self._column:
             self._give_up_column()
         code = ledger_id << ENTRY_BITS | entry_id
         if code not in self._codes:
             self._codes.add(code)
             self.additions += 1
+        # The first slot stays: a key's slot changes with the type of selector only, and then this set is a
+        # new one.
         if slot and code not in self._slots:
             self._slots[code] = slot
             self._slot_counts[slot] = self._slot_counts.get(slot, 0) + 1
@@ -75,6 +79,8 @@ class RedeliverySet:
         if self._codes:
             self._codes.update(codes)
         else:
+            # Without a copy: a drain of many due messages is a column for each read, and this set is empty
+            # each time.
             self._column, self._at = codes, 0
         self.additions += len(codes)
 
@@ -95,6 +101,7 @@ class RedeliverySet:
     def discard(self, ledger_id: int, entry_id: int) -> None:
         code = ledger_id << ENTRY_BITS | entry_id
         if self._column:
+            # What is sent is nearly always the front: one step of a number, and nothing to search.
             if self._column[self._at] == code:
                 self._pass_column(self._at + 1)
                 return
@@ -150,6 +157,7 @@ class RedeliverySet:
         if self._column:
             self._pass_column(bisect_right(self._column, end, self._at))
             return
+        # `last` may be LATEST, whose code does not fit into 64 bits.
         end = min(end, self._codes.max())
         if self._slots:
             for code in takewhile(end.__ge__, self._codes):
@@ -186,4 +194,5 @@ class RedeliveryCounts:
         self.counts = {p: n for p, n in self.counts.items() if p > last}
 
     def clear(self) -> None:
+        # The count starts over with a new first consumer, as in Pulsar, whose tracker is in memory too.
         self.counts.clear()

@@ -39,6 +39,8 @@ class Replay:
             draining,
             around.settings.unacked_max_per_subscription,
             self.room_came,
+            # A client may acknowledge what the index still holds back; it would be read when due, for
+            # nothing.
             around.delayed.passed,
         )
         self.keeps_order = chooser.keeps_order
@@ -50,6 +52,7 @@ class Replay:
 
     def room_came(self) -> None:
         """A consumer can take more: permits came, a block was lifted, its outbox has room again."""
+        # Key_Shared remembers that all that waits was refused, and would go on refusing it.
         self._chooser.reconsider()
         self._around.wake()
 
@@ -64,7 +67,11 @@ class Replay:
         if self._reader.is_backing_off:
             return None
         redelivery = self.books.redelivery
+        # Pulsar drops the read in this case too: a consumer that closed meanwhile gave back earlier entries
+        # of the same key (issue #12885).
         additions = redelivery.additions
+        # They stay in the set while they are read, so that nothing is lost with a read that fails or is
+        # turned away.
         found = await self._reader.read_positions(positions)
         if found is None:
             return None
@@ -78,11 +85,14 @@ class Replay:
 
     def keep(self, shares: Shares) -> None:
         """What waits for permits goes first next time."""
+        # The read position is past these, and no consumer has them: without the set they would not be sent
+        # before the next first consumer starts over.
         add = self.books.redelivery.add
         if shares.waiting_slots is None:
             for entry in shares.waiting:
                 add(*entry.position)
         else:
+            # With its slot, which later entries of that slot look for: they have to wait behind this one.
             for entry, slot in zip(shares.waiting, shares.waiting_slots, strict=True):
                 add(*entry.position, slot)
 

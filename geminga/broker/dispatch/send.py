@@ -36,6 +36,7 @@ def send(
     for entry in entries:
         position = entry.position
         bits = ack_sets[position][1] if position in ack_sets else None
+        # Redelivery count 0 always, as Pulsar tells for these types: its tracker is switched off for them.
         encode(frames, position[0], position[1], 0, bits, epoch, entry.body)
     if consumer.notes is not None:
         consumer.notes.dispatched(consumer.name, entries, now_ms, ack_sets, NO_COUNTS)
@@ -67,11 +68,13 @@ def send_tracked(
         ledger_id, entry_id = position
         if ledger_id != current_id:
             current_id = ledger_id
+            # Once for a run of entries of one ledger: what is read as new has no other.
             pending = pending_of(ledger_id)
         size = sizes[number]
         bits = None
         if position in ack_sets:
             size, bits = ack_sets[position]
+        # Its messages would be counted twice and settled once: the consumer would end blocked for good.
         assert entry_id not in pending, "an entry is sent again while it is pending"
         pending[entry_id] = slots[number] << SIZE_BITS | size if slots is not None else size
         encode(frames, ledger_id, entry_id, counts.get(position, 0) if counts else 0, bits, None, entry.body)
@@ -88,7 +91,10 @@ def _sent(
     now_ms: int,
 ) -> int:
     messages = sum(sizes)
+    # The encoder adds two buffers for each entry, the second is what the client sent.
     payload_bytes = sum(map(len, frames[1::2]))
     consumer.sent(len(entries), messages, payload_bytes, now_ms)
+    # Not before the entries are pending, as in Pulsar's Consumer.sendMessages: a consumer that is
+    # disconnected by its write gives back what is pending, and nothing else.
     consumer.outbox.write(frames)
     return messages

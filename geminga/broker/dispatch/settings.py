@@ -36,6 +36,7 @@ class SubscriptionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """0: no limit [maxUnackedMessagesPerConsumer]"""
     unacked_max_per_subscription: int = 200_000
     """0: no limit [maxUnackedMessagesPerSubscription]"""
+    # Off in a broker's configuration unless it is set, as in Pulsar: a batch then comes again as a whole.
     batch_index_acks: bool = True
     """[acknowledgmentAtBatchIndexLevelEnabled]"""
     delayed_delivery: bool = True

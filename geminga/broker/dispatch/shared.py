@@ -22,6 +22,7 @@ class Shared:
     """Remembers whose turn it is, and which consumer has the first chunks of a message."""
 
     sub_type = SHARED
+    # Shared promises no order: a read stands although something earlier was given back meanwhile.
     keeps_order = False
 
     def __init__(self, in_force: SettingsInForce, redelivery: RedeliverySet) -> None:
@@ -35,12 +36,14 @@ class Shared:
 
     def add(self, consumer: Consumer) -> None:
         self.consumers.append(consumer)
+        # Stable, as Pulsar's: of equal levels the order of arrival is the order of turns.
         self.consumers.sort(key=lambda c: c.priority_level)
         self._held.try_again()
 
     def remove(self, consumer: Consumer) -> None:
         self.consumers.remove(consumer)
         self._chunks.forget(consumer)
+        # What waited for this consumer goes to another one now, from the first chunk on.
         self._held.try_again()
 
     def active(self) -> Consumer | None:
@@ -57,6 +60,7 @@ class Shared:
             return []
         if not (held := self._held.positions):
             return self._redelivery.first(count_max)
+        # So many more that a full read is left when all that waits for its owner is taken out.
         found = self._redelivery.first(count_max + len(held))
         return [position for position in found if position not in held][:count_max]
 
@@ -77,6 +81,7 @@ class Shared:
             sizes, consumers, self._turn, self._in_force.settings.round_robin_entries_max
         )
         placed = rounds[-1].end if rounds else 0
+        # One consumer, or permits at only one: its lists are slices, not built entry by entry.
         if len(rounds) == 1:
             given = [Given(consumers[rounds[0].consumer], entries[:placed], sizes[:placed])]
             return Shares(given, entries[placed:])

@@ -34,6 +34,7 @@ class Exclusive:
     def add(self, consumer: Consumer) -> None:
         assert not self.consumers
         ranges: StickyRangeSelector[Consumer] | None = None
+        # As Pulsar's HashRangeExclusiveStickyKeyConsumerSelector: a reader may ask for ranges of key hashes.
         if consumer.key_ranges:
             ranges = StickyRangeSelector()
             ranges.add(consumer)
@@ -51,6 +52,7 @@ class Exclusive:
 
     def share(self, batch: Batch, *, is_new: bool) -> Shares:
         """A reader may ask for a part of the keys: the rest is passed over, and not acknowledged."""
+        # Exactly one: a read is turned away when it leaves, so no batch comes without it.
         (consumer,) = self.consumers
         if self._ranges is None:
             return give_all(consumer, batch.entries, batch.sizes)
@@ -82,6 +84,8 @@ class Failover:
 
     def remove(self, consumer: Consumer) -> None:
         self.consumers.remove(consumer)
+        # Chosen again at once. In Pulsar nobody was active in 2 of 20 runs when the active consumer left as
+        # it became active, until the next change.
         self._choose()
 
     def _choose(self) -> None:
@@ -126,6 +130,8 @@ class Takeover:
         """
         if not has_active:
             self.at_s = math.inf
+        # As in Pulsar, where readOnActiveConsumerTask is not replaced: consumers that come one by one would
+        # put it off each time.
         elif not self.is_waiting:
             self.at_s = now_s + delay_ms / 1000
 
@@ -150,6 +156,8 @@ def fitting(sizes: Sequence[int], permits: int) -> int:
     """How many entries may go out: the last of them may take more permits than are left."""
     count = 0
     for size in sizes:
+        # Asked before each entry and not after: a batch goes whole while one permit is left, and the debt is
+        # paid first.
         if permits <= 0:
             break
         permits -= size

@@ -25,6 +25,7 @@ class Sleeper:
 
     def wake(self) -> None:
         """End the sleep, or the next one if there is none. Cheap when it is ended already."""
+        # Kept until the next sleep: a wake-up between a round and the sleep after it would be lost otherwise.
         self._is_woken = True
         if self._woken is not None:
             self._woken.set()
@@ -38,18 +39,23 @@ class Sleeper:
         """
         if not self._is_woken:
             if due_ms is None and retry_at_s == math.inf:
+                # An Event for the usual sleep, which ends without the exception that a cancelled scope
+                # raises. A new one each time, as trio's cannot be reset.
                 self._woken = trio.Event()
                 await self._woken.wait()
                 self._woken = None
             else:
                 await self._sleep_until(retry_at_s, due_ms)
         else:
+            # A round that is woken at each turn would keep all other tasks waiting.
             await trio.lowlevel.checkpoint()
         self._is_woken = False
 
     async def _sleep_until(self, retry_at_s: float, due_ms: int | None) -> None:
         deadline_s = math.inf
         if retry_at_s < math.inf:
+            # `retry_at_s` is of the injected clock, which tests set apart from trio's: only the difference
+            # means the same in both.
             deadline_s = trio.current_time() + max(retry_at_s - self._clock.monotonic_s(), 0.0)
         with trio.CancelScope(deadline=deadline_s) as self._sleep:
             if due_ms is None:

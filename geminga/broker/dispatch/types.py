@@ -23,6 +23,7 @@ def dispatcher_for(consumer: Consumer, present: Dispatcher | None, around: Surro
     Raises ConsumerBusy when the consumer may not join those that are there, NotAllowed when it asks for what
     its type does not have.
     """
+    # Refused as in Pulsar, though nothing is compacted here: a program that works here has to work there.
     if consumer.read_compacted and consumer.sub_type in (SHARED, KEY_SHARED):
         raise NotAllowed("readCompacted only allowed on failover or exclusive subscriptions")
     if present is not None:
@@ -30,6 +31,7 @@ def dispatcher_for(consumer: Consumer, present: Dispatcher | None, around: Surro
             check_compatible(present, consumer)
             return present
         keyed = present.key_shared
+        # As in Pulsar's addConsumer, only a first consumer of another type, or policy, replaces a dispatcher.
         if present.sub_type == consumer.sub_type and (keyed is None or keyed.has_policy_of(consumer)):
             return present
     return new_dispatcher(consumer, around)
@@ -43,6 +45,8 @@ def new_dispatcher(consumer: Consumer, around: Surroundings) -> Dispatcher:
     if consumer.sub_type == FAILOVER:
         failover = Failover(around, around.topic, around.partition_index)
         return Dispatcher(around, failover, EntryReader(around, failover), takeover=Takeover())
+    # Chooser and books share one set and one table of draining slots: what is pending, waits or drains is
+    # written once.
     redelivery = RedeliverySet()
     draining = DrainingSlots[Consumer]()
     chooser: ReplayChooser = Shared(around, redelivery)

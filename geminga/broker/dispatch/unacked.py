@@ -64,6 +64,8 @@ class UnackedBooks:
         """These entries were acknowledged as a whole through this consumer; returns how many messages of its
         own that were. To be called before the cursor is told.
         """
+        # Written out instead of `pending.pop` for each: an acknowledgement of a hundred entries is one call,
+        # and nearly all of them are of one ledger.
         ledgers = consumer.pending.ledgers
         messages = 0
         current_id = -1
@@ -75,6 +77,7 @@ class UnackedBooks:
                 current_id = ledger_id
                 pending = ledgers.get(ledger_id)
             packed = pending.pop(entry_id, 0) if pending is not None else 0
+            # An unbatched message of a Shared subscription: nothing more to look up.
             if packed == 1:
                 messages += 1
             elif packed:
@@ -83,27 +86,33 @@ class UnackedBooks:
                 self._settle_elsewhere(consumer, Position(ledger_id, entry_id))
         if pending is not None and not pending:
             del ledgers[current_id]
+        # Or the counts of a long-lived subscription would grow with all that was ever redelivered.
         self.counts.forget(positions)
         self.release(consumer, messages)
         return messages
 
     def _settled(self, consumer: Consumer, position: Position, packed: int) -> int:
         slot = packed >> SIZE_BITS
+        # `_draining` is empty nearly always: no call then for an acknowledgement.
         if slot and self._draining and self._draining.settled(consumer, slot):
             self._on_room()
         return self._left_of(position, packed)
 
     def _settle_elsewhere(self, consumer: Consumer, position: Position) -> None:
         """Some clients acknowledge through another consumer than the one that the entry was sent to."""
+        # Pulsar's removePendingAcks looks at the other consumers too.
         for other in self._consumers:
             if other is not consumer and (packed := other.pending.pop(*position)):
                 self.release(other, self._settled(other, position, packed))
                 return
+        # Not pending anywhere: it may be in the delayed index, or have been acknowledged before.
         self._on_stray((position,))
 
     def _left_of(self, position: Position, packed: int) -> int:
         """Messages of a pending entry that were not acknowledged one by one before."""
         size = packed & SIZE_MASK
+        # Those acknowledged one by one were counted then; counted again, the number of unacknowledged
+        # messages would fall below zero.
         if size > 1 and (bits := self._cursor.ack_set(position)) is not None:
             return count_bits(bits)
         return size
@@ -133,6 +142,8 @@ class UnackedBooks:
         """So many messages that were pending at the consumer are acknowledged."""
         if messages:
             consumer.subtract_unacked(messages)
+            # At half the limit, as in Pulsar: at the limit itself each acknowledgement would lift a block for
+            # one message.
             if consumer.unblock_below(consumer.unacked_max // 2):
                 self._on_room()
             self._count(-messages)
@@ -143,6 +154,8 @@ class UnackedBooks:
         for consumer in self._consumers:
             if consumer.limit_unacked(unacked_max_per_consumer):
                 self._on_room()
+        # Here too: no acknowledgement may come that would lift a block which a raised limit has made
+        # pointless.
         if self.blocked and not 0 < unacked_max <= self.messages:
             self.blocked = False
             self._on_room()
@@ -160,6 +173,7 @@ class UnackedBooks:
         """Everything up to here is acknowledged, but not by a consumer (TTL, skip, quota). Call it before the
         cursor moves.
         """
+        # Or each would be read once more, only to be left out as acknowledged.
         self.redelivery.remove_up_to(up_to)
         self.counts.forget_up_to(up_to)
         for consumer in self._consumers:
@@ -180,9 +194,12 @@ class UnackedBooks:
         for position, packed in taken:
             slot = packed >> SIZE_BITS
             messages += self._left_of(position, packed)
+            # With its slot, so that no newer entry of the key goes before it.
             self.redelivery.add(*position, slot)
+            # As in Pulsar, only here: what a consumer leaves behind comes again with an unchanged count.
             self.counts.increment(*position)
             if slot and self._draining:
+                # No call of `on_room` for each: `Replay.give_back` ends with one.
                 self._draining.settled(consumer, slot)
         consumer.gave_back(messages)
         self._count(-messages)
@@ -196,6 +213,7 @@ class UnackedBooks:
             for (ledger_id, entry_id), packed in left:
                 self.redelivery.add(ledger_id, entry_id, packed >> SIZE_BITS)
         else:
+            # With no consumer left the next one reads the backlog again; Pulsar clears both here too.
             self.forget()
 
     def forget(self) -> None:
@@ -206,4 +224,5 @@ class UnackedBooks:
 
 def count_bits(words: Sequence[int]) -> int:
     """Set bits in the 64-bit words of an ack set; words may come signed, as Java's longs do."""
+    # Python counts the bits of a negative number's absolute value, so the mask comes first.
     return sum((word & 0xFFFF_FFFF_FFFF_FFFF).bit_count() for word in words)
