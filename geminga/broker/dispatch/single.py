@@ -84,7 +84,7 @@ class Failover:
 
     def remove(self, consumer: Consumer) -> None:
         self.consumers.remove(consumer)
-        # Chosen again at once. In Pulsar nobody was active in 2 of 20 runs when the active consumer left as
+        # Chosen again at once. In Pulsar no consumer was active in 2 of 20 runs when the active one left as
         # it became active, until the next change.
         self._choose()
 

@@ -58,6 +58,7 @@ class Acks:
     def acknowledge(self, consumer: Consumer, positions: Sequence[tuple[int, int]]) -> None:
         """Acknowledge whole entries. Positions that are no entry, or acknowledged already, do no harm."""
         dispatcher = self._consumers.dispatcher
+        # What a consumer that left had pending was given back: by now it may be with another one.
         if consumer.closed or dispatcher is None:
             return
         now_ms = self._clock.now_ms()
@@ -77,15 +78,19 @@ class Acks:
             return
         now_ms = self._clock.now_ms()
         if consumer.sub_type in INDIVIDUAL_TYPES:
+            # Pulsar too notes the time of an acknowledgement before it looks whether it may count.
             consumer.acked(0, now_ms)
             self._around.log.warning(
                 "%s: cumulative ack on a %s subscription is ignored", consumer, consumer.sub_type
             )
             return
+        # One message in the rate, as in Pulsar: how many it covers is not known without counting entries.
         consumer.acked(1, now_ms)
         if self._notes is not None:
             self._note_cumulative(self._notes, consumer, position, ack_set)
         if ack_set:
+            # Up to the entry before: Pulsar's ManagedCursorImpl takes the previous position too where there
+            # is an ack set.
             self._cursor.acknowledge_cumulative(Position(position[0], position[1] - 1))
             if self._around.settings.batch_index_acks and not self._is_too_long(consumer, ack_set):
                 self._cursor.acknowledge_batch_index(position, ack_set, WORD_BITS * len(ack_set))
@@ -104,6 +109,7 @@ class Acks:
         wanted message.
         """
         first_wanted = 0
+        # The log has to say what the cursor keeps, not what the client sent: an audit goes by it.
         if self._around.settings.batch_index_acks and 0 < len(ack_set) <= ACK_SET_WORDS_MAX:
             bits = bits_of(ack_set)
             first_wanted = (bits & -bits).bit_length() - 1
@@ -119,10 +125,14 @@ class Acks:
         if consumer.closed:
             return
         if command.HasField("txnid_most_bits") and command.HasField("txnid_least_bits"):
+            # Pulsar's text without a transaction coordinator. Acknowledging anyway would commit what may be
+            # aborted.
             raise NotAllowed("Server don't support transaction ack!")
         if command.HasField("validation_error"):
+            # Logged and acknowledged all the same, as in Pulsar: the client has dropped the message.
             self._log_validation_error(consumer, command)
         if command.ack_type == pb.CommandAck.Cumulative:
+            # Ignored with a warning in Pulsar as well: of several positions it does not say which one counts.
             if len(command.message_id) != 1:
                 self._around.log.warning(
                     "%s: a cumulative ack of %d messages is ignored", consumer, len(command.message_id)
@@ -139,6 +149,7 @@ class Acks:
                 whole.append(position)
         if whole:
             self.acknowledge(consumer, whole)
+        # Parts of batches only: they were counted at the consumer that holds the entry.
         elif command.message_id:
             consumer.acked(0, self._clock.now_ms())
 
@@ -158,12 +169,16 @@ class Acks:
         if books is not None:
             owner = books.owner_of(consumer, position)
             packed = owner.pending.get(*position)
+        # Not pending means that the number of messages is not known: then all bits that the client sent
+        # count.
         size = packed & SIZE_MASK or WORD_BITS * len(ack_set)
+        # A client may send any number of words; what is beyond the batch would be kept in memory and on disk.
         ack_set = ack_set[: -(-size // WORD_BITS)]
         before = cursor.ack_set(position)
         left_before = size if before is None else bits_of(before).bit_count()
         wanted = bits_of(ack_set) & ((1 << size) - 1)
         if before is not None:
+            # A set has what the client knows of: another consumer of the batch may have acknowledged more.
             wanted &= bits_of(before)
         if not wanted:
             return True
@@ -171,6 +186,7 @@ class Acks:
         if self._notes is not None:
             held = bits_of(before) if before is not None else (1 << size) - 1
             self._notes.acked_messages(consumer.name, position, held & ~wanted, size)
+        # Only what is pending is in the count of unacknowledged messages.
         if packed and books is not None:
             acked = left_before - wanted.bit_count()
             owner.count_acks(acked)
@@ -179,6 +195,7 @@ class Acks:
 
     def _is_too_long(self, consumer: Consumer, ack_set: Sequence[int]) -> bool:
         """Whether an ack set has more words than any batch needs whose messages are told apart."""
+        # One acknowledgement of a few megabytes of words would hold the loop, and stay in the cursor's state.
         if len(ack_set) <= ACK_SET_WORDS_MAX:
             return False
         self._around.log.warning("%s: an ack set of %d words is ignored", consumer, len(ack_set))
@@ -200,6 +217,8 @@ class Acks:
         """Acknowledge whole entries; returns how many of them were in the backlog."""
         before = self._cursor.backlog_entries()
         dispatcher = self._consumers.dispatcher
+        # Any consumer will do: the books find the one that has the entry. It counts no acknowledgement for
+        # it.
         if dispatcher is not None and dispatcher.consumers:
             dispatcher.settle(dispatcher.consumers[0], positions)
         self._around.delayed.passed(positions)
@@ -215,6 +234,8 @@ class Acks:
         """
         before = self._cursor.backlog_entries()
         dispatcher = self._consumers.dispatcher
+        # Before the cursor moves, since it knows how many messages of a batch were left: a skipped batch was
+        # once taken off the books with all of its messages.
         if dispatcher is not None and position <= self._ledger.last_confirmed:
             dispatcher.settle_up_to(position)
         if self._notes is not None:
@@ -222,6 +243,7 @@ class Acks:
         self._cursor.acknowledge_cumulative(position)
         self._around.delayed.mark_delete_moved(self._cursor.mark_delete)
         if dispatcher is not None:
+            # After the cursor has moved: a dispatcher that stood at a damaged entry tries again behind it.
             dispatcher.skipped()
         self._advanced(self._clock.now_ms())
         return before - self._cursor.backlog_entries()

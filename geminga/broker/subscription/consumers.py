@@ -100,12 +100,16 @@ class Consumers:
         if self.notes is not None:
             consumer.note_in(self.notes)
         dispatcher = dispatcher_for(consumer, self.dispatcher, self._around)
+        # May refuse; until here the present dispatcher is as it was.
         dispatcher.add(consumer)
+        # A set: two consumers of one connection have one outbox, and one wake-up is enough for both.
         consumer.outbox.on_writable.add(self._writable)
         if dispatcher is self.dispatcher:
             return False
         self.dispatcher = dispatcher
         if dispatcher.books is not None:
+            # The index outlives the dispatcher. The books of the former one know nothing of what is sent from
+            # now on, so that it would wait a second time.
             self._around.delayed.given_out.follow(dispatcher.books)
         return True
 
@@ -119,12 +123,15 @@ class Consumers:
         dispatcher = self.dispatcher
         if consumer.closed or dispatcher is None or consumer not in dispatcher.consumers:
             return False
+        # First: whatever it still sends while it is taken out must not count.
         consumer.close()
         if self.notes is not None:
             self.notes.released(consumer.name)
+        # As Pulsar's msgOutFromRemovedConsumer: a counter must not go back when a consumer leaves.
         self.messages_out_before += consumer.messages_out
         self.bytes_out_before += consumer.bytes_out
         dispatcher.remove(consumer)
+        # Another consumer of this connection still needs the wake-up.
         if not any(other.outbox is consumer.outbox for other in dispatcher.consumers):
             consumer.outbox.on_writable.discard(self._writable)
         if not dispatcher.consumers:
@@ -149,6 +156,8 @@ class Consumers:
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None) -> None:
         """Send these entries again, or all that the consumer has not acknowledged."""
         if not consumer.closed and self.dispatcher is not None:
+            # Exclusive and Failover give all back whatever positions are named, as in Pulsar: single messages
+            # that come again would break the order.
             if self.notes is not None and not (positions and consumer.sub_type in INDIVIDUAL_TYPES):
                 self.notes.released(consumer.name)
             self.dispatcher.redeliver(consumer, positions, epoch)
@@ -160,6 +169,8 @@ class Consumers:
         once.
         """
         around = self._around
+        # Pulsar tells it only when all is acknowledged too: a client that hears of the end may close, and
+        # what is unacknowledged would be lost to it.
         if around.ledger.terminated and len(self) and not around.cursor.backlog_entries():
             for consumer in self:
                 consumer.tell_end_of_topic()

@@ -42,7 +42,9 @@ class DueBacklog:
         self._delayed = around.delayed
         self._consumers = consumers
         self._acks = acks
+        # A quota and the TTL may look at once: the second one would read all entries again.
         self._looking = trio.Lock()
+        # Kept, so that each check reads only what was published since the one before.
         self._looked_up_to = EARLIEST
         self._clears = 0
 
@@ -71,8 +73,11 @@ class DueBacklog:
                 await self._delayed.open()
             while self._delayed.is_opening:
                 await trio.lowlevel.checkpoint()  # it is open, and about to take what was read meanwhile
+            # A seek or a cleared backlog emptied the index: what was held back then has to be found once
+            # more.
             if self._clears != self._delayed.clears:
                 self._clears, self._looked_up_to = self._delayed.clears, EARLIEST
+            # What a dispatcher has read is in the index already.
             place = max(self._looked_up_to, self._unread())
             while self.heeds_due_times:
                 found = await self._read(place, stop)
@@ -80,12 +85,15 @@ class DueBacklog:
                     break
                 entries, place = found
                 await self._hold_back(entries)
+                # Else the index was emptied while this waited for the disk, and knows nothing of these
+                # entries.
                 if self._clears == self._delayed.clears:
                     self._looked_up_to = place
         await self._release_due()
 
     def _unread(self) -> Position:
         """From where on no dispatcher has looked at the backlog."""
+        # Without consumers the read position says nothing: the next first consumer rewinds.
         if len(self._consumers):
             return self._cursor.read_position
         return self._cursor.mark_delete.next()
@@ -97,17 +105,21 @@ class DueBacklog:
             return
         if self._delayed.tracker is None:
             await self._delayed.open()
+        # Once more, after the index was opened: an acknowledged entry would count as waiting until its time.
         if timed := self._cursor.unacknowledged(timed):
             self._delayed.hold_back(timed)
 
     async def _release_due(self) -> None:
         """Release entries that are due and were not fetched because there is no consumer."""
+        # Nothing else takes them out while there is no consumer, and what is in the index counts as not due.
         while self.heeds_due_times and self._take_due():
             await trio.lowlevel.checkpoint()
 
     def _take_due(self) -> bool:
         dispatcher, tracker = self._consumers.dispatcher, self._delayed.tracker
         if dispatcher is not None and dispatcher.consumers:
+            # Through the dispatcher, so that they go out as redeliveries: taken from the index alone they
+            # would be nowhere.
             return dispatcher.take_due(DUE_AT_ONCE)
         return tracker is not None and tracker.has_due() and bool(tracker.take_due(DUE_AT_ONCE))
 
@@ -121,6 +133,7 @@ class DueBacklog:
         ledger_id, first = window.place
         if window.free is None:
             count = min(RUN_ENTRIES, window.end.entry_id - first)
+            # As a run, without a look at each entry: nothing of this window is held back.
             entries = await self._ledger.read(window.place, count, RUN_BYTES)
             if not entries or entries[0].position.ledger_id != ledger_id:
                 return [], window.end  # it was trimmed meanwhile
@@ -145,6 +158,7 @@ class DueBacklog:
         delay is older than that.
         """
         oldest_ms, place = float("inf"), self._cursor.mark_delete.next()
+        # Bounded: before the first entry without a delay there may be millions with one.
         for _ in range(OLDEST_ENTRIES_MAX // SCATTERED_ENTRIES):
             found = await self._read(place, LATEST)
             if found is None:
@@ -162,6 +176,7 @@ class DueBacklog:
         """
         await self.look(stop)
         expired, place = 0, self._cursor.mark_delete.next()
+        # Asked each time: a consumer of another type may come meanwhile, which gets everything at once.
         while self.heeds_due_times and (found := await self._read(place, stop)) is not None:
             entries, place = found
             old = [entry for entry in entries if self.came_ms(entry, by_broker_time) < before_ms]
@@ -170,8 +185,11 @@ class DueBacklog:
 
     async def evict(self, entries: int) -> int:
         """Acknowledge so many of the first that are due; returns how many there were."""
+        # What a full index, or one that is read again, does not hold back is not due for that: messages were
+        # evicted that no consumer could have received yet.
         if self.heeds_due_times and not self._delayed.is_complete:
             return await self._evict_by_time(entries)
+        # Beyond that no entry was asked for its time.
         stop = max(self._looked_up_to, self._unread()) if self.heeds_due_times else LATEST
         evicted, place = 0, self._cursor.mark_delete.next()
         while evicted < entries and (window := self._delayed.window(place, stop)) is not None:
@@ -202,6 +220,7 @@ class DueBacklog:
             return 0
         stamped_ms = broker_timestamp_ms(entry.body) if by_broker_time else None
         published_ms = entry.peek.publish_time_ms if stamped_ms is None else stamped_ms
+        # Not the due time alone: a producer may send one that lies before the publish time.
         return max(published_ms, self._delayed.due_ms(entry))
 
 

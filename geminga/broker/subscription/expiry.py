@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from geminga.managed_ledger.chain.entry import Entry
     from geminga.position import Position
 
+# Pulsar's MINIMUM_BACKLOG_FOR_EXPIRY_CHECK: nearly caught up, its consumer is about to get these.
 SMALL_BACKLOG = 1_000
 """A connected subscription with less than this is left alone while its oldest message is young enough."""
 
@@ -62,6 +63,7 @@ class Expiry:
         False: nothing was done, since there is no backlog, nothing of a small one is that old while consumers
         are connected, or another expiry is under way. StorageError when an entry cannot be read.
         """
+        # Pulsar's expirationCheckInProgress: two at once would count the same entries as expired twice.
         if self._is_running or not self._cursor.backlog_entries():
             return False
         self._is_running = True
@@ -84,9 +86,12 @@ class Expiry:
     async def _expire(self, older_than_s: int, by_broker_time: bool, due_backlog: DueBacklog | None) -> bool:
         ledger, cursor = self._ledger, self._cursor
         before_ms = self._clock.now_ms() - older_than_s * 1000
+        # Before the first read: what is published while this waits is not old, though nothing young was
+        # found.
         last = ledger.last_position()
 
         def is_young(entry: Entry) -> bool:
+            # 0 expires nothing, as recorded from the real broker.
             return not older_than_s or published_ms(entry, by_broker_time) >= before_ms
 
         oldest = await oldest_unacknowledged(ledger, cursor)
@@ -95,7 +100,9 @@ class Expiry:
             is_nearly_caught_up = len(self._consumers) > 0 and cursor.backlog_entries() < SMALL_BACKLOG
             return oldest is not None and not is_nearly_caught_up
         self.last_ms = self._clock.now_ms()
+        # By bisection, as Pulsar's asyncFindNewestMatching: a backlog of millions is a few reads.
         young = await ledger.find_first(is_young, after=cursor.mark_delete)
+        # Its buckets are still being read after a start: what is due cannot be told yet, and expiry can wait.
         if due_backlog is not None and due_backlog.is_unknown:
             return False
         if due_backlog is not None and due_backlog.heeds_due_times:

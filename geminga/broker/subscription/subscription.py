@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Subscription", "SubscriptionSettings", "TopicOfSubscription"]
 
+# An Event for each subscription was a part of what an idle topic costs, and thousands are idle.
 NEVER_FENCED = trio.Event()
 """Shared by all subscriptions that had no seek yet; no task waits for it."""
 READER_RETURNS_S = 60.0
@@ -106,10 +107,13 @@ class Subscription:
         self.name = name
         self.cursor = cursor
         self.clock = clock
+        # Made with its first use, like its lock: only topics with one of two policies of Geminga's own need
+        # it.
         self._due_backlog: DueBacklog | None = None
         self.log = SparseLog(clock)
         self.throttle = Throttle(clock)
         self._sleeper = Sleeper(clock)
+        # The bound method itself, without a call in between: each group of published entries calls it.
         self.wake = self._sleeper.wake
         """Have a round run soon. Cheap when one is due already."""
         self.delayed = SubscriptionDelays(topic.ledger, cursor, index_door, GivenOut(), self.wake)
@@ -157,6 +161,8 @@ class Subscription:
 
     def needs_task(self) -> bool:
         """Whether `run` is still to be started: True for the first call, which starts it."""
+        # A subscription that never had a consumer has no task: a sleeping one is much of what an idle topic
+        # costs.
         is_first, self._has_task = not self._has_task, True
         return is_first
 
@@ -166,18 +172,22 @@ class Subscription:
         """
         task_status.started()
         if self.delayed.has_index():
+            # Before the first round, which would otherwise read all that the index holds back.
             await self.delayed.open()
         while not self._ended:
             await self._sleep()
+            # Here and not in `add_consumer`, which is a plain call: clearing writes properties.
             if self._forgets_delayed:
                 self._forgets_delayed = False
                 await self.delayed.clear()
             dispatcher = self.consumers.dispatcher
             if dispatcher is not None and not self._fenced:
                 await dispatcher.run_round()
+                # The round may have acknowledged the last entry by itself, such as a marker.
                 self.consumers.end_of_topic()
             if self._vanishes_at_s <= self.clock.monotonic_s():
                 self._vanish()
+        # Of a reader only; `close` and `delete` leave the cursor to their callers.
         if self._vanishes_at_s == -math.inf:
             await self.delayed.close()
             # Only now may another one take the name: the cursor has it until here.
@@ -193,12 +203,15 @@ class Subscription:
         dispatcher = self.consumers.dispatcher
         if dispatcher is not None and not self._fenced:
             retry_at_s = min(retry_at_s, dispatcher.retry_at_s())
+            # After the round, never kept: Pulsar armed a timer and lost it with an early return (issue
+            # #25996).
             due_ms = dispatcher.due_ms()
         await self._sleeper.sleep(retry_at_s, due_ms)
 
     def entries_available(self) -> None:
         """The ledger has new confirmed entries."""
         dispatcher = self.consumers.dispatcher
+        # Without consumers each publish would wake a task for nothing.
         if dispatcher is not None and dispatcher.consumers:
             self.wake()
 
@@ -211,12 +224,16 @@ class Subscription:
 
     def add_consumer(self, consumer: Consumer) -> None:
         """As `Consumers.add`; ServiceNotReady also during a seek or a close."""
+        # During a seek the cursor may still be at the old position: what a consumer got from there it would
+        # get again.
         if self._fenced or self._ended:
             raise ServiceNotReady("Subscription is fenced")
         for gone in [c for c in self.consumers if c.outbox.closed]:
             # Its connection is dead and about to say so; it must not keep others out.
             self.remove_consumer(gone)
         if self.consumers.add(consumer):
+            # Exclusive and Failover send all at once: the index is of no use until a consumer of another type
+            # comes, for which it is built again.
             self._forgets_delayed = self.consumers.ignores_delays
         self._vanishes_at_s = math.inf
         self.wake()
@@ -228,6 +245,8 @@ class Subscription:
         if not self.consumers.remove(consumer):
             return
         if not len(self.consumers) and not self.cursor.durable:
+            # Its client was disconnected by its own seek and comes back; the cursor it looks for must still
+            # be there.
             if self._fenced:
                 self._vanishes_at_s = self.clock.monotonic_s() + READER_RETURNS_S
             else:
@@ -274,16 +293,20 @@ class Subscription:
         """
         if len(ack_set) > ACK_SET_WORDS_MAX:
             raise NotAllowed(f"An ack set of {len(ack_set)} words is longer than {ACK_SET_WORDS_MAX}")
+        # Pulsar's text. Two seeks at once would leave the position of whichever wrote last.
         if self._fenced:
             raise ConsumerBusy("Failed to fence subscription")
         self._fenced = True
         self._unfenced = trio.Event()
         try:
             dispatcher = self.consumers.dispatcher
+            # Pulsar's disconnectActiveConsumers: the others of a Failover subscription have received nothing.
             active = dispatcher.active() if dispatcher is not None else None
             for consumer in [active] if active is not None else self.consumers:
                 self.disconnect(consumer)
             self.log.info("%s / %s: reset to %s", self._around.topic, self.name, position)
+            # After the consumers have gone: an acknowledgement that came in between would move the new
+            # position.
             await self.cursor.reset(position)
             if self.notes is not None:
                 self.notes.sought(self.cursor.mark_delete)
@@ -291,10 +314,13 @@ class Subscription:
                 self.cursor.acknowledge_batch_index(position, ack_set, WORD_BITS * len(ack_set))
             self.acks.sought()
             if dispatcher is not None:
+                # Nothing that was pending before counts; Failover's other consumers are still there.
                 dispatcher.reset()
+            # In Pulsar a seek leaves stale positions in a tracker with buckets (pull 26420).
             await self.delayed.clear()
             self.delayed.mark_delete_moved(self.cursor.mark_delete)
         finally:
+            # Not False: a close that came during the seek keeps consumers out.
             self._fenced = self._ended
             self._unfenced.set()
             self.wake()
@@ -305,6 +331,7 @@ class Subscription:
         for consumer in self.consumers:
             self.disconnect(consumer)
         await self.delayed.close()
+        # Tasks in `ready` would wait for ever otherwise; they find the subscription ended.
         self._unfenced.set()
         self.wake()
 
