@@ -25,6 +25,7 @@ class _Closed:
         return BitMap()
 
 
+# An object and not None: the index asks for each entry that another subscription adds.
 NO_BOOKS: Final = _Closed()
 
 
@@ -40,6 +41,8 @@ class GivenOut:
 
     def follow(self, books: Books) -> None:
         """A dispatcher with these books serves from now on."""
+        # One step of indirection, so that an index that lives through several dispatchers is never given
+        # another call-back.
         self._books = books
 
     def has(self, ledger_id: int, entry_id: int) -> bool:

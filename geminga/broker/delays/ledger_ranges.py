@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from geminga.position import Position
 
+# A broker whose thousands of buckets are all lost names a range for each, and each `add` goes through the
+# list.
 RANGES_MAX = 1000
 """Ranges that are kept apart; beyond it the last two become one, which costs reads only."""
 
@@ -40,11 +42,14 @@ class LedgerRanges:
         """All of these ledgers is to be read, whatever of it was read before."""
         merged: list[LedgerRange] = []
         for part in sorted([*self._ranges, LedgerRange(first, last)]):
+            # Joining costs reads only: what lies between is acknowledged, or in the index, and left out
+            # again.
             if merged and (part.first <= merged[-1].last + 1 or len(merged) >= RANGES_MAX):
                 merged[-1] = LedgerRange(merged[-1].first, max(merged[-1].last, part.last))
             else:
                 merged.append(part)
         self._ranges = merged
+        # From the beginning: a new loss may lie before what has been read, and would never be looked at.
         self._at = None
         self._is_asked = False
 

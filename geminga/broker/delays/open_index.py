@@ -54,12 +54,15 @@ def new_buckets(
     """An index and what it will have on the bookie. Without an owner (a subscription that is not durable)
     everything stays in memory.
     """
+    # A reader's cursor is in memory: nothing durable could name its buckets, and the next start would sweep
+    # them.
     keeps_buckets = settings.keeps_buckets and owner is not None
     # A pause in reading hides what comes behind; it is there for Pulsar's sake, in memory only.
     may_pause = not (keeps_buckets or settings.is_shared)
     index_settings = IndexSettings(
         tick_ms=settings.tick_ms,
         strict=settings.strict,
+        # A bucket outlives its tick: policy and settings may be others when its messages are due.
         exact=keeps_buckets,
         fixed_delay_lookahead=settings.fixed_delay_lookahead if may_pause else 0,
         indexes_min=settings.bucket_indexes_min,
@@ -75,11 +78,14 @@ def new_buckets(
     def is_whole(first_code: int, last_code: int) -> bool:
         """Whether these positions are the first of a ledger and the last of one that is closed."""
         (_, first_entry), (last_ledger, last_entry) = place_of(first_code), place_of(last_code)
+        # An open ledger gets more entries, of which a bucket named for the whole of it would claim to know.
         is_open = last_ledger >= ledger.ledgers[-1].ledger_id
         return not first_entry and not is_open and last_entry == ledger.entries_in(last_ledger) - 1
 
     def passed_by_all() -> Position:
         """What subscriptions that have not opened a view yet still need of a shared index stays in it."""
+        # A view is opened with the first consumer; trimmed before, its messages would have to be read from
+        # the backlog.
         return min((cursor.mark_delete for cursor in durable_cursors(ledger)), default=LATEST)
 
     return Buckets(
@@ -88,6 +94,7 @@ def new_buckets(
         clock,
         index_settings,
         bucket_settings if keeps_buckets else None,
+        # Handed in by tests, which run it at once so that a simulated crash comes at a chosen step.
         off_loop=off_loop or cast("OffLoop", trio.to_thread.run_sync),
         is_whole=is_whole,
         passed_by_all=passed_by_all if settings.is_shared else None,
@@ -101,6 +108,7 @@ def new_recovery(
 
     `cursors` are those whose acknowledged entries need not be tracked.
     """
+    # No recovery, no unknown ledgers: reads need not ask for each whether it is one.
     if not (buckets.keeps and buckets.named()):
         return None
     return Recovery(buckets, wanted=lambda members: unacknowledged(cursors(), members), on_known=on_known)
@@ -115,6 +123,7 @@ def open_view(buckets: Buckets, delays: SubscriptionDelays) -> View:
         is_acknowledged=delays.is_settled,
         acknowledged_in=cursor.acknowledged_in,
     )
+    # Before anything is added: of a shared index the view begins with all that is in there.
     view.mark_delete_moved(cursor.mark_delete)
     return view
 
@@ -131,8 +140,10 @@ async def forget_buckets(ledger: ManagedLedger, owner: BucketOwner) -> None:
     if not named:
         return
     try:
+        # Names first: a crash in between leaves ledgers that nothing names, and the next start sweeps those.
         await owner.swap({}, named)
         for ledger_id in named.values():
             await store.delete(ledger_id)
+    # Leftovers of other settings must not keep a topic from being loaded; the next start tries again.
     except GemingaError as error:
         log.warning("%s: buckets that are of no use now could not be deleted: %s", ledger.name, error)

@@ -19,8 +19,11 @@ class DelayPolicy(NamedTuple):
 class DelaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Of all topics; what a topic's policy may override is in `DelayPolicy`."""
 
+    # Pulsar's default, which makes 62 to 81 % of messages early where delivery is not strict.
     tick_ms: int = 1000
     """How early a message may be if delivery is not strict [delayedDeliveryTickTimeMillis]"""
+    # False in Pulsar. Early messages are the most frequent complaint about delays, so exact is the default
+    # here.
     strict: bool = True
     """Whether no message is early [isDelayedDeliveryDeliverAtTimeStrict]"""
     fixed_delay_lookahead: int = 50_000

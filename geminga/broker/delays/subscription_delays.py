@@ -182,6 +182,7 @@ class SubscriptionDelays:
                 opened = await self._door.open(self)
                 self.tracker = opened.view
                 if opened.buckets is not None:
+                    # A shared one belongs to the topic: this subscription's end must not close it.
                     if opened.buckets is not self._door.shared:
                         self.own = opened.buckets
                     if opened.buckets.overrides is not None:
@@ -194,6 +195,7 @@ class SubscriptionDelays:
         so.
         """
         if not self.is_opening:
+            # The import of numpy takes a tenth of a second, and undelayed messages do not wait for it.
             if not self._door.start_soon(self._open_beside):
                 return False
             self.is_opening = True
@@ -208,6 +210,7 @@ class SubscriptionDelays:
 
     async def _open_beside(self) -> None:
         try:
+            # A subscription that was closed meanwhile would open an index that no call closes any more.
             if not self._is_closed:
                 await self.open()
         finally:
@@ -216,6 +219,8 @@ class SubscriptionDelays:
         early = [entry for entry in early if not self.cursor.is_acknowledged(entry.position)]
         if self.tracker is not None and early:
             held = self.hold_back(early)
+            # Fell due, or found no room, while the index was opened: the dispatcher left them out and is past
+            # them.
             for ledger_id in {e.position.ledger_id for e in early if e.position not in held}:
                 self.read_again(ledger_id, ledger_id)
             if self._again:
@@ -226,6 +231,7 @@ class SubscriptionDelays:
         """Nothing is held back any more, and nothing to be read again: the cursor has moved. Of an index of
         its own, no property names anything on return.
         """
+        # Ranges to be read again speak of where the cursor stood before.
         self.all_again()
         self.clears += 1
         if self.tracker is not None:
@@ -236,6 +242,7 @@ class SubscriptionDelays:
     async def close(self) -> None:
         """Release memory; what is durable stays. Nothing is opened any more."""
         self._is_closed = True
+        # An opening that is under way would set `tracker` after this has closed it.
         async with self._opening_lock():
             self.all_again()
             if self.own is not None:
@@ -269,10 +276,14 @@ class SubscriptionDelays:
                 stop += 1
             part = entries[start:stop]
             times = [entry.peek.deliver_at_ms for entry in part]
+            # Or a message that an operator postponed would fall due by its own time after its bucket was
+            # lost.
             if self.overrides:
                 changed = self.overrides.get
                 codes = [entry.position.ledger_id << 32 | entry.position.entry_id for entry in part]
                 times = [changed(code, at_ms) for code, at_ms in zip(codes, times, strict=True)]
+            # Memory had no bound while buckets could not be written: what it cannot take stays in the
+            # backlog.
             if tracker.is_full():
                 refused = tracker.refused(times)
                 if len(refused) < len(part):
@@ -324,6 +335,8 @@ class SubscriptionDelays:
 
     def is_settled(self, position: tuple[int, int]) -> bool:
         """Whether this subscription has delivered an entry, perhaps without an answer yet."""
+        # Pending counts as delivered: otherwise a shared index would keep for this view what its consumer
+        # has.
         return self.cursor.is_acknowledged(position) or self.given_out.has(*position)
 
     def saw_undelayed(self, position: Position) -> None:
@@ -388,6 +401,7 @@ class SubscriptionDelays:
 
         To be told how far it was read by `again_up_to`.
         """
+        # Whole ledgers, as nothing notes which of their messages found no room.
         if self._left_out and not (self.tracker is not None and self.tracker.is_full()):
             for part in self._left_out.take_all():
                 self.read_again(*part)
@@ -411,6 +425,8 @@ class SubscriptionDelays:
         tracker = self.tracker
         if tracker is None or not tracker.is_behind or not self.is_complete:
             return
+        # Seen from here alone: another subscription may still be reading a backlog, and `caught_up` asks for
+        # that.
         if self.cursor.read_position > self._ledger.last_confirmed:
             tracker.caught_up()
 

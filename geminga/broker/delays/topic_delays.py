@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from geminga.tracker.buckets.buckets import Buckets
     from geminga.tracker.buckets.retrying import OffLoop
 
+# Named and not imported: the module brings numpy, which a broker without delayed messages never needs.
 _OPEN_INDEX = "geminga.broker.delays.open_index"
 PRECISION_PROPERTY: Final = "#geminga-delayed-precision-ms"
 """Of a cursor: how precisely its subscription wants due times. It names no ledger."""
@@ -45,6 +46,7 @@ class TopicDelays:
         self.settings = settings
         self.policy = DelayPolicy(True, settings.tick_ms)
         self.shared: Buckets | None = None
+        # Looked at for each group of published entries; without an index that is all that delays cost there.
         self.feeds = False
         """Whether `appended` wants to know of delayed entries."""
         self._ledger = ledger
@@ -63,6 +65,7 @@ class TopicDelays:
         """
         self._tasks = tasks
         named = [cursor for cursor in self._ledger.cursors.values() if _names_buckets(cursor.properties)]
+        # Without a property there is nothing to take over, and the start of most topics imports nothing.
         if self._ledger.internal_properties or named:
             await _import_index()
             await self._take_over(named)
@@ -71,6 +74,8 @@ class TopicDelays:
         from geminga.broker.delays.open_index import CursorOwner, TopicOwner, forget_buckets
 
         settings = self.settings
+        # A broker may go back and forth between settings. Buckets that the present ones do not serve would
+        # stay on disk for ever.
         if settings.is_shared or not settings.keeps_buckets:
             for cursor in named:
                 await forget_buckets(self._ledger, CursorOwner(cursor))
@@ -86,6 +91,7 @@ class TopicDelays:
     def detach(self, delays: SubscriptionDelays) -> None:
         if delays in self._attached:
             self._attached.remove(delays)
+        # The last view may be gone: what is published then would be kept for no subscription.
         self._set_feeds()
 
     async def close(self) -> None:
@@ -112,6 +118,8 @@ class TopicDelays:
         return self._durable_cursors() if self.settings.is_shared else [delays.cursor]
 
     def _durable_cursors(self) -> list[Cursor]:
+        # Deduplication's cursor follows by snapshots, a thousand entries at a time: it would hold the index
+        # back.
         return [cursor for cursor in self._ledger.cursors.values() if cursor.durable and not cursor.is_system]
 
     def is_acknowledged_by_all(self, position: tuple[int, int]) -> bool:
@@ -144,6 +152,7 @@ class TopicDelays:
         view = open_view(buckets, delays)
         if (precision_ms := precision_ms_of(delays)) is not None:
             view.set_precision(precision_ms)
+        # Only by the first view: for the others the feed goes on already, and a leap would part its stream.
         if self.settings.is_shared and not self.feeds and self._ledger.last_confirmed.ledger_id >= 0:
             # From here on a shared index gets what is published by itself, and the backlog is read beside it.
             view.leap(self._ledger.last_confirmed.next())
@@ -154,9 +163,12 @@ class TopicDelays:
         from geminga.broker.delays.open_index import CursorOwner, new_buckets, new_recovery, run_buckets
 
         cursor = delays.cursor
+        # PIP-195 names a subscription's buckets in properties of its cursor: deleted with it, and swapped in
+        # one write.
         owner = CursorOwner(cursor) if cursor.durable else None
         buckets = new_buckets(self._ledger, owner, self.settings, self._clock, off_loop=self._off_loop)
         recovery = new_recovery(buckets, lambda: (cursor,), delays.read_again)
+        # Before the first message is added: it would be added with the time that it was sent with.
         await buckets.read_overrides()
         assert self._tasks is not None
         self._tasks.start_soon(run_buckets, buckets, recovery)
@@ -175,6 +187,7 @@ class TopicDelays:
                 )
                 recovery = new_recovery(buckets, self._durable_cursors, self._read_again)
                 await buckets.read_overrides()
+                # Only now: a task that finds it set goes on at once, and overrides have to be there.
                 self.shared = buckets
                 assert self._tasks is not None
                 self._tasks.start_soon(run_buckets, buckets, recovery, self._wake_all)
@@ -196,6 +209,7 @@ class TopicDelays:
         cursor = delays.cursor
         before = cursor.properties.get(PRECISION_PROPERTY)
         add = {} if precision_ms is None else {PRECISION_PROPERTY: precision_ms}
+        # Durable first, in effect afterwards: an answer that an operator has seen holds after a crash too.
         await cursor.swap_properties(add, {} if before is None else {PRECISION_PROPERTY: before})
         if delays.tracker is not None:
             delays.tracker.set_precision(precision_ms)
@@ -205,6 +219,7 @@ class TopicDelays:
 
     def appended(self, ledger_id: int, first_entry_id: int, deliver_at_ms: Sequence[int]) -> None:
         """These entries are durable and not read by any dispatcher yet. A time of 0: no delay."""
+        # Before the first view nothing is fed: the backlog up to there is read when a consumer comes.
         if not self.feeds:
             return
         assert self.shared is not None
@@ -219,6 +234,8 @@ class TopicDelays:
         """
         if self.shared is None:
             return
+        # The subscription that stood furthest back may be the one: its buckets once stayed until another
+        # one's mark-delete position happened to leave a ledger.
         self.shared.index.trim_passed()
         if not self.shared.index.readers:
             self.shared.index.clear()
