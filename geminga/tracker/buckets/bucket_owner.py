@@ -44,6 +44,8 @@ class CursorOwner:
 
     def properties(self) -> Mapping[str, int]:
         properties = self._cursor.properties
+        # A cursor has other properties too, such as a precision or the deduplication's numbers: taken for
+        # buckets, they would be removed with them.
         return {key: value for key, value in properties.items() if key.startswith(DELAYED_PREFIX)}
 
     async def swap(self, add: Mapping[str, int], remove: Mapping[str, int]) -> None:
@@ -61,6 +63,8 @@ class TopicOwner:
     def properties(self) -> Mapping[str, int]:
         properties = self._ledger.internal_properties
         return {
+            # A topic's properties are text. One that is no number names no ledger; a start then finds its
+            # bucket gone.
             key: int(value) if value.isdecimal() else -1
             for key, value in properties.items()
             if key.startswith(DELAYED_PREFIX)

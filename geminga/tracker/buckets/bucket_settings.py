@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+# With Pulsar's default of -1 nothing would ever be merged; the whole record is written with each change.
 BUCKETS_MAX: Final = 2000
 """Merged above this even where nothing is configured: each bucket is a property in one metadata record."""
 

@@ -24,6 +24,7 @@ from geminga.tracker.format.stored_bucket import KEY_PREFIX, KeyRange, StoredBuc
 log = logging.getLogger("geminga.tracker")
 
 READ_BYTES_MAX: Final = 256 * KIB
+# Five failed reads within a second once deleted a good bucket, whatever the error was.
 LOST: Final = (CorruptData, LedgerNotFound)
 """What a read raises that no other read will do better: the bucket is gone or damaged. Any other StorageError
 (a disk that hiccups, no descriptor or memory left) says nothing of the bucket, and costs none.
@@ -40,6 +41,7 @@ class BucketWriter:
         """Whether a property may name the ledger."""
         self._bookie = storage.bookie
         self._durable = -1
+        # Kept: the failure is reported from the journal's side, while no call of this writer may be waiting.
         self._error: StorageError | None = None
         self._progress = trio.Event()
         self._writer = storage.bookie.create_ledger(
@@ -53,6 +55,7 @@ class BucketWriter:
     async def append(self, entries: Iterable[bytes]) -> None:
         """Add entries in order, as fast as the bookie takes them. ReadOnly, StorageError."""
         for entry in entries:
+            # A merged bucket of millions of rows would otherwise fill the queue that publishes wait in.
             await self._bookie.wait_room()
             self._writer.append(entry)
             self.bytes += len(entry)
@@ -65,6 +68,7 @@ class BucketWriter:
     async def sync(self) -> None:
         """All entries so far are durable on return. StorageError."""
         last = self._writer.next_entry_id - 1
+        # A loop, as the bookie reports group by group.
         while self._durable < last:
             if self._error is not None:
                 raise self._error
@@ -72,6 +76,8 @@ class BucketWriter:
 
     def begin_naming(self) -> None:
         """A property that names the ledger is about to be written."""
+        # Set before the write: whether a write that fails has reached the disk is not known, and from here on
+        # the ledger may be the one that a start finds named.
         self.is_named = True
 
     def close(self) -> None:
@@ -87,6 +93,7 @@ class BucketWriter:
 
     def _wake(self) -> None:
         self._progress.set()
+        # A new one each time: a trio Event cannot be reset.
         self._progress = trio.Event()
 
 
@@ -104,6 +111,7 @@ def opened(
     """
     first, entries = pieces
     directory = decode_directory(entries)
+    # Entries were lost or added: a segment's number is its entry id, so none of them could be read by it.
     if directory.segments != first:
         raise CorruptData(
             f"ledger {ledger_id}: a directory of {directory.segments} segments at entry {first}"
@@ -111,6 +119,7 @@ def opened(
     size_bytes = int(directory.sizes_bytes.sum()) + sum(map(len, entries))
     bucket = StoredBucket(ledger_id, directory, size_bytes, covered)
     named = bucket.covered
+    # Its name is all that a start knows of a bucket that is lost: a message beyond would not be read again.
     if not named.first_code <= bucket.first_code <= bucket.last_code <= named.last_code:
         raise CorruptData(f"ledger {ledger_id} is another bucket than {bucket!r}")
     return bucket, directory
@@ -120,6 +129,7 @@ class BucketStore:
     """The bucket ledgers of one topic: Pulsar's BucketSnapshotStorage (BookkeeperBucketSnapshotStorage)."""
 
     def __init__(self, storage: Storage) -> None:
+        # Deleted with the next deletion and not only at the next start: a broker may run for months.
         self.left_behind: list[int] = []
         """Ledgers that nothing names and that could not be deleted yet."""
         self._storage = storage
@@ -130,6 +140,8 @@ class BucketStore:
 
     async def begin(self) -> BucketWriter:
         """A new ledger, whose record is durable. StorageError."""
+        # The record first: a ledger on the bookie that no record knows has the next start refused, as if
+        # metadata were behind.
         return BucketWriter(self._storage, await self._storage.create_ledger_record("bucket"))
 
     async def abandon(self, writer: BucketWriter, error: BaseException) -> None:
@@ -138,6 +150,8 @@ class BucketStore:
         was refused is not.
         """
         writer.close()
+        # A refusal (too many properties, a closed topic) came before the write. Any other error may come
+        # after it: deleting the ledger then would leave a name without one.
         if not writer.is_named or isinstance(error, PeerError):
             try:
                 await self.delete(writer.ledger_id)
@@ -152,6 +166,7 @@ class BucketStore:
         writer = await self.begin()
         try:
             yield writer
+        # Also for a cancellation: each would leave a ledger until the next start.
         except BaseException as error:
             await self.abandon(writer, error)
             raise
@@ -162,6 +177,8 @@ class BucketStore:
         if it is gone already, or is no ledger of this topic's index. StorageError. Cannot be cancelled
         half-way.
         """
+        # A property is data: one that was damaged, or copied from another topic, must not delete a ledger of
+        # messages.
         if self.is_ours(ledger_id):
             await self._storage.delete_ledger(ledger_id)
 
@@ -177,6 +194,7 @@ class BucketStore:
         for entry_id in range(last + 1):
             try:
                 entries += await bookie.read(ledger_id, entry_id, entry_id, bytes_max=1)
+            # Each entry is a set of changes by itself, so those behind a damaged one still count.
             except (CorruptData, LedgerNotFound) as error:
                 log.error("ledger %d of %s: %s", ledger_id, self._storage.topic, error)
         return entries
@@ -189,6 +207,8 @@ class BucketStore:
         while len(entries) <= last:
             try:
                 entries += await bookie.read(ledger_id, len(entries), last, bytes_max=READ_BYTES_MAX)
+            # One damaged entry fails the read of its neighbours too: from here on singly, and then together
+            # again.
             except (CorruptData, LedgerNotFound):
                 entries += await self._read_or_empty(ledger_id, len(entries))
         return entries
@@ -225,8 +245,12 @@ class BucketStore:
         if not self.is_ours(ledger_id):
             raise LedgerNotFound(f"ledger {ledger_id} is deleted or no bucket of {self._storage.topic}")
         last = self._storage.bookie.last_entry_id(ledger_id)
+        # Its record was written and a crash came before the first entry.
         if last < 0:
             raise LedgerNotFound(f"ledger {ledger_id} has no entries")
+        # From the end, as a directory says how many pieces it has: two reads for nearly all buckets, however
+        # many segments they have. Past the caches, which thousands of directories at a start would empty of
+        # messages.
         entries = await self.peek(ledger_id, last, last, 1)
         first = last - directory_pieces(entries[0]) + 1
         for entry_id in range(last - 1, max(first, 0) - 1, -1):

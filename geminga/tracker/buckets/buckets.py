@@ -203,12 +203,17 @@ class Buckets:
         another one retired; nothing has changed. ValueTooLarge, ServiceNotReady: nothing has changed.
         StorageError: unknown whether it changed; the next start finds out.
         """
+        # One write at a time: each swap is computed from the properties that the one before has left.
         async with self._naming:
             if self.generation != generation or any(old.retired for old in instead_of):
                 raise Outdated(f"{bucket!r} is not wanted any more")
             taken = {old.key for old in self.serving.values()} - {old.key for old in instead_of}
+            # Ranges overlap where positions came out of order, so two buckets may have one name. The second
+            # swap would take the first bucket's name away, and the next start sweep its ledger.
             while bucket.key in taken:
                 bucket.widen()
+            # Cancelled in between, it would not be known whether the property is on disk, and the bucket
+            # served nowhere.
             with trio.CancelScope(shield=True):
                 writer.begin_naming()
                 old_properties = {old.key: old.ledger_id for old in instead_of}
@@ -302,6 +307,8 @@ class Buckets:
         self._retire(bucket)
         self.lost_ledgers.append(bucket.ledger_id)
         self.doom(bucket.key, bucket.ledger_id)
+        # Only its own range is read again. In Pulsar one lost bucket has the whole subscription indexed in
+        # memory (pull 22735).
         self.index.bucket_lost(bucket)
 
     @property

@@ -62,8 +62,11 @@ class Loader:
         while True:
             for bucket, number in index.wanted(self._clock.now_ms()):
                 failing = self._failing.get(bucket)
+                # Skipped and not waited for: a disk that fails for one bucket would make those of all others
+                # late.
                 if not bucket.retired and (failing is None or trio.current_time() >= failing.again_s):
                     await self._load(bucket, number)
+            # A bucket that was merged or lost meanwhile would stay here, with its directory, for ever.
             self._failing = {bucket: f for bucket, f in self._failing.items() if not bucket.retired}
             await signal.wait(self._pause_s())
 
@@ -75,6 +78,7 @@ class Loader:
         next_ms = self._buckets.index.next_wanted_ms()
         if next_ms is not None:
             pause_s = min(pause_s, (next_ms - self._clock.now_ms()) / 1000)
+        # At least this: a segment that is wanted and cannot be loaded yet would have this task spin.
         return min(LOOK_AGAIN_S, max(pause_s, RETRY_FIRST_S / 4))
 
     async def _load(self, bucket: StoredBucket, number: int) -> None:
@@ -85,7 +89,11 @@ class Loader:
                 if not bucket.retired:
                     buckets.index.segment_loaded(bucket, number, entry)
         except LOST as error:
+            # At once, and this bucket only: in Pulsar a segment that is lost while the broker runs wedges all
+            # others.
             buckets.lose(bucket, error, "load")
+        # Says nothing of the bucket: no descriptor, no memory, a disk that hiccups. Deleting it would cost a
+        # re-read of the backlog from that same disk.
         except StorageError as error:
             self._failed(bucket, error)
         else:
@@ -94,6 +102,7 @@ class Loader:
     def _failed(self, bucket: StoredBucket, error: StorageError) -> None:
         failing = self._failing.get(bucket) or self._failing.setdefault(bucket, _Failing())
         failing.failed()
+        # Once, and not for the first failures: a single one is over within a second.
         if failing.is_news() and not bucket.retired:
             log.warning(
                 "%s: %r cannot be read, so its messages are late: %s; %s",

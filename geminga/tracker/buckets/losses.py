@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 LostBy = Literal["start", "load", "verify", "told"]
 LOST_BY: Final[tuple[LostBy, ...]] = ("start", "load", "verify", "told")
+# A bound on memory: beyond it only the counts of what is read again are too low.
 LOST_MAX: Final = 1000
 
 
@@ -35,6 +36,7 @@ class Losses:
 
     def count_read_again(self, codes: Sequence[int]) -> None:
         """These delayed messages, ascending, were looked up in the backlog: count what a lost bucket had."""
+        # Two comparisons for each range and read; each message is compared only with ranges that are near.
         near = [(first, last) for first, last in self._ranges if first <= codes[-1] and codes[0] <= last]
         if near:
             self.read_again += sum(any(first <= code <= last for first, last in near) for code in codes)

@@ -17,8 +17,11 @@ from collections.abc import Sequence
 from math import comb
 from typing import Final
 
+# Without slack a bucket that is a few rows too small would be written again, together with all that are
+# newer.
 LARGE_ENOUGH: Final = 0.75
 """A bucket with this share of the size that it should have is left as it is."""
+# For buckets of one size the plan above is the best there is, so it is left for a clear gain only.
 FAR_CHEAPER: Final = 8
 WINDOW_MAX: Final = 8
 """Most neighbours that are merged because they are small."""
@@ -37,6 +40,8 @@ def choose_merge(sizes: Sequence[int], buckets_max: int) -> tuple[int, int] | No
     if buckets_max <= 0 or len(sizes) <= buckets_max:
         return None
     if buckets_max > SOURCES_MAX:
+        # All sources are open at once, each with segments in memory, and a bound of thousands may be
+        # configured.
         left_alone = buckets_max - SOURCES_MAX
         start, end = _choose(sizes[left_alone:], SOURCES_MAX)
         return start + left_alone, end + left_alone
@@ -46,6 +51,7 @@ def choose_merge(sizes: Sequence[int], buckets_max: int) -> tuple[int, int] | No
 def _choose(sizes: Sequence[int], buckets_max: int) -> tuple[int, int]:
     start = _newest_to_merge(sizes, buckets_max)
     end = min(len(sizes), start + SOURCES_MAX + 1)
+    # Rows for each bucket less: what a merge costs and what it brings.
     price = sum(sizes[start:end]) / (end - start - 1)
     cheapest, window = _cheapest_window(sizes)
     return window if cheapest * FAR_CHEAPER < price else (start, end)
@@ -53,6 +59,7 @@ def _choose(sizes: Sequence[int], buckets_max: int) -> tuple[int, int]:
 
 def _newest_to_merge(sizes: Sequence[int], buckets_max: int) -> int:
     """From which bucket on all are merged: the oldest that is smaller than it should be."""
+    # The newest one, as the others may be half delivered: it shows how large a bucket is when it is sealed.
     unit = max(1, sizes[-1])
     left = sum(sizes)
     for i in range(len(sizes) - 2):

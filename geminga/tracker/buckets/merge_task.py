@@ -38,6 +38,8 @@ async def run_merging(buckets: Buckets) -> None:
                 await _merge(buckets, chosen)
             back_off.succeeded()
         except Outdated:
+            # A source went while it was read. Chosen again at once, it might go again: deletions come in
+            # rows.
             await trio.sleep(back_off.next_s())
         except GemingaError as error:
             log.warning("%d buckets cannot be merged: %s", len(chosen), error)
@@ -47,6 +49,8 @@ async def run_merging(buckets: Buckets) -> None:
 def _choose(buckets: Buckets) -> list[StoredBucket]:
     ordered = buckets.stored
     count_live = buckets.index.members.count_between
+    # What is still wanted, not what was written: delivered rows are dropped by the merge and cost next to
+    # nothing.
     sizes = [max(1, count_live(bucket.first_code, bucket.last_code)) for bucket in ordered]
     window = choose_merge(sizes, buckets.settings.merged_above)
     return ordered[slice(*window)] if window else []
@@ -59,6 +63,8 @@ async def _merge(buckets: Buckets, sources: Sequence[StoredBucket]) -> None:
     last = max(source.last_code for source in sources)
     merger = Merger(
         [source.directory for source in sources],
+        # A copy, as of now: what is acknowledged while the merge runs stays in as dead rows, which are
+        # harmless.
         index.members.between(first, last),
         buckets.settings.segment_span_ms,
         buckets.settings.segment_indexes_max,
@@ -70,13 +76,19 @@ async def _merge(buckets: Buckets, sources: Sequence[StoredBucket]) -> None:
                 for number, segment in wanted
             }
             try:
+                # Sorting and encoding millions of rows takes seconds. In Pulsar such work stalls the
+                # dispatcher; 1.5 s were seen (issue #24603).
                 segments = await off_loop(merger.step, read)
             except DamagedSource as error:
+                # Found by a merge, it is as lost as by a load; left alone, each further merge would stumble
+                # over it.
                 buckets.lose(sources[error.number], error, "load")
                 raise
             await writer.append(segments)
         rest, directory = await off_loop(_finish, merger)
         if directory is None:
+            # All was delivered meanwhile: an empty bucket has no directory, and its sources are released by
+            # themselves.
             raise Outdated("nothing is left to merge")
         await writer.append(rest)
         await writer.finish()
@@ -85,6 +97,8 @@ async def _merge(buckets: Buckets, sources: Sequence[StoredBucket]) -> None:
             max(source.covered.last_code for source in sources),
         )
         bucket = StoredBucket(writer.ledger_id, directory, writer.bytes, covered)
+        # One write takes the old names away and sets the new one: a crash leaves either all sources or the
+        # new bucket.
         await buckets.name(writer, bucket, sources, generation, lambda replaced: index.swap(replaced, bucket))
 
 

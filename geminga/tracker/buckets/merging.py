@@ -103,8 +103,11 @@ class Merger:
                 except CorruptData as error:
                     raise DamagedSource(number, str(error)) from error
                 source.next_segment += 1
+                # Dropped on the way in, or delivered rows would be rewritten with each merge for as long as
+                # any neighbour waits.
                 parts.append(rows.where(self._is_live(rows.codes)))
             source.rows = concatenate(parts)
+        # As long as one source has nothing at hand, its next row may come before all others.
         if self.wanted():
             return []
         return self._encode(self._take_certain(), last=False)
@@ -127,6 +130,8 @@ class Merger:
             count = rows_up_to(source.rows, *min(ends)) if ends else source.rows.length
             parts.append(source.rows.part(0, count))
             source.rows = source.rows.part(count, source.rows.length)
+        # A row that two sources have is written twice here; the membership counts it once, and one of the two
+        # is dead.
         return merge(parts)
 
     def _encode(self, rows: Rows, *, last: bool) -> list[bytes]:
@@ -134,6 +139,7 @@ class Merger:
         self._pending = concatenate([self._pending, rows])
         pending, entries, done = self._pending, [], 0
         for start, end in cut_segments(pending.times_ms, self._span_max_ms, self._indexes_max):
+            # A segment that is cut here would be short; with each step of the merge there would be one more.
             if end == pending.length and not last:
                 break
             segment = pending.part(start, end)
@@ -165,6 +171,7 @@ class Merger:
             if live:
                 flags = np.zeros(live.max() + 1, np.uint8)
                 flags[np.frombuffer(live.to_array(), np.uint32)] = 1
+                # Bits instead of asking the bitmap: for a column of codes that is a call for each row.
                 bits = np.packbits(flags, bitorder="little")
             else:
                 bits = np.zeros(0, np.uint8)

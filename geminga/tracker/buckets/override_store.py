@@ -22,6 +22,7 @@ from geminga.tracker.format.override_format import OVERRIDES_MAX, decode_overrid
 log = logging.getLogger("geminga.tracker")
 
 KEY: Final = DELAYED_PREFIX + "overrides"
+# Each start reads all entries one by one, and what was taken back or delivered is among them until then.
 ENTRIES_MAX: Final = 1000
 """A ledger with so many entries is left for a new one."""
 
@@ -44,6 +45,7 @@ class OverrideStore:
         for entry in await self._store.read_all(self._owner.properties().get(KEY, -1)):
             try:
                 self._apply(decode_overrides(entry))
+            # The messages are due as they were sent to be: late or early, but not lost.
             except CorruptData as error:
                 log.error("some changed due times are lost: %s", error)
         return self.times_ms
@@ -53,10 +55,12 @@ class OverrideStore:
         ServiceNotReady, StorageError: maybe. Cancelling leaves them written or not.
         """
         async with self._writing:
+            # The first entry of a ledger has all of them, and they are in memory.
             if len(self.times_ms) + len(changes) > OVERRIDES_MAX:
                 raise NotAllowed(f"at most {OVERRIDES_MAX} delayed messages can have their time changed")
             try:
                 if self._writer is None or self._entries >= ENTRIES_MAX:
+                    # Cancelled between naming and deleting, the old ledger would stay until the next start.
                     with trio.CancelScope(shield=True):
                         await self._switch(changes)
                 else:
@@ -64,6 +68,8 @@ class OverrideStore:
                     await self._writer.sync()
                     self._entries += 1
             except GemingaError:
+                # What is in the ledger behind a failed write is not known: the next change begins a new one,
+                # with all of them.
                 self._leave()
                 raise
             self._apply(changes)
@@ -86,6 +92,7 @@ class OverrideStore:
 
     def _apply(self, changes: Mapping[int, int]) -> None:
         self.times_ms.update(changes)
+        # Kept as -1 on disk: the entries are read in order, and an earlier one would set the time again.
         self.forget([code for code, time_ms in changes.items() if time_ms < 0])
 
     async def _switch(self, changes: Mapping[int, int]) -> None:
@@ -96,12 +103,15 @@ class OverrideStore:
         try:
             await writer.append([encode_overrides(kept)])
             await writer.sync()
+            # After the sync: a name for a ledger whose only entry is not durable would lose all changes in a
+            # crash.
             writer.begin_naming()
             await self._owner.swap({KEY: writer.ledger_id}, {})
         except BaseException as error:
             await self._store.abandon(writer, error)
             raise
         self._writer, self._entries = writer, 1
+        # Last, as the property named it until here.
         if old_ledger_id >= 0:
             await self._store.delete(old_ledger_id)
 

@@ -39,7 +39,10 @@ from geminga.tracker.format.stored_bucket import KeyRange, StoredBucket, bucket_
 
 log = logging.getLogger("geminga.tracker")
 
+# A read mostly waits for the disk, so several at once; more would crowd out the reads of clients that are
+# served meanwhile.
 OPENED_AT_ONCE: Final = 8
+# Pulsar blocks a subscription's dispatcher for up to 300 s here (issue #26103).
 UNKNOWN_S_MAX: Final = 30.0
 """So long the messages of buckets that cannot be read wait for them."""
 
@@ -76,9 +79,13 @@ class Recovery:
         self._buckets = buckets
         self._wanted = wanted
         self._on_known = on_known
+        # By ledgers, or every other start began with the last ones, and the messages that were due came after
+        # all others.
         self._unread = deque(sorted(self._named(), key=lambda one: one.covered))
         self._failed: list[tuple[_Named, StorageError]] = []
         """Those that could not be read, neither gone nor damaged as far as is known."""
+        # Before any read: what the dispatcher reads of these ledgers from now on might be in one of the
+        # buckets.
         buckets.begin_recovery({one.key: one.covered.ledgers for one in self._unread})
 
     def _named(self) -> list[_Named]:
@@ -86,8 +93,11 @@ class Recovery:
         owner_text = self._buckets.owner_text
         for key, ledger_id in self._buckets.named().items():
             covered = range_of_key(key)
+            # The same ledger under two names: one of them has a range that is not its own.
             if covered is None or ledger_id in ledger_ids:
                 log.error("%s: property %s=%d names no bucket; it is removed", owner_text, key, ledger_id)
+                # Left named it would be reported at each start, and count towards the most that a record may
+                # hold.
                 self._buckets.doom(key, ledger_id)
             else:
                 ledger_ids.add(ledger_id)
@@ -99,9 +109,12 @@ class Recovery:
         generation = self._buckets.generation
         back_off = BackOff(READ_RETRY_LAST_S)
         until_s = trio.current_time() + UNKNOWN_S_MAX
+        # All others first: buckets that can be read do not wait for one that cannot.
         await self._take_over_all(generation)
+        # Bounded, as messages of an unread bucket are skipped by the dispatcher until it is settled.
         while self._failed and (left_s := until_s - trio.current_time()) > 0:
             await trio.sleep(min(back_off.next_s(), left_s))
+            # Once: not for a hiccup, and not with each further try.
             if back_off.failures == READ_FAILURES_QUIET:
                 self._log_failed("their messages wait for them")
             self._unread.extend(one for one, _ in self._failed)
@@ -110,6 +123,8 @@ class Recovery:
         if self._failed:
             self._log_failed("their messages are looked up in the backlog instead")
         for one, _ in self._failed:
+            # Settled unread: what it has is read from the backlog instead. It stays named until it can be
+            # judged.
             self._on_known(*self._buckets.unknown.settle(one.key))
 
     async def run_late(self) -> None:
@@ -117,12 +132,15 @@ class Recovery:
         for the next start.
         """
         generation, back_off = self._buckets.generation, BackOff(READ_RETRY_LAST_S)
+        # Not deleted unread: until it opens it cannot be told from one whose disk is away for a moment.
         while self._failed and self._buckets.generation == generation:
             await trio.sleep(back_off.next_s())
             failed, self._failed = self._failed, []
             for one, _ in failed:
                 if await self._is_readable(one):
                     log.warning("%s: %r is superseded, and deleted", self._buckets.owner_text, one)
+                    # Its messages are in other buckets by now; taken over as well, each would have a second
+                    # row.
                     self._buckets.doom(one.key, one.ledger_id)
 
     async def _is_readable(self, one: _Named) -> bool:
@@ -152,9 +170,12 @@ class Recovery:
         try:
             found = await self._buckets.store.open(one.ledger_id, one.covered)
         except LOST as error:
+            # All was cleared meanwhile, as by a seek: its property is removed by that, and nothing of it is
+            # wanted.
             if self._buckets.generation == generation:
                 self._lost(one, error)
         except StorageError as error:
+            # Not settled: the dispatcher goes on skipping its ledgers until the next try.
             self._failed.append((one, error))
             return
         else:
@@ -163,8 +184,13 @@ class Recovery:
         self._on_known(*self._buckets.unknown.settle(one.key))
 
     def _adopt(self, key: str, bucket: StoredBucket, directory: Directory) -> None:
+        # What was acknowledged before the crash is in the cursors, not in the bucket: tracked again it would
+        # count as delayed, and be read for nothing when it is due.
         members = self._wanted(directory.members)
+        # All of it is acknowledged, perhaps by an expiry or a skip: nothing needs the bucket.
         if any(members.values()):
+            # Index first, then `adopt`, without an await in between: a bucket that serves must be known to
+            # the index.
             self._buckets.index.recovered(bucket, members)
             self._buckets.adopt(bucket)
         else:
@@ -173,6 +199,7 @@ class Recovery:
     def _lost(self, one: _Named, why: object) -> None:
         owner_text = self._buckets.owner_text
         log.error("%s: %r is lost, its messages are read again from the topic: %s", owner_text, one, why)
+        # By what its name covers, as its directory could not be read.
         self._buckets.losses.count("start", *one.covered)
         self._buckets.doom(one.key, one.ledger_id)
 
@@ -191,11 +218,14 @@ def unacknowledged(cursors: Iterable[Acknowledged], members: Members) -> dict[in
         state = cursor.state()
         ledger_id, entry_id = state.mark_delete
         for member_ledger, entry_ids in members.items():
+            # Behind the mark-delete position all is acknowledged, whatever the bitmaps say.
             if member_ledger < ledger_id:
                 continue
             left = entry_ids - state.acknowledged.get(member_ledger, BitMap())
             if member_ledger == ledger_id:
+                # `entry_id` is -1 where the position is before the first entry, and nothing is removed then.
                 left.remove_range(0, entry_id + 1)
             if left:
+                # A union: a shared index keeps a message until the last subscription has it.
                 wanted[member_ledger] = wanted.get(member_ledger, BitMap()) | left
     return wanted

@@ -10,8 +10,11 @@ import trio
 
 T = TypeVar("T")
 
+# Most failures are over at once: Pulsar's tests fail each operation once and expect that it is tried again in
+# silence.
 RETRY_FIRST_S: Final = 0.05
 RETRY_LAST_S: Final = 60.0
+# With a minute between two tries, messages would be late by up to a minute after the disk is well again.
 READ_RETRY_LAST_S: Final = 5.0
 """Of a bucket whose messages may be late meanwhile."""
 READ_FAILURES_QUIET: Final = 5
@@ -47,6 +50,7 @@ class Signal:
         """Until it is set, or was since the last wait, but no longer than this."""
         with trio.move_on_after(seconds_max):
             await self._event.wait()
+        # After the wait and before the work: what is said during the work ends the next wait at once.
         self._event = trio.Event()
 
 
@@ -61,6 +65,7 @@ class BackOff:
 
     def next_s(self) -> float:
         self.failures += 1
+        # The exponent is bounded too, or the power would grow with each failure.
         return float(min(self._last_s, RETRY_FIRST_S * 2 ** min(self.failures - 1, 20)))
 
     def succeeded(self) -> None:

@@ -25,6 +25,7 @@ async def run_sealing(buckets: Buckets) -> None:
             await buckets.seal_signal.wait()
             continue
         frozen = buckets.frozen[0]
+        # Delivered, or cleared, while it waited: a ledger, a record and a property for nothing.
         if not buckets.index.members.count_between(frozen.first_code, frozen.last_code):
             buckets.sealed(None)
             continue
@@ -32,6 +33,7 @@ async def run_sealing(buckets: Buckets) -> None:
             with buckets.operations.counting("create"):
                 await _seal(buckets, frozen)
             back_off.succeeded()
+        # All was cleared: the queue begins with something else, or is empty.
         except Outdated:
             continue
         except GemingaError as error:
@@ -41,11 +43,15 @@ async def run_sealing(buckets: Buckets) -> None:
                 frozen.end_ledger,
                 error,
             )
+            # Nothing is lost by waiting: the rows are served from memory, and are in the backlog. Pulsar
+            # keeps such messages in memory too, but after a few tries it gives the bucket up.
             await trio.sleep(back_off.next_s())
 
 
 async def _seal(buckets: Buckets, frozen: Frozen) -> None:
     generation = buckets.generation
+    # Off the loop: in Pulsar the dispatcher does this, 36 ms for 50,000 messages, and 1.5 s were seen (issue
+    # #24603).
     encoded = await buckets.off_loop(_encode, frozen, buckets.settings)
     if encoded is None:
         # Unless all was cleared meanwhile.
@@ -55,7 +61,9 @@ async def _seal(buckets: Buckets, frozen: Frozen) -> None:
     entries, directory = encoded
     async with buckets.store.writing() as writer:
         await writer.append(entries.segments)
+        # Last: a ledger that a crash left unfinished has no directory, and is not taken for a bucket.
         await writer.append(entries.directory)
+        # Durable before it is named: a property must never name a ledger that is not whole.
         await writer.finish()
         bucket = StoredBucket(writer.ledger_id, directory, writer.bytes, covered_by(buckets, directory))
         await buckets.name(writer, bucket, (), generation, lambda _: buckets.sealed(bucket))
@@ -63,6 +71,7 @@ async def _seal(buckets: Buckets, frozen: Frozen) -> None:
 
 def covered_by(buckets: Buckets, directory: Directory) -> KeyRange:
     """What the name of a bucket with this directory speaks of: as little as it can, but whole ledgers."""
+    # Pulsar's form of the name; a range of positions only where that cannot say it.
     if buckets.is_whole(directory.first_code, directory.last_code):
         return whole_ledgers(directory.start_ledger, directory.end_ledger)
     return KeyRange(directory.first_code, directory.last_code)

@@ -32,7 +32,11 @@ async def run_buckets(
     with buckets.until_stopped():
         async with trio.open_nursery() as nursery:
             if buckets.keeps:
+                # A task for each, so that none waits for another: a merge of millions of rows holds up no
+                # segment that is due.
                 nursery.start_soon(run_sealing, buckets)
+                # Before recovery is through: a bucket that is taken over first may have messages that are due
+                # now.
                 nursery.start_soon(Loader(buckets).run)
                 nursery.start_soon(run_merging, buckets)
                 nursery.start_soon(buckets.run_deletions)
@@ -41,6 +45,7 @@ async def run_buckets(
             if recovery is not None:
                 await recovery.run()
                 buckets.end_recovery()
+                # Only after `end_recovery`: dispatching does not wait for what could not be read.
                 nursery.start_soon(recovery.run_late)
             if on_recovered is not None:
                 on_recovered()

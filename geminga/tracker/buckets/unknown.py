@@ -31,11 +31,13 @@ class UnknownLedgers:
     def _sort(self) -> None:
         ranges = sorted(self._ranges.values())
         self._firsts = [first for first, _ in ranges]
+        # Of all up to it, as ranges may overlap: a long one may end behind those that begin after it.
         self._lasts = list(accumulate((last for _, last in ranges), max))
 
     def has(self, ledger_id: int) -> bool:
         """Whether a bucket that has not been read may say when entries of this ledger are due."""
         if len(self._firsts) != len(self._ranges):
             self._sort()
+        # Asked for each ledger that a read passes: going through 2,000 buckets took a millisecond each time.
         place = bisect_right(self._firsts, ledger_id) - 1
         return place >= 0 and ledger_id <= self._lasts[place]

@@ -70,6 +70,7 @@ class Check:
         """`served`: what the index goes by, which the directory on the bookie has to be; None: nothing yet.
         CorruptData.
         """
+        # A sound bucket in the wrong ledger: another one's data under this one's name.
         if served is not None and not _is_same(directory, served):
             raise CorruptData("the directory is not the one that serves")
         self.directory = directory
@@ -82,11 +83,14 @@ class Check:
 
     def finish(self) -> None:
         """After all segments. CorruptData."""
+        # Bitmaps of all segments together: a position that the directory promises and no segment has would
+        # never be due.
         if self._seen != self.directory.members:
             raise CorruptData("the directory has other messages than the segments")
 
 
 def _is_same(one: Directory, other: Directory) -> bool:
+    # The serving directory has given its members to the index, so only the rest can be compared.
     names = [name for name in Directory._fields if name != "members"]
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
 
@@ -102,6 +106,7 @@ class Verifier:
         """At the bucket in this ledger, named for what it covers. Nothing changes."""
         try:
             pieces = await self._store.read_directory(ledger_id)
+            # A thread would cost more than decoding a usual directory.
             is_small = sum(map(len, pieces.entries)) <= DIRECTORY_BYTES_ON_LOOP_MAX
             bucket, directory = (
                 opened(ledger_id, pieces, covered)
@@ -121,6 +126,7 @@ class Verifier:
     async def _segments(self, ledger_id: int, check: Check) -> tuple[list[Wrong], State]:
         wrong: list[Wrong] = []
         number = 0
+        # With so many wrong the verdict is clear, and an operator reads no longer list.
         while number < check.directory.segments and len(wrong) < WRONG_MAX:
             started_s = trio.current_time()
             try:
@@ -132,7 +138,9 @@ class Verifier:
                 wrong.append(Wrong(number, str(error)))
                 number += 1
             except StorageError as error:
+                # Not damaged for this error alone: nothing may be deleted because it could not be read.
                 return [*wrong, Wrong(number, str(error))], "damaged" if wrong else "unreadable"
+            # Rests as long as it worked: a check of all buckets may take half of the disk, not all.
             await trio.sleep(trio.current_time() - started_s)
         if not wrong:
             try:
@@ -146,6 +154,7 @@ class Verifier:
         try:
             return await self._store.peek(ledger_id, first, last, READ_BYTES_MAX)
         except CorruptData:
+            # Alone, so that the error is about this entry and those behind it are looked at too.
             return await self._store.peek(ledger_id, first, first, 1)
 
     async def _segment(self, check: Check, number: int, entry: bytes, wrong: list[Wrong]) -> None:
@@ -160,6 +169,7 @@ class Verifier:
                 await self._off_loop(check.segment, number, entry)
         except CorruptData as error:
             wrong.append(Wrong(number, str(error)))
+        # A piece has many small segments, each a fraction of a millisecond.
         await trio.lowlevel.checkpoint()
 
 
@@ -173,6 +183,7 @@ async def run_inspections(buckets: Buckets) -> None:
             if bucket is None or (await inspect(buckets, bucket, "told")).state != "unreadable":
                 back_off.succeeded()
             else:
+                # The report stays: the bookie may not give it again.
                 buckets.told.add(ledger_id)
                 await trio.sleep(back_off.next_s())
 
@@ -182,12 +193,15 @@ async def inspect(buckets: Buckets, bucket: StoredBucket, how: LostBy) -> Verdic
     that was retired meanwhile, or got another ledger, is not judged by what was read.
     """
     verifier = Verifier(buckets.store, buckets.off_loop)
+    # One at a time: an operator's check and the bookie's reports would read the same bucket twice, and lose
+    # it twice.
     async with buckets.inspecting:
         while True:
             ledger_id = bucket.ledger_id
             if bucket.retired:
                 return Verdict("ok")
             verdict = await verifier.look(ledger_id, bucket.covered, bucket.directory)
+            # Damage on purpose moves a bucket to another ledger; what was read of the former says nothing.
             if bucket.ledger_id == ledger_id:
                 break
         if bucket.retired:
