@@ -49,6 +49,8 @@ def choose_merge(sizes: Sequence[int], buckets_max: int) -> tuple[int, int] | No
 
 
 def _choose(sizes: Sequence[int], buckets_max: int) -> tuple[int, int]:
+    # Pulsar's choice of neighbours takes the big old bucket into each merge when delivery times rise: 400
+    # buckets at a bound of 10 were written 56 times over.
     start = _newest_to_merge(sizes, buckets_max)
     end = min(len(sizes), start + SOURCES_MAX + 1)
     # Rows for each bucket less: what a merge costs and what it brings.

@@ -32,6 +32,7 @@ def reserve(index: DelayedIndex, ranges: Sequence[tuple[int, int]]) -> None:
     of entries that crosses a border meanwhile may be sealed: that costs rows that are there twice.
     """
     index.buckets.reserve(ranges)
+    # The present part was chosen before the borders were there.
     index.feed.turn_away()
 
 
@@ -60,6 +61,7 @@ def cut_off(index: DelayedIndex, ranges: Iterable[tuple[int, int]]) -> bool:
     """
     new = sorted(ranges)
     for tail in list(index.feed.tails):
+        # Left growing it would be sealed over the new buckets' range later.
         if tail.first_code < NO_CODE and _overlaps(new, tail.first_code, tail.last_code):
             index.feed.freeze(tail)
     return not any(_overlaps(new, one.first_code, one.last_code) for one in index.buckets.frozen())
@@ -67,6 +69,7 @@ def cut_off(index: DelayedIndex, ranges: Iterable[tuple[int, int]]) -> bool:
 
 def left_over(index: DelayedIndex, bucket: StoredBucket, kept: Members) -> dict[int, BitMap]:
     """What is tracked of what a bucket spans and not among these."""
+    # Members and not the bucket's rows: what was delivered need not be in the new bucket.
     live = index.members.between(bucket.first_code, bucket.last_code)
     found = {ledger_id: ids - kept.get(ledger_id, BitMap()) for ledger_id, ids in live.items()}
     return {ledger_id: ids for ledger_id, ids in found.items() if ids}
@@ -76,18 +79,22 @@ def add_bucket(index: DelayedIndex, bucket: StoredBucket, members: Members, give
     """Track the bucket's positions that a subscription wants; the number that were not tracked before. Its
     range is served by the bucket from now on; others that do so too are yet to be replaced.
     """
+    # What is tracked stays by the row that it has: a position that counted twice would never be done.
     new = _not_tracked(index, members)
     for ledger_id, entry_ids in list(new.items()):
         unwanted = [(reader, _no_need(reader, ledger_id, entry_ids, given_out)) for reader in index.readers]
         if unwanted:
+            # Tracked if one view wants it; the others pass it below.
             for_nobody = BitMap.intersection(*(ids for _, ids in unwanted))
             new[ledger_id] = entry_ids = entry_ids - for_nobody
         if index.settings.is_shared:
             for reader, ids in unwanted:
                 reader.passed.add_all({ledger_id: ids & entry_ids})
     added = index.members.add_all(new)
+    # After the members: a bucket without members is taken for one that was used up.
     index.buckets.add(bucket)
     for code in [code for code in index.overrides if (code & 0xFFFFFFFF) in new.get(code >> 32, ())]:
+        # The new bucket has the time that the message was sent with; an operator's change stays.
         index.feed.reschedule(*place_of(code), index.overrides[code])
     index.wake()
     return added
@@ -104,6 +111,7 @@ def _not_tracked(index: DelayedIndex, members: Members) -> dict[int, BitMap]:
 
 def _no_need(reader: Reader, ledger_id: int, entry_ids: BitMap, given_out: GivenOut) -> BitMap:
     found = reader.acknowledged_of(ledger_id, entry_ids) | given_out(reader, ledger_id)
+    # Due and unread: it left the membership when it fell due, and tracked again it would be delivered twice.
     if reader.due.count:
         found |= reader.due.of_ledger(ledger_id)
     return found & entry_ids
@@ -118,10 +126,12 @@ def replace_bucket(index: DelayedIndex, bucket: StoredBucket, kept: Members) -> 
         for reader in index.readers:
             passed = reader.passed.bitmaps.get(ledger_id)
             if passed is not None and (common := passed & entry_ids):
+                # Only what is a member may be passed: the length of a view is the difference.
                 reader.passed.take(ledger_id, common)
     if lost:
         index.feed.expect_repeats()
         for reader in index.readers:
+            # One range for all: reads leave out what the new buckets have.
             reader.read_again(min(lost), max(lost))
     index.wake()
     return sum(map(len, lost.values()))

@@ -22,6 +22,8 @@ class FixedDelay:
         self.reset()
 
     def reset(self) -> None:
+        # Off where buckets are kept or an index is shared: there is no reason to stop reading, and undelayed
+        # messages behind 50,000 delayed ones are seen.
         self.is_watched = self._lookahead > 0
         """Whether adds have to be told."""
         self._highest_ms = 0
@@ -33,11 +35,13 @@ class FixedDelay:
     def add(self, deliver_at_ms: int) -> None:
         if deliver_at_ms > self._highest_ms:
             self._highest_ms = deliver_at_ms
+        # A little earlier is no other delay: Pulsar allows a tick.
         elif deliver_at_ms < self._highest_ms - self._rules.jitter_ms:
             self.is_watched = False
 
     def add_many(self, earliest_ms: int, deliver_at_ms: Sequence[int]) -> None:
         latest_ms = max(deliver_at_ms)
+        # Two comparisons for a batch in which all is within the jitter, whatever its order.
         if earliest_ms >= max(self._highest_ms, latest_ms) - self._rules.jitter_ms:
             self._highest_ms = max(self._highest_ms, latest_ms)
             return

@@ -34,11 +34,14 @@ class Frozen:
         some may have their rows elsewhere, and some of the rows here may be of none. `sources` serve the
         rows meanwhile, and are the index's business.
         """
+        # Its bucket is named after these, and the name is what a start goes by if the bucket is lost.
         assert 0 <= first_code <= last_code
         self.first_code = first_code
         self.last_code = last_code
         self.count = count
         """At most so many."""
+        # They go on serving until the bucket does: a write that fails and is tried for hours delays no
+        # message.
         self.sources = sources
         self._members = members
         self._parts = parts
@@ -63,13 +66,17 @@ class Frozen:
         """The rows of members, sorted, each code once. A few milliseconds for 50,000 at the first look:
         take it in a thread.
         """
+        # At the first look only, in the thread that encodes: 50,000 rows would hold the loop for
+        # milliseconds.
         rows = merge([*self._parts, *map(unpack_rows, self._packed)])
+        # As many as members: mostly all are live, and the three steps below are for nothing.
         if rows.length != sum(map(len, self._members.values())):
             found = members_of(rows.codes)
             wanted = {
                 ledger_id: ids & self._members.get(ledger_id, BitMap()) for ledger_id, ids in found.items()
             }
             rows, _ = split_repeated(keep_only(rows, codes_of({n: ids for n, ids in wanted.items() if ids})))
+        # Or the rows would be in memory twice while they are written.
         self._parts = self._packed = ()
         self._members = {}
         return rows

@@ -27,11 +27,14 @@ from geminga.tracker.index.sources import GATHERED_ROWS_MAX, Queue
 from geminga.tracker.index.time_rules import TimeRules
 
 DUE_ROWS_MAX: Final = 4 * GATHERED_ROWS_MAX
+# A subscription without permits leaves what is due unread for as long as it likes; as bitmaps that is
+# bounded.
 DUE_BATCHES_MAX: Final = 1024
 """What is due and not taken by some view is kept in order up to these bounds, beyond as bitmaps."""
 EARLY_ROWS_MAX: Final = 2 * GATHERED_ROWS_MAX
 EARLY_BATCHES_MAX: Final = DUE_BATCHES_MAX // 2
 """What is due to some views and not to others: above that, the rest waits for its own time."""
+# All rows that fall due are compared with them.
 OVERRIDES_MAX: Final = 100_000
 
 
@@ -68,6 +71,7 @@ class DelayedIndex:
         """
         self.settings = settings
         self.clock = clock
+        # The bound method: one call less for each add.
         self.now_ms = clock.now_ms
         self.rules = TimeRules(settings.tick_ms, settings.strict, settings.exact)
         self._slack = self.rules.by_tick
@@ -76,6 +80,7 @@ class DelayedIndex:
         self.overrides: dict[int, int] = {}
         """Other times that were asked for, by code; kept times. A row with another time is dead."""
         self.readers: list[Reader] = []
+        # Always an empty one at the end, so that a reader at the end needs no case of its own.
         self.last_batch = DueBatch()
         self._due: deque[DueBatch] = deque()
         self._due_rows = 0
@@ -85,12 +90,14 @@ class DelayedIndex:
         self._passed_by_all = passed_by_all
 
     def add_reader(self, reader: Reader) -> None:
+        # An index of one view forgets what that view passes: a second view would miss it.
         assert self.settings.is_shared or not self.readers
         self.readers.append(reader)
 
     def remove_reader(self, reader: Reader) -> None:
         reader.due.leave()
         self.readers.remove(reader)
+        # A view that was left in place held every later bucket back, and what was due for it in memory.
         self.trim_passed()
         if self.readers:
             self.reader_caught_up()
@@ -101,8 +108,10 @@ class DelayedIndex:
         """As an entry is appended to the topic of a shared index; it must be new. False: it is due, or the
         index is full; the dispatcher that reads the entry decides then.
         """
+        # Due by now: the dispatcher reads it in a moment anyway, and sends it without a detour.
         if deliver_at_ms <= self.now_ms() + self._slack.refused_ms:
             return False
+        # A flag first: nearly always nothing waits to be written, and this is asked for each delayed message.
         if self.buckets.awaits_writes and self.buckets.is_full():
             return False
         self._feed_add(ledger_id, entry_id, deliver_at_ms)
@@ -110,6 +119,7 @@ class DelayedIndex:
 
     def _early_ms(self) -> int:
         """How early some view is given messages, for which they have to be loaded in time."""
+        # The most of all views, as a segment is loaded once for all of them.
         return max((reader.early_ms for reader in self.readers), default=0)
 
     def set_tick(self, tick_ms: int) -> None:
@@ -126,11 +136,17 @@ class DelayedIndex:
         limit_ms = self._bounded_ms(limit_ms)
         while self.earliest_ms() <= limit_ms:
             if self._is_overtaken():
+                # Expedited, or added late: brought now, it would be due behind rows of later times that some
+                # view has yet to read.
                 self.take_back(self.feed.earliest_ms())
+            # A growing column is not sorted before something in it is due: most rows go into a bucket
+            # unsorted.
             self.feed.flush_due(limit_ms)
             parts = self.queue.gather(limit_ms)
             if parts:
                 rows, taken = release(parts, self.members, self.overrides)
+                # All that was gathered may be dead: then the next rows may be due, and nothing has been
+                # brought yet.
                 if rows.length:
                     self._let_go(taken)
                     batch = self.last_batch
@@ -151,6 +167,8 @@ class DelayedIndex:
                     break
                 rows += batch.rows.length
                 batches += 1
+            # A view with a wide precision would bring all rows of that width in front of those that others
+            # wait for.
             if rows > EARLY_ROWS_MAX or batches > EARLY_BATCHES_MAX:
                 return for_all_ms
         return limit_ms
@@ -171,9 +189,12 @@ class DelayedIndex:
             reader.arrived(batch)
         self._due.append(batch)
         self._due_rows += batch.rows.length
+        # Views pass batches in their order, so those that all have passed are in front.
         while self._due and not self._due[0].readers:
             self._due_rows -= self._due.popleft().rows.length
         while self._due_rows > DUE_ROWS_MAX or len(self._due) > DUE_BATCHES_MAX:
+            # The batch that was just brought stays, however large, or it would be a bitmap before any view
+            # has read it.
             if len(self._due) == 1:
                 break
             oldest = self._due.popleft()
@@ -188,12 +209,15 @@ class DelayedIndex:
         """
         unread = [batch for batch in self._due if batch.readers]
         late = (n for n, batch in enumerate(unread) if batch.rows.times_ms.item(-1) >= from_ms)
+        # All from there on, though some of their rows are earlier: batches are read one after the other.
         first = next(late, len(unread))
         taken = unread[first:]
         places = [reader.due.place_among(unread) for reader in self.readers]
         for number, batch in enumerate(taken, first):
+            # Of the batch that is being read only what the slowest view has not read.
             start = 0 if min(places)[0] < number else min(row for at, row in places if at == number)
             rows = batch.rows.part(start, batch.rows.length)
+            # A row without a member is dead, and would be skipped when it is due.
             self.members.add_all(members_of(rows.codes))
             self.feed.put_back(rows)
             for reader, (at, row) in zip(self.readers, places, strict=True):
@@ -211,11 +235,13 @@ class DelayedIndex:
 
     def _let_go(self, taken: Mapping[int, BitMap]) -> None:
         if self.overrides:
+            # Its time has come. Only what waits has another time, and how many there may be is bounded.
             for code in [code for code in self.overrides if (code & 0xFFFFFFFF) in taken.get(code >> 32, ())]:
                 del self.overrides[code]
 
     def settle(self) -> None:
         """Nothing waits: let go of the rows that are dead, and let the precision follow the tick."""
+        # Only when all is gone: with a new width, rows that are kept by the former one would be out of order.
         if not self.members.count:
             self.feed.forget()
             self.overrides.clear()
@@ -231,6 +257,7 @@ class DelayedIndex:
             return False
         if self.overrides:
             self.overrides.pop(code_of(ledger_id, entry_id), None)
+        # Its row stays: if the same position is added again, there are two.
         self.feed.expect_repeats()
         return True
 
@@ -241,6 +268,8 @@ class DelayedIndex:
             found = False
             for reader in self.readers:
                 found |= reader.drop(*position)
+                # A position that is tracked no more must not count as passed: the length of a view is a
+                # difference of the two.
                 reader.passed.discard(*position)
             waited = self.discard(*position)
             # A position that all subscriptions of the index have passed was not waiting for any of them.
@@ -249,6 +278,8 @@ class DelayedIndex:
         return count
 
     def discard_up_to(self, position: tuple[int, int]) -> None:
+        # A ledger of members that empties may be the end of a bucket, which is looked for only then: with
+        # 2,000 buckets a look took 10 ms, after each segment that was loaded.
         closed = self.members.closed
         if not self.members.is_empty_up_to(*position) and self.members.discard_up_to(*position):
             self.feed.expect_repeats()
@@ -260,6 +291,7 @@ class DelayedIndex:
         """All views have passed everything up to here."""
         if self.members.is_empty_up_to(*position):
             return
+        # Subscriptions that have no view yet count too: their buckets would be read from the backlog again.
         if self._passed_by_all is not None:
             position = min(position, self._passed_by_all())
         if not self.members.is_empty_up_to(*position):
@@ -292,10 +324,13 @@ class DelayedIndex:
         code = code_of(*position)
         if not self.members.contains(*position):
             return False
+        # Refused: making room by dropping an older change would undo that one without a word.
         if len(self.overrides) >= OVERRIDES_MAX and code not in self.overrides:
             return False
         kept_ms = self.rules.kept_ms(max(deliver_at_ms, 0))
         self.overrides[code] = kept_ms
+        # A second row, and the first one dies by its time: finding a row in a sealed bucket would mean to
+        # read and write that bucket.
         self.feed.reschedule(*position, kept_ms)
         self.wake()
         return True
@@ -303,6 +338,7 @@ class DelayedIndex:
     def restore_overrides(self, times_ms: Mapping[tuple[int, int], int]) -> None:
         """As after a start: other times for positions, tracked or yet to be added."""
         for position, deliver_at_ms in times_ms.items():
+            # Also of positions that are not tracked yet: their buckets are being read, or their messages are.
             if not self.reschedule(position, deliver_at_ms) and len(self.overrides) < OVERRIDES_MAX:
                 self.overrides[code_of(*position)] = self.rules.kept_ms(deliver_at_ms)
         self.wake()
@@ -326,6 +362,8 @@ class DelayedIndex:
         """Nothing is read again for one of the readers, for now: seal what was, unless another goes on. What
         that adds is not to be cut up by those that wait at the end of the topic.
         """
+        # Cut off at each look of a subscription at the end of the topic, a lost bucket came back as buckets
+        # of one read each.
         if self.is_behind and not any(reader.reads_behind for reader in self.readers):
             self.feed.caught_up()
 
@@ -334,6 +372,7 @@ class DelayedIndex:
 
     def next_wanted_ms(self) -> int | None:
         wanted_ms = self.buckets.next_wanted_ms()
+        # As much earlier as some view may be given them.
         return None if wanted_ms is None else wanted_ms - self._early_ms()
 
     def segment_loaded(self, bucket: StoredBucket, number: int, entry: bytes) -> None:
@@ -350,7 +389,10 @@ class DelayedIndex:
 
     def bucket_lost(self, bucket: StoredBucket) -> tuple[int, int]:
         first_code, last_code = bucket.first_code, bucket.last_code
+        # Before the members go: the map would take a bucket without members for one that was used up.
         self.buckets.drop(bucket)
+        # Also what other sources have of this range: which rows were in the lost bucket only is not known
+        # without it.
         self.members.discard_range(first_code, last_code)
         self.feed.expect_repeats()
         for reader in self.readers:
@@ -364,6 +406,7 @@ class DelayedIndex:
         self.wake()
 
     def recovered(self, bucket: StoredBucket, members: Mapping[int, BitMap]) -> None:
+        # Some were fed already while the bucket was read: they have two rows now.
         if self.members.add_all(members) < sum(map(len, members.values())):
             self.feed.expect_repeats()
         self.buckets.add(bucket)
@@ -376,6 +419,7 @@ class DelayedIndex:
 
     def memory_bytes(self) -> int:
         """What the columns, the loaded bytes and the bitmaps take, without the views."""
+        # Exact numbers of bytes: Pulsar's figure was off by up to ten times (issue #23699).
         in_batches = sum(batch.memory_bytes() for batch in self._due if batch.readers)
         return (
             self.feed.memory_bytes() + in_batches + self.buckets.memory_bytes() + self.members.memory_bytes()

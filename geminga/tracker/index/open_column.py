@@ -27,7 +27,10 @@ it. Up to 50,000 consecutive rows, as many as a bucket has by default, do withou
 take: rows that are one each are narrowed when they are 8,000.
 """
 _TIME_BYTES: Final = 8
+# Weighed heavier than its two numbers of 8 bytes: where each row is a span of its own, narrowing saves the
+# most.
 _SPAN_BYTES: Final = 42
+# Or a column near its bound would be settled with each row.
 ROOM_ROWS_MIN: Final = 512
 _WIDTHS: Final = ((1 << 8, np.uint8), (1 << 16, np.uint16), (1 << 32, np.uint32))
 """Each holds numbers below the first."""
@@ -49,6 +52,7 @@ class Narrow(NamedTuple):
 
 def narrow(numbers: Integers) -> Narrow:
     """At least one number."""
+    # By the least number: times are some 41 bits, but within a column they differ by a delay's spread.
     least, highest = int(numbers.min()), int(numbers.max())
     for end, width in _WIDTHS:
         if highest - least < end:
@@ -111,6 +115,7 @@ class OpenColumn:
 
     def _clear_hot(self) -> None:
         self.times_ms = array("q")
+        # Bound once for each column: the feed calls it for each single message.
         self.append_time = self.times_ms.append
         self.span_codes = array("q")
         self.span_rows = array("q")
@@ -137,11 +142,13 @@ class OpenColumn:
         count = len(self.times_ms)
         times_ms = narrow(np.frombuffer(self.times_ms, np.int64))
         spans = narrow(np.frombuffer(self.span_codes, np.int64))
+        # Where every other message is delayed each span is one row, and where it begins is known.
         starts = narrow(np.frombuffer(self.span_rows, np.int64)) if len(self.span_rows) < count else None
         self._last_code = self.last_code()
         self._earliest_ms = min(self._earliest_ms, times_ms.least)
         self._blocks.append(Block(times_ms, spans, starts))
         self._narrowed += count
+        # New arrays: while numpy looks into one it cannot be cut.
         self._clear_hot()
 
     @property
@@ -149,6 +156,8 @@ class OpenColumn:
         """`NEVER_MS` without rows."""
         count = len(self.times_ms)
         if self._looked_at < count:
+            # Only the rows since the last question: a comparison with each add cost more than all questions
+            # together.
             self._earliest_ms = min(self._earliest_ms, min(self.times_ms[self._looked_at :]))
             self._looked_at = count
         return self._earliest_ms
@@ -173,6 +182,7 @@ class OpenColumn:
         """Entries of one ledger, ascending; `ledger_code` is that of its first entry. `continued`: the first
         one follows the last position of this column, and nothing was narrowed since.
         """
+        # Gaps: undelayed messages in between. Without any the batch is one span, or goes on with the last.
         if entry_ids[-1] - entry_ids[0] != len(deliver_at_ms) - 1:
             codes = np.array(entry_ids, np.int64)
             codes += ledger_code
@@ -184,10 +194,13 @@ class OpenColumn:
             self.span_rows.frombytes(starts.tobytes())
         elif not continued:
             self.begin_span(ledger_code + entry_ids[0])
+        # The caller knows the least time of the batch: if all before is known too, no row has to be looked at
+        # again.
         if self._looked_at == len(self.times_ms):
             self._looked_at += len(deliver_at_ms)
             if earliest_ms < self._earliest_ms:
                 self._earliest_ms = earliest_ms
+        # Last, since the spans above count from the rows that are there.
         self.times_ms.fromlist(deliver_at_ms)
 
     def last_code(self) -> int:
@@ -204,6 +217,7 @@ class OpenColumn:
             block.write(rows.part(at, at + len(block)))
             at += len(block)
         if self.times_ms:
+            # Views, copied by what follows: an array that is looked into could not grow.
             firsts, starts = (np.frombuffer(column, np.int64) for column in (self.span_codes, self.span_rows))
             rows.times_ms[at:] = self.times_ms
             rows.codes[at:] = _codes_of(firsts, starts, len(self.times_ms))
@@ -217,6 +231,7 @@ class OpenColumn:
 
 def _codes_of(firsts: Integers, starts: Integers | None, count: int) -> Integers:
     """Of spans: their first codes, and in which rows they begin (None: one each)."""
+    # All consecutive, as on a topic where every message is delayed.
     if len(firsts) == 1:
         return np.arange(firsts[0], firsts[0] + count)
     if starts is None or len(firsts) == count:

@@ -12,6 +12,8 @@ from geminga.tracker.format.rows import ENTRY_BITS, Rows
 from geminga.tracker.index.sources import Bucket
 
 SEGMENT_ROWS_MAX: Final = 5_000
+# A constant delay takes some hundredths of a byte for each row, a random one two and more: between the two
+# there is little.
 REGULAR_BYTES_PER_ROW: Final = 0.1
 
 
@@ -33,6 +35,7 @@ def pack(rows: Rows) -> Bucket:
         [end - start for start, end in pairwise(starts)],
         [len(data) for data in encoded],
     )
+    # The class that serves buckets on disk: a second one for memory would have to keep the same order.
     bucket = Bucket(first, last, columns, lambda _, data: unpack_rows(data), None)
     for number, data in enumerate(encoded):
         bucket.load(number, data)

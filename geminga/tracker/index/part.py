@@ -12,6 +12,7 @@ from geminga.tracker.index.time_rules import TimeRules
 
 NO_CODE: Final = 1 << 63
 """Later than every position."""
+# Packing takes a millisecond for so many: shorter columns would be packed badly, longer ones hold the loop.
 COLUMN_ROWS_MAX: Final = 50_000
 """A column of more rows is packed: 16 bytes a row become 3 or less."""
 
@@ -40,6 +41,8 @@ class Part:
         packed.
         """
         self._run_rows_max = run_rows_max
+        # Looking for repeated rows costs a sort of the codes: only a part of which some were forgotten pays
+        # for it.
         self.may_repeat = False
         """Whether a position may have several rows: it was forgotten and has come again."""
         self._queue = queue
@@ -72,7 +75,9 @@ class Part:
 
     def absorb(self, other: Part) -> None:
         """Take over the rows of a part that is given up."""
+        # Its last rows are a column in the order of arrival: two such columns cannot become one.
         other.flush()
+        # Before its own: runs are merged from the end, where the smallest is.
         self.runs = [*other.runs, *self.runs]
         self.packs += other.packs
         self.may_repeat = self.may_repeat or other.may_repeat
@@ -86,11 +91,14 @@ class Part:
 
     def rows(self) -> int:
         """At most so many; some may be dead."""
+        # Without looking whether they are dead: a tail is cut off a little early then, and nothing is decoded
+        # for it.
         in_packs = sum(pack.rows_at_hand + sum(pack.counts[pack.next_segment :]) for pack in self.packs)
         return len(self.column) + sum(map(len, self.runs)) + in_packs
 
     def unsorted_rows(self) -> Rows:
         rows = self.column.rows()
+        # Rounded here, all at once, and not with each add.
         return Rows(self._rules.kept_column_ms(rows.times_ms), rows.codes)
 
     def expect_repeats(self) -> None:
@@ -103,10 +111,14 @@ class Part:
         """
         if not len(self.column):
             return
+        # Sorted by time first and then by code, as Pulsar's queue: messages of one moment come in the order
+        # of the topic.
         rows = self.unsorted_rows().sorted()
+        # Kept apart from the column, which is cleared when it becomes a run: the stream goes on from here.
         self._floor_code = self.last_code
         self.column.clear()
         self.runs = [run for run in self.runs if run.has_more()]
+        # With one run for each flush, a steady stream of due messages would have thousands to look at.
         while self.runs and len(self.runs[-1]) < 2 * rows.length and self.runs[-1].prepare():
             before = self.runs.pop()
             rows = merge([before.rest(), rows])
@@ -124,6 +136,7 @@ class Part:
     def _pack(self, rows: Rows) -> None:
         self.packs = [bucket for bucket in self.packs if bucket.has_more()]
         if self.may_repeat:
+            # A bucket's codes are a set on disk: of two rows for one position only one can be packed.
             rows, again = split_repeated(rows)
             if again.length:
                 self.add_run(again)
@@ -136,6 +149,7 @@ class Part:
             self._queue.retire(run)
         for bucket in self.packs:
             self._queue.retire(bucket)
+        # The place in the topic is kept: what comes next still lies behind it.
         self._floor_code, self._first_code = self.last_code, NO_CODE
         self.column.clear()
         self.runs, self.packs = [], []
