@@ -16,6 +16,7 @@ from geminga.tracker.index.sources import Bucket, Queue, Run
 
 LOAD_AHEAD_MS: Final = 60_000
 """A segment is loaded so long before its first row is due."""
+# Thousands of buckets may each have a segment that is due within a minute.
 LOADED_BYTES_MAX: Final = 32 * MIB
 """Of segments that are loaded ahead; a bucket whose next row is due loads one segment all the same."""
 LOADED_SEGMENTS_MAX: Final = 2
@@ -25,7 +26,9 @@ OVERDUE_BYTES_MAX: Final = 4 * MIB
 """The same of what is due already, as long as all that is loaded is no more than this: then those with many
 rows for each second do not come to their next ones by ones and twos.
 """
+# Loaded one after the other; by the time that so many are there, others may be more urgent.
 WANTED_MAX: Final = 64
+# While buckets could not be written memory had no bound; beyond this the messages stay in the backlog.
 FROZEN_ROWS_MAX: Final = 500_000
 """Rows that wait to be written, of 16 bytes each; with more the index is full. At least four buckets."""
 
@@ -39,6 +42,8 @@ class BucketMap:
         self, queue: Queue, members: Membership, indexes_min: int, poke: Callable[[], None] | None
     ) -> None:
         self._frozen_rows_max = max(FROZEN_ROWS_MAX, 4 * indexes_min)
+        # Remembered, for a gap between full and not full: else it would change with each bucket that is
+        # written.
         self._is_full = False
         self.awaits_writes = False
         """Whether it may be full: something is frozen, or was when that was asked last."""
@@ -49,6 +54,7 @@ class BucketMap:
         self._frozen: dict[Frozen, int] = {}
         """How many rows each was cut off with."""
         self._done: list[StoredBucket] = []
+        # A flag, as looking through 2,000 buckets after each segment held up the loop for 10 ms.
         self._ran_out = False
         """Whether some bucket may have no rows any more."""
         self._closed_before = 0
@@ -60,6 +66,7 @@ class BucketMap:
         return bool(self._buckets)
 
     def items(self) -> list[tuple[StoredBucket, Bucket]]:
+        # Sorted when asked: only operators and merges ask, and positions may come in any order.
         return sorted(self._buckets.items(), key=lambda pair: pair[0].first_code)
 
     def frozen(self) -> list[Frozen]:
@@ -67,6 +74,7 @@ class BucketMap:
 
     def covers(self, first_code: int, last_code: int) -> bool:
         """Whether some range has one of these positions."""
+        # A bisection: asked with each change of stream, of thousands of buckets.
         place = bisect_right(self._starts, last_code) - 1
         return place >= 0 and self._ends[place] >= first_code
 
@@ -86,6 +94,7 @@ class BucketMap:
         ranges += [(stored.first_code, stored.last_code) for stored in self._buckets]
         ranges.sort()
         self._starts = [start for start, _ in ranges]
+        # The furthest end so far, as ranges may overlap: a long one may reach beyond those that begin later.
         self._ends = list(accumulate((end for _, end in ranges), max))
 
     def reserve(self, ranges: Sequence[tuple[int, int]]) -> None:
@@ -128,8 +137,10 @@ class BucketMap:
         """The bucket serves for the frozen rows; the segments that are due soon are taken from them."""
         self._frozen.pop(frozen, None)
         bucket = self._bucket(stored)
+        # What would be loaded at once is in memory still: reading it back would be for nothing.
         segments = bisect_right(bucket.min_ms, now_ms + LOAD_AHEAD_MS)
         rows = frozen.rows.part(0, int(sum(bucket.counts[:segments])))
+        # Copies: a part of the columns would keep all of the frozen rows in memory.
         bucket.hold(type(rows)(*(column.copy() for column in rows)), segments)
         for source in frozen.sources:
             self._queue.retire(source)
@@ -143,6 +154,8 @@ class BucketMap:
         for stored in old:
             bucket = self._buckets.pop(stored, None)
             if bucket is not None:
+                # Not retired: of rows that it has brought out already the new bucket's segments may not be
+                # loaded yet.
                 bucket.cut_short()
         self.add(new)
 
@@ -153,6 +166,7 @@ class BucketMap:
         bucket = Bucket(stored.start_ledger, stored.end_ledger, columns, decode, stored.ledger_id)
 
         def progressed() -> None:
+            # Noted here, as most segments that are done with are not the last of their bucket.
             self._ran_out = self._ran_out or not bucket.has_more()
             self.progressed()
 
@@ -173,23 +187,29 @@ class BucketMap:
         """Segments to be loaded now, the most urgent first."""
         loaded_bytes = sum(bucket.loaded_bytes for bucket in self._buckets.values())
         room_bytes = LOADED_BYTES_MAX - loaded_bytes
+        # Overdue, as after a pause: with two segments of each bucket, the one with most rows for each second
+        # would hold up all, as rows come out in the order of times.
         ahead_max = OVERDUE_SEGMENTS_MAX if loaded_bytes < OVERDUE_BYTES_MAX else 0
         found = [
             (int(bucket.min_ms[number]), stored, number)
             for stored, bucket in self._buckets.items()
             for number in self._to_load(bucket, now_ms, ahead_max)
         ]
+        # By their times: after a pause the earliest rows stop all that come after them.
         found.sort(key=lambda item: item[0])
         chosen = []
         for _, stored, number in found[:WANTED_MAX]:
             bucket = self._buckets[stored]
             room_bytes -= int(bucket.sizes_bytes[number])
+            # Never nothing for a bucket that stands still for want of its next segment, however little room
+            # there is.
             if room_bytes >= 0 or (number == bucket.next_segment and not bucket.is_ready()):
                 chosen.append((stored, number))
         return chosen
 
     def _to_load(self, bucket: Bucket, now_ms: int, overdue_max: int) -> range:
         """Numbers of segments: the next one, and those behind it that are due as well."""
+        # Behind those that are loaded: segments are loaded in order, so that there are no gaps.
         first = bucket.next_segment + len(bucket.loaded)
         overdue_end = min(bucket.segments, bucket.next_segment + overdue_max)
         end = bisect_right(bucket.min_ms, now_ms, first, overdue_end) if first < overdue_end else first
@@ -214,14 +234,20 @@ class BucketMap:
     def segment_loaded(self, stored: StoredBucket, number: int, entry: bytes, now_ms: int) -> None:
         """CorruptData: it is not what it should be, nothing has changed."""
         bucket = self._buckets.get(stored)
+        # Merged or lost while its segment was read.
         if bucket is None:
             return
+        # Its bytes were sound by their checksum and could not be decoded all the same: this time all of it is
+        # looked at.
         if bucket.is_suspect:
             stored.directory.decode_segment(number, entry)
             bucket.trust()
+        # Due already: decoded at once, which checks it too. Kept as bytes, it would be decoded a moment
+        # later.
         if number == bucket.next_segment and not bucket.is_ready() and bucket.min_ms[number] <= now_ms:
             bucket.load_rows(stored.directory.decode_segment(number, entry))
         elif number == bucket.next_segment + len(bucket.loaded):
+            # The head only; 5,000 rows are decoded when the first of them is due.
             stored.directory.check_segment(number, entry)
             bucket.load(number, entry)
         if bucket.is_ready():
@@ -240,6 +266,8 @@ class BucketMap:
         """Buckets whose rows have all been taken or are dead; each is returned once. O(1) unless one has run
         out of rows, or a ledger of members, since the last call.
         """
+        # A bucket is done when its rows are taken, or when none of its positions is a member:
+        # acknowledgements and skips take no rows.
         if self._ran_out or self._closed_before != self._members.closed:
             self._ran_out, self._closed_before = False, self._members.closed
             self._drop_done()
@@ -248,6 +276,7 @@ class BucketMap:
 
     def _drop_done(self) -> None:
         for stored, bucket in list(self._buckets.items()):
+            # Pulsar 4.0 does not look for such buckets; later versions delete them (pull 25984).
             is_dead = not self._members.count_between(stored.first_code, stored.last_code)
             if is_dead or not bucket.has_more():
                 self.drop(stored)

@@ -27,6 +27,7 @@ from geminga.tracker.index.sources import Bucket, Run
 from geminga.tracker.index.view import View
 
 State = Literal["due", "growing", "frozen", "sealed", "loading", "memory"]
+# Thousands of ledgers with a message each would otherwise be one slice.
 LEDGER_COST: Final = 20
 """What looking at a ledger costs by itself, in rows."""
 
@@ -105,6 +106,8 @@ def parts_of(view: View) -> Generator[int, None, list[IndexPart]]:
         yield rows.length
     memory = IndexPart("memory")
     claims = []
+    # The list of parts adds up to the messages that wait: it once named buckets only, and what grew, was
+    # frozen or had another time was nowhere.
     buckets = yield from sealed_parts(index)
     for frozen in index.buckets.frozen():
         claims.append(claim := _Claim(IndexPart("frozen", frozen.first_code, frozen.last_code)))
@@ -119,13 +122,16 @@ def parts_of(view: View) -> Generator[int, None, list[IndexPart]]:
         yield from _look_at_fed(claim, index.feed.shared)
     else:
         yield from _look_at(memory, index.feed.shared.runs, index.feed.shared.packs)
+        # Nothing else to share with: all that waits is here, and need not be looked at row by row.
         memory.spans(_times_of_column(index.feed.shared))
     nowhere = yield from _share_out(view, claims, buckets)
+    # Never left out, or the rows would not add up: what is in no range has its row in memory.
     memory.positions += nowhere
     found = [*(claim.part for claim in claims if claim.part is not memory), *buckets]
     found.sort(key=lambda part: (part.first_code, part.last_code))
     if due.positions:
         found.insert(0, due)
+    # After it was counted in slices rows may have come; a part has no fewer rows than messages.
     if memory.positions:
         memory.rows_in_memory = max(memory.rows_in_memory, memory.positions)
         found.append(memory)
@@ -134,6 +140,7 @@ def parts_of(view: View) -> Generator[int, None, list[IndexPart]]:
 
 def sealed_parts(index: DelayedIndex) -> Generator[int, None, list[IndexPart]]:
     """Those on the bookie, by first position, without how many positions of a view are in each."""
+    # As the loader sees it, so that "loading" means that a read is due or under way.
     wanted = {stored for stored, _ in index.wanted(index.now_ms())}
     found, looked = [], 0
     for stored, bucket in index.buckets.items():
@@ -218,6 +225,7 @@ def _share_out(view: View, claims: list[_Claim], buckets: list[IndexPart]) -> Ge
     """Count each position that waits in one of the parts; returns how many are in none."""
     ranges = _Ranges(buckets)
     nowhere, looked = 0, 0
+    # A copy, as ledgers come and go between two slices.
     for ledger_id in list(view.index.members.ledgers):
         tracked = view.index.members.bitmaps.get(ledger_id)
         if not tracked:
@@ -227,9 +235,11 @@ def _share_out(view: View, claims: list[_Claim], buckets: list[IndexPart]) -> Ge
         for claim in claims:
             if left and (claimed := claim.members.get(ledger_id)) is not None:
                 claim.part.positions += left.intersection_cardinality(claimed)
+                # Counted in one part: a position with rows in two is in the first of them.
                 left -= claimed
         if left:
             nowhere += ranges.count(ledger_id, left)
+        # Bitmaps are compared container by container, which costs a fraction of looking at rows.
         looked += LEDGER_COST + len(tracked) // 100
         if looked >= SLICE_ROWS_MAX:
             yield looked
@@ -242,6 +252,8 @@ class _Ranges:
     """Buckets by the positions that they cover."""
 
     def __init__(self, buckets: list[IndexPart]) -> None:
+        # One pass over all borders: comparing each bucket with each ledger would be millions of steps where
+        # there are thousands of both.
         edges = sorted({code for one in buckets for code in (one.first_code, one.last_code + 1)})
         opening: dict[int, list[IndexPart]] = {}
         for one in buckets:
@@ -260,6 +272,7 @@ class _Ranges:
         """Entries of the next ledger, in their order; returns how many no bucket covers."""
         first_code = ledger_id << ENTRY_BITS
         spans, outside = self._spans, len(entry_ids)
+        # Ledgers come in their order, so what lies before is never looked at again.
         while self._at < len(spans) and spans[self._at][1] <= first_code:
             self._at += 1
         for first, end, buckets in islice(spans, self._at, None):
@@ -278,6 +291,8 @@ class _Ranges:
     def share_overlaps(self) -> None:
         """Positions that several buckets cover are in those that have more rows than positions so far."""
         for buckets, count in self._shared.items():
+            # Which of several buckets has a row only its segments say; reading them all for a list is not
+            # worth it.
             room = {n: float(one.rows - one.positions) for n, one in enumerate(buckets)}
             weights = {n: rows for n, rows in room.items() if rows > 0} or {0: 1.0}
             for n, share in apportion(weights, count).items():

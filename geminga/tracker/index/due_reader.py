@@ -38,14 +38,20 @@ class DueReader:
 
     def __init__(self, last_batch: DueBatch) -> None:
         self.batch = last_batch
+        # A place and no list of its own: views that share an index read the same columns.
         self.row = 0
         self.unread = 0
+        # By bitmap: what is due and acknowledged by another way stays in its column, and is left out when it
+        # is read.
         self.dropped = Membership()
         """Of the unread rows: what is not wanted any more."""
+        # Without times and order, which a view that takes nothing for so long has lost anyway: two bytes
+        # instead of 16.
         self.behind = Membership()
         """Due, but its batch is gone."""
         self._behind_ms = 0
         """When the last of these was due, which is all that is known of their times."""
+        # Computed once for a batch, as a batch is read in many small reads.
         self._wanted: NDArray[np.bool_] | None = None
         """Which rows of the present batch are not dropped; None: not known yet."""
         self.given_ms: list[Integers] = []
@@ -77,6 +83,7 @@ class DueReader:
         """The time of the row that is read next, of which there is one."""
         while True:
             times_ms, codes = self.batch.rows
+            # Only then: nearly always nothing is dropped, and a row is wanted if it is there.
             if self.dropped.ledgers and self.row < len(codes):
                 left = self._wanted_rows()[self.row :]
                 first = int(left.argmax())
@@ -112,6 +119,7 @@ class DueReader:
         """Take rows of the present batch, up to this time; their codes, in the order of the rows."""
         times_ms, codes = self.batch.rows
         start, end = self.row, min(self.row + count_max, len(codes))
+        # The last row first: mostly all of them are due, and nothing has to be searched.
         if times_ms.item(end - 1) > limit_ms:
             end = start + int(times_ms[start:end].searchsorted(limit_ms, "right"))
         found, wanted = codes[start:end], None
@@ -119,6 +127,7 @@ class DueReader:
             wanted = self._wanted_rows()
             found = found[wanted[start:end]]
         given = self._given
+        # Reads that follow on each other are one column: to count each by itself took 10 us.
         if given is not None and given[0] is times_ms and given[1] is wanted and given[3] == start:
             self._given = times_ms, wanted, given[2], end
         else:
@@ -134,6 +143,8 @@ class DueReader:
         """Leave the present batch, of which nothing is wanted any more."""
         batch = self.batch
         if self.dropped.count:
+            # What was dropped of it is forgotten with it, or `dropped` would grow for as long as the view
+            # lives.
             for ledger_id, entry_ids in batch.members.items():
                 dropped = self.dropped.bitmaps.get(ledger_id)
                 if dropped is not None and (common := dropped & entry_ids):
@@ -146,6 +157,7 @@ class DueReader:
         taken = list(islice(self.behind.positions_from(0, 0), count_max))
         if taken:
             self.behind.discard_up_to(*taken[-1])
+            # Counted as due when the last of them was: a little less late than they are, and never early.
             self.given_ms.append(np.full(len(taken), self._behind_ms, np.int64))
         return np.array([code_of(*place) for place in taken], np.int64)
 
@@ -153,6 +165,8 @@ class DueReader:
         """The index lets go of this batch, its oldest: keep only which positions are left of it."""
         if batch is not self.batch:
             return
+        # A copy of the dictionary, as other views read the same batch; the bitmaps in it are replaced, not
+        # changed.
         members = members_of(batch.rows.codes[self.row :]) if self.row else dict(batch.members)
         for ledger_id in members:
             dropped = self.dropped.bitmaps.get(ledger_id)
@@ -172,12 +186,15 @@ class DueReader:
     def count_lateness(self, now_ms: int) -> None:
         """What was read before is given out now."""
         self._keep_given()
+        # Noted when the entries have gone out, not when they were taken: reading them from the disk is part
+        # of being late.
         for due_ms in _joined(self.given_ms):
             self.lateness.note(due_ms, now_ms)
         self.given_ms.clear()
 
     def place_among(self, batches: Sequence[DueBatch]) -> tuple[int, int]:
         """Which of these is read next, and its row; one past the last if all have been read."""
+        # By identity: two batches may have equal rows, after the clock was set back.
         numbers = [number for number, batch in enumerate(batches) if batch is self.batch]
         return (numbers[0], self.row) if numbers else (len(batches), 0)
 
@@ -190,6 +207,7 @@ class DueReader:
                 dropped = self.dropped.bitmaps.get(ledger_id)
                 if dropped is not None and (common := dropped & entry_ids):
                     self.dropped.take(ledger_id, common)
+                    # They were left out of the count when they were dropped.
                     self.unread += len(common)
 
     def leave(self) -> None:
@@ -197,6 +215,7 @@ class DueReader:
         self.dropped.clear()
         self._wanted = None
         self.unread = 0
+        # Each batch counts its readers: those that this one skips must not wait for it.
         while self.batch.next is not None:
             self.batch.left()
             self.batch = self.batch.next
@@ -206,6 +225,7 @@ class DueReader:
 
     def drop(self, ledger_id: int, entry_id: int) -> bool:
         """Whether it was wanted."""
+        # First, as it costs nothing when it is empty, which is nearly always.
         if self.behind.count and self.behind.discard(ledger_id, entry_id):
             return True
         if not self.unread or not self.is_unread(ledger_id, entry_id):
@@ -234,12 +254,16 @@ class DueReader:
     def drop_up_to(self, position: tuple[int, int]) -> None:
         if self.behind.count:
             self.behind.discard_up_to(*position)
+        # Before the first entry of its ledger: codes have no such place, so it is the end of the ledger
+        # before.
         if position[1] < 0:
             position = (position[0] - 1, ENTRY_MASK)
         if position[0] < 0 or not self.unread:
             return
         code = code_of(*position)
         for batch, row in self._ahead():
+            # Rows are in the order of times, so each batch may have some. One number tells of most that they
+            # have none.
             if batch.min_code <= code:
                 self._wanted = None
                 codes = batch.rows.codes[row:]
@@ -258,6 +282,7 @@ class DueReader:
         for batch, row in self._ahead():
             entry_ids = batch.members.get(ledger_id)
             found = entry_ids is not None and entry_id in entry_ids
+            # The bitmap has all of the batch; whether a row was read already only its place says.
             if found and (not row or batch.find(code_of(ledger_id, entry_id)) >= row):
                 return True
         return False
@@ -274,6 +299,7 @@ class DueReader:
             entry_ids = batch.members.get(ledger_id)
             if entry_ids is not None and row:
                 codes = batch.rows.codes[row:]
+                # Only of the batch that is being read: for all others the bitmap is the answer.
                 codes = codes[codes >> ENTRY_BITS == ledger_id]
                 entry_ids = BitMap((codes & ENTRY_MASK).tolist())
             if entry_ids is not None:
@@ -312,6 +338,7 @@ def _joined(columns: Sequence[Integers]) -> Iterator[Integers]:
     for column in columns:
         if not len(column):
             continue
+        # `note` looks up bounds in ascending times, and each look costs the same for a column of any size.
         if joined and column.item(0) < joined[-1].item(-1):
             yield np.concatenate(joined)
             joined = []

@@ -45,6 +45,8 @@ class DueBatch:
 
     def __init__(self) -> None:
         self.rows = EMPTY
+        # Made when the rows were taken anyway. Without them each question about a position would search all
+        # rows.
         self.members: Mapping[int, BitMap] = {}
         """The same positions by ledger."""
         self.min_code = 0
@@ -57,6 +59,7 @@ class DueBatch:
         assert self.next is None
         self.rows, self.members, self.readers = rows, members, readers
         first_ledger = min(members)
+        # From the bitmaps: a minimum of the column would look at each row.
         self.min_code = first_ledger << ENTRY_BITS | members[first_ledger].min()
         self.next = DueBatch()
         return self.next
@@ -86,6 +89,8 @@ def release(
     row's. Of several rows for one position one counts.
     """
     if overrides:
+        # Before the membership is asked: a postponed position is still a member, and its first row must not
+        # take it out.
         parts = [part.where(_has_its_time(part, overrides)) for part in parts]
     # Parts of different ledgers, in their order, are sorted by time alone.
     wanted = sorted((part for part in parts if part.length), key=lambda rows: rows.codes.item(0))
@@ -106,6 +111,7 @@ def _take(rows: Rows, members: Membership) -> tuple[Rows, dict[int, BitMap]]:
             dead_count += len(found)
             continue
         found_count = len(found)
+        # Counted first: mostly all are members, and no bitmap has to be made.
         if bitmap.intersection_cardinality(found) != found_count:
             dead[ledger_id] = unwanted = found - bitmap
             dead_count += len(unwanted)
@@ -115,12 +121,14 @@ def _take(rows: Rows, members: Membership) -> tuple[Rows, dict[int, BitMap]]:
             members.take(ledger_id, found)
             taken[ledger_id] = found
             count += found_count
+    # By the smaller of the two sets, as each is brought into a column.
     if dead_count > count:
         rows = keep_only(rows, codes_of(taken))
     elif dead_count:
         rows = rows.where(~are_among(rows.codes, codes_of(dead)))
     if count != rows.length:
         rows, _ = split_repeated(rows)
+    # Rows and bitmaps go different ways from here; a row too many would be a message sent twice.
     assert rows.length == count
     return rows, taken
 
@@ -142,6 +150,7 @@ def are_among(codes: Integers, ascending: Integers) -> NDArray[np.bool_]:
     if not len(ascending):
         return np.zeros(len(codes), bool)
     places = ascending.searchsorted(codes)
+    # Beyond the last there is nothing to compare with; the first one differs for sure.
     places[places == len(ascending)] = 0
     found: NDArray[np.bool_] = ascending[places] == codes
     return found
@@ -153,6 +162,8 @@ def members_of(codes: Integers) -> dict[int, BitMap]:
         return {}
     ledgers = codes >> ENTRY_BITS
     low, high = int(ledgers.min()), int(ledgers.max())
+    # All entry ids below 65,536, as in ledgers of Pulsar's default size: half the bytes to sort, and one
+    # container each.
     is_short = int(np.bitwise_or.reduce(codes)) & ENTRY_MASK < _SHORT_END
     entry_ids = codes.astype(np.uint16) if is_short else codes & ENTRY_MASK
     if low == high:
@@ -185,6 +196,7 @@ def _short_bitmaps(short: NDArray[Any], bounds: list[int]) -> list[BitMap]:
         # Many are sorted faster digit by digit.
         short[start:end].sort(kind="stable" if end - start > _QUICK_MAX else None)
     repeated = short[1:] == short[:-1]
+    # Equal neighbours across two ledgers are different positions.
     repeated[np.array(bounds[1:-1], np.intp) - 1] = False
     if bool(repeated.any()):
         once = [np.unique(short[start:end]) for start, end in pairwise(bounds)]

@@ -19,8 +19,10 @@ from geminga.tracker.index.index import DelayedIndex
 from geminga.tracker.index.sources import Bucket
 from geminga.tracker.index.view import View
 
+# Statistics once held the loop for ten seconds with 400,000 messages.
 SLICE_ROWS_MAX: Final = 10_000
 """Rows or segments between two yields: about a millisecond."""
+# A bucket by itself cost more to look at than was counted at first, as 200 buckets showed.
 COLUMNS_COST: Final = 200
 """What looking at a bucket costs by itself, in segments."""
 
@@ -47,6 +49,7 @@ def due_now(view: View) -> Generator[int, None, Due]:
     times_ms = [now_ms] if view.due.behind.count else []
     times_ms += [int(rows.times_ms.min()) for rows in view.due.rows()]
     exact = view.due.count
+    # Due rows too are compared with the clock: another view may have been given them early.
     exact_due = view.due.behind.count + sum(_due_by(rows, limit_ms) for rows in view.due.rows())
     for looked, rows in live_rows(view):
         yield looked
@@ -65,6 +68,7 @@ def due_now(view: View) -> Generator[int, None, Due]:
             if looked >= SLICE_ROWS_MAX:
                 yield looked
                 looked = 0
+    # What single rows do not explain is in segments; decoding those for a number is what this avoids.
     left = max(len(view) - exact, 0)
     positions = exact_due + (round(left * due / in_segments) if in_segments else 0)
     return Due(positions, min(times_ms, default=None))
@@ -81,6 +85,7 @@ def live_rows(view: View, more: Iterable[Rows] = ()) -> Iterator[tuple[int, Rows
     index = view.index
     parts = [index.feed.shared, *index.feed.tails]
     rows = [part.unsorted_rows() for part in parts if len(part.column)]
+    # Lists taken at once: between two slices the index may change under an iterator.
     rows += [run.rest() for part in parts for run in part.runs if run.has_more() and not run.is_stale]
     rows += [
         source.rest() for frozen in index.buckets.frozen() for source in frozen.runs() if source.has_more()
@@ -91,6 +96,8 @@ def live_rows(view: View, more: Iterable[Rows] = ()) -> Iterator[tuple[int, Rows
     for part in in_parts(rows):
         wanted = _wanted(view, part)
         if index.overrides and wanted.length:
+            # Counted once: a message that was postponed twice has three rows and was once counted as due by
+            # the first.
             wanted = _with_their_times(wanted, index.overrides, seen)
         yield part.length, wanted
 
@@ -120,6 +127,7 @@ def _wanted(view: View, rows: Rows) -> Rows:
             continue
         wanted = entry_ids & tracked
         if (passed := view.reader.passed.bitmaps.get(ledger_id)) is not None:
+            # Of a shared index only what waits for this view.
             wanted -= passed
         if wanted:
             live[ledger_id] = wanted
@@ -170,12 +178,14 @@ def due_times_ms(
     index = view.index
     left = {code_of(*position): position for position in positions if view.contains(position)}
     found: dict[tuple[int, int], int] = {}
+    # First, as the rows of these have former times.
     for code in [code for code in left if code in index.overrides]:
         found[left.pop(code)] = index.overrides[code]
     ledgers = {position[0] for position in left.values()}
     packed = (
         rows
         for bucket in buckets_of(index)
+        # Decoding is the costly part, and most buckets have none of the positions.
         if any(bucket.start_ledger <= ledger_id <= bucket.end_ledger for ledger_id in ledgers)
         for rows in bucket.rows_in_memory()
     )

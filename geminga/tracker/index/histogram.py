@@ -33,6 +33,7 @@ from geminga.tracker.index.eyes import (
 from geminga.tracker.index.sources import Bucket
 from geminga.tracker.index.view import View
 
+# One message in the far future had all others of its segment spread up to there.
 SEGMENTS_READ_MAX: Final = 20
 """So many segments are decoded for a histogram, those over the most classes."""
 
@@ -86,6 +87,7 @@ class Histogram:
                 classes = last_ms // self.width_ms - first_ms // self.width_ms
                 places = np.flatnonzero(classes)
                 if len(places) > SEGMENTS_READ_MAX:
+                    # Without sorting: a topic may have thousands of segments, of which twenty are wanted.
                     order = np.argpartition(classes[places], -SEGMENTS_READ_MAX)
                     places = places[order[-SEGMENTS_READ_MAX:]]
                 found = [_Span(int(classes[at]), stored, bucket, offset + at) for at in places.tolist()]
@@ -98,6 +100,7 @@ class Histogram:
         self.to_read = [
             (span.stored, span.number)
             for span in self._widest
+            # What is in memory is decoded from there.
             if span.stored is not None and span.number not in span.bucket.loaded
         ]
 
@@ -109,6 +112,8 @@ class Histogram:
                 known[id(span.bucket), span.number] = rows
                 yield rows.length
         buckets = buckets_of(self._view.index)
+        # The width first, then one count: computed for each doubling of the width, 400,000 messages held the
+        # loop for ten seconds.
         yield from self._widen(buckets, known)
         for part in in_parts(self._view.due.rows()):
             self._count_rows(part)
@@ -126,6 +131,7 @@ class Histogram:
             offset = bucket.next_segment
             for first_ms, last_ms, _ in columns_of(bucket):
                 span_ms = last_ms - first_ms
+                # Decoded ones are counted row by row, and need no width for their span.
                 span_ms[_known_of(bucket, offset, len(span_ms), known)] = 0
                 widest_ms = max(widest_ms, int(span_ms.max(initial=0)))
                 offset += len(span_ms)
@@ -133,11 +139,13 @@ class Histogram:
                 if looked >= SLICE_ROWS_MAX:
                     yield looked
                     looked = 0
+        # Doubled, so that classes nest: what was counted by the former width can be folded.
         while widest_ms // self.width_ms + 2 > self._classes_max:
             self.width_ms *= 2
 
     def _count_rows(self, rows: Rows) -> None:
         starts, counts = np.unique(rows.times_ms // self.width_ms, return_counts=True)
+        # Folded before it is added: a single slice may have more classes than there may be.
         while len(starts) > self._classes_max:
             self._fold()
             halves = starts // 2
@@ -156,6 +164,7 @@ class Histogram:
             self._in_segments += int(counts.sum())
             while len(wanted):
                 spans = last_ms[wanted] // self.width_ms - first_ms[wanted] // self.width_ms + 1
+                # By classes and not by segments: each class that a segment touches is a step of work.
                 taken = max(int(np.searchsorted(np.cumsum(spans), SLICE_ROWS_MAX, "right")), 1)
                 part, wanted = wanted[:taken], wanted[taken:]
                 self._spread_out(first_ms[part], last_ms[part], counts[part], spans[:taken])
@@ -172,6 +181,7 @@ class Histogram:
         classes, places = np.unique(starts, return_inverse=True)
         for start, share in zip(classes.tolist(), np.bincount(places, shares).tolist(), strict=True):
             self._spread[start] = self._spread.get(start, 0.0) + share
+        # A segment within one class is exact there, whatever its rows.
         self._estimated.update(np.unique(starts[np.repeat(spans > 1, spans)]).tolist())
         self._fit()
 
@@ -193,11 +203,13 @@ class Histogram:
     def classes(self) -> list[DueClass]:
         """Ascending classes that are not empty; the counts sum up to that of the view."""
         view = self._view
+        # Of the view's own count, so that the classes add up to what a summary says.
         left = len(view) - sum(self._exact.values())
         spread, estimated = self._spread, self._estimated
         if left > 0 and not spread:
             # Due for long, and its time is forgotten.
             spread = {view.index.now_ms() // self.width_ms: 1.0}
+        # Some rows of segments have been passed, and it is not known which.
         if left != self._in_segments:
             estimated = estimated | spread.keys()
         counts = apportion(spread, max(left, 0))

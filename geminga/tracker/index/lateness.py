@@ -10,6 +10,7 @@ import numpy as np
 
 from geminga.tracker.format.rows import Integers
 
+# Fine around the 20 ms that are promised, and up to what an outage costs.
 LATENESS_BOUNDS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000)
 _ENDS: Final = np.array(LATENESS_BOUNDS_MS[::-1], np.int64)
 _LAST: Final = len(LATENESS_BOUNDS_MS)
@@ -49,8 +50,10 @@ class Lateness:
         if len(due_ms) <= _FEW:
             self._note_few(due_ms.tolist(), now_ms)
             return
+        # A bisection for each bound, whatever the size of the read: nothing for a single message.
         places = due_ms.searchsorted(now_ms - _ENDS).tolist()
         on_time = int(due_ms.searchsorted(now_ms, "right"))
+        # Apart, as a mean of late and early ones would tell of neither.
         self.early += len(due_ms) - on_time
         self.total_ms += now_ms * on_time - int(due_ms[:on_time].sum())
         for number, (start, end) in enumerate(pairwise((0, *places, on_time))):
@@ -59,6 +62,8 @@ class Lateness:
     def _note_few(self, due_ms: list[int], now_ms: int) -> None:
         if due_ms and due_ms[-1] <= now_ms:
             least = bisect_left(LATENESS_BOUNDS_MS, now_ms - due_ms[-1])
+            # First and last in one class: a wake-up for ten messages costs 0.7 us less than with one step for
+            # each.
             if least == bisect_left(LATENESS_BOUNDS_MS, now_ms - due_ms[0]):
                 self.counts[least] += len(due_ms)
                 self.total_ms += now_ms * len(due_ms) - sum(due_ms)

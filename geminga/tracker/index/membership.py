@@ -15,6 +15,7 @@ from pyroaring import BitMap
 
 from geminga.tracker.format.rows import place_of
 
+# pyroaring's own statistics count containers only.
 LEDGER_BYTES = 290
 """Measured: an empty bitmap with its object, its slot in the dictionary, its ledger id."""
 SAMPLED_LEDGERS_MAX = 64
@@ -48,12 +49,15 @@ class Membership:
         self._count = 0
         self._open_ledger = -1
         self._open_bitmap = BitMap()
+        # An entry at or above it is new for sure: the usual add asks no bitmap.
         self._top = 0
         """No member of the open ledger is at or above this."""
         self.run_first = self.run_end = -1
 
     @property
     def bitmaps(self) -> dict[int, BitMap]:
+        # The run comes in with the first look: until then an add is one addition, which made single adds a
+        # quarter faster.
         if self.run_end > self.run_first:
             self._put_run()
         return self._bitmaps
@@ -64,6 +68,8 @@ class Membership:
 
     def _put_run(self) -> None:
         self._open_bitmap.add_range(self.run_first, self.run_end)
+        # Counted as it changes: Pulsar took back a tracker that counted all bitmaps with each add (pull
+        # 24429).
         self._count += self.run_end - self.run_first
         self._top = self.run_first = self.run_end
 
@@ -72,8 +78,11 @@ class Membership:
         self.stop_run()
         before, self._open_ledger = self._open_ledger, ledger_id
         if (left := self._bitmaps.get(before)) is not None and before != ledger_id:
+            # When it is left and not before: the open one changes with each add, and would be converted back
+            # and forth.
             left.run_optimize()
             left.shrink_to_fit()
+            # Only the open ledger may have an empty bitmap, so that nothing else has to look for those.
             if not left:
                 self._close(before)
         self._open_bitmap = self._of(ledger_id)
@@ -96,6 +105,8 @@ class Membership:
             self.run_first = entry_id
             self.run_end = entry_id + 1
             return True
+        # Once in a bitmap, counted once, whoever adds it again: Pulsar's tracker in memory counts a position
+        # twice.
         if entry_id in self._open_bitmap:
             return False
         self._open_bitmap.add(entry_id)
@@ -109,8 +120,10 @@ class Membership:
             self.run_end = last + 1
             return True
         self.stop_run()
+        # Some of the batch may be members: told by one question for all, and looked at one by one only then.
         if first < self._top and self._open_bitmap.range_cardinality(first, last + 1):
             return False
+        # A batch without gaps becomes the run: two numbers, whatever its length.
         if last - first == len(entry_ids) - 1 and first >= self._top:
             self.run_first, self.run_end = first, last + 1
         else:
@@ -123,6 +136,8 @@ class Membership:
         bitmap = self._bitmaps.get(ledger_id)
         if bitmap is None:
             bitmap = self._bitmaps[ledger_id] = BitMap()
+            # Kept in order, as trimming and ranges need it; ledgers come in ascending order, so this is
+            # nearly an append.
             insort(self.ledgers, ledger_id)
         return bitmap
 
@@ -143,15 +158,18 @@ class Membership:
             if entry_ids:
                 bitmap = self._of(ledger_id)
                 before = len(bitmap)
+                # In place: others hold this very bitmap, as the open one.
                 bitmap |= entry_ids
                 added += len(bitmap) - before
         self._count += added
+        # The bits may have come to the open ledger as well.
         if self._open_bitmap:
             self._top = max(self._top, self._open_bitmap.max() + 1)
         return added
 
     def add(self, ledger_id: int, entry_id: int) -> None:
         """It must not be a member. Not for the open ledger."""
+        # Its `_top` would not be told.
         assert ledger_id != self._open_ledger
         self._of(ledger_id).add_checked(entry_id)
         self._count += 1
@@ -163,6 +181,7 @@ class Membership:
             return False
         bitmap.discard(entry_id)
         self._count -= 1
+        # A ledger without members goes at once: `ledgers` is what a trim and a page go along.
         if not bitmap:
             self._close(ledger_id)
         return True
@@ -178,6 +197,8 @@ class Membership:
     def discard_up_to(self, ledger_id: int, entry_id: int) -> int:
         """Remove all that stand at or before this position; how many that were."""
         removed = 0
+        # Whole ledgers are dropped without a look at their bits: a skip over a backlog of millions is one
+        # step for each.
         for before in self.ledgers[: bisect_left(self.ledgers, ledger_id)]:
             removed += len(self.bitmaps[before])
             self._close(before)
@@ -210,6 +231,7 @@ class Membership:
         for ledger_id, start, stop in self._parts_between(first_code, last_code):
             bitmap = BitMap(self.bitmaps[ledger_id])
             bitmap.remove_range(0, start)
+            # Entry ids have 32 bits, as in Pulsar's segments.
             bitmap.remove_range(stop, 1 << 32)
             if bitmap:
                 found[ledger_id] = bitmap
@@ -241,6 +263,7 @@ class Membership:
 
     def is_empty_up_to(self, ledger_id: int, entry_id: int) -> bool:
         """Whether nothing stands at or before this position. O(1) where that is so."""
+        # Asked whenever mark-delete moves on: nearly always the first ledger answers.
         if not self.ledgers or self.ledgers[0] > ledger_id:
             return True
         if not self.count:
@@ -264,11 +287,13 @@ class Membership:
         self._bitmaps.clear()
         self.ledgers.clear()
         self._count = 0
+        # Also here: whoever compares this number has to look again.
         self.closed += 1
 
     def _close(self, ledger_id: int) -> None:
         self.closed += 1
         if ledger_id == self._open_ledger:
+            # Cleared in place and kept: the next add goes to the same ledger.
             self._open_bitmap.clear()
             return
         del self._bitmaps[ledger_id]
@@ -279,6 +304,7 @@ class Membership:
         bitmaps = self.bitmaps
         if not bitmaps:
             return 0
+        # A sample, as statistics are asked for with each scrape and there may be thousands of ledgers.
         stride = -(-len(bitmaps) // SAMPLED_LEDGERS_MAX)
         sampled = [bitmap_bytes(bitmap) for bitmap in islice(bitmaps.values(), 0, None, stride)]
         return sum(sampled) * len(bitmaps) // len(sampled)

@@ -71,14 +71,20 @@ class Reader:
         self._acknowledged_in = acknowledged_in
         self.precision: OwnPrecision | None = None
         self.slack = rules.by_tick
+        # Told from outside and kept: what a shared index may forget is up to the furthest back of all views.
         self.mark_delete: tuple[int, int] = EARLIEST
+        # Instead of an index for each subscription: one of ten subscriptions adds a bitmap, not all times
+        # once more (issue #24600).
         self.passed = Membership()
         """Of what waits in the index: what this one does not want any more. Only if it shares the index."""
         self.due = DueReader(last_batch)
         self.is_plain = False
+        # Until this is over for all views the index keeps what is growing: cut off with each of their looks,
+        # buckets were as small as a read.
         self.reads_behind = False
         """Whether it has added something to a shared index since it was last at the end of the topic."""
         if is_shared:
+            # A subscription that comes late to a shared index has perhaps acknowledged half of what is in it.
             self._pass_acknowledged(members.bitmaps)
             self.wake()
 
@@ -101,6 +107,8 @@ class Reader:
         """
         if self.due.behind.contains(ledger_id, entry_id):
             return True
+        # Also what is pending at a consumer: counted as waiting, it would be given out again when its time
+        # comes.
         return self._is_acknowledged is not None and self._is_acknowledged((ledger_id, entry_id))
 
     # -- when ------------------------------------------------------------------------------------------------
@@ -109,6 +117,7 @@ class Reader:
         """Kept times up to this are due here now."""
         if self.precision is not None:
             return self.precision.limit_ms(self._now_ms())
+        # Asked with each look and not kept: the clock goes on, and may be set back.
         return self._now_ms() + self.slack.due_ms
 
     @property
@@ -128,6 +137,7 @@ class Reader:
 
     def times_changed(self) -> None:
         """Rows have come to the index that were not added here, or have other times."""
+        # Rows came from elsewhere: an add may meet one of them now.
         self.is_plain = False
         self.wake()
 
@@ -141,11 +151,14 @@ class Reader:
             for ledger_id, entry_ids in batch.members.items():
                 passed = self.passed.bitmaps.get(ledger_id)
                 if passed is not None and (common := passed & entry_ids):
+                    # Passed before its time: it is dropped from the due rows now, and no longer part of what
+                    # waits.
                     self.passed.take(ledger_id, common)
                     self.due.drop_arrived({ledger_id: common})
 
     def hand_back(self, codes: Integers, read: int) -> None:
         """Rows that some view has not read wait again. `read`: so many of them this view has taken."""
+        # What this view has delivered waits again only for the others.
         unwanted = members_of(codes[:read])
         for ledger_id, entry_ids in self.due.dropped.bitmaps.items():
             before = unwanted.get(ledger_id)
@@ -166,6 +179,8 @@ class Reader:
         for ledger_id, entry_ids in unread.items():
             passed = self.passed.bitmaps.get(ledger_id)
             dropped = self.due.dropped.bitmaps.get(ledger_id, BitMap())
+            # Else the position had two rows and both were passed: the message was lost to this view until its
+            # consumers left.
             if passed is not None and (common := passed & entry_ids - dropped):
                 self.passed.take(ledger_id, common)
 
@@ -184,8 +199,10 @@ class Reader:
     def acknowledged_of(self, ledger_id: int, entry_ids: BitMap) -> BitMap:
         """Those of the entries that are acknowledged here."""
         found = BitMap()
+        # By ledger: ten million positions take milliseconds, one question for each would take seconds.
         if self._acknowledged_in is not None:
             md_ledger, md_entry = self.mark_delete
+            # A cursor keeps nothing of what lies behind its mark-delete position.
             if ledger_id < md_ledger:
                 return BitMap(entry_ids)
             if ledger_id == md_ledger and md_entry >= 0:
@@ -207,6 +224,7 @@ class Reader:
     def drop(self, ledger_id: int, entry_id: int) -> bool:
         """Pass a position of a shared index, or what is due of any; whether it was tracked."""
         waits = self._is_shared and self._members.contains(ledger_id, entry_id)
+        # Once only, or the length of the view would go down twice.
         if waits and not self.passed.contains(ledger_id, entry_id):
             self.passed.add(ledger_id, entry_id)
             return True
@@ -215,6 +233,7 @@ class Reader:
     def mark_delete_moved(self, position: tuple[int, int]) -> tuple[int, int]:
         """Pass everything up to here; returns where mark-delete was before."""
         before, self.mark_delete = self.mark_delete, position
+        # The only view of an index takes it out of the membership itself.
         if self._is_shared:
             self._pass_between(before, position)
         return before
@@ -223,6 +242,7 @@ class Reader:
         members = self._members
         if members.is_empty_up_to(*position):
             return
+        # From the former position on: what lies behind it is passed already.
         for ledger_id in members.ledgers_between(before[0], position[0]):
             entry_ids = BitMap(members.bitmaps[ledger_id])
             if ledger_id == before[0] and before[1] >= 0:
@@ -234,6 +254,7 @@ class Reader:
     def clear(self) -> None:
         """Nothing is tracked here any more."""
         self.due.leave()
+        # `leave` goes along the batches, which these are not in any more.
         self.due.behind.clear()
         self.passed.clear()
         self.is_plain = False
@@ -262,6 +283,7 @@ class Reader:
         if members is not None and members.range_cardinality(first_entry, last_entry + 1):
             found = members & span
             if (passed := self.passed.bitmaps.get(ledger_id)) is not None:
+                # Cut from a copy of the span, never from the bitmap itself, which belongs to all views.
                 found -= passed
         if self.due.count:
             found |= self.due.of_ledger(ledger_id) & span

@@ -11,9 +11,12 @@ from typing import Final, Protocol
 from geminga.errors import CorruptData
 from geminga.tracker.format.rows import EMPTY, FAR_MS, Integers, Rows, concatenate, rows_up_to
 
+# As much as the loop may stand still for: the rest is brought out with the next look.
 GATHERED_ROWS_MAX: Final = 100_000
 """About how many rows are brought out at once: a few milliseconds of work."""
+# Less would be many small columns to sort together, for the same number of rows.
 SHARE_ROWS_MIN: Final = 512
+# Taking one out of the middle of a heap is O(n); left there, it is dropped when its time comes.
 STALE_MIN: Final = 64
 """So many sources from which nothing is taken any more may wait in the queue for their time."""
 STORED_BYTES: Final = 2000
@@ -74,6 +77,8 @@ class Run:
         self._at = 0
         self._end = len(rows.codes)
         self._sorted = earliest_ms is None
+        # Kept as a number: the heap asks for it each time the source is pushed, and numpy takes longer to
+        # answer.
         self._head_ms = rows.times_ms.item(0) if earliest_ms is None else earliest_ms
         self.is_stale = False
         self.is_queued = False
@@ -89,6 +94,7 @@ class Run:
 
     def prepare(self) -> bool:
         if not self._sorted:
+            # Not before something in it is due: what is cut off a growing part mostly goes to disk before.
             self._rows, self._sorted = self._rows.sorted(), True
         return self._at < self._end
 
@@ -106,6 +112,7 @@ class Run:
         self._at += count
         if self._at < self._end:
             self._head_ms = self._rows.times_ms.item(self._at)
+            # Half of it is gone: a part of a column keeps the whole of it in memory.
             if 2 * self._at > self._end > SHARE_ROWS_MIN:
                 self._rows = Rows(*(column[self._at :].copy() for column in self._rows))
                 self._at, self._end = 0, self._end - self._at
@@ -167,6 +174,7 @@ class Bucket:
         self.ledger_id = ledger_id
         self.loaded: dict[int, bytes] = {}
         self.loaded_bytes = 0
+        # Decoded segments are counted, not loaded ones: a load that is lost by damage is asked for again.
         self.next_segment = 0
         """The first one whose rows have not been brought out of their bytes."""
         self._run: Run | None = None
@@ -215,6 +223,7 @@ class Bucket:
         """Rows that are at hand already: all of the first `segments` segments."""
         assert self._run is None
         assert self.next_segment == 0
+        # As if they had been loaded and decoded: these rows were in memory when they were sealed.
         self.next_segment = segments
         if rows.length:
             self._run = Run(rows)
@@ -230,6 +239,7 @@ class Bucket:
         self.next_segment = self.segments
         self.loaded.clear()
         self.loaded_bytes = 0
+        # A bucket that is replaced has nothing to report any more.
         self.on_progress = None
 
     def let_go(self) -> None:
@@ -253,14 +263,20 @@ class Bucket:
         have = self.rows_at_hand
         parts = []
         while have < rows and self.next_segment in self.loaded:
+            # As many segments as were asked for would be 16 bytes a row in memory for what may be due in an
+            # hour.
             if self.min_ms[self.next_segment] > limit_ms:
                 break
+            # Taken out: a segment that was loaded ahead was decoded twice before.
             encoded = self.loaded.pop(self.next_segment)
             self.loaded_bytes -= len(encoded)
             try:
                 part = self._decode(self.next_segment, encoded)
+            # Not raised here: this is a dispatcher's call, and which bucket is damaged is the loader's
+            # business.
             except CorruptData:
                 self.is_suspect = True
+                # All of them: the next load finds out whether it was these bytes or the disk's.
                 self.loaded.clear()
                 self.loaded_bytes = 0
                 break
@@ -269,6 +285,7 @@ class Bucket:
             self.next_segment += 1
         if parts:
             self._progressed()
+            # Rows of one segment are before those of the next, so joining needs no sort.
             before = [self._run.rest()] if self._run is not None and self._run.has_more() else []
             self._run = Run(concatenate(before + parts))
         return have >= rows
@@ -306,6 +323,7 @@ class Bucket:
             yield self._decode(number, encoded)
 
     def memory_bytes(self) -> int:
+        # Weighed once and not asked of each object: statistics of 2,000 buckets come with each scrape.
         described = STORED_BYTES + SEGMENT_BYTES * self.segments if self.ledger_id is not None else 400
         run_bytes = 0 if self._run is None else self._run.memory_bytes()
         return described + self.loaded_bytes + 60 * len(self.loaded) + run_bytes
@@ -329,6 +347,7 @@ class Queue:
         if not source.is_queued:
             source.is_queued = True
             self._pushed += 1
+            # With a number in the middle: sources themselves cannot be compared.
             heappush(self._heap, (source.head_ms(), self._pushed, source))
 
     def retire(self, source: Source) -> None:
@@ -336,6 +355,7 @@ class Queue:
         source.is_stale = True
         source.let_go()
         self._stale += source.is_queued
+        # Only when most of it is stale: a merge retires all its sources at once.
         if self._stale > STALE_MIN and 2 * self._stale > len(self._heap):
             self._heap = [entry for entry in self._heap if not entry[2].is_stale]
             heapify(self._heap)
@@ -361,9 +381,12 @@ class Queue:
         """
         active: list[Source] = []
         bound = self._activate(active, (limit_ms, CODE_MAX))
+        # Up to one row for all sources: rows that come out later then sort behind these, and batches need no
+        # merging.
         counts = [source.rows_up_to(bound) for source in active]
         if 0 < 2 * sum(counts) < GATHERED_ROWS_MAX and bound[0] < limit_ms and len(active) > 1:
             # Equal shares are few rows where some sources have many more for each millisecond than others.
+            # Once, by what each has: an exact bound would take a search over all sources.
             bound = self._widen(active, counts, (limit_ms, CODE_MAX))
             counts = [source.rows_up_to(bound) for source in active]
         self._active_before = max(len(active), 1)
@@ -381,9 +404,12 @@ class Queue:
         while heap and heap[0][0] <= bound[0]:
             source = heappop(heap)[2]
             source.is_queued = False
+            # Out of the queue while its segment is not loaded: in Pulsar nothing is returned of any bucket as
+            # long as one load is under way.
             if source.is_stale or not source.prepare():
                 continue
             active.append(source)
+            # By how many there were the last time: how many join is known only at the end.
             share = GATHERED_ROWS_MAX // max(self._active_before, len(active))
             own = source.bound(max(share, SHARE_ROWS_MIN), bound[0])
             if own is not None and own < bound:

@@ -12,12 +12,14 @@ from typing import Final
 
 from geminga.tracker.format.rows import FAR_MS, Integers
 
+# By the tick, as Pulsar rounds, messages were late by up to half a second.
 STRICT_BITS: Final = 4
 """Strict, in memory: 16 ms. By at most so much a message is late for want of precision."""
 
 
 def precision_bits(tick_ms: int) -> int:
     """How many low bits of a time are dropped for this tick: floor(log2(tick)), 9 for 1000 ms."""
+    # As Pulsar's: 512 ms for a tick of 1000, not the 1024 that are often told.
     return max(tick_ms, 1).bit_length() - 1
 
 
@@ -62,11 +64,15 @@ class TimeRules:
         """Let the width follow the tick; strict, it is never more than 16 ms. Only while nothing is tracked
         with the former one.
         """
+        # Fixed while anything is tracked, as in Pulsar: rows that were rounded otherwise would not sort with
+        # these.
         self.bits = 0 if self.exact else precision_bits(self.tick_ms)
         if self.strict:
             self.bits = min(self.bits, STRICT_BITS)
         self._last_ms = (1 << self.bits) - 1
         self._mask = ~self._last_ms
+        # Up where no message may be early, down where it may: either way the error is on the side that is
+        # allowed.
         self._round_up_ms = self._last_ms if self.strict else 0
         self.set_tick(self.tick_ms)
 
@@ -77,14 +83,19 @@ class TimeRules:
         """
         assert tick_ms >= 0
         self.tick_ms = tick_ms
+        # A policy that switches delays on sends a tick of one second by itself: it must not make them
+        # inexact.
         if not self.strict:
             self.by_width.refused_ms = self._last_ms
+            # What is taken must be refused if it comes again: in Pulsar such a position goes back into the
+            # tracker.
             self.by_tick.refused_ms = max(tick_ms, self._last_ms)
             self.by_tick.due_ms = self.by_tick.refused_ms - self._last_ms
 
     @property
     def jitter_ms(self) -> int:
         """By so much messages of one delay may come out of order and still count as such."""
+        # Pulsar's jitter is the tick; a strict index knows nothing coarser than its own width.
         return min(self.tick_ms, 1 << STRICT_BITS) if self.strict else self.tick_ms
 
     @property
@@ -94,9 +105,11 @@ class TimeRules:
 
     def kept_ms(self, deliver_at_ms: int) -> int:
         """The time by which the index keeps it."""
+        # A producer may send any 64 bits: rounded up, the last of them would turn negative.
         return (min(deliver_at_ms, FAR_MS) + self._round_up_ms) & self._mask
 
     def kept_column_ms(self, deliver_at_ms: Integers) -> Integers:
+        # A copy, so that the caller's column stays as it came.
         kept = deliver_at_ms.clip(max=FAR_MS)
         if self.bits:
             kept += self._round_up_ms
@@ -123,11 +136,14 @@ class OwnPrecision:
     def limit_ms(self, now_ms: int) -> int:
         """Kept times up to this are due."""
         limit_ms = now_ms + self._slack.due_ms
+        # Less what the index rounds: a row whose time was rounded down must not come with the time bucket
+        # before its own.
         last_ms = now_ms - now_ms % self.width_ms + self.width_ms - 1 - self._slack.refused_ms
         return max(limit_ms, last_ms) if last_ms > self._drained_ms else limit_ms
 
     def drained(self, limit_ms: int) -> None:
         """Nothing up to here is left."""
+        # The clock may be set back: what was drained stays so.
         if limit_ms > self._drained_ms:
             self._drained_ms = limit_ms
 
@@ -153,6 +169,7 @@ class Earliness:
 
     def seen(self, allowed_ms: int, now_ms: int) -> int:
         """`allowed_ms` holds for what is taken now; by how much what is given out now may be early."""
+        # Less is allowed from now on: what was taken before is still on its way, and early by the former.
         if allowed_ms < self._allowed_ms:
             self._taken_until_ms = max(self._taken_until_ms, now_ms + self._allowed_ms)
         self._allowed_ms = allowed_ms

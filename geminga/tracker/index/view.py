@@ -73,6 +73,7 @@ class View:
         self._now_ms = index.now_ms
         self._earliness = Earliness()
         self._slack = index.rules.by_tick
+        # Bound, past the index: an add is this one call for most messages.
         self._feed_add = index.feed.add
         self._fixed = FixedDelay(settings.fixed_delay_lookahead, index.rules)
         self.reader = Reader(
@@ -100,10 +101,13 @@ class View:
         tracked forgets it, as it is dispatched now. A position comes with the same time each time, as its
         entry does not change.
         """
+        # Due before tracked, unlike Pulsar 4.0, which keeps what it knows: a message that is due and offered
+        # again would wait for the next look.
         if deliver_at_ms <= self._now_ms() + self._slack.refused_ms:
             self._refuse(position, deliver_at_ms)
             return False
         ledger_id, entry_id = position
+        # One flag for all that may make an add more than an add.
         if not self.reader.is_plain:
             return self._add_with_care(ledger_id, entry_id, deliver_at_ms)
         self._feed_add(ledger_id, entry_id, deliver_at_ms)
@@ -120,6 +124,7 @@ class View:
         if not deliver_at_ms:
             return ()
         earliest_ms = min(deliver_at_ms)
+        # One look at the earliest time for the whole batch: nearly always none of it is due.
         if earliest_ms <= self._now_ms() + self._slack.refused_ms or not (
             self.reader.is_plain or self._is_simple(ledger_id, entry_ids[0], entry_ids[-1])
         ):
@@ -129,12 +134,14 @@ class View:
             ]
         if self._fixed.is_watched:
             self._fixed.add_many(earliest_ms, deliver_at_ms)
+        # `array.fromlist` takes nothing else.
         times_ms = deliver_at_ms if isinstance(deliver_at_ms, list) else list(deliver_at_ms)
         self.index.feed.add_many(ledger_id, entry_ids, times_ms, earliest_ms)
         return ()
 
     def saw_undelayed(self, position: Position) -> None:
         """An entry without a delivery time came by, so not all of them have the same delay."""
+        # Pulsar offers its tracker -1 for such entries, for the same end.
         self.add(position, NOT_DELAYED_MS)
 
     def is_full(self) -> bool:
@@ -150,6 +157,7 @@ class View:
 
     def _is_simple(self, ledger_id: int, first_entry: int, last_entry: int) -> bool:
         """Whether new positions in this range can be added at once."""
+        # Each of these may have a position that is no member, so that `add_entries` would not notice it.
         if self._is_shared or self.index.overrides or self.due.behind.count:
             return False
         return not self.due.may_have(ledger_id, first_entry, last_entry)
@@ -157,6 +165,8 @@ class View:
     def _refuse(self, position: tuple[int, int], deliver_at_ms: int) -> None:
         """It is dispatched now, so `take_due` must not return it once more."""
         self._fixed.refuse()
+        # A tracked one that is dispatched now must not come a second time; in Pulsar 4.2.4 it may, as it
+        # stays in the tracker.
         if deliver_at_ms >= 0 and len(self) and self._pass_one(*position):
             self.index.settle()
 
@@ -165,7 +175,10 @@ class View:
         index = self.index
         if self._fixed.is_watched:
             self._fixed.add(deliver_at_ms)
+        # Asked here only, where it costs little: the flag is cleared by whatever changes, and set again by
+        # the next add.
         self.reader.set_plain(self._may_be_plain())
+        # Its row is still to be read: a second one would count it twice.
         if self.due.want_again(ledger_id, entry_id):
             return True
         if self._is_shared and any(reader.due.has_row(ledger_id, entry_id) for reader in index.readers):
@@ -174,10 +187,12 @@ class View:
             index.take_back(0)
         if self.reader.passed.discard(ledger_id, entry_id) or index.members.contains(ledger_id, entry_id):
             return True
+        # An entry says when it was sent to be due; an operator has said otherwise since.
         kept_ms = index.overrides.get(code_of(ledger_id, entry_id)) if index.overrides else None
         self._feed_add(ledger_id, entry_id, deliver_at_ms if kept_ms is None else kept_ms)
         self.reader.added()
         for other in index.readers:
+            # Or it would be delivered again to a subscription that had it long ago.
             if other is not self.reader and other.has_no_need_of(ledger_id, entry_id):
                 other.passed.add(ledger_id, entry_id)
         return True
@@ -197,6 +212,8 @@ class View:
         index, due = self.index, self.due
         while True:
             if due.batch is index.last_batch:
+                # Only when nothing that was brought is left: rows that are brought out take 16 bytes each,
+                # and are in no bucket.
                 if not index.bring(limit_ms):
                     break
             elif due.unread == 0:
@@ -204,9 +221,12 @@ class View:
             else:
                 time_ms = due.next_ms()
                 if time_ms <= limit_ms:
+                    # Something was expedited or added with an earlier time while this row waited to be read.
                     if (earlier_ms := index.feed.earliest_ms()) > time_ms:
                         return True
                     index.take_back(earlier_ms)
+                # What another view was given early stands in front. A strict view once waited for the first
+                # of those rows, and was late by up to the other's precision.
                 elif min(index.earliest_ms(), due.later_ms()) <= limit_ms:
                     index.take_back(limit_ms)
                 else:
@@ -225,6 +245,7 @@ class View:
         dispatcher.
         """
         due = self.due
+        # Reads that fail report nothing as given out, and each column keeps what it was cut from in memory.
         if len(due.given_ms) > GIVEN_COLUMNS_MAX:
             self.given_out()
         limit_ms = self.reader.limit_ms()
@@ -235,6 +256,7 @@ class View:
         read = due.read(count_max, limit_ms)
         if len(read) < count_max or not due.unread:
             return self._take_on(read, count_max, limit_ms)
+        # A copy: the column is sorted by position next, and other views read the original.
         return _column(read.copy())
 
     def _take_on(self, read: Integers, count_max: int, limit_ms: int) -> array[int]:
@@ -244,6 +266,7 @@ class View:
         while wanted > 0 and self._has_row(limit_ms):
             parts.append(self.due.read(wanted, limit_ms))
             wanted -= len(parts[-1])
+        # The moment to forget dead rows, and to follow a changed tick.
         if not self.index.members.count:
             self.index.settle()
             if not len(self):
@@ -275,6 +298,7 @@ class View:
         now_ms, precision = self._now_ms(), self.reader.precision
         if self.due.behind.count:
             return now_ms
+        # Within the pause after a drain each look would take a few rows out of the index.
         if now_ms < not_before_ms and precision is None and self._earliest_ms() <= not_before_ms:
             return not_before_ms
         if self._has_row(self.reader.limit_ms()):
@@ -301,6 +325,7 @@ class View:
         """Change the allowed earliness, as a policy does; none if delivery is strict. Cheap when nothing
         changes.
         """
+        # Before the change: what was taken by the former rules is still on its way.
         self.early_max_ms()
         self.index.set_tick(tick_ms)
 
@@ -365,6 +390,7 @@ class View:
         index = self.index
         if not self._is_shared:
             index.discard_up_to(position)
+        # Ledger by ledger where several views share it: a trim asks all of them for the furthest back.
         elif len(index.readers) == 1 or position[0] > before[0]:
             index.trim_passed()
         self.due.drop_up_to(position)
@@ -401,6 +427,7 @@ class View:
         """
         if self._is_shared:
             self.reader.clear()
+            # Passed and not deleted: other subscriptions wait for it.
             self.reader.passed.add_all(self.index.members.bitmaps)
         else:
             self.index.clear()
