@@ -105,8 +105,8 @@ class Membership:
             self.run_first = entry_id
             self.run_end = entry_id + 1
             return True
-        # Once in a bitmap, counted once, whoever adds it again: Pulsar's tracker in memory counts a position
-        # twice.
+        # Once in a bitmap, counted once, whichever view adds it again: Pulsar's tracker in memory counts a
+        # position twice.
         if entry_id in self._open_bitmap:
             return False
         self._open_bitmap.add(entry_id)
@@ -287,7 +287,7 @@ class Membership:
         self._bitmaps.clear()
         self.ledgers.clear()
         self._count = 0
-        # Also here: whoever compares this number has to look again.
+        # Also here: what compares this number has to look again.
         self.closed += 1
 
     def _close(self, ledger_id: int) -> None:
