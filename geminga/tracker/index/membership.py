@@ -169,7 +169,7 @@ class Membership:
 
     def add(self, ledger_id: int, entry_id: int) -> None:
         """It must not be a member. Not for the open ledger."""
-        # Its `_top` would not be told.
+        # `_top` would stay below it, and a later add of the same entry take it for new.
         assert ledger_id != self._open_ledger
         self._of(ledger_id).add_checked(entry_id)
         self._count += 1

@@ -156,8 +156,7 @@ class OpenColumn:
         """`NEVER_MS` without rows."""
         count = len(self.times_ms)
         if self._looked_at < count:
-            # Only the rows since the last question: a comparison with each add cost more than all questions
-            # together.
+            # Only the rows since the last question, and none with an add, which is far more frequent.
             self._earliest_ms = min(self._earliest_ms, min(self.times_ms[self._looked_at :]))
             self._looked_at = count
         return self._earliest_ms

@@ -355,7 +355,7 @@ class Queue:
         source.is_stale = True
         source.let_go()
         self._stale += source.is_queued
-        # Only when most of it is stale: a merge retires all its sources at once.
+        # Only when most of it is stale: a heap that is made again for each source costs O(n) each time.
         if self._stale > STALE_MIN and 2 * self._stale > len(self._heap):
             self._heap = [entry for entry in self._heap if not entry[2].is_stale]
             heapify(self._heap)
