@@ -213,7 +213,7 @@ class DelayedReads:
         ledger_id, first = window.place
         free = window.free if window.free is not None else range(first, window.end.entry_id)
         holds = self._books.holds
-        # A generator in `islice`: a window has up to 65,536 entries, a read wants some hundred.
+        # A generator in `islice`: a window has up to 65,536 entries, a read wants a hundred.
         return list(islice((e for e in free if not holds(ledger_id, e)), count_max))
 
     async def _read_free(self, ledger_id: int, entry_ids: list[int]) -> list[Entry] | None:

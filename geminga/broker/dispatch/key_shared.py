@@ -161,7 +161,8 @@ class KeyShared:
                     # consumer's entries would fill the read, and other consumers' permits wait.
                     left[consumer] = room - 1
                     return True
-            # All later ones of the slot too, or a permit that is found further down would let one overtake.
+            # Pulsar's alreadyBlockedHashes: asked again for each later entry of the slot, `is_blocked` would
+            # count an attempt for each.
             held.add(slot)
             return False
 

@@ -41,7 +41,7 @@ class _Bucket:
         return math.floor(min(now_s - self._paid_s, self._period_s) * self.per_s + _ROUNDING)
 
     def take(self, count: int, now_s: float) -> None:
-        # Pulsar gives out a period's worth and then pauses. A debt that time pays off comes to the same
+        # Pulsar gives out a period's worth and then pauses. A debt that time pays off comes to about the same
         # number, and fewer messages are late.
         self._paid_s = max(self._paid_s, now_s - self._period_s) + count / self.per_s
 
