@@ -185,7 +185,7 @@ class DueBacklog:
 
     async def evict(self, entries: int) -> int:
         """Acknowledge so many of the first that are due; returns how many there were."""
-        # What a full index, or one that is read again, does not hold back is not due for that: messages were
+        # A full index, or one that is read again, does not hold back all that is not due: messages were once
         # evicted that no consumer could have received yet.
         if self.heeds_due_times and not self._delayed.is_complete:
             return await self._evict_by_time(entries)

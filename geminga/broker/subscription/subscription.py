@@ -187,7 +187,7 @@ class Subscription:
                 self.consumers.end_of_topic()
             if self._vanishes_at_s <= self.clock.monotonic_s():
                 self._vanish()
-        # Of a reader only; `close` and `delete` leave the cursor to their callers.
+        # Of a reader only: `close` keeps the cursor, and `delete` deletes it itself.
         if self._vanishes_at_s == -math.inf:
             await self.delayed.close()
             # Only now may another one take the name: the cursor has it until here.
