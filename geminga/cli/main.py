@@ -20,10 +20,19 @@ COMMANDS = {
     "top": "show topics by rate or backlog, live",
     "perf": "measure rates and latencies of a broker",
     "delayed": "look into delayed messages, cancel or reschedule them",
+    "tenants": "list, create, change and delete tenants",
     "namespaces": "list, create and delete namespaces, get and set their policies",
-    "topicPolicies": "get and set policies of single topics",
     "topics": "list, create and delete topics, show statistics, manage subscriptions",
+    "topicPolicies": "get and set policies of single topics",
+    "subscriptions": "create, move and delete subscriptions, look at their backlog",
     "schemas": "show, upload and delete the schemas of topics, say what would fit",
+    "brokers": "show the broker's health and configuration, change settings at run time",
+    "broker-stats": "dump the broker's figures as JSON",
+    "clusters": "show and change what is known of clusters",
+    "bookies": "list bookies, keep their racks",
+    "resourcegroups": "keep resource groups",
+    "resource-quotas": "keep resource quotas",
+    "ns-isolation-policy": "keep isolation policies of namespaces",
     "backup": "make a consistent copy of a running broker's data",
     "memory": "show what a running broker's memory is used for",
     "completion": "print the script that completes these commands in bash, zsh or fish",
@@ -40,10 +49,19 @@ MODULES = {
     "top": "geminga.cli.watch.top",
     "perf": "geminga.cli.perf.perf",
     "delayed": "geminga.cli.admin.delayed",
-    "namespaces": "geminga.cli.admin.namespaces",
-    "topicPolicies": "geminga.cli.admin.topic_policies",
-    "topics": "geminga.cli.admin.topics",
-    "schemas": "geminga.cli.admin.schemas",
+    "tenants": "geminga.cli.verbs.tenants",
+    "namespaces": "geminga.cli.verbs.namespaces",
+    "topics": "geminga.cli.verbs.topics",
+    "topicPolicies": "geminga.cli.verbs.topic_policies",
+    "subscriptions": "geminga.cli.verbs.subscriptions",
+    "schemas": "geminga.cli.verbs.schemas",
+    "brokers": "geminga.cli.verbs.brokers",
+    "broker-stats": "geminga.cli.verbs.broker_stats",
+    "clusters": "geminga.cli.verbs.clusters",
+    "bookies": "geminga.cli.verbs.bookies",
+    "resourcegroups": "geminga.cli.verbs.resource_groups",
+    "resource-quotas": "geminga.cli.verbs.resource_quotas",
+    "ns-isolation-policy": "geminga.cli.verbs.isolation",
     "backup": "geminga.cli.admin.backup",
     "memory": "geminga.cli.admin.memory",
     "completion": "geminga.cli.completion",
@@ -51,8 +69,14 @@ MODULES = {
     "bookie": "geminga.cli.bookie.bookie",
 }
 """Where each command's `run` is. Whole names, so that the test of the import order sees them."""
-UNLISTED = {"pulsar-client": "geminga.cli.messages.pulsar_client", "complete": "geminga.cli.completion"}
+UNLISTED = {
+    "pulsar-client": "geminga.cli.messages.pulsar_client",
+    "pulsar-admin": "geminga.cli.verbs.pulsar_admin",
+    "persistent": "geminga.cli.verbs.topics",
+    "complete": "geminga.cli.completion",
+}
 """Commands that people do not look for in `--help`: Pulsar's words for ours, and what shells ask."""
+HAS_VERBS = "geminga.cli.verbs."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -92,6 +116,8 @@ def _open_missing_streams() -> None:
 
 def _main(arguments: Sequence[str] | None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if given and given[0].startswith("--"):
+        given = _with_flags_behind(given)
     if not given or given[0] in ("-h", "--help", "help"):
         print(usage())
         return EXIT_OK if given else EXIT_USAGE
@@ -108,14 +134,28 @@ def _main(arguments: Sequence[str] | None) -> int:
         command = importlib.import_module(module)
         if given[0] == "complete":
             return int(command.run_complete(given[1:], COMMANDS, MODULES))
+        if given[0] in ("pulsar-admin", "pulsar"):
+            return int(command.run_words(given[1:], COMMANDS, MODULES))
         code: int = command.run(Parser, given[1:])
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     return code
 
 
+def _with_flags_behind(given: list[str]) -> list[str]:
+    """`--admin-url URL topics list` as `topics list --admin-url=URL`: pulsar-admin's order works as well."""
+    from geminga.cli.arguments.global_flags import MissingValue, behind_verb, split_off
+
+    try:
+        flags, command = split_off(given)
+    except MissingValue:
+        return given
+    has_verbs = MODULES.get(command[0], "").startswith(HAS_VERBS) if command else False
+    return behind_verb(flags, command, has_verbs=has_verbs) if flags and command else given
+
+
 def usage() -> str:
-    lines = [f"  {name:15}{text}" for name, text in COMMANDS.items()]
+    lines = [f"  {name:21}{text}" for name, text in COMMANDS.items()]
     return "\n".join(
         [
             "usage: geminga COMMAND [FLAGS]",

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from geminga.cli.arguments.options import WEB_URL_VARIABLE, add_web_url
-from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, EXIT_USAGE, Parser
+from geminga.cli.arguments.options import WEB_URL_VARIABLE
 from geminga.cli.client.addresses import START_ONE, web_url
 from geminga.cli.client.errors import ClientError
 from geminga.client import admin
-from geminga.errors import GemingaError, InvalidName
+from geminga.errors import GemingaError
 from geminga.names import NamespaceName, TopicName
 
 SECONDS_MAX = 60
@@ -21,6 +20,24 @@ SECONDS_MAX = 60
 
 class RequestFailed(GemingaError):
     """The broker refused, or did not answer."""
+
+    def __init__(self, reason: str, status: str = "") -> None:
+        """`status` is that of the answer: `404 Not Found`."""
+        super().__init__(reason)
+        self.status = status
+
+
+class Raw(NamedTuple):
+    """A body that is sent as it is."""
+
+    content: bytes
+    media_type: str = "application/json"
+
+
+class Answer(NamedTuple):
+    headers: Mapping[str, str]
+    """In any case."""
+    content: bytes
 
 
 class Admin:
@@ -35,26 +52,35 @@ class Admin:
         self._seconds_max = seconds_max
 
     def call(self, method: str, path: str, body: object = None, **query: object) -> Any:
-        """The answer's JSON, None for none. `RequestFailed` with the broker's own reason."""
+        """The answer's JSON, its text if it is none, None if it is empty. `RequestFailed` with the broker's
+        own reason.
+        """
+        return _parsed(self.fetch(method, path, body, **query).content)
+
+    def fetch(self, method: str, path: str, body: object = None, **query: object) -> Answer:
+        """The answer as it is. A list in `query` is a parameter for each item. Raises `RequestFailed`."""
         from urllib.error import HTTPError, URLError
         from urllib.request import Request, urlopen
 
-        asked = urlencode({key: _text(value) for key, value in query.items() if value is not None})
+        asked = urlencode(
+            {key: _text(value) for key, value in query.items() if value is not None}, doseq=True
+        )
         request = Request(f"{self.url}{path}{'?' if asked else ''}{asked}", method=method)
         if body is not None:
-            request.add_header("Content-Type", "application/json")
-            request.data = json.dumps(body).encode()
+            raw = body if isinstance(body, Raw) else Raw(json.dumps(body).encode())
+            request.add_header("Content-Type", raw.media_type)
+            request.data = raw.content
         try:
             with urlopen(request, timeout=self._seconds_max) as response:
-                answer = response.read()
-                warning = response.headers.get("Warning", "")
+                answer = Answer(response.headers, response.read())
         except HTTPError as error:
-            raise RequestFailed(admin.reason_of(error.read()) or f"{error.code} {error.reason}") from None
+            status = f"{error.code} {error.reason}"
+            raise RequestFailed(admin.reason_of(error.read()) or status, status) from None
         except (URLError, OSError, ValueError) as error:
             raise RequestFailed(unreachable(self.url, error)) from None
-        if warning:
+        if warning := answer.headers.get("Warning", ""):
             print(f"warning: {warning.partition(chr(34))[2].rstrip(chr(34)) or warning}", file=sys.stderr)
-        return json.loads(answer) if answer.strip() else None
+        return answer
 
 
 def unreachable(url: str, error: Exception) -> str:
@@ -65,7 +91,17 @@ def unreachable(url: str, error: Exception) -> str:
     return f"{url}: {reason}"
 
 
-def _text(value: object) -> str:
+def _parsed(answer: bytes) -> Any:
+    """Pulsar answers strings as they are, without quotes."""
+    try:
+        return json.loads(answer) if answer.strip() else None
+    except ValueError:
+        return answer.decode(errors="replace")
+
+
+def _text(value: object) -> str | list[str]:
+    if isinstance(value, list):
+        return [str(item) for item in value]
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -82,65 +118,3 @@ def topic_path(text: str) -> str:
 def partition_of(text: str) -> int:
     """The number of the partition that a topic's name says it is, -1: none."""
     return TopicName.parse(text).partition_index
-
-
-class Flag(NamedTuple):
-    """One option of a verb, as `argparse` takes it."""
-
-    names: tuple[str, ...]
-    options: dict[str, Any]
-
-
-class Verb(NamedTuple):
-    """`run` gets the admin API and the parsed flags; what it returns is printed."""
-
-    text: str
-    subject: str
-    """What the positional argument is called; empty: there is none."""
-    flags: Sequence[Flag]
-    run: Callable[[Admin, Any], Any]
-
-
-def flag(*names: str, **options: Any) -> Flag:
-    return Flag(names, options)
-
-
-def run_group(kind: type[Parser], group: str, verbs: Mapping[str, Verb], arguments: Sequence[str]) -> int:
-    """Run `geminga GROUP VERB ...`; the exit code."""
-    if not arguments or arguments[0] in ("-h", "--help"):
-        lines = [f"  {name:48}{verb.text}" for name, verb in verbs.items()]
-        print("\n".join([f"usage: geminga {group} VERB [FLAGS]", "", *lines]))
-        return EXIT_OK if arguments else EXIT_USAGE
-    verb = verbs.get(arguments[0])
-    if verb is None:
-        print(_unknown(group, arguments[0], verbs), file=sys.stderr)
-        return EXIT_USAGE
-    parser = kind(prog=f"geminga {group} {arguments[0]}", description=verb.text)
-    if verb.subject:
-        parser.add_argument("subject", metavar=verb.subject)
-    for names, options in verb.flags:
-        parser.add_argument(*names, **options)
-    add_web_url(parser)
-    flags = parser.parse_strictly(arguments[1:])
-    try:
-        answer = verb.run(Admin(flags.url), flags)
-    except (RequestFailed, InvalidName) as error:
-        print(f"geminga {group} {arguments[0]}: {error}", file=sys.stderr)
-        return EXIT_FAILED
-    _show(answer)
-    return EXIT_OK
-
-
-def _show(answer: Any) -> None:
-    if isinstance(answer, list) and all(isinstance(item, str) for item in answer):
-        print("\n".join(answer), end="\n" if answer else "")
-    elif answer is not None:
-        print(json.dumps(answer, indent=2))
-
-
-def _unknown(group: str, given: str, verbs: Mapping[str, Verb]) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(given, verbs, n=1)
-    hint = f" Did you mean {near[0]}?" if near else ""
-    return f"geminga {group}: unknown verb {given!r}.{hint} Try 'geminga {group} --help'."

@@ -24,6 +24,14 @@ EXIT_OUTPUT_CLOSED = 141
 class Parser(argparse.ArgumentParser):
     """No abbreviations, errors in one line, and for an unknown flag the one that was probably meant."""
 
+    PROGRAM = "geminga"
+    """What commands call themselves that may also be called by another name."""
+
+    @staticmethod
+    def failure(command: str, error: Exception) -> str:
+        """What standard error gets of a request that failed."""
+        return f"{command}: {error}"
+
     def __init__(self, prog: str, description: str) -> None:
         super().__init__(prog=prog, description=description, allow_abbrev=False)
 

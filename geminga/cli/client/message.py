@@ -109,7 +109,7 @@ def messages(delivery: Delivery, chunks: Assembly | None = None) -> Iterator[Mes
         yield single
         return
     try:
-        batch = list(_batch(payload, metadata.num_messages_in_batch))
+        batch = list(in_batch(payload, metadata.num_messages_in_batch))
     except (DecodeError, CannotDecode) as error:
         yield single._replace(problem=f"not a batch of {metadata.num_messages_in_batch} messages: {error}")
         return
@@ -129,7 +129,8 @@ def _remaining(ack_set: Iterable[int]) -> int | None:
     return bits
 
 
-def _batch(payload: bytes, count: int) -> Iterator[tuple[pb.SingleMessageMetadata, bytes]]:
+def in_batch(payload: bytes, count: int) -> Iterator[tuple[pb.SingleMessageMetadata, bytes]]:
+    """Each message of a batch. `CannotDecode` or protobuf's `DecodeError` if it is none."""
     at = 0
     for _ in range(count):
         if at >= len(payload):

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from geminga.cli.admin.admin_http import Flag, RequestFailed, flag
-from geminga.cli.arguments.options import duration_ms
-
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_000}
-_UNITS_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-MIB = 2**20
+from geminga.cli.admin.admin_http import Raw, RequestFailed
+from geminga.cli.verbs.rows.offload import OFFLOAD_FLAGS, offload_body
+from geminga.cli.verbs.rows.values import many, mebibytes, milliseconds, minutes, names, seconds, size_bytes
+from geminga.cli.verbs.rows.verb import Flag, flag, switch
 
 
 class PolicyVerb(NamedTuple):
@@ -28,61 +24,11 @@ class PolicyVerb(NamedTuple):
     removable: bool = True
     is_own: bool = False
     """Not Pulsar's: below `/geminga/policies`."""
+    remove: tuple[str, str] = ("remove", "")
+    """What the verb that unsets it is called, and its path if that is another."""
 
 
-def seconds(text: str) -> int:
-    """`10s`, `5m`, `3h`, `2d`, `1w`, `1y`; a bare number is seconds, -1 stays -1."""
-    number, unit = (text[:-1], text[-1:].lower()) if text[-1:].isalpha() else (text, "s")
-    digits = number.removeprefix("-")
-    if unit not in _UNITS_S or not (digits.isascii() and digits.isdigit() and len(digits) < 13):
-        raise argparse.ArgumentTypeError(f"expected a time such as 30s, 10m, 3h, 2d or 1w, not {text!r}")
-    value = int(number)
-    return value if value < 0 else value * _UNITS_S[unit]
-
-
-def milliseconds(text: str) -> int:
-    """As `seconds`, and `250ms`, `0.25s`; never negative."""
-    if text[-1:].lower() not in ("w", "y"):
-        return duration_ms(text.lower())
-    if (value := seconds(text)) < 0:
-        raise argparse.ArgumentTypeError(f"expected a time such as 250ms, 10m, 3h, 2d or 1w, not {text!r}")
-    return value * 1000
-
-
-def size_bytes(text: str) -> int:
-    """`4096`, `10M`, `16G`, `1T`; a bare number is bytes, -1 stays -1."""
-    number, unit = (text[:-1], text[-1:].lower()) if text[-1:].isalpha() else (text, "")
-    digits = number.removeprefix("-")
-    if unit not in _UNITS_BYTES or not (digits.isascii() and digits.isdigit() and len(digits) < 19):
-        raise argparse.ArgumentTypeError(f"expected a size such as 4096, 10M or 16G, not {text!r}")
-    value = int(number)
-    return value if value < 0 else value * _UNITS_BYTES[unit]
-
-
-def _minutes(text: str) -> int:
-    """As `seconds`, in whole minutes. What is less counts as 0, as in pulsar-admin; only a bare number is
-    taken for minutes then. Either is said.
-    """
-    return _in_units(text, seconds, 60, "minutes")
-
-
-def _mebibytes(text: str) -> int:
-    """As `size_bytes`, in whole MiB, and as `_minutes`."""
-    return _in_units(text, size_bytes, MIB, "MiB")
-
-
-def _in_units(text: str, parse: Callable[[str], int], unit: int, name: str) -> int:
-    value = parse(text)
-    if value <= 0 or value >= unit:
-        return value if value <= 0 else value // unit
-    if not text.isdigit():
-        print(f"{text} is less than what is counted in, whole {name}: it counts as 0", file=sys.stderr)
-        return 0
-    print(f"{text} without a unit is taken for {text} {name}", file=sys.stderr)
-    return value
-
-
-def _number(*names: str, text: str, kind: Callable[[str], int] = int) -> tuple[Flag, ...]:
+def _number(*names: str, text: str, kind: Callable[[str], Any] = int) -> tuple[Flag, ...]:
     return (flag(*names, dest="value", type=kind, required=True, help=text),)
 
 
@@ -126,6 +72,10 @@ def _dispatch_rate(name: str, path: str) -> PolicyVerb:
     )
 
 
+def _text(name: str, path: str, *flags: str, text: str, **kept: Any) -> PolicyVerb:
+    return PolicyVerb(name, path, _number(*flags, text=text, kind=str), _value, **kept)
+
+
 def _limit(name: str, path: str, *names: str, method: str = "POST", text: str = "0: no limit") -> PolicyVerb:
     return PolicyVerb(name, path, _number(*names, text=text), _value, method)
 
@@ -134,8 +84,8 @@ RETENTION = PolicyVerb(
     "retention",
     "retention",
     (
-        flag("--time", "-t", type=_minutes, required=True, help="10m, 3h, 2d, 1w; 0: none, -1: for ever"),
-        flag("--size", "-s", type=_mebibytes, required=True, help="10M, 16G; 0: none, -1: any size"),
+        flag("--time", "-t", type=minutes, required=True, help="10m, 3h, 2d, 1w; 0: none, -1: for ever"),
+        flag("--size", "-s", type=mebibytes, required=True, help="10M, 16G; 0: none, -1: any size"),
     ),
     lambda flags: {"retentionTimeInMinutes": flags.time, "retentionSizeInMB": flags.size},
 )
@@ -147,6 +97,8 @@ TTL = PolicyVerb(
             "--messageTTL",
             "-ttl",
             "--messageTTLInSeconds",
+            "--ttl",
+            "-t",
             dest="value",
             type=seconds,
             required=True,
@@ -174,9 +126,9 @@ PERSISTENCE = PolicyVerb(
     "persistence",
     "persistence",
     (
-        flag("--bookkeeper-ensemble", "-e", type=int, default=1, help="bookies of a ledger"),
-        flag("--bookkeeper-write-quorum", "-w", type=int, default=1, help="copies of an entry"),
-        flag("--bookkeeper-ack-quorum", "-a", type=int, default=1, help="copies that are waited for"),
+        flag("--bookkeeper-ensemble", "-e", type=int, default=2, help="bookies of a ledger"),
+        flag("--bookkeeper-write-quorum", "-w", type=int, default=2, help="copies of an entry"),
+        flag("--bookkeeper-ack-quorum", "-a", type=int, default=2, help="copies that are waited for"),
         flag("--ml-mark-delete-max-rate", "-r", type=float, default=0, help="mark-delete writes a second"),
     ),
     lambda flags: {
@@ -247,15 +199,26 @@ SUBSCRIPTION_TYPES = PolicyVerb(
             "--types",
             "-t",
             required=True,
+            **many(names),
             help="Exclusive,Shared,Failover,Key_Shared: those that may be used",
         ),
     ),
-    lambda flags: [name.strip() for name in flags.types.split(",") if name.strip()],
+    lambda flags: flags.types,
 )
 SCHEMA_COMPATIBILITY = PolicyVerb(
     "schema-compatibility-strategy",
     "schemaCompatibilityStrategy",
-    (flag("--compatibility", "-c", "--strategy", dest="value", required=True, help="FULL, BACKWARD, ..."),),
+    (
+        flag(
+            "--compatibility",
+            "-c",
+            "--strategy",
+            "-s",
+            dest="value",
+            required=True,
+            help="FULL, BACKWARD, ...",
+        ),
+    ),
     _value,
     "PUT",
 )
@@ -264,6 +227,36 @@ OWN_VERBS = (
     PolicyVerb("backlog-quota-from-due-time", "backlogQuotaFromDueTime", _switch(), _switched, is_own=True),
 )
 """Not Pulsar's: what is not due yet does not count."""
+DEDUPLICATION = PolicyVerb("deduplication", "deduplication", _switch(), _switched)
+SNAPSHOT_INTERVAL = _limit(
+    "deduplication-snapshot-interval",
+    "deduplicationSnapshotInterval",
+    "--interval",
+    "-i",
+    text="entries between two snapshots",
+)
+OFFLOAD = PolicyVerb("offload-policies", "offloadPolicies", OFFLOAD_FLAGS, offload_body)
+ENTRY_FILTERS = PolicyVerb(
+    "entry-filters",
+    "entryFilters",
+    _number("--entry-filters-name", "-efn", text="class names: a,b,c", kind=str),
+    lambda flags: {"entryFilterNames": flags.value},
+)
+AUTO_SUBSCRIPTION = PolicyVerb(
+    "auto-subscription-creation",
+    "autoSubscriptionCreation",
+    (switch("--enable", "-e", dest="value", help="consumers may create subscriptions (default: no)"),),
+    lambda flags: {"allowAutoSubscriptionCreation": flags.value},
+)
+VALIDATION = PolicyVerb(
+    "schema-validation-enforce", "schemaValidationEnforced", _switch(), _switched, removable=False
+)
+REPLICATION = PolicyVerb(
+    "replication-clusters",
+    "replication",
+    (flag("--clusters", "-c", dest="value", required=True, **many(names), help="clusters: a,b,c"),),
+    _value,
+)
 SHARED_VERBS = (
     *OWN_VERBS,
     RETENTION,
@@ -272,28 +265,39 @@ SHARED_VERBS = (
     PUBLISH_RATE,
     _dispatch_rate("dispatch-rate", "dispatchRate"),
     _dispatch_rate("subscription-dispatch-rate", "subscriptionDispatchRate"),
+    _dispatch_rate("replicator-dispatch-rate", "replicatorDispatchRate"),
     SUBSCRIBE_RATE,
     INACTIVE,
     SUBSCRIPTION_TYPES,
+    AUTO_SUBSCRIPTION,
+    PolicyVerb(
+        "dispatcher-pause-on-ack-state-persistent",
+        "dispatcherPauseOnAckStatePersistent",
+        (),
+        lambda flags: Raw(b""),
+    ),
     _limit(
         "max-consumers-per-subscription",
         "maxConsumersPerSubscription",
         "--max-consumers-per-subscription",
         "-c",
     ),
-    _limit("max-subscriptions-per-topic", "maxSubscriptionsPerTopic", "--max-subscriptions-per-topic", "-m"),
 )
 NAMESPACE_VERBS = (
     *SHARED_VERBS,
+    OFFLOAD._replace(remove=("remove", "removeOffloadPolicies")),
     TTL,
-    PolicyVerb("deduplication", "deduplication", _switch(), _switched),
+    DEDUPLICATION,
+    SNAPSHOT_INTERVAL._replace(removable=False),
+    ENTRY_FILTERS,
+    _limit("max-subscriptions-per-topic", "maxSubscriptionsPerTopic", "--max-subscriptions-per-topic", "-m"),
     _limit("max-producers-per-topic", "maxProducersPerTopic", "--max-producers-per-topic", "-p"),
     _limit("max-consumers-per-topic", "maxConsumersPerTopic", "--max-consumers-per-topic", "-c"),
     _limit(
         "max-unacked-messages-per-consumer",
         "maxUnackedMessagesPerConsumer",
-        "--max-unacked-messages-per-consumer",
         "--max-unacked-messages-per-topic",
+        "--max-unacked-messages-per-consumer",
         "-c",
     ),
     _limit(
@@ -302,24 +306,66 @@ NAMESPACE_VERBS = (
         "--max-unacked-messages-per-subscription",
         "-c",
     ),
+    _limit("max-topics-per-namespace", "maxTopicsPerNamespace", "--max-topics-per-namespace", "-t"),
     PolicyVerb("compaction-threshold", "compactionThreshold", COMPACTION_FLAGS, _value, "PUT"),
     _limit(
         "subscription-expiration-time", "subscriptionExpirationTime", "--time", "-t", text="minutes; 0: never"
     ),
     SCHEMA_COMPATIBILITY._replace(removable=False),
-    PolicyVerb(
-        "schema-validation-enforce", "schemaValidationEnforced", _switch(), _switched, removable=False
-    ),
+    VALIDATION,
     PolicyVerb(
         "is-allow-auto-update-schema", "isAllowAutoUpdateSchema", _switch(), _switched, removable=False
+    ),
+    PolicyVerb("encryption-required", "encryptionRequired", _switch(), _switched, removable=False),
+    _text(
+        "subscription-auth-mode",
+        "subscriptionAuthMode",
+        "--subscription-auth-mode",
+        "-m",
+        text="None or Prefix",
+        removable=False,
+    ),
+    REPLICATION._replace(name="clusters", removable=False),
+    REPLICATION._replace(name="allowed-clusters", path="allowedClusters", removable=False),
+    PolicyVerb(
+        "anti-affinity-group",
+        "antiAffinity",
+        _number("--group", "-g", text="its name", kind=str),
+        lambda flags: Raw(flags.value.encode()),
+        remove=("delete", ""),
+    ),
+    PolicyVerb(
+        "bookie-affinity-group",
+        "persistence/bookieAffinity",
+        (
+            flag("--primary-group", "-pg", required=True, help="groups of bookies: a,b,c"),
+            flag("--secondary-group", "-sg", help="those that take over: a,b,c"),
+        ),
+        lambda flags: {
+            "bookkeeperAffinityGroupPrimary": flags.primary_group,
+            "bookkeeperAffinityGroupSecondary": flags.secondary_group,
+        },
+        remove=("delete", ""),
     ),
 )
 TOPIC_VERBS = (
     *SHARED_VERBS,
+    OFFLOAD,
     TTL._replace(in_query="messageTTL"),
-    PolicyVerb("deduplication", "deduplicationEnabled", _switch(), _switched),
+    DEDUPLICATION._replace(path="deduplicationEnabled"),
+    SNAPSHOT_INTERVAL,
+    ENTRY_FILTERS._replace(name="entry-filters-per-topic"),
+    REPLICATION,
+    _limit(
+        "max-subscriptions-per-topic",
+        "maxSubscriptionsPerTopic",
+        "--max-subscriptions-per-topic",
+        "-s",
+        "-m",
+    ),
     _limit("max-producers", "maxProducers", "--max-producers", "-p"),
     _limit("max-consumers", "maxConsumers", "--max-consumers", "-c"),
+    _limit("max-message-size", "maxMessageSize", "--max-message-size", "-m", text="bytes"),
     _limit(
         "max-unacked-messages-per-consumer", "maxUnackedMessagesOnConsumer", "--maxNum", "--max-num", "-m"
     ),
