@@ -57,7 +57,7 @@ def _clear_backlog(admin: Admin, flags: Flags) -> None:
         try:
             answer = input("Are you sure you want to clear the backlog? (Y/N) ")
         except EOFError:
-            raise RequestFailed("nobody says yes on standard input; give --force") from None
+            raise RequestFailed("standard input has no answer; give --force") from None
         if answer.strip().lower() not in ("y", "yes"):
             return
     of = f"/{quoted(flags.subscription)}" if flags.subscription else ""
@@ -109,7 +109,9 @@ VERBS = {
     ),
     "destinations": Verb("list a namespace's topics", "GET", f"{NAMESPACE}/topics"),
     "bundles": Verb("show the bundles of a namespace", "GET", f"{NAMESPACE}/bundles"),
-    "permissions": Verb("show who may do what", "GET", f"{NAMESPACE}/permissions", show=pair_lines),
+    "permissions": Verb(
+        "show the permissions of each role", "GET", f"{NAMESPACE}/permissions", show=pair_lines
+    ),
     "grant-permission": Verb(
         "let a role do something",
         "POST",
@@ -121,7 +123,10 @@ VERBS = {
         "let a role do nothing more", "DELETE", f"{NAMESPACE}/permissions/{{role}}", (ROLE,)
     ),
     "subscription-permission": Verb(
-        "show who may manage subscriptions", "GET", f"{NAMESPACE}/permissions/subscription", show=pair_lines
+        "show the roles that may manage subscriptions",
+        "GET",
+        f"{NAMESPACE}/permissions/subscription",
+        show=pair_lines,
     ),
     "grant-subscription-permission": Verb(
         "let roles manage a subscription",

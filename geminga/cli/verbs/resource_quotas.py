@@ -44,7 +44,7 @@ VERBS = {
             flag("--bandwidthIn", "-bi", type=float, default=0, help="bytes in a second"),
             flag("--bandwidthOut", "-bo", type=float, default=0, help="bytes out a second"),
             flag("--memory", "-mem", type=float, default=0, help="MiB"),
-            switch("--dynamic", "-d", help="may be calculated anew"),
+            switch("--dynamic", "-d", help="may be calculated again"),
         ),
     ),
     "reset-namespace-bundle-quota": _at("DELETE", needs_bundle=True)._replace(

@@ -11,7 +11,7 @@ from geminga.cli.verbs.rows.verb import Flags, Verb, flag, path_of, switch
 
 TENANT = "tenants/{tenant}"
 FIELDS = (
-    flag("--admin-roles", "-r", **many(names), help="who may administer it: a,b,c"),
+    flag("--admin-roles", "-r", **many(names), help="roles that administer it: a,b,c"),
     flag("--allowed-clusters", "-c", **many(names), help="clusters of its namespaces (default: all)"),
 )
 
@@ -32,7 +32,7 @@ def _update(admin: Admin, flags: Flags) -> None:
 
 VERBS = {
     "list": Verb("list tenants", "GET", "tenants"),
-    "get": Verb("show who may administer a tenant, and its clusters", "GET", TENANT),
+    "get": Verb("show the admin roles and clusters of a tenant", "GET", TENANT),
     "create": Verb("create a tenant", "PUT", TENANT, FIELDS, run=_create),
     "update": Verb("change a tenant", "POST", TENANT, FIELDS, run=_update),
     "delete": Verb(

@@ -195,7 +195,7 @@ TOPIC_VERBS = {
     "partitioned-stats-internal": _verb(
         "show ledgers and cursors of all partitions", "GET", "/partitioned-internalStats"
     ),
-    "permissions": _verb("show who may do what", "GET", "/permissions", show=pair_lines),
+    "permissions": _verb("show the permissions of each role", "GET", "/permissions", show=pair_lines),
     "grant-permission": _verb(
         "let a role do something",
         "POST",
