@@ -35,6 +35,7 @@ COMMANDS = {
     "ns-isolation-policy": "keep isolation policies of namespaces",
     "backup": "make a consistent copy of a running broker's data",
     "memory": "show what a running broker's memory is used for",
+    "shims": "write scripts that are called as Pulsar's are: pulsar-admin and others",
     "completion": "print the script that completes these commands in bash, zsh or fish",
     "pipeline": "bulk work on Spark: audit deliveries, plan an index, rescue a broken directory",
     "bookie": "look into a stopped broker's storage: list, dump, verify, rebuild the index",
@@ -64,6 +65,7 @@ MODULES = {
     "ns-isolation-policy": "geminga.cli.verbs.isolation",
     "backup": "geminga.cli.admin.backup",
     "memory": "geminga.cli.admin.memory",
+    "shims": "geminga.cli.pulsar",
     "completion": "geminga.cli.completion",
     "pipeline": "geminga.cli.pipeline.pipeline",
     "bookie": "geminga.cli.bookie.bookie",
@@ -72,6 +74,8 @@ MODULES = {
 UNLISTED = {
     "pulsar-client": "geminga.cli.messages.pulsar_client",
     "pulsar-admin": "geminga.cli.verbs.pulsar_admin",
+    "pulsar-perf": "geminga.cli.perf.pulsar_perf",
+    "pulsar": "geminga.cli.pulsar",
     "persistent": "geminga.cli.verbs.topics",
     "complete": "geminga.cli.completion",
 }

@@ -118,4 +118,28 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/cli/payloads/test_payloads.py",),
         "that a small payload cannot unpack to any size",
     ),
+    Mutant(
+        "no-effect-untold",
+        "geminga/cli/admin/admin_http.py",
+        '        if warning := answer.headers.get("Warning", ""):\n',
+        '        if warning := "":\n',
+        ("tests/cli/verbs/test_pulsar_words.py::test_what_has_no_effect_is_told",),
+        "a setting without effect",
+    ),
+    Mutant(
+        "shims-over-a-real-pulsar",
+        "geminga/cli/pulsar.py",
+        '    return not path.exists() or MARK in path.read_text(errors="replace")\n',
+        "    return True\n",
+        ("tests/cli/verbs/test_scripts.py::test_shims_do_not_replace_another_program",),
+        "that another program's script is left alone",
+    ),
+    Mutant(
+        "query-of-a-verb-forgotten",
+        "geminga/cli/verbs/rows/running.py",
+        "        query = {key: getattr(flags, name) for key, name in verb.query.items()}\n",
+        "        query: dict[str, object] = {}\n",
+        ("tests/cli/verbs/test_every_verb.py::test_each_line_does_what_it_does_with_a_real_pulsar",),
+        "what flags put into the query",
+    ),
 )

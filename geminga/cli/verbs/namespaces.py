@@ -113,14 +113,14 @@ VERBS = {
         "show the permissions of each role", "GET", f"{NAMESPACE}/permissions", show=pair_lines
     ),
     "grant-permission": Verb(
-        "let a role do something",
+        "grant permissions to a role",
         "POST",
         f"{NAMESPACE}/permissions/{{role}}",
         (ROLE, flag("--actions", "-a", required=True, **many(names), help=",".join(ACTIONS))),
         body=actions,
     ),
     "revoke-permission": Verb(
-        "let a role do nothing more", "DELETE", f"{NAMESPACE}/permissions/{{role}}", (ROLE,)
+        "revoke the permissions of a role", "DELETE", f"{NAMESPACE}/permissions/{{role}}", (ROLE,)
     ),
     "subscription-permission": Verb(
         "show the roles that may manage subscriptions",
@@ -129,7 +129,7 @@ VERBS = {
         show=pair_lines,
     ),
     "grant-subscription-permission": Verb(
-        "let roles manage a subscription",
+        "grant roles the right to manage a subscription",
         "POST",
         f"{NAMESPACE}/permissions/subscription/{{subscription}}",
         (
@@ -139,7 +139,7 @@ VERBS = {
         body="roles",
     ),
     "revoke-subscription-permission": Verb(
-        "let a role no longer manage a subscription",
+        "revoke the right to manage a subscription",
         "DELETE",
         f"{NAMESPACE}/permissions/{{subscription}}/{{role}}",
         (flag("--subscription", "-s", required=True, help="the subscription"), ROLE),

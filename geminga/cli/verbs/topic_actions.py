@@ -11,10 +11,7 @@ from typing import Any
 from geminga.cli.admin.admin_http import Admin, Raw, RequestFailed, partition_of, topic_path
 from geminga.cli.verbs.rows.values import LATEST, mapping
 from geminga.cli.verbs.rows.verb import Flags, path_of, quoted
-from geminga.clock import RealClock
-from geminga.errors import StorageError
 from geminga.names import TopicName
-from geminga.storage.disk import RealDisk
 
 DOMAINS = ("persistent", "non_persistent")
 PARTITIONS_TYPE = "application/vnd.partitioned-topic-metadata+json"
@@ -73,6 +70,9 @@ def delete(admin: Admin, flags: Flags) -> None:
 
 def _to_delete(admin: Admin, flags: Flags) -> Iterable[str]:
     if flags.from_file:
+        from geminga.errors import StorageError
+        from geminga.storage.disk import RealDisk
+
         try:
             listed_there = RealDisk().read_file(flags.topic).decode()
         except StorageError as error:
@@ -124,6 +124,8 @@ def reset(admin: Admin, flags: Flags) -> Any:
         raise RequestFailed("give either --time or --messageId")
     if flags.messageId is not None:
         return admin.call("POST", path, {**flags.messageId, "excluded": flags.excluded})
+    from geminga.clock import RealClock
+
     return admin.call("POST", f"{path}/{RealClock().now_ms() - flags.time * 1000}")
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from geminga.cli.admin.admin_http import Admin, RequestFailed
 from geminga.cli.arguments.options import count, positive, time_ms
-from geminga.cli.figures import rows
-from geminga.cli.figures.scrape import scrape
 from geminga.cli.show.output import show_rows
 from geminga.cli.verbs import topic_actions as actions
 from geminga.cli.verbs.brokers import pair_lines
-from geminga.cli.verbs.messages import by_id, examine, peek
 from geminga.cli.verbs.namespaces import ACTIONS
 from geminga.cli.verbs.namespaces import actions as permitted
 from geminga.cli.verbs.rows.older_policies import older_policies
@@ -68,10 +67,22 @@ def _list(admin: Admin, flags: Flags) -> Any:
     found = actions.listed(admin, flags, "", bundle=flags.bundle)
     if not (flags.json or flags.long or sys.stdout.isatty()):
         return found
+    from geminga.cli.figures import rows
+    from geminga.cli.figures.scrape import scrape
+
     known = rows.with_unloaded(rows.rows(scrape(admin.url), with_system=True), found)
     shown = [rows.public(row) for row in known] if flags.json else known
     show_rows(rows.COLUMNS, shown, as_json=flags.json, nothing=f"{flags.namespace} has no topics")
     return None
+
+
+def _shown_by(name: str) -> Callable[[Admin, Flags], Any]:
+    """A function of `messages.py`, which imports what few verbs need."""
+
+    def run(admin: Admin, flags: Flags) -> Any:
+        return getattr(importlib.import_module("geminga.cli.verbs.messages"), name)(admin, flags)
+
+    return run
 
 
 def _verb(text: str, method: str, path: str = "", *flags: Flag, **more: Any) -> Verb:
@@ -197,14 +208,14 @@ TOPIC_VERBS = {
     ),
     "permissions": _verb("show the permissions of each role", "GET", "/permissions", show=pair_lines),
     "grant-permission": _verb(
-        "let a role do something",
+        "grant permissions to a role",
         "POST",
         "/permissions/{role}",
         ROLE,
         flag("--actions", "-a", required=True, **many(names), help=",".join(ACTIONS)),
         body=permitted,
     ),
-    "revoke-permission": _verb("let a role do nothing more", "DELETE", "/permissions/{role}", ROLE),
+    "revoke-permission": _verb("revoke the permissions of a role", "DELETE", "/permissions/{role}", ROLE),
     "unload": _verb("close a topic; it is loaded when asked for", "PUT", "/unload"),
     "terminate": _verb("take no more messages", "POST", "/terminate", show=actions.terminated),
     "partitioned-terminate": _verb(
@@ -268,7 +279,7 @@ MESSAGE_VERBS = {
         "/ledger/{ledger}/entry/{entry}",
         flag("--ledgerId", "-l", dest="ledger", type=count, required=True, help="its ledger"),
         flag("--entryId", "-e", dest="entry", type=count, required=True, help="its entry"),
-        run=by_id,
+        run=_shown_by("by_id"),
     ),
     "examine-messages": _verb(
         "show a message by its distance from the first or the last one",
@@ -283,7 +294,7 @@ MESSAGE_VERBS = {
             help="from where (default: latest)",
         ),
         flag("--messagePosition", "-m", dest="number", type=positive, default=1, help="1: the first"),
-        run=examine,
+        run=_shown_by("examine"),
     ),
     "get-backlog-size": _verb(
         "show how many bytes stand behind a position",
@@ -318,7 +329,7 @@ SUBSCRIPTION_VERBS = {
             choices=("READ_COMMITTED", "READ_UNCOMMITTED"),
             help="accepted: there are no transactions here",
         ),
-        run=peek,
+        run=_shown_by("peek"),
     ),
     "skip": _of_subscription(
         "acknowledge the next messages",

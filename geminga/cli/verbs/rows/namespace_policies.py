@@ -149,6 +149,6 @@ def more_policies(base: str) -> dict[str, Verb]:
             "POST",
             f"{base}/migration",
             (switch("--migrated", help="it has"),),
-            {"migrated": "migrated"},
+            body="migrated",
         ),
     }

@@ -1,0 +1,108 @@
+"""Each verb with each of its flags does with this broker what it did with a real Pulsar.
+
+`recorded.json` has what it did there (`record.py`), `differences.tsv` what differs here, and why.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from geminga.cli.arguments.options import URL_VARIABLE, WEB_URL_VARIABLE
+from geminga.cli.arguments.parser import Parser
+from geminga.cli.verbs.rows.running import parser_of
+from geminga.cli.verbs.rows.verb import Verb
+from tests.cli.verbs.record import GROUPS, RECORDED, Played, lines, play, schema_file, settled, verbs_of
+from tests.e2e.broker_process import BrokerProcess
+
+DIFFERENCES = Path(__file__).with_name("differences.tsv")
+FIGURES = (
+    "topics stats",
+    "topics partitioned-stats",
+    "topics info-internal",
+    "topics get-message-id",
+    "topics last-message-id",
+    "topics analyze-backlog",
+    "topics get-backlog-size",
+    "broker",
+    "bookies list-bookies",
+    "bookies racks-placement",
+    "produce",
+)
+"""Of these the exit code is compared: they show figures, or the broker itself."""
+OWN = ("ttl-from-due-time", "backlog-quota-from-due-time")
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Played]]:
+    """What the lines do here, by their place in the list."""
+    with (
+        BrokerProcess(tmp_path_factory.mktemp("verbs") / "data") as process,
+        pytest.MonkeyPatch.context() as patch,
+        schema_file() as schema,
+    ):
+        patch.setenv(WEB_URL_VARIABLE, process.endpoints.web_url)
+        patch.setenv(URL_VARIABLE, process.endpoints.service_url)
+        yield {number: play(line, schema) for number, line in enumerate(lines())}
+
+
+def differences() -> dict[str, str]:
+    return dict(line.split("\t", 1) for line in DIFFERENCES.read_text().splitlines()[1:])
+
+
+def shown(line: str, played: Played) -> object:
+    out = settled(played.out)
+    if line.startswith(FIGURES) or "--help" in line:
+        return None
+    try:
+        return json.loads(out)
+    except ValueError:
+        return sorted(sorted(re.split(r"[\[\], ]+", text)) for text in out.splitlines())
+
+
+def test_each_line_does_what_it_does_with_a_real_pulsar(played: dict[int, Played]) -> None:
+    recorded = json.loads(RECORDED.read_text())
+    assert [line for line, *_ in recorded] == lines(), "record.py has not been run since the lines changed"
+    known, met, wrong = differences(), set(), []
+    for number, (line, *there) in enumerate(recorded):
+        here, real = played[number], Played(*there)
+        if (here.code, shown(line, here)) == (real.code, shown(line, real)):
+            continue
+        met.add(line)
+        if line not in known:
+            wrong.append((line, here, real))
+    assert not wrong
+    assert set(known) == met, "differences that are none"
+
+
+def every_verb() -> list[tuple[str, str, Verb]]:
+    return [(group, name, verb) for group in GROUPS for name, verb in verbs_of(group).items()]
+
+
+def test_each_verb_is_in_a_line_and_each_flag_in_one_of_its_group() -> None:
+    verbs, words = set(), {group: set[str]() for group in GROUPS}
+    for line in lines():
+        group, name, *rest = line.split(" ")
+        if group in words:
+            verbs.add((group, name))
+            words[group].update(rest)
+    words["subscriptions"] |= words["topics"]  # whose rows it has
+    missing = [
+        (group, name, flag.names)
+        for group, name, verb in every_verb()
+        for flag in verb.flags
+        if not words[group] & set(flag.names)
+    ]
+    missing += [(group, name, ()) for group, name, _ in every_verb() if (group, name) not in verbs]
+    assert [line for line in missing if not line[1].endswith(OWN)] == []
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_each_verb_has_help_and_no_flag_twice(group: str) -> None:
+    for name, verb in verbs_of(group).items():
+        text = parser_of(Parser, f"geminga {group} {name}", verb).format_help()
+        assert verb.text.replace(" ", "") in "".join(text.split())
