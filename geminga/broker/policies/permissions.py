@@ -79,7 +79,8 @@ def revoke_on_subscription(policies: Policies, subscription: str, role: str) -> 
     if subscription not in subscriptions:
         return policies
     kept = [other for other in subscriptions[subscription] if other != role]
-    return _with(policies, OF_SUBSCRIPTIONS, {**subscriptions, subscription: kept})
+    subscriptions = {**subscriptions, subscription: kept} if kept else _without(subscriptions, subscription)
+    return _with(policies, OF_SUBSCRIPTIONS, subscriptions)
 
 
 def _with(policies: Policies, part: str, value: dict[str, Any]) -> Policies:
