@@ -78,7 +78,7 @@ class DynamicConfiguration:
         from geminga.config.dynamic import DYNAMIC
 
         if key not in DYNAMIC:
-            raise PolicyInvalid("Can't update non-dynamic configuration")
+            raise PolicyInvalid("Can't delete non-dynamic configuration")
         await self._change(lambda values: {name: text for name, text in values.items() if name != key})
 
     async def _change(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
