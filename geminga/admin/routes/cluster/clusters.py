@@ -45,10 +45,18 @@ TEXTS = (
     "brokerClientTrustCertsFilePath",
     "brokerClientKeyFilePath",
     "brokerClientCertificateFilePath",
+    "brokerClientSslFactoryPlugin",
+    "brokerClientSslFactoryPluginParams",
     "brokerClientSslProvider",
     "listenerName",
 )
 FLAGS = ("brokerClientTlsEnabled", "tlsAllowInsecureConnection", "brokerClientTlsEnabledWithKeyStore")
+OWN_DEFAULTS = {
+    "brokerClientTlsTrustStoreType": "JKS",
+    "brokerClientTlsKeyStoreType": "JKS",
+    "brokerClientSslFactoryPlugin": "org.apache.pulsar.common.util.DefaultPulsarSslFactory",
+}
+"""What Pulsar says of a cluster that its Java client or the broker itself made."""
 PEERS, MIGRATION = "peerClusterNames", "migration"
 URLS = ("serviceUrl", "serviceUrlTls", "brokerServiceUrl", "brokerServiceUrlTls")
 
@@ -90,7 +98,7 @@ class ClusterRoutes:
         found = self._documents.get(CLUSTERS, cluster)
         if self._is_own(cluster):
             addresses = Addresses(self._broker, request.local_host)
-            own = {"serviceUrl": addresses.web, "brokerServiceUrl": addresses.binary}
+            own = {**OWN_DEFAULTS, "serviceUrl": addresses.web, "brokerServiceUrl": addresses.binary}
             return _data({**own, **({} if found is ABSENT else found)})
         if found is ABSENT:
             raise NotFound("Cluster does not exist")

@@ -37,6 +37,13 @@ QUOTAS = "/admin/v2/resource-quotas"
 QUOTA = f"{QUOTAS}/{{tenant}}/{{namespace}}/{{bundle}}"
 RACKS = "/admin/v2/bookies/racks-info"
 DEFAULT = "default"
+UNLIMITED = {
+    "publishRateInMsgs": -1,
+    "publishRateInBytes": -1,
+    "dispatchRateInMsgs": -1,
+    "dispatchRateInBytes": -1,
+}
+"""The rates of a new resource group that its request does not name."""
 BOOKIE_ADDRESS = re.compile(r"[^\s/]{1,255}")
 
 
@@ -88,7 +95,7 @@ class ResourceRoutes:
         given = shown(read(ResourceGroup, body))
         assert isinstance(given, dict)
         await self._documents.change(
-            RESOURCE_GROUPS, name, change=lambda old: {**({} if old is ABSENT else old), **given}
+            RESOURCE_GROUPS, name, change=lambda old: {**(UNLIMITED if old is ABSENT else old), **given}
         )
         return without_effect("a resource group")
 
