@@ -62,6 +62,8 @@ class NamespaceFieldRoutes:
         router.add("POST", f"{PATH}/antiAffinity", self.set_anti_affinity)
         router.add("DELETE", f"{PATH}/antiAffinity", self.remove_anti_affinity)
         router.add("GET", "/admin/v2/namespaces/{cluster}/antiAffinity/{group}", self.of_group)
+        # The Java client asks for the path of version 1, which calls a tenant a property.
+        router.add("GET", "/admin/namespaces/{cluster}/antiAffinity/{group}", self.of_group)
         router.add("GET", f"{PATH}/persistence/bookieAffinity", self.bookie_affinity)
         router.add("POST", f"{PATH}/persistence/bookieAffinity", self.set_bookie_affinity)
         router.add("DELETE", f"{PATH}/persistence/bookieAffinity", self.remove_bookie_affinity)
@@ -264,8 +266,8 @@ class NamespaceFieldRoutes:
         return NO_CONTENT
 
     async def of_group(self, request: Request) -> Response:
-        """Namespaces of a group; `tenant` is Pulsar's, which asks for its rights only."""
-        if not request.query.get("tenant"):
+        """Namespaces of a group; Pulsar needs the tenant for its rights only."""
+        if not (request.query.get("tenant") or request.query.get("property")):
             raise BadRequest("Tenant should not be null")
         group, found = request.parameters["group"], []
         for text in self._namespaces.all_namespaces():
