@@ -311,7 +311,7 @@ public class AdminTour {
         call("topics.getList", space);
         call("topics.getList", space, TopicDomain.persistent);
         call("topics.getList", space, TopicDomain.persistent, ListTopicsOptions.EMPTY);
-        call("topics.getList", "absent/space");
+        call("topics.getList", "absent/space", TopicDomain.persistent);
         call("topics.getPartitionedTopicList", space);
         call("topics.getPermissions", one);
         call("topics.grantPermission", one, "role", Set.of(AuthAction.produce, AuthAction.consume));

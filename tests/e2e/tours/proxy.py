@@ -37,7 +37,7 @@ class Exchange(NamedTuple):
     status: int
     answer_headers: dict[str, str]
     answer: Any
-    """JSON; `{"base64": ...}` of what is neither JSON nor text; "" for nothing."""
+    """JSON; text as it is; `{"base64": ...}` of what is neither."""
 
 
 def answer_of(raw: bytes) -> Any:
@@ -46,9 +46,10 @@ def answer_of(raw: bytes) -> Any:
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(raw).decode()}
     try:
-        return json.loads(text)
+        parsed = json.loads(text)
     except ValueError:
         return text
+    return text if isinstance(parsed, str) else parsed  # with its quotes: Go's client reads them
 
 
 def looked_at(headers: list[tuple[str, str]]) -> dict[str, str]:

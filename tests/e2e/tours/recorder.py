@@ -1,6 +1,6 @@
 """The outcomes and the requests of the two tours on the real broker: read, and recorded anew.
 
-    python -m tests.e2e.tours.recorder pulsar://localhost:6650 http://localhost:8080 [java|go]
+    python -m tests.e2e.tours.recorder pulsar://localhost:6650 http://localhost:8080 java|go
 
 asks a real Pulsar 4.0.x that has just been started (CONTRIBUTING.md, "Recording what Pulsar does"). It takes
 Java or Go and their published clients.
@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.e2e.differential.play import BULK
 from tests.e2e.differential.recorder import SETTINGS
 from tests.e2e.tours.proxy import Exchange
-from tests.e2e.tours.tour import CLIENTS, Call, lead
+from tests.e2e.tours.tour import Call, lead
 from tests.recordings.real_broker import checked_version
 from tests.recordings.recording import Recorded, Recording
 
@@ -55,9 +55,8 @@ def record(client: str, service_url: str, web_url: str) -> None:
 
 
 def main() -> None:
-    service_url, web_url, *clients = sys.argv[1:]
-    for client in clients or CLIENTS:
-        record(client, service_url, web_url)
+    service_url, web_url, client = sys.argv[1:]
+    record(client, service_url, web_url)
 
 
 if __name__ == "__main__":

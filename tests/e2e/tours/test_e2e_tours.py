@@ -10,6 +10,7 @@ from __future__ import annotations
 import fnmatch
 import http.client
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -68,9 +69,15 @@ def differences(client: str, endpoints: Endpoints) -> Iterator[Difference]:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[Difference]:
-    """On a broker of their own: tours list tenants, clusters and settings of the whole broker."""
-    with BrokerProcess(tmp_path_factory.mktemp("tours") / "data") as process:
-        return [one for client in CLIENTS for one in differences(client, process.endpoints)]
+    """Each on a broker of its own: tours list tenants, clusters and settings of the whole broker."""
+    root = tmp_path_factory.mktemp("tours")
+
+    def replay(client: str) -> list[Difference]:
+        with BrokerProcess(root / client) as process:
+            return list(differences(client, process.endpoints))
+
+    with ThreadPoolExecutor(len(CLIENTS)) as pool:
+        return [one for found in pool.map(replay, CLIENTS) for one in found]
 
 
 @pytest.mark.geminga_only

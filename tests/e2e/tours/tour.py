@@ -24,7 +24,7 @@ ORACLE: Final = Path(__file__).resolve().parents[2] / "oracle"
 JARS: Final = Path(
     os.environ.get("REFERENCE_PULSAR_JARS", Path.home() / ".cache" / "reference-pulsar" / "4.0.7")
 )
-CLIENTS: Final = ("java",)
+CLIENTS: Final = ("java", "go")
 LINE: Final = "TOUR "
 """How a line of the programs begins that tells a call's outcome; clients print others."""
 

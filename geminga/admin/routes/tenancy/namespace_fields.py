@@ -62,8 +62,7 @@ class NamespaceFieldRoutes:
         router.add("POST", f"{PATH}/antiAffinity", self.set_anti_affinity)
         router.add("DELETE", f"{PATH}/antiAffinity", self.remove_anti_affinity)
         router.add("GET", "/admin/v2/namespaces/{cluster}/antiAffinity/{group}", self.of_group)
-        # The Java client asks for the path of version 1, which calls a tenant a property.
-        router.add("GET", "/admin/namespaces/{cluster}/antiAffinity/{group}", self.of_group)
+        router.add("GET", "/admin/namespaces/{cluster}/antiAffinity/{group}", self.of_group_for_java)
         router.add("GET", f"{PATH}/persistence/bookieAffinity", self.bookie_affinity)
         router.add("POST", f"{PATH}/persistence/bookieAffinity", self.set_bookie_affinity)
         router.add("DELETE", f"{PATH}/persistence/bookieAffinity", self.remove_bookie_affinity)
@@ -266,9 +265,13 @@ class NamespaceFieldRoutes:
         return NO_CONTENT
 
     async def of_group(self, request: Request) -> Response:
-        """Namespaces of a group; Pulsar needs the tenant for its rights only."""
-        if not (request.query.get("tenant") or request.query.get("property")):
+        """Namespaces of a group; `tenant` is Pulsar's, which asks for its rights only."""
+        if not request.query.get("tenant"):
             raise BadRequest("Tenant should not be null")
+        return await self.of_group_for_java(request)
+
+    async def of_group_for_java(self, request: Request) -> Response:
+        """The same, at the path of version 1: the Java client asks there, and calls the tenant a property."""
         group, found = request.parameters["group"], []
         for text in self._namespaces.all_namespaces():
             tenant, _, local = text.partition("/")
