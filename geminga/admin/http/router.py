@@ -76,6 +76,10 @@ class Request:
             pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX, errors="strict")
         except (UnicodeDecodeError, ValueError):
             raise BadRequest("the request target is not valid percent-encoded UTF-8") from None
+        if not {".", ".."}.isdisjoint(self.segments):
+            # As Jetty in Pulsar's broker: a route whose name is not looked at, as that of a cluster, would
+            # answer, and a proxy in front may have taken the path for another one.
+            raise BadRequest("a part of the path is . or .., which is no name")
         self.method = method
         self.query: dict[str, str] = dict(pairs)
         self.body = body

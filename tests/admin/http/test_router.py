@@ -58,7 +58,7 @@ async def answer(router: Router, method: str, target: str) -> tuple[bytes, dict[
         ("PUT", "/a/fixed/stats", b"PUT /a/{x}/{y}", {"x": "fixed", "y": "stats"}),
         ("GET", "/a/b%2Fc/stats", b"GET /a/{x}/stats", {"x": "b/c"}),
         ("GET", "/a/%C3%A9%20+", b"GET /a/{x}", {"x": "é +"}),
-        ("GET", "/a/..", b"GET /a/{x}", {"x": ".."}),
+        ("GET", "/a/...", b"GET /a/{x}", {"x": "..."}),
     ],
 )
 async def test_found(
@@ -109,7 +109,20 @@ async def test_wrong_method_names_the_right_ones(router: Router) -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["", "a", "*", "http://host/a", "/%ff", "/a?x=%ff", "/" + "a/" * 40, "/a?" + "x=1&" * 80]
+    "target",
+    [
+        "",
+        "a",
+        "*",
+        "http://host/a",
+        "/%ff",
+        "/a?x=%ff",
+        "/" + "a/" * 40,
+        "/a?" + "x=1&" * 80,
+        "/a/..",
+        "/a/%2e%2e/stats",
+        "/./a",
+    ],
 )
 def test_a_target_that_is_no_path(target: str) -> None:
     with pytest.raises(BadRequest):
