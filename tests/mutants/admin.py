@@ -16,8 +16,25 @@ NTH_TESTS = ("tests/managed_ledger/cursor/test_nth_unacknowledged.py",)
 HEADER_TESTS = ("tests/admin/messages/test_http_message.py",)
 INFLATE_TESTS = ("tests/admin/messages/test_inflate.py",)
 KEPT_TESTS = ("tests/e2e/differential/test_e2e_kept.py",)
+TOUR_TESTS = ("tests/e2e/tours/test_e2e_tours.py",)
 
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "subscription-without-roles-stays-listed",
+        "geminga/broker/policies/permissions.py",
+        "if kept else _without(subscriptions, subscription)",
+        "",
+        TOUR_TESTS,
+        "that the last role of a subscription takes its row along",
+    ),
+    Mutant(
+        "resource-group-without-its-defaults",
+        "geminga/admin/routes/cluster/resources.py",
+        "**(UNLIMITED if old is ABSENT else old)",
+        "**({} if old is ABSENT else old)",
+        TOUR_TESTS,
+        "that a new resource group shows every rate",
+    ),
     Mutant(
         "unserved-without-a-bound",
         UNSERVED,

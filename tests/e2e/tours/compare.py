@@ -19,6 +19,8 @@ SHAPE_ONLY: Final = re.compile(
     r"|Topics\.GetInternal|Brokers\.Get(Runtime|Internal))"
 )
 """Calls whose results are about the process or the layout of the data."""
+SHOWN_BESIDES: Final = {"lastPublishTimeStamp", "topicCreationTimeStamp"}
+"""Fields that only Geminga's statistics have."""
 UNREADABLE: Final = "\ufffd"
 """In a property that the Go client could not read: the real broker writes headers in Latin-1."""
 MESSAGE_ID: Final = re.compile(r"^\d+(:-?\d+(:-?\d+)?(:-?\d+)?)$")
@@ -66,7 +68,7 @@ def exchange_difference(name: str, theirs: Exchange, ours: Exchange) -> str | No
 
 
 def _unlike(theirs: Any, ours: Any, place: str) -> str | None:
-    """Every field of theirs is here, with its value."""
+    """The same fields on both sides, with the same values."""
     if isinstance(theirs, dict) and isinstance(ours, dict):
         for key, value in theirs.items():
             if UNREADABLE in key:
@@ -76,7 +78,8 @@ def _unlike(theirs: Any, ours: Any, place: str) -> str | None:
             same = _lacking if OF_A_RUN.fullmatch(key) else _unlike
             if found := same(value, ours[key], f"{place}.{key}"):
                 return found
-        return None
+        extra = sorted(key for key in ours.keys() - theirs.keys() - SHOWN_BESIDES)
+        return f"{place} has {', '.join(extra)} besides" if extra else None
     if isinstance(theirs, list) and isinstance(ours, list):
         if all(isinstance(item, str) for item in theirs + ours):  # Pulsar's sets have no order
             theirs, ours = sorted(map(_plain, theirs)), sorted(map(_plain, ours))
