@@ -19,8 +19,8 @@ SHAPE_ONLY: Final = re.compile(
     r"|Topics\.GetInternal|Brokers\.Get(Runtime|Internal))"
 )
 """Calls whose results are about the process or the layout of the data."""
-SHOWN_BESIDES: Final = {"lastPublishTimeStamp", "topicCreationTimeStamp"}
-"""Fields that only Geminga's statistics have."""
+SHOWN_BESIDES: Final = {"lastPublishTimeStamp", "lastPublishTimestamp", "topicCreationTimeStamp"}
+"""Fields that only Geminga's statistics have, as its answers and as the Go client spell them."""
 UNREADABLE: Final = "\ufffd"
 """In a property that the Go client could not read: the real broker writes headers in Latin-1."""
 MESSAGE_ID: Final = re.compile(r"^\d+(:-?\d+(:-?\d+)?(:-?\d+)?)$")
@@ -78,6 +78,8 @@ def _unlike(theirs: Any, ours: Any, place: str) -> str | None:
             same = _lacking if OF_A_RUN.fullmatch(key) else _unlike
             if found := same(value, ours[key], f"{place}.{key}"):
                 return found
+        if any(UNREADABLE in key for key in theirs):
+            return None
         extra = sorted(key for key in ours.keys() - theirs.keys() - SHOWN_BESIDES)
         return f"{place} has {', '.join(extra)} besides" if extra else None
     if isinstance(theirs, list) and isinstance(ours, list):
