@@ -354,4 +354,15 @@ MUTANTS = (
         ),
         "that what consumers left unacknowledged is read again for the first that comes after them",
     ),
+    Mutant(
+        "receipts-of-a-run-stay-behind-when-the-producer-changes",
+        "geminga/broker/topic/publishing.py",
+        "                encode = producer.encode_receipt\n                receipts = []\n",
+        "                encode = producer.encode_receipt\n",
+        (
+            "tests/broker/topic/test_receipt_runs.py"
+            "::test_producers_that_take_turns_get_the_receipts_of_their_own_entries",
+        ),
+        "receipts of one producer's entries that another producer's client gets",
+    ),
 )

@@ -66,8 +66,8 @@ class _OwnProducer(Producer):
         if self.error is not None:
             raise self.error
 
-    def confirm(self, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int) -> None:
-        super().confirm(sequence_id, highest_sequence_id, ledger_id, entry_id)
+    def confirm(self, receipts: list[bytes]) -> None:
+        super().confirm(receipts)
         self.done.set()
 
     def refuse(self, sequence_id: int, error: GemingaError) -> None:

@@ -33,7 +33,6 @@ class Producer:
 
     __slots__ = (
         "_on_idle",
-        "_receipts",
         "access_mode",
         "address",
         "byte_rate",
@@ -41,6 +40,7 @@ class Producer:
         "client_version",
         "closed",
         "connected_since_ms",
+        "encode_receipt",
         "epoch",
         "given_up",
         "message_bytes_max",
@@ -96,7 +96,9 @@ class Producer:
         self.bytes_in = 0
         self.message_rate = Rate()
         self.byte_rate = Rate()
-        self._receipts = encoder.ReceiptEncoder(producer_id)
+        # One encoder for each producer: all its receipts share most of their bytes, and this runs for each
+        # entry.
+        self.encode_receipt = encoder.ReceiptEncoder(producer_id).encode
         self._on_idle: Callable[[], None] | None = None
 
     def take(self, send: Send) -> GemingaError | None:
@@ -123,13 +125,13 @@ class Producer:
         # The counters of messages and bytes stay: they say what the client has sent.
         self.pending -= 1
 
-    def confirm(self, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int) -> None:
-        """The entry is durable: write its receipt."""
-        # One encoder for each producer: all its receipts share most of their bytes, and this runs for each
-        # entry.
+    def confirm(self, receipts: list[bytes]) -> None:
+        """Entries are durable: write their receipts, made by `encode_receipt`, the oldest entry's first."""
+        # A list and not one receipt: a sync confirms a burst, and the outbox took as long for each receipt as
+        # the encoder did.
         if not self.given_up:
-            self.outbox.write(self._receipts.encode(sequence_id, highest_sequence_id, ledger_id, entry_id))
-        self.pending -= 1
+            self.outbox.write(receipts)
+        self.pending -= len(receipts)
         if self.pending == 0 and self._on_idle is not None:
             self._on_idle()
 
