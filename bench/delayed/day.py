@@ -45,7 +45,7 @@ from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.records import ManagedLedgerRecord
 from geminga.metadata.store import MetadataStore
 from geminga.position import Position
-from geminga.tracker.buckets.bucket_owner import TopicOwner
+from geminga.tracker.buckets.bucket_store import TopicOwner
 from simulation.campaign.deterministic import run_deterministically
 from simulation.disk.sim_disk import SimDisk
 from simulation.disk.sim_key_value import SimKeyValue

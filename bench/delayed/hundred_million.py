@@ -52,10 +52,10 @@ from geminga.server.room_settings import bookie_settings, ledger_settings
 from geminga.storage.disk import RealDisk
 from geminga.storage.key_value import RocksKeyValue
 from geminga.storage.rocksdb import BlockCache
-from geminga.tracker.buckets.bucket_owner import CursorOwner
 from geminga.tracker.buckets.bucket_settings import BUCKETS_MAX, BucketSettings
-from geminga.tracker.buckets.bucket_store import BucketStore, BucketWriter
+from geminga.tracker.buckets.bucket_store import BucketStore, BucketWriter, CursorOwner
 from geminga.tracker.buckets.buckets import Buckets
+from geminga.tracker.buckets.merge_task import merged_above
 from geminga.tracker.buckets.recovery import Recovery, unacknowledged
 from geminga.tracker.index.index import IndexSettings
 from geminga.tracker.index.membership import LEDGER_BYTES
@@ -164,7 +164,7 @@ class World:
             wanted=lambda members: unacknowledged([cursor], members),
             on_known=lambda first, last: None,
         )
-        self.buckets_max = settings.merged_above
+        self.buckets_max = merged_above(settings)
 
     def is_settled(self) -> bool:
         buckets = self.buckets

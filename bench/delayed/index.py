@@ -64,8 +64,8 @@ from geminga.tracker.buckets.merge_plan import choose_merge
 from geminga.tracker.buckets.merging import Merger
 from geminga.tracker.format.bucket_format import EncodedBucket, decode_directory, encode_bucket
 from geminga.tracker.format.stored_bucket import StoredBucket
-from geminga.tracker.index.frozen import Frozen
 from geminga.tracker.index.index import DelayedIndex, IndexSettings
+from geminga.tracker.index.part import Frozen
 from geminga.tracker.index.view import View
 
 ENTRIES_PER_LEDGER = 50_000

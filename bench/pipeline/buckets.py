@@ -39,8 +39,8 @@ from geminga.pipeline.buckets.backlog import Backlog, stored_sources
 from geminga.pipeline.buckets.buckets import Encoded, apart, text_of
 from geminga.pipeline.buckets.store import backlog_of, load
 from geminga.storage.disk import RealDisk
-from geminga.tracker.buckets.bucket_owner import BucketOwner, CursorOwner, TopicOwner
 from geminga.tracker.buckets.bucket_settings import BucketSettings
+from geminga.tracker.buckets.bucket_store import BucketOwner, CursorOwner, TopicOwner
 from geminga.tracker.format.stored_bucket import KeyRange
 from tests.e2e.broker_process import BrokerProcess
 from tests.pipeline.buckets.stored_backlog import ENTRIES_PER_LEDGER, SUBSCRIPTION, TOPIC, write_backlog

@@ -59,6 +59,7 @@ class ManagedLedger:
         self.read_cached = self._reads.read_cached
         self.read = self._reads.read
         self.read_positions = self._reads.read_positions
+        self.are_closed_ledgers = self._chain.are_closed_ledgers
         self.find_first = self._reads.find_first
         self.attach = self._appender.attach
         self.apply = self._appender.apply

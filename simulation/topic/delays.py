@@ -11,16 +11,16 @@ import trio.testing
 from geminga.managed_ledger.cursor.cursor import Cursor
 from geminga.managed_ledger.managed_ledger import ManagedLedger
 from geminga.position import Position
-from geminga.tracker.buckets.bucket_owner import CursorOwner, TopicOwner
 from geminga.tracker.buckets.bucket_settings import BucketSettings
-from geminga.tracker.buckets.bucket_store import BucketStore
+from geminga.tracker.buckets.bucket_store import BucketStore, CursorOwner, TopicOwner
 from geminga.tracker.buckets.buckets import Buckets
+from geminga.tracker.buckets.merge_task import merged_above
 from geminga.tracker.buckets.recovery import Recovery, unacknowledged
 from geminga.tracker.buckets.tasks import run_buckets
 from geminga.tracker.format.rows import place_of
 from geminga.tracker.format.stored_bucket import StoredBucket
-from geminga.tracker.index.frozen import Frozen
 from geminga.tracker.index.index import IndexSettings
+from geminga.tracker.index.part import Frozen
 from geminga.tracker.index.view import View
 from simulation.bookie.sim_ledger import promise
 from simulation.topic.truth import due_ms
@@ -141,7 +141,7 @@ class TopicDelay:
         return (
             len(buckets.frozen) > 0
             or buckets.dying > 0
-            or len(buckets.stored) > SETTINGS.merged_above
+            or len(buckets.stored) > merged_above(SETTINGS)
             or any(self.index.wanted(self._world.clock.ms))
         )
 

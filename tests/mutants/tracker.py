@@ -10,7 +10,7 @@ INDEX = "geminga/tracker/index/index.py"
 BOUNDS = "tests/tracker/index/test_index_bounds.py::"
 BUCKET_FORMAT = "geminga/tracker/format/bucket_format.py"
 BUCKET_FORMAT_TESTS = "tests/tracker/format/test_bucket_format.py::"
-LATENESS = "geminga/tracker/index/lateness.py"
+LATENESS = "geminga/tracker/index/due_rows.py"
 LATENESS_TESTS = "tests/tracker/index/test_lateness.py::"
 TOPIC_DELAYS_TESTS = "tests/broker/delays/test_topic_delays.py::"
 

@@ -25,17 +25,17 @@ from geminga.managed_ledger.orphans import sweep_orphan_ledgers
 from geminga.metadata import records
 from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.store import MetadataStore
-from geminga.tracker.buckets.bucket_owner import CursorOwner, TopicOwner
 from geminga.tracker.buckets.bucket_settings import BucketSettings
-from geminga.tracker.buckets.bucket_store import BucketStore, BucketWriter
+from geminga.tracker.buckets.bucket_store import BucketStore, BucketWriter, CursorOwner, TopicOwner
 from geminga.tracker.buckets.buckets import Buckets
+from geminga.tracker.buckets.merge_task import merged_above
 from geminga.tracker.buckets.recovery import Recovery
 from geminga.tracker.buckets.tasks import run_buckets
 from geminga.tracker.format.bucket_format import Directory
 from geminga.tracker.format.rows import place_of
 from geminga.tracker.format.stored_bucket import KeyRange, StoredBucket, range_of_key
-from geminga.tracker.index.frozen import Frozen
 from geminga.tracker.index.index import IndexSettings
+from geminga.tracker.index.part import Frozen
 from geminga.tracker.index.view import View
 from simulation.campaign.deterministic import run_deterministically
 from simulation.disk.sim_disk import CrashMode, PowerCut, SimDisk
@@ -225,7 +225,7 @@ class World:
             IndexSettings(strict=True, exact=True, indexes_min=self.settings.indexes_min),
             self.settings,
             off_loop=at_once,
-            is_whole=lambda first, last: True,
+            are_closed_ledgers=lambda first, last: True,
         )
         self.index = self.buckets.index
         self.view = View(self.index, reread=lambda first, last: self.rereads.append((first, last)))
@@ -283,7 +283,7 @@ class World:
             if not (
                 buckets.frozen
                 or buckets.dying
-                or len(buckets.stored) > self.settings.merged_above
+                or len(buckets.stored) > merged_above(self.settings)
                 or any(self.index.wanted(self.clock.ms))
             ):
                 return

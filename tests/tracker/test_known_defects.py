@@ -14,8 +14,8 @@ import pytest
 
 from geminga.position import Position
 from geminga.tracker.buckets import sealing
-from geminga.tracker.index.frozen import Frozen
 from geminga.tracker.index.index import DelayedIndex, IndexSettings
+from geminga.tracker.index.part import Frozen
 from geminga.tracker.index.view import View
 from tests.tracker import bucket_world
 from tests.tracker.bucket_world import World

@@ -18,14 +18,12 @@ from geminga.errors import GemingaError
 from geminga.managed_ledger.cursor.cursor import Cursor
 from geminga.managed_ledger.managed_ledger import ManagedLedger
 from geminga.position import LATEST, Position
-from geminga.tracker.buckets.bucket_owner import BucketOwner, CursorOwner, TopicOwner
 from geminga.tracker.buckets.bucket_settings import BucketSettings
-from geminga.tracker.buckets.bucket_store import BucketStore
+from geminga.tracker.buckets.bucket_store import BucketOwner, BucketStore, CursorOwner, TopicOwner
 from geminga.tracker.buckets.buckets import Buckets
 from geminga.tracker.buckets.recovery import Recovery, unacknowledged
 from geminga.tracker.buckets.retrying import OffLoop
 from geminga.tracker.buckets.tasks import run_buckets
-from geminga.tracker.format.rows import place_of
 from geminga.tracker.format.stored_bucket import KEY_PREFIX
 from geminga.tracker.index.index import IndexSettings
 from geminga.tracker.index.view import View
@@ -75,13 +73,6 @@ def new_buckets(
         buckets_max=settings.buckets_max,
     )
 
-    def is_whole(first_code: int, last_code: int) -> bool:
-        """Whether these positions are the first of a ledger and the last of one that is closed."""
-        (_, first_entry), (last_ledger, last_entry) = place_of(first_code), place_of(last_code)
-        # An open ledger gets more entries, of which a bucket named for the whole of it would claim to know.
-        is_open = last_ledger >= ledger.ledgers[-1].ledger_id
-        return not first_entry and not is_open and last_entry == ledger.entries_in(last_ledger) - 1
-
     def passed_by_all() -> Position:
         """What subscriptions that have not opened a view yet still need of a shared index stays in it."""
         # A view is opened with the first consumer; trimmed before, its messages would have to be read from
@@ -96,7 +87,7 @@ def new_buckets(
         bucket_settings if keeps_buckets else None,
         # Handed in by tests, which run it at once so that a simulated crash comes at a chosen step.
         off_loop=off_loop or cast("OffLoop", trio.to_thread.run_sync),
-        is_whole=is_whole,
+        are_closed_ledgers=ledger.are_closed_ledgers,
         passed_by_all=passed_by_all if settings.is_shared else None,
     )
 

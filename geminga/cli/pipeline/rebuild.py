@@ -18,7 +18,7 @@ from geminga.clock import RealClock
 if TYPE_CHECKING:
     from geminga.pipeline.buckets.backlog import Backlog, Source
     from geminga.pipeline.buckets.buckets import Encoded, Fault
-    from geminga.tracker.buckets.bucket_owner import BucketOwner
+    from geminga.tracker.buckets.bucket_store import BucketOwner
     from geminga.tracker.format.stored_bucket import KeyRange
 
 
@@ -179,7 +179,7 @@ def _text(fault: Fault, covered: KeyRange) -> str:
 
 
 def _owner(flags: argparse.Namespace, opened: Any) -> BucketOwner:
-    from geminga.tracker.buckets.bucket_owner import CursorOwner, TopicOwner
+    from geminga.tracker.buckets.bucket_store import CursorOwner, TopicOwner
 
     return TopicOwner(opened.topic) if flags.shared else CursorOwner(opened.cursor)
 

@@ -115,6 +115,12 @@ class LedgerChain:
                 return Position(ledger_id, entries - 1)
         return None
 
+    def are_closed_ledgers(self, first: tuple[int, int], last: tuple[int, int]) -> bool:
+        """Whether `first` is the first entry of a ledger, and `last` the last entry of a closed ledger."""
+        # An open ledger gets more entries, of which a bucket named for the whole of it would claim to know.
+        is_open = last[0] >= self.ids[-1]
+        return first[1] == 0 and not is_open and last[1] == self.counts.get(last[0], 0) - 1
+
     def next_ledger_with_entries(self, ledger_id: int) -> int:
         """The first ledger after this one that has entries, or -1. The given one need not be in the chain."""
         ids = self.ids

@@ -9,8 +9,7 @@ from geminga.managed_ledger.cursor.cursor import Cursor
 from geminga.managed_ledger.managed_ledger import ManagedLedger
 from geminga.pipeline.buckets.backlog import Backlog
 from geminga.pipeline.buckets.buckets import Encoded
-from geminga.tracker.buckets.bucket_owner import BucketOwner
-from geminga.tracker.buckets.bucket_store import BucketStore
+from geminga.tracker.buckets.bucket_store import BucketOwner, BucketStore
 from geminga.tracker.format.stored_bucket import KeyRange, bucket_key, range_of_key
 
 NAMED_AT_ONCE: Final = 100

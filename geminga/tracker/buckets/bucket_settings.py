@@ -20,7 +20,3 @@ class BucketSettings:
     """`delayedDeliveryMaxIndexesPerBucketSnapshotSegment`; -1: no limit."""
     buckets_max: int = -1
     """`delayedDeliveryMaxNumBuckets`; 0 or less: none but `BUCKETS_MAX`."""
-
-    @property
-    def merged_above(self) -> int:
-        return min(self.buckets_max, BUCKETS_MAX) if self.buckets_max > 0 else BUCKETS_MAX

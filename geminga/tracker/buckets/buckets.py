@@ -19,22 +19,20 @@ import trio
 from geminga.clock import Clock
 from geminga.errors import GemingaError, ServiceNotReady
 from geminga.position import Position
-from geminga.tracker.buckets.bucket_operations import BucketOperations
-from geminga.tracker.buckets.bucket_owner import BucketOwner
+from geminga.tracker.buckets.bucket_counts import LOST_MAX, BucketOperations, Losses, LostBy
 from geminga.tracker.buckets.bucket_settings import BucketSettings
-from geminga.tracker.buckets.bucket_store import BucketStore, BucketWriter
-from geminga.tracker.buckets.losses import LOST_MAX, Losses, LostBy
+from geminga.tracker.buckets.bucket_store import BucketOwner, BucketStore, BucketWriter
 from geminga.tracker.buckets.override_store import OverrideStore
 from geminga.tracker.buckets.retrying import BackOff, OffLoop, Signal, in_thread
 from geminga.tracker.buckets.unknown import UnknownLedgers
 from geminga.tracker.format.rows import code_of, place_of
 from geminga.tracker.format.stored_bucket import KEY_PREFIX, StoredBucket
-from geminga.tracker.index.frozen import Frozen
 from geminga.tracker.index.index import DelayedIndex, IndexSettings
+from geminga.tracker.index.part import Frozen
 
 log = logging.getLogger("geminga.tracker")
 
-IsWhole = Callable[[int, int], bool]
+AreClosedLedgers = Callable[[tuple[int, int], tuple[int, int]], bool]
 NO_BUCKETS: Final = BucketSettings()
 
 
@@ -42,7 +40,7 @@ class Outdated(GemingaError):
     """What was being made is not wanted any more: the index was cleared, or a source is gone."""
 
 
-def _never_whole(first_code: int, last_code: int) -> bool:
+def _never(first: tuple[int, int], last: tuple[int, int]) -> bool:
     return False
 
 
@@ -64,12 +62,12 @@ class Buckets:
         settings: BucketSettings | None,
         *,
         off_loop: OffLoop = in_thread,
-        is_whole: IsWhole = _never_whole,
+        are_closed_ledgers: AreClosedLedgers = _never,
         passed_by_all: Callable[[], tuple[int, int]] | None = None,
     ) -> None:
         """`owner` None (a subscription that is not durable): nothing is written. `settings` None: nothing is
-        sealed, and only changed times are written. `is_whole` tells whether two positions, as codes, are the
-        first and the last of closed ledgers; `passed_by_all` is the index's.
+        sealed, and only changed times are written. `are_closed_ledgers` is the managed ledger's, and
+        `passed_by_all` the index's.
         """
         self.keeps = settings is not None and owner is not None
         """Whether the index has buckets at all."""
@@ -84,7 +82,7 @@ class Buckets:
         self.clock = clock
         self.settings = settings or NO_BUCKETS
         self.off_loop = off_loop
-        self.is_whole = is_whole
+        self.are_closed_ledgers = are_closed_ledgers
         self.operations = BucketOperations(clock)
         self.overrides = OverrideStore(store, owner) if owner is not None else None
         """Due times that were changed by hand; durable."""

@@ -10,6 +10,7 @@ import trio
 
 from geminga.errors import CorruptData, GemingaError, LedgerNotFound
 from geminga.limits import KIB
+from geminga.tracker.buckets.bucket_settings import BUCKETS_MAX, BucketSettings
 from geminga.tracker.buckets.buckets import Buckets, Outdated
 from geminga.tracker.buckets.merge_plan import choose_merge
 from geminga.tracker.buckets.merging import DamagedSource, Merger
@@ -46,13 +47,22 @@ async def run_merging(buckets: Buckets) -> None:
             await trio.sleep(back_off.next_s())
 
 
+def merged_above(settings: BucketSettings) -> int:
+    """Buckets are merged when there are more than this."""
+    return min(settings.buckets_max, BUCKETS_MAX) if settings.buckets_max > 0 else BUCKETS_MAX
+
+
 def _choose(buckets: Buckets) -> list[StoredBucket]:
     ordered = buckets.stored
+    buckets_max = merged_above(buckets.settings)
+    # After each seal and each removal, and mostly in vain: counting all buckets would take milliseconds.
+    if len(ordered) <= buckets_max:
+        return []
     count_live = buckets.index.members.count_between
     # What is still wanted, not what was written: delivered rows are dropped by the merge and cost next to
     # nothing.
     sizes = [max(1, count_live(bucket.first_code, bucket.last_code)) for bucket in ordered]
-    window = choose_merge(sizes, buckets.settings.merged_above)
+    window = choose_merge(sizes, buckets_max)
     return ordered[slice(*window)] if window else []
 
 

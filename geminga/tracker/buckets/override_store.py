@@ -15,8 +15,7 @@ import trio
 
 from geminga.errors import CorruptData, GemingaError, NotAllowed
 from geminga.managed_ledger.cursor.bucket_properties import DELAYED_PREFIX
-from geminga.tracker.buckets.bucket_owner import BucketOwner
-from geminga.tracker.buckets.bucket_store import BucketStore, BucketWriter
+from geminga.tracker.buckets.bucket_store import BucketOwner, BucketStore, BucketWriter
 from geminga.tracker.format.override_format import OVERRIDES_MAX, decode_overrides, encode_overrides
 
 log = logging.getLogger("geminga.tracker")

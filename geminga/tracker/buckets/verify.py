@@ -16,9 +16,9 @@ from pyroaring import BitMap
 
 from geminga.errors import CorruptData, StorageError
 from geminga.limits import KIB
+from geminga.tracker.buckets.bucket_counts import LostBy
 from geminga.tracker.buckets.bucket_store import LOST, BucketStore, opened
 from geminga.tracker.buckets.buckets import Buckets
-from geminga.tracker.buckets.losses import LostBy
 from geminga.tracker.buckets.retrying import READ_RETRY_LAST_S, BackOff, OffLoop
 from geminga.tracker.format.bucket_format import Directory, members_of
 from geminga.tracker.format.stored_bucket import KeyRange, StoredBucket

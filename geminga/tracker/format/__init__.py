@@ -2,7 +2,7 @@
 
 `rows.py` has the columns (due time, and `ledger << 32 | entry` as one number) that all other modules
 exchange: read `Rows` first. Rows that stay in memory are packed by `packed_rows.py`; rows that are sealed are
-cut into segments and encoded by `bucket_format.py`, framed with a CRC-32C by `entry_frame_format.py`.
+cut into segments, encoded and framed with a CRC-32C by `bucket_format.py`.
 `StoredBucket` is a sealed bucket and the cursor or topic property that names it. `override_format.py` holds
 due times that were changed by hand, `bucket_bundle_format.py` buckets in transit between processes.
 

@@ -11,26 +11,30 @@ that was not written to its end has no directory.
                | ledger * ledgers
     ledger    := ledger_id u32 | count u32 | set_bytes u32 | set of entry ids
 
-Each entry is framed as `entry_frame_format.py` says. `positions` is a set of `ledger << 32 | entry`;
-`times` are due times in the order of the positions, exact to the millisecond. The table has four columns,
-each with a number for each segment: first and last due time, rows, length of the entry. The directory's
-ledgers have the positions of all segments together. How sets and columns are written is in
-`packed_columns.py`.
+Each entry, like those of `override_format.py`, is framed by what it is and a checksum, CRC-32C over version,
+kind and body:
+
+    entry := version u8 (1) | kind u8 | crc u32 | body
+
+`positions` is a set of `ledger << 32 | entry`; `times` are due times in the order of the positions, exact to
+the millisecond. The table has four columns, each with a number for each segment: first and last due time,
+rows, length of the entry. The directory's ledgers have the positions of all segments together. How sets and
+columns are written is in `packed_columns.py`.
 """
 
 from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
+from fastcrc.crc32 import iscsi as crc32c
 from pyroaring import BitMap
 
 from geminga.errors import CorruptData
 from geminga.limits import MIB
-from geminga.tracker.format.entry_frame_format import PIECE, SEGMENT, body_of, checked, framed
 from geminga.tracker.format.packed_columns import (
     deflate,
     from_positions,
@@ -43,6 +47,46 @@ from geminga.tracker.format.packed_columns import (
     to_widths,
 )
 from geminga.tracker.format.rows import ENTRY_BITS, ENTRY_MASK, Integers, Rows, order_of
+
+VERSION: Final = 1
+# The kind is under the checksum: an entry of the right bytes in the wrong place, such as a segment where the
+# directory should be, must not be decoded as the other.
+SEGMENT, PIECE, OVERRIDES = 1, 2, 3
+"""Kinds: a bucket's segment, a piece of its directory, changed due times."""
+_HEAD: Final = struct.Struct("<BBI")
+
+T = TypeVar("T")
+
+
+def framed(kind: int, body: bytes) -> bytes:
+    return _HEAD.pack(VERSION, kind, crc32c(bytes((VERSION, kind)) + body)) + body
+
+
+def body_of(entry: bytes, kind: int) -> bytes:
+    """ValueError, or struct.error, if it is not what `framed` has made of such a body."""
+    version, found, crc = _HEAD.unpack_from(entry)
+    # The bookie checks its records too. This checksum accompanies the entry further: through bundles, copies
+    # made by `geminga pipeline`, and ledgers that another program wrote.
+    body = entry[_HEAD.size :]
+    if crc32c(bytes((version, found)) + body) != crc:
+        raise ValueError("it does not match its checksum")
+    # After the checksum: a damaged version byte is reported as damage and not as a release that is too old.
+    if version != VERSION:
+        raise ValueError(f"version {version}; this release reads version {VERSION}")
+    if found != kind:
+        raise ValueError(f"an entry of kind {found} where {kind} should be")
+    return body
+
+
+def checked(what: str, decode: Callable[[], T]) -> T:
+    """What `decode` returns. CorruptData, naming `what`, for whatever bytes of another form make of it."""
+    try:
+        return decode()
+    # All that damaged bytes can raise becomes CorruptData, upon which the index reads the bucket's range of
+    # the topic again. Any other exception is a bug and must not be taken for damage.
+    except (struct.error, ValueError, IndexError, OverflowError) as error:
+        raise CorruptData(f"{what} does not follow its format: {error}") from error
+
 
 # An entry of the bookie is at most 5 MiB. Smaller pieces keep one read, and one damaged record, small.
 PIECE_BYTES_MAX: Final = 1 * MIB

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Mapping
 from typing import Final
 
-from geminga.tracker.format.entry_frame_format import OVERRIDES, body_of, checked, framed
+from geminga.tracker.format.bucket_format import OVERRIDES, body_of, checked, framed
 
 _COUNT: Final = struct.Struct("<I")
 # Changes are kept in memory beside the buckets and written as a whole; more of them should be a new bucket.

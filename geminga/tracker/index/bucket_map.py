@@ -9,9 +9,8 @@ from typing import Final
 
 from geminga.limits import MIB
 from geminga.tracker.format.stored_bucket import StoredBucket
-from geminga.tracker.index.frozen import Frozen
 from geminga.tracker.index.membership import Membership
-from geminga.tracker.index.part import NO_CODE
+from geminga.tracker.index.part import NO_CODE, Frozen
 from geminga.tracker.index.sources import Bucket, Queue, Run
 
 LOAD_AHEAD_MS: Final = 60_000

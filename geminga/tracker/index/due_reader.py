@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from pyroaring import BitMap
 
 from geminga.tracker.format.rows import ENTRY_BITS, ENTRY_MASK, Integers, Rows, code_of
-from geminga.tracker.index.due_rows import DueBatch, are_among, codes_of, members_of
-from geminga.tracker.index.lateness import Lateness
+from geminga.tracker.index.due_rows import DueBatch, Lateness, are_among, codes_of, members_of
 from geminga.tracker.index.membership import Membership
 from geminga.tracker.index.open_column import NEVER_MS
 

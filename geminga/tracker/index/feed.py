@@ -20,10 +20,9 @@ from geminga.tracker.format.rows import (
     code_of,
 )
 from geminga.tracker.index.bucket_map import BucketMap
-from geminga.tracker.index.frozen import Frozen
 from geminga.tracker.index.membership import Membership
 from geminga.tracker.index.open_column import NEVER_MS
-from geminga.tracker.index.part import COLUMN_ROWS_MAX, NO_CODE, Part
+from geminga.tracker.index.part import COLUMN_ROWS_MAX, NO_CODE, Frozen, Part
 from geminga.tracker.index.sources import Bucket, Queue, Run
 from geminga.tracker.index.time_rules import TimeRules
 

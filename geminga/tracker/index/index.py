@@ -20,8 +20,8 @@ from geminga.tracker.format.stored_bucket import StoredBucket
 from geminga.tracker.index.bucket_map import BucketMap
 from geminga.tracker.index.due_rows import DueBatch, members_of, release
 from geminga.tracker.index.feed import Feed
-from geminga.tracker.index.frozen import Frozen
 from geminga.tracker.index.membership import Membership
+from geminga.tracker.index.part import Frozen
 from geminga.tracker.index.reader import Reader
 from geminga.tracker.index.sources import GATHERED_ROWS_MAX, Queue
 from geminga.tracker.index.time_rules import TimeRules

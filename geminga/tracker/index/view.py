@@ -17,12 +17,11 @@ from pyroaring import BitMap
 
 from geminga.position import Position
 from geminga.tracker.format.rows import Integers, code_of
-from geminga.tracker.index.fixed_delay import FixedDelay
+from geminga.tracker.index.due_rows import LATENESS_BOUNDS_MS, LatenessCounts
 from geminga.tracker.index.index import DelayedIndex
-from geminga.tracker.index.lateness import LATENESS_BOUNDS_MS, LatenessCounts
 from geminga.tracker.index.open_column import NEVER_MS
 from geminga.tracker.index.reader import Reader
-from geminga.tracker.index.time_rules import Earliness
+from geminga.tracker.index.time_rules import Earliness, FixedDelay
 
 NOT_DELAYED_MS: Final = -1
 """What to pass for an entry that carries no delivery time; `add` refuses it, and learns that not all are

@@ -15,7 +15,7 @@ from geminga.broker.subscription.statistics import statistics_of
 from geminga.broker.subscription.subscription import Subscription
 from geminga.managed_ledger.chain.entry import Entry
 from geminga.position import Position
-from geminga.tracker.buckets.losses import Losses
+from geminga.tracker.buckets.bucket_counts import Losses
 from geminga.tracker.buckets.unknown import UnknownLedgers
 from tests.broker.dispatch_rig import OpenRig, Rig, message
 

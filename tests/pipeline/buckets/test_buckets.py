@@ -52,9 +52,8 @@ from geminga.pipeline.buckets.buckets import (
 from geminga.pipeline.buckets.here import build, ranges_of, verify
 from geminga.pipeline.buckets.store import backlog_of, load, named_buckets
 from geminga.storage.disk import RealDisk
-from geminga.tracker.buckets.bucket_owner import CursorOwner
 from geminga.tracker.buckets.bucket_settings import BucketSettings
-from geminga.tracker.buckets.bucket_store import BucketStore
+from geminga.tracker.buckets.bucket_store import BucketStore, CursorOwner
 from geminga.tracker.format.bucket_format import decode_directory, encode_bucket
 from geminga.tracker.format.rows import ENTRY_BITS, Rows, code_of, concatenate, from_columns
 from geminga.tracker.format.stored_bucket import KeyRange, whole_ledgers

@@ -23,7 +23,7 @@ from geminga.config.config import IN_MEMORY_TRACKER
 from geminga.pipeline.buckets.buckets import text_of
 from geminga.pipeline.buckets.store import named_buckets
 from geminga.storage.disk import RealDisk
-from geminga.tracker.buckets.bucket_owner import BucketOwner, CursorOwner, TopicOwner
+from geminga.tracker.buckets.bucket_store import BucketOwner, CursorOwner, TopicOwner
 from geminga.tracker.format.stored_bucket import KeyRange
 from tests.e2e.admin_http import Admin, topic_path
 from tests.e2e.broker_process import BrokerProcess

@@ -10,9 +10,8 @@ import pytest
 import trio
 
 from geminga.managed_ledger.cursor.cursor import Cursor
-from geminga.tracker.buckets.bucket_owner import CursorOwner
 from geminga.tracker.buckets.bucket_settings import BucketSettings
-from geminga.tracker.buckets.bucket_store import BucketStore, BucketWriter
+from geminga.tracker.buckets.bucket_store import BucketStore, BucketWriter, CursorOwner
 from geminga.tracker.buckets.buckets import Buckets
 from geminga.tracker.buckets.recovery import Recovery
 from geminga.tracker.buckets.tasks import run_buckets

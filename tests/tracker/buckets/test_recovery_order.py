@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from geminga.errors import LedgerNotFound
-from geminga.tracker.buckets.losses import Losses
+from geminga.tracker.buckets.bucket_counts import Losses
 from geminga.tracker.buckets.recovery import OPENED_AT_ONCE, Recovery
 from geminga.tracker.buckets.unknown import UnknownLedgers
 from geminga.tracker.format.stored_bucket import KeyRange, bucket_key, whole_ledgers

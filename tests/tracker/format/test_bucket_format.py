@@ -16,18 +16,21 @@ from geminga.errors import CorruptData
 from geminga.tracker.format import packed_columns
 from geminga.tracker.format.bucket_bundle_format import decode_bundle, encode_bundle
 from geminga.tracker.format.bucket_format import (
+    PIECE,
     PIECE_BYTES_MAX,
+    SEGMENT,
     SEGMENT_INDEXES_MAX,
     EncodedBucket,
+    body_of,
     cut_segments,
     decode_directory,
     decode_segment,
     directory_pieces,
     encode_bucket,
     encode_segment,
+    framed,
     members_of,
 )
-from geminga.tracker.format.entry_frame_format import PIECE, SEGMENT, body_of, framed
 from geminga.tracker.format.override_format import decode_overrides, encode_overrides
 from geminga.tracker.format.rows import Rows, code_of, concatenate, from_columns
 from tests.test_format_pages import examples

@@ -14,8 +14,8 @@ from geminga.tracker.format.rows import Rows
 from geminga.tracker.format.stored_bucket import StoredBucket
 from geminga.tracker.index import eyes
 from geminga.tracker.index.composition import IndexPart, parts_of, range_text, sealed_parts
-from geminga.tracker.index.frozen import Frozen
 from geminga.tracker.index.index import DelayedIndex, IndexSettings
+from geminga.tracker.index.part import Frozen
 from geminga.tracker.index.view import View
 from tests.tracker.index.test_eyes import HandClock, slices
 from tests.tracker.taking import take

@@ -13,9 +13,9 @@ from geminga.tracker.format.bucket_format import decode_directory, decode_segmen
 from geminga.tracker.format.rows import Rows
 from geminga.tracker.format.stored_bucket import StoredBucket
 from geminga.tracker.index import eyes
-from geminga.tracker.index.frozen import Frozen
 from geminga.tracker.index.histogram import DueClass, Histogram
 from geminga.tracker.index.index import DelayedIndex, IndexSettings
+from geminga.tracker.index.part import Frozen
 from geminga.tracker.index.view import View
 from tests.tracker.taking import take
 

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from geminga.limits import KIB
-from geminga.tracker.index.frozen import Frozen
 from geminga.tracker.index.index import DelayedIndex, IndexSettings
+from geminga.tracker.index.part import Frozen
 from geminga.tracker.index.view import View
 from tests.tracker.bucket_world import HandClock
 

@@ -18,8 +18,8 @@ from geminga.tracker.format.bucket_format import decode_directory, decode_segmen
 from geminga.tracker.format.rows import Rows, merge, split_repeated
 from geminga.tracker.format.stored_bucket import StoredBucket
 from geminga.tracker.index.due_rows import codes_of, keep_only
-from geminga.tracker.index.frozen import Frozen
 from geminga.tracker.index.index import DelayedIndex, IndexSettings
+from geminga.tracker.index.part import Frozen
 from geminga.tracker.index.time_rules import Slack
 from geminga.tracker.index.view import View
 from tests.budget import budget

@@ -11,8 +11,8 @@ from geminga.tracker.format.bucket_format import decode_directory, encode_bucket
 from geminga.tracker.format.rows import Rows, order_of
 from geminga.tracker.format.stored_bucket import StoredBucket
 from geminga.tracker.index.due_rows import codes_of, members_of
-from geminga.tracker.index.frozen import Frozen
 from geminga.tracker.index.index import DelayedIndex, IndexSettings
+from geminga.tracker.index.part import Frozen
 from geminga.tracker.index.view import View
 from tests.tracker.taking import take
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from geminga.position import Position
+from geminga.tracker.index.due_rows import LATENESS_BOUNDS_MS, Lateness
 from geminga.tracker.index.index import DelayedIndex, IndexSettings
-from geminga.tracker.index.lateness import LATENESS_BOUNDS_MS, Lateness
 from geminga.tracker.index.view import GIVEN_COLUMNS_MAX, View
 from tests.tracker.bucket_world import NOW_MS, HandClock
 

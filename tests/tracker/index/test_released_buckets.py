@@ -6,12 +6,12 @@ import pytest
 
 from geminga.errors import CorruptData
 from geminga.position import Position
-from geminga.tracker.format import bucket_format, entry_frame_format
+from geminga.tracker.format import bucket_format
 from geminga.tracker.format.bucket_format import decode_directory, encode_bucket
 from geminga.tracker.format.stored_bucket import StoredBucket
-from geminga.tracker.index.frozen import Frozen
 from geminga.tracker.index.index import DelayedIndex, IndexSettings
 from geminga.tracker.index.membership import Membership
+from geminga.tracker.index.part import Frozen
 from geminga.tracker.index.view import View
 from tests.tracker.taking import take
 
@@ -124,9 +124,9 @@ def test_a_segment_whose_checksum_is_right_and_makes_no_sense_is_told_when_it_is
 ) -> None:
     [first, *_] = sealed.buckets
     good = sealed.segments[first][1]
-    body = bytearray(entry_frame_format.body_of(good, entry_frame_format.SEGMENT))
+    body = bytearray(bucket_format.body_of(good, bucket_format.SEGMENT))
     body[-3:] = b"\xff\xff\xff"
-    sealed.segments[first][1] = entry_frame_format.framed(entry_frame_format.SEGMENT, bytes(body))
+    sealed.segments[first][1] = bucket_format.framed(bucket_format.SEGMENT, bytes(body))
     sealed.clock.ms = 50_000
     sealed.load()
     sealed.load()

@@ -13,9 +13,8 @@ from geminga.tracker.format.bucket_format import decode_directory, encode_bucket
 from geminga.tracker.format.rows import ENTRY_MASK, place_of
 from geminga.tracker.format.stored_bucket import StoredBucket
 from geminga.tracker.index.feed import RUNT_PARTS, TAILS_MAX
-from geminga.tracker.index.frozen import Frozen
 from geminga.tracker.index.index import DelayedIndex, IndexSettings
-from geminga.tracker.index.part import NO_CODE
+from geminga.tracker.index.part import NO_CODE, Frozen
 from geminga.tracker.index.view import View
 from tests.tracker.taking import take
 
