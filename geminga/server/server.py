@@ -370,6 +370,7 @@ async def _listen(
     task_status: trio.TaskStatus[Addresses],
 ) -> None:
     from geminga.admin.api.late import LateRouter
+    from geminga.admin.http.body_memory import BodyMemory
     from geminga.admin.http.connection import serve_http
     from geminga.admin.http.own_host import OwnHost
 
@@ -391,10 +392,10 @@ async def _listen(
     async with trio.open_nursery() as service:
         for sock in doors.binary:
             service.start_soon(listener.accept_forever, sock, service, doors.to_binary, serve_binary)
-        router, names = LateRouter(view), host_names(config)
+        router, names, bodies = LateRouter(view), host_names(config), BodyMemory()
         for sock in doors.web:
             own = OwnHost(names.own, listed=names.listed, is_loopback=listener.is_loopback(sock))
-            serve_web = functools.partial(serve_http, application=router, own=own)
+            serve_web = functools.partial(serve_http, application=router, own=own, bodies=bodies)
             service.start_soon(listener.accept_forever, sock, service, doors.to_web, serve_web)
         # Ready means that a client can publish now: recovery is over, and both ports answer.
         started()

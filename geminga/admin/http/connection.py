@@ -17,6 +17,7 @@ import h11
 import msgspec
 import trio
 
+from geminga.admin.http.body_memory import BodyMemory, TooManyBodies
 from geminga.admin.http.own_host import OwnHost
 from geminga.admin.http.router import MethodNotAllowed, Request, Response
 from geminga.admin.http.streaming import unless_gone
@@ -81,15 +82,19 @@ class _Refused(Exception):
         self.status = status
 
 
-async def serve_http(sock: socket.socket, visit: Visit, *, application: Application, own: OwnHost) -> None:
+async def serve_http(
+    sock: socket.socket, visit: Visit, *, application: Application, own: OwnHost, bodies: BodyMemory
+) -> None:
     """Serve one accepted connection until either side is done with it. Closes the socket.
+
+    `bodies` is that of all connections of the port.
 
     `visit` is told to be busy while a request is being answered. Waiting for one, reading it, and waiting
     until the peer has read its answer are all idle: a peer that is slow in any of them locks out no other.
     """
     stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
     try:
-        await _Connection(stream, visit, application, own).serve()
+        await _Connection(stream, visit, application, own, bodies).serve()
     except (trio.BrokenResourceError, trio.ClosedResourceError, ConnectionError):
         pass
     except Exception:
@@ -101,11 +106,19 @@ async def serve_http(sock: socket.socket, visit: Visit, *, application: Applicat
 
 class _Connection:
     def __init__(
-        self, stream: trio.SocketStream, visit: Visit, application: Application, own: OwnHost
+        self,
+        stream: trio.SocketStream,
+        visit: Visit,
+        application: Application,
+        own: OwnHost,
+        bodies: BodyMemory,
     ) -> None:
         self._stream = stream
         self._visit = visit
         self._own = own
+        self._bodies = bodies
+        self._held_bytes = 0
+        """Of the request under way, in `bodies`."""
         self._application = application
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._has_large_body = False
@@ -204,6 +217,8 @@ class _Connection:
         return await self._read_up_to(head, limit_bytes)
 
     def _let_go_of_body(self) -> None:
+        self._bodies.release(self._held_bytes)
+        self._held_bytes = 0
         if self._has_large_body:
             self._application.has_large_body = self._has_large_body = False
 
@@ -221,6 +236,8 @@ class _Connection:
                 size_bytes += len(event.data)
                 if size_bytes > limit_bytes:
                     raise _Refused(413, f"the body is larger than {limit_bytes} bytes")
+                if not self._has_large_body:
+                    self._hold_body(size_bytes)
                 parts.append(bytes(event.data))
         if slow.cancelled_caught:
             raise _Refused(408, f"the request's body took longer than {BODY_SECONDS:.0f} s")
@@ -228,6 +245,13 @@ class _Connection:
             # Copying so much, into memory that is touched for the first time, takes ten milliseconds.
             return await trio.to_thread.run_sync(b"".join, parts)
         return b"".join(parts)
+
+    def _hold_body(self, size_bytes: int) -> None:
+        try:
+            self._bodies.hold(self._held_bytes, size_bytes)
+        except TooManyBodies as error:
+            raise _Refused(error.http_status, str(error)) from None
+        self._held_bytes = size_bytes
 
     async def _next_event(self) -> h11.Event | type[h11.PAUSED]:
         while (event := self._http.next_event()) is h11.NEED_DATA:

@@ -17,6 +17,10 @@ from geminga.admin.http.unserved import Unserved
 from geminga.errors import PeerError
 
 SEGMENTS_MAX = 32
+JSON_COMMAS_MAX = 50_000
+"""In a body: they bound how many values there are, and so the milliseconds for which the loop reads them. The
+largest schema has fewer.
+"""
 QUERY_FIELDS_MAX = 64
 
 
@@ -93,9 +97,11 @@ class Request:
         return default if value is None else value.lower() == "true"
 
     def json(self) -> Any:
-        """The body as JSON; None if it is empty. `BadRequest` if it is no JSON."""
+        """The body as JSON; None if it is empty. `BadRequest` if it is no JSON, or has too many values."""
         if not self.body.strip():
             return None
+        if self.body.count(b",") > JSON_COMMAS_MAX:
+            raise BadRequest(f"the body has more than {JSON_COMMAS_MAX} values")
         try:
             return msgspec.json.decode(self.body)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:

@@ -173,7 +173,7 @@ def read(kind: Any, value: object) -> Any:
     if origin is list:
         if not isinstance(value, list):
             raise _wrong("java.util.Set", value)
-        return [read(get_args(kind)[0], item) for item in value]
+        return _read_list(get_args(kind)[0], value)
     if origin is dict:
         if value is not None and not isinstance(value, dict):
             raise _wrong("java.util.LinkedHashMap", value)
@@ -184,6 +184,12 @@ def read(kind: Any, value: object) -> Any:
         return _read_float(value)
     assert kind is str, kind
     return "" if value is None else str(value)
+
+
+def _read_list(kind: Any, value: list[Any]) -> list[Any]:
+    if kind is str:  # of thousands, asking what the kind is each time would take longer than the rest
+        return ["" if item is None else str(item) for item in value]
+    return [read(kind, item) for item in value]
 
 
 def shown(value: object) -> object:

@@ -12,6 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from geminga.admin.http import connection as http
+from geminga.admin.http.body_memory import BODIES_BYTES_MAX, BodyMemory
 from geminga.admin.http.own_host import OwnHost
 from geminga.admin.http.router import Request, Response, Router, json_response
 from geminga.errors import ConsumerBusy, CorruptData
@@ -59,11 +60,16 @@ def admission() -> Admission:
 
 
 @pytest.fixture
-async def connect(router: Router, admission: Admission, nursery: trio.Nursery) -> Connect:
+def bodies() -> BodyMemory:
+    return BodyMemory()
+
+
+@pytest.fixture
+async def connect(router: Router, admission: Admission, bodies: BodyMemory, nursery: trio.Nursery) -> Connect:
     """Makes a connection that is being served, and gives the client's end."""
 
     own = OwnHost([], is_loopback=False)
-    serve = functools.partial(http.serve_http, application=router, own=own)
+    serve = functools.partial(http.serve_http, application=router, own=own, bodies=bodies)
 
     def make() -> trio.SocketStream:
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -164,6 +170,29 @@ async def test_a_large_chunked_body_is_refused_while_it_comes_in(connect: Connec
     chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
     head = b"PUT /echo HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n"
     assert status_of(await exchange(connect(), head + chunk * 17 + b"0\r\n\r\n")) == 413
+
+
+async def test_bodies_that_never_end_take_bounded_memory_together(
+    connect: Connect, bodies: BodyMemory
+) -> None:
+    """250 connections with a MiB each kept 250 MiB, each within its own limit."""
+
+    def putting(size: int) -> bytes:
+        return b"PUT /echo HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n" % size
+
+    size = http.BODY_BYTES_MAX
+    held = [connect() for _ in range(9)]
+    for stream in held:
+        await stream.send_all(putting(size) + bytes(size - 1))
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    assert bodies.held_bytes <= BODIES_BYTES_MAX
+    assert status_of(await exchange(connect(), putting(size) + bytes(size))) == 503
+    assert status_of(await exchange(connect(), putting(9000) + bytes(9000))) == 200, "small ones are read"
+    for stream in held:
+        await stream.aclose()
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    assert bodies.held_bytes == 0
+    assert status_of(await exchange(connect(), putting(size) + bytes(size))) == 200
 
 
 async def test_a_bug_is_answered_logged_and_survived(

@@ -150,6 +150,13 @@ def test_deep_json_is_refused() -> None:
         Request("GET", "/", b"[" * 100_000).json()
 
 
+def test_json_of_too_many_values_is_refused_before_it_is_read() -> None:
+    """300,000 empty objects in a MiB held the loop for 100 ms."""
+    with pytest.raises(BadRequest, match="50000 values"):
+        Request("GET", "/", b"[" + b"{}," * 300_000 + b"{}]").json()
+    assert len(Request("GET", "/", b"[" + b"1," * 50_000 + b"1]").json()) == 50_001
+
+
 def test_a_pattern_twice_is_a_mistake(router: Router) -> None:
     with pytest.raises(AssertionError):
         router.add("GET", "/a/{other}", handler("x"))

@@ -12,6 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from geminga.admin.http import connection as http
+from geminga.admin.http.body_memory import BodyMemory
 from geminga.admin.http.own_host import OwnHost
 from geminga.admin.http.router import Request, Response, Router, streamed_json
 from geminga.admin.http.streaming import PIECES_MAX, in_parts, json_list
@@ -91,7 +92,7 @@ def parts() -> Parts:
 @pytest.fixture
 def connect(parts: Parts, nursery: trio.Nursery) -> Callable[[], trio.SocketStream]:
     own = OwnHost([], is_loopback=False)
-    serve = functools.partial(http.serve_http, application=parts.router(), own=own)
+    serve = functools.partial(http.serve_http, application=parts.router(), own=own, bodies=BodyMemory())
     admission = Admission("admin port", 256)
 
     def make() -> trio.SocketStream:
