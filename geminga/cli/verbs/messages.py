@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -23,12 +24,39 @@ TIMES = (
     ("deliver-at-time", "Deliver at time"),
     ("Broker-Entry-METADATA-timestamp", "Broker entry metadata timestamp"),
 )
+ALWAYS_TOLD = ("Publish time", "Event time")
 NOTHING_THERE = "404"
 
 
-def peek(admin: Admin, flags: Flags) -> list[str]:
+class Shown(NamedTuple):
+    """A message as the API answers it, and by which line pulsar-admin introduces it."""
+
+    head: str
+    place: str
+    times_ms: Mapping[str, int]
+    """By the names in `TIMES`; what a message does not have is left out, but for the first two."""
+    properties: Mapping[str, str]
+    payload: bytes
+
+    def lines(self) -> list[str]:
+        facts = [f"{text}: {self.times_ms[text]}" for _, text in TIMES if text in self.times_ms]
+        if self.properties:
+            facts += ["Properties:", *(f"{key}    {value}" for key, value in self.properties.items())]
+        return [f"{self.head}: {self.place}", *facts, *hex_dump(self.payload)]
+
+    def mapping(self) -> dict[str, Any]:
+        """As `--json` prints it; `geminga peek --json` has the same names."""
+        times = {f"{text.lower().replace(' ', '_')}_ms": at_ms for text, at_ms in self.times_ms.items()}
+        found = {"id": self.place, **times, "properties": dict(self.properties)}
+        try:
+            return {**found, "payload": self.payload.decode()}
+        except UnicodeDecodeError:
+            return {**found, "payload_base64": base64.b64encode(self.payload).decode()}
+
+
+def peek(admin: Admin, flags: Flags) -> list[Any]:
     """The first messages of a subscription's backlog, fewer where it is shorter."""
-    found: list[list[str]] = []
+    found: list[Shown] = []
     entry = 1
     while len(found) < flags.count:
         path = path_of("{topic}/subscription/{subscription}/position/", flags)
@@ -42,52 +70,58 @@ def peek(admin: Admin, flags: Flags) -> list[str]:
             raise
         found += messages(answer)
         entry += 1
+    found = found[: flags.count]
+    if flags.json:
+        return [message.mapping() for message in found]
     lines: list[str] = []
-    for number, message in enumerate(found[: flags.count]):
+    for number, message in enumerate(found):
         lines += [BETWEEN, ""] if number else []
-        lines += message
+        lines += message.lines()
     return lines
 
 
-def examine(admin: Admin, flags: Flags) -> list[str]:
+def examine(admin: Admin, flags: Flags) -> Any:
     path = path_of("{topic}/examinemessage", flags)
     answer = admin.fetch("GET", path, initialPosition=flags.start, messagePosition=flags.number)
-    return next(messages(answer), [])
+    return _first(answer, flags)
 
 
-def by_id(admin: Admin, flags: Flags) -> list[str]:
+def by_id(admin: Admin, flags: Flags) -> Any:
     path = path_of("{topic}/ledger/{ledger}/entry/{entry}", flags)
-    return next(messages(admin.fetch("GET", path)), [])
+    return _first(admin.fetch("GET", path), flags)
 
 
-def messages(answer: Answer) -> Iterator[list[str]]:
-    """Lines of each message of an entry, as the API answers it: metadata in headers, payload in the body."""
+def _first(answer: Answer, flags: Flags) -> Any:
+    """The first message of an entry; an empty list if the entry has none."""
+    found = next(messages(answer), None)
+    if found is None:
+        return []
+    return found.mapping() if flags.json else found.lines()
+
+
+def messages(answer: Answer) -> Iterator[Shown]:
+    """Each message of an entry, as the API answers it: metadata in headers, payload in the body."""
     headers = answer.headers
     place = headers.get("X-Pulsar-Message-ID", "")
     size = headers.get("X-Pulsar-num-batch-message", "")
+    times_ms = _times_ms(headers)
     if not size.isdigit():
         properties = _properties(headers.get("X-Pulsar-PROPERTY", ""))
-        yield [f"Message ID: {place}", *_facts(headers, properties), *hex_dump(answer.content)]
+        yield Shown("Message ID", place, times_ms, properties, answer.content)
         return
     try:
         batch = list(in_batch(answer.content, int(size)))
     except (DecodeError, CannotDecode):
-        yield [f"Message ID: {place}", *_facts(headers, {}), *hex_dump(answer.content)]
+        yield Shown("Message ID", place, times_ms, {}, answer.content)
         return
     for index, (own, payload) in enumerate(batch):
         properties = {pair.key: pair.value for pair in own.properties}
-        yield [f"Batch Message ID: {place}:{index}", *_facts(headers, properties), *hex_dump(payload)]
+        yield Shown("Batch Message ID", f"{place}:{index}", times_ms, properties, payload)
 
 
-def _facts(headers: Mapping[str, str], properties: Mapping[str, str]) -> list[str]:
-    lines = []
-    for header, text in TIMES:
-        time_ms = _time_ms(headers.get(f"X-Pulsar-{header}", ""))
-        if time_ms or header in ("publish-time", "event-time"):
-            lines.append(f"{text}: {time_ms}")
-    if properties:
-        lines += ["Properties:", *(f"{key}    {value}" for key, value in properties.items())]
-    return lines
+def _times_ms(headers: Mapping[str, str]) -> dict[str, int]:
+    found = {text: _time_ms(headers.get(f"X-Pulsar-{header}", "")) for header, text in TIMES}
+    return {text: at_ms for text, at_ms in found.items() if at_ms or text in ALWAYS_TOLD}
 
 
 def _properties(text: str) -> dict[str, str]:

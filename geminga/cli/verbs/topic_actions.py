@@ -90,22 +90,24 @@ def _to_delete(admin: Admin, flags: Flags) -> Iterable[str]:
     return [name for name in names if fits(name)]
 
 
-def partitioned_lookup(admin: Admin, flags: Flags) -> list[str]:
+def partitioned_lookup(admin: Admin, flags: Flags) -> Any:
     """`topic    broker` a line; with `--sort-by-broker` `broker    [topics]`."""
     count = admin.call("GET", path_of("{topic}/partitions", flags))["partitions"]
     if not count:
         raise RequestFailed(f"{flags.topic} is not a partitioned topic")
     served: dict[str, list[str]] = {}
-    lines = []
+    of_topic: dict[str, str] = {}
     for number in range(count):
         name = f"{TopicName.parse(flags.topic)}-partition-{number}"
         path = topic_path(name).removeprefix("/admin/v2/")
         broker = admin.call("GET", f"/lookup/v2/topic/{path}")["brokerUrl"]
-        lines.append(f"{name}    {broker}")
+        of_topic[name] = broker
         served.setdefault(broker, []).append(name)
+    if flags.json:
+        return served if flags.sort_by_broker else of_topic
     if flags.sort_by_broker:
         return [f"{broker}    [{', '.join(names)}]" for broker, names in served.items()]
-    return lines
+    return [f"{name}    {broker}" for name, broker in of_topic.items()]
 
 
 def expire(admin: Admin, flags: Flags) -> Any:
@@ -153,19 +155,21 @@ def compacting(_: Any, flags: Flags) -> str:
     return f"Topic compaction requested for {TopicName.parse(flags.topic)}"
 
 
-def compaction(admin: Admin, flags: Flags) -> str:
+def compaction(admin: Admin, flags: Flags) -> Any:
     return _ended(admin, flags, "compaction", COMPACTION)
 
 
-def offloading(admin: Admin, flags: Flags) -> str:
+def offloading(admin: Admin, flags: Flags) -> Any:
     return _ended(admin, flags, "offload", OFFLOADING)
 
 
-def _ended(admin: Admin, flags: Flags, what: str, texts: tuple[str, str]) -> str:
+def _ended(admin: Admin, flags: Flags, what: str, texts: tuple[str, str]) -> Any:
     """How a long-running process went. Raises `RequestFailed` if it failed."""
     path = path_of(f"{{topic}}/{what}", flags)
     while (answer := admin.call("GET", path))["status"] == "RUNNING" and flags.waits:
         threading.Event().wait(WAIT_SECONDS)
+    if flags.json:
+        return answer
     if answer["status"] == "ERROR":
         raise RequestFailed(f"Error in {what}: {answer.get('lastError')}")
     not_run, running = texts

@@ -71,8 +71,9 @@ def _list(admin: Admin, flags: Flags) -> Any:
     from geminga.cli.figures.scrape import scrape
 
     known = rows.with_unloaded(rows.rows(scrape(admin.url), with_system=True), found)
-    shown = [rows.public(row) for row in known] if flags.json else known
-    show_rows(rows.COLUMNS, shown, as_json=flags.json, nothing=f"{flags.namespace} has no topics")
+    if flags.json:
+        return [rows.public(row) for row in known]
+    show_rows(rows.COLUMNS, known, as_json=False, nothing=f"{flags.namespace} has no topics")
     return None
 
 
@@ -115,7 +116,6 @@ TOPIC_VERBS = {
             flag("--bundle", "-b", help="of this bundle only: 0x00000000_0x40000000"),
             SYSTEM,
             switch("--long", "-l", help="rates, backlog and clients, into a pipe as well"),
-            switch("--json", help="the same as JSON"),
         ),
         run=_list,
     ),

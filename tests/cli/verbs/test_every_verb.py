@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -34,12 +35,21 @@ FIGURES = (
     "produce",
 )
 """Of these the exit code is compared: they show figures, or the broker itself."""
+NEVER_ANSWERED = {("brokers", "namespaces"), ("topics", "get-message-by-id")}
+"""Verbs that read, and that no line asks with success: they need an address or a ledger of the run."""
 OWN = ("ttl-from-due-time", "backlog-quota-from-due-time")
 
 
-@pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Played]]:
+class Here(NamedTuple):
     """What the lines do here, by their place in the list."""
+
+    as_given: dict[int, Played]
+    as_json: dict[int, Played]
+    """Of verbs that read, with `--json` as well."""
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
     with (
         BrokerProcess(tmp_path_factory.mktemp("verbs") / "data") as process,
         pytest.MonkeyPatch.context() as patch,
@@ -47,7 +57,17 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Playe
     ):
         patch.setenv(WEB_URL_VARIABLE, process.endpoints.web_url)
         patch.setenv(URL_VARIABLE, process.endpoints.service_url)
-        yield {number: play(line, schema) for number, line in enumerate(lines())}
+        found = Here({}, {})
+        for number, line in enumerate(lines()):
+            found.as_given[number] = play(line, schema)
+            if reads(line):
+                found.as_json[number] = play(f"{line} --json", schema)
+        yield found
+
+
+def reads(line: str) -> bool:
+    group, name, *_ = line.split(" ")
+    return group in GROUPS and verbs_of(group)[name].reads and "--help" not in line and "--json" not in line
 
 
 def differences() -> dict[str, str]:
@@ -64,17 +84,49 @@ def shown(line: str, played: Played) -> object:
         return sorted(sorted(re.split(r"[\[\], ]+", text)) for text in out.splitlines())
 
 
-def test_each_line_does_what_it_does_with_a_real_pulsar(played: dict[int, Played]) -> None:
+def test_each_verb_that_reads_prints_one_json_document(here: Here) -> None:
+    seen, wrong = set(), []
+    for number, played in here.as_json.items():
+        line = lines()[number]
+        if played.code != here.as_given[number].code or not is_document(played.out, played.code):
+            wrong.append((line, played))
+        if played.code == 0:
+            seen.add(tuple(line.split(" ")[:2]))
+    assert not wrong
+    reading = {(group, name) for group, name, verb in every_verb() if verb.reads and not name.endswith(OWN)}
+    assert reading - seen == NEVER_ANSWERED
+
+
+def is_document(out: str, code: int) -> bool:
+    """One JSON document, and of a command that failed nothing."""
+    if code:
+        return out == ""
+    try:
+        json.loads(out)
+    except ValueError:
+        return False
+    return True
+
+
+def test_json_has_what_the_lines_for_people_have(here: Here) -> None:
+    def document(line: str) -> Any:
+        return json.loads(here.as_json[lines().index(line)].out)
+
+    assert document("brokers healthcheck") == "ok"
+    assert document("topics list acme/shop")[0]["topic"] == "persistent://acme/shop/orders"
+
+
+def test_each_line_does_what_it_does_with_a_real_pulsar(here: Here) -> None:
     recorded = json.loads(RECORDED.read_text())
     assert [line for line, *_ in recorded] == lines(), "record.py has not been run since the lines changed"
     known, met, wrong = differences(), set(), []
     for number, (line, *there) in enumerate(recorded):
-        here, real = played[number], Played(*there)
-        if (here.code, shown(line, here)) == (real.code, shown(line, real)):
+        played, real = here.as_given[number], Played(*there)
+        if (played.code, shown(line, played)) == (real.code, shown(line, real)):
             continue
         met.add(line)
         if line not in known:
-            wrong.append((line, here, real))
+            wrong.append((line, played, real))
     assert not wrong
     assert set(known) == met, "differences that are none"
 

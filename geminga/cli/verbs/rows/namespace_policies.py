@@ -38,9 +38,11 @@ def _strategy(flags: Flags) -> str:
     return known
 
 
-def _get_thresholds(admin: Admin, flags: Flags) -> list[str]:
+def _get_thresholds(admin: Admin, flags: Flags) -> Any:
     base = path_of("namespaces/{namespace}", flags)
     size, age = (admin.call("GET", f"{base}/{name}") for name in THRESHOLDS)
+    if flags.json:
+        return {"offloadThresholdInBytes": size, "offloadThresholdInSeconds": age}
     return [
         f"offloadThresholdInBytes: {size}",
         f"offloadThresholdInSeconds: {'null' if age is None else age}",

@@ -37,7 +37,10 @@ def run_group(group: str, verbs: Mapping[str, Verb], kind: type[Parser], argumen
     except (RequestFailed, InvalidName) as error:
         print(kind.failure(f"{program} {arguments[0]}", error), file=sys.stderr)
         return EXIT_FAILED
-    show(answer)
+    if flags.json:
+        show_json(answer)
+    else:
+        show(answer)
     return EXIT_OK
 
 
@@ -49,6 +52,10 @@ def parser_of(kind: type[Parser], program: str, verb: Verb) -> Parser:
     own = {name for names, _ in verb.flags for name in names}
     for names, options in verb.flags:
         parser.add_argument(*names, **options)
+    if verb.reads:
+        parser.add_argument("--json", action="store_true", help="print the whole answer as one JSON document")
+    else:
+        parser.set_defaults(json=False)
     parser.add_argument(
         *(name for name in URL_FLAGS if name not in own),
         dest="admin_url",
@@ -75,9 +82,9 @@ def ask(admin: Admin, verb: Verb, flags: Flags) -> Any:
     else:
         query = {key: getattr(flags, name) for key, name in verb.query.items()}
         answer = admin.call(verb.method, path_of(verb.path, flags), body_of(verb, flags), **query)
-        if answer is None and verb.method == "GET" and verb.show is None:
+        if answer is None and verb.reads and verb.show is None and not flags.json:
             return "null"
-    return answer if verb.show is None else verb.show(answer, flags)
+    return answer if verb.show is None or flags.json else verb.show(answer, flags)
 
 
 def body_of(verb: Verb, flags: Flags) -> Any:

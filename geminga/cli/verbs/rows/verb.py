@@ -49,7 +49,14 @@ class Verb(NamedTuple):
     JSON. Without it that is the answer; a GET without one prints `null`.
     """
     run: Callable[[Admin, Flags], Any] | None = None
-    """In place of the one request: several, or one that depends on the flags. Returns the answer."""
+    """In place of the one request: several, or one that depends on the flags. Returns the answer; with
+    `flags.json` the whole of it, not worded for people.
+    """
+
+    @property
+    def reads(self) -> bool:
+        """Changes nothing and has an answer; `--json` prints it as one document."""
+        return self.method == "GET"
 
 
 class Subject(NamedTuple):
