@@ -49,18 +49,18 @@ class ManagedLedger:
         self._chain = life.chain
         self._record = life.record
         self._appender = life.appender
-        self._reads = LedgerReads(life.chain, tail_cache, storage.bookie)
+        self.reads = LedgerReads(life.chain, tail_cache, storage.bookie)
 
         # What each of them promises stands where it is defined.
         # Bound here once: a forwarding method would cost a Python call for every message published.
         self.append = self._appender.append
         self.oldest_pending = self._appender.oldest_pending
         self.pending = self._appender.pending
-        self.read_cached = self._reads.read_cached
-        self.read = self._reads.read
-        self.read_positions = self._reads.read_positions
+        self.read_cached = self.reads.read_cached
+        self.read = self.reads.read
+        self.read_positions = self.reads.read_positions
         self.are_closed_ledgers = self._chain.are_closed_ledgers
-        self.find_first = self._reads.find_first
+        self.find_first = self.reads.find_first
         self.attach = self._appender.attach
         self.apply = self._appender.apply
         self.run_in = life.run_in
@@ -271,7 +271,7 @@ class ManagedLedger:
         return managed_ledger_statistics(
             self._chain,
             self._appender,
-            self._reads,
+            self.reads,
             self._record,
             self.cursors,
             self.total_size_bytes,

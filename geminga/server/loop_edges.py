@@ -14,13 +14,15 @@ from contextlib import contextmanager
 import trio
 
 from geminga.bookie.journal.journal_set import JournalSet
+from geminga.broker.flow.broker_figures import LoopTurns
 from geminga.broker.flow.outbox import Outgoing
 
 
 class LoopEdges(trio.abc.Instrument):
     """Called by trio before and after the loop looks for events, which is where it may sleep."""
 
-    def __init__(self, journals: JournalSet, outgoing: Outgoing) -> None:
+    def __init__(self, journals: JournalSet, outgoing: Outgoing, turns: LoopTurns) -> None:
+        self._turns = turns
         self._journals = journals
         self._outgoing = outgoing
 
@@ -41,6 +43,7 @@ class LoopEdges(trio.abc.Instrument):
         try:
             self._outgoing.send_all()
             self._journals.end_turn()
+            self._turns.end()
         except BaseException as error:  # trio would log it and go on without these edges
             _end_run(error)
 
@@ -48,6 +51,7 @@ class LoopEdges(trio.abc.Instrument):
         """The beginning of a turn: tasks that are woken here run in it."""
         # Syncs were once reported through trio's queue of callbacks, which cost each a turn of its own.
         try:
+            self._turns.begin()
             self._journals.begin_turn()
         except BaseException as error:
             _end_run(error)

@@ -258,7 +258,7 @@ async def _serve(
             )
             backup = Backup(disk, data_dir, metadata, metadata_values, bookie, indexes)
             health = HealthCheck(rooms, watch.gone)
-            with stop, LoopEdges(bookie.journals, rooms.outgoing).followed():
+            with stop, LoopEdges(bookie.journals, rooms.outgoing, rooms.figures.turns).followed():
                 process = Process(memory, backup, health, dropped_log_lines)
                 doors = _Doors(binary, web, division)
                 # From here on a storage that lacks a descriptor waits for one, and idle connections are

@@ -15,6 +15,7 @@ from trio.testing import wait_all_tasks_blocked
 from geminga import limits
 from geminga.bookie.journal.journal_set import JournalSet
 from geminga.bookie.running.bookie import Bookie
+from geminga.broker.flow.broker_figures import LoopTurns
 from geminga.broker.flow.outbox import LEAVING_BYTES_MAX, Outbox, Outgoing
 from geminga.broker.flow.send_memory import SendMemory
 from geminga.server.loop_edges import LoopEdges
@@ -56,7 +57,7 @@ async def connected(
     bookie = await Bookie.open(SimDisk(), SimKeyValue(), "/bookie", threaded=False)
     outgoing = Outgoing()
     ours, theirs = socket.socketpair()
-    with ours, theirs, LoopEdges(bookie.journals, outgoing).followed(), trio.fail_after(20):
+    with ours, theirs, LoopEdges(bookie.journals, outgoing, LoopTurns()).followed(), trio.fail_after(20):
         ours.setblocking(False)
         theirs.setblocking(False)
         outbox = Outbox(memory or SendMemory(64 * limits.MIB), outgoing)
@@ -156,7 +157,7 @@ async def test_a_peer_that_is_gone_ends_the_task() -> None:
     outbox = Outbox(SendMemory(64 * limits.MIB), outgoing)
     with (
         ours,
-        LoopEdges(bookie.journals, outgoing).followed(),
+        LoopEdges(bookie.journals, outgoing, LoopTurns()).followed(),
         trio.fail_after(20),
         pytest.RaisesGroup(OSError),
     ):
@@ -182,7 +183,7 @@ def test_a_bug_at_an_edge_ends_the_loop() -> None:
             raise ZeroDivisionError
 
     async def main() -> None:
-        with LoopEdges(Broken(), Outgoing()).followed():
+        with LoopEdges(Broken(), Outgoing(), LoopTurns()).followed():
             await trio.sleep(60)
 
     with pytest.raises(trio.TrioInternalError):

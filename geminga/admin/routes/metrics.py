@@ -58,7 +58,7 @@ class MetricsRoutes:
         yield ""
         yield from exposition(
             statistics.of_loaded_topics(),
-            statistics.of_connections(),
+            statistics.of_broker(),
             figures,
             cluster=config.cluster_name,
             topic_level=config.expose_topic_level_metrics_in_prometheus,

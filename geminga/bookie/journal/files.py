@@ -36,6 +36,10 @@ class WrittenGroup(NamedTuple):
     record_bytes: int
     file_bytes: int
     sync_s: float
+    waited_s: float = 0.0
+    """Of its entries none has been in the queue for longer than this when the group was begun..."""
+    took_s: float = 0.0
+    """...and this much later it was durable."""
 
 
 class JournalFiles:

@@ -97,6 +97,9 @@ class Journal:
         """The thread sleeps although there is something in the queue."""
         self._waiting_since_s = 0.0
         """Nothing in the queue is older than this."""
+        # For the statistics of each group: no clock is read for an entry.
+        self._oldest_s = 0.0
+        """The same, once the queue is looked into."""
         self._stop_wanted = threading.Event()
         self._follows_turns = False
         self._is_wake_wanted = False
@@ -117,6 +120,7 @@ class Journal:
 
     def _wake(self) -> None:
         self.idle = False
+        self._oldest_s = _monotonic_s()
         if self._follows_turns:
             self._is_wake_wanted = True
         elif self._threaded:
@@ -277,6 +281,9 @@ class Journal:
         bytes_left = self._bytes_max
         adders: dict[Adder, tuple[int, int, list[bytes]]] = {}
         names: list[tuple[int, LedgerName]] = []
+        began_s, oldest_s = _monotonic_s(), self._oldest_s
+        if len(self._queue) <= self._entries_max:
+            self._oldest_s = began_s
         for _ in range(min(len(self._queue), self._entries_max)):
             adder, entry_id, body = popleft()
             # Grouped by adder: recovery reads the group as runs, and one `durable` call answers all entries
@@ -290,6 +297,7 @@ class Journal:
                 batch[2].append(body)
             bytes_left -= len(body)
             if bytes_left <= 0:
+                self._oldest_s = oldest_s
                 break
         try:
             group = self.files.write(list(adders.values()), names)
@@ -299,6 +307,7 @@ class Journal:
             self._done.append(error)
             raise
         last = [(adder, first + len(bodies) - 1) for adder, (_, first, bodies) in adders.items()]
+        group = group._replace(waited_s=began_s - oldest_s, took_s=_monotonic_s() - began_s)
         self._done.append((group, last))
 
     def _deliver(self) -> None:

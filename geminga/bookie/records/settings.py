@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 from geminga.bookie.records.read_counts import NOTHING_READ, ReadStatistics
 from geminga.bookie.records.space_statistics import NOTHING, SpaceStatistics
+from geminga.durations import NOTHING as NO_DURATIONS
+from geminga.durations import Summary
 from geminga.limits import ENTRY_BYTES_MAX, JOURNAL_GROUP_ENTRIES_MAX, KIB, MIB
 
 
@@ -124,6 +127,44 @@ def ledger_directory_share(settings: BookieSettings, directories: int) -> Bookie
     )
 
 
+GROUP_ENTRIES_BOUNDS: Final = tuple(1 << power for power in range(14))
+GROUP_WAIT_BOUNDS_S: Final = (
+    0.0001,
+    0.00025,
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    1.0,
+)
+
+
+class JournalGroups(NamedTuple):
+    """The groups that were written, by class; not cumulative, one class more for what is above all bounds."""
+
+    by_entries: tuple[int, ...] = (0,) * (len(GROUP_ENTRIES_BOUNDS) + 1)
+    by_wait: tuple[int, ...] = (0,) * (len(GROUP_WAIT_BOUNDS_S) + 1)
+    """How long the oldest entry of each can have waited until the group was begun, in seconds."""
+    waited_s: float = 0.0
+
+
+class BookieLatencies(NamedTuple):
+    adds: Summary = NO_DURATIONS
+    """Of entries, from the queue of the journal until durable: those of a group all as long as its oldest."""
+    syncs: Summary = NO_DURATIONS
+    """Of groups."""
+    reads: Summary = NO_DURATIONS
+    """Of entries whose read had to wait for an entry log."""
+
+
+NO_GROUPS, NO_LATENCIES = JournalGroups(), BookieLatencies()
+
+
 @dataclass(frozen=True, slots=True)
 class BookieStatistics:
     """A moment's counts since `open`, and sizes in bytes as they are now."""
@@ -169,6 +210,12 @@ class BookieStatistics:
     space: SpaceStatistics = NOTHING
     found: ReadStatistics = NOTHING_READ
     """Where what was read was found."""
+    latencies: BookieLatencies = NO_LATENCIES
+    by_group: JournalGroups = NO_GROUPS
+    reads_waiting: int = 0
+    """Reads that wait for an entry log now."""
+    directories_writable: int = 1
+    """Ledger directories; 0 while the bookie is read-only."""
 
 
 assert ENTRY_BYTES_MAX < 2**32, "record lengths are u32"

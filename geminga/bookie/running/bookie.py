@@ -95,7 +95,7 @@ class Bookie:
         self.files = KeptFiles(self.journals, self._set.all)
         self._ended: trio.Event | None = None
         self._running = trio.CancelScope()
-        self._counts = JournalCounts()
+        self.counts = JournalCounts()
 
     @classmethod
     async def open(
@@ -282,7 +282,7 @@ class Bookie:
     @property
     def durable_bytes(self) -> int:
         """Of all entries that became durable since the start, counted as in `queued_bytes`."""
-        return self._counts.record_bytes
+        return self.counts.record_bytes
 
     def call_on_change(self, tell: Callable[[], None]) -> None:
         """Have `tell` called after each group, flush, and failure: for a caller that waits for more
@@ -415,7 +415,7 @@ class Bookie:
     def statistics(self) -> BookieStatistics:
         """Sums over all directories, as of now."""
         return statistics_of(
-            self._counts,
+            self.counts,
             self.journals.queued_bytes,
             self.directories,
             read_only=bool(self._space.reason),
@@ -426,7 +426,7 @@ class Bookie:
     def _on_group(self, number: int, group: WrittenGroup, last: LastEntries) -> None:
         if self._lifeline.failed is not None:
             return  # these entries were reported as failed; recovery will find them
-        self._counts.add(group)
+        self.counts.add(group)
         self._space.wrote(group.file_bytes)
         # Cache, then position, then `durable`, in one turn of the loop: a flush in between would mark the
         # journal as spent up to entries that no cache held, and a reader woken too early would not find its

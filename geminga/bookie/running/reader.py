@@ -18,6 +18,8 @@ from geminga.bookie.records.records import Run, Segment
 from geminga.bookie.running.read_cache import ReadCache
 from geminga.bookie.running.storage import LedgerStorage
 from geminga.bookie.running.write_caches import WriteCaches
+from geminga.clock import RealClock
+from geminga.durations import Durations
 from geminga.errors import LedgerNotFound, StorageError
 
 # One task reads ahead for all: more requests than this would be stale before their turn comes.
@@ -27,6 +29,7 @@ PREFETCHES_MAX = 16
 # A cache full of single entries must not make each read walk through all of it.
 SEGMENTS_AHEAD_MAX = 32
 """How many segments in memory are passed over to find where reading should go on."""
+_monotonic_s = RealClock().monotonic_s
 
 
 class LedgerReader:
@@ -48,6 +51,8 @@ class LedgerReader:
         self._in_write_caches, self._in_read_cache, self._in_logs = Found(), Found(), Found()
         self._found = self._in_read_cache
         """Where `_find` found the last segment."""
+        self.waits = Durations()
+        """Of entries that came from an entry log."""
         self._caches = caches
         self._storage = storage
         self._heal = heal
@@ -64,6 +69,11 @@ class LedgerReader:
     def is_loading(self) -> bool:
         """Whether a read waits for an entry log."""
         return bool(self._loading)
+
+    @property
+    def waiting(self) -> int:
+        """Places that are being read from entry logs now, read-ahead included."""
+        return len(self._loading)
 
     @property
     def from_memory(self) -> int:
@@ -117,6 +127,7 @@ class LedgerReader:
             await trio.lowlevel.checkpoint()
         if bodies:
             return bodies
+        began_s = _monotonic_s()
         try:
             # Its own segment and not the cache's: between the load and this line other reads may have pushed
             # it out.
@@ -126,6 +137,7 @@ class LedgerReader:
             raise
         end = _last_within(segment, first, min(last, segment.last), bytes_max, at_least_one=True)
         self._found = self._in_logs
+        self.waits.add((_monotonic_s() - began_s) * 1000, end - first + 1)
         self._note(segment, first, end, segment.body_bytes(first, end))
         return segment.bodies(first, end)
 
@@ -147,6 +159,7 @@ class LedgerReader:
         if not missing:
             await trio.lowlevel.checkpoint()
             return brought
+        began_s = _monotonic_s()
         try:
             segments = await self._load_runs(missing, bytes_max)
         except StorageError as error:
@@ -154,12 +167,14 @@ class LedgerReader:
                 return brought
             self.failures += not isinstance(error, LedgerNotFound)
             raise
+        took_ms = (_monotonic_s() - began_s) * 1000
         # Fewer segments than runs: the disk stops at the bytes asked for, and the caller comes back for the
         # rest.
         for run, segment in zip(missing, segments, strict=False):
             end = _last_within(segment, run.first, segment.last, bytes_max, at_least_one=True)
             brought[run] = segment.bodies(run.first, end)
             self._in_logs.add(end - run.first + 1, segment.body_bytes(run.first, end))
+            self.waits.add(took_ms, end - run.first + 1)
             self.log_loads += 1
             self.log_bytes += segment.record_bytes
         return brought

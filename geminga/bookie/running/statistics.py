@@ -2,24 +2,48 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from geminga.bookie.index.index_format import ASIDE
 from geminga.bookie.journal.files import WrittenGroup
 from geminga.bookie.records import read_counts
-from geminga.bookie.records.settings import BookieStatistics
+from geminga.bookie.records.settings import (
+    GROUP_ENTRIES_BOUNDS,
+    GROUP_WAIT_BOUNDS_S,
+    BookieLatencies,
+    BookieStatistics,
+    JournalGroups,
+)
 from geminga.bookie.records.space_statistics import total
 from geminga.bookie.running.ledger_directory import LedgerDirectory
+from geminga.durations import Durations
+from geminga.durations import total as total_durations
 
 
 class JournalCounts:
     """Groups that became durable, of all journals."""
 
-    __slots__ = ("entries", "file_bytes", "groups", "record_bytes", "sync_s")
+    __slots__ = (
+        "_adds",
+        "_by_entries",
+        "_by_wait",
+        "_syncs",
+        "_waited_s",
+        "entries",
+        "file_bytes",
+        "groups",
+        "record_bytes",
+        "sync_s",
+    )
 
     def __init__(self) -> None:
         self.groups = self.entries = self.record_bytes = self.file_bytes = 0
         self.sync_s = 0.0
+        self._waited_s = 0.0
+        self._adds, self._syncs = Durations(), Durations()
+        self._by_entries = [0] * (len(GROUP_ENTRIES_BOUNDS) + 1)
+        self._by_wait = [0] * (len(GROUP_WAIT_BOUNDS_S) + 1)
 
     def add(self, group: WrittenGroup) -> None:
         self.groups += 1
@@ -27,6 +51,30 @@ class JournalCounts:
         self.record_bytes += group.record_bytes
         self.file_bytes += group.file_bytes
         self.sync_s += group.sync_s
+        self._waited_s += group.waited_s
+        self._syncs.add(group.sync_s * 1000)
+        self._adds.add((group.waited_s + group.took_s) * 1000, group.entries)
+        self._by_entries[bisect_left(GROUP_ENTRIES_BOUNDS, group.entries)] += 1
+        self._by_wait[bisect_left(GROUP_WAIT_BOUNDS_S, group.waited_s)] += 1
+
+    def measure(self) -> None:
+        """Close one interval of the latencies."""
+        self._adds.measure()
+        self._syncs.measure()
+
+    def latencies(self, directories: Sequence[LedgerDirectory]) -> BookieLatencies:
+        reads = total_durations([directory.reader.waits.summary() for directory in directories])
+        return BookieLatencies(self._adds.summary(), self._syncs.summary(), reads)
+
+    def by_group(self) -> JournalGroups:
+        return JournalGroups(tuple(self._by_entries), tuple(self._by_wait), self._waited_s)
+
+
+def measure(counts: JournalCounts, directories: Sequence[LedgerDirectory]) -> None:
+    """Close one interval of the latencies of a running bookie."""
+    counts.measure()
+    for directory in directories:
+        directory.reader.waits.measure()
 
 
 def statistics_of(
@@ -66,4 +114,8 @@ def statistics_of(
         read_only=read_only,
         space=total(directory.garbage.statistics() for directory in directories),
         found=read_counts.total(directory.reader.statistics() for directory in directories),
+        latencies=counts.latencies(directories),
+        by_group=counts.by_group(),
+        reads_waiting=sum(directory.reader.waiting for directory in directories),
+        directories_writable=0 if read_only else len(directories),
     )

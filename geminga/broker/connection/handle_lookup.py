@@ -11,6 +11,7 @@ from geminga.wire import pulsar_pb2 as pb
 
 def lookup(session: Session, command: pb.CommandLookupTopic) -> None:
     """Every topic is here: answer with the address that the client came in by."""
+    figures, began_s = session.rooms.figures, session.rooms.clock.monotonic_s()
     try:
         name = TopicName.parse(command.topic)
         session.rooms.namespaces.check_exists(name.namespace)
@@ -19,10 +20,13 @@ def lookup(session: Session, command: pb.CommandLookupTopic) -> None:
     except NamespaceNotFound as error:
         session.note("lookup of %r refused: Namespace not found", command.topic)
         answer = encoder.lookup_failed(command.request_id, error.server_error, "Namespace not found")
+        figures.lookup_failed()
     except GemingaError as error:
         session.note("lookup of %r refused: %s", command.topic, error)
         answer = encoder.lookup_failed(command.request_id, error.server_error, str(error))
+        figures.lookup_failed()
     else:
+        figures.lookups.add((session.rooms.clock.monotonic_s() - began_s) * 1000)
         answer = encoder.lookup(command.request_id, session.service_url)
     session.outbox.write(answer)
 

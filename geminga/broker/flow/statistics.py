@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from geminga.durations import NOTHING, Summary
+
 ENTRY_SIZE_BOUNDS = (128, 512, 1024, 2048, 4096, 16 * 1024, 100 * 1024, 1024 * 1024)
 """Upper bounds in bytes of Pulsar's entry-size classes; one more class is for what is larger."""
 BUCKET_LATENCY_BOUNDS_MS = (50, 100, 500, 1000, 5000, 30_000, 60_000)
@@ -94,6 +96,20 @@ class LatenessStatistics(msgspec.Struct, frozen=True):
     """Of those that were not early."""
 
 
+class CursorSavings(msgspec.Struct, frozen=True):
+    """How a durable cursor's states and its record were written, since the load."""
+
+    name: str
+    states_saved: int
+    states_failed: int
+    records_saved: int
+    records_failed: int
+    acknowledged_ranges: int
+    """Acknowledged messages behind the first one that is not, in runs."""
+    written_bytes: int
+    read_bytes: int
+
+
 class TopicStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """A loaded topic, its producers, and its subscriptions with their consumers."""
 
@@ -128,6 +144,36 @@ class TopicStatistics(msgspec.Struct, frozen=True, kw_only=True):
     topic_creation_time_stamp: int = 0
     last_publish_time_stamp: int = 0
     is_deduplicated: bool = False
+    interval_s: float = 0.0
+    """How long the last interval was; 0: none is over."""
+    add_errors: int = 0
+    """Entries that did not become durable."""
+    publish_rate_limit_times: int = 0
+    read_rate: float = 0.0
+    """Entries read from the bookie, its caches included..."""
+    read_throughput: float = 0.0
+    """...and their bytes."""
+    read_errors: int = 0
+    mark_delete_rate: float = 0.0
+    """States of cursors written."""
+    backlog_age_s: int = -1
+    """How old the oldest message of the backlog was at the last check of the quotas, if that asked; else
+    -1.
+    """
+    quota_evictions: tuple[int, int] = (0, 0)
+    """How often the quota of size and that of age took messages from the backlog."""
+    cursors: list[CursorSavings] = []
+    """Of durable cursors, if asked for."""
+
+    @property
+    def entries_written(self) -> int:
+        """Entries that became durable in the last interval."""
+        return sum(self.write_latencies.counts)
+
+    @property
+    def write_rate(self) -> float:
+        """Entries; a batch is one."""
+        return self.entries_written / self.interval_s if self.interval_s else 0.0
 
 
 class MemoryPart(msgspec.Struct, frozen=True):
@@ -181,9 +227,51 @@ class BackupReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a broker on the copy has to be started with; empty: nothing."""
 
 
+class CacheStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """The tail cache: entries and bytes."""
+
+    used_bytes: int = 0
+    entries: int = 0
+    inserted: int = 0
+    evicted: int = 0
+    """For any reason..."""
+    evictions: int = 0
+    """...and in the last interval because the cache was full, in strides."""
+    served: int = 0
+    missed: int = 0
+    """Read from the bookie instead, its caches included."""
+    hits_per_s: float = 0.0
+    hit_bytes_per_s: float = 0.0
+    misses_per_s: float = 0.0
+    missed_bytes_per_s: float = 0.0
+
+
+class TurnStatistics(msgspec.Struct, frozen=True):
+    """Turns of the event loop, each from the end of a wait to the beginning of the next."""
+
+    turns: int = 0
+    busy_s: float = 0.0
+    """All of them together."""
+    longest_s: float = 0.0
+    """Of this interval and the one before..."""
+    longest_ever_s: float = 0.0
+    """...and since the start."""
+
+
 class BrokerStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """Connections since the start."""
+    """The broker as a whole, since the start."""
 
     active_connections: int = 0
     connections_opened: int = 0
     connections_closed: int = 0
+    publishes: Summary = NOTHING
+    """Of entries, from SEND to durable."""
+    lookups: Summary = NOTHING
+    """Those that were answered with an address..."""
+    lookup_failures: int = 0
+    """...and those that were not."""
+    topic_loads: Summary = NOTHING
+    topic_load_failures: int = 0
+    topic_loads_pending: int = 0
+    cache: CacheStatistics = CacheStatistics()
+    turns: TurnStatistics = TurnStatistics()

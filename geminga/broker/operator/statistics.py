@@ -9,7 +9,12 @@ import msgspec
 from geminga.bookie.running.ledger_inventory import StoredCounts
 from geminga.broker.delays.statistics import bucket_statistics, index_bytes, named_beyond
 from geminga.broker.flow.slices import in_slices
-from geminga.broker.flow.statistics import BrokerStatistics, PublisherStatistics, TopicStatistics
+from geminga.broker.flow.statistics import (
+    BrokerStatistics,
+    CursorSavings,
+    PublisherStatistics,
+    TopicStatistics,
+)
 from geminga.broker.operator.topics import loaded_topic
 from geminga.broker.subscription.publish_times import published_ms
 from geminga.broker.subscription.statistics import statistics_in_slices
@@ -20,11 +25,12 @@ if TYPE_CHECKING:
 
     from geminga.bookie.records.settings import BookieStatistics
     from geminga.bookie.recovery.recovery import RecoveryReport
-    from geminga.bookie.running.bookie import Bookie
     from geminga.broker.connection.connection import Connections
     from geminga.broker.topic.producer import Producer
+    from geminga.broker.topic.rooms import Rooms
     from geminga.broker.topic.topic import Topic
     from geminga.broker.topic.topics import Topics
+    from geminga.managed_ledger.cursor.cursor import Cursor
     from geminga.managed_ledger.statistics import ManagedLedgerStatistics
     from geminga.names import TopicName
     from geminga.position import Position
@@ -44,9 +50,10 @@ ACCESS_MODES = {
 class StatisticsOperator:
     """Gathers figures when asked; keeps none."""
 
-    def __init__(self, topics: Topics, bookie: Bookie, connections: Connections) -> None:
+    def __init__(self, topics: Topics, rooms: Rooms, connections: Connections) -> None:
         self._topics = topics
-        self._bookie = bookie
+        self._rooms = rooms
+        self._bookie = rooms.bookie
         self._connections = connections
 
     async def of_topic(self, topic: TopicName) -> TopicStatistics:
@@ -77,10 +84,10 @@ class StatisticsOperator:
             if subscription.consumers
         }
 
-    def of_loaded_topics(self) -> Iterator[TopicStatistics | None]:
+    def of_loaded_topics(self, *, with_cursors: bool = False) -> Iterator[TopicStatistics | None]:
         looked = 0
         for topic in list(self._topics.loaded.values()):
-            slices = _statistics_in_slices(topic)
+            slices = _statistics_in_slices(topic, with_cursors=with_cursors)
             while True:
                 try:
                     looked += next(slices)
@@ -100,10 +107,21 @@ class StatisticsOperator:
     def stored_counts(self) -> StoredCounts:
         return self._bookie.inventory.counts()
 
-    def of_connections(self) -> BrokerStatistics:
+    def of_broker(self) -> BrokerStatistics:
         created, active = self._connections.created, self._connections.active
+        figures = self._rooms.figures
         return BrokerStatistics(
-            active_connections=active, connections_opened=created, connections_closed=created - active
+            active_connections=active,
+            connections_opened=created,
+            connections_closed=created - active,
+            publishes=figures.publishes.summary(),
+            lookups=figures.lookups.summary(),
+            lookup_failures=figures.lookup_failures,
+            topic_loads=figures.topic_loads.summary(),
+            topic_load_failures=figures.topic_load_failures,
+            topic_loads_pending=self._topics.loading_count,
+            cache=figures.cache.statistics(self._rooms.tail_cache),
+            turns=figures.turns.statistics(),
         )
 
 
@@ -127,8 +145,16 @@ def _with_shared_buckets(found: ManagedLedgerStatistics, topic: Topic) -> Manage
     return msgspec.structs.replace(found, cursors=cursors)
 
 
-def _statistics_in_slices(topic: Topic) -> Generator[int, None, TopicStatistics]:
+def _statistics_in_slices(
+    topic: Topic, *, with_cursors: bool = False
+) -> Generator[int, None, TopicStatistics]:
     """Yields after some rows (the topic, its producers, subscriptions and their consumers) how many."""
+    cursors = []
+    for cursor in list(topic.ledger.cursors.values()) if with_cursors else ():
+        if (of_cursor := _cursor_savings(cursor)) is not None:
+            cursors.append(of_cursor)
+            yield 1
+    rates = topic.rates
     ledger, shared, published = topic.ledger, topic.delays.shared, topic.publishing
     subscriptions = {}
     for name, subscription in list(topic.subscriptions.items()):
@@ -162,6 +188,32 @@ def _statistics_in_slices(topic: Topic) -> Generator[int, None, TopicStatistics]
         topic_creation_time_stamp=ledger.created_ms,
         last_publish_time_stamp=published.last_publish_ms,
         is_deduplicated=topic.dedup.ids is not None,
+        interval_s=published.interval_s,
+        add_errors=published.add_errors,
+        publish_rate_limit_times=published.throttled,
+        read_rate=rates.reads.per_s,
+        read_throughput=rates.read_bytes.per_s,
+        read_errors=ledger.reads.failures,
+        mark_delete_rate=rates.mark_deletes.per_s,
+        backlog_age_s=topic.quotas.age_s,
+        quota_evictions=topic.quotas.evictions_by_kind(),
+        cursors=cursors,
+    )
+
+
+def _cursor_savings(cursor: Cursor) -> CursorSavings | None:
+    written = cursor.cursor_ledger
+    if written is None:
+        return None
+    return CursorSavings(
+        name=cursor.name,
+        states_saved=written.states_saved,
+        states_failed=written.states_failed,
+        records_saved=written.records_saved,
+        records_failed=written.records_failed,
+        acknowledged_ranges=cursor.acknowledged_ranges_count(),
+        written_bytes=written.written_bytes,
+        read_bytes=written.read_bytes,
     )
 
 

@@ -63,7 +63,7 @@ class View:
         self.topics = TopicsOperator(topics, rooms)
         self.subscriptions = SubscriptionsOperator(topics)
         self.messages = MessagesOperator(topics, rooms.clock, rooms.settings)
-        self.statistics = StatisticsOperator(topics, rooms.bookie, connections)
+        self.statistics = StatisticsOperator(topics, rooms, connections)
         self.delayed = DelayedOperator(
             topics, allows_damage=config.chaos_enabled, verifier=DelayedVerifier(topics, rooms)
         )

@@ -60,7 +60,7 @@ class Exceeded(NamedTuple):
 class BacklogQuotas:
     """Looks at one topic's subscriptions. The policies in force are given with each call."""
 
-    __slots__ = ("_clock", "_ledger", "_subscriptions", "_topic")
+    __slots__ = ("_clock", "_ledger", "_subscriptions", "_topic", "age_s", "evictions")
 
     def __init__(
         self, topic: str, ledger: ManagedLedger, clock: Clock, subscriptions: Mapping[str, Subscription]
@@ -69,6 +69,14 @@ class BacklogQuotas:
         self._ledger = ledger
         self._clock = clock
         self._subscriptions = subscriptions
+        self.age_s = -1
+        """Of the oldest message in the backlog when that was last looked at; -1: it was not, or has none."""
+        self.evictions = {STORAGE: 0, AGE: 0}
+        """How often messages were taken from the backlog."""
+
+    def evictions_by_kind(self) -> tuple[int, int]:
+        """By size, by age."""
+        return self.evictions[STORAGE], self.evictions[AGE]
 
     async def exceeded(self, policies: EffectivePolicies) -> Exceeded | None:
         """The quota that is exceeded, the size before the age; None if neither is. May read an entry, and
@@ -86,7 +94,7 @@ class BacklogQuotas:
         size_bytes = backlog_bytes(slowest)
         if 0 <= size.limit_size <= size_bytes:
             return Exceeded(STORAGE, size, slowest, size_bytes)
-        if age.limit_time > 0 and self._clock.now_ms() - await _oldest_ms(slowest) > age.limit_time * 1000:
+        if age.limit_time > 0 and self._is_older(await _oldest_ms(slowest), age.limit_time):
             return Exceeded(AGE, age, slowest, size_bytes)
         return None
 
@@ -108,9 +116,14 @@ class BacklogQuotas:
             if 0 <= size.limit_size <= size_bytes:
                 return Exceeded(STORAGE, size, subscription, size_bytes)
             since_ms = await (due.oldest_ms() if due.heeds_due_times else _oldest_ms(subscription))
-            if age.limit_time > 0 and self._clock.now_ms() - since_ms > age.limit_time * 1000:
+            if age.limit_time > 0 and self._is_older(since_ms, age.limit_time):
                 return Exceeded(AGE, age, subscription, size_bytes)
         return None
+
+    def _is_older(self, since_ms: float, limit_s: int) -> bool:
+        age_ms = self._clock.now_ms() - since_ms
+        self.age_s = int(age_ms / 1000) if age_ms > 0 else -1
+        return age_ms > limit_s * 1000
 
     async def check_producer(self, policies: EffectivePolicies) -> None:
         """Raise `BacklogQuotaRefused` if no producer may join now."""
@@ -138,6 +151,7 @@ class BacklogQuotas:
 
     async def evict(self, policies: EffectivePolicies, found: Exceeded) -> None:
         """Acknowledge messages until the exceeded quota is met again. StorageError."""
+        self.evictions[found.kind] += 1
         if policies.quota_from_due_time:
             await self._evict_due(policies, found)
         elif found.kind == STORAGE:

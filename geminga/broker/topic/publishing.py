@@ -56,16 +56,19 @@ class Publishing:
         "_stamp",
         "_stamp_ms",
         "_subscriptions",
+        "add_errors",
         "byte_rate",
         "bytes_in",
         "chunks_in",
         "closed",
         "dedup",
         "entry_sizes",
+        "interval_s",
         "last_publish_ms",
         "message_rate",
         "messages_in",
         "producers",
+        "throttled",
         "write_latencies",
     )
 
@@ -95,6 +98,12 @@ class Publishing:
         self.closed = False
         """All further entries are refused."""
         self.messages_in = self.bytes_in = self.chunks_in = 0
+        self.add_errors = 0
+        """Entries that did not become durable."""
+        self.throttled = 0
+        """How often a producer was made to wait by a limit of the rate."""
+        self.interval_s = 0.0
+        """The last one of the rates; 0: none is over."""
         self.message_rate = Rate()
         self.byte_rate = Rate()
         self.entry_sizes = Histogram(ENTRY_SIZE_BOUNDS)
@@ -133,6 +142,7 @@ class Publishing:
 
     def measure(self, elapsed_s: float) -> None:
         """Close one interval of the rates of this topic and its producers."""
+        self.interval_s = elapsed_s
         self.message_rate.measure(self.messages_in, elapsed_s)
         self.byte_rate.measure(self.bytes_in, elapsed_s)
         self.entry_sizes.measure()
@@ -231,6 +241,7 @@ class Publishing:
             for limit in self._limits:
                 until_s = limit.take(send.num_messages, len(body), now_s)
                 if until_s > now_s:
+                    self.throttled += 1
                     producer.throttle(until_s)
         if send.is_chunk:
             self.chunks_in += 1
@@ -283,18 +294,23 @@ class Publishing:
                 receipts = []
             receipts.append(encode(context.sequence_id, context.highest_sequence_id, ledger_id, entry_id))
             if context.accepted_s != accepted_s:
-                self.write_latencies.add((now_s - accepted_s) * 1000, accepted)
+                self._count_latency((now_s - accepted_s) * 1000, accepted)
                 accepted_s = context.accepted_s
                 accepted = 0
             accepted += 1
             entry_id += 1
             due_times |= context.deliver_at_ms
         producer.confirm(receipts)
-        self.write_latencies.add((now_s - accepted_s) * 1000, accepted)
+        self._count_latency((now_s - accepted_s) * 1000, accepted)
         return due_times != 0
+
+    def _count_latency(self, latency_ms: float, count: int) -> None:
+        self.write_latencies.add(latency_ms, count)
+        self._rooms.figures.publishes.add(latency_ms, count)
 
     def on_add_failed(self, error: GemingaError, contexts: list[PublishContext]) -> None:
         """These entries will never be durable: their producers get errors instead of receipts."""
+        self.add_errors += len(contexts)
         for context in contexts:
             context.producer.fail(context.sequence_id, error)
         if self.dedup.ids is not None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from geminga.broker.flow.broker_figures import BrokerFigures
 
 if TYPE_CHECKING:
     from geminga.bookie.running.bookie import Bookie
@@ -49,3 +51,4 @@ class Rooms:
     publish_limit: PublishLimit | None = None
     """Of all topics together."""
     delivery_log: DeliveryLog | None = None
+    figures: BrokerFigures = field(default_factory=BrokerFigures)

@@ -57,6 +57,8 @@ class Rounds:
         while True:
             started_s = trio.current_time()
             await trio.sleep(self._rooms.settings.rates_interval_s)
+            rooms, elapsed_s = self._rooms, trio.current_time() - started_s
+            rooms.figures.measure(elapsed_s, rooms.bookie, rooms.tail_cache)
             for topic in tuple(self._loaded.values()):
                 topic.measure(trio.current_time() - started_s)
 

@@ -13,6 +13,7 @@ from geminga.broker.dispatch.consumer import Consumer
 from geminga.broker.dispatch.rate import DispatchLimit, dispatch_limit
 from geminga.broker.subscription.subscription import Subscription, SubscriptionSettings
 from geminga.broker.topic.backlog_quota import BacklogQuotas
+from geminga.broker.topic.ledger_rates import LedgerRates
 from geminga.broker.topic.policies_applied import (
     check_consumer_type,
     check_consumers,
@@ -73,6 +74,7 @@ class Topic:
         "producers",
         "publishing",
         "quotas",
+        "rates",
         "rooms",
         "settings",
         "subscriptions",
@@ -110,6 +112,7 @@ class Topic:
             str(name), ledger, rooms, self.producers, self.subscriptions, self.delays, self.delivery_log
         )
         self.dedup = self.publishing.dedup
+        self.rates = LedgerRates()
         self.quotas = BacklogQuotas(str(name), ledger, rooms.clock, self.subscriptions)
         # From here on a change of policy reaches this topic, also while it is still loading.
         self.policies = rooms.policies.attach(name, self._policies_changed)
@@ -247,6 +250,7 @@ class Topic:
     def measure(self, elapsed_s: float) -> None:
         """Close one interval of the rates of this topic, its producers and its subscriptions."""
         self.publishing.measure(elapsed_s)
+        self.rates.measure(self.ledger, elapsed_s)
         for subscription in self.subscriptions.values():
             subscription.update_rates(elapsed_s)
 

@@ -141,6 +141,11 @@ class Topics:
         if self.loaded.get(str(topic.name)) is topic:
             del self.loaded[str(topic.name)]
 
+    @property
+    def loading_count(self) -> int:
+        """Loads that are under way."""
+        return len(self._loading)
+
     # -- finding ---------------------------------------------------------------------------------------------
 
     async def get(self, name: TopicName, *, create: bool) -> Topic:
@@ -168,6 +173,7 @@ class Topics:
 
     async def _load(self, name: TopicName, loading: _Loading) -> None:
         key = str(name)
+        began_s = trio.current_time()
         try:
             # Two managed ledgers of one topic would each write records that the other does not know.
             old = self.loaded.get(key)
@@ -181,8 +187,10 @@ class Topics:
             if topic.closing:
                 raise ServiceNotReady(f"topic {name} could not be loaded; try again")
             self.loaded[key] = loading.topic = topic
+            self._rooms.figures.topic_loads.add((trio.current_time() - began_s) * 1000)
         except GemingaError as error:
             loading.error = error
+            self._rooms.figures.topic_load_failed()
         finally:
             del self._loading[key]
             loading.done.set()

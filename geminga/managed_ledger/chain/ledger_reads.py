@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from geminga.bookie.records.records import Run
-from geminga.errors import LedgerNotFound
+from geminga.errors import LedgerNotFound, StorageError
 from geminga.limits import MIB
 from geminga.managed_ledger.chain.entry import Entry, entries_from
 from geminga.managed_ledger.chain.ledger_chain import LedgerChain
@@ -33,7 +33,7 @@ READ_RUN_BYTES_MAX = 4 * MIB
 
 
 class LedgerReads:
-    """All reads of one managed ledger. Counts what it served, for the statistics."""
+    """All reads of one managed ledger. Counts what it served, and what failed, for the statistics."""
 
     __slots__ = (
         "_bookie",
@@ -42,6 +42,7 @@ class LedgerReads:
         "bytes_read",
         "entries_from_bookie",
         "entries_from_cache",
+        "failures",
     )
 
     def __init__(self, chain: LedgerChain, tail_cache: TailCache, bookie: Bookie) -> None:
@@ -52,6 +53,8 @@ class LedgerReads:
         self.entries_from_bookie = 0
         """Those that its caches had included."""
         self.bytes_read = 0
+        """Of these."""
+        self.failures = 0
 
     def read_cached(self, start: tuple[int, int], count_max: int, bytes_max: int) -> list[Entry]:
         """Entries from `start` on that are in memory: one ledger's run, [] if there is none at that position.
@@ -110,14 +113,18 @@ class LedgerReads:
             if ledger_id in self._chain.counts:
                 raise
             return None
+        except StorageError:
+            self.failures += 1
+            raise
         assert bodies, f"the bookie returned nothing for {ledger_id}:{first}"
         self._missed(bodies)
-        self.bytes_read += sum(map(len, bodies))
         return bodies
 
     def _missed(self, bodies: list[bytes]) -> None:
+        size_bytes = sum(map(len, bodies))
         self.entries_from_bookie += len(bodies)
-        self._tail_cache.missed(len(bodies))
+        self.bytes_read += size_bytes
+        self._tail_cache.missed(len(bodies), size_bytes)
 
     async def read_positions(
         self, positions: Sequence[tuple[int, int]], bytes_max: int = sys.maxsize
@@ -197,9 +204,11 @@ class LedgerReads:
             if first.ledger_id in self._chain.counts:
                 raise
             return {first: []}
+        except StorageError:
+            self.failures += 1
+            raise
         for bodies in brought.values():
             self._missed(bodies)
-            self.bytes_read += sum(map(len, bodies))
         return {run: entries_from(run.ledger_id, run.first, bodies) for run, bodies in brought.items()}
 
     async def find_first(

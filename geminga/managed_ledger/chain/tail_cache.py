@@ -178,8 +178,9 @@ class TailCache:
         self.backlogged_entries = backlogged_entries
         self._entries_served = self._bytes_served = 0
         """Entries read from here..."""
-        self._entries_missed = 0
+        self._entries_missed = self._bytes_missed = 0
         """...and from the bookie, its caches included."""
+        self._entries_inserted = self._entries_evicted = self._evictions = 0
         self._turn = 0
         self.append_room = AppendRoom()
         """The other memory that all managed ledgers share: entries that wait for a ledger."""
@@ -245,9 +246,10 @@ class TailCache:
             self._bytes_served += run.bytes_of(first, len(entries))
         return entries
 
-    def missed(self, entries: int) -> None:
-        """So many entries of managed ledgers had to be read from the bookie instead."""
+    def missed(self, entries: int, size_bytes: int) -> None:
+        """So many entries of managed ledgers, so long together, had to be read from the bookie instead."""
         self._entries_missed += entries
+        self._bytes_missed += size_bytes
 
     def close_run(self, ledger_id: int) -> None:
         """No more entries will be added to this ledger; those that are here stay until they are evicted."""
@@ -260,10 +262,12 @@ class TailCache:
 
     def confirm(self, run: TailRun, last_entry_id: int) -> None:
         """Entries of `run` up to `last_entry_id` are durable: show them, and keep within the bound."""
+        visible = len(run.sums)
         added = run.confirm(last_entry_id)
         if not added or self._runs.get(run.ledger_id) is not run:
             return
         self._bytes += added
+        self._entries_inserted += len(run.sums) - visible
         strides = self._strides
         newest = strides[-1] if strides else None
         if (
@@ -283,6 +287,7 @@ class TailCache:
         # The oldest of all topics first, whatever its topic: one busy topic must not keep what was read
         # long ago while another one's consumers go to the disk.
         while self._bytes > self.bytes_max:
+            self._evictions += 1
             self._evict(strides.popleft())
 
     def _evict(self, stride: _Stride) -> None:
@@ -295,9 +300,14 @@ class TailCache:
         self._let_go(run, stride.stop)
 
     def _let_go(self, run: TailRun, stop: int) -> None:
-        self._bytes -= run.evict_before(stop)
+        self._take_out(run, stop)
         if run.closed and run.is_empty:
             self._forget(run)
+
+    def _take_out(self, run: TailRun, stop: int) -> None:
+        first = run.base + run.head
+        self._bytes -= run.evict_before(stop)
+        self._entries_evicted += run.base + run.head - first
 
     def _forget(self, run: TailRun) -> None:
         del self._runs[run.ledger_id]
@@ -308,7 +318,7 @@ class TailCache:
         run = self._runs.pop(ledger_id, None)
         if run is None:
             return
-        self._bytes -= run.evict_before(run.base + len(run.sums))
+        self._take_out(run, run.base + len(run.sums))
         run.slots.clear()
         self._strides_dead += run.strides
         # Closing thousands of topics would otherwise leave a queue of strides without runs, each sweep
@@ -323,6 +333,10 @@ class TailCache:
             entries_served=self._entries_served,
             bytes_served=self._bytes_served,
             entries_missed=self._entries_missed,
+            bytes_missed=self._bytes_missed,
+            entries_inserted=self._entries_inserted,
+            entries_evicted=self._entries_evicted,
+            evictions=self._evictions,
             waiting_bytes=self.append_room.waiting_bytes,
             bytes_used=self._bytes,
             bytes_max=self.bytes_max,
@@ -335,7 +349,14 @@ class TailCacheStatistics(msgspec.Struct, frozen=True):
     entries_served: int
     bytes_served: int
     entries_missed: int
-    """Read from the bookie instead, its caches included."""
+    """Read from the bookie instead, its caches included..."""
+    bytes_missed: int
+    """...and how long they were together."""
+    entries_inserted: int
+    entries_evicted: int
+    """For any reason."""
+    evictions: int
+    """Strides that had to leave early, because the cache was full."""
     waiting_bytes: int
     """Entries that wait for a ledger; not in the cache yet."""
     bytes_used: int

@@ -107,6 +107,11 @@ class CursorLedger:
         """Exists only while a write waits: most cursors are idle."""
         self.last_entry_id = -1
         self.switched_ms = 0
+        self.states_saved = self.states_failed = 0
+        """Since the load..."""
+        self.records_saved = self.records_failed = 0
+        self.written_bytes = self.read_bytes = 0
+        """...of states."""
 
     # -- recovery ---------------------------------------------------------------------------------------
 
@@ -127,6 +132,7 @@ class CursorLedger:
                 try:
                     # One byte is enough of a bound: a read returns the first entry whatever its length.
                     (body,) = await bookie.read(ledger_id, entry_id, entry_id, bytes_max=1)
+                    self.read_bytes += len(body)
                     return decode(body), damaged
                 except StorageError:
                     damaged += 1
@@ -168,10 +174,13 @@ class CursorLedger:
         self._ledger_bytes += len(data)
         while self._durable_entry_id < entry_id:
             if self._error is not None:
+                self.states_failed += 1
                 raise self._error
             if self._progress is None:
                 self._progress = trio.Event()
             await self._progress.wait()
+        self.states_saved += 1
+        self.written_bytes += len(data)
 
     async def _switch(self, data: bytes, mark_delete: tuple[int, int]) -> None:
         """Continue in a new ledger. If that fails, no ledger is open, and the next write makes one."""
@@ -255,7 +264,12 @@ class CursorLedger:
         with trio.CancelScope(shield=True):
             # A conditional write: of two attachments that believe to own the cursor one fails here, instead
             # of overwriting the record of the other.
-            self._version = await self._storage.metadata.put(self._path, value, self._version)
+            try:
+                self._version = await self._storage.metadata.put(self._path, value, self._version)
+            except StorageError:
+                self.records_failed += 1
+                raise
+        self.records_saved += 1
         self.record = record
 
     # -- the end ----------------------------------------------------------------------------------------

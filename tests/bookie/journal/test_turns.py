@@ -13,6 +13,7 @@ import trio
 from geminga.bookie.journal.journal import SPACED_ENTRIES_MAX
 from geminga.bookie.records.settings import BookieSettings
 from geminga.bookie.running.bookie import Bookie
+from geminga.broker.flow.broker_figures import LoopTurns
 from geminga.broker.flow.outbox import Outgoing
 from geminga.server.loop_edges import LoopEdges
 from tests.bookie.journal.test_group_wait import LONG_S, Owner, running
@@ -24,7 +25,7 @@ SPACED = BookieSettings(journal_spacing_s=LONG_S)
 async def following(path: Path, settings: BookieSettings = SPACED) -> AsyncIterator[tuple[Bookie, Owner]]:
     """A bookie that has written its first group, so that the next one would have to keep its distance."""
     async with running(path, settings) as bookie:
-        with trio.fail_after(20), LoopEdges(bookie.journals, Outgoing()).followed():
+        with trio.fail_after(20), LoopEdges(bookie.journals, Outgoing(), LoopTurns()).followed():
             owner = Owner(bookie)
             owner.writer.append(b"first")
             await owner.until_durable(0)

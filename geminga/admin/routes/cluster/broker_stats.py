@@ -79,7 +79,7 @@ class BrokerStatsRoutes:
             "bookie_journal_bytes_total": bookie.journal_bytes,
             "bookie_entry_log_bytes": bookie.entry_log_bytes,
         }
-        connections = self._statistics.of_connections()
+        connections = self._statistics.of_broker()
         counts = {
             "brk_active_connections": connections.active_connections,
             "brk_connection_created_total_count": connections.connections_opened,
