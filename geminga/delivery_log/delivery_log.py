@@ -278,9 +278,9 @@ def _encoded(number: int, events: Sequence[Event]) -> bytes:
     columns: dict[str, Any] = dict(zip(COLUMNS, zip(*events, strict=True), strict=True))
     tables: dict[str, list[str]] = {}
     for name in TABLES:
-        places: dict[str | None, int] = {None: -1}
-        columns[name] = [places.setdefault(value, len(places) - 1) for value in columns[name]]
-        tables[f"{name}s"] = [value for value in places if value is not None]
+        indexes: dict[str | None, int] = {None: -1}
+        columns[name] = [indexes.setdefault(value, len(indexes) - 1) for value in columns[name]]
+        tables[f"{name}s"] = [value for value in indexes if value is not None]
     return encode_segment(number, columns, **tables)
 
 

@@ -21,7 +21,7 @@ class Written(NamedTuple):
     segments: int
 
 
-class Place(NamedTuple):
+class LogPosition(NamedTuple):
     """A segment of a directory, or a part of it. Later ones are greater."""
 
     file: int
@@ -33,7 +33,7 @@ class Place(NamedTuple):
     """Of a segment that was cut; the last one has no number."""
 
     @property
-    def before(self) -> Place:
+    def before(self) -> LogPosition:
         """Less than the segment, greater than the one before it."""
         return self._replace(part=-1)
 
@@ -41,7 +41,7 @@ class Place(NamedTuple):
         return json.dumps(list(self)).encode()
 
     @classmethod
-    def decode(cls, data: bytes | str) -> Place:
+    def decode(cls, data: bytes | str) -> LogPosition:
         """Raises `CorruptData`."""
         try:
             numbers = json.loads(data)
@@ -49,11 +49,11 @@ class Place(NamedTuple):
                 raise ValueError("other than four numbers")
             return cls(*numbers)
         except (ValueError, TypeError) as error:
-            raise CorruptData(f"not a place in a delivery log: {error}") from None
+            raise CorruptData(f"not a position in a delivery log: {error}") from None
 
 
 class Read(NamedTuple):
-    place: Place
+    position: LogPosition
     segment: bytes
     has_gap: bool
     """Whether something that stood before it is gone."""
@@ -71,16 +71,16 @@ class LogReader:
         self._opened_ms = 0
         self._has_gap = False
 
-    def seek(self, place: Place | None) -> None:
-        """Continue after this place, or from the beginning if None. A segment in parts is read again as a
+    def seek(self, position: LogPosition | None) -> None:
+        """Continue after this position, or from the beginning if None. A segment in parts is read again as a
         whole.
         """
         self._offset, self._has_gap = 0, False
-        if place is None:
+        if position is None:
             self.at = Written(0, 0)
         else:
-            read = place.segment + (place.part == ALL_PARTS)
-            self.at, self._opened_ms = Written(place.file, read), place.opened_ms
+            read = position.segment + (position.part == ALL_PARTS)
+            self.at, self._opened_ms = Written(position.file, read), position.opened_ms
 
     def next(self, written: Written) -> Read | None:
         """The next segment of what was written; None: there is no more. StorageError."""
@@ -147,9 +147,9 @@ class LogReader:
         if head.end > size:
             return None
         segment = file.pread(self._offset, head.size_bytes)
-        place = Place(self.at.file, self._opened_ms, self.at.segments)
+        position = LogPosition(self.at.file, self._opened_ms, self.at.segments)
         self.at, self._offset = Written(self.at.file, self.at.segments + 1), head.end
-        return Read(place, segment, self._has_gap)
+        return Read(position, segment, self._has_gap)
 
     def _path(self, number: int) -> str:
         from geminga.delivery_log.log_format import file_name

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import trio
 
-from geminga.delivery_log.log_reader import LogReader, Place, Read
+from geminga.delivery_log.log_reader import LogPosition, LogReader, Read
 from geminga.delivery_log.notes import MISSED, Event
 from geminga.errors import CorruptData, GemingaError, StorageError
 
@@ -35,11 +35,11 @@ RETRY_S_MAX: Final = 30.0
 class LogTopic(Protocol):
     """The topic. Both raise `GemingaError` when it cannot be used now."""
 
-    async def last_place(self) -> Place | None:
+    async def last_position(self) -> LogPosition | None:
         """That of the last message; None: it has none, or none that says it."""
         ...
 
-    async def append(self, segment: bytes, place: Place) -> None:
+    async def append(self, segment: bytes, position: LogPosition) -> None:
         """Durable on return. Cancelling leaves it in the topic, or not."""
         ...
 
@@ -48,7 +48,7 @@ class LogTopic(Protocol):
 
 
 class Part(NamedTuple):
-    place: Place
+    position: LogPosition
     segment: bytes
 
 
@@ -62,7 +62,7 @@ class Shipping:
         self._topic = topic
         self._disk = disk
         self._reader = LogReader(disk, delivery_log.directory)
-        self._shipped: Place | None = None
+        self._shipped: LogPosition | None = None
         self._state_due_s = 0.0
         self._is_failing = False
         self._scope = trio.CancelScope()
@@ -99,10 +99,10 @@ class Shipping:
                 await self._keep_state()
 
     async def _resume(self) -> None:
-        known = [self._shipped, await self._topic.last_place(), await self._disk.run(self._read_state)]
-        places = [place for place in known if place is not None]
+        known = [self._shipped, await self._topic.last_position(), await self._disk.run(self._read_state)]
+        positions = [position for position in known if position is not None]
         # A directory that was emptied begins with file 1 again, later than all that was shipped before.
-        self._shipped = max(places, key=lambda place: (place.opened_ms, place), default=None)
+        self._shipped = max(positions, key=lambda position: (position.opened_ms, position), default=None)
         await self._disk.run(self._reader.seek, self._shipped)
 
     async def _ship_next(self) -> None:
@@ -115,14 +115,14 @@ class Shipping:
         if read.has_gap:
             missed: Event = (MISSED, self._log.now_ms(), None, None, None, 0, 0, -1, 0, 0, 0, 0, -1, 0)
             log.warning("the delivery log was not shipped in time: events are missing from its topic")
-            await self._append(Part(read.place.before, _encoded(0, [missed])))
+            await self._append(Part(read.position.before, _encoded(0, [missed])))
         for part in await self._disk.run(self._parts, read):
-            if self._shipped is None or part.place > self._shipped:
+            if self._shipped is None or part.position > self._shipped:
                 await self._append(part)
 
     async def _append(self, part: Part) -> None:
-        await self._topic.append(part.segment, part.place)
-        self._shipped = part.place
+        await self._topic.append(part.segment, part.position)
+        self._shipped = part.position
         if trio.current_time() >= self._state_due_s:
             self._state_due_s = trio.current_time() + STATE_INTERVAL_S
             await self._keep_state()
@@ -130,9 +130,9 @@ class Shipping:
     def _parts(self, read: Read) -> list[Part]:
         """A segment that is no message is cut in halves until it is."""
         segments = list(_fitting(read.segment, self._topic.segment_bytes_max))
-        places = [read.place._replace(part=number) for number in range(len(segments))]
-        places[-1] = read.place
-        return [Part(place, segment) for place, segment in zip(places, segments, strict=True)]
+        positions = [read.position._replace(part=number) for number in range(len(segments))]
+        positions[-1] = read.position
+        return [Part(position, segment) for position, segment in zip(positions, segments, strict=True)]
 
     # -- where it is -----------------------------------------------------------------------------------------
 
@@ -142,11 +142,11 @@ class Shipping:
             with contextlib.suppress(StorageError):
                 await self._disk.run(self._disk.replace_file, self._state_path, self._shipped.encode())
 
-    def _read_state(self) -> Place | None:
+    def _read_state(self) -> LogPosition | None:
         if not self._disk.exists(self._state_path):
             return None
         try:
-            return Place.decode(self._disk.read_file(self._state_path))
+            return LogPosition.decode(self._disk.read_file(self._state_path))
         except CorruptData:
             return None
 
@@ -181,10 +181,10 @@ def _fitting(segment: bytes, bytes_max: int) -> Iterator[bytes]:
             ("subscription", whole.subscriptions),
             ("client", whole.clients),
         ):
-            used = sorted({place for place in columns[name].tolist() if place >= 0})
-            places = {place: number for number, place in enumerate(used)} | {-1: -1}
-            columns[name] = [places[place] for place in columns[name].tolist()]
-            names[f"{name}s"] = [table[place] for place in used]
+            used = sorted({index for index in columns[name].tolist() if index >= 0})
+            numbers = {index: number for number, index in enumerate(used)} | {-1: -1}
+            columns[name] = [numbers[index] for index in columns[name].tolist()]
+            names[f"{name}s"] = [table[index] for index in used]
         yield from _fitting(encode_segment(whole.head.number, columns, **names), bytes_max)
 
 

@@ -3,7 +3,7 @@
 `serve` binds both ports, locks the data directory, compares metadata and bookie (`metadata_check.py`), opens
 both (recovery included), sweeps orphaned ledgers, builds `Rooms`, `Topics`, `Connections` and the admin
 router, and only then accepts. Read `serve` and `_serve` in `server.py` first; `open_bookie` in
-`bookie_places.py` checks that directories are those of the first start, `room_settings.py` maps `Config` to
+`bookie_opening.py` checks that directories are those of the first start, `room_settings.py` maps `Config` to
 each room's settings, `listener.py` accepts, `descriptors.py` says how many connections, and `admission.py`
 which of them go for newcomers. `loop_edges.py` is what happens between two turns of the loop.
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from geminga.bookie.index.database import NOTE
-from geminga.bookie.offline.held_ledgers import HeldLedgers, StoppedPlace, held_ledgers
+from geminga.bookie.offline.held_ledgers import HeldLedgers, StoppedLedgerFiles, held_ledgers
 from geminga.bookie.records.file_names import entry_log_directory, journal_directory
 from geminga.bookie.records.ledger_name import LedgerName
 from geminga.bookie.running.directory_cookies import (
@@ -92,13 +92,13 @@ def look_at(disk: Disk, data_dir: str, wanted: DirectoryLists) -> Directories:
             # would mix the topics of two data directories.
             check_owners(disk, data_dir, lists, record.instance_id)
         cache = BlockCache(_CACHE_BYTES)
-        places = [
-            StoppedPlace(
+        ledgers = [
+            StoppedLedgerFiles(
                 absolute(data_dir, name), _index(disk, index_directory(data_dir, name), cache, opened)
             )
             for name in lists.ledgers
         ]
-        held = held_ledgers(disk, [absolute(data_dir, name) for name in lists.journals], places)
+        held = held_ledgers(disk, [absolute(data_dir, name) for name in lists.journals], ledgers)
         lost = "" if instance is not None else claimed_by(disk, data_dir, lists)
         return Directories(lists, held, compare(held, metadata), lost)
 
@@ -152,9 +152,9 @@ def names_of(disk: Disk, data_dir: str, lists: DirectoryLists) -> dict[int, Ledg
 
 def refusal(disk: Disk, data_dir: str, seen: Directories, *, cluster: str) -> str:
     """Why a start is refused, and what to do next; several lines."""
-    place = f"--data-dir {shlex.quote(data_dir)}"
+    flags = f"--data-dir {shlex.quote(data_dir)}"
     if seen.lost_instance:
-        place += _lost_flags(data_dir, seen.lists, cluster)
+        flags += _lost_flags(data_dir, seen.lists, cluster)
     found = seen.comparison
     lines = [f"{os.path.join(data_dir, METADATA)}: the metadata is behind the bookie's files."]
     if seen.lost_instance:
@@ -179,9 +179,9 @@ def refusal(disk: Disk, data_dir: str, seen: Directories, *, cluster: str) -> st
         "A crash never leaves files like this. The metadata is an older copy, was copied while a broker "
         "ran, or has lost the end of its write-ahead log (or the index is an older copy). Nothing "
         "was written: put the files back that belong together, and start again. If there are none:",
-        f"  {command} list {place}       shows what is without a record",
-        f"  {command} restore {place}    brings it back under its topics",
-        f"  {command} set-aside {place}  keeps it, unserved, so that the broker starts",
+        f"  {command} list {flags}       shows what is without a record",
+        f"  {command} restore {flags}    brings it back under its topics",
+        f"  {command} set-aside {flags}  keeps it, unserved, so that the broker starts",
     ]
     if found.deleted:
         lines.append(

@@ -50,7 +50,7 @@ from geminga.metadata.store import MetadataStore
 from geminga.server import listener
 from geminga.server.admission import Admission, Visit
 from geminga.server.backup import Backup
-from geminga.server.bookie_places import open_bookie, open_database
+from geminga.server.bookie_opening import open_bookie, open_database
 from geminga.server.descriptors import Division, divide, raise_files_max, warn_if_few
 from geminga.server.directory_watch import DirectoryWatch
 from geminga.server.loop_edges import LoopEdges

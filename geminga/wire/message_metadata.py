@@ -23,7 +23,7 @@ from geminga.wire.sticky_hash import sticky_hash, sticky_key, sticky_key_hash, s
 from geminga.wire.stored_entry import (
     STAMP_MAGIC,
     USUAL_STAMP,
-    metadata_place,
+    metadata_range,
     parse_metadata,
     raw_text,
     stamp_bytes,
@@ -98,7 +98,7 @@ def peek(body: bytes) -> Peek:
             end = _USUAL_HEAD_BYTES - 2 + size
             at = _USUAL_HEAD_BYTES + name_bytes
         else:
-            at, end = metadata_place(body)
+            at, end = metadata_range(body)
             tag = body[at]
             name_bytes = body[at + 1]
             at += 2 + name_bytes
@@ -130,7 +130,7 @@ def peek(body: bytes) -> Peek:
     # A scanner that runs off the end has met something unusual. Protobuf says whether it is also wrong.
     except (IndexError, struct.error):
         pass
-    return _parse(body, *metadata_place(body))
+    return _parse(body, *metadata_range(body))
 
 
 def peek_or_none(body: bytes) -> Peek | None:

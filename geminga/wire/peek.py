@@ -8,7 +8,7 @@ import msgspec
 
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import signed
-from geminga.wire.stored_entry import metadata_place, parse_metadata, raw_text
+from geminga.wire.stored_entry import metadata_range, parse_metadata, raw_text
 
 
 class Peek(msgspec.Struct, frozen=True, gc=False):
@@ -53,7 +53,7 @@ class Peek(msgspec.Struct, frozen=True, gc=False):
     @property
     def metadata(self) -> pb.MessageMetadata:
         """All of the metadata. Parsed at each call; so are the three below."""
-        return parse_metadata(self.body, *metadata_place(self.body))
+        return parse_metadata(self.body, *metadata_range(self.body))
 
     @property
     def producer_name_utf8(self) -> bytes:

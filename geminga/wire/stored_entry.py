@@ -35,7 +35,7 @@ def stamp_bytes(body: bytes) -> int:
     return end
 
 
-def metadata_place(body: bytes) -> tuple[int, int]:
+def metadata_range(body: bytes) -> tuple[int, int]:
     """Where the metadata begins and ends. Raises `ProtocolError` if it is not all there."""
     at = stamp_bytes(body)
     if body.startswith(CHECKSUM_MAGIC, at):
@@ -60,7 +60,7 @@ def may_be_delayed(body: bytes) -> bool:
     except struct.error:
         pass  # too short for that
     try:
-        at, end = metadata_place(body)
+        at, end = metadata_range(body)
     except ProtocolError:
         return False
     # The two bytes may occur by chance in a key or a property: then `peek` is asked, and only time is lost.

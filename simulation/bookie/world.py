@@ -16,7 +16,7 @@ import trio
 from geminga.bookie.offline.ledger_names import LedgerName, ledger_names
 from geminga.bookie.records.file_names import entry_log_directory, journal_directory
 from geminga.bookie.records.settings import BookieSettings
-from geminga.bookie.running.bookie import Bookie, LedgerPlace
+from geminga.bookie.running.bookie import Bookie, LedgerFiles
 from geminga.errors import CorruptData, LedgerNotFound, StorageError
 from simulation.bookie.sim_ledger import Broken, SimLedger, promise
 from simulation.campaign.breaking import lives
@@ -119,7 +119,7 @@ class BookieWorld:
         bookie = await Bookie.open_directories(
             self.disk,
             self.layout.journal_directories(),
-            list(map(LedgerPlace, self.layout.ledger_directories(), self._indexes)),
+            list(map(LedgerFiles, self.layout.ledger_directories(), self._indexes)),
             self.settings,
             threaded=False,
         )

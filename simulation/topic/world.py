@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import trio
 
-from geminga.bookie.offline.held_ledgers import StoppedPlace, held_ledgers
+from geminga.bookie.offline.held_ledgers import StoppedLedgerFiles, held_ledgers
 from geminga.bookie.running.bookie import Bookie
 from geminga.errors import CorruptData, LedgerNotFound, StorageError
 from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
@@ -107,7 +107,7 @@ class TopicWorld:
         async with trio.open_nursery() as nursery:
             metadata = MetadataStore(self._tree, threaded=False)
             await nursery.start(metadata.run)
-            place = StoppedPlace(DIRECTORY, self._index)
+            place = StoppedLedgerFiles(DIRECTORY, self._index)
             found = compare(held_ledgers(self.disk, [DIRECTORY], [place]), metadata)
             promise(not found.is_behind, f"a crash makes the metadata look as if it were behind: {found}")
             bookie = await Bookie.open(

@@ -12,7 +12,7 @@ from geminga.clock import TrioClock
 from geminga.delivery_log import shipping
 from geminga.delivery_log.delivery_log import DeliveryLog
 from geminga.delivery_log.log_format import Kind, decode_segment, file_name
-from geminga.delivery_log.log_reader import LogReader, Place, Written
+from geminga.delivery_log.log_reader import LogPosition, LogReader, Written
 from geminga.delivery_log.shipping import Shipping
 from geminga.errors import CorruptData, NotAllowed, TopicTerminated
 from geminga.storage.disk import RealDisk
@@ -23,20 +23,20 @@ class Topic:
 
     def __init__(self, segment_bytes_max: int = 1 << 20) -> None:
         self.segment_bytes_max = segment_bytes_max
-        self.messages: list[tuple[Place, bytes]] = []
+        self.messages: list[tuple[LogPosition, bytes]] = []
         self.refuses = False
         self.stores_anyway = False
         self.refused = 0
 
-    async def last_place(self) -> Place | None:
+    async def last_position(self) -> LogPosition | None:
         return self.messages[-1][0] if self.messages else None
 
-    async def append(self, segment: bytes, place: Place) -> None:
+    async def append(self, segment: bytes, position: LogPosition) -> None:
         await trio.lowlevel.checkpoint()
         if len(segment) > self.segment_bytes_max:
             raise NotAllowed("too large")
         if not self.refuses or self.stores_anyway:
-            self.messages.append((place, segment))
+            self.messages.append((position, segment))
         if self.refuses:
             self.refused += 1
             raise TopicTerminated("no more")
@@ -93,7 +93,7 @@ async def test_all_comes_once_and_in_order_whatever_the_topic_does(
     topic.refuses = False
     await until(lambda: len(topic.sequence_ids()) >= 60)
     assert topic.sequence_ids() == list(range(60))
-    assert len({place.file for place, _ in topic.messages}) > 1
+    assert len({position.file for position, _ in topic.messages}) > 1
     assert 3 <= caplog.text.count("cannot be shipped") <= 60
     ships.stop()
     await log.close()
@@ -161,7 +161,7 @@ async def test_a_directory_that_was_emptied_is_shipped_from_its_beginning(
     tmp_path: Path, nursery: trio.Nursery
 ) -> None:
     topic = Topic()
-    topic.messages = [(Place(7, 1_000, 3), b"")]
+    topic.messages = [(LogPosition(7, 1_000, 3), b"")]
     log = await opened(tmp_path, nursery)
     log.duplicate("t", "p", 0, 1)
     nursery.start_soon(Shipping(log, topic, RealDisk()).run)
@@ -184,14 +184,14 @@ def test_a_torn_end_is_no_gap_and_damage_is(tmp_path: Path) -> None:
     reader = LogReader(disk, str(tmp_path))
     found = []
     while (read := reader.next(Written(3, 1))) is not None:
-        found.append((read.place.file, read.place.segment, read.has_gap))
+        found.append((read.position.file, read.position.segment, read.has_gap))
     assert found == [(1, 0, False), (2, 0, False), (3, 0, True)]
 
 
 def test_a_place_is_read_back_and_nothing_else_is() -> None:
-    place = Place(3, 1_700_000_000_000, 5)
-    assert Place.decode(place.encode()) == place
-    assert place.before < place._replace(part=0) < place
+    position = LogPosition(3, 1_700_000_000_000, 5)
+    assert LogPosition.decode(position.encode()) == position
+    assert position.before < position._replace(part=0) < position
     for data in (b"", b"[1, 2, 3]", b'[1, 2, 3, "4"]', b"7"):
         with pytest.raises(CorruptData):
-            Place.decode(data)
+            LogPosition.decode(data)

@@ -348,7 +348,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "shipping-again-what-is-in-the-topic",
         "geminga/delivery_log/shipping.py",
-        "known = [self._shipped, await self._topic.last_place(), await",
+        "known = [self._shipped, await self._topic.last_position(), await",
         "known = [self._shipped, await",
         SHIPPING,
         "that what was shipped in the moment of an error is not shipped again",
@@ -364,7 +364,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "shipping-parts-from-the-first",
         "geminga/delivery_log/shipping.py",
-        "if self._shipped is None or part.place > self._shipped:",
+        "if self._shipped is None or part.position > self._shipped:",
         "if True:",
         SHIPPING,
         "that of a segment in parts those that are in the topic are not shipped again",

@@ -18,7 +18,7 @@ from geminga.limits import KIB
 from geminga.position import Position
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import signed
-from geminga.wire.stored_entry import metadata_place, parse_metadata, stamp_bytes
+from geminga.wire.stored_entry import metadata_range, parse_metadata, stamp_bytes
 
 HEADER_BYTES_MAX: Final = 48 * KIB
 """Of all headers together; Java's HTTP clients take less."""
@@ -39,7 +39,7 @@ class HttpMessage(NamedTuple):
 async def http_message(position: Position, body: bytes) -> HttpMessage:
     """A stored entry as a client gets it. `BadPayload` and `NoDecoder` if it cannot be inflated."""
     try:
-        at, end = metadata_place(body)
+        at, end = metadata_range(body)
         if end - at > METADATA_BYTES_MAX:
             raise ProtocolError(f"{end - at} bytes of metadata are too many for headers")
         metadata = parse_metadata(body, at, end)

@@ -11,7 +11,7 @@ import trio
 from geminga.bookie.journal.files import JournalFiles, WrittenGroup
 from geminga.bookie.journal.journal import Adder, Journal
 from geminga.bookie.records.journal_position import JournalPosition
-from geminga.bookie.records.ledger_mapping import place_of
+from geminga.bookie.records.ledger_mapping import directory_index
 from geminga.bookie.records.settings import BookieSettings, journal_share
 from geminga.errors import StorageError
 
@@ -58,7 +58,7 @@ class JournalSet:
 
     def of(self, ledger_id: int) -> Journal:
         """The journal that takes the ledger's entries."""
-        return self._journals[place_of(ledger_id, len(self._journals))]
+        return self._journals[directory_index(ledger_id, len(self._journals))]
 
     @property
     def queued_bytes(self) -> int:

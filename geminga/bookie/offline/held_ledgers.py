@@ -23,7 +23,7 @@ from geminga.bookie.records.file_names import (
     parse_id,
 )
 from geminga.bookie.records.journal_position import JournalPosition
-from geminga.bookie.records.ledger_mapping import place_of
+from geminga.bookie.records.ledger_mapping import directory_index
 from geminga.errors import CorruptData
 from geminga.storage.disk import Disk
 from geminga.storage.key_value import KeyValue
@@ -31,7 +31,7 @@ from geminga.storage.key_value import KeyValue
 NOWHERE = JournalPosition(0, 0)
 
 
-class StoppedPlace(NamedTuple):
+class StoppedLedgerFiles(NamedTuple):
     """A ledger directory and its index; None for one that is lost or damaged."""
 
     directory: str
@@ -55,15 +55,15 @@ class HeldLedgers(NamedTuple):
         return max((*self.held, *self.deleted), default=-1)
 
 
-def held_ledgers(disk: Disk, journals: Sequence[str], places: Sequence[StoppedPlace]) -> HeldLedgers:
-    """`journals` and `places` are the bookie's directories, in the order of its lists; one that is not there
+def held_ledgers(disk: Disk, journals: Sequence[str], ledgers: Sequence[StoppedLedgerFiles]) -> HeldLedgers:
+    """`journals` and `ledgers` are the bookie's directories, in the order of its lists; one that is not there
     is empty. Blocking. StorageError if a file cannot be read.
     """
     inventories = [
         JournalInventory(disk, path) if disk.exists(path := journal_directory(directory)) else None
         for directory in journals
     ]
-    directories = [_Place(disk, place, len(journals), inventories) for place in places]
+    directories = [_Directory(disk, files, len(journals), inventories) for files in ledgers]
     for number, inventory in enumerate(inventories):
         if inventory is not None:
             _add_unflushed(inventory, number, directories)
@@ -88,13 +88,13 @@ def held_by(indexes: Sequence[LedgerIndex]) -> HeldLedgers:
     return HeldLedgers(held, aside & held.keys(), deleted, doubtful)
 
 
-class _Place:
+class _Directory:
     """One ledger directory."""
 
     def __init__(
         self,
         disk: Disk,
-        place: StoppedPlace,
+        files: StoppedLedgerFiles,
         journals: int,
         inventories: Sequence[JournalInventory | None],
     ) -> None:
@@ -102,7 +102,7 @@ class _Place:
         self.aside: Set[int] = set()
         self.deleted: Set[int] = set()
         self.marks = (NOWHERE,) * journals
-        index = _readable(place.key_value, journals)
+        index = _readable(files.key_value, journals)
         self.made_anew = index is None or not any(index.marks[0]) or bool(index.rebuild_reason)
         if index is not None:
             self.aside, self.deleted = index.in_state(ASIDE), index.in_state(DELETED)
@@ -117,7 +117,7 @@ class _Place:
                 del self.held[ledger_id]
             self.made_anew = index.unsorted
         else:
-            self._read_logs(disk, entry_log_directory(place.directory))
+            self._read_logs(disk, entry_log_directory(files.directory))
 
     def add(self, ledger_id: int, usage: Usage) -> None:
         if ledger_id not in self.deleted:
@@ -151,15 +151,15 @@ def _readable(values: KeyValue | None, journals: int) -> LedgerIndex | None:
     return index
 
 
-def _add_unflushed(inventory: JournalInventory, number: int, directories: Sequence[_Place]) -> None:
+def _add_unflushed(inventory: JournalInventory, number: int, directories: Sequence[_Directory]) -> None:
     """What lies behind a directory's mark in this journal; of a ledger that has entries in logs it may be
     known there, and is not counted again.
     """
     flushed = [set(directory.held) for directory in directories]
     for ledger_id, entries, end in _runs(inventory, min(each.marks[number] for each in directories)):
-        place = place_of(ledger_id, len(directories))
-        directory = directories[place]
-        if end > directory.marks[number] and ledger_id not in flushed[place]:
+        of_ledger = directory_index(ledger_id, len(directories))
+        directory = directories[of_ledger]
+        if end > directory.marks[number] and ledger_id not in flushed[of_ledger]:
             directory.add(ledger_id, Usage(entries, 0))
 
 

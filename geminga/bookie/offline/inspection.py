@@ -27,7 +27,7 @@ from geminga.bookie.journal.journal_format import FileHeader
 from geminga.bookie.journal.scan import JournalScan
 from geminga.bookie.records.file_names import entry_log_path
 from geminga.bookie.records.journal_position import JournalPosition
-from geminga.bookie.records.ledger_mapping import needed_from, place_of
+from geminga.bookie.records.ledger_mapping import directory_index, needed_from
 from geminga.bookie.records.ledger_name import META_ENTRY_ID, LedgerName, decode_name
 from geminga.bookie.records.records import RECORD_HEAD, RECORD_PREFIX_BYTES, Segment
 from geminga.storage.disk import Disk, File
@@ -151,9 +151,9 @@ def footer_of(file: File) -> tuple[Footer | None, BadBytes | None]:
         return footer, None
     size = file.size()
     trailer = file.pread(max(0, size - TRAILER_BYTES), TRAILER_BYTES)
-    place = decode_trailer(trailer)
-    if place is not None:
-        return None, BadBytes(place.offset, place.length)
+    found = decode_trailer(trailer)
+    if found is not None:
+        return None, BadBytes(found.offset, found.length)
     if looks_like_trailer(trailer, size):
         return None, BadBytes(size - TRAILER_BYTES, TRAILER_BYTES)
     return None, None
@@ -162,8 +162,8 @@ def footer_of(file: File) -> tuple[Footer | None, BadBytes | None]:
 def records_end(file: File) -> int:
     """Where a closed log's records end and its footer begins; the file's end for another one."""
     size = file.size()
-    place = decode_trailer(file.pread(max(0, size - TRAILER_BYTES), TRAILER_BYTES))
-    return place.offset if place is not None else size
+    trailer = decode_trailer(file.pread(max(0, size - TRAILER_BYTES), TRAILER_BYTES))
+    return trailer.offset if trailer is not None else size
 
 
 def walk_records(
@@ -239,7 +239,7 @@ def _unflushed(
                 end = JournalPosition(journal.journal_id, group.end)
                 for segment in group.segments:
                     ledger_id = segment.ledger_id
-                    index = indexes[place_of(ledger_id, len(indexes))]
+                    index = indexes[directory_index(ledger_id, len(indexes))]
                     if end <= index.marks[number]:
                         continue
                     if ledger_id not in last:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from geminga.bookie.records.journal_position import JournalPosition
 
 
-def place_of(ledger_id: int, count: int) -> int:
+def directory_index(ledger_id: int, count: int) -> int:
     """The number, counted from 0, of the one of `count` journals, or ledger directories, that is the
     ledger's.
     """

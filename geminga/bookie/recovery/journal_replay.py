@@ -10,7 +10,7 @@ from geminga.bookie.journal.inventory import JournalInventory
 from geminga.bookie.journal.journal_format import FileHeader
 from geminga.bookie.journal.scan import Damage, JournalScan, ScannedGroup
 from geminga.bookie.records.journal_position import JournalPosition
-from geminga.bookie.records.ledger_mapping import place_of
+from geminga.bookie.records.ledger_mapping import directory_index
 from geminga.bookie.records.settings import BookieSettings
 from geminga.bookie.recovery.directory_replay import DirectoryReplay
 from geminga.storage.disk import Disk
@@ -76,7 +76,7 @@ class JournalReplay:
                     _tell_names(group, directories)
                     end = JournalPosition(header.journal_id, group.end)
                     for segment in group.segments:
-                        directory = directories[place_of(segment.ledger_id, len(directories))]
+                        directory = directories[directory_index(segment.ledger_id, len(directories))]
                         # What is behind the mark comes again with `replay`; taken here too it would overlap
                         # itself.
                         if directory.wants_refill and end <= directory.marks[self._number]:
@@ -112,7 +112,7 @@ class JournalReplay:
                 _tell_names(group, directories)
                 end = JournalPosition(journal_id, group.end)
                 for segment in group.segments:
-                    directory = directories[place_of(segment.ledger_id, len(directories))]
+                    directory = directories[directory_index(segment.ledger_id, len(directories))]
                     # The end of the group is compared: a mark always lies at the end of one.
                     if end > directory.marks[self._number]:
                         directory.take(segment)
@@ -124,11 +124,11 @@ class JournalReplay:
         for damage in scan.damages:
             end = JournalPosition(journal_id, damage.offset + damage.length)
             for run in damage.lost:
-                directory = directories[place_of(run.ledger_id, len(directories))]
+                directory = directories[directory_index(run.ledger_id, len(directories))]
                 if end > directory.marks[self._number]:
                     directory.lose(run, str(damage))
 
 
 def _tell_names(group: ScannedGroup, directories: Sequence[DirectoryReplay]) -> None:
     for ledger_id, name in group.names.items():
-        directories[place_of(ledger_id, len(directories))].names[ledger_id] = name
+        directories[directory_index(ledger_id, len(directories))].names[ledger_id] = name

@@ -36,13 +36,13 @@ from geminga.bookie.running.kept_files import KeptFiles
 from geminga.bookie.running.ledger_inventory import LedgerInventory
 from geminga.bookie.running.ledger_writer import LedgerWriter
 from geminga.bookie.running.lifeline import Lifeline
-from geminga.bookie.running.opening import LedgerPlace, Opened, open_all
+from geminga.bookie.running.opening import LedgerFiles, Opened, open_all
 from geminga.bookie.running.statistics import JournalCounts, statistics_of
 from geminga.errors import StorageError
 from geminga.storage.disk import Disk
 from geminga.storage.key_value import KeyValue
 
-__all__ = ["Bookie", "LedgerPlace", "RecoveryReport"]
+__all__ = ["Bookie", "LedgerFiles", "RecoveryReport"]
 log = logging.getLogger("geminga.bookie")
 
 
@@ -112,7 +112,7 @@ class Bookie:
         return await cls.open_directories(
             disk,
             [directory],
-            [LedgerPlace(directory, index)],
+            [LedgerFiles(directory, index)],
             settings,
             existing_ledgers=existing_ledgers,
             threaded=threaded,
@@ -123,7 +123,7 @@ class Bookie:
         cls,
         disk: Disk,
         journals: Sequence[str],
-        ledgers: Sequence[LedgerPlace],
+        ledgers: Sequence[LedgerFiles],
         settings: BookieSettings | None = None,
         *,
         existing_ledgers: ExistingLedgers | None = None,
@@ -151,7 +151,7 @@ class Bookie:
         log.log(
             logging.DEBUG if opened.report.clean else logging.WARNING,
             "recovered %s: %s",
-            ", ".join(dict.fromkeys((*journals, *(place.directory for place in ledgers)))),
+            ", ".join(dict.fromkeys((*journals, *(files.directory for files in ledgers)))),
             opened.report,
         )
         if opened.report.entries_missing:

@@ -129,7 +129,7 @@ def check_cookie(path: str, data: bytes | None, instance_id: str, role: Role) ->
     _check_owner(path, data, instance_id)
     if data != encode_cookie(instance_id, role):
         raise ForeignLists(
-            f"{path}: this directory has another place in the lists of directories (its cookie says "
+            f"{path}: this directory has another position in the lists of directories (its cookie says "
             f"{_said(data)}; it is listed as journal={role.journal} ledgers={role.ledgers}): "
             "two disks may have changed places"
         )

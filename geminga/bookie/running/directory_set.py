@@ -9,7 +9,7 @@ import trio
 
 from geminga.bookie.journal.journal_set import JournalSet
 from geminga.bookie.records.file_names import journal_directory
-from geminga.bookie.records.ledger_mapping import needed_from, place_of
+from geminga.bookie.records.ledger_mapping import directory_index, needed_from
 from geminga.bookie.records.records import Run, Segment
 from geminga.bookie.records.settings import BookieSettings, ledger_directory_share
 from geminga.bookie.running.disk_space import DiskSpace
@@ -63,7 +63,7 @@ class DirectorySet:
         self.only = self.all[0] if len(self.all) == 1 else None
 
     def of(self, ledger_id: int) -> LedgerDirectory:
-        return self.only or self.all[place_of(ledger_id, len(self.all))]
+        return self.only or self.all[directory_index(ledger_id, len(self.all))]
 
     def start(self, nursery: trio.Nursery) -> None:
         """Flush, read ahead and collect garbage in tasks of the nursery."""

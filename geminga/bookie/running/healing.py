@@ -13,7 +13,7 @@ from typing import Final
 import trio
 
 from geminga.bookie.records.entry_ranges import EntryRanges, joined, runs_of
-from geminga.bookie.records.ledger_mapping import place_of
+from geminga.bookie.records.ledger_mapping import directory_index
 from geminga.bookie.records.records import Run
 from geminga.bookie.records.segment_map import SegmentMap
 from geminga.bookie.recovery.journal_search import JournalSearch
@@ -117,7 +117,7 @@ class Healing:
     async def _search(self, wanted: Sequence[Run]) -> SegmentMap:
         found = SegmentMap()
         for number, directory in enumerate(self._directories):
-            part = [run for run in wanted if place_of(run.ledger_id, len(self._directories)) == number]
+            part = [run for run in wanted if directory_index(run.ledger_id, len(self._directories)) == number]
             if not part:
                 continue
             search = await self._storage.disk.run(JournalSearch, self._storage.disk, directory, part)

@@ -12,7 +12,7 @@ import trio
 from geminga.bookie.index.index_format import DELETED, FENCED, State
 from geminga.bookie.journal.journal import Journal
 from geminga.bookie.records.journal_position import JournalPosition
-from geminga.bookie.records.ledger_mapping import place_of
+from geminga.bookie.records.ledger_mapping import directory_index
 from geminga.bookie.records.ledger_name import LedgerName
 from geminga.bookie.records.settings import BookieSettings
 from geminga.bookie.running.disk_space import DiskSpace
@@ -190,7 +190,7 @@ class LedgerDirectory:
     async def _set_state(self, ledger_id: int, kind: int) -> None:
         # The journal's end now, after `settle`: no entry of the ledger can come behind it, so the state may
         # be forgotten once the mark has passed.
-        position = self._positions[place_of(ledger_id, len(self._positions))]
+        position = self._positions[directory_index(ledger_id, len(self._positions))]
         with self._lifeline.failure_ends_it():
             await self.storage.set_state(ledger_id, State(kind, position))
 

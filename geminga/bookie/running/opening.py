@@ -21,7 +21,7 @@ from geminga.storage.disk import Disk
 from geminga.storage.key_value import KeyValue
 
 
-class LedgerPlace(NamedTuple):
+class LedgerFiles(NamedTuple):
     """A ledger directory: entry logs lie below `directory`, their index is wherever the caller opened it."""
 
     directory: str
@@ -42,7 +42,7 @@ class Opened(NamedTuple):
 
 
 def open_all(
-    disk: Disk, journals: Sequence[str], ledgers: Sequence[LedgerPlace], settings: BookieSettings
+    disk: Disk, journals: Sequence[str], ledgers: Sequence[LedgerFiles], settings: BookieSettings
 ) -> Opened:
     """See `Bookie.open_directories`. If it raises, no file is left open."""
     assert journals
@@ -56,7 +56,7 @@ def open_all(
 def _open_all(
     disk: Disk,
     journals: Sequence[str],
-    ledgers: Sequence[LedgerPlace],
+    ledgers: Sequence[LedgerFiles],
     settings: BookieSettings,
     files: contextlib.ExitStack,
 ) -> Opened:
@@ -65,11 +65,11 @@ def _open_all(
     for directory in map(journal_directory, journals):
         disk.make_directory(directory)
         disk.close_to_others(directory)
-    for place in ledgers:
-        directory = entry_log_directory(place.directory)
+    for ledger in ledgers:
+        directory = entry_log_directory(ledger.directory)
         disk.make_directory(directory)
         disk.close_to_others(directory)
-        index = LedgerIndex(place.key_value, journals=len(journals))
+        index = LedgerIndex(ledger.key_value, journals=len(journals))
         # Before recovery, which decides by the marks whether this index is trusted.
         index.load()
         logs = EntryLogs(disk, directory)
@@ -88,7 +88,7 @@ def _open_all(
     return Opened(
         disk,
         journals,
-        [place.directory for place in ledgers],
+        [ledger.directory for ledger in ledgers],
         journal_files,
         storages,
         recovery.report,

@@ -118,7 +118,7 @@ class LedgerReader:
     async def read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes]:
         assert first <= last
         bodies = self.read_memory(ledger_id, first, last, bytes_max)
-        # Several subscriptions reach the same place together: the second waits for the first one's read, not
+        # Several subscriptions reach one position together: the second waits for the first one's read, not
         # for its own.
         if not bodies and (loading := self._loading.get((ledger_id, first))) is not None:
             await loading.wait()
@@ -185,12 +185,12 @@ class LedgerReader:
             await self._wake.wait()
             self._wake = trio.Event()
             while self._wanted:
-                place = self._wanted.popleft()
-                if place not in self._loading and self._find_quietly(*place) is None:
+                position = self._wanted.popleft()
+                if position not in self._loading and self._find_quietly(*position) is None:
                     # Reading ahead may meet damage that no consumer ever asks for; the read that does is
                     # told.
                     with contextlib.suppress(StorageError):
-                        await self._load(*place, place[1], 0)
+                        await self._load(*position, position[1], 0)
 
     def read_memory(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes]:
         bodies: list[bytes] = []
@@ -223,13 +223,13 @@ class LedgerReader:
 
     async def _load(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[Segment]:
         deletions = self._deletions
-        place = ledger_id, first
-        loaded = self._loading[place] = trio.Event()
+        position = ledger_id, first
+        loaded = self._loading[position] = trio.Event()
         try:
             segments = await self._load_rows(ledger_id, first, last, bytes_max)
         finally:
-            if self._loading.get(place) is loaded:
-                del self._loading[place]
+            if self._loading.get(position) is loaded:
+                del self._loading[position]
             loaded.set()
         self.log_loads += 1
         for segment in segments:

@@ -10,12 +10,12 @@ import trio
 from geminga import limits
 from geminga.broker.flow.outbox import Outbox
 from geminga.broker.topic.producer import Producer
-from geminga.delivery_log.log_reader import Place
+from geminga.delivery_log.log_reader import LogPosition
 from geminga.errors import CorruptData, GemingaError, LedgerNotFound, ProtocolError, ServiceNotReady
 from geminga.names import TopicName
 from geminga.wire import client_commands
 from geminga.wire.commands import Send
-from geminga.wire.stored_entry import metadata_place, parse_metadata
+from geminga.wire.stored_entry import metadata_range, parse_metadata
 
 if TYPE_CHECKING:
     from geminga.broker.topic.rooms import Rooms
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from geminga.broker.topic.topics import Topics
 
 PRODUCER_NAME: Final = "geminga-delivery-log"
-PLACE_PROPERTY: Final = "geminga-delivery-log-place"
+POSITION_PROPERTY: Final = "geminga-delivery-log-place"
 """Of a message: which segment of the log it is."""
 METADATA_BYTES_MAX: Final = 1024
 DURABLE_S_MAX: Final = 60.0
 LOOKED_AT_MAX: Final = 10
-"""Messages at the end of the topic that are looked at for the place: others may publish there too."""
+"""Messages at the end of the topic that are looked at for the position: others may publish there too."""
 
 
 class _OwnProducer(Producer):
@@ -93,7 +93,7 @@ class DeliveryLogTopic:
     def segment_bytes_max(self) -> int:
         return self._rooms.settings.message_bytes_max - METADATA_BYTES_MAX
 
-    async def last_place(self) -> Place | None:
+    async def last_position(self) -> LogPosition | None:
         topic = await self._topics.get(self._name, create=True)
         position = topic.ledger.last_position()
         for _ in range(LOOKED_AT_MAX):
@@ -101,12 +101,12 @@ class DeliveryLogTopic:
                 return None
             with contextlib.suppress(CorruptData, ProtocolError, LedgerNotFound):
                 entries = await topic.ledger.read(position, 1, limits.MIB)
-                if entries and (place := _place_in(entries[0].body)) is not None:
-                    return place
+                if entries and (found := _position_in(entries[0].body)) is not None:
+                    return found
             position = topic.ledger.previous_position(position)
         return None
 
-    async def append(self, segment: bytes, place: Place) -> None:
+    async def append(self, segment: bytes, position: LogPosition) -> None:
         producer = self._producer
         if producer is None or producer.closed or producer.topic.closing or producer.given_up:
             producer = self._producer = await self._joined()
@@ -115,7 +115,7 @@ class DeliveryLogTopic:
             PRODUCER_NAME,
             producer.sequence_id,
             self._rooms.clock.now_ms(),
-            properties={PLACE_PROPERTY: place.encode().decode()},
+            properties={POSITION_PROPERTY: position.encode().decode()},
         )
         await producer.publish_one(client_commands.entry(metadata, segment))
 
@@ -129,8 +129,8 @@ class DeliveryLogTopic:
         return producer
 
 
-def _place_in(body: bytes) -> Place | None:
-    for pair in parse_metadata(body, *metadata_place(body)).properties:
-        if pair.key == PLACE_PROPERTY:
-            return Place.decode(pair.value)
+def _position_in(body: bytes) -> LogPosition | None:
+    for pair in parse_metadata(body, *metadata_range(body)).properties:
+        if pair.key == POSITION_PROPERTY:
+            return LogPosition.decode(pair.value)
     return None

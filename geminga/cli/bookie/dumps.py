@@ -24,7 +24,7 @@ from geminga.bookie.offline.inspection import (
     walk_records,
 )
 from geminga.bookie.records.file_names import ENTRY_LOG_SUFFIX, JOURNAL_SUFFIX, parse_id
-from geminga.bookie.records.ledger_mapping import place_of
+from geminga.bookie.records.ledger_mapping import directory_index
 from geminga.bookie.records.ledger_name import NAMELESS, LedgerName
 from geminga.bookie.records.records import Segment
 from geminga.cli.arguments.options import count
@@ -233,7 +233,7 @@ def entry(parser: Parser, arguments: Sequence[str]) -> int:
 def _find(stopped: StoppedBookie, ledger_id: int, entry_id: int) -> tuple[str, bytes]:
     """Where the entry lies, and its body, checked."""
     indexes = stopped.load_indexes()
-    number = place_of(ledger_id, len(indexes))
+    number = directory_index(ledger_id, len(indexes))
     row = indexes[number].find(ledger_id, entry_id)
     if row is not None:
         if row.lost:
@@ -260,11 +260,11 @@ def _find(stopped: StoppedBookie, ledger_id: int, entry_id: int) -> tuple[str, b
 def _metadata(body: bytes) -> Iterator[tuple[str, str]]:
     """Names and values of what the entry says about itself."""
     from geminga.wire.message_metadata import broker_timestamp_ms
-    from geminga.wire.stored_entry import metadata_place, parse_metadata
+    from geminga.wire.stored_entry import metadata_range, parse_metadata
 
     try:
         stamp_ms = broker_timestamp_ms(body)
-        begin, end = metadata_place(body)
+        begin, end = metadata_range(body)
         metadata = parse_metadata(body, begin, end)
     except ProtocolError as error:
         yield "metadata", f"not a message: {error}"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from geminga.bookie.index.index_format import DELETED
 from geminga.bookie.index.ledger_index import LedgerIndex
 from geminga.bookie.offline.inspection import unflushed
-from geminga.bookie.records.ledger_mapping import place_of
+from geminga.bookie.records.ledger_mapping import directory_index
 from geminga.cli.bookie.directory import LedgerRecords, StoppedBookie
 
 
@@ -39,7 +39,7 @@ def short_ledgers(
     for _, segment in unflushed(stopped.disk, stopped.journals, indexes):
         in_journals[segment.ledger_id] = max(in_journals.get(segment.ledger_id, -1), segment.last)
     for topic, ledger_id, promised in names.closed():
-        index = indexes[place_of(ledger_id, len(indexes))]
+        index = indexes[directory_index(ledger_id, len(indexes))]
         state = index.states.get(ledger_id)
         if state is not None and state.kind == DELETED:
             continue

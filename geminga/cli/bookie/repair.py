@@ -14,9 +14,9 @@ from geminga.bookie.index.ledger_index import LedgerIndex
 from geminga.bookie.offline.findings import Finding
 from geminga.bookie.offline.held_ledgers import held_by
 from geminga.bookie.offline.verification import Verification
-from geminga.bookie.records.ledger_mapping import needed_from, place_of
+from geminga.bookie.records.ledger_mapping import directory_index, needed_from
 from geminga.bookie.recovery.report import RecoveryReport
-from geminga.bookie.running.bookie import Bookie, LedgerPlace
+from geminga.bookie.running.bookie import Bookie, LedgerFiles
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 from geminga.cli.bookie.directory import (
     LedgerRecords,
@@ -96,7 +96,7 @@ def verify(parser: Parser, arguments: Sequence[str]) -> int:
 def _check_ends(stopped: StoppedBookie, indexes: Sequence[LedgerIndex], verification: Verification) -> None:
     with contextlib.suppress(StorageError):  # reported already, by the check that reads all rows
         for short in short_ledgers(stopped, indexes, stopped.ledger_records()):
-            path = stopped.ledgers[place_of(short.ledger_id, len(stopped.ledgers))].path
+            path = stopped.ledgers[directory_index(short.ledger_id, len(stopped.ledgers))].path
             verification.add(Finding(path, None, str(short)))
 
 
@@ -222,7 +222,7 @@ def _rebuild(stopped: StoppedBookie, states: Sequence[dict[int, State]], names: 
     """
     import trio
 
-    async def recover(places: list[LedgerPlace]) -> RecoveryReport:
+    async def recover(places: list[LedgerFiles]) -> RecoveryReport:
         bookie = await Bookie.open_directories(stopped.disk, stopped.journal_directories, places)
         await bookie.close()
         return bookie.recovery
@@ -233,7 +233,7 @@ def _rebuild(stopped: StoppedBookie, states: Sequence[dict[int, State]], names: 
             stopped.disk.make_directory(place.index_path)
             values = RocksKeyValue(place.index_path)
             opened.callback(values.close)
-            places.append(LedgerPlace(place.path, values))
+            places.append(LedgerFiles(place.path, values))
         report = trio.run(recover, places)
         indexes = [LedgerIndex(made.key_value, journals=len(stopped.journals)) for made in places]
         back: list[int] = []
@@ -248,7 +248,9 @@ def _rebuild(stopped: StoppedBookie, states: Sequence[dict[int, State]], names: 
         found = names.compare(held_by(indexes))
         for number, index in enumerate(indexes):
             if index.unsorted:
-                index.set_aside([each for each in found.doubtful if place_of(each, len(indexes)) == number])
+                index.set_aside(
+                    [each for each in found.doubtful if directory_index(each, len(indexes)) == number]
+                )
         short = list(short_ledgers(stopped, indexes, names))
     back = sorted(each for each in back if each in held_by(indexes).held)
     return _Made(report, ranges_text(back), ranges_text(found.doubtful), found.is_behind, short)

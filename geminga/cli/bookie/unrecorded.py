@@ -17,7 +17,7 @@ import trio
 from geminga.bookie.index.database import IndexDatabase, opened_with
 from geminga.bookie.offline.held_ledgers import held_by
 from geminga.bookie.records.ledger_name import LedgerName
-from geminga.bookie.running.bookie import Bookie, LedgerPlace
+from geminga.bookie.running.bookie import Bookie, LedgerFiles
 from geminga.bookie.running.directory_cookies import claimed_by
 from geminga.bookie.running.directory_lists import DirectoryLists, lists_from
 from geminga.cli.arguments.data_directory import default_data_dir
@@ -152,7 +152,7 @@ async def _opened(stopped: StoppedBookie, cluster: str | None) -> AsyncIterator[
             indexes.append(IndexDatabase(disk, place.index_path, block_cache=cache))
             held.callback(indexes[-1].close)
         places = [
-            LedgerPlace(place.path, index) for place, index in zip(stopped.ledgers, indexes, strict=True)
+            LedgerFiles(place.path, index) for place, index in zip(stopped.ledgers, indexes, strict=True)
         ]
         async with trio.open_nursery() as nursery:
             store = MetadataStore(values)

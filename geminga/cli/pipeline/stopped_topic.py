@@ -24,7 +24,7 @@ from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.records import InstanceRecord
 from geminga.metadata.store import MetadataStore
 from geminga.names import TopicName
-from geminga.server.bookie_places import open_bookie, open_database
+from geminga.server.bookie_opening import open_bookie, open_database
 from geminga.server.metadata_check import METADATA
 from geminga.server.room_settings import ledger_settings
 from geminga.storage.disk import RealDisk

@@ -18,7 +18,7 @@ from geminga.errors import ProtocolError
 from geminga.pipeline.columns.protobuf_columns import PADDING_BYTES, scan
 from geminga.tracker.format.rows import Integers
 from geminga.wire.message_metadata import peek
-from geminga.wire.stored_entry import CHECKSUM_MAGIC, STAMP_MAGIC, metadata_place
+from geminga.wire.stored_entry import CHECKSUM_MAGIC, STAMP_MAGIC, metadata_range
 from geminga.wire.varint import skip_varint
 
 Table = NDArray[np.uint8]
@@ -138,7 +138,7 @@ def _shared_span(records: Table, like: Likeness) -> tuple[int, int] | None:
     """
     first = records[0].tobytes()
     try:
-        at, end = (RECORD_PREFIX_BYTES + offset for offset in metadata_place(first[RECORD_PREFIX_BYTES:]))
+        at, end = (RECORD_PREFIX_BYTES + offset for offset in metadata_range(first[RECORD_PREFIX_BYTES:]))
     except ProtocolError:
         return None
     is_stamped = first.startswith(STAMP_MAGIC, RECORD_PREFIX_BYTES)

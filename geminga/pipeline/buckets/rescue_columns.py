@@ -9,7 +9,7 @@ import pyarrow as pa
 from geminga.errors import ProtocolError
 from geminga.wire.commands import signed
 from geminga.wire.message_metadata import broker_timestamp_ms
-from geminga.wire.stored_entry import metadata_place, parse_metadata, raw_text, stamp_bytes
+from geminga.wire.stored_entry import metadata_range, parse_metadata, raw_text, stamp_bytes
 
 ENTRIES: Final = pa.schema(
     [
@@ -68,7 +68,7 @@ class EntryColumns:
 def said_by(body: bytes) -> dict[str, Any]:
     """What an entry says of itself; nothing but `is_message` if it is no message."""
     try:
-        begin, end = metadata_place(body)
+        begin, end = metadata_range(body)
         metadata = parse_metadata(body, begin, end)
         stamp_ms = broker_timestamp_ms(body) if stamp_bytes(body) else None
     except ProtocolError:

@@ -62,7 +62,7 @@ def journals_read_from_the_latest_mark(patch: Patch) -> None:
 
 
 def journals_replayed_to_another_directory(patch: Patch) -> None:
-    patch.setattr(journal_replay, "place_of", lambda ledger_id, count: (ledger_id + 1) % count)
+    patch.setattr(journal_replay, "directory_index", lambda ledger_id, count: (ledger_id + 1) % count)
 
 
 def only_the_first_directory_replayed(patch: Patch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from geminga.bookie.running.bookie import Bookie, LedgerPlace
+from geminga.bookie.running.bookie import Bookie, LedgerFiles
 from geminga.bookie.running.ledger_writer import LedgerWriter
 from geminga.errors import ReadOnly, StorageError
 from geminga.limits import MIB
@@ -46,7 +46,7 @@ class RealBookie:
             index = self.path / name / "index"
             index.mkdir(parents=True, exist_ok=True)
             self._indexes.append(RocksKeyValue(str(index)))
-            places.append(LedgerPlace(str(self.path / name), self._indexes[-1]))
+            places.append(LedgerFiles(str(self.path / name), self._indexes[-1]))
         journals = [str(self.path / "j1"), str(self.path / "j2")]
         self.bookie = await Bookie.open_directories(self.disk, journals, places)
         self._manager = trio.open_nursery()

@@ -15,7 +15,7 @@ from geminga.bookie.records.records import Segment, compact, pack_records
 from geminga.bookie.records.segment_map import SegmentMap
 from geminga.bookie.records.settings import BookieSettings
 from geminga.bookie.recovery.directory_replay import DirectoryReplay
-from geminga.bookie.running.bookie import Bookie, LedgerPlace
+from geminga.bookie.running.bookie import Bookie, LedgerFiles
 from geminga.bookie.running.read_cache import ReadCache
 from geminga.bookie.running.write_caches import WriteCaches
 from simulation.disk.sim_disk import SimDisk
@@ -117,7 +117,7 @@ SMALL = replace(
 
 
 async def opened(disk: SimDisk, indexes: Iterable[SimKeyValue], settings: BookieSettings) -> Bookie:
-    places = [LedgerPlace(f"l{number}", index) for number, index in enumerate(indexes)]
+    places = [LedgerFiles(f"l{number}", index) for number, index in enumerate(indexes)]
     return await Bookie.open_directories(disk, ["j"], places, settings, threaded=False)
 
 

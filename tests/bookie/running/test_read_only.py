@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from geminga.bookie.records.settings import BookieSettings
-from geminga.bookie.running.bookie import Bookie, LedgerPlace
+from geminga.bookie.running.bookie import Bookie, LedgerFiles
 from geminga.bookie.running.disk_space import refusal
 from geminga.errors import ReadOnly, StorageError
 from geminga.storage.disk import RealDisk
@@ -358,7 +358,7 @@ async def test_the_disk_of_the_metadata_counts_too() -> None:
             return self.metadata_free if path == "elsewhere" else super().free_bytes(path)
 
     disk = TwoDisks()
-    place = LedgerPlace("data", SimKeyValue())
+    place = LedgerFiles("data", SimKeyValue())
     bookie = await Bookie.open_directories(
         disk, ["data"], [place], NARROW, threaded=False, watched=["elsewhere"]
     )

@@ -13,7 +13,7 @@ import trio
 
 from geminga.cli.main import main
 from geminga.config.config import Config
-from tests.server.bookie_places_rig import add_entries, opened
+from tests.server.bookie_opening_rig import add_entries, opened
 
 Call = Callable[..., tuple[int, str, str]]
 

@@ -33,7 +33,7 @@ from geminga.pipeline.spark import make_session
 from geminga.pipeline.spark.rescue import rescue
 from geminga.storage.disk import RealDisk
 from geminga.wire import pulsar_pb2 as pb
-from geminga.wire.stored_entry import metadata_place, parse_metadata
+from geminga.wire.stored_entry import metadata_range, parse_metadata
 from tests.e2e.admin_http import Admin
 from tests.e2e.broker_process import BrokerProcess, Endpoints
 
@@ -155,7 +155,7 @@ class Writers:
 
 def messages_of(body: bytes) -> list[bytes]:
     """The values in a stored entry, by protobuf alone."""
-    begin, end = metadata_place(body)
+    begin, end = metadata_range(body)
     metadata = parse_metadata(body, begin, end)
     payload = body[end:]
     if metadata.compression:

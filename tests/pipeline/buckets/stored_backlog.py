@@ -33,7 +33,7 @@ from geminga.metadata.records import LedgerIdsRecord, LedgerInfo, LedgerRecord, 
 from geminga.metadata.store import MUST_NOT_EXIST, MetadataStore, Put
 from geminga.names import TopicName
 from geminga.pipeline.buckets.record_columns import Table, checksums, likeness
-from geminga.server.bookie_places import open_bookie
+from geminga.server.bookie_opening import open_bookie
 from geminga.storage.disk import RealDisk
 from geminga.storage.key_value import RocksKeyValue
 from geminga.storage.rocksdb import BlockCache

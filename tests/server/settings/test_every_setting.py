@@ -24,7 +24,7 @@ READERS = [
 that divides the memory.
 """
 WITHOUT_ROW = {
-    "ledgerDirectories": "is in no room's settings: test_served_settings.py and test_bookie_places.py have it"
+    "ledgerDirectories": "is in no room's settings; test_served_settings.py, test_bookie_opening.py"
 }
 
 

@@ -17,7 +17,7 @@ from geminga.metadata import records
 from geminga.metadata.instance import check_instance
 from geminga.metadata.records import LedgerIdsRecord, LedgerRecord, encode
 from geminga.metadata.store import MetadataStore
-from geminga.server.bookie_places import open_bookie, open_database
+from geminga.server.bookie_opening import open_bookie, open_database
 from geminga.storage.disk import RealDisk
 from geminga.storage.rocksdb import BlockCache
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from geminga.bookie.index.database import IndexDatabase, opened_with
 from geminga.bookie.records.file_names import entry_log_directory, journal_directory
-from geminga.bookie.running.bookie import Bookie, LedgerPlace
+from geminga.bookie.running.bookie import Bookie, LedgerFiles
 from geminga.bookie.running.directory_cookies import (
     claim_default_directory,
     claim_directories,
@@ -75,7 +75,7 @@ async def open_bookie(
         disk,
         [absolute(data_dir, name) for name in lists.journals],
         [
-            LedgerPlace(absolute(data_dir, name), index)
+            LedgerFiles(absolute(data_dir, name), index)
             for name, index in zip(lists.ledgers, indexes, strict=True)
         ],
         bookie_settings(config),

@@ -18,9 +18,9 @@ from geminga.config.loading import load
 from geminga.errors import StorageError
 from geminga.metadata.bookie_directories import recorded_directories
 from geminga.metadata.records import InstanceRecord, decode
-from geminga.server import bookie_places
+from geminga.server import bookie_opening
 from geminga.storage.disk import RealDisk
-from tests.server.bookie_places_rig import add_entries, opened
+from tests.server.bookie_opening_rig import add_entries, opened
 
 
 class Places:
@@ -181,7 +181,7 @@ async def test_a_first_start_that_ends_anywhere_is_begun_again(
 
     for method in ("make_directory", "replace_file", "lock"):
         monkeypatch.setattr(RealDisk, method, counted(getattr(RealDisk, method)))
-    monkeypatch.setattr(bookie_places, "record_directories", counted(bookie_places.record_directories))
+    monkeypatch.setattr(bookie_opening, "record_directories", counted(bookie_opening.record_directories))
     started = False
     while not started:
         calls, failing = 0, failing + 1
