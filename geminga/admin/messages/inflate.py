@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import trio
 
-from geminga.broker.flow.slices import in_paced_slices
+from geminga.broker.flow.slices import in_slices
 from geminga.errors import PeerError
 from geminga.limits import MIB
 from geminga.wire import pulsar_pb2 as pb
@@ -55,9 +55,9 @@ async def inflated(compression: int, payload: bytes, size_bytes: int) -> bytes:
         elif compression == pb.ZSTD:
             found = await trio.to_thread.run_sync(_zstd, payload, size_bytes)
         elif compression == pb.LZ4:
-            found = await in_paced_slices(lz4_block(payload, size_bytes))
+            found = await in_slices(lz4_block(payload, size_bytes))
         elif compression == pb.SNAPPY:
-            found = await in_paced_slices(snappy_block(payload, size_bytes))
+            found = await in_slices(snappy_block(payload, size_bytes))
         else:
             raise NoDecoder(f"the message is compressed in a way that is not known here ({compression})")
     except (IndexError, zlib.error) as error:

@@ -11,58 +11,65 @@ import trio
 
 T = TypeVar("T")
 
+SLICE_S: Final = 0.001
 PAUSE_S: Final = 0.002
 """About twice as long as a slice."""
 NAMES_MAX: Final = 500
 """Of a list, between two checkpoints: about a millisecond."""
 
 
-async def in_slices(look: Generator[object, None, T]) -> T:
-    """What `look` returns, with a checkpoint wherever it yields. Cancelling abandons it there."""
-    while True:
-        try:
-            next(look)
-        except StopIteration as end:
-            found: T = end.value
-            return found
-        await trio.lowlevel.checkpoint()
-
-
-async def in_paced_slices(look: Generator[object, None, T]) -> T:
-    """As `in_slices`, for looks of many milliseconds: the loop sleeps between two slices.
+class Pace:
+    """The turns that one long look leaves to everything else.
 
     A checkpoint alone has the other tasks run, and keeps the interpreter's lock nearly all the time: the
-    threads that write the journal would wait for it, and each publisher with them.
+    threads that write the journal would wait for it, and each publisher with them. So the loop sleeps
+    whenever `SLICE_S` have passed; a look that is shorter does not wait.
     """
+
+    def __init__(self) -> None:
+        self._since_s = trio.current_time()
+
+    async def turn(self) -> None:
+        if trio.current_time() - self._since_s < SLICE_S:
+            await trio.lowlevel.checkpoint()
+            return
+        await trio.sleep(PAUSE_S)
+        self._since_s = trio.current_time()
+
+
+async def in_slices(look: Generator[object, None, T]) -> T:
+    """What `look` returns, with a turn for all others wherever it yields. Cancelling abandons it there."""
+    pace = Pace()
     while True:
         try:
             next(look)
         except StopIteration as end:
             found: T = end.value
             return found
-        await trio.sleep(PAUSE_S)
+        await pace.turn()
 
 
 async def sorted_names(names: Iterable[str]) -> list[str]:
     """All of them once, sorted: they are taken, sorted and put together `NAMES_MAX` at a time."""
-    runs, rest = [], iter(names)
+    runs, rest, pace = [], iter(names), Pace()
     while run := list(islice(rest, NAMES_MAX)):
         runs.append(sorted(run))
-        await trio.lowlevel.checkpoint()
+        await pace.turn()
     if len(runs) == 1:
         return list(dict.fromkeys(runs[0]))
     found: dict[str, None] = {}
     ordered = merge(*runs)
     while part := list(islice(ordered, NAMES_MAX)):
         found.update(dict.fromkeys(part))
-        await trio.lowlevel.checkpoint()
+        await pace.turn()
     return list(found)
 
 
 async def matching(names: Sequence[str], matches: Callable[[str], bool]) -> list[str]:
     """Those that match, in their order; `NAMES_MAX` are looked at between two checkpoints."""
     found: list[str] = []
+    pace = Pace()
     for start in range(0, len(names), NAMES_MAX):
         found.extend(filter(matches, names[start : start + NAMES_MAX]))
-        await trio.lowlevel.checkpoint()
+        await pace.turn()
     return found

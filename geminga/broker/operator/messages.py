@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
-from geminga.broker.flow.slices import PAUSE_S
+from geminga.broker.flow.slices import Pace
 from geminga.broker.operator.topics import loaded_topic
 from geminga.broker.subscription.publish_times import first_published_at
 from geminga.limits import MIB
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from geminga.clock import Clock
     from geminga.managed_ledger.chain.entry import Entry
     from geminga.managed_ledger.cursor.cursor import Cursor
+    from geminga.managed_ledger.managed_ledger import ManagedLedger
     from geminga.names import TopicName
 
 RUN_ENTRIES, RUN_BYTES = 100, MIB
@@ -62,6 +63,8 @@ class MessagesOperator:
         self._clock = clock
         self._scan_entries_max = settings.backlog_scan_entries_max
         self._scan_max_s = settings.backlog_scan_max_s
+        self._scanning = trio.Lock()
+        """Held by the scan that has its turns of the loop; the others wait."""
 
     async def _load(self, topic: TopicName) -> Topic:
         return await loaded_topic(self._topics, topic)
@@ -116,10 +119,15 @@ class MessagesOperator:
 
     async def analyze(self, topic: TopicName, subscription: str, start: Position | None) -> BacklogAnalysis:
         loaded = await self._load(topic)
-        ledger, cursor = loaded.ledger, loaded.subscription(subscription).cursor
+        async with self._scanning:
+            return await self._scanned(loaded.ledger, loaded.subscription(subscription).cursor, start)
+
+    async def _scanned(
+        self, ledger: ManagedLedger, cursor: Cursor, start: Position | None
+    ) -> BacklogAnalysis:
         ends_s = self._clock.monotonic_s() + self._scan_max_s
         place = start if start is not None else cursor.mark_delete.next()
-        count, left = _Count(), self._scan_entries_max - 1
+        count, left, pace = _Count(), self._scan_entries_max - 1, Pace()
         while True:
             if place > cursor.mark_delete:
                 place = cursor.next_unacknowledged(place)
@@ -132,8 +140,7 @@ class MessagesOperator:
             if not entries:
                 return count.analysis(is_whole=True)
             place = ledger.next_position(entries[-1].position)
-            # Not a checkpoint only: `in_paced_slices` says why.
-            await trio.sleep(PAUSE_S)
+            await pace.turn()
             left -= count.add([entry for entry in entries if not is_apart(cursor, entry.position)])
 
 

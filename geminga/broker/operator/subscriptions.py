@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import trio
-
 from geminga.broker.operator.topics import loaded_topic
 from geminga.broker.subscription.publish_times import first_published_at
 from geminga.broker.topic.topic import check_properties
@@ -17,8 +15,6 @@ if TYPE_CHECKING:
 
     from geminga.broker.topic.topics import Topics
     from geminga.names import TopicName
-
-SKIPPED_PER_TURN = 1000
 
 
 class SubscriptionsOperator:
@@ -61,14 +57,11 @@ class SubscriptionsOperator:
             await subscription.clear_backlog()
             await subscription.cursor.persist()
             return
-        position = subscription.cursor.mark_delete
-        ledger = subscription.topic.ledger
-        for number in range(min(count, subscription.backlog())):
-            if number % SKIPPED_PER_TURN == 0:
-                await trio.lowlevel.checkpoint()
-            position = subscription.cursor.next_unacknowledged(ledger.next_position(position))
-        subscription.acks.skip_to(position)
-        await subscription.cursor.persist()
+        cursor = subscription.cursor
+        last = cursor.nth_unacknowledged(min(count, subscription.backlog())) if count > 0 else None
+        if last is not None:
+            subscription.acks.skip_to(last)
+        await cursor.persist()
 
     async def expire(self, topic: TopicName, name: str, older_than_s: int) -> bool:
         loaded = await loaded_topic(self._topics, topic)
