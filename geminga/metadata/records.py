@@ -80,9 +80,13 @@ class PartitionedTopicRecord(Record, frozen=True, tag="partitioned-topic"):
 
 
 class TopicPoliciesRecord(Record, frozen=True, tag="topic-policies"):
-    """What was set for one topic, all its partitions if it has any. Values are the admin API's JSON."""
+    """What was set for one topic, all its partitions if it has any. Values are the admin API's JSON.
+
+    `global_policies` are those of `isGlobal=true`, which stand behind the topic's own.
+    """
 
     policies: dict[str, Any] = {}
+    global_policies: dict[str, Any] = {}
 
 
 class SchemaRecord(Record, frozen=True, tag="schema"):

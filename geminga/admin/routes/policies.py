@@ -12,7 +12,6 @@ from geminga.admin.http.router import (
     NO_CONTENT,
     BadRequest,
     NotFound,
-    NotServed,
     Request,
     Response,
     Router,
@@ -92,14 +91,14 @@ class PolicyRoutes:
     # -- topics ----------------------------------------------------------------------------------------------
 
     async def topic_value(self, policy: Policy, endpoint: Endpoint, request: Request) -> Response:
-        topic = policy_topic_of(self._namespaces, self._topics, request)
+        topic, is_global = policy_topic_of(self._namespaces, self._topics, request), is_global_of(request)
         if request.flag("applied"):
-            effective = self._policies.effective(topic)
+            effective = self._policies.applied(topic, is_global=is_global)
             if policy.name in effective.__struct_fields__:
                 return shown_policy(getattr(effective, policy.name), endpoint)
-            found = self._policies.applied_inert(topic, policy)
+            found = self._policies.applied_inert(topic, policy, is_global=is_global)
             return shown_policy(endpoint.applied if found is None else found, endpoint)
-        return shown_policy(self._policies.topic_value(topic, policy), endpoint)
+        return shown_policy(self._policies.topic_value(topic, policy, is_global=is_global), endpoint)
 
     async def set_for_topic(self, policy: Policy, endpoint: Endpoint, request: Request) -> Response:
         is_ttl = endpoint.path == TTL_QUERY
@@ -107,12 +106,12 @@ class PolicyRoutes:
         topic = policy_topic_of(self._namespaces, self._topics, request)
         check_count(endpoint, value)
         if value is not KEPT:
-            await self._policies.set_for_topic(topic, policy, value)
+            await self._policies.set_for_topic(topic, policy, value, is_global=is_global_of(request))
         return _done(policy, endpoint, value)
 
     async def remove_from_topic(self, policy: Policy, endpoint: Endpoint, request: Request) -> Response:
         topic = policy_topic_of(self._namespaces, self._topics, request)
-        await self._policies.set_for_topic(topic, policy, endpoint.removed)
+        await self._policies.set_for_topic(topic, policy, endpoint.removed, is_global=is_global_of(request))
         return NO_CONTENT
 
     async def forget_topic(self, request: Request) -> Response:
@@ -127,11 +126,14 @@ def _done(policy: Policy, endpoint: Endpoint, value: object) -> Response:
     return without_effect(policy.name.replace("_", " "), endpoint.status)
 
 
+def is_global_of(request: Request) -> bool:
+    """Whether the request is about the policies behind the topic's own: in Pulsar those of all clusters."""
+    return request.flag("isGlobal")
+
+
 def policy_topic_of(namespaces: Namespaces, topics: TopicsView, request: Request) -> TopicName:
     """The topic that a request for policies is about. `TopicNotFound`; a partition has none of its own."""
     topic = topic_of(request)
-    if request.flag("isGlobal"):
-        raise NotServed("isGlobal=true: policies that are copied to other clusters are not served by Geminga")
     if topic.is_partition:
         raise PolicyInvalid("Not allowed to set/get topic policy for a partition")
     try:

@@ -6,7 +6,7 @@ from msgspec import UNSET
 
 from geminga.admin.http.router import NO_CONTENT, NotFound, Request, Response, Router, json_response
 from geminga.admin.routes.names import namespace_of
-from geminga.admin.routes.policies import NAMESPACE, policy_topic_of
+from geminga.admin.routes.policies import NAMESPACE, is_global_of, policy_topic_of
 from geminga.admin.routes.topics import TOPIC
 from geminga.admin.view.topics import TopicsView
 from geminga.broker.policies.namespaces import Namespaces
@@ -49,8 +49,8 @@ class QuotaRoutes:
     async def of_topic(self, request: Request) -> Response:
         topic = policy_topic_of(self._namespaces, self._topics, request)
         if request.flag("applied"):
-            return _shown(self._policies.applied_quotas(topic))
-        return _shown(self._policies.topic_quotas(topic))
+            return _shown(self._policies.applied_quotas(topic, is_global=is_global_of(request)))
+        return _shown(self._policies.topic_quotas(topic, is_global=is_global_of(request)))
 
     async def set_for_topic(self, request: Request) -> Response:
         kind, body = _kind(request), request.json()
@@ -58,13 +58,12 @@ class QuotaRoutes:
         topic = policy_topic_of(self._namespaces, self._topics, request)
         if quota is not None:
             _checked(quota, topic.namespace)
-        await self._policies.set_topic_quota(topic, kind, quota)
+        await self._policies.set_topic_quota(topic, kind, quota, is_global=is_global_of(request))
         return NO_CONTENT
 
     async def remove_from_topic(self, request: Request) -> Response:
-        await self._policies.set_topic_quota(
-            policy_topic_of(self._namespaces, self._topics, request), _kind(request), None
-        )
+        topic = policy_topic_of(self._namespaces, self._topics, request)
+        await self._policies.set_topic_quota(topic, _kind(request), None, is_global=is_global_of(request))
         return NO_CONTENT
 
 

@@ -1,7 +1,8 @@
 """Policies of broker, namespace and topic, and the effective policies of a topic.
 
-A topic's own value wins over its namespace's, and that one over the broker's; each policy by itself. When a
-call that changes one returns, the change is durable, and every loaded topic that it concerns applies it.
+A topic's own value wins over its global one (`isGlobal=true`: in Pulsar that of all clusters), that one over
+its namespace's, and that one over the broker's; each policy by itself. When a call that changes one returns,
+the change is durable, and every loaded topic that it concerns applies it.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("geminga.broker")
 
 NAMESPACES_REMEMBERED_MAX = 1_000
+NO_TOPIC_POLICIES = TopicPoliciesRecord()
 NOTHING: Overrides = {}
 """The own policies of nearly every topic; one object for all."""
 SUBSCRIPTION_RATES, SUBSCRIPTION_RATES_MAX = "subscription_rates", 1_000
@@ -201,15 +203,23 @@ class Policies:
         return known
 
     def _topic_overrides(self, topic: TopicName) -> Overrides:
-        given = self._topic_record(topic)[1]
+        """What holds for the topic: its own values, and its global ones where it has none."""
+        record = self._topic_record(topic)[1]
+        own = from_topic(record.policies, topic) if record.policies else NOTHING
+        return {**from_topic(record.global_policies, topic), **own} if record.global_policies else own
+
+    def _set_for(self, topic: TopicName, is_global: bool) -> Overrides:
+        """What was set for the topic itself, or globally."""
+        record = self._topic_record(topic)[1]
+        given = record.global_policies if is_global else record.policies
         return from_topic(given, topic) if given else NOTHING
 
-    def _topic_record(self, topic: TopicName) -> tuple[int, dict[str, Any]]:
+    def _topic_record(self, topic: TopicName) -> tuple[int, TopicPoliciesRecord]:
         path = records.topic_policies_path(topic)
         stored = self._metadata.get(path)
         if stored is None:
-            return MUST_NOT_EXIST, {}
-        return stored.version, records.decode(TopicPoliciesRecord, stored.value, path).policies
+            return MUST_NOT_EXIST, NO_TOPIC_POLICIES
+        return stored.version, records.decode(TopicPoliciesRecord, stored.value, path)
 
     # -- values that were set --------------------------------------------------------------------------------
 
@@ -218,25 +228,32 @@ class Policies:
         self._namespaces.check_exists(name)
         return self._namespace_overrides(name).get(policy.name)
 
-    def topic_value(self, topic: TopicName, policy: Policy) -> Any:
-        """The topic's own value, None if it has none."""
-        return self._topic_overrides(topic).get(policy.name)
+    def topic_value(self, topic: TopicName, policy: Policy, *, is_global: bool = False) -> Any:
+        """The topic's own value, or its global one; None if it has none."""
+        return self._set_for(topic, is_global).get(policy.name)
+
+    def applied(self, topic: TopicName, *, is_global: bool) -> EffectivePolicies:
+        """As Pulsar shows what holds: a topic's own values do not show the global ones behind them, and the
+        global ones do not show the topic's own. `effective` has both.
+        """
+        return self._effective(topic.namespace, self._set_for(topic, is_global))
 
     def namespace_quotas(self, name: NamespaceName) -> dict[str, BacklogQuota]:
         """By quota type. Raises `NamespaceNotFound`."""
         self._namespaces.check_exists(name)
         return by_type(self._namespace_overrides(name))
 
-    def topic_quotas(self, topic: TopicName) -> dict[str, BacklogQuota]:
-        return by_type(self._topic_overrides(topic))
+    def topic_quotas(self, topic: TopicName, *, is_global: bool = False) -> dict[str, BacklogQuota]:
+        return by_type(self._set_for(topic, is_global))
 
-    def applied_quotas(self, topic: TopicName) -> dict[str, BacklogQuota]:
+    def applied_quotas(self, topic: TopicName, *, is_global: bool = False) -> dict[str, BacklogQuota]:
         """The topic's if it has any, else the namespace's, else the broker's: as Pulsar shows them.
 
         The effective ones are decided for each type by itself: see `effective`.
         """
         defaults = {STORAGE: self.defaults.quota_size, AGE: self.defaults.quota_age}
-        return self.topic_quotas(topic) or by_type(self._namespace_overrides(topic.namespace)) or defaults
+        own = self.topic_quotas(topic, is_global=is_global)
+        return own or by_type(self._namespace_overrides(topic.namespace)) or defaults
 
     # -- changes ---------------------------------------------------------------------------------------------
 
@@ -267,7 +284,9 @@ class Policies:
 
         await self._namespaces.change_policies(name, change)
 
-    async def set_for_topic(self, topic: TopicName, policy: Policy, value: Any) -> None:
+    async def set_for_topic(
+        self, topic: TopicName, policy: Policy, value: Any, *, is_global: bool = False
+    ) -> None:
         """Durable and in effect on return, for every partition; None removes it. `PolicyRefused`."""
         check(value)
 
@@ -282,15 +301,17 @@ class Policies:
             kept = {key: stored for key, stored in policies.items() if key != policy.name}
             return kept if value is None or value == [] else {**kept, policy.name: shown(value)}
 
-        await self._change_topic(topic, change)
+        await self._change_topic(topic, change, is_global)
         self._say_if_without_effect(policy, value, topic)
 
-    def applied_inert(self, topic: TopicName, policy: Policy) -> Any:
+    def applied_inert(self, topic: TopicName, policy: Policy, *, is_global: bool = False) -> Any:
         """A policy that nothing here goes by: the topic's value, else its namespace's, else None."""
-        own = self.topic_value(topic, policy)
+        own = self.topic_value(topic, policy, is_global=is_global)
         return own if own is not None else self._namespace_overrides(topic.namespace).get(policy.name)
 
-    async def set_subscription_rate(self, topic: TopicName, name: str, rate: DispatchRate | None) -> None:
+    async def set_subscription_rate(
+        self, topic: TopicName, name: str, rate: DispatchRate | None, *, is_global: bool = False
+    ) -> None:
         """As `set_for_topic`, of one subscription. `NotAllowed` for one too many."""
         key = SUBSCRIPTION_RATES
 
@@ -305,9 +326,11 @@ class Policies:
             kept = {other: stored for other, stored in policies.items() if other != key}
             return {**kept, key: rates} if rates else kept
 
-        await self._change_topic(topic, change)
+        await self._change_topic(topic, change, is_global)
 
-    async def set_topic_quota(self, topic: TopicName, kind: str, quota: BacklogQuota | None) -> None:
+    async def set_topic_quota(
+        self, topic: TopicName, kind: str, quota: BacklogQuota | None, *, is_global: bool = False
+    ) -> None:
         """As `set_for_topic`."""
 
         def change(policies: dict[str, Any]) -> dict[str, Any]:
@@ -321,10 +344,10 @@ class Policies:
                 )
             return {**policies, QUOTAS: changed_quotas(policies.get(QUOTAS), kind, quota)}
 
-        await self._change_topic(topic, change)
+        await self._change_topic(topic, change, is_global)
 
     async def forget_topic(self, topic: TopicName) -> None:
-        """Remove all of the topic's own policies; durable on return."""
+        """Remove all of the topic's policies, the global ones too; durable on return."""
         try:
             await self._metadata.delete(records.topic_policies_path(topic))
         except KeyMissing:
@@ -332,16 +355,19 @@ class Policies:
         self._topic_changed(topic)
 
     async def _change_topic(
-        self, topic: TopicName, change: Callable[[dict[str, Any]], dict[str, Any]]
+        self, topic: TopicName, change: Callable[[dict[str, Any]], dict[str, Any]], is_global: bool
     ) -> None:
         path = records.topic_policies_path(topic)
+        name = "global_policies" if is_global else "policies"
         while True:
-            version, policies = self._topic_record(topic)
+            version, record = self._topic_record(topic)
+            policies = getattr(record, name)
             changed = change(policies)
             if changed == policies:
                 return
+            encoded = records.encode(msgspec.structs.replace(record, **{name: changed}))
             try:
-                await self._metadata.put(path, records.encode(TopicPoliciesRecord(policies=changed)), version)
+                await self._metadata.put(path, encoded, version)
                 break
             except BadVersion:
                 continue

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import pytest
 
+from geminga.wire import pulsar_pb2 as pb
 from tests.e2e.admin_http import Admin
-from tests.e2e.broker_process import BrokerProcess
+from tests.e2e.binary_session import BinarySession
+from tests.e2e.broker_process import BrokerProcess, Endpoints
 from tests.e2e.operators.policy_recording import Player, Step, cases
 
 CASES = cases()
+GLOBAL = "public/default/global-policies"
 SHOWN_IN_FULL = (
     # `applied=true` shows what holds; Pulsar leaves namespace and broker out of these.
     "publishRate",
@@ -60,15 +63,36 @@ def test_what_holds_is_shown_for_every_policy(admin: Admin, topic: str) -> None:
 
 
 @pytest.mark.geminga_only
-def test_global_policies_are_refused_and_not_taken_for_local_ones(admin: Admin) -> None:
-    path = "/admin/v2/persistent/public/default/global-policies"
-    assert admin.put(path).status == 204
-    answer = admin.post(f"{path}/maxProducers?isGlobal=true", 5)
-    assert (answer.status, "isGlobal" in answer.json()["reason"]) == (501, True)
-    assert admin.get(f"{path}/maxProducers").body == b""
+def has_second_producer(broker: Endpoints, topic: str) -> bool:
+    """Whether the topic takes one beside its first."""
+    with BinarySession(broker.binary_address) as first, BinarySession(broker.binary_address) as second:
+        first.connect()
+        first.create_producer(topic)
+        second.connect()
+        second.send(pb.CommandProducer(topic=topic, producer_id=1, request_id=1))
+        return isinstance(second.receive().command, pb.CommandProducerSuccess)
 
 
 @pytest.mark.geminga_only
+def test_a_global_policy_holds_behind_the_topics_own(admin: Admin, broker: Endpoints) -> None:
+    """As on the real broker: with `maxProducers` 1 for all clusters a second producer is refused, with 2 for
+    the topic itself it is not, and without those again.
+    """
+    topic, path = f"persistent://{GLOBAL}", f"/admin/v2/persistent/{GLOBAL}"
+    assert admin.put(path).status == 204
+    assert admin.post(f"{path}/maxProducers?isGlobal=true", 1).status == 204
+    assert not has_second_producer(broker, topic)
+    assert admin.post(f"{path}/maxProducers", 2).status == 204
+    assert has_second_producer(broker, topic)
+    assert admin.delete(f"{path}/maxProducers").status == 204
+    assert not has_second_producer(broker, topic)
+    assert admin.put(f"{path}/unload").status == 204
+    assert not has_second_producer(broker, topic)
+    assert admin.delete(f"{path}?force=true").status == 204
+    assert admin.put(path).status == 204
+    assert admin.get(f"{path}/maxProducers?isGlobal=true").body == b""
+
+
 def test_policies_survive_kill_9(tmp_path_factory: pytest.TempPathFactory) -> None:
     with BrokerProcess(tmp_path_factory.mktemp("policies") / "data") as process:
         admin = Admin(process.endpoints.web_url)

@@ -6,7 +6,7 @@ from typing import Any
 
 from geminga.admin.http.router import NO_CONTENT, Request, Response, Router, json_response
 from geminga.admin.routes.effect import without_effect
-from geminga.admin.routes.policies import policy_topic_of
+from geminga.admin.routes.policies import is_global_of, policy_topic_of
 from geminga.admin.routes.topics import TOPIC
 from geminga.admin.view.topics import TopicsView
 from geminga.broker.policies.endpoint import Policy
@@ -38,24 +38,34 @@ class TopicClusterRoutes:
         return policy_topic_of(self._namespaces, self._topics, request)
 
     async def _remove(self, request: Request, policy: Policy) -> Response:
-        await self._policies.set_for_topic(self._topic(request), policy, None)
+        await self._policies.set_for_topic(
+            self._topic(request), policy, None, is_global=is_global_of(request)
+        )
         return NO_CONTENT
 
     # -- clusters --------------------------------------------------------------------------------------------
 
     async def replication(self, request: Request) -> Response:
         topic = self._topic(request)
-        own = self._policies.topic_value(topic, REPLICATION)
+        own = self._policies.topic_value(topic, REPLICATION, is_global=is_global_of(request))
         if own is None and request.flag("applied"):
-            of_namespace = self._namespaces.record(topic.namespace).policies.get("replication_clusters")
-            own = of_namespace or [self._namespaces.cluster]
+            own = self._of_namespace(topic)
         return Response(200) if own is None else json_response(own)
+
+    def _of_namespace(self, topic: TopicName) -> Any:
+        of_namespace = self._namespaces.record(topic.namespace).policies.get("replication_clusters")
+        return of_namespace or [self._namespaces.cluster]
 
     async def set_replication(self, request: Request) -> Response:
         clusters = _names(request)
         topic = self._topic(request)
         if not clusters:
             raise PolicyInvalid("ClusterIds should not be null or empty")
+        if is_global_of(request) and len(self._of_namespace(topic)) <= 1:
+            raise PolicyInvalid(
+                "Please do not use the global topic level policy when namespace-level replication is not "
+                "enabled, because the global level policy relies on namespace-level replication"
+            )
         if self._namespaces.cluster not in clusters:
             raise PolicyInvalid(
                 "Can not remove local cluster from the local topic-level replication clusters policy"
@@ -64,7 +74,7 @@ class TopicClusterRoutes:
         for cluster in clusters:
             if cluster not in known:
                 raise ClusterForbidden(f"Invalid cluster id: {cluster}")
-        await self._policies.set_for_topic(topic, REPLICATION, clusters)
+        await self._policies.set_for_topic(topic, REPLICATION, clusters, is_global=is_global_of(request))
         alone = clusters == [self._namespaces.cluster]
         return NO_CONTENT if alone else without_effect("replication to other clusters")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from geminga.admin.http.router import NO_CONTENT, BadRequest, Request, Response, Router, json_response
 from geminga.admin.routes.effect import without_effect
 from geminga.admin.routes.names import subscription_of, topic_of
-from geminga.admin.routes.policies import policy_topic_of
+from geminga.admin.routes.policies import is_global_of, policy_topic_of
 from geminga.admin.routes.topic.messages import SUBSCRIPTION
 from geminga.admin.routes.topics import TOPIC, parts_of, properties_of
 from geminga.admin.view.subscriptions import SubscriptionsView
@@ -81,7 +81,7 @@ class SubscriptionFieldRoutes:
     async def rate(self, request: Request) -> Response:
         """What was set for the subscription itself; with `applied` what holds for it."""
         topic = policy_topic_of(self._namespaces, self._topics, request)
-        effective = self._policies.effective(topic)
+        effective = self._policies.applied(topic, is_global=is_global_of(request))
         found = effective.subscription_rates.get(subscription_of(request))
         if found is None and request.flag("applied"):
             found = effective.subscription_dispatch_rate
@@ -91,10 +91,14 @@ class SubscriptionFieldRoutes:
         body = request.json()
         rate = None if body is None else read(DispatchRate, body)
         topic = policy_topic_of(self._namespaces, self._topics, request)
-        await self._policies.set_subscription_rate(topic, subscription_of(request), rate)
+        await self._policies.set_subscription_rate(
+            topic, subscription_of(request), rate, is_global=is_global_of(request)
+        )
         return NO_CONTENT
 
     async def remove_rate(self, request: Request) -> Response:
         topic = policy_topic_of(self._namespaces, self._topics, request)
-        await self._policies.set_subscription_rate(topic, subscription_of(request), None)
+        await self._policies.set_subscription_rate(
+            topic, subscription_of(request), None, is_global=is_global_of(request)
+        )
         return NO_CONTENT
