@@ -1,6 +1,4 @@
-"""The four compressions of Pulsar's clients. LZ4 and SNAPPY are unpacked here, as the standard library has
-neither; ZSTD, and packing with any but zlib, needs a library that has it.
-"""
+"""The compressions of Pulsar's clients. ZSTD, and packing with any but zlib, need a library that has it."""
 
 from __future__ import annotations
 
@@ -10,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from geminga.cli.payloads.errors import CannotDecode, CannotEncode
+from geminga.wire.blocks import lz4_block, snappy_block, whole
 
 INFLATED_BYTES_MAX = 64 * 1024 * 1024
 COMPRESSIONS = ("none", "zlib", "lz4", "zstd", "snappy")
@@ -25,101 +24,27 @@ def inflated(kind: str, payload: bytes, size_bytes: int) -> bytes:
     if unpack is None:
         raise CannotDecode(f"compressed with {kind}, which is unknown here")
     try:
-        return unpack(payload, size_bytes)
+        found = unpack(payload, size_bytes)
     except (IndexError, ValueError, zlib.error) as error:
         raise CannotDecode(f"not a {kind} payload of {size_bytes} bytes: {error}") from None
-
-
-def _zlib(payload: bytes, size_bytes: int) -> bytes:
-    return zlib.decompressobj().decompress(payload, INFLATED_BYTES_MAX)
-
-
-def _lz4(payload: bytes, size_bytes: int) -> bytes:
-    """An LZ4 block: runs of literals, each followed by a copy of what is there already."""
-    out = bytearray()
-    at, end = 0, len(payload)
-    while at < end:
-        token = payload[at]
-        at += 1
-        length, at = _lz4_length(payload, at, token >> 4)
-        out += _slice(payload, at, length)
-        at += length
-        if at >= end:
-            break
-        distance = int.from_bytes(_slice(payload, at, 2), "little")
-        length, at = _lz4_length(payload, at + 2, token & 15)
-        _copy(out, distance, length + 4, size_bytes)
-    return bytes(out)
-
-
-def _lz4_length(payload: bytes, at: int, nibble: int) -> tuple[int, int]:
-    if nibble == 15:
-        while (more := payload[at]) == 255:
-            nibble += 255
-            at += 1
-        nibble += more
-        at += 1
-    return nibble, at
-
-
-def _snappy(payload: bytes, size_bytes: int) -> bytes:
-    """Snappy's raw format: a size, then literals and copies of what is there already."""
-    at = shift = size = 0
-    while True:
-        byte = payload[at]
-        at += 1
-        size |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            break
-    if size > INFLATED_BYTES_MAX:
-        raise ValueError(f"it says {size} bytes")
-    out = bytearray()
-    while at < len(payload):
-        tag = payload[at]
-        at += 1
-        kind = tag & 3
-        if kind == 0:
-            length = tag >> 2
-            if length >= 60:
-                extra = length - 59
-                length = int.from_bytes(_slice(payload, at, extra), "little")
-                at += extra
-            length += 1
-            out += _slice(payload, at, length)
-            at += length
-            continue
-        extra = (0, 1, 2, 4)[kind]
-        distance = int.from_bytes(_slice(payload, at, extra), "little")
-        at += extra
-        if kind == 1:
-            distance |= (tag >> 5) << 8
-            _copy(out, distance, ((tag >> 2) & 7) + 4, size)
-        else:
-            _copy(out, distance, (tag >> 2) + 1, size)
-    if len(out) != size:
-        raise ValueError(f"{len(out)} bytes unpacked, it says {size}")
-    return bytes(out)
-
-
-def _slice(payload: bytes, at: int, length: int) -> bytes:
-    found = payload[at : at + length]
-    if len(found) != length:
-        raise ValueError("it ends too early")
+    if len(found) != size_bytes:
+        is_more = len(found) > size_bytes
+        raise CannotDecode(
+            f"not a {kind} payload of {size_bytes} bytes: {'more' if is_more else 'fewer'} bytes than it says"
+        )
     return found
 
 
-def _copy(out: bytearray, distance: int, length: int, size_max: int) -> None:
-    if not 0 < distance <= len(out):
-        raise ValueError("it refers to bytes before its start")
-    if len(out) + length > size_max:
-        raise ValueError("more bytes than it says")
-    start = len(out) - distance
-    if distance >= length:
-        out += out[start : start + length]
-        return
-    pattern = bytes(out[start:])
-    out += (pattern * (length // distance + 1))[:length]
+def _zlib(payload: bytes, size_bytes: int) -> bytes:
+    return zlib.decompressobj().decompress(payload, size_bytes + 1)
+
+
+def _lz4(payload: bytes, size_bytes: int) -> bytes:
+    return bytes(whole(lz4_block(payload, size_bytes)))
+
+
+def _snappy(payload: bytes, size_bytes: int) -> bytes:
+    return bytes(whole(snappy_block(payload, size_bytes)))
 
 
 def _zstd(payload: bytes, size_bytes: int) -> bytes:
@@ -130,7 +55,7 @@ def _zstd(payload: bytes, size_bytes: int) -> bytes:
             continue
         try:
             if name == "compression.zstd":
-                unpacked: bytes = module.ZstdDecompressor().decompress(payload, INFLATED_BYTES_MAX)
+                unpacked: bytes = module.ZstdDecompressor().decompress(payload, size_bytes + 1)
             elif name == "zstandard":
                 unpacked = module.ZstdDecompressor().decompress(payload, max_output_size=size_bytes)
             else:
